@@ -1,0 +1,1 @@
+"""What is true about a node, and what it means."""

@@ -1,0 +1,1 @@
+"""How a vendor is read: one file each, and the main of the reader child."""

@@ -1,0 +1,78 @@
+"""What a backend is: one file that reads one vendor's devices, run inside a reader child.
+
+A backend may hang or crash the process: nobody but the child imports it. It returns readings and raises
+BackendError for a whole device or library; it never judges and never returns a made-up value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from nodevet.checks.errors import NodevetError
+from nodevet.checks.model import Device, Event, Failure, FailureKind, Instant, Reading
+from nodevet.checks.wire import Progress
+
+__all__ = ["Backend", "BackendError", "BackendFactory", "Context"]
+
+
+class BackendError(NodevetError):
+    """A device or its library could not be read; ``failure`` says how."""
+
+    def __init__(self, kind: FailureKind, detail: str) -> None:
+        """Keep *kind* and *detail* as the failure to report."""
+        super().__init__(detail)
+        self.failure = Failure(kind, detail)
+
+
+class Context(Protocol):
+    """What the child lends to its backend."""
+
+    root: str
+    """Stands before every path: ``/`` on a real machine, a captured tree in tests."""
+    options: dict[str, object]
+    progress: Progress
+    """Write here what is about to be called, before each call that may hang."""
+
+    def now(self) -> Instant:
+        """Return the present moment."""
+        ...
+
+    def note(self, level: str, event: str, **fields: str) -> None:
+        """Send a line to the agent's log."""
+        ...
+
+
+class Backend(Protocol):
+    """A loaded backend. ``groups`` are its sample groups, ``fast`` first."""
+
+    groups: tuple[str, ...]
+    versions: dict[str, str]
+
+    def devices(self) -> tuple[Device, ...]:
+        """Enumerate again and return every device that answers; raise BackendError when none can be listed.
+
+        A device that the library counts but that does not answer is returned with what is remembered of it,
+        and its ``read`` raises BackendError(LOST).
+        """
+        ...
+
+    def read(self, group: str, device: Device) -> Iterable[Reading]:
+        """Return the readings of *group*; raise BackendError when the whole device cannot be read."""
+        ...
+
+    def events(self, timeout_seconds: float) -> Iterator[Event]:
+        """Return what happened since the last call, waiting at most *timeout_seconds*; nothing where unsupported."""
+        ...
+
+    def close(self) -> None:
+        """Let go of every handle."""
+        ...
+
+
+class BackendFactory(Protocol):
+    """The function ``open_backend`` that each backend module has; raises BackendError when it cannot load."""
+
+    def __call__(self, context: Context) -> Backend:
+        """Load the vendor's library and return the backend."""
+        ...

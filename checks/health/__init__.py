@@ -1,0 +1,1 @@
+"""One file per check. A check judges what the view shows it; it never reads."""

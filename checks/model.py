@@ -1,0 +1,588 @@
+"""The vocabulary: every value that crosses from one room of the house to another.
+
+All of it is frozen, so a value that was judged once can be judged again from a recording.
+Time is the pair (boot id, CLOCK_BOOTTIME in nanoseconds): it survives a changed wall clock and
+counts while the machine sleeps. The wall clock stands beside it for people.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.errors import ModelError
+
+__all__ = [
+    "PART_NAMES",
+    "WHOLE",
+    "Action",
+    "AgentInfo",
+    "CheckRun",
+    "Clearing",
+    "Device",
+    "DeviceKind",
+    "Episode",
+    "EpisodeState",
+    "Event",
+    "Failure",
+    "FailureKind",
+    "FaultClass",
+    "Finding",
+    "Firmware",
+    "Instant",
+    "Key",
+    "Limit",
+    "Link",
+    "Metric",
+    "NODE",
+    "Outcome",
+    "Part",
+    "PartKind",
+    "ReaderState",
+    "ReaderStatus",
+    "Reading",
+    "ReadingStatus",
+    "Result",
+    "ResultState",
+    "Sample",
+    "Scalar",
+    "Severity",
+    "Snapshot",
+    "State",
+    "Verdict",
+]
+
+Scalar = float | int | bool | str
+
+NODE = "node"
+"""The device id of the node itself, for findings that no single device owns."""
+
+
+class Instant(msgspec.Struct, frozen=True):
+    """A moment: which boot, how long into it, and what the wall clock said."""
+
+    boot_id: str
+    boottime_ns: int
+    wall_seconds: float
+
+    def seconds_since(self, earlier: Instant) -> float | None:
+        """Return the seconds that passed since *earlier*, or None where it lies in another boot."""
+        if earlier.boot_id != self.boot_id:
+            return None
+        return (self.boottime_ns - earlier.boottime_ns) / 1e9
+
+
+class PartKind(StrEnum):
+    """What kind of part of a device a reading or finding is about."""
+
+    DEVICE = "device"
+    SENSOR = "sensor"
+    LINK = "link"
+    MEMORY_BLOCK = "memory_block"
+    CLOCK = "clock"
+    REASON = "reason"
+    PCIE = "pcie"
+    POWER_SCOPE = "power_scope"
+    ENGINE = "engine"
+
+
+PART_NAMES: dict[PartKind, frozenset[str]] = {
+    PartKind.DEVICE: frozenset({""}),
+    PartKind.SENSOR: frozenset({"core", "memory", "hotspot", "edge", "package", "inlet", "other"}),
+    PartKind.LINK: frozenset({""}),
+    PartKind.MEMORY_BLOCK: frozenset({"dram", "sram", "l1", "l2", "register", "texture", "cbu", "controller"}),
+    PartKind.CLOCK: frozenset({"sm", "memory", "graphics", "video", "core"}),
+    PartKind.REASON: frozenset(
+        {
+            "idle",
+            "applications_clocks",
+            "power_cap",
+            "hardware_slowdown",
+            "sync_boost",
+            "software_thermal",
+            "hardware_thermal",
+            "power_brake",
+            "display_clocks",
+            "board_limit",
+            "low_utilization",
+            "reliability",
+            "core",
+            "package",
+        }
+    ),
+    PartKind.PCIE: frozenset({""}),
+    PartKind.POWER_SCOPE: frozenset({"device", "module", "memory"}),
+    PartKind.ENGINE: frozenset({"compute", "copy", "video", "fabric"}),
+}
+"""The closed set of names per kind. ``vendor:xyz`` is the only open door."""
+
+
+class Part(msgspec.Struct, frozen=True, order=True):
+    """A part of a device, such as ``link 17`` or ``sensor memory 2``."""
+
+    kind: PartKind = PartKind.DEVICE
+    name: str = ""
+    index: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse names outside the closed set of the part's kind."""
+        if self.name not in PART_NAMES[self.kind] and not self.name.startswith("vendor:"):
+            raise ModelError(f"part {self.kind.value} has no name {self.name!r}: use one of PART_NAMES or vendor:NAME")
+
+    def __str__(self) -> str:
+        """Return the words that people and labels use: ``link 17``, ``sensor memory 2``."""
+        words = [self.kind.value, self.name, "" if self.index is None else str(self.index)]
+        return " ".join(word for word in words if word)
+
+
+WHOLE = Part()
+"""The device itself."""
+
+
+class ReadingStatus(StrEnum):
+    """Why a reading has its value, or why it has none. Old is not a status: it depends on now."""
+
+    OK = "ok"
+    UNSUPPORTED = "unsupported"
+    UNAVAILABLE = "unavailable"
+    DENIED = "denied"
+    ERROR = "error"
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """One measured value of one quantity on one part. The value is None exactly when status is not ok."""
+
+    quantity: str
+    value: Scalar | None
+    part: Part = WHOLE
+    status: ReadingStatus = ReadingStatus.OK
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a missing value that claims to be ok, and a value beside a failure."""
+        if (self.value is None) is (self.status is ReadingStatus.OK):
+            raise ModelError(
+                f"reading {self.quantity} of {self.part}: value {self.value!r} with status {self.status.value}"
+            )
+
+
+class FailureKind(StrEnum):
+    """How a whole sample, device or backend failed to be read."""
+
+    NO_DRIVER = "no_driver"
+    NO_LIBRARY = "no_library"
+    NO_DEVICES = "no_devices"
+    VERSION_MISMATCH = "version_mismatch"
+    DENIED = "denied"
+    LOST = "lost"
+    HUNG = "hung"
+    STUCK = "stuck"  # hung in the kernel (state D): cannot even be killed
+    CRASHED = "crashed"
+    ERROR = "error"
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a sample carries no readings: the kind, and what a person needs to see (call, error text)."""
+
+    kind: FailureKind
+    detail: str
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """The readings of one group of one device, taken together by one backend."""
+
+    backend: str
+    group: str
+    device: str
+    sequence: int
+    time: Instant
+    duration_seconds: float
+    readings: tuple[Reading, ...] = ()
+    failure: Failure | None = None
+    simulated: bool = False
+
+
+class DeviceKind(StrEnum):
+    """What a device is."""
+
+    ACCELERATOR = "accelerator"
+    CPU = "cpu"
+    NIC = "nic"
+    MEMORY = "memory"
+    DISK = "disk"
+    NODE = "node"
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One link port of a device: its peer (a device id, a PCI address, or ``switch``) and its generation."""
+
+    port: int
+    peer: str | None = None
+    generation: str | None = None
+
+
+class Firmware(msgspec.Struct, frozen=True):
+    """One firmware component and its version, such as ``vbios 96.00.89.00.01``."""
+
+    component: str
+    version: str
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """A device by its identity (UUID, PCI address, serial), never by an index that a reboot may change.
+
+    ``id`` is the UUID where there is one; else PCI address or a stable name such as ``cpu-0``.
+    ``minor`` is the number of the device node (``/dev/nvidia3``), which schedulers use.
+    """
+
+    id: str
+    kind: DeviceKind
+    vendor: str
+    model: str
+    backend: str
+    uuid: str | None = None
+    serial: str | None = None
+    pci: str | None = None
+    pci_device_id: str | None = None
+    minor: int | None = None
+    parent: str | None = None
+    numa_node: int | None = None
+    driver: str | None = None
+    firmware: tuple[Firmware, ...] = ()
+    links: tuple[Link, ...] = ()
+    memory_bytes: int | None = None
+    compute_units: int | None = None
+    maximum_clock_hertz: int | None = None
+    architecture: str | None = None
+
+
+class Severity(StrEnum):
+    """How grave the source of an event rates it."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    FATAL = "fatal"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened once. ``sequence`` is the kernel's own number of the record, with its boot id in ``time``."""
+
+    code: str
+    source: str
+    time: Instant
+    text: str
+    severity: Severity = Severity.ERROR
+    device: str | None = None
+    pci: str | None = None
+    sequence: int | None = None
+    line: int | None = None
+    pid: int | None = None
+    process: str | None = None
+    fields: dict[str, str] = {}
+
+
+class ResultState(StrEnum):
+    """How a workload ended. Only ``finished`` measured what it set out to."""
+
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    REFUSED = "refused"
+    DIED = "died"
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One figure of a workload with its unit."""
+
+    name: str
+    value: float | int | None
+    unit: str
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What a workload measured on its devices, and under which conditions."""
+
+    workload: str
+    devices: tuple[str, ...]
+    state: ResultState
+    started: Instant
+    ended: Instant
+    dtype: str | None = None
+    shape: tuple[int, ...] = ()
+    seed: int | None = None
+    pattern: str | None = None
+    detail: str = ""
+    conditions: dict[str, Any] = {}
+    metrics: tuple[Metric, ...] = ()
+
+    def metric(self, name: str) -> float | int | None:
+        """Return the value of the metric *name*, or None where it was not measured."""
+        return next((metric.value for metric in self.metrics if metric.name == name), None)
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """A threshold with its unit and where it comes from (``configuration``, ``reported``, ``table`` ...)."""
+
+    op: str
+    value: float
+    unit: str
+    source: str
+
+    def holds(self, value: float) -> bool:
+        """Return whether *value* stands in the relation that the limit names, such as ``value >= 85``."""
+        match self.op:
+            case ">=":
+                return value >= self.value
+            case ">":
+                return value > self.value
+            case "<=":
+                return value <= self.value
+            case "<":
+                return value < self.value
+            case "==":
+                return value == self.value
+            case "!=":
+                return value != self.value
+        raise ModelError(f"limit operator {self.op!r} is not one of >= > <= < == !=")
+
+
+class Outcome(StrEnum):
+    """What a check says of one thing it looked at."""
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+    UNMEASURED = "unmeasured"
+    SKIPPED = "skipped"
+
+
+class FaultClass(StrEnum):
+    """Whose fault it is: decides who is told and whether the node is closed."""
+
+    HARDWARE = "hardware"
+    NODE = "node"
+    CONFIGURATION = "configuration"
+    APPLICATION = "application"
+    UNKNOWN = "unknown"
+
+
+class Action(StrEnum):
+    """What to do, from mild to hard; ``rank`` orders them."""
+
+    NONE = "none"
+    WATCH = "watch"
+    RESTART_APP = "restart_app"
+    RESET_DEVICE = "reset_device"
+    DRAIN_RESET = "drain_reset"
+    REBOOT = "reboot"
+    POWER_CYCLE = "power_cycle"
+    INSPECT = "inspect"
+    REPLACE = "replace"
+
+    @property
+    def rank(self) -> int:
+        """Return the position from mild (0) to hard."""
+        return list(Action).index(self)
+
+
+class Clearing(StrEnum):
+    """Which row of reference/clearing.csv says what ends an episode."""
+
+    CONDITION = "condition"
+    MEASUREMENT = "measurement"
+    HARDWARE_EVENT = "hardware_event"
+    APPLICATION_EVENT = "application_event"
+
+
+class Key(msgspec.Struct, frozen=True, order=True):
+    """What an episode is about: a code on a part of a device."""
+
+    code: str
+    device: str
+    part: Part = WHOLE
+
+    def __str__(self) -> str:
+        """Return ``code on device, part`` for people."""
+        return f"{self.code} on {self.device}" + ("" if self.part == WHOLE else f", {self.part}")
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one check says of one thing, from one look: stateless.
+
+    ``needed`` of ``window`` looks must agree before it counts (1 of 1 for hard findings).
+    ``occurrence`` tells a new fault from an old one that is still visible: an event's identity, or a counter's value.
+    ``required`` says that the node must be able to measure this; its absence then makes the node unknown.
+    """
+
+    check: str
+    code: str
+    outcome: Outcome
+    message: str
+    device: str = NODE
+    part: Part = WHOLE
+    fault_class: FaultClass = FaultClass.HARDWARE
+    value: Scalar | None = None
+    unit: str = ""
+    limit: Limit | None = None
+    action: Action = Action.NONE
+    clearing: Clearing = Clearing.CONDITION
+    needed: int = 1
+    window: int = 1
+    required: bool = False
+    occurrence: str | None = None
+    evidence: tuple[str, ...] = ()
+    evidence_time: Instant | None = None
+
+    @property
+    def key(self) -> Key:
+        """Return what an episode of this finding would be about."""
+        return Key(self.code, self.device, self.part)
+
+    @property
+    def hard(self) -> bool:
+        """Return whether one look is enough."""
+        return self.needed == 1 and self.window == 1
+
+
+class EpisodeState(StrEnum):
+    """Where an episode stands."""
+
+    PENDING = "pending"
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    CLEARED = "cleared"
+
+
+class Episode(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault over time: when it was first seen, confirmed, last seen, how often, and what ended it.
+
+    ``outcome`` is the worst that was confirmed; ``recent`` holds the last looks (True = bad) that confirmation counts;
+    ``good`` counts the good looks in a row that a condition needs to clear.
+    """
+
+    key: Key
+    check: str
+    state: EpisodeState
+    outcome: Outcome
+    finding: Finding
+    opened: Instant
+    last_seen: Instant
+    confirmed: Instant | None = None
+    cleared: Instant | None = None
+    count: int = 1
+    good: int = 0
+    recent: tuple[bool, ...] = ()
+    serial: str | None = None
+    pid: int | None = None
+    cleared_by: str | None = None
+    note: str | None = None
+    actor: str | None = None
+
+
+class State(StrEnum):
+    """The verdict of a device or a node. For a gate that must choose: failed > unknown > degraded > ok."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    UNKNOWN = "unknown"
+    FAILED = "failed"
+
+    @property
+    def rank(self) -> int:
+        """Return the position from harmless (0) to closed."""
+        return list(State).index(self)
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of a device or of the node, why, and what to do."""
+
+    state: State
+    reason: str
+    action: Action = Action.NONE
+    episodes: tuple[Key, ...] = ()
+    oldest_evidence: Instant | None = None
+    hard: bool = False
+
+
+class ReaderState(StrEnum):
+    """How the child that reads a backend is doing."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ABSENT = "absent"  # nothing of this vendor is in the machine
+    FAILED = "failed"  # the vendor's library refuses
+    HUNG = "hung"
+    STUCK = "stuck"
+    CRASHED = "crashed"
+    RELEASED = "released"
+    STOPPED = "stopped"
+
+
+class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One reader: what it does, since when, and what it hung in."""
+
+    backend: str
+    state: ReaderState
+    detail: str = ""
+    pid: int | None = None
+    starts: int = 0
+    hangs: int = 0
+    last_round: Instant | None = None
+    failure: Failure | None = None
+    versions: dict[str, str] = {}
+    quarantined: tuple[str, ...] = ()
+
+
+class CheckRun(msgspec.Struct, frozen=True, kw_only=True):
+    """How the last run of one check went. A check that raised did not run, and its findings are unmeasured."""
+
+    check: str
+    time: Instant
+    duration_seconds: float
+    success: bool
+    error: str = ""
+    outcomes: dict[str, int] = {}
+
+
+class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent's own state."""
+
+    version: str
+    started: Instant
+    interval_seconds: float
+    configuration_digest: str = ""
+    rules_digest: str = ""
+    configuration_file: str | None = None
+    configuration_accepted: bool = True
+    configuration_message: str = ""
+    ready: bool = False
+    stopping: bool = False
+    load: str = ""
+    store: str = ""
+    notices: tuple[str, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a surface may show, taken at one moment. Surfaces render it and add nothing.
+
+    ``samples`` are the latest of each (device, group); ``findings`` the last look of every check; ``episodes`` all
+    that are not cleared; ``results`` the last of each workload and device.
+    """
+
+    generation: int
+    time: Instant
+    node: str
+    scope: str
+    simulated: bool
+    verdict: Verdict
+    device_verdicts: dict[str, Verdict]
+    devices: tuple[Device, ...]
+    samples: tuple[Sample, ...]
+    findings: tuple[Finding, ...]
+    episodes: tuple[Episode, ...]
+    results: tuple[Result, ...]
+    readers: tuple[ReaderStatus, ...]
+    checks: tuple[CheckRun, ...]
+    agent: AgentInfo

@@ -1,0 +1,239 @@
+"""The protocol between the agent and its children: length-prefixed MessagePack on a descriptor of its own.
+
+Standard output and standard error of a child belong to whatever library prints there; standard input is the
+lifeline: when it closes, the parent is gone and the child ends. Parent to child go ``Request`` messages, child to
+parent go ``Reply`` messages. Nothing here opens a file: callers hand in sockets.
+
+A call into a driver may never return. So the child notes what it is about to call in a small shared
+memory file (``Progress``), and the parent reads there what hung.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.errors import Closed, ModelError, WireError
+from nodevet.checks.model import Device, Event, Failure, Result, Sample
+
+__all__ = [
+    "Burn",
+    "Channel",
+    "Closed",
+    "Decoder",
+    "Failed",
+    "Happened",
+    "Message",
+    "Note",
+    "Progress",
+    "Read",
+    "Ready",
+    "RoundDone",
+    "Sampled",
+    "Start",
+    "Stop",
+    "Ticked",
+    "WireError",
+    "Worked",
+]
+
+PROTOCOL = 1
+MAXIMUM_FRAME_BYTES = 64 << 20
+_HEADER = struct.Struct(">I")
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class Start(_Message, frozen=True):
+    """Parent: load the backend. ``root`` stands before /proc and /sys; ``skip`` names quarantined devices."""
+
+    backend: str
+    root: str = "/"
+    skip: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+    protocol: int = PROTOCOL
+
+
+class Read(_Message, frozen=True):
+    """Parent: read *group* of every device once; answers are ``Sampled`` per device, then ``RoundDone``."""
+
+    group: str
+    round: int
+
+
+class Burn(_Message, frozen=True):
+    """Parent: run one workload with *parameters*; answers are ``Ticked`` lines and one ``Worked``."""
+
+    workload: str
+    parameters: dict[str, Any] = {}
+
+
+class Stop(_Message, frozen=True):
+    """Parent: close the library and end."""
+
+
+class Ready(_Message, frozen=True):
+    """Child: the backend is loaded and these are its devices; ``groups`` names what can be read."""
+
+    devices: tuple[Device, ...]
+    groups: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+    protocol: int = PROTOCOL
+
+
+class Failed(_Message, frozen=True):
+    """Child: the backend cannot be loaded or lost its library."""
+
+    failure: Failure
+
+
+class Sampled(_Message, frozen=True):
+    """Child: one device was read, or failed to be."""
+
+    sample: Sample
+
+
+class RoundDone(_Message, frozen=True):
+    """Child: every device of the round was attempted. ``devices`` is set when the inventory changed."""
+
+    group: str
+    round: int
+    devices: tuple[Device, ...] | None = None
+
+
+class Happened(_Message, frozen=True):
+    """Child: the vendor's interface reported an event."""
+
+    event: Event
+
+
+class Note(_Message, frozen=True):
+    """Child: a line for the log."""
+
+    level: str
+    event: str
+    fields: dict[str, str] = {}
+
+
+class Ticked(_Message, frozen=True):
+    """Child: progress of a workload, share of its time from 0 to 1 and figures so far."""
+
+    ratio: float
+    phase: str = ""
+    figures: dict[str, Any] = {}
+
+
+class Worked(_Message, frozen=True):
+    """Child: a workload ended with this result."""
+
+    result: Result
+
+
+Message = (
+    Start | Read | Burn | Stop | Ready | Failed | Sampled | RoundDone | Happened | Note | Ticked | Worked
+)
+_DECODER = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """Return *message* as one frame."""
+    body = msgspec.msgpack.encode(message)
+    return _HEADER.pack(len(body)) + body
+
+
+class Decoder:
+    """Collects bytes and yields whole messages. One per connection."""
+
+    def __init__(self) -> None:
+        """Start with an empty buffer."""
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Add *data* and yield every message that is complete; raise WireError on nonsense."""
+        self._buffer += data
+        while len(self._buffer) >= _HEADER.size:
+            (length,) = _HEADER.unpack_from(self._buffer)
+            if length > MAXIMUM_FRAME_BYTES:
+                raise WireError(f"frame of {length} bytes exceeds {MAXIMUM_FRAME_BYTES}")
+            end = _HEADER.size + length
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[_HEADER.size : end])
+            del self._buffer[:end]
+            try:
+                message = _DECODER.decode(body)
+            except (msgspec.DecodeError, ModelError) as error:
+                raise WireError(f"message of {length} bytes cannot be read: {error}") from error
+            yield message
+
+
+class Channel:
+    """The child's blocking end of the protocol over *connection*."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Take over *connection*."""
+        self._connection = connection
+        self._decoder = Decoder()
+        self._waiting: list[Message] = []
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
+        return self._connection.fileno()
+
+    def send(self, message: Message) -> None:
+        """Send *message*; raise Closed when the parent is gone."""
+        try:
+            self._connection.sendall(encode(message))
+        except OSError as error:
+            raise Closed("the parent closed the channel") from error
+
+    def receive(self) -> Message:
+        """Wait for the next message; raise Closed when the parent is gone."""
+        while not self._waiting:
+            data = self._connection.recv(1 << 16)
+            if not data:
+                raise Closed("the parent closed the channel")
+            self._waiting.extend(self._decoder.feed(data))
+        return self._waiting.pop(0)
+
+    def pending(self) -> bool:
+        """Return whether a message was received already and waits to be taken."""
+        return bool(self._waiting)
+
+
+class Progress:
+    """A line of text in shared memory: what the child is about to call. Written in a microsecond, read at any time."""
+
+    SIZE = 256
+
+    def __init__(self, descriptor: int) -> None:
+        """Map the shared file behind *descriptor*, of at least SIZE bytes."""
+        self._map = mmap.mmap(descriptor, self.SIZE)
+
+    @classmethod
+    def create(cls) -> tuple[Progress, int]:
+        """Return a new progress line and the descriptor to pass to the child."""
+        descriptor = os.memfd_create("nodevet-progress", 0)
+        os.ftruncate(descriptor, cls.SIZE)
+        return cls(descriptor), descriptor
+
+    def write(self, text: str) -> None:
+        """Replace the line with *text*, cut to SIZE - 1 bytes."""
+        data = text.encode("utf-8", "replace")[: self.SIZE - 1]
+        self._map[: len(data) + 1] = data + b"\0"
+
+    def read(self) -> str:
+        """Return the line."""
+        return bytes(self._map[:]).split(b"\0", 1)[0].decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """Unmap the line."""
+        self._map.close()

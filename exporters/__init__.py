@@ -1,0 +1,1 @@
+"""How a verdict leaves the node."""

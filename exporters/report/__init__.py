@@ -1,0 +1,1 @@
+"""The report of a burn-in, as one HTML page."""
