@@ -1,0 +1,107 @@
+"""What every test shares: a clean environment, no process left behind, and skips that must be expected."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CAPTURES = ROOT.parent / "shared" / "captures"
+
+NO_ACCELERATOR = "no accelerator on this machine"
+NO_CAPTURES = "no captured logs beside this checkout"
+NO_SOURCE_TREE = "no source tree: the installed wheel is under test"
+EXPECTED_SKIPS = (NO_ACCELERATOR, NO_CAPTURES, NO_SOURCE_TREE)
+"""Everything else that skips under CI=true is a failure: a tool that is missing there must be installed."""
+
+MUST_RUN_EVERYTHING = bool(os.environ.get("CI"))
+
+FOREIGN_PREFIXES = ("NODEVET_", "SLURM_", "SBATCH_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_")
+FOREIGN_NAMES = (
+    "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID",
+    "RUNTIME_DIRECTORY", "STATE_DIRECTORY", "CACHE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY",
+    "JOURNAL_STREAM", "INVOCATION_ID", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES",
+)  # fmt: skip
+
+STOP_SECONDS = 2.0
+"""How long a child that was told to stop may take to go after its test has ended."""
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the source tree; skips where the installed wheel is tested out of the tree's reach."""
+    if not (ROOT / "checks" / "__init__.py").is_file():
+        pytest.skip(NO_SOURCE_TREE)
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def captures() -> Path:
+    """The folder of outputs captured on real machines; skips where it does not lie beside the checkout."""
+    if not CAPTURES.is_dir():
+        pytest.skip(NO_CAPTURES)
+    return CAPTURES
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees settings of the shell, the job or the service that started the test run."""
+    for name in list(os.environ):
+        if name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES:
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def no_child_left_behind() -> Iterator[None]:
+    """A test that leaves a running child process fails, and the child is killed."""
+    before = set(psutil.Process().children(recursive=True))
+    yield
+    _, left = psutil.wait_procs(set(psutil.Process().children(recursive=True)) - before, timeout=STOP_SECONDS)
+    names = [_describe(process) for process in left]
+    for process in left:
+        process.kill()
+    psutil.wait_procs(left, timeout=STOP_SECONDS)
+    assert names == [], f"child processes outlived their test: {names}"
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.pid} {' '.join(process.cmdline())}"
+    except psutil.Error:
+        return f"{process.pid} (gone meanwhile)"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is marked `gpu` where no device node of an accelerator exists."""
+    if item.get_closest_marker("gpu") and not any(map(os.path.exists, ("/dev/nvidia0", "/dev/kfd"))):
+        pytest.skip(NO_ACCELERATOR)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Under CI=true a test that skips for an unexpected reason has failed."""
+    report = yield
+    if not hasattr(report, "wasxfail"):
+        _refuse_unexpected_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """The same for a whole file that skips while it is collected."""
+    report = yield
+    _refuse_unexpected_skip(report)
+    return report
+
+
+def _refuse_unexpected_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if not MUST_RUN_EVERYTHING or not report.skipped or not isinstance(report.longrepr, tuple):
+        return
+    reason = str(report.longrepr[2]).removeprefix("Skipped: ")
+    if reason not in EXPECTED_SKIPS:
+        report.outcome = "failed"
+        report.longrepr = f"unexpected skip under CI: {reason}"
