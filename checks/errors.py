@@ -41,7 +41,7 @@ class WireError(NodevetError):
     """The other end sent something that is no frame of the protocol."""
 
 
-class Closed(WireError):
+class Closed(WireError):  # noqa: N818 (a state of the channel rather than a mistake)
     """The other end of the channel is gone."""
 
 

@@ -15,6 +15,7 @@ import msgspec
 from nodevet.checks.errors import ModelError
 
 __all__ = [
+    "NODE",
     "PART_NAMES",
     "WHOLE",
     "Action",
@@ -36,7 +37,6 @@ __all__ = [
     "Limit",
     "Link",
     "Metric",
-    "NODE",
     "Outcome",
     "Part",
     "PartKind",
@@ -268,7 +268,7 @@ class Severity(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened once. ``sequence`` is the kernel's own number of the record, with its boot id in ``time``."""
+    """Something that happened once. ``sequence`` is the kernel's own number of the record, in the boot of ``time``."""
 
     code: str
     source: str
@@ -351,7 +351,7 @@ class Limit(msgspec.Struct, frozen=True):
 class Outcome(StrEnum):
     """What a check says of one thing it looked at."""
 
-    PASS = "pass"
+    PASS = "pass"  # noqa: S105 (not a password)
     WARN = "warn"
     FAIL = "fail"
     UNMEASURED = "unmeasured"
@@ -393,6 +393,7 @@ class Clearing(StrEnum):
     CONDITION = "condition"
     MEASUREMENT = "measurement"
     HARDWARE_EVENT = "hardware_event"
+    REPLACEMENT = "replacement"
     APPLICATION_EVENT = "application_event"
 
 
@@ -413,6 +414,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     ``needed`` of ``window`` looks must agree before it counts (1 of 1 for hard findings).
     ``occurrence`` tells a new fault from an old one that is still visible: an event's identity, or a counter's value.
+    ``evidence`` names the quantities that were looked at, ``evidence_time`` when the oldest of them was read.
+    ``pid`` is the process that an application event belongs to.
     ``required`` says that the node must be able to measure this; its absence then makes the node unknown.
     """
 
@@ -432,6 +435,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 1
     required: bool = False
     occurrence: str | None = None
+    pid: int | None = None
     evidence: tuple[str, ...] = ()
     evidence_time: Instant | None = None
 
@@ -459,7 +463,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     """A fault over time: when it was first seen, confirmed, last seen, how often, and what ended it.
 
     ``outcome`` is the worst that was confirmed; ``recent`` holds the last looks (True = bad) that confirmation counts;
-    ``good`` counts the good looks in a row that a condition needs to clear.
+    ``good`` counts the good looks in a row that a condition needs to clear; ``looked`` is when the evidence of the
+    last look was taken, so that one sample is never counted twice. ``serial`` and ``pci`` are the device's at the time.
     """
 
     key: Key
@@ -474,8 +479,9 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
     good: int = 0
     recent: tuple[bool, ...] = ()
+    looked: Instant | None = None
     serial: str | None = None
-    pid: int | None = None
+    pci: str | None = None
     cleared_by: str | None = None
     note: str | None = None
     actor: str | None = None

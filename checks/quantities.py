@@ -27,7 +27,7 @@ class QuantityKind(StrEnum):
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """One quantity. ``judged_by_growth`` counters keep their last value over a restart; ``private`` ones never leave."""
+    """One quantity. ``judged_by_growth`` counters keep their last value over a restart."""
 
     key: str
     kind: QuantityKind
@@ -211,7 +211,11 @@ def measured(reading: Reading) -> Reading:
         if entry.states and value not in entry.states:
             return _implausible(reading, f"not one of {', '.join(entry.states)}")
         return reading
-    if (entry.low is not None and value < entry.low) or (entry.high is not None and value > entry.high) or value != value:
+    if (
+        (entry.low is not None and value < entry.low)
+        or (entry.high is not None and value > entry.high)
+        or value != value
+    ):
         return _implausible(reading, f"outside {entry.low} to {entry.high}")
     return reading
 

@@ -137,9 +137,7 @@ class Worked(_Message, frozen=True):
     result: Result
 
 
-Message = (
-    Start | Read | Burn | Stop | Ready | Failed | Sampled | RoundDone | Happened | Note | Ticked | Worked
-)
+Message = Start | Read | Burn | Stop | Ready | Failed | Sampled | RoundDone | Happened | Note | Ticked | Worked
 _DECODER = msgspec.msgpack.Decoder(Message)
 
 

@@ -1,0 +1,208 @@
+"""What a check may look at. Pure: built by the engine, read by checks, the same in daemon, one-shot and replay.
+
+An old reading is not a measurement: a sample that is older than its cadence allows is shown as ``unavailable``. The
+readings of a device that failed to be read are shown as ``unavailable`` too, so that no check can pass on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+
+import msgspec
+
+from nodevet.checks.model import (
+    NODE,
+    WHOLE,
+    Device,
+    DeviceKind,
+    Event,
+    Failure,
+    Instant,
+    Part,
+    ReaderStatus,
+    Reading,
+    ReadingStatus,
+    Result,
+    Sample,
+)
+
+__all__ = ["Cadence", "Growth", "KernelLogState", "Memory", "Seen", "View"]
+
+STALE_ROUNDS = 3
+"""A sample is old once this many rounds and one deadline went by without another."""
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """How much a counter grew between two samples of one epoch. A counter that fell began a new epoch: no growth."""
+
+    amount: float
+    seconds: float
+    until: Instant
+
+    @property
+    def per_second(self) -> float:
+        """Return the rate of growth."""
+        return self.amount / self.seconds if self.seconds > 0 else 0.0
+
+
+class Cadence(msgspec.Struct, frozen=True):
+    """How often a group is read, and how long a round may take."""
+
+    interval_seconds: float
+    deadline_seconds: float
+
+    @property
+    def stale_seconds(self) -> float:
+        """Return the age from which a sample of this cadence is old."""
+        return STALE_ROUNDS * self.interval_seconds + self.deadline_seconds
+
+
+class KernelLogState(msgspec.Struct, frozen=True):
+    """Whether the kernel log can be read, and how many records were lost unread."""
+
+    readable: bool
+    path: str = ""
+    detail: str = ""
+    lost_records: int = 0
+    read: Instant | None = None
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A device as this node remembers it: what it was, and which of its links were ever up."""
+
+    device: Device
+    first: Instant
+    last: Instant
+    links_up: tuple[int, ...] = ()
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What the engine remembers of the node's inventory: devices by id."""
+
+    seen: dict[str, Seen] = {}
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """The present state of the node. ``devices`` answered the last enumeration; ``memory`` holds those known before.
+
+    ``samples`` is keyed by (device, group), ``growth`` by (device, quantity, part); ``events`` are those that no
+    earlier look has seen; ``results`` the latest of each workload and device.
+    """
+
+    now: Instant
+    devices: tuple[Device, ...] = ()
+    memory: Memory = Memory()
+    samples: Mapping[tuple[str, str], Sample] = {}
+    growth: Mapping[tuple[str, str, Part], Growth] = {}
+    readers: tuple[ReaderStatus, ...] = ()
+    cadences: Mapping[tuple[str, str], Cadence] = {}
+    events: Sequence[Event] = ()
+    results: Sequence[Result] = ()
+    required: Mapping[str, frozenset[str]] = {}
+    kernel_log: KernelLogState | None = None
+    load_running: bool = False
+
+    def device(self, device_id: str) -> Device | None:
+        """Return the device of *device_id*, present or remembered."""
+        for device in self.devices:
+            if device.id == device_id:
+                return device
+        seen = self.memory.seen.get(device_id)
+        return seen.device if seen else None
+
+    def of_kind(self, *kinds: DeviceKind) -> tuple[Device, ...]:
+        """Return the present devices of the given *kinds*."""
+        return tuple(device for device in self.devices if device.kind in kinds)
+
+    def by_pci(self, pci: str | None) -> Device | None:
+        """Return the device at PCI address *pci*; the function after the dot need not be stated."""
+        if pci is None:
+            return None
+        wanted = pci.split(".")[0]
+        known = (*self.devices, *(seen.device for seen in self.memory.seen.values()))
+        matches = [device for device in known if device.pci and device.pci.split(".")[0] == wanted]
+        return next((device for device in matches if device.backend != "host"), matches[0] if matches else None)
+
+    def requires(self, device_id: str, quantity: str) -> bool:
+        """Return whether the node must be able to read *quantity* of the device."""
+        return quantity in self.required.get(device_id, frozenset())
+
+    def failure(self, device_id: str) -> Failure | None:
+        """Return why the last attempt to read the device failed, or None."""
+        failed = [sample for sample in self._of(device_id) if sample.failure]
+        return max(failed, key=lambda sample: sample.time.boottime_ns).failure if failed else None
+
+    def age_seconds(self, sample: Sample) -> float | None:
+        """Return how old *sample* is; None where it is of another boot."""
+        return self.now.seconds_since(sample.time)
+
+    def is_stale(self, sample: Sample) -> bool:
+        """Return whether *sample* is too old to say anything about now."""
+        age = self.age_seconds(sample)
+        cadence = self.cadences.get((sample.backend, sample.group))
+        return age is None or (cadence is not None and age > cadence.stale_seconds)
+
+    def readings(self, device_id: str, quantity: str) -> tuple[tuple[Reading, Sample], ...]:
+        """Return every reading of *quantity* of the device with its sample, one per part.
+
+        Readings of an old or failed sample come back as ``unavailable``.
+        """
+        return self._index.get((device_id, quantity), ())
+
+    def reading(self, device_id: str, quantity: str, part: Part = WHOLE) -> Reading | None:
+        """Return the reading of *quantity* of one *part*, or None where nothing ever reported it."""
+        return next((entry for entry, _ in self.readings(device_id, quantity) if entry.part == part), None)
+
+    def number(self, device_id: str, quantity: str, part: Part = WHOLE) -> float | None:
+        """Return the measured number of *quantity*, or None where there is none."""
+        entry = self.reading(device_id, quantity, part)
+        if entry is None or isinstance(entry.value, str) or entry.value is None:
+            return None
+        return float(entry.value)
+
+    def evidence_time(self, device_id: str, *quantities: str) -> Instant | None:
+        """Return when the oldest sample that carries one of *quantities* was taken."""
+        times = [sample.time for key in quantities for _, sample in self.readings(device_id, key)]
+        return min(times, key=lambda time: time.boottime_ns) if times else None
+
+    def siblings(self, device: Device) -> tuple[Device, ...]:
+        """Return the other present devices of the same vendor and model."""
+        return tuple(
+            other
+            for other in self.devices
+            if other.id != device.id and (other.vendor, other.model) == (device.vendor, device.model)
+        )
+
+    def _of(self, device_id: str) -> Iterator[Sample]:
+        return (sample for (owner, _), sample in self.samples.items() if owner == device_id)
+
+    @cached_property
+    def _index(self) -> dict[tuple[str, str], tuple[tuple[Reading, Sample], ...]]:
+        index: dict[tuple[str, str], list[tuple[Reading, Sample]]] = {}
+        for sample in self.samples.values():
+            stale = self.is_stale(sample)
+            for entry in sample.readings:
+                shown = _unavailable(entry, self.age_seconds(sample)) if stale else entry
+                index.setdefault((sample.device, entry.quantity), []).append((shown, sample))
+        return {key: tuple(entries) for key, entries in index.items()}
+
+
+def _unavailable(entry: Reading, age_seconds: float | None) -> Reading:
+    if entry.status is not ReadingStatus.OK:
+        return entry
+    age = "in another boot" if age_seconds is None else f"{age_seconds:.0f} s ago"
+    return Reading(entry.quantity, None, entry.part, ReadingStatus.UNAVAILABLE, f"last read {age}")
+
+
+def device_name(view: View, device_id: str) -> str:
+    """Return how people call the device: ``GPU 3 (0000:1b:00.0)``, or its id."""
+    if device_id == NODE:
+        return "the node"
+    device = view.device(device_id)
+    if device is None:
+        return device_id
+    short = {"accelerator": "GPU", "cpu": "CPU"}.get(device.kind.value, device.kind.value)
+    number = f" {device.minor}" if device.minor is not None else ""
+    place = device.pci or device.id
+    return f"{short}{number} ({place})"
