@@ -53,11 +53,16 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Start(_Message, frozen=True):
-    """Parent: load the backend. ``root`` stands before /proc and /sys; ``skip`` names quarantined devices."""
+    """Parent: load the backend. ``root`` stands before /proc and /sys.
+
+    ``skip`` names quarantined devices, by id and by PCI address: they are not to be touched. ``last`` names devices
+    to read after all others, because an earlier child hung or crashed there.
+    """
 
     backend: str
     root: str = "/"
     skip: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
     options: dict[str, Any] = {}
     protocol: int = PROTOCOL
 
@@ -196,7 +201,10 @@ class Channel:
     def receive(self) -> Message:
         """Wait for the next message; raise Closed when the parent is gone."""
         while not self._waiting:
-            data = self._connection.recv(1 << 16)
+            try:
+                data = self._connection.recv(1 << 16)
+            except OSError as error:
+                raise Closed("the parent closed the channel") from error
             if not data:
                 raise Closed("the parent closed the channel")
             self._waiting.extend(self._decoder.feed(data))

@@ -1,0 +1,79 @@
+"""What every child process of the agent does first, whatever it reads or runs.
+
+A child gets three things from the agent: a socket for the protocol, a shared line of text in which it notes what it
+is about to call, and a lifeline on standard input. Standard output goes to standard error, because vendor libraries
+print where they like and the protocol must not care.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from nodevet.checks.wire import Channel, Progress
+
+__all__ = ["ChildEnd", "become_child", "watch_lifeline"]
+
+GRACE_SECONDS = 3.0
+"""How long a child without a parent may take to close its library before it ends itself."""
+
+STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = 0, 1, 2
+_WATCHER_STACK_BYTES = 128 << 10
+
+
+class ChildEnd(msgspec.Struct, frozen=True):
+    """The child's end of what ties it to the agent."""
+
+    channel: Channel
+    progress: Progress
+
+
+def become_child(arguments: Sequence[str]) -> ChildEnd:
+    """Take over the descriptors that *arguments* name (``--descriptor N --progress M``) and watch the lifeline.
+
+    Nothing the child starts inherits them. Raises SystemExit with a usage message on other arguments.
+    """
+    match list(arguments):
+        case ["--descriptor", descriptor, "--progress", shared] if descriptor.isdigit() and shared.isdigit():
+            return _take_over(int(descriptor), int(shared))
+    raise SystemExit("usage: --descriptor SOCKET --progress MEMORY; only the agent starts this program")
+
+
+def _take_over(descriptor: int, shared: int) -> ChildEnd:
+    os.dup2(STANDARD_ERROR, STANDARD_OUTPUT)
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)
+    progress = Progress(shared)
+    os.close(shared)
+    watch_lifeline(lambda: _hang_up(connection))
+    return ChildEnd(Channel(connection), progress)
+
+
+def watch_lifeline(orphaned: Callable[[], None], grace_seconds: float = GRACE_SECONDS) -> None:
+    """Call *orphaned* once standard input ends, then kill this process if it is still there after *grace_seconds*.
+
+    This runs in a thread of its own, because the main thread may sit in a driver call that never returns.
+    """
+    previous = threading.stack_size(_WATCHER_STACK_BYTES)
+    threading.Thread(target=_wait_for_end, args=(orphaned, grace_seconds), name="lifeline", daemon=True).start()
+    threading.stack_size(previous)
+
+
+def _wait_for_end(orphaned: Callable[[], None], grace_seconds: float) -> None:
+    while os.read(STANDARD_INPUT, 4096):
+        pass
+    orphaned()
+    time.sleep(grace_seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # closed already: the child is on its way out
+        connection.shutdown(socket.SHUT_RDWR)
