@@ -1,0 +1,41 @@
+# `make run` and `make test` do all their own set-up; everything lands in .venv.
+
+VENV ?= .venv
+ENVIRONMENT_INPUTS = pyproject.toml .ci/constraints.txt .ci/environment
+export VENV PYTHON
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help run test lint types wheel-test bench clean
+
+help: ## show this list
+	@echo "make TARGET, where TARGET is one of"
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@echo "PYTHON=... chooses the interpreter, ARGS=... is handed on to nodevet agent or pytest."
+
+run: $(VENV)/.run ## install what is needed and run the agent in the foreground
+	@exec $(VENV)/bin/nodevet agent $(ARGS)
+
+test: $(VENV)/.test ## install what is needed and run the tests
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+lint: $(VENV)/.lint ## ruff: rules and formatting
+	@$(VENV)/bin/ruff check
+	@$(VENV)/bin/ruff format --check
+
+types: $(VENV)/.lint ## mypy and pyright
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/pyright
+
+wheel-test: $(VENV)/.test ## build the wheel, install it elsewhere, run the command and the tests against it
+	@.ci/wheel-test $(ARGS)
+
+bench: $(VENV)/.test ## measure against the budgets
+	@$(VENV)/bin/python benchmarks $(ARGS)
+
+clean: ## remove the environment and everything that was built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.%: $(ENVIRONMENT_INPUTS)
+	@.ci/environment $*
