@@ -391,7 +391,7 @@ class Clearing(StrEnum):
     """Which row of reference/clearing.csv says what ends an episode."""
 
     CONDITION = "condition"
-    MEASUREMENT = "measurement"
+    UNMEASURED = "unmeasured"
     HARDWARE_EVENT = "hardware_event"
     REPLACEMENT = "replacement"
     APPLICATION_EVENT = "application_event"

@@ -1,0 +1,354 @@
+"""Inputs and a clock to Snapshots: the one engine behind daemon, one-shot check, burn-in, replay and simulation.
+
+It does no I/O. Samples, events, results and statuses come in; ``evaluate`` runs every check over a View, folds the
+findings into episodes and returns a Snapshot together with what must be kept so that a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from nodevet.checks.baseline import forget, remember, requirements
+from nodevet.checks.episodes import Evidence, Ledger, acknowledge, fold, node_verdict, verdict
+from nodevet.checks.model import (
+    NODE,
+    AgentInfo,
+    CheckRun,
+    Device,
+    DeviceKind,
+    Episode,
+    Event,
+    FaultClass,
+    Finding,
+    Instant,
+    Key,
+    Outcome,
+    Part,
+    ReaderStatus,
+    ReadingStatus,
+    Result,
+    Sample,
+    Snapshot,
+    State,
+    Verdict,
+)
+from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.registry import Check
+from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View, device_name
+
+__all__ = ["Armed", "Counter", "Engine", "Round"]
+
+
+class Armed(msgspec.Struct, frozen=True):
+    """A check with the policy that the configuration gives it."""
+
+    check: Check
+    policy: msgspec.Struct
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """The last value of a counter that is judged by its growth."""
+
+    device: str
+    quantity: str
+    part: Part
+    value: float
+    time: Instant
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one evaluation gave: the snapshot, and the episodes whose change a journal must keep."""
+
+    snapshot: Snapshot
+    changes: tuple[Episode, ...]
+
+
+class Engine:
+    """Holds the node's present state. One thread owns it; what leaves it is immutable."""
+
+    def __init__(
+        self,
+        checks: Sequence[Armed],
+        *,
+        node: str,
+        clock: Callable[[], Instant],
+        cadences: Mapping[tuple[str, str], Cadence] | None = None,
+        scope: str = "node",
+    ) -> None:
+        """Start with nothing known. *clock* gives the present moment; *cadences* are keyed by (backend, group)."""
+        self._checks = tuple(checks)
+        self._node = node
+        self._clock = clock
+        self._cadences = dict(cadences or {})
+        self._scope = scope
+        self._generation = 0
+        self._devices: dict[str, tuple[Device, ...]] = {}
+        self._samples: dict[tuple[str, str], Sample] = {}
+        self._counters: dict[tuple[str, str, Part], Counter] = {}
+        self._growth: dict[tuple[str, str, Part], Growth] = {}
+        self._times: dict[tuple[str, str], Instant] = {}
+        self._links_up: dict[str, set[int]] = {}
+        self._events: list[Event] = []
+        self._results: dict[tuple[str, tuple[str, ...]], Result] = {}
+        self._readers: tuple[ReaderStatus, ...] = ()
+        self._kernel_log: KernelLogState | None = None
+        self._ledger = Ledger()
+        self._memory = Memory()
+        self._simulated = False
+
+    # What comes in.
+
+    def take_devices(self, backend: str, devices: Iterable[Device]) -> None:
+        """Replace the inventory of *backend* by what it enumerated now."""
+        self._devices[backend] = tuple(devices)
+
+    def take_sample(self, sample: Sample) -> None:
+        """Keep *sample* as the latest of its device and group, and note how far its counters grew."""
+        self._samples[sample.device, sample.group] = sample
+        self._simulated = self._simulated or sample.simulated
+        if sample.failure is not None:
+            return
+        for reading in sample.readings:
+            if reading.status is not ReadingStatus.OK:
+                continue
+            if reading.quantity == "link_active" and reading.value and reading.part.index is not None:
+                self._links_up.setdefault(sample.device, set()).add(reading.part.index)
+            elif QUANTITIES[reading.quantity].judged_by_growth and not isinstance(reading.value, str):
+                self._count(sample, reading.quantity, reading.part, float(reading.value or 0))
+        self._times[sample.device, sample.group] = sample.time
+
+    def take_event(self, event: Event) -> None:
+        """Queue *event* for the next evaluation; it names its device, or the PCI address that tells which it is."""
+        self._events.append(event)
+
+    def take_result(self, result: Result) -> None:
+        """Keep *result* as the latest of its workload and devices."""
+        self._results[result.workload, result.devices] = result
+
+    def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:
+        """Replace what is known of the readers."""
+        self._readers = tuple(statuses)
+
+    def take_kernel_log(self, state: KernelLogState) -> None:
+        """Replace what is known of the kernel log's readability."""
+        self._kernel_log = state
+
+    def reconfigure(self, checks: Sequence[Armed], cadences: Mapping[tuple[str, str], Cadence]) -> None:
+        """Judge by other policies and cadences from the next evaluation on."""
+        self._checks = tuple(checks)
+        self._cadences = dict(cadences)
+
+    def acknowledge(self, key: Key, *, note: str, actor: str) -> Episode | None:
+        """Stop the episode of *key* from counting until it occurs anew; None where there is no such episode."""
+        done = acknowledge(self._ledger, key, note=note, actor=actor)
+        if done is None:
+            return None
+        self._ledger, episode = done
+        if episode.key.code == "device.missing":
+            self._memory = forget(self._memory, episode.key.device)
+        return episode
+
+    # What goes out.
+
+    def evaluate(self, agent: AgentInfo) -> Round:
+        """Run every check over the present state, fold the findings, and return the snapshot."""
+        now = self._clock()
+        present = self._present()
+        self._memory = remember(self._memory, present, self._links_up, now)
+        view = self._view(now, present)
+        runs, findings = self._run_checks(view)
+        self._events.clear()
+        self._ledger, changes = fold(self._ledger, findings, self._evidence(now, present))
+        self._forget_replaced(changes)
+        return Round(self._snapshot(now, view, runs, findings, agent), changes)
+
+    def remembered(self, agent: AgentInfo) -> Snapshot:
+        """Return a snapshot of what is known without judging anything: at start, and when stopping."""
+        now = self._clock()
+        return self._snapshot(now, self._view(now, self._present()), (), (), agent)
+
+    def memory(self) -> dict[str, bytes]:
+        """Return all that a restarted engine needs to go on as if it had not stopped, by name."""
+        encode = msgspec.msgpack.encode
+        return {
+            "ledger": encode(self._ledger),
+            "inventory": encode(self._memory),
+            "counters": encode(tuple(counter for counter in self._counters.values())),
+            "times": encode(tuple((*key, time) for key, time in self._times.items())),
+            "results": encode(tuple(self._results.values())),
+        }
+
+    def restore(self, memory: Mapping[str, bytes]) -> None:
+        """Take over what ``memory`` returned; names that are absent stay empty. Raises msgspec.DecodeError."""
+        decode = msgspec.msgpack.decode
+        if "ledger" in memory:
+            self._ledger = decode(memory["ledger"], type=Ledger)
+        if "inventory" in memory:
+            self._memory = decode(memory["inventory"], type=Memory)
+        times: dict[tuple[str, str], Instant] = {}
+        for device, group, moment in decode(memory.get("times", b"\x90"), type=tuple[tuple[str, str, Instant], ...]):
+            times[device, group] = moment
+        for counter in decode(memory.get("counters", b"\x90"), type=tuple[Counter, ...]):
+            self._counters[counter.device, counter.quantity, counter.part] = counter
+        for result in decode(memory.get("results", b"\x90"), type=tuple[Result, ...]):
+            self.take_result(result)
+        self._times = times
+
+    def adopt(self, episodes: Iterable[Episode]) -> None:
+        """Take over *episodes* that the ledger lacks, such as those of a mirror after the store was lost."""
+        known = {episode.key for episode in self._ledger.episodes}
+        added = tuple(episode for episode in episodes if episode.key not in known)
+        self._ledger = Ledger((*self._ledger.episodes, *added), self._ledger.settled)
+
+    def _count(self, sample: Sample, quantity: str, part: Part, value: float) -> None:
+        key = (sample.device, quantity, part)
+        before = self._counters.get(key)
+        if before is not None:
+            # An unchanged counter is not written again, so the time of the group's last sample stands for its own.
+            since = self._times.get((sample.device, sample.group), before.time)
+            seconds = sample.time.seconds_since(since)
+            if seconds is not None and seconds > 0 and value >= before.value:
+                self._growth[key] = Growth(value - before.value, seconds, sample.time)
+            elif seconds is None or value < before.value:
+                self._growth.pop(key, None)
+            else:
+                return
+        if before is None or before.value != value or before.time.boot_id != sample.time.boot_id:
+            self._counters[key] = Counter(sample.device, quantity, part, value, sample.time)
+
+    def _present(self) -> tuple[Device, ...]:
+        """Return every enumerated device; one that a vendor's library names is not shown again as a bare PCI device."""
+        everything = [device for devices in self._devices.values() for device in devices]
+        named = {_slot(device) for device in everything if device.backend != "host" and device.pci}
+        return tuple(
+            device
+            for device in everything
+            if not (device.kind is DeviceKind.ACCELERATOR and device.backend == "host" and _slot(device) in named)
+        )
+
+    def _view(self, now: Instant, present: tuple[Device, ...]) -> View:
+        return View(
+            now=now,
+            devices=present,
+            memory=self._memory,
+            samples=self._samples,
+            growth=self._growth,
+            readers=self._readers,
+            cadences=self._cadences,
+            events=tuple(self._events),
+            results=tuple(self._results.values()),
+            required={device.id: requirements(device) for device in present},
+            kernel_log=self._kernel_log,
+        )
+
+    def _run_checks(self, view: View) -> tuple[tuple[CheckRun, ...], tuple[Finding, ...]]:
+        runs: list[CheckRun] = []
+        everything: list[Finding] = []
+        for armed in self._checks:
+            began = time.perf_counter()
+            error = ""
+            findings: tuple[Finding, ...] = ()
+            try:
+                findings = tuple(armed.check.judge(view, armed.policy))
+            except Exception as problem:  # noqa: BLE001 (the one broad except: a bug in a check costs only that check)
+                error = f"{type(problem).__name__}: {problem}"
+            findings = findings or (_nothing_found(armed.check, error),)
+            runs.append(
+                CheckRun(
+                    check=armed.check.name,
+                    time=view.now,
+                    duration_seconds=time.perf_counter() - began,
+                    success=not error,
+                    error=error,
+                    outcomes=_tally(findings),
+                )
+            )
+            everything.extend(findings)
+        return tuple(runs), tuple(everything)
+
+    def _evidence(self, now: Instant, present: tuple[Device, ...]) -> Evidence:
+        processes: dict[str, frozenset[int]] = {}
+        for sample in self._samples.values():
+            if sample.failure is not None:
+                continue
+            for reading in sample.readings:
+                if reading.quantity == "compute_process_ids" and isinstance(reading.value, str):
+                    processes[sample.device] = frozenset(int(pid) for pid in reading.value.split(",") if pid)
+        return Evidence(now=now, devices=present, results=tuple(self._results.values()), processes=processes)
+
+    def _forget_replaced(self, changes: Iterable[Episode]) -> None:
+        for episode in changes:
+            if episode.cleared_by and episode.cleared_by.startswith("replaced"):
+                self._memory = forget(self._memory, episode.key.device)
+
+    def _snapshot(
+        self,
+        now: Instant,
+        view: View,
+        runs: tuple[CheckRun, ...],
+        findings: tuple[Finding, ...],
+        agent: AgentInfo,
+    ) -> Snapshot:
+        self._generation += 1
+        known = {device.id: device for device in view.devices}
+        for seen in self._memory.seen.values():
+            known.setdefault(seen.device.id, seen.device)
+        episodes = self._ledger.episodes
+        verdicts = {device: verdict(device, episodes, findings) for device in known}
+        judged = dict(verdicts)
+        of_node = verdict(NODE, episodes, findings)
+        if of_node.episodes or NODE not in known:
+            judged[NODE] = of_node
+        if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
+            judged = {NODE: Verdict(state=State.UNKNOWN, reason="starting: nothing was evaluated yet")}
+        return Snapshot(
+            generation=self._generation,
+            time=now,
+            node=self._node,
+            scope=self._scope,
+            simulated=self._simulated,
+            verdict=node_verdict(judged, {device: device_name(view, device) for device in judged}),
+            device_verdicts=verdicts,
+            devices=tuple(known.values()),
+            samples=tuple(self._samples.values()),
+            findings=findings,
+            episodes=episodes,
+            results=tuple(self._results.values()),
+            readers=self._readers,
+            checks=runs,
+            agent=agent,
+        )
+
+
+def _slot(device: Device) -> str:
+    return (device.pci or "").split(".")[0]
+
+
+def _tally(findings: Iterable[Finding]) -> dict[str, int]:
+    counts = {outcome.value: 0 for outcome in Outcome}
+    for finding in findings:
+        counts[finding.outcome.value] += 1
+    return counts
+
+
+def _nothing_found(check: Check, error: str) -> Finding:
+    """Return the finding of a check that raised, or that matched nothing on this node."""
+    if error:
+        return Finding(
+            check=check.name,
+            code="check.error",
+            outcome=Outcome.UNMEASURED,
+            message=f"check {check.name} could not run: {error}; please report this",
+            fault_class=FaultClass.UNKNOWN,
+            required=True,
+        )
+    return Finding(
+        check=check.name,
+        code=f"{check.name}.nothing",
+        outcome=Outcome.SKIPPED,
+        message=f"check {check.name} matched nothing on this node",
+        fault_class=FaultClass.UNKNOWN,
+    )

@@ -1,0 +1,364 @@
+"""Findings to episodes to verdict: confirmation, latching and clearing, as a pure fold.
+
+Nothing here ages: an episode ends only by the evidence that its row of reference/clearing.csv names, or stops counting
+when a person acknowledges it. The same findings folded twice, or folded by a restarted agent, change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+
+import msgspec
+
+from nodevet.checks.model import (
+    Action,
+    Clearing,
+    Device,
+    Episode,
+    EpisodeState,
+    FaultClass,
+    Finding,
+    Instant,
+    Key,
+    Outcome,
+    Result,
+    ResultState,
+    State,
+    Verdict,
+)
+from nodevet.checks.reference.tables import load_table
+
+__all__ = [
+    "ClearingRow",
+    "Evidence",
+    "Ledger",
+    "Settled",
+    "acknowledge",
+    "clearing_table",
+    "fold",
+    "is_passed_retest",
+    "node_verdict",
+    "verdict",
+]
+
+
+class ClearingRow(msgspec.Struct, frozen=True):
+    """What ends an episode of one class; an acknowledgement stops any episode from counting."""
+
+    clearing: Clearing
+    good_samples: int | None
+    passed_retest: bool
+    other_serial: bool
+    job_ended: bool
+    retest_needs_reboot: tuple[Action, ...]
+    source: str
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """An occurrence that was dealt with: still visible in a counter, it must not open its episode again."""
+
+    key: Key
+    occurrence: str
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """The fold's whole state: episodes that are not cleared, and occurrences that are settled."""
+
+    episodes: tuple[Episode, ...] = ()
+    settled: tuple[Settled, ...] = ()
+
+    def find(self, key: Key) -> Episode | None:
+        """Return the episode of *key*, or None."""
+        return next((episode for episode in self.episodes if episode.key == key), None)
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What one round saw besides findings.
+
+    ``processes`` are the process ids that hold each device; a device that could not be asked is absent.
+    """
+
+    now: Instant
+    devices: tuple[Device, ...] = ()
+    results: tuple[Result, ...] = ()
+    processes: Mapping[str, frozenset[int]] = {}
+
+
+@lru_cache(maxsize=1)
+def clearing_table() -> dict[Clearing, ClearingRow]:
+    """Return the rows of reference/clearing.csv by class."""
+    return {row.clearing: row for row in load_table("clearing.csv", ClearingRow)}
+
+
+_RANK = {Outcome.UNMEASURED: 0, Outcome.WARN: 1, Outcome.FAIL: 2}
+
+
+def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tuple[Ledger, tuple[Episode, ...]]:
+    """Return the ledger after one round, and the episodes whose change a journal must keep.
+
+    A pending episode that is never confirmed leaves without a trace.
+    """
+    before = {episode.key: episode for episode in ledger.episodes}
+    active = dict(before)
+    settled = {entry.key: entry.occurrence for entry in ledger.settled}
+    for finding in findings:
+        _look(active, settled, finding, evidence)
+    for episode in tuple(active.values()):
+        proof = _disproof(episode, evidence)
+        if proof:
+            active[episode.key] = _cleared(episode, proof, evidence.now)
+    changes = tuple(episode for key, episode in active.items() if _is_change(before.get(key), episode))
+    for episode in active.values():
+        if episode.state is EpisodeState.CLEARED and episode.finding.occurrence is not None:
+            settled[episode.key] = episode.finding.occurrence
+    kept = tuple(episode for episode in active.values() if episode.state is not EpisodeState.CLEARED)
+    return Ledger(kept, tuple(Settled(key, occurrence) for key, occurrence in sorted(settled.items()))), changes
+
+
+def acknowledge(ledger: Ledger, key: Key, *, note: str, actor: str) -> tuple[Ledger, Episode] | None:
+    """Return the ledger with the episode of *key* acknowledged, and that episode; None where there is none."""
+    episode = ledger.find(key)
+    if episode is None or episode.state is EpisodeState.PENDING:
+        return None
+    known = msgspec.structs.replace(episode, state=EpisodeState.ACKNOWLEDGED, note=note, actor=actor)
+    episodes = tuple(known if entry.key == key else entry for entry in ledger.episodes)
+    return Ledger(episodes, ledger.settled), known
+
+
+def is_passed_retest(result: Result) -> bool:
+    """Return whether *result* proves its devices: finished, at least one result verified, none wrong."""
+    return (
+        result.state is ResultState.FINISHED
+        and (result.metric("gemms_verified") or 0) > 0
+        and result.metric("mismatches") == 0
+        and result.metric("self_test_found") == result.metric("self_test_planted")
+    )
+
+
+def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding]) -> Verdict:
+    """Return the verdict of one *device* id from its episodes; ``unknown`` where no check passed or failed on it."""
+    counting = [episode for episode in episodes if episode.key.device == device and _counts(episode)]
+    if counting:
+        return _worst(counting)
+    looks = [finding for finding in findings if finding.device == device]
+    passed = [finding for finding in looks if finding.outcome is Outcome.PASS]
+    if not passed:
+        return Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
+    times = [finding.evidence_time for finding in passed if finding.evidence_time]
+    oldest = min(times, key=lambda time: time.boottime_ns) if times else None
+    pending = any(episode.key.device == device and episode.state is EpisodeState.PENDING for episode in episodes)
+    return Verdict(
+        state=State.OK,
+        reason="healthy, one reading waits to be confirmed" if pending else "healthy",
+        action=Action.WATCH if pending else Action.NONE,
+        oldest_evidence=oldest,
+    )
+
+
+def node_verdict(verdicts: Mapping[str, Verdict], names: Mapping[str, str]) -> Verdict:
+    """Return the worst of *verdicts* by device id; its reason names the device by *names* and counts the others."""
+    if not verdicts:
+        return Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
+    worst_id, worst = max(verdicts.items(), key=lambda item: (item[1].state.rank, item[1].action.rank))
+    times = [entry.oldest_evidence for entry in verdicts.values() if entry.oldest_evidence]
+    oldest = min(times, key=lambda time: time.boottime_ns) if times else None
+    if worst.state is State.OK:
+        return msgspec.structs.replace(worst, oldest_evidence=oldest)
+    others = sum(entry.state is not State.OK for entry in verdicts.values()) - 1
+    name = names.get(worst_id, worst_id)
+    reason = worst.reason if name in worst.reason else f"{name}: {worst.reason}"
+    return Verdict(
+        state=worst.state,
+        reason=reason + (f" (and {others} more)" if others else ""),
+        action=max((entry.action for entry in verdicts.values()), key=lambda action: action.rank),
+        episodes=tuple(key for entry in verdicts.values() for key in entry.episodes),
+        oldest_evidence=oldest,
+        hard=any(entry.hard for entry in verdicts.values()),
+    )
+
+
+def _look(active: dict[Key, Episode], settled: dict[Key, str], finding: Finding, evidence: Evidence) -> None:
+    """Fold one finding into *active*."""
+    key, episode = finding.key, active.get(finding.key)
+    if episode is not None and episode.state is EpisodeState.CLEARED:
+        episode = None
+    bad = finding.outcome in (Outcome.WARN, Outcome.FAIL) or (
+        finding.outcome is Outcome.UNMEASURED and finding.required
+    )
+    if finding.outcome is Outcome.PASS:
+        settled.pop(key, None)
+    if episode is not None and _same_evidence(episode, finding):
+        return
+    if bad:
+        if episode is None:
+            if finding.occurrence is None or settled.get(key) != finding.occurrence:
+                active[key] = _opened(finding, evidence)
+        else:
+            active[key] = _seen_again(episode, finding, evidence.now)
+    elif episode is not None and finding.outcome is Outcome.PASS:
+        improved = _good_look(episode, finding, evidence.now)
+        if improved is None:
+            del active[key]
+        else:
+            active[key] = improved
+    elif episode is not None and finding.outcome is Outcome.UNMEASURED:
+        active[key] = msgspec.structs.replace(episode, good=0, looked=finding.evidence_time)
+
+
+def _same_evidence(episode: Episode, finding: Finding) -> bool:
+    """Return whether this look was already counted: same sample, or the same occurrence of an event."""
+    if finding.evidence_time is None:
+        return False
+    return finding.evidence_time == episode.looked and finding.occurrence == episode.finding.occurrence
+
+
+def _opened(finding: Finding, evidence: Evidence) -> Episode:
+    at_once = finding.needed <= 1
+    device = next((device for device in evidence.devices if device.id == finding.device), None)
+    return Episode(
+        key=finding.key,
+        check=finding.check,
+        state=EpisodeState.OPEN if at_once else EpisodeState.PENDING,
+        outcome=finding.outcome,
+        finding=finding,
+        opened=evidence.now,
+        last_seen=evidence.now,
+        confirmed=evidence.now if at_once else None,
+        recent=(True,),
+        looked=finding.evidence_time,
+        serial=device.serial if device else None,
+        pci=device.pci if device else None,
+    )
+
+
+def _seen_again(episode: Episode, finding: Finding, now: Instant) -> Episode:
+    recent = (*episode.recent, True)[-max(finding.window, 1) :]
+    is_new = finding.occurrence is not None and finding.occurrence != episode.finding.occurrence
+    is_worse = _RANK[finding.outcome] > _RANK[episode.outcome]
+    keeps_worse = _RANK[finding.outcome] < _RANK[episode.outcome]
+    state, confirmed = episode.state, episode.confirmed
+    if state is EpisodeState.PENDING and sum(recent) >= finding.needed:
+        state, confirmed = EpisodeState.OPEN, now
+    if state is EpisodeState.ACKNOWLEDGED and (is_new or is_worse):
+        state = EpisodeState.OPEN
+    return msgspec.structs.replace(
+        episode,
+        state=state,
+        confirmed=confirmed,
+        outcome=finding.outcome if is_worse else episode.outcome,
+        finding=episode.finding if keeps_worse else finding,
+        last_seen=now if is_new or finding.occurrence is None else episode.last_seen,
+        count=episode.count + is_new,
+        good=0,
+        recent=recent,
+        looked=finding.evidence_time,
+    )
+
+
+def _good_look(episode: Episode, finding: Finding, now: Instant) -> Episode | None:
+    """Return the episode after a good look, cleared where that was enough, or None where it was never confirmed."""
+    recent = (*episode.recent, False)[-max(episode.finding.window, 1) :]
+    if episode.state is EpisodeState.PENDING:
+        return msgspec.structs.replace(episode, recent=recent, looked=finding.evidence_time) if any(recent) else None
+    clearing = Clearing.UNMEASURED if episode.outcome is Outcome.UNMEASURED else episode.finding.clearing
+    needed = clearing_table()[clearing].good_samples
+    if needed is None:
+        return msgspec.structs.replace(episode, looked=finding.evidence_time)
+    good = episode.good + 1
+    if good < needed:
+        return msgspec.structs.replace(episode, good=good, recent=recent, looked=finding.evidence_time)
+    return _cleared(episode, f"{good} good samples in a row" if good > 1 else "measured again", now)
+
+
+def _disproof(episode: Episode, evidence: Evidence) -> str | None:
+    """Return what ends *episode* besides good samples, or None."""
+    if episode.state not in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED):
+        return None
+    row = clearing_table()[episode.finding.clearing]
+    return (
+        (row.passed_retest and _retest(episode, row, evidence.results))
+        or (row.other_serial and _other_serial(episode, evidence.devices))
+        or (row.job_ended and _job_ended(episode, evidence))
+        or None
+    )
+
+
+def _retest(episode: Episode, row: ClearingRow, results: Collection[Result]) -> str | None:
+    for result in results:
+        if episode.key.device not in result.devices or not is_passed_retest(result):
+            continue
+        same_boot = result.started.boot_id == episode.last_seen.boot_id
+        if same_boot and episode.finding.action in row.retest_needs_reboot:
+            continue
+        if (
+            result.started.wall_seconds > episode.last_seen.wall_seconds
+            if not same_boot
+            else (result.started.boottime_ns > episode.last_seen.boottime_ns)
+        ):
+            return f"passed re-test ({result.workload}, {result.metric('gemms_verified')} verified)"
+    return None
+
+
+def _other_serial(episode: Episode, devices: Collection[Device]) -> str | None:
+    """Return the proof that the device was replaced: another serial where it sat, and itself nowhere."""
+    if episode.serial is None or episode.pci is None or any(device.serial == episode.serial for device in devices):
+        return None
+    for device in devices:
+        if device.pci == episode.pci and device.serial:
+            return f"replaced: serial {device.serial} where {episode.serial} was"
+    return None
+
+
+def _job_ended(episode: Episode, evidence: Evidence) -> str | None:
+    if episode.last_seen.boot_id != evidence.now.boot_id:
+        return "its process ended with the boot"
+    holders = evidence.processes.get(episode.key.device)
+    if holders is None:
+        return None
+    pid = episode.finding.pid
+    if pid is None:
+        return None if holders else "no process holds the device"
+    return None if pid in holders else f"process {pid} ended"
+
+
+def _cleared(episode: Episode, proof: str, now: Instant) -> Episode:
+    return msgspec.structs.replace(episode, state=EpisodeState.CLEARED, cleared=now, cleared_by=proof)
+
+
+def _is_change(before: Episode | None, after: Episode) -> bool:
+    """Return whether a journal must keep the difference: not for a look that only confirmed what was known."""
+    if after.state is EpisodeState.PENDING:
+        return False
+    if before is None or before.state is EpisodeState.PENDING:
+        return True
+    return (before.state, before.outcome, before.count, before.note) != (
+        after.state,
+        after.outcome,
+        after.count,
+        after.note,
+    )
+
+
+def _counts(episode: Episode) -> bool:
+    return episode.state is EpisodeState.OPEN and episode.finding.fault_class is not FaultClass.APPLICATION
+
+
+def _worst(episodes: list[Episode]) -> Verdict:
+    states = {Outcome.FAIL: State.FAILED, Outcome.WARN: State.DEGRADED, Outcome.UNMEASURED: State.UNKNOWN}
+    worst = max(
+        episodes,
+        key=lambda episode: (
+            states[episode.outcome].rank,
+            episode.finding.action.rank,
+            -episode.opened.wall_seconds,
+        ),
+    )
+    return Verdict(
+        state=states[worst.outcome],
+        reason=worst.finding.message,
+        action=max((episode.finding.action for episode in episodes), key=lambda action: action.rank),
+        episodes=tuple(episode.key for episode in episodes),
+        oldest_evidence=worst.finding.evidence_time,
+        hard=any(episode.outcome is Outcome.FAIL and episode.finding.hard for episode in episodes),
+    )
