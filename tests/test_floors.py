@@ -1,0 +1,318 @@
+"""The house rules that a reader of one file cannot see: who imports whom, and what no module does.
+
+Every rule is a function from a parsed module to its violations; it is run over the whole tree, and over a planted
+fault that it must find.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+FOLDERS = ("agent", "checks", "exporters")
+ROOMS = ("backends", "burnin", "health", "kernel_log")
+
+FLOOR_LIMITS = {"checks.errors": 0, "checks.model": 1, "checks.quantities": 2, "checks.reference": 3}
+PURE_FLOOR, ROOM_FLOOR, EXPORTER_FLOOR, AGENT_FLOOR = 4, 5, 6, 7
+
+LIBRARY_HOMES = {
+    "amdsmi": "checks.backends.amd",
+    "jinja2": "exporters.report",
+    "prometheus_client": "exporters",
+    "pynvml": "checks.backends.nvidia",
+    "torch": "checks.burnin",
+}
+"""Libraries that cost memory or touch a driver, and the one module or package that may import each."""
+
+IMPORTED_IN_FUNCTIONS = ("amdsmi", "pynvml")
+"""A driver's library must not load before its reader asks for it."""
+
+NEVER = ("multiprocessing", "rich")
+"""Forked copies of a driver client are undefined; rich doubles what logging costs."""
+
+LIBRARIES_OUT_OF_JUDGEMENT = (*LIBRARY_HOMES, "rich", "yaml")
+
+LONGEST_FUNCTION_LINES = 60
+LONGEST_MODULE_LINES = 500
+BROAD_EXCEPT_HOME = "agent.engine"
+
+
+class Module(NamedTuple):
+    """A parsed file under its name without the `nodevet.` in front."""
+
+    name: str
+    is_package: bool
+    source: str
+    tree: ast.Module
+
+
+class Import(NamedTuple):
+    """An import of `target` in a line; our own targets stand without `nodevet.`, and `ours` is set."""
+
+    target: str
+    line: int
+    ours: bool
+    at_top: bool
+
+
+Rule = Callable[[Module], Iterator[str]]
+
+
+def _module(name: str, source: str, is_package: bool = False) -> Module:
+    return Module(name, is_package, source, ast.parse(source))
+
+
+def _modules(repository: Path) -> Iterator[Module]:
+    for folder in FOLDERS:
+        for path in sorted((repository / folder).rglob("*.py")):
+            parts = path.relative_to(repository).with_suffix("").parts
+            is_package = parts[-1] == "__init__"
+            yield _module(".".join(parts[:-1] if is_package else parts), path.read_text(), is_package)
+
+
+def _within(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def _floor(name: str) -> int:
+    for home, floor in FLOOR_LIMITS.items():
+        if _within(name, home):
+            return floor
+    folder, _, rest = name.partition(".")
+    if folder == "checks":
+        return ROOM_FLOOR if _room(name) else PURE_FLOOR if rest else 0
+    return {"exporters": EXPORTER_FLOOR, "agent": AGENT_FLOOR}[folder]
+
+
+def _room(name: str) -> str | None:
+    return next((room for room in ROOMS if _within(name, f"checks.{room}")), None)
+
+
+def _imports(module: Module) -> Iterator[Import]:
+    """Every import of a module, wherever it stands, relative ones resolved."""
+    in_functions = {
+        id(node)
+        for function in ast.walk(module.tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for node in ast.walk(function)
+    }
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            # `from package import x` may import a module x or a name x: the longer spelling decides its floor.
+            base = _resolve(module, node)
+            targets = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            ours = _within(target, "nodevet")
+            yield Import(target.removeprefix("nodevet."), node.lineno, ours, id(node) not in in_functions)
+
+
+def _resolve(module: Module, node: ast.ImportFrom) -> str:
+    if node.level == 0:
+        return node.module or ""
+    package = f"nodevet.{module.name}".split(".")
+    parents = package if module.is_package else package[:-1]
+    base = parents[: len(parents) - (node.level - 1)]
+    return ".".join([*base, node.module] if node.module else base)
+
+
+def keeps_its_floor(module: Module) -> Iterator[str]:
+    """A module imports its own floor or a lower one."""
+    for found in _imports(module):
+        if found.ours and _floor(found.target) > _floor(module.name):
+            yield f"{module.name}:{found.line} imports {found.target}, which stands on a higher floor"
+
+
+def keeps_to_its_room(module: Module) -> Iterator[str]:
+    """The four rooms of checks do not import one another."""
+    home = _room(module.name)
+    for found in _imports(module):
+        if home and found.ours and _room(found.target) not in (None, home):
+            yield f"{module.name}:{found.line} imports {found.target} out of another room"
+
+
+def imports_by_the_public_name(module: Module) -> Iterator[str]:
+    """`import checks` would load a second copy of every class where the working directory is the checkout."""
+    for found in _imports(module):
+        if not found.ours and found.target.split(".")[0] in FOLDERS:
+            yield f"{module.name}:{found.line} imports {found.target} without nodevet. in front"
+
+
+def keeps_libraries_at_home(module: Module) -> Iterator[str]:
+    """A library that is heavy or touches a driver is imported in its one home only."""
+    for found in _imports(module):
+        library = found.target.split(".")[0]
+        if found.ours:
+            continue
+        if library in NEVER:
+            yield f"{module.name}:{found.line} imports {library}, which nothing may"
+        home = LIBRARY_HOMES.get(library)
+        if home and not _within(module.name, home):
+            yield f"{module.name}:{found.line} imports {library}, which only {home} may"
+        if library in IMPORTED_IN_FUNCTIONS and found.at_top:
+            yield f"{module.name}:{found.line} imports {library} at import time instead of in a function"
+
+
+def catches_what_it_names(module: Module) -> Iterator[str]:
+    """Errors are caught by name; the engine's runner alone, once, catches whatever a check raises."""
+    broad = [node for node in ast.walk(module.tree) if isinstance(node, ast.ExceptHandler) and _is_broad(node)]
+    for handler in broad[1 if module.name == BROAD_EXCEPT_HOME else 0 :]:
+        yield f"{module.name}:{handler.lineno} catches every exception"
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(
+        kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException")) for kind in caught
+    )
+
+
+def holds_no_state(module: Module) -> Iterator[str]:
+    """No module-level variable that is meant to change, and no `global`."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Global):
+            yield f"{module.name}:{node.lineno} declares a global"
+    for node in module.tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and _is_mutable(node.value):
+            for name in names:
+                if not name.isupper() and name != "__all__":
+                    yield f"{module.name}:{node.lineno} binds {name} to a mutable object"
+
+
+def _is_mutable(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        return value.func.id in ("list", "dict", "set", "bytearray", "defaultdict", "deque", "OrderedDict", "Counter")
+    return isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
+
+
+def stays_short(module: Module) -> Iterator[str]:
+    """Functions and files fit a reader's head; a docstring does not count against a function."""
+    lines = module.source.count("\n")
+    if lines > LONGEST_MODULE_LINES:
+        yield f"{module.name} has {lines} lines, more than {LONGEST_MODULE_LINES}"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _length(node) > LONGEST_FUNCTION_LINES:
+            yield f"{module.name}:{node.lineno} {node.name} has {_length(node)} lines, over {LONGEST_FUNCTION_LINES}"
+
+
+def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    length = (function.end_lineno or function.lineno) - function.lineno + 1
+    first = function.body[0]
+    has_docstring = ast.get_docstring(function) is not None and first.end_lineno is not None
+    return length - (first.end_lineno - first.lineno + 1 if has_docstring and first.end_lineno else 0)
+
+
+RULES: tuple[Rule, ...] = (
+    keeps_its_floor,
+    keeps_to_its_room,
+    imports_by_the_public_name,
+    keeps_libraries_at_home,
+    catches_what_it_names,
+    holds_no_state,
+    stays_short,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_the_tree_keeps_the_rule(repository: Path, rule: Rule) -> None:
+    """No file of the three folders breaks the rule."""
+    assert [violation for module in _modules(repository) for violation in rule(module)] == []
+
+
+LONG_FUNCTION = "def f():\n" + "    g()\n" * LONGEST_FUNCTION_LINES
+LONG_DOCSTRING = 'def f():\n    """\n' + "    x\n" * LONGEST_FUNCTION_LINES + '    """\n'
+
+FAULTS = [
+    (keeps_its_floor, "checks.model", "from nodevet.checks.quantities import Quantity"),
+    (keeps_its_floor, "checks.errors", "import nodevet.checks.model"),
+    (keeps_its_floor, "checks.reference.tables", "from nodevet.checks import view"),
+    (keeps_its_floor, "checks.view", "from . import health"),
+    (keeps_its_floor, "checks.view", "def f():\n    from .backends.base import Backend"),
+    (keeps_its_floor, "checks.health.power", "from nodevet.exporters import schema"),
+    (keeps_its_floor, "exporters.http", "from nodevet.agent.engine import Engine"),
+    (keeps_to_its_room, "checks.health.power", "from nodevet.checks.backends.base import Backend"),
+    (keeps_to_its_room, "checks.health.power", "from ..burnin import plan"),
+    (imports_by_the_public_name, "agent.cli", "import checks.model"),
+    (imports_by_the_public_name, "agent.cli", "from exporters import schema"),
+    (keeps_libraries_at_home, "agent.daemon", "import prometheus_client"),
+    (keeps_libraries_at_home, "agent.daemon", "def f():\n    import torch.cuda"),
+    (keeps_libraries_at_home, "checks.backends.host", "def f():\n    import pynvml"),
+    (keeps_libraries_at_home, "checks.backends.nvidia", "import pynvml"),
+    (keeps_libraries_at_home, "exporters.http", "from jinja2 import Template"),
+    (keeps_libraries_at_home, "agent.cli", "from rich.table import Table"),
+    (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept Exception:\n    g()"),
+    (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept (OSError, BaseException):\n    g()"),
+    (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept:\n    g()"),
+    (catches_what_it_names, "agent.engine", "try:\n    f()\nexcept Exception:\n    g()\n" * 2),
+    (holds_no_state, "checks.registry", "checks = {}"),
+    (holds_no_state, "checks.registry", "_checks: list[str] = list()"),
+    (holds_no_state, "checks.registry", "def f():\n    global x\n    x = 1"),
+    (stays_short, "agent.cli", LONG_FUNCTION),
+    (stays_short, "agent.cli", "x = 1\n" * (LONGEST_MODULE_LINES + 1)),
+]
+
+ALLOWED = [
+    (keeps_its_floor, "checks.health.power", "from ..view import View\nfrom .thermal import judge"),
+    (keeps_its_floor, "checks.quantities", "from .model import PartKind"),
+    (keeps_its_floor, "agent.engine", "from nodevet.exporters import schema"),
+    (keeps_to_its_room, "checks.health.power", "from .thermal import judge\nfrom nodevet.checks.model import Finding"),
+    (imports_by_the_public_name, "agent.cli", "import nodevet.checks.model\nimport checkstyle"),
+    (keeps_libraries_at_home, "checks.backends.nvidia", "def f():\n    import pynvml"),
+    (keeps_libraries_at_home, "checks.burnin.gemm", "import torch"),
+    (keeps_libraries_at_home, "exporters.report.page", "import jinja2"),
+    (catches_what_it_names, "agent.engine", "try:\n    f()\nexcept Exception:\n    g()"),
+    (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept (OSError, ValueError):\n    g()"),
+    (holds_no_state, "checks.registry", '__all__ = ["f"]\nLIMITS = {"a": 1}\nname = "x"'),
+    (stays_short, "agent.cli", LONG_DOCSTRING),
+]
+
+
+@pytest.mark.parametrize(("rule", "name", "source"), FAULTS)
+def test_rule_finds_a_planted_fault(rule: Rule, name: str, source: str) -> None:
+    """Each rule fails on the fault that it is there for."""
+    assert len(list(rule(_module(name, source)))) == 1
+
+
+@pytest.mark.parametrize(("rule", "name", "source"), ALLOWED)
+def test_rule_leaves_the_allowed_alone(rule: Rule, name: str, source: str) -> None:
+    """Each rule is quiet on what stands closest to its fault."""
+    assert list(rule(_module(name, source))) == []
+
+
+PURE = "checks.model checks.quantities checks.reference checks.registry checks.view checks.limits checks.episodes"
+
+IMPORT_AND_REPORT = """
+import importlib, pkgutil, sys
+for name in sys.argv[2:]:
+    module = importlib.import_module(f"nodevet.{name}")
+    for _, below, _ in pkgutil.iter_modules(getattr(module, "__path__", []), module.__name__ + "."):
+        importlib.import_module(below)
+print(*sorted(set(sys.argv[1].split(",")) & set(sys.modules)))
+"""
+
+
+def _loaded(libraries: tuple[str, ...], modules: list[str]) -> list[str]:
+    """Which of the libraries a fresh interpreter holds after importing the modules and all below them."""
+    command = [sys.executable, "-I", "-c", IMPORT_AND_REPORT, ",".join(libraries), *modules]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
+
+
+def test_judgement_loads_no_heavy_library() -> None:
+    """Vocabulary, rules, health checks and kernel-log parsing cost neither torch nor a driver's library."""
+    assert _loaded(LIBRARIES_OUT_OF_JUDGEMENT, [*PURE.split(), "checks.health", "checks.kernel_log"]) == []
+
+
+def test_backends_load_no_driver_library_before_they_are_asked() -> None:
+    """The package of backends can be imported on a machine without any vendor's library."""
+    assert _loaded(("amdsmi", "pynvml", "torch"), ["checks.backends"]) == []
