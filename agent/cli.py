@@ -1,0 +1,96 @@
+"""The command line: finds the subcommand, loads only its module, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from nodevet.agent import __version__, exits
+from nodevet.checks.errors import ConfigurationError, NodevetError, UsageError
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = {
+    "agent": "read, judge and publish: the daemon",
+    "check": "every check now, or the named ones",
+    "devices": "what is in this node",
+    "topo": "link matrix of the accelerators",
+    "status": "ask the agent",
+    "history": "what happened to this node and its devices",
+    "ack": "acknowledge a finding, with a note",
+    "explain": "what a code, a check or a quantity means",
+    "burn-in": "prove the hardware under load",
+    "report": "render a report",
+    "config": "check or show the configuration",
+}
+"""Every subcommand with its summary; the module is ``commands/<name with _ for ->.py``."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that raises instead of exiting, so that wrong usage has one exit code."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line *argv* (default: the process's) and return the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except ConfigurationError as error:
+        return _complain(error, exits.CONFIGURATION)
+    except UsageError as error:
+        return _complain(error, exits.USAGE)
+    except NodevetError as error:
+        return _complain(error, exits.UNKNOWN)
+    except BrokenPipeError:
+        # The reader of a pipe went away (`nodevet history | head`): nothing is left to say, and no one to hear it.
+        sys.stderr.close()
+        return exits.OK
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(_overview())  # noqa: T201 (output of the command)
+        return exits.OK if words else exits.USAGE
+    if words[0] == "--version":
+        print(f"nodevet {__version__}")  # noqa: T201
+        return exits.OK
+    name = words[0]
+    if name not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f", did you mean {near[0]}?" if near else "; see nodevet --help"
+        raise UsageError(f"nodevet: no command {name!r}{hint}")
+    module = importlib.import_module(f"nodevet.agent.commands.{name.replace('-', '_')}")
+    parser = _Parser(prog=f"nodevet {name}", description=module.__doc__)
+    module.configure(parser)
+    result: int = module.run(parser.parse_args(words[1:]))
+    sys.stdout.flush()
+    return result
+
+
+def _overview() -> str:
+    lines = ["usage: nodevet COMMAND [--help] ...", "", "Is this node fit to run an expensive job, and if not, why?", ""]
+    width = max(map(len, COMMANDS))
+    lines += [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
+    lines += ["", "exit codes: 0 ok, 1 degraded, 2 failed, 3 unknown or could not measure,"]
+    lines += ["            64 wrong usage, 78 wrong configuration, 70 a bug of nodevet"]
+    return "\n".join(lines)
+
+
+def _complain(error: NodevetError, code: int) -> int:
+    text = str(error)
+    print(text if text.startswith("nodevet") else f"nodevet: {text}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The subcommands of ``nodevet``: one file each, with ``SUMMARY``, ``configure(parser)`` and ``run(arguments)``."""

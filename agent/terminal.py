@@ -1,0 +1,104 @@
+"""Text for people: tables, a progress bar on a terminal, plain lines elsewhere. ``NO_COLOR`` is honoured."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import unicodedata
+from collections.abc import Sequence
+from typing import TextIO
+
+__all__ = ["Progress", "paint", "say", "table", "uses_colour"]
+
+_COLOURS = {"ok": "32", "pass": "32", "degraded": "33", "warn": "33", "failed": "31", "fail": "31", "unknown": "35"}
+
+
+def say(text: str = "", stream: TextIO | None = None) -> None:
+    """Write one line of output, at once, so that a pipe sees it as it happens."""
+    print(text, file=stream or sys.stdout, flush=True)  # noqa: T201 (the one place that prints)
+
+
+def uses_colour(stream: TextIO) -> bool:
+    """Return whether *stream* is a terminal that wants colour (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(word: str, stream: TextIO | None = None) -> str:
+    """Return *word*, coloured by its meaning where the output is a terminal: ``ok``, ``degraded``, ``failed`` ..."""
+    code = _COLOURS.get(word)
+    return f"\x1b[{code}m{word}\x1b[0m" if code and uses_colour(stream or sys.stdout) else word
+
+
+def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:
+    """Return *rows* as aligned columns under *headings*; the last column keeps its length."""
+    lines = [list(headings), *map(list, rows)] if headings else [list(row) for row in rows]
+    if not lines:
+        return ""
+    lines = [[_printable(cell) for cell in line] for line in lines]
+    widths = [max(_width(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell + " " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+class Progress:
+    """Shows how far a piece of work is: a bar that redraws itself on a terminal, a line every few seconds elsewhere."""
+
+    WIDTH = 30
+    PLAIN_SECONDS = 5.0
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        """Write to *stream* (default: standard error, so that standard output stays clean)."""
+        self._stream = stream or sys.stderr
+        self._last = 0.0
+        self._drawn = False
+
+    def show(self, ratio: float, text: str) -> None:
+        """Show *ratio* (0 to 1) and *text*."""
+        ratio = min(max(ratio, 0.0), 1.0)
+        if self._stream.isatty():
+            filled = round(ratio * self.WIDTH)
+            bar = "#" * filled + "." * (self.WIDTH - filled)
+            self._stream.write(f"\r\x1b[K[{bar}] {ratio:4.0%}  {text}"[: _columns(self._stream) + 4])
+            self._stream.flush()
+            self._drawn = True
+            return
+        now = time.monotonic()
+        if now - self._last >= self.PLAIN_SECONDS or ratio >= 1.0:
+            self._last = now
+            say(f"{ratio:4.0%}  {text}", self._stream)
+
+    def done(self) -> None:
+        """Take the bar away."""
+        if self._drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._drawn = False
+
+
+def _columns(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        return 80
+
+
+def _printable(text: str) -> str:
+    """Return *text* without control characters: device names and kernel text come from outside."""
+    if "\x1b[" in text and all(part[:3].rstrip("m").isdigit() or part[:1] == "0" for part in text.split("\x1b[")[1:]):
+        return text
+    return "".join(" " if unicodedata.category(letter) == "Cc" else letter for letter in text)
+
+
+def _width(text: str) -> int:
+    plain, escape = 0, False
+    for letter in text:
+        if letter == "\x1b":
+            escape = True
+        elif escape:
+            escape = letter != "m"
+        else:
+            plain += 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+    return plain
