@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytest_plugins = ["fakes.nvml.fixtures"]
+
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURES = ROOT.parent / "shared" / "captures"
 
