@@ -1,0 +1,72 @@
+"""The node lock: one reader of the devices at a time, because some counters clear when they are read."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from nodevet.checks.errors import BusyError, StoreError
+
+__all__ = ["NodeLock", "acquire_node_lock"]
+
+LOCK_NAME = "node.lock"
+
+
+class NodeLock:
+    """The lock, held until ``release`` or until the process ends, however it ends."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """Take over the locked *descriptor* of *path*."""
+        self.path = path
+        self._descriptor: int | None = descriptor
+
+    def release(self) -> None:
+        """Let the next one in. May be called twice."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> Self:
+        """Return the lock."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release the lock."""
+        self.release()
+
+
+def acquire_node_lock(runtime_directory: Path, purpose: str = "nodevet") -> NodeLock:
+    """Take the lock in *runtime_directory* at once, noting our pid and *purpose* for whoever comes second.
+
+    Raises BusyError naming the holder's pid and purpose, and StoreError when the directory cannot be written.
+    """
+    path = runtime_directory / LOCK_NAME
+    try:
+        runtime_directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: cannot be written by uid {os.geteuid()} ({error.strerror}): choose another runtime_dir"
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = _holder(descriptor)
+        os.close(descriptor)
+        raise BusyError(
+            f"{path}: held by {holder}, which reads the devices: ask it with `nodevet status`, or stop it first"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()} {purpose}\n".encode(), 0)
+    return NodeLock(path, descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    # The holder writes its name right after it gets the lock: for a moment the line may be an old one or none.
+    pid, _, purpose = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip().partition(" ")
+    return f"{purpose or 'a process'} (pid {pid})" if pid.isdecimal() else "another process"

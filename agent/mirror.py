@@ -1,0 +1,86 @@
+"""The mirror: open and acknowledged episodes in the runtime directory, so that a failed verdict outlives a lost store.
+
+It is written before the store is, on every change, and counts only within the boot that wrote it: after a reboot
+the store alone speaks. An episode that cleared while the machine went down may thus be open once more; it never
+happens that one which was open is forgotten.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from nodevet.checks.errors import ModelError, StoreError
+from nodevet.checks.model import Episode, EpisodeState
+
+__all__ = ["Mirror", "read_mirror", "restore", "write_mirror"]
+
+
+class Mirror(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the mirror holds: the boot it belongs to, and the episodes that count or were acknowledged."""
+
+    boot_id: str
+    episodes: tuple[Episode, ...]
+    schema: str = "nodevet.mirror/1"
+
+
+def write_mirror(path: Path, episodes: Iterable[Episode], boot_id: str) -> None:
+    """Replace the mirror at *path* atomically and durably. Pending and cleared episodes are left out.
+
+    Raises StoreError when the file cannot be written; the mirror before it is then untouched.
+    """
+    kept = tuple(episode for episode in episodes if episode.state in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED))
+    fresh = path.with_name(path.name + ".new")
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(Mirror(boot_id, kept)))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({error.strerror}): check {path.parent}") from error
+
+
+def read_mirror(path: Path) -> Mirror | None:
+    """Return the mirror at *path*, or None where there is none.
+
+    Raises StoreError when it is malformed, no plain file, or neither ours nor root's.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}): remove it after a look") from error
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
+            raise StoreError(f"{path}: not a file of uid {os.geteuid()} or root: remove it after a look")
+        text = file.read()
+    try:
+        return msgspec.json.decode(text, type=Mirror)
+    except (msgspec.MsgspecError, ModelError) as error:
+        raise StoreError(f"{path}: malformed ({error}): remove it after a look") from error
+
+
+def restore(stored: Iterable[Episode], mirror: Mirror | None, boot_id: str) -> tuple[Episode, ...]:
+    """Return the episodes to go on with: those *stored*, and those of a *mirror* of this same boot.
+
+    Where both know one, that which was seen later counts, and of equals the one that a person acknowledged.
+    """
+    found = {episode.key: episode for episode in stored}
+    for episode in mirror.episodes if mirror is not None and mirror.boot_id == boot_id else ():
+        known = found.get(episode.key)
+        if known is None or _order(episode, boot_id) > _order(known, boot_id):
+            found[episode.key] = episode
+    return tuple(found[key] for key in sorted(found))
+
+
+def _order(episode: Episode, boot_id: str) -> tuple[bool, int, bool]:
+    seen = episode.last_seen
+    return (seen.boot_id == boot_id, seen.boottime_ns, episode.state is EpisodeState.ACKNOWLEDGED)
