@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import csv
 import functools
-import importlib.resources
 import io
 import types
 import typing
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,9 +30,8 @@ def load_table(name: str, row_type: type[Row]) -> tuple[Row, ...]:
 
     Raises ReferenceDataError naming file, line and column where the file is absent or malformed.
     """
-    resource = importlib.resources.files("nodevet.checks.reference").joinpath(name)
     try:
-        text = resource.read_text(encoding="utf-8")
+        text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ReferenceDataError(f"{name}: cannot be read: {error}; reinstall nodevet") from error
     return parse_table(text, name, row_type)

@@ -1,0 +1,223 @@
+"""The reader child: loads one backend and reads its devices when the agent asks.
+
+Started as ``python -I -m nodevet.checks.backends.child --descriptor N --progress M``. One thread does it all, so the
+line of progress always names the one call that may hang; between rounds it asks the backend for events twice a
+second. A driver that hangs or crashes takes down this process and nothing else: what is no documented error of the
+backend is left to end it, and the agent reports the last call and the last line of standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import select
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from nodevet.checks.backends.base import Backend, BackendError, BackendFactory
+from nodevet.checks.child import ChildEnd, become_child
+from nodevet.checks.clock import SystemClock
+from nodevet.checks.errors import WireError
+from nodevet.checks.model import Device, Failure, FailureKind, Instant, Sample
+from nodevet.checks.quantities import measured
+from nodevet.checks.wire import (
+    PROTOCOL,
+    Closed,
+    Failed,
+    Happened,
+    Message,
+    Note,
+    Progress,
+    Read,
+    Ready,
+    RoundDone,
+    Sampled,
+    Start,
+    Stop,
+)
+
+__all__ = ["BACKENDS", "main"]
+
+EVENT_POLL_SECONDS = 0.5
+"""How often a backend that tells of events is asked for them: one must reach the state file within a second."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A backend that exists: the module whose ``open_backend`` loads it, and how often it is asked for events."""
+
+    module: str
+    event_poll_seconds: float | None
+
+
+BACKENDS = {
+    "host": Known("nodevet.checks.backends.host", None),
+    "nvidia": Known("nodevet.checks.backends.nvidia", EVENT_POLL_SECONDS),
+}
+"""The backends that exist. Nothing else is ever imported by name."""
+
+WAITING = "waiting for the agent"
+
+
+class ChildContext:
+    """What the child lends to its backend."""
+
+    def __init__(self, end: ChildEnd, start: Start) -> None:
+        """Take the root and the options of *start*; the devices not to be touched are the option ``skip``."""
+        self.root = start.root
+        self.options: dict[str, object] = {**start.options, "skip": start.skip}
+        self.progress: Progress = end.progress
+        self._channel = end.channel
+        self._clock = SystemClock(start.root)
+
+    def now(self) -> Instant:
+        """Return the present moment."""
+        return self._clock.instant()
+
+    def note(self, level: str, event: str, **fields: str) -> None:
+        """Send a line to the agent's log."""
+        self._channel.send(Note(level, event, fields))
+
+
+class Reader:
+    """Serves the rounds of one loaded backend until it is told to stop."""
+
+    def __init__(self, end: ChildEnd, context: ChildContext, backend: Backend, start: Start) -> None:
+        """Keep what is needed for rounds; nothing is read yet."""
+        self._channel = end.channel
+        self._progress = end.progress
+        self._context = context
+        self._backend = backend
+        self._start = start
+        self._devices: tuple[Device, ...] = ()
+        self._queue: deque[Message] = deque()
+        self._poll = select.poll()
+        self._poll.register(end.channel.fileno(), select.POLLIN)
+
+    def serve(self) -> None:
+        """Answer with Ready, then read when asked. Returns on Stop; raises BackendError when the library is lost."""
+        self._progress.write("list the devices")
+        self._devices = self._backend.devices()
+        self._channel.send(Ready(self._devices, self._backend.groups, self._backend.versions))
+        while True:
+            message = self._next_message()
+            if isinstance(message, Stop):
+                return
+            if not isinstance(message, Read):
+                raise WireError(f"a reader cannot serve {type(message).__name__}")
+            self._read_round(message)
+
+    def _next_message(self) -> Message:
+        """Wait for the agent, looking for events meanwhile."""
+        self._progress.write(WAITING)
+        while not self._receive(BACKENDS[self._start.backend].event_poll_seconds):
+            self._send_events()
+            self._progress.write(WAITING)
+        return self._queue.popleft()
+
+    def _receive(self, timeout_seconds: float | None) -> bool:
+        """Queue what arrives within *timeout_seconds* (None: for ever); return whether anything is queued."""
+        timeout = None if timeout_seconds is None else timeout_seconds * 1000
+        if not self._queue and (self._channel.pending() or self._poll.poll(timeout)):
+            self._queue.append(self._channel.receive())
+        return bool(self._queue)
+
+    def _read_round(self, request: Read) -> None:
+        for device in self._in_order():
+            if self._receive(0) and isinstance(self._queue[0], Stop):
+                return
+            self._channel.send(Sampled(self._sample(device, request)))
+            self._send_events()
+        changed = None
+        if request.group == self._backend.groups[-1]:
+            changed = self._enumerate_again()
+        self._channel.send(RoundDone(request.group, request.round, changed))
+
+    def _in_order(self) -> list[Device]:
+        """Return the devices to read: none that is quarantined, and suspects after all others."""
+        wanted = [device for device in self._devices if not _named(device, self._start.skip)]
+        return sorted(wanted, key=lambda device: _named(device, self._start.last))
+
+    def _sample(self, device: Device, request: Read) -> Sample:
+        self._progress.write(f"read {request.group} of {device.id}")
+        started, began = self._context.now(), time.perf_counter()
+        failure: Failure | None = None
+        try:
+            readings = tuple(map(measured, self._backend.read(request.group, device)))
+        except BackendError as error:
+            readings, failure = (), error.failure
+        return Sample(
+            backend=self._start.backend,
+            group=request.group,
+            device=device.id,
+            sequence=request.round,
+            time=started,
+            duration_seconds=time.perf_counter() - began,
+            readings=readings,
+            failure=failure,
+        )
+
+    def _enumerate_again(self) -> tuple[Device, ...] | None:
+        """Return the devices where they differ from before, else None."""
+        self._progress.write("list the devices")
+        devices = self._backend.devices()
+        if devices == self._devices:
+            return None
+        self._devices = devices
+        return devices
+
+    def _send_events(self) -> None:
+        for event in self._backend.events(0.0):
+            self._channel.send(Happened(event))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the child with *arguments* (those of the process by default); return its exit status."""
+    end = become_child(sys.argv[1:] if arguments is None else arguments)
+    with contextlib.suppress(Closed):  # without an agent there is nobody to tell and nothing left to do
+        _run(end)
+    return 0
+
+
+def _run(end: ChildEnd) -> None:
+    start = end.channel.receive()
+    if not isinstance(start, Start):
+        raise WireError(f"the first message is {type(start).__name__}, not Start")
+    try:
+        _load_and_serve(end, start)
+    except BackendError as error:
+        end.channel.send(Failed(error.failure))
+
+
+def _load_and_serve(end: ChildEnd, start: Start) -> None:
+    context = ChildContext(end, start)
+    end.progress.write(f"load backend {start.backend}")
+    backend = _factory(start)(context)
+    try:
+        Reader(end, context, backend, start).serve()
+    finally:
+        end.progress.write(f"close backend {start.backend}")
+        backend.close()
+
+
+def _factory(start: Start) -> BackendFactory:
+    if start.protocol != PROTOCOL:
+        raise BackendError(
+            FailureKind.VERSION_MISMATCH,
+            f"agent speaks protocol {start.protocol}, reader {PROTOCOL}: restart the agent after the upgrade",
+        )
+    if start.backend not in BACKENDS:
+        raise BackendError(FailureKind.ERROR, f"no backend {start.backend!r}: there are {', '.join(sorted(BACKENDS))}")
+    factory: BackendFactory = importlib.import_module(BACKENDS[start.backend].module).open_backend
+    return factory
+
+
+def _named(device: Device, names: Sequence[str]) -> bool:
+    return device.id in names or (device.pci is not None and device.pci in names)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

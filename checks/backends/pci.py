@@ -1,0 +1,58 @@
+"""Accelerators as the PCI bus shows them: whether there is hardware does not depend on its driver."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nodevet.checks.backends.tree import Tree
+from nodevet.checks.model import Device, DeviceKind
+from nodevet.checks.reference.tables import load_table
+
+__all__ = ["PciAccelerator", "pci_accelerators"]
+
+_DEVICES = "sys/bus/pci/devices"
+
+
+class PciAccelerator(msgspec.Struct, frozen=True):
+    """A row of reference/pci_accelerators.csv: which vendor's devices of which class are accelerators."""
+
+    vendor_id: str
+    class_id: str
+    vendor: str
+    note: str
+    source: str
+
+
+def pci_accelerators(tree: Tree, backend: str = "host") -> tuple[Device, ...]:
+    """Return the accelerators on the PCI bus, with the driver bound to each, in order of address.
+
+    Virtual functions are left out: they are parts of a device that is listed already. A device that vanishes while it
+    is looked at is no longer there.
+    """
+    known = {(row.vendor_id, row.class_id): row.vendor for row in load_table("pci_accelerators.csv", PciAccelerator)}
+    devices = (_device(tree, address, known, backend) for address in tree.names(_DEVICES))
+    return tuple(device for device in devices if device is not None)
+
+
+def _device(tree: Tree, address: str, known: dict[tuple[str, str], str], backend: str) -> Device | None:
+    folder = f"{_DEVICES}/{address}"
+    vendor_id, class_code = tree.integer_or_none(f"{folder}/vendor"), tree.integer_or_none(f"{folder}/class")
+    if vendor_id is None or class_code is None or tree.exists(f"{folder}/physfn"):
+        return None
+    vendor = known.get((f"{vendor_id:04x}", f"{class_code >> 8:04x}"))
+    if vendor is None:
+        return None
+    device_id = tree.integer_or_none(f"{folder}/device")
+    identity = f"{vendor_id:04x}:" + ("????" if device_id is None else f"{device_id:04x}")
+    node = tree.integer_or_none(f"{folder}/numa_node")
+    return Device(
+        id=f"pci-{address.lower()}",
+        kind=DeviceKind.ACCELERATOR,
+        vendor=vendor,
+        model=f"PCI device {identity}",
+        backend=backend,
+        pci=address.lower(),
+        pci_device_id=identity,
+        numa_node=node if node is not None and node >= 0 else None,
+        driver=tree.link_name(f"{folder}/driver"),
+    )

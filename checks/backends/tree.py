@@ -1,0 +1,144 @@
+"""Reading /proc and /sys under a settable root, with the states that a file there can be in.
+
+A file that does not exist means that the kernel or the hardware has no such thing: unsupported. Hardware behind a
+file may be busy or asleep (EAGAIN, ENODATA, EBUSY): unavailable. Anything else that goes wrong is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+
+from nodevet.checks.model import WHOLE, Part, Reading, ReadingStatus
+from nodevet.checks.wire import Progress
+
+__all__ = ["Tree", "explain", "number_reading", "status_of", "sum_reading"]
+
+_BUSY = frozenset({errno.EAGAIN, errno.ENODATA, errno.EBUSY, errno.ETIMEDOUT})
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EOPNOTSUPP})
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
+_BLOCK_BYTES = 1 << 16
+_DIGITS = re.compile(r"(\d+)")
+
+
+class Tree:
+    """Files under *root*. What is about to be opened is noted in *progress* first: a read of sysfs may never return."""
+
+    def __init__(self, root: str, progress: Progress) -> None:
+        """Read below *root*, ``/`` on a real machine."""
+        self.root = root
+        self._progress = progress
+
+    def path(self, relative: str) -> str:
+        """Return the full path of *relative*, which begins without a slash."""
+        return os.path.join(self.root, relative)  # noqa: PTH118 - thousands of reads a minute
+
+    def text(self, relative: str) -> str:
+        """Return the file without surrounding white space and NUL bytes; raises OSError, or ValueError for non-text."""
+        path = self.path(relative)
+        self._progress.write(f"read /{relative}")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            blocks = []
+            while block := os.read(descriptor, _BLOCK_BYTES):
+                blocks.append(block)
+        finally:
+            os.close(descriptor)
+        return b"".join(blocks).decode("utf-8").strip("\0 \t\r\n")
+
+    def integer(self, relative: str) -> int:
+        """Return the file as a number, decimal or 0x hexadecimal; raises OSError or ValueError."""
+        text = self.text(relative)
+        try:
+            return int(text, 16) if text.startswith("0x") else int(text)
+        except ValueError as error:
+            raise ValueError(f"/{relative} holds {text[:40]!r}, which is no number") from error
+
+    def text_or_none(self, relative: str) -> str | None:
+        """Return the file, or None where it cannot be read or is empty: for identity, which is never judged."""
+        try:
+            return self.text(relative) or None
+        except (OSError, ValueError):
+            return None
+
+    def integer_or_none(self, relative: str) -> int | None:
+        """Return the file as a number, or None where it cannot be read as one: for identity, which is never judged."""
+        try:
+            return self.integer(relative)
+        except (OSError, ValueError):
+            return None
+
+    def link_name(self, relative: str) -> str | None:
+        """Return the last component of what the symbolic link points to, or None where there is none."""
+        try:
+            return os.path.basename(os.readlink(self.path(relative)))  # noqa: PTH115, PTH119
+        except OSError:
+            return None
+
+    def names(self, relative: str, pattern: str = ".*") -> list[str]:
+        """Return the entries of a directory that match *pattern* whole, numbers in order; none where it is absent."""
+        self._progress.write(f"list /{relative}")
+        try:
+            entries = os.listdir(self.path(relative))  # noqa: PTH208
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return []
+            raise
+        return sorted((entry for entry in entries if re.fullmatch(pattern, entry)), key=_natural)
+
+    def exists(self, relative: str) -> bool:
+        """Return whether there is such a file or directory."""
+        return os.path.lexists(self.path(relative))
+
+
+def status_of(error: OSError | ValueError) -> ReadingStatus:
+    """Return what a reading says whose file failed with *error*."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number in _ABSENT:
+        return ReadingStatus.UNSUPPORTED
+    if number in _DENIED:
+        return ReadingStatus.DENIED
+    return ReadingStatus.UNAVAILABLE if number in _BUSY else ReadingStatus.ERROR
+
+
+def number_reading(
+    tree: Tree, quantity: str, relative: str, *, part: Part = WHOLE, scale: float | None = None
+) -> Reading:
+    """Return the number in a file as a reading, divided by *scale* where one is given (1000 for millidegrees)."""
+    return sum_reading(tree, quantity, (relative,), part=part, scale=scale)
+
+
+def sum_reading(
+    tree: Tree, quantity: str, files: Sequence[str], *, part: Part = WHOLE, scale: float | None = None
+) -> Reading:
+    """Return the sum of the numbers in *files*; one that cannot be read makes the sum unknown."""
+    total = 0
+    for relative in files:
+        try:
+            total += _patient_integer(tree, relative)
+        except (OSError, ValueError) as error:
+            status = status_of(error)
+            if status is ReadingStatus.UNSUPPORTED and relative != files[0]:
+                status = ReadingStatus.UNAVAILABLE  # the others are there, so this one has gone meanwhile
+            return Reading(quantity, None, part, status, explain(error, relative))
+    return Reading(quantity, total if scale is None else total / scale, part)
+
+
+def _patient_integer(tree: Tree, relative: str) -> int:
+    """Read once more where the sensor says that its value is being taken just now."""
+    try:
+        return tree.integer(relative)
+    except BlockingIOError:
+        return tree.integer(relative)
+
+
+def explain(error: OSError | ValueError, relative: str) -> str:
+    """Return what went wrong with the file *relative*, for a reading's detail."""
+    return f"/{relative}: {error.strerror}" if isinstance(error, OSError) else str(error)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Order cpu2 before cpu10."""
+    return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in _DIGITS.split(name)]
