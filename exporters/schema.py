@@ -1,0 +1,428 @@
+"""The JSON that others may rely on: ``nodevet.status/1`` and ``nodevet.burn-in/1``, made from a Snapshot.
+
+docs/reference/status-json.md says which words and nulls may appear. Additions are free; what is taken away or changes
+its meaning is a new schema number. Process ids and names are in none of it, so the same document may go to a
+person, to the socket and over plain HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.model import (
+    WHOLE,
+    Device,
+    Episode,
+    EpisodeState,
+    Finding,
+    Instant,
+    Limit,
+    Metric,
+    Outcome,
+    Part,
+    Result,
+    Scalar,
+    Snapshot,
+    State,
+    Verdict,
+)
+
+__all__ = [
+    "BURN_IN_SCHEMA",
+    "STATUS_SCHEMA",
+    "BurnInDocument",
+    "StatusDocument",
+    "burn_in_document",
+    "encode",
+    "status_document",
+    "timestamp",
+]
+
+STATUS_SCHEMA = "nodevet.status/1"
+BURN_IN_SCHEMA = "nodevet.burn-in/1"
+
+_STATE_OF = {
+    Outcome.PASS: State.OK,
+    Outcome.WARN: State.DEGRADED,
+    Outcome.UNMEASURED: State.UNKNOWN,
+    Outcome.FAIL: State.FAILED,
+}
+
+
+class DeviceDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A device with its verdict."""
+
+    id: str
+    vendor: str
+    kind: str
+    model: str
+    pci: str | None
+    serial: str | None
+    verdict: str
+    reason: str
+    action: str
+    parent: str | None = None
+    numa_node: int | None = None
+    driver: str | None = None
+    minor: int | None = None
+
+
+class LimitDocument(msgspec.Struct, frozen=True):
+    """A threshold and where it comes from."""
+
+    op: str
+    value: float
+    source: str
+
+
+class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that lasts, or what the last look of a check found without passing it.
+
+    ``state`` is null where no episode exists: nothing was confirmed, and it is not what the verdict rests on.
+    """
+
+    check: str
+    code: str
+    device: str
+    part: str | None
+    outcome: str
+    fault_class: str
+    state: str | None
+    message: str
+    value: Scalar | None
+    unit: str
+    limit: LimitDocument | None
+    action: str
+    first_seen: str | None
+    last_seen: str | None
+    count: int
+    clearing: str
+    required: bool = False
+    note: str | None = None
+
+
+class ReaderDocument(msgspec.Struct, frozen=True):
+    """How the process that reads a backend is doing."""
+
+    backend: str
+    state: str
+    detail: str
+    starts: int
+    hangs: int
+    last_round: str | None
+    versions: dict[str, str]
+    quarantined: tuple[str, ...]
+
+
+class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent's own state."""
+
+    version: str
+    started: str
+    interval_seconds: float
+    ready: bool
+    stopping: bool
+    configuration_digest: str
+    configuration_accepted: bool
+    configuration_message: str
+    rules_digest: str
+    load: str
+    notices: tuple[str, ...]
+
+
+class CheckDocument(msgspec.Struct, frozen=True):
+    """How the last run of a check went, and how many findings of each outcome it gave."""
+
+    check: str
+    success: bool
+    error: str
+    last_run: str
+    outcomes: dict[str, int]
+
+
+class ResultDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of a workload. ``verdict`` is null where no check judged it."""
+
+    workload: str
+    device: str
+    dtype: str | None
+    shape: tuple[int, ...]
+    metric: str
+    value: float | int | None
+    unit: str
+    conditions: dict[str, Any]
+    verdict: str | None
+    state: str
+    seed: int | None
+    started: str
+    ended: str
+    detail: str = ""
+
+
+class VerifiedDocument(msgspec.Struct, frozen=True):
+    """How many matrix products were verified, and how many elements or products were wrong."""
+
+    gemms: int
+    mismatches: int
+
+
+class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """``nodevet.status/1``: what ``check``, ``status`` and ``/api/v1/status`` say."""
+
+    schema: str = STATUS_SCHEMA
+    node: str
+    scope: str
+    simulated: bool
+    verdict: str
+    reason: str
+    action: str
+    hard: bool
+    oldest_evidence: str | None
+    time: str
+    generation: int
+    devices: tuple[DeviceDocument, ...]
+    findings: tuple[FindingDocument, ...]
+    checks: tuple[CheckDocument, ...]
+    readers: tuple[ReaderDocument, ...]
+    results: tuple[ResultDocument, ...]
+    agent: AgentDocument
+
+
+class BurnInDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """``nodevet.burn-in/1``: what a burn-in measured, and what the node was found to be under it."""
+
+    schema: str = BURN_IN_SCHEMA
+    plan: str
+    node: str
+    simulated: bool
+    verdict: str
+    reason: str
+    action: str
+    time: str
+    devices: tuple[DeviceDocument, ...]
+    results: tuple[ResultDocument, ...]
+    verified: VerifiedDocument
+    findings: tuple[FindingDocument, ...]
+    agent: AgentDocument
+
+
+def status_document(snapshot: Snapshot) -> StatusDocument:
+    """Return *snapshot* as ``nodevet.status/1``."""
+    verdict = snapshot.verdict
+    return StatusDocument(
+        node=snapshot.node,
+        scope=snapshot.scope,
+        simulated=snapshot.simulated,
+        verdict=verdict.state.value,
+        reason=verdict.reason,
+        action=verdict.action.value,
+        hard=verdict.hard,
+        oldest_evidence=timestamp(verdict.oldest_evidence),
+        time=_wall(snapshot.time),
+        generation=snapshot.generation,
+        devices=_devices(snapshot),
+        findings=_findings(snapshot),
+        checks=tuple(
+            CheckDocument(run.check, run.success, run.error, _wall(run.time), run.outcomes) for run in snapshot.checks
+        ),
+        readers=_readers(snapshot),
+        results=tuple(_results(snapshot.results, snapshot)),
+        agent=_agent(snapshot),
+    )
+
+
+def burn_in_document(snapshot: Snapshot, *, plan: str, results: Iterable[Result] | None = None) -> BurnInDocument:
+    """Return *results* (default: those of *snapshot*) of the burn-in *plan* as ``nodevet.burn-in/1``."""
+    chosen = tuple(snapshot.results if results is None else results)
+    return BurnInDocument(
+        plan=plan,
+        node=snapshot.node,
+        simulated=snapshot.simulated,
+        verdict=snapshot.verdict.state.value,
+        reason=snapshot.verdict.reason,
+        action=snapshot.verdict.action.value,
+        time=_wall(snapshot.time),
+        devices=_devices(snapshot),
+        results=tuple(_results(chosen, snapshot)),
+        verified=VerifiedDocument(_total(chosen, "gemms_verified"), _total(chosen, "mismatches")),
+        findings=_findings(snapshot),
+        agent=_agent(snapshot),
+    )
+
+
+def encode(document: object) -> bytes:
+    """Return *document* as JSON in UTF-8 on one line, with a newline at its end."""
+    return msgspec.json.encode(document) + b"\n"
+
+
+def timestamp(moment: Instant | None) -> str | None:
+    """Return the wall time of *moment* as RFC 3339 in UTC with milliseconds, or None."""
+    return None if moment is None else _wall(moment)
+
+
+def _wall(moment: Instant) -> str:
+    return datetime.fromtimestamp(moment.wall_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _devices(snapshot: Snapshot) -> tuple[DeviceDocument, ...]:
+    unjudged = Verdict(state=State.UNKNOWN, reason="nothing was evaluated for this device")
+    return tuple(_device(device, snapshot.device_verdicts.get(device.id, unjudged)) for device in snapshot.devices)
+
+
+def _device(device: Device, verdict: Verdict) -> DeviceDocument:
+    return DeviceDocument(
+        id=device.id,
+        vendor=device.vendor,
+        kind=device.kind.value,
+        model=device.model,
+        pci=device.pci,
+        serial=device.serial,
+        verdict=verdict.state.value,
+        reason=verdict.reason,
+        action=verdict.action.value,
+        parent=device.parent,
+        numa_node=device.numa_node,
+        driver=device.driver,
+        minor=device.minor,
+    )
+
+
+def _findings(snapshot: Snapshot) -> tuple[FindingDocument, ...]:
+    """Return the episodes, then what did not pass at the last look and has no episode; gravest first."""
+    lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.CLEARED]
+    keys = {episode.key for episode in lasting}
+    documents = [_from_episode(episode) for episode in lasting]
+    documents += [
+        _from_finding(finding)
+        for finding in snapshot.findings
+        if finding.outcome in (Outcome.WARN, Outcome.FAIL, Outcome.UNMEASURED) and finding.key not in keys
+    ]
+    gravity = {"fail": 0, "unmeasured": 1, "warn": 2}
+    return tuple(sorted(documents, key=lambda document: (document.state is None, gravity.get(document.outcome, 3))))
+
+
+def _from_episode(episode: Episode) -> FindingDocument:
+    return _finding(
+        episode.finding,
+        code=episode.key.code,
+        device=episode.key.device,
+        part=_part(episode.key.part),
+        outcome=episode.outcome.value,
+        state=episode.state.value,
+        first_seen=timestamp(episode.opened),
+        last_seen=timestamp(episode.last_seen),
+        count=episode.count,
+        note=episode.note,
+    )
+
+
+def _from_finding(finding: Finding) -> FindingDocument:
+    return _finding(
+        finding,
+        code=finding.code,
+        device=finding.device,
+        part=_part(finding.part),
+        outcome=finding.outcome.value,
+        state=None,
+        first_seen=None,
+        last_seen=timestamp(finding.evidence_time),
+        count=1,
+        note=None,
+    )
+
+
+def _finding(finding: Finding, **fields: Any) -> FindingDocument:
+    return FindingDocument(
+        check=finding.check,
+        fault_class=finding.fault_class.value,
+        message=finding.message,
+        value=finding.value,
+        unit=finding.unit,
+        limit=_limit(finding.limit),
+        action=finding.action.value,
+        clearing=finding.clearing.value,
+        required=finding.required,
+        **fields,
+    )
+
+
+def _limit(limit: Limit | None) -> LimitDocument | None:
+    return None if limit is None else LimitDocument(limit.op, limit.value, limit.source)
+
+
+def _part(part: Part) -> str | None:
+    return None if part == WHOLE else str(part)
+
+
+def _readers(snapshot: Snapshot) -> tuple[ReaderDocument, ...]:
+    return tuple(
+        ReaderDocument(
+            reader.backend,
+            reader.state.value,
+            reader.detail,
+            reader.starts,
+            reader.hangs,
+            timestamp(reader.last_round),
+            reader.versions,
+            reader.quarantined,
+        )
+        for reader in snapshot.readers
+    )
+
+
+def _results(results: Iterable[Result], snapshot: Snapshot) -> Iterator[ResultDocument]:
+    """Yield a row per figure; a workload that died before it measured anything has one row without a value."""
+    for result in results:
+        verdict = _judged(result, snapshot.findings)
+        for metric in result.metrics or (Metric("none", None, ""),):
+            yield ResultDocument(
+                workload=result.workload,
+                device=",".join(result.devices),
+                dtype=result.dtype,
+                shape=result.shape,
+                metric=metric.name,
+                value=metric.value,
+                unit=metric.unit,
+                conditions=result.conditions,
+                verdict=verdict,
+                state=result.state.value,
+                seed=result.seed,
+                started=_wall(result.started),
+                ended=_wall(result.ended),
+                detail=result.detail,
+            )
+
+
+def _judged(result: Result, findings: Iterable[Finding]) -> str | None:
+    """Return the worst that a check of burn-in results said of the devices of *result*, or None."""
+    said = [
+        _STATE_OF[finding.outcome]
+        for finding in findings
+        if finding.check.startswith("burn-in") and finding.device in result.devices and finding.outcome in _STATE_OF
+    ]
+    return max(said, key=lambda state: state.rank).value if said else None
+
+
+def _total(results: Iterable[Result], metric: str) -> int:
+    return sum(int(result.metric(metric) or 0) for result in results)
+
+
+def _agent(snapshot: Snapshot) -> AgentDocument:
+    agent = snapshot.agent
+    return AgentDocument(
+        version=agent.version,
+        started=_wall(agent.started),
+        interval_seconds=agent.interval_seconds,
+        ready=agent.ready,
+        stopping=agent.stopping,
+        configuration_digest=agent.configuration_digest,
+        configuration_accepted=agent.configuration_accepted,
+        configuration_message=agent.configuration_message,
+        rules_digest=agent.rules_digest,
+        load=agent.load,
+        notices=agent.notices,
+    )

@@ -1,0 +1,161 @@
+"""Reading the state file, with the standard library alone: a prolog starts in milliseconds or not at all.
+
+A file that cannot be trusted is absent, with the reason: a wrong owner, a symbolic link, another boot, a simulated
+node, a line that does not parse. What a site does when the verdict is absent or expired is its own decision.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+__all__ = ["FORMAT", "NEVER", "Absent", "DeviceState", "StateFile", "boot_id", "parse", "read_state", "uptime_seconds"]
+
+FORMAT = "nodevet-state/1"
+NEVER = 9_999_999_999
+"""The expiry of a verdict that stands until the machine boots again, in seconds of uptime."""
+
+MAXIMUM_BYTES = 1 << 20
+STATES = ("ok", "degraded", "unknown", "failed")
+AGENT_STATES = ("starting", "running", "released", "stopped")
+
+
+class Absent(NamedTuple):
+    """There is no verdict, and why."""
+
+    reason: str
+
+
+class DeviceState(NamedTuple):
+    """The line of one device, or of the node's own faults (kind ``node``)."""
+
+    kind: str
+    pci: str | None
+    minor: int | None
+    state: str
+    hard: bool
+    action: str
+    id: str
+    reason: str
+
+
+class StateFile(NamedTuple):
+    """A state file that was read. Times are seconds of uptime (CLOCK_BOOTTIME)."""
+
+    state: str
+    expires_uptime: int
+    generation: int
+    reason: str
+    boot_id: str
+    simulated: bool
+    agent: str
+    probing: bool
+    hard: bool
+    action: str
+    fresh_until_uptime: int
+    node: str
+    devices: tuple[DeviceState, ...]
+
+
+def read_state(path: str, *, boot_id: str, uptime_seconds: float, owner_uid: int = 0) -> StateFile | Absent:
+    """Return the state in *path*, or Absent where it is missing, not to be trusted, foreign, simulated or expired."""
+    content = _trusted_content(path, owner_uid)
+    if isinstance(content, Absent):
+        return content
+    found = parse(content)
+    if isinstance(found, Absent):
+        return found
+    if found.boot_id != boot_id:
+        return Absent(f"{path} is of another boot")
+    if found.simulated:
+        return Absent(f"{path} is of a simulated node, which never gates")
+    if uptime_seconds >= found.expires_uptime:
+        return Absent(f"{path} expired {uptime_seconds - found.expires_uptime:.0f} s ago: is the agent running?")
+    return found
+
+
+def parse(content: str) -> StateFile | Absent:
+    """Return what the text of a state file says; Absent names what is wrong in it."""
+    lines = content.splitlines()
+    if len(lines) < 3 or lines[-1] != f"end {len(lines) - 1}":
+        return Absent("malformed: its end is missing")
+    try:
+        return _parsed(lines)
+    except ValueError as error:
+        return Absent(f"malformed: {error}")
+
+
+def boot_id(root: str = "/") -> str:
+    """Return the id of the present boot."""
+    with open(f"{root.rstrip('/')}/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123
+        return file.read().strip()
+
+
+def uptime_seconds(root: str = "/") -> float:
+    """Return the seconds since boot, sleep included."""
+    with open(f"{root.rstrip('/')}/proc/uptime", encoding="ascii") as file:  # noqa: PTH123
+        return float(file.read().split()[0])
+
+
+def _trusted_content(path: str, owner_uid: int) -> str | Absent:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        return Absent(f"{path}: {error.strerror}")
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return Absent(f"{path} is no regular file")
+        if status.st_uid != owner_uid:
+            return Absent(f"{path} belongs to user {status.st_uid}, not {owner_uid}")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return Absent(f"{path} can be written by others than its owner")
+        if status.st_size > MAXIMUM_BYTES:
+            return Absent(f"{path} has {status.st_size} bytes, more than {MAXIMUM_BYTES}")
+        return os.read(descriptor, MAXIMUM_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        return Absent(f"{path}: {error.strerror}")
+    finally:
+        os.close(descriptor)
+
+
+def _parsed(lines: list[str]) -> StateFile:
+    state, expires, generation, reason = lines[0].split(" ", 3)
+    form, boot, origin, agent, load, hard, action, fresh, node = lines[1].split(" ", 8)
+    _one_of(form, (FORMAT,))
+    return StateFile(
+        state=_one_of(state, STATES),
+        expires_uptime=int(expires),
+        generation=int(generation),
+        reason=reason,
+        boot_id=boot,
+        simulated=_one_of(origin, ("real", "simulated")) == "simulated",
+        agent=_one_of(agent, AGENT_STATES),
+        probing=_one_of(load, ("idle", "probing")) == "probing",
+        hard=_one_of(hard, ("hard", "soft")) == "hard",
+        action=action,
+        fresh_until_uptime=int(fresh),
+        node=node,
+        devices=tuple(_device(line) for line in lines[2:-1]),
+    )
+
+
+def _device(line: str) -> DeviceState:
+    kind, pci, minor, state, hard, action, identity, reason = line.split(" ", 7)
+    return DeviceState(
+        kind=kind,
+        pci=None if pci == "-" else pci,
+        minor=None if minor == "-" else int(minor),
+        state=_one_of(state, STATES),
+        hard=_one_of(hard, ("hard", "soft")) == "hard",
+        action=action,
+        id=identity,
+        reason=reason,
+    )
+
+
+def _one_of(word: str, words: tuple[str, ...]) -> str:
+    if word not in words:
+        raise ValueError(f"{word!r} is not one of {', '.join(words)}")
+    return word

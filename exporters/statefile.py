@@ -1,0 +1,168 @@
+"""The state file: the verdict in a few lines of plain text, for a prolog that must not wait.
+
+docs/reference/state-file.md has the grammar. The file is replaced in one step and reaches the disk before the writer
+returns, so a reader sees the old file or the new one, and a crash of the machine leaves no half. Reading is in
+state_reader.py, which needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from nodevet.checks.episodes import verdict as judge
+from nodevet.checks.errors import NodevetError
+from nodevet.checks.model import NODE, AgentInfo, Device, ReaderState, ReaderStatus, Snapshot, State, Verdict
+from nodevet.exporters.state_reader import FORMAT, NEVER
+
+__all__ = ["StateFileError", "state_text", "write_state"]
+
+MODE = 0o644
+NOTHING = "-"
+"""Stands where a field has no value, so that a shell splits every line into the same fields."""
+
+
+class StateFileError(NodevetError):
+    """The state file cannot be written: names the file, why and what to do. The file that was there stays."""
+
+
+def write_state(path: Path, snapshot: Snapshot, *, ttl_seconds: float) -> None:
+    """Replace *path* by the state of *snapshot*, good for *ttl_seconds* after it was judged.
+
+    Raises StateFileError when the file cannot be written or *path* is a symbolic link.
+    """
+    try:
+        _replace(path, state_text(snapshot, ttl_seconds=ttl_seconds).encode())
+    except OSError as error:
+        raise StateFileError(f"state file {path} cannot be written: {_advice(error)}") from error
+
+
+def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
+    """Return the text of the state file of *snapshot*.
+
+    A verdict ``failed`` that rests on a hard fault does not expire within its boot: it outlives the agent.
+    """
+    verdict = snapshot.verdict
+    fresh_until = int(snapshot.time.boottime_ns / 1e9 + ttl_seconds)
+    expires = NEVER if verdict.state is State.FAILED and verdict.hard else fresh_until
+    lines = [
+        f"{verdict.state.value} {expires} {snapshot.generation} {_words(verdict.reason)}",
+        " ".join(
+            (
+                FORMAT,
+                snapshot.time.boot_id,
+                "simulated" if snapshot.simulated else "real",
+                _agent(snapshot.agent, snapshot.readers),
+                "probing" if snapshot.agent.load else "idle",
+                _hard(verdict),
+                verdict.action.value,
+                str(fresh_until),
+                _words(snapshot.node),
+            )
+        ),
+        *_device_lines(snapshot),
+    ]
+    lines.append(f"end {len(lines)}")
+    return "\n".join(lines) + "\n"
+
+
+def _agent(agent: AgentInfo, readers: tuple[ReaderStatus, ...]) -> str:
+    if agent.stopping:
+        return "stopped"
+    if any(reader.state is ReaderState.RELEASED for reader in readers):
+        return "released"
+    return "running" if agent.ready else "starting"
+
+
+def _device_lines(snapshot: Snapshot) -> Iterator[str]:
+    """Yield the line of the node's own faults, then one per device; a device that was never judged is unknown."""
+    of_node = snapshot.device_verdicts.get(NODE) or judge(NODE, snapshot.episodes, snapshot.findings)
+    evaluated = snapshot.findings and not of_node.episodes
+    yield _line("node", None, Verdict(state=State.OK, reason="healthy") if evaluated else of_node)
+    unjudged = Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
+    for device in snapshot.devices:
+        if device.id != NODE:
+            yield _line(device.kind.value, device, snapshot.device_verdicts.get(device.id, unjudged))
+
+
+def _line(kind: str, device: Device | None, verdict: Verdict) -> str:
+    pci = NOTHING if device is None or device.pci is None else device.pci.lower()
+    minor = NOTHING if device is None or device.minor is None else str(device.minor)
+    identity = NODE if device is None else _words(device.id).replace(" ", "_")
+    words = (kind, pci, minor, verdict.state.value, _hard(verdict), verdict.action.value, identity)
+    return " ".join((*words, _words(verdict.reason)))
+
+
+def _hard(verdict: Verdict) -> str:
+    return "hard" if verdict.hard else "soft"
+
+
+def _words(text: str) -> str:
+    """Return *text* on one line, without control characters and backslashes: a shell's ``read`` may meet it."""
+    plain = "".join(letter if letter.isprintable() and letter != "\\" else " " for letter in text)
+    return " ".join(plain.split()) or NOTHING
+
+
+def _replace(path: Path, content: bytes) -> None:
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _is_link(path.name, folder):
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
+        _write_beside(path.name, content, folder)
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _write_beside(name: str, content: bytes, folder: int) -> None:
+    temporary = f".{name}.new"
+    _remove(temporary, folder)  # left by a writer that was killed; exclusive creation never opens what lies there
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, MODE, dir_fd=folder)
+    try:
+        try:
+            os.fchmod(descriptor, MODE)
+            _write_all(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        _remove(temporary, folder)
+        raise
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _remove(name: str, folder: int) -> None:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return
+
+
+def _advice(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "no space left; the old file stays: free space on its file system"
+        case errno.ELOOP:
+            return "it is a symbolic link, which is not followed: remove the link"
+        case errno.ENOENT:
+            return "its directory does not exist: create it or set --runtime-dir"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return f"{os.strerror(error.errno)}: run as the owner of the directory or set --runtime-dir"
+    return error.strerror or str(error)
