@@ -78,7 +78,12 @@ def _run(words: list[str]) -> int:
 
 
 def _overview() -> str:
-    lines = ["usage: nodevet COMMAND [--help] ...", "", "Is this node fit to run an expensive job, and if not, why?", ""]
+    lines = [
+        "usage: nodevet COMMAND [--help] ...",
+        "",
+        "Is this node fit to run an expensive job, and if not, why?",
+        "",
+    ]
     width = max(map(len, COMMANDS))
     lines += [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
     lines += ["", "exit codes: 0 ok, 1 degraded, 2 failed, 3 unknown or could not measure,"]

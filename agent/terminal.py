@@ -16,7 +16,7 @@ _COLOURS = {"ok": "32", "pass": "32", "degraded": "33", "warn": "33", "failed": 
 
 def say(text: str = "", stream: TextIO | None = None) -> None:
     """Write one line of output, at once, so that a pipe sees it as it happens."""
-    print(text, file=stream or sys.stdout, flush=True)  # noqa: T201 (the one place that prints)
+    print(text, file=stream or sys.stdout, flush=True)
 
 
 def uses_colour(stream: TextIO) -> bool:

@@ -1,0 +1,83 @@
+"""Say what a code, a check or a quantity means, and what to do about it: `nodevet explain xid 79`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+from collections.abc import Callable
+
+from nodevet.agent import exits
+from nodevet.agent.terminal import say
+from nodevet.agent.text import ACTIONS
+from nodevet.checks.episodes import clearing_table
+from nodevet.checks.errors import UsageError
+from nodevet.checks.model import Clearing
+from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.reference.events import codes, explain_code
+from nodevet.checks.registry import Check, installed
+
+SUMMARY = "what a code, a check or a quantity means"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``nodevet explain``."""
+    parser.add_argument("words", nargs="+", help="such as: xid 79, nvidia.xid.79, sxid 20034, thermal, power_watts")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the explanation; wrong usage where the words name nothing."""
+    name = ".".join(arguments.words).lower()
+    for explain in (_event, _check, _quantity):
+        text = explain(name)
+        if text is not None:
+            say(text)
+            return exits.OK
+    known = [*codes(), *(declared.name for declared in installed()), *QUANTITIES]
+    near = difflib.get_close_matches(name, known, 3)
+    raise UsageError(f"explain: nothing is called {name!r}" + (f", did you mean {', '.join(near)}?" if near else ""))
+
+
+def _event(name: str) -> str | None:
+    code = f"nvidia.{name}" if name.startswith(("xid.", "sxid.")) else name
+    row = explain_code(code)
+    if row is None:
+        return None
+    clearing = clearing_table()[row.clearing]
+    lines = [f"{row.code}: {row.meaning}"]
+    lines.append(f"  counts as {row.outcome.value}, fault of: {row.fault_class.value}")
+    lines.append(f"  what to do: {ACTIONS[row.action.value]}")
+    lines.append(f"  how it clears: {_ending(clearing.clearing)}")
+    lines.append(f"  source: {row.source}")
+    return "\n".join(lines)
+
+
+def _check(name: str) -> str | None:
+    declared = next((entry for entry in installed() if entry.name in (name, name.replace(".", "-"))), None)
+    return None if declared is None else _describe(declared)
+
+
+def _describe(declared: Check) -> str:
+    text = inspect.cleandoc(declared.judge.__doc__ or "")
+    lines = [f"check {declared.name}: {text}", "", "  policy:"]
+    lines += [f"    {field} = {getattr(declared.policy(), field)}" for field in declared.policy.__struct_fields__]
+    lines += ["  looks at:", *(f"    {key}: {QUANTITIES[key].help}" for key in declared.inputs)]
+    return "\n".join(lines)
+
+
+def _quantity(name: str) -> str | None:
+    entry = QUANTITIES.get(name)
+    if entry is None:
+        return None
+    return f"{entry.key} ({entry.kind.value}, per {entry.part.value}): {entry.help}"
+
+
+def _ending(clearing: Clearing) -> str:
+    row = clearing_table()[clearing]
+    ways: list[tuple[bool, Callable[[], str]]] = [
+        (row.good_samples is not None, lambda: f"{row.good_samples} good samples in a row"),
+        (row.passed_retest, lambda: "a passed re-test (nodevet burn-in)"),
+        (row.other_serial, lambda: "another device in its place"),
+        (row.job_ended, lambda: "the end of its process"),
+    ]
+    return ", ".join([text() for applies, text in ways if applies] + ["or an acknowledgement (nodevet ack)"])

@@ -1,0 +1,46 @@
+"""Render a report: one HTML page with verdict, inventory, figures and plots, from a burn-in or status document."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from nodevet.agent import exits
+from nodevet.agent.terminal import say
+from nodevet.checks.errors import UsageError
+
+SUMMARY = "render a report"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``nodevet report``."""
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="render")
+    render = verbs.add_parser("render", help="write the page", description=__doc__)
+    render.add_argument("document", help="JSON of `nodevet burn-in --json` or `nodevet status --json`; - reads stdin")
+    render.add_argument("--output", "-o", default="-", help="the HTML file to write (default: standard output)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Render the document; exit 0 when the page was written."""
+    from nodevet.exporters.report import render_file
+
+    page = render_file(_read(arguments.document), name=arguments.document)
+    if arguments.output == "-":
+        sys.stdout.write(page)
+        return exits.OK
+    try:
+        Path(arguments.output).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"report: {arguments.output} cannot be written: {error.strerror}") from error
+    say(f"wrote {arguments.output}")
+    return exits.OK
+
+
+def _read(name: str) -> bytes:
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise UsageError(f"report: {name} cannot be read: {error.strerror}") from error

@@ -1,0 +1,82 @@
+"""The thread that writes the state file and the mirror, so that a slow file system never holds up the main loop.
+
+Only the latest snapshot matters: one that was not written yet is replaced by the next.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from nodevet.agent.mirror import write_mirror
+from nodevet.checks.errors import NodevetError
+from nodevet.checks.model import EpisodeState, Snapshot
+from nodevet.exporters.statefile import write_state
+
+__all__ = ["MIRROR_NAME", "STATE_NAME", "Publisher"]
+
+STATE_NAME = "state"
+MIRROR_NAME = "episodes.json"
+
+
+class Publisher:
+    """Writes ``state`` and ``episodes.json`` into the runtime directory."""
+
+    def __init__(self, directory: Path, *, ttl_seconds: float) -> None:
+        """Start the thread; a state is good for *ttl_seconds* after it was judged."""
+        self._directory = directory
+        self.ttl_seconds = ttl_seconds
+        self._condition = threading.Condition()
+        self._waiting: Snapshot | None = None
+        self._closing = False
+        self._failure = ""
+        self._mirrored: tuple[object, ...] | None = None
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> str:
+        """Return why the last write failed, or an empty string."""
+        return self._failure
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Have *snapshot* written soon."""
+        with self._condition:
+            self._waiting = snapshot
+            self._condition.notify()
+
+    def close(self, timeout_seconds: float = 1.0) -> bool:
+        """Write what waits and end; False where that took longer than *timeout_seconds*."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._waiting is not None or self._closing)
+                snapshot, self._waiting = self._waiting, None
+            if snapshot is None:
+                return
+            self._write(snapshot)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            self._write_mirror(snapshot)
+            write_state(self._directory / STATE_NAME, snapshot, ttl_seconds=self.ttl_seconds)
+        except NodevetError as error:
+            self._failure = str(error)
+        else:
+            self._failure = ""
+
+    def _write_mirror(self, snapshot: Snapshot) -> None:
+        """Write the mirror where an episode changed; a simulated node leaves no trace of faults."""
+        if snapshot.simulated:
+            return
+        lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.PENDING]
+        facts = tuple((entry.key, entry.state, entry.outcome, entry.count, entry.note) for entry in lasting)
+        if facts != self._mirrored:
+            write_mirror(self._directory / MIRROR_NAME, lasting, snapshot.time.boot_id)
+            self._mirrored = facts
