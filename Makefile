@@ -20,12 +20,10 @@ test: $(VENV)/.test ## install what is needed and run the tests
 	@$(VENV)/bin/python -m pytest $(ARGS)
 
 lint: $(VENV)/.lint ## ruff: rules and formatting
-	@$(VENV)/bin/ruff check
-	@$(VENV)/bin/ruff format --check
+	@status=0; $(VENV)/bin/ruff check || status=1; $(VENV)/bin/ruff format --check || status=1; exit $$status
 
 types: $(VENV)/.lint ## mypy and pyright
-	@$(VENV)/bin/mypy
-	@$(VENV)/bin/pyright
+	@status=0; $(VENV)/bin/mypy || status=1; $(VENV)/bin/pyright || status=1; exit $$status
 
 wheel-test: $(VENV)/.test ## build the wheel, install it elsewhere, run the command and the tests against it
 	@.ci/wheel-test $(ARGS)
