@@ -5,13 +5,11 @@ refuse UPDATE and DELETE. Beside it lie named blobs of memory, with which a rest
 of one round are written in one synchronous transaction, so they are always of the same round.
 
 Rows that matter carry a checksum, because SQLite has none of its own: a database that does not add up is moved aside
-and the caller is told, never recreated in silence. SQLite's WAL needs shared memory between processes of one machine
-and working locks, so network file systems are refused (https://sqlite.org/wal.html).
+and the caller is told, never recreated in silence.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import time
@@ -23,87 +21,37 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nodevet.checks.errors import BusyError, ModelError, StoreError
+from nodevet.agent.database import (
+    DamagedError,
+    checksum,
+    connect,
+    connect_for_reading,
+    lock,
+    make_directory,
+    move_aside,
+    refuse_network,
+    translated,
+)
+from nodevet.checks.errors import ModelError, StoreError
 from nodevet.checks.model import Device, Episode, EpisodeState, Instant, Key, Result
 
 __all__ = [
-    "SCHEMA_VERSION",
-    "DamagedError",
     "HistoryRow",
     "OpenedStore",
     "Rollup",
     "SeenDevice",
     "Store",
     "UnsavedRound",
-    "file_system_of",
     "open_store",
     "read_store",
     "unkeepable",
 ]
-
-APPLICATION_ID = 0x6E6F6476
-"""``nodv``: tells our database from another application's."""
-
-NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "fuse.ceph",
-        "fuse.glusterfs",
-        "fuse.sshfs",
-        "gpfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "smb3",
-        "smbfs",
-    }
-)
-
-SQLITE_WAIT_SECONDS = 0.4
-"""How long a statement waits for another process's lock; below the second that shutdown allows the store."""
-
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
-        """CREATE TABLE journal (
-            id INTEGER PRIMARY KEY AUTOINCREMENT,
-            wall REAL NOT NULL, boot_id TEXT NOT NULL, boottime_ns INTEGER NOT NULL,
-            code TEXT NOT NULL, device TEXT NOT NULL, part TEXT NOT NULL, serial TEXT,
-            state TEXT NOT NULL, payload BLOB NOT NULL, checksum INTEGER NOT NULL)""",
-        "CREATE INDEX journal_by_device ON journal (device, id)",
-        "CREATE INDEX journal_by_serial ON journal (serial, id)",
-        """CREATE TRIGGER journal_keeps_rows BEFORE UPDATE ON journal
-            BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
-        """CREATE TRIGGER journal_loses_nothing BEFORE DELETE ON journal
-            BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
-        "CREATE TABLE memory (name TEXT PRIMARY KEY, value BLOB NOT NULL, checksum INTEGER NOT NULL)",
-        """CREATE TABLE results (
-            id INTEGER PRIMARY KEY AUTOINCREMENT, wall REAL NOT NULL, workload TEXT NOT NULL,
-            payload BLOB NOT NULL, checksum INTEGER NOT NULL)""",
-        """CREATE TABLE device_seen (
-            device TEXT NOT NULL, serial TEXT NOT NULL, vendor TEXT NOT NULL, kind TEXT NOT NULL, pci TEXT,
-            model TEXT NOT NULL, first_seen REAL NOT NULL, last_seen REAL NOT NULL, PRIMARY KEY (device, serial))""",
-        """CREATE TABLE series (
-            id INTEGER PRIMARY KEY, device TEXT NOT NULL, quantity TEXT NOT NULL, part TEXT NOT NULL,
-            UNIQUE (device, quantity, part))""",
-        """CREATE TABLE rollup (
-            minute INTEGER NOT NULL, series INTEGER NOT NULL,
-            minimum REAL NOT NULL, mean REAL NOT NULL, maximum REAL NOT NULL, count INTEGER NOT NULL,
-            PRIMARY KEY (minute, series)) WITHOUT ROWID""",
-    ),
-)
-"""Statements per schema version, the first of which makes version 1 out of nothing."""
-
-SCHEMA_VERSION = len(MIGRATIONS)
 
 _INSERT_JOURNAL = """INSERT INTO journal
     (wall, boot_id, boottime_ns, code, device, part, serial, state, payload, checksum)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _EPISODE = msgspec.json.Decoder(Episode)
 _RESULT = msgspec.json.Decoder(Result)
-_UNREADABLE = (sqlite3.DatabaseError, sqlite3.OperationalError)
 _MINUTES_PER_DAY = 24 * 60
 _Decoded = TypeVar("_Decoded")
 
@@ -157,10 +105,6 @@ class OpenedStore(msgspec.Struct, frozen=True):
     notice: str = ""
 
 
-class DamagedError(StoreError):
-    """The file is no database of ours any more."""
-
-
 class Store:
     """An open database. It has one owner at a time: only the thread that holds it may call it."""
 
@@ -209,9 +153,9 @@ class Store:
             return
         with self._transaction() as run:
             for row in rows:
-                run(_INSERT_JOURNAL, (*row, _checksum(*row)))
+                run(_INSERT_JOURNAL, (*row, checksum(*row)))
             for name, value in blobs.items():
-                run("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (name, value, _checksum(name, value)))
+                run("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (name, value, checksum(name, value)))
         self._journaled.update(journaled)
         self._remembered.update(blobs)
 
@@ -222,9 +166,9 @@ class Store:
 
     def load_memory(self) -> dict[str, bytes]:
         """Return every blob by name."""
-        with _translated(self.path):
+        with translated(self.path):
             rows = self._connection.execute("SELECT name, value, checksum FROM memory ORDER BY name").fetchall()
-            return {name: _verified(value, checksum, name, value) for name, value, checksum in rows}
+            return {name: _verified(value, mark, name, value) for name, value, mark in rows}
 
     def history(
         self,
@@ -246,7 +190,7 @@ class Store:
     def append_result(self, result: Result) -> None:
         """Keep the *result* of a workload. Raises StoreError or BusyError."""
         payload = msgspec.json.encode(result)
-        row = (result.ended.wall_seconds, result.workload, payload, _checksum(result.workload, payload))
+        row = (result.ended.wall_seconds, result.workload, payload, checksum(result.workload, payload))
         with self._transaction() as run:
             run("INSERT INTO results (wall, workload, payload, checksum) VALUES (?, ?, ?, ?)", row)
 
@@ -284,7 +228,7 @@ class Store:
 
     def devices_seen(self) -> tuple[SeenDevice, ...]:
         """Return every device that was ever in this node, oldest first."""
-        with _translated(self.path):
+        with translated(self.path):
             rows = self._connection.execute(
                 """SELECT device, serial, vendor, kind, pci, model, first_seen, last_seen
                 FROM device_seen ORDER BY first_seen, device, serial"""
@@ -320,7 +264,7 @@ class Store:
 
     def rollups(self, device: str, quantity: str, since_minute: int = 0) -> tuple[Rollup, ...]:
         """Return the minutes of one quantity of *device*, all parts, oldest first."""
-        with _translated(self.path):
+        with translated(self.path):
             rows = self._connection.execute(
                 """SELECT minute, device, quantity, part, minimum, mean, maximum, count
                 FROM rollup JOIN series ON series.id = rollup.series
@@ -331,7 +275,7 @@ class Store:
 
     def size_bytes(self) -> int:
         """Return the bytes in use: pages that hold something, without those that wait for reuse."""
-        with _translated(self.path):
+        with translated(self.path):
             pages, free, size = (
                 self._connection.execute(f"PRAGMA {name}").fetchone()[0]
                 for name in ("page_count", "freelist_count", "page_size")
@@ -352,7 +296,7 @@ class Store:
                 return False
             dropped += step
         if dropped:
-            with _translated(self.path):
+            with translated(self.path):
                 self._connection.execute("PRAGMA incremental_vacuum").fetchall()
         return True
 
@@ -377,7 +321,7 @@ class Store:
 
     def _verify_numbers(self, rows: Sequence[HistoryRow]) -> None:
         # Nothing is ever deleted from the journal, so its numbers run from 1 without a gap.
-        with _translated(self.path):
+        with translated(self.path):
             highest = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
         numbers = [row.number for row in rows]
         if numbers != list(range(1, (highest[0] if highest else 0) + 1)):
@@ -385,20 +329,20 @@ class Store:
 
     def _journal_rows(self, tail: str, values: tuple[Any, ...]) -> tuple[HistoryRow, ...]:
         columns = "id, wall, boot_id, boottime_ns, code, device, part, serial, state, payload, checksum"
-        with _translated(self.path):
+        with translated(self.path):
             # The text of the statement is ours; every value is bound.
             rows = self._connection.execute(f"SELECT {columns} FROM journal {tail}", values).fetchall()  # noqa: S608
             return tuple(_history_row(row) for row in rows)
 
     def _result_rows(self, tail: str, values: tuple[Any, ...]) -> tuple[Result, ...]:
-        with _translated(self.path):
+        with translated(self.path):
             query = f"SELECT workload, payload, checksum FROM results {tail}"  # noqa: S608
             rows = self._connection.execute(query, values).fetchall()
             return tuple(_decoded(_RESULT, row[1], row[2], *row[:2]) for row in rows)
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[Callable[..., sqlite3.Cursor]]:
-        with _translated(self.path):
+        with translated(self.path):
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -421,117 +365,27 @@ def open_store(
     the file system in. Raises BusyError when another process has it open for writing, and StoreError when it lies on
     a network file system, cannot be written, belongs to another application or to a newer version.
     """
-    _make_directory(path)
-    _refuse_network(path, mounts)
-    lock = _lock(path)
+    make_directory(path)
+    refuse_network(path, mounts)
+    held = lock(path)
     try:
         notice = ""
         try:
-            store = _open_existing(path, lock)
+            store = _open(path, held)
         except DamagedError as error:
-            aside = _move_aside(path, time.time() if wall_seconds is None else wall_seconds)
+            aside = move_aside(path, time.time() if wall_seconds is None else wall_seconds)
             notice = f"{error}; moved aside to {aside}, a fresh one begins: look there for older history"
-            store = _open_existing(path, lock)
+            store = _open(path, held)
     except BaseException:
-        os.close(lock)
+        os.close(held)
         raise
     return OpenedStore(store, notice)
 
 
-def read_store(path: Path) -> Store:
-    """Open the database at *path* for reading beside whoever writes it. Raises StoreError where it is absent."""
-    if not path.exists():
-        raise StoreError(f"{path}: no database yet: it appears when `nodevet agent` first runs")
-    with _translated(path):
-        connection = sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode=ro",
-            uri=True,
-            timeout=SQLITE_WAIT_SECONDS,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-    store = Store(connection, path, None)
+def _open(path: Path, held: int) -> Store:
+    connection = connect(path)
+    store = Store(connection, path, held)
     try:
-        _refuse_foreign(connection, path)
-    except BaseException:
-        store.close()
-        raise
-    return store
-
-
-def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Return the type of the file system that holds *path*, or None where the table *mounts* cannot be read."""
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return None
-    place = path.resolve()
-    found: tuple[int, str] | None = None
-    for line in lines:
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        point = Path(_unescaped(fields[1]))
-        # Of two mounts on one point the later hides the earlier.
-        if place.is_relative_to(point) and (found is None or len(point.parts) >= found[0]):
-            found = (len(point.parts), fields[2])
-    return found[1] if found else None
-
-
-def _unescaped(text: str) -> str:
-    # proc(5): space, tab, newline and backslash are written as octal escapes.
-    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        text = text.replace(escape, character)
-    return text
-
-
-def _make_directory(path: Path) -> None:
-    directory = path.parent
-    try:
-        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{directory}: cannot be made ({error.strerror}): choose another state_dir") from error
-
-
-def _refuse_network(path: Path, mounts: Path) -> None:
-    kind = file_system_of(path, mounts)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise StoreError(
-            f"{path}: lies on {kind}, where a database can lose what was written: set state_dir to a local disk"
-        )
-
-
-def _lock(path: Path) -> int:
-    name = path.with_name(path.name + ".lock")
-    try:
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
-    except OSError as error:
-        raise StoreError(
-            f"{name}: cannot be written by uid {os.geteuid()} ({error.strerror}): choose another state_dir"
-        ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise BusyError(f"{path}: another nodevet has it open: ask that one with `nodevet status`") from error
-    return descriptor
-
-
-def _open_existing(path: Path, lock: int) -> Store:
-    wal = path.with_name(path.name + "-wal")
-    if not path.exists():
-        if wal.exists():
-            raise DamagedError(f"{path}: gone, with its {wal.name} left behind")
-        _create(path)
-    if path.stat().st_size == 0:
-        # A fresh database is renamed into place whole, so an empty file has lost what it held.
-        raise DamagedError(f"{path}: empty")
-    with _translated(path):
-        connection = _connect(path)
-    store = Store(connection, path, lock)
-    try:
-        _check(connection, path)
-        _migrate(connection, path)
         store.load()
     except BaseException:
         connection.close()
@@ -539,124 +393,9 @@ def _open_existing(path: Path, lock: int) -> Store:
     return store
 
 
-def _create(path: Path) -> None:
-    fresh = path.with_name(path.name + ".new")
-    for name in (fresh, Path(f"{fresh}-wal"), Path(f"{fresh}-shm"), Path(f"{fresh}-journal")):
-        name.unlink(missing_ok=True)
-    with _translated(path):
-        os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
-        connection = sqlite3.connect(fresh, isolation_level=None)
-        try:
-            # Must come before the first table, or the file never shrinks.
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            _migrate(connection, path)
-            connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        finally:
-            connection.close()
-        fresh.rename(path)
-        _sync_directory(path.parent)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=SQLITE_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        _refuse_foreign(connection, path)
-        connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        connection.execute(f"PRAGMA journal_size_limit = {4 << 20}").fetchone()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
-    with _translated(path):
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if application != APPLICATION_ID:
-        raise StoreError(f"{path}: a database of another application: choose another state_dir")
-    if version > SCHEMA_VERSION:
-        raise StoreError(
-            f"{path}: written by schema version {version}, this nodevet knows up to {SCHEMA_VERSION}: "
-            "install the newer nodevet again, or move the file away"
-        )
-
-
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    with _translated(path):
-        answers = [row[0] for row in connection.execute("PRAGMA integrity_check(1)").fetchall()]
-    if answers != ["ok"]:
-        first = str(answers[0]).splitlines()[-1] if answers else "no answer"
-        raise DamagedError(f"{path}: damaged ({first})")
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version == SCHEMA_VERSION:
-        return
-    with _translated(path):
-        connection.execute("BEGIN IMMEDIATE")
-        for statements in MIGRATIONS[version:]:
-            for statement in statements:
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        connection.execute("COMMIT")
-
-
-def _move_aside(path: Path, wall_seconds: float) -> Path:
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall_seconds))
-    aside = path.with_name(f"{path.name}.corrupt-{stamp}")
-    number = 1
-    while any(Path(f"{aside}{suffix}").exists() for suffix in ("", "-wal", "-shm")):
-        number += 1
-        aside = path.with_name(f"{path.name}.corrupt-{stamp}-{number}")
-    with _translated(path):
-        # The log first: a database without its log would be taken for a whole one.
-        for suffix in ("-wal", "-shm", ""):
-            if (name := Path(f"{path}{suffix}")).exists():
-                name.rename(f"{aside}{suffix}")
-        _sync_directory(path.parent)
-    return aside
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system say into one line that names the file and the next step."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _store_error(path, error) from error
-    except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}: check that {path.parent} can be written") from error
-
-
-def _store_error(path: Path, error: sqlite3.Error) -> StoreError | BusyError:
-    # Extended codes carry the primary code in their low byte (https://sqlite.org/rescode.html).
-    # Rows that do not add up, and text that is no UTF-8, come without a code.
-    unreadable = sqlite3.SQLITE_CORRUPT if type(error) in _UNREADABLE else sqlite3.SQLITE_ERROR
-    match getattr(error, "sqlite_errorcode", unreadable) & 0xFF:
-        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return DamagedError(f"{path}: damaged ({error})")
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return BusyError(f"{path}: locked by another process: close what has it open")
-        case sqlite3.SQLITE_FULL:
-            return StoreError(f"{path}: disk full: free space in {path.parent}")
-        case sqlite3.SQLITE_READONLY:
-            return StoreError(f"{path}: read-only: make {path.parent} writable for uid {os.geteuid()}")
-        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            return StoreError(f"{path}: cannot be opened by uid {os.geteuid()}: check {path.parent} and its space")
-        case sqlite3.SQLITE_IOERR:
-            return StoreError(f"{path}: the disk reports an error ({error}): check {path.parent}, its space and dmesg")
-    return StoreError(f"{path}: {error}")
+def read_store(path: Path) -> Store:
+    """Open the database at *path* for reading beside whoever writes it. Raises StoreError where it is absent."""
+    return Store(connect_for_reading(path), path, None)
 
 
 def _journal_columns(episode: Episode, payload: bytes, now: Instant) -> tuple[Any, ...]:
@@ -692,24 +431,20 @@ def _encoded(episode: Episode) -> bytes:
     return payload
 
 
-def _checksum(*columns: str | bytes | float | None) -> int:
-    return zlib.crc32(repr(columns).encode("utf-8", "surrogatepass"))
-
-
 def _history_row(row: tuple[Any, ...]) -> HistoryRow:
     number, wall, boot_id, boottime_ns = row[:4]
     episode = _decoded(_EPISODE, row[9], row[10], *row[1:10])
     return HistoryRow(number, Instant(boot_id, boottime_ns, wall), episode)
 
 
-def _verified(value: bytes, checksum: int, *columns: Any) -> bytes:
-    if _checksum(*columns) != checksum:
+def _verified(value: bytes, mark: int, *columns: Any) -> bytes:
+    if checksum(*columns) != mark:
         raise sqlite3.DatabaseError("a row does not match its checksum")
     return value
 
 
-def _decoded(decoder: msgspec.json.Decoder[_Decoded], payload: bytes, checksum: int, *columns: Any) -> _Decoded:
+def _decoded(decoder: msgspec.json.Decoder[_Decoded], payload: bytes, mark: int, *columns: Any) -> _Decoded:
     try:
-        return decoder.decode(_verified(payload, checksum, *columns))
+        return decoder.decode(_verified(payload, mark, *columns))
     except (msgspec.DecodeError, ModelError) as error:
         raise sqlite3.DatabaseError(f"a row cannot be read: {error}") from error

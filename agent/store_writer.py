@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent.store import DamagedError, Rollup, Store, UnsavedRound, unkeepable
+from nodevet.agent.database import DamagedError
+from nodevet.agent.store import Rollup, Store, UnsavedRound, unkeepable
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Device, Episode, Instant, Result
 

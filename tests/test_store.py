@@ -1,0 +1,581 @@
+"""The store: what survives death, damage and a full disk, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes.episodes import episode, moment
+
+from nodevet.agent.database import SCHEMA_VERSION, file_system_of
+from nodevet.agent.store import Rollup, Store, UnsavedRound, open_store, read_store
+from nodevet.agent.store_writer import Retention, StoreWriter, merged
+from nodevet.checks.errors import BusyError, StoreError
+from nodevet.checks.model import Device, DeviceKind, Episode, EpisodeState, Metric, Result, ResultState
+
+TESTS = Path(__file__).resolve().parent
+PAGE = 4096
+NO_MOUNT = "mounting a small file system needs root"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the database of the test lies."""
+    return tmp_path / "state" / "nodevet.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    """An open store."""
+    opened = open_store(path).store
+    yield opened
+    opened.close()
+
+
+def reopened(path: Path) -> tuple[dict[str, int], dict[str, bytes], str]:
+    """Open *path*, and return the count of each device's episode, the memory and the notice."""
+    opened = open_store(path, wall_seconds=0)
+    try:
+        counts = {entry.key.device: entry.count for entry in opened.store.load_episodes()}
+        return counts, opened.store.load_memory(), opened.notice
+    finally:
+        opened.store.close()
+
+
+def saved(path: Path, rounds: int = 1) -> None:
+    """Make a database that holds *rounds* rounds, all of it in the file itself."""
+    store = open_store(path).store
+    for number in range(1, rounds + 1):
+        store.save_round([episode(count=number)], {"round": str(number).encode()}, time=moment(number))
+    store.close()
+
+
+def gemm(workload: str = "gemm", value: float = 1.0, **changes: object) -> Result:
+    """Return a finished result."""
+    return Result(
+        workload=workload,
+        devices=("cpu-0",),
+        state=ResultState.FINISHED,
+        started=moment(1),
+        ended=moment(2),
+        metrics=(Metric("tflops", value, "TFLOPS"),),
+        conditions=dict(changes),
+    )
+
+
+def a_minute(minute: int, device: str = "GPU-0") -> Rollup:
+    """Return one minute of a temperature."""
+    return Rollup(minute, device, "temperature_celsius", "sensor core", 40.0, 41.0, 42.0, 6)
+
+
+# Restart.
+
+
+def test_restart_returns_what_the_last_round_saved(store: Store, path: Path) -> None:
+    """Episodes and memory come back equal to what went in, field by field."""
+    episodes = (episode(count=7, note="cable", serial="S1"), episode("thermal.hot", state=EpisodeState.ACKNOWLEDGED))
+    store.save_round(episodes, {"ledger": b"\x00\xff", "cursor": b"12"}, time=moment(20))
+    store.close()
+    opened = open_store(path)
+
+    assert (opened.store.load_episodes(), opened.store.load_memory(), opened.notice) == (
+        episodes,
+        {"ledger": b"\x00\xff", "cursor": b"12"},
+        "",
+    )
+    opened.store.close()
+
+
+def test_folding_keeps_the_latest_state_and_drops_the_cleared(store: Store) -> None:
+    """An episode that was cleared is history only; one that opened again counts again."""
+    for state in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED, EpisodeState.CLEARED):
+        store.save_round([episode(state=state)], {}, time=moment(20))
+    assert store.load_episodes() == ()
+    again = episode(count=2, seen=30)
+    store.save_round([again], {}, time=moment(30))
+
+    assert store.load_episodes() == (again,)
+    assert [row.episode.state for row in store.history()] == ["open", "cleared", "acknowledged", "open"]
+
+
+def test_what_a_round_does_not_name_stays(store: Store) -> None:
+    """Neither an episode nor a blob of memory is forgotten because a later round says nothing of it."""
+    store.save_round([episode()], {"a": b"1"}, time=moment(10))
+    store.save_round([episode(device="GPU-1")], {"b": b"2"}, time=moment(20))
+
+    assert [entry.key.device for entry in store.load_episodes()] == ["GPU-0", "GPU-1"]
+    assert store.load_memory() == {"a": b"1", "b": b"2"}
+
+
+def test_pending_and_unchanged_episodes_add_no_row(store: Store, path: Path) -> None:
+    """Only a change is a row, also across a restart, and what was never confirmed is no fact."""
+    store.save_round([episode(), episode("thermal.hot", state=EpisodeState.PENDING)], {}, time=moment(10))
+    store.save_round([episode()], {}, time=moment(20))
+    store.close()
+    after = open_store(path).store
+    after.save_round([episode()], {}, time=moment(30))
+
+    assert [row.episode.key.code for row in after.history()] == ["nvidia.xid.79"]
+    after.close()
+
+
+def test_history_is_filtered_by_device_serial_time_and_limit(store: Store) -> None:
+    """A serial's past follows it to another slot; rows come newest first."""
+    store.save_round([episode(device="GPU-0", serial="S1")], {}, time=moment(10))
+    store.save_round([episode(device="GPU-1", serial="S2")], {}, time=moment(20))
+    store.save_round([episode(device="GPU-1", serial="S1", count=2)], {}, time=moment(30))
+
+    def numbers(**filters: object) -> list[int]:
+        return [row.number for row in store.history(**filters)]  # type: ignore[arg-type]
+
+    assert numbers() == [3, 2, 1]
+    assert numbers(device="GPU-1") == [3, 2]
+    assert numbers(serial="S1") == [3, 1]
+    assert numbers(since=moment(20).wall_seconds) == [3, 2]
+    assert numbers(limit=1) == [3]
+    assert store.history(limit=1)[0].time == moment(30)
+
+
+def test_a_reader_sees_what_the_writer_saved(store: Store, path: Path) -> None:
+    """`history` works beside a running agent, and cannot write."""
+    store.save_round([episode()], {}, time=moment(10))
+    reader = read_store(path)
+
+    assert len(reader.history()) == 1
+    with pytest.raises(StoreError, match="read-only"):
+        reader.append_result(gemm())
+    reader.close()
+    with pytest.raises(StoreError, match="no database yet"):
+        read_store(path.with_name("absent.db"))
+
+
+# The journal.
+
+
+@pytest.mark.parametrize("statement", ["UPDATE journal SET state = 'cleared'", "DELETE FROM journal"])
+def test_journal_refuses_to_be_rewritten(store: Store, path: Path, statement: str) -> None:
+    """Even a person with a SQL shell is stopped by the database itself."""
+    store.save_round([episode()], {}, time=moment(10))
+    foreign = sqlite3.connect(path)
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        foreign.execute(statement)
+    foreign.close()
+
+
+def test_an_acknowledgement_adds_a_row(store: Store) -> None:
+    """The row before it keeps its number and its text."""
+    store.save_round([episode()], {}, time=moment(10))
+    before = store.history()
+    store.save_round([episode(state=EpisodeState.ACKNOWLEDGED, note="known")], {}, time=moment(20))
+
+    assert store.history()[1:] == before
+    assert [row.number for row in store.history()] == [2, 1]
+
+
+# Death.
+
+
+def child(*arguments: str) -> subprocess.Popen[bytes]:
+    """Start the process that saves rounds until it is killed."""
+    return subprocess.Popen([sys.executable, "-m", "fakes.store_child", *arguments], cwd=TESTS, stdout=subprocess.PIPE)
+
+
+def assert_whole(path: Path, told: int) -> None:
+    """Episodes and memory are of one round, which is not before the last that was told."""
+    counts, memory, notice = reopened(path)
+    number = int(memory.get("round", b"0"))
+    assert notice == ""
+    assert counts == ({f"GPU-{index}": number for index in range(3)} if number else {})
+    assert number >= told
+
+
+def test_death_in_the_middle_of_any_write_leaves_whole_rounds(path: Path) -> None:
+    """A process that dies at any write, in whole or torn, leaves a database of the last whole round."""
+    path.parent.mkdir()
+    limits = [*range(0, 64 * 1024, 1777), *range(64 * 1024, 200 * 1024, 3 * PAGE + 101)]
+    with child(str(path), "5", *map(str, limits)) as process:
+        assert process.wait(60) == 0
+    for limit in limits:
+        place = path.with_name(f"{path.name}.{limit}")
+        lines = Path(f"{place}.told").read_text().split()
+        assert_whole(place, int(lines[-1]) if lines else 0)
+    finished = [limit for limit in limits if "5" in Path(f"{path}.{limit}.told").read_text().split()]
+    assert 0 < len(limits) - len(finished) < len(limits), "some must die and some live, or nothing was tested"
+
+
+@pytest.mark.parametrize("told", [0, 1, 2, 5, 40])
+def test_kill_9_leaves_whole_rounds(path: Path, told: int) -> None:
+    """After SIGKILL at any moment the store opens, with every round that was reported as saved."""
+    with child(str(path), "100000") as process:
+        assert process.stdout is not None
+        for _ in range(told + 1):
+            process.stdout.readline()
+        os.kill(process.pid, signal.SIGKILL)
+        rest = process.stdout.read().split()
+        process.wait(10)
+    assert_whole(path, int(rest[-1]) if rest else told)
+
+
+def test_death_while_creating_leaves_nothing_to_be_told(path: Path) -> None:
+    """What a dead process left half made is not taken for a lost database."""
+    path.parent.mkdir()
+    path.with_name("nodevet.db.new").write_bytes(b"half")
+
+    assert reopened(path) == ({}, {}, "")
+
+
+# Damage.
+
+
+def cut_short(path: Path) -> None:
+    """Lose the second half."""
+    os.truncate(path, path.stat().st_size // 2 // PAGE * PAGE)
+
+
+def cut_inside_header(path: Path) -> None:
+    """Lose all but a few bytes."""
+    os.truncate(path, 50)
+
+
+def overwrite(path: Path) -> None:
+    """Put noise in its place."""
+    path.write_bytes(random.Random(7).randbytes(3 * PAGE))  # noqa: S311 (noise, not a secret)
+
+
+def empty(path: Path) -> None:
+    """Lose everything but the name."""
+    os.truncate(path, 0)
+
+
+def lose_but_log(path: Path) -> None:
+    """Lose the database and keep its write-ahead log."""
+    path.rename(path.with_name("nodevet.db-wal"))
+
+
+def zero_page(path: Path) -> None:
+    """Lose one page in the middle."""
+    with path.open("r+b") as file:
+        file.seek(PAGE * (path.stat().st_size // PAGE // 2))
+        file.write(bytes(PAGE))
+
+
+def flip_payload(path: Path) -> None:
+    """Turn one letter of one episode into another: still a valid database, still valid JSON."""
+    data = path.read_bytes()
+    place = data.index(b"GPU-0", data.index(b'"finding"'))
+    path.write_bytes(data[:place] + b"GPU-1" + data[place + 5 :])
+
+
+@pytest.mark.parametrize(
+    "damage", [cut_short, cut_inside_header, overwrite, empty, lose_but_log, zero_page, flip_payload]
+)
+def test_damaged_database_is_moved_aside_and_told(path: Path, damage: object) -> None:
+    """The damaged files stay for a look under a name that the notice gives, and a fresh database works."""
+    saved(path, rounds=3)
+    assert callable(damage)
+    damage(path)
+    held = {file.read_bytes() for file in path.parent.iterdir() if file.name in {"nodevet.db", "nodevet.db-wal"}}
+    counts, memory, notice = reopened(path)
+    aside = path.with_name("nodevet.db.corrupt-19700101T000000Z")
+
+    assert (counts, memory) == ({}, {})
+    assert str(path) in notice
+    assert str(aside) in notice
+    assert {file.read_bytes() for file in path.parent.glob(f"{aside.name}*")} >= held
+    assert reopened(path) == ({}, {}, ""), "told once"
+
+
+def test_second_damage_in_the_same_second_keeps_the_first(path: Path) -> None:
+    """Nothing that was moved aside is overwritten."""
+    for _ in range(2):
+        saved(path)
+        overwrite(path)
+        reopened(path)
+    assert len(list(path.parent.glob("*.corrupt-*"))) == 2
+
+
+def test_a_flipped_bit_is_never_believed(path: Path, tmp_path: Path) -> None:
+    """Wherever one bit flips, the store returns what was saved, or says that it cannot."""
+    saved(path, rounds=4)
+    whole = path.read_bytes()
+    truth, memory, _ = reopened(path)
+    used = random.Random(3).sample(range(len(whole) * 8), 150)  # noqa: S311
+    caught = 0
+    for number, bit in enumerate(used):
+        place = tmp_path / str(number) / "nodevet.db"
+        place.parent.mkdir()
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        place.write_bytes(data)
+        try:
+            found = reopened(place)
+        except StoreError:
+            caught += 1
+            continue
+        caught += bool(found[2])
+        assert found[2] or found[:2] == (truth, memory), f"bit {bit}"
+        shutil.rmtree(place.parent)
+    assert caught > 0
+
+
+# Refusal.
+
+
+def test_newer_schema_is_refused_with_both_versions(path: Path) -> None:
+    """A downgrade does not touch what a newer version wrote."""
+    saved(path)
+    foreign = sqlite3.connect(path)
+    foreign.execute("PRAGMA user_version = 99")
+    foreign.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=rf"version 99.*up to {SCHEMA_VERSION}.*newer nodevet"):
+        open_store(path)
+    assert path.read_bytes() == before
+
+
+def test_database_of_another_application_is_refused_untouched(path: Path) -> None:
+    """A state_dir that points at someone else's database harms nothing."""
+    path.parent.mkdir()
+    foreign = sqlite3.connect(path)
+    foreign.execute("CREATE TABLE theirs (x)")
+    foreign.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another application"):
+        open_store(path)
+    assert path.read_bytes() == before
+
+
+def test_second_writer_is_refused_and_the_first_goes_on(store: Store, path: Path) -> None:
+    """Two agents on one state directory: the second is told to ask the first."""
+    with pytest.raises(BusyError, match="another nodevet"):
+        open_store(path)
+    store.save_round([episode()], {}, time=moment(10))
+
+
+def test_a_foreign_lock_is_busy_not_damage(store: Store, path: Path) -> None:
+    """A SQL shell in a transaction makes the round wait; it is saved when the shell lets go."""
+    shell = sqlite3.connect(path, isolation_level=None)
+    shell.execute("BEGIN IMMEDIATE")
+    with pytest.raises(BusyError, match="locked by another process"):
+        store.save_round([episode()], {"a": b"1"}, time=moment(10))
+    shell.close()
+    store.save_round([episode()], {"a": b"1"}, time=moment(10))
+
+    assert (len(store.history()), store.load_memory()) == (1, {"a": b"1"})
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "lustre"])
+def test_network_file_system_is_refused(path: Path, tmp_path: Path, kind: str) -> None:
+    """The longest mount point decides, with its escapes undone; later mounts hide earlier ones."""
+    place = tmp_path / "with space"
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nserver:/x {str(place).replace(' ', chr(92) + '040')} {kind} rw 0 0\n")
+    with pytest.raises(StoreError, match=f"lies on {kind}.*local disk"):
+        open_store(place / "nodevet.db", mounts=mounts)
+    assert not (place / "nodevet.db").exists()
+    assert file_system_of(path, mounts) == "ext4"
+    assert file_system_of(path, tmp_path / "absent") is None
+
+
+def test_unwritable_directory_is_named(tmp_path: Path) -> None:
+    """A directory that is a file, or that refuses us, is one line with the next step."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"file.*state_dir"):
+        open_store(tmp_path / "file" / "nodevet.db")
+
+
+# Everything else that is kept.
+
+
+def test_results_come_back_newest_first(store: Store, path: Path) -> None:
+    """A result survives the restart; the latest of each workload is at hand."""
+    kept = [gemm(value=float(number), clocks=[1, 2]) for number in range(3)]
+    for result in (*kept, gemm("stream")):
+        store.append_result(result)
+    store.close()
+    after = open_store(path).store
+
+    assert after.results("gemm") == tuple(reversed(kept))
+    assert after.results(limit=1)[0].workload == "stream"
+    assert after.latest_results() == (kept[-1], gemm("stream"))
+    after.close()
+
+
+def test_devices_are_remembered_with_their_first_and_last_day(store: Store) -> None:
+    """Another serial in the same place is another device."""
+
+    def gpu(serial: str | None) -> Device:
+        return Device(
+            id="GPU-0", kind=DeviceKind.ACCELERATOR, vendor="nvidia", model="H100", backend="nvidia", serial=serial
+        )
+
+    store.see_devices([gpu("S1")], 100.0)
+    store.see_devices([gpu("S1")], 200.0)
+    store.see_devices([gpu(None)], 300.0)
+
+    assert [
+        (seen.serial, seen.first_seen_wall_seconds, seen.last_seen_wall_seconds) for seen in store.devices_seen()
+    ] == [
+        ("S1", 100.0, 200.0),
+        (None, 300.0, 300.0),
+    ]
+
+
+def test_old_rollups_go_first_and_episodes_never(store: Store) -> None:
+    """Age takes rollups; size takes rollups and then old results; what cannot fit is said."""
+    now = 30_000_000
+    store.save_round([episode()], {"a": b"1"}, time=moment(10))
+    for number in range(5):
+        store.append_result(gemm(value=float(number)))
+    store.append_rollups([a_minute(now - 15 * 1440), *(a_minute(now - ago) for ago in range(2000))])
+    assert store.prune(now * 60.0, rollup_days=14, size_limit_bytes=1 << 30)
+    assert len(store.rollups("GPU-0", "temperature_celsius")) == 2000
+    size = store.size_bytes()
+    assert store.prune(now * 60.0, rollup_days=14, size_limit_bytes=size - 2 * PAGE)
+    left = store.rollups("GPU-0", "temperature_celsius")
+    assert 0 < len(left) < 2000
+    assert left[-1].minute == now, "the newest minute stays"
+    assert not store.prune(now * 60.0, rollup_days=14, size_limit_bytes=1)
+
+    assert store.rollups("GPU-0", "temperature_celsius") == ()
+    assert [result.metric("tflops") for result in store.results()] == [4.0]
+    assert (len(store.load_episodes()), store.load_memory()) == (1, {"a": b"1"})
+
+
+def test_rollup_of_a_minute_comes_back_as_it_went_in(store: Store) -> None:
+    """A minute written twice keeps the later figures; devices and times are told apart."""
+    store.append_rollups([a_minute(5), a_minute(6), a_minute(5, "GPU-1")])
+    better = Rollup(6, "GPU-0", "temperature_celsius", "sensor core", 1.0, 2.0, 3.0, 4)
+    store.append_rollups([better])
+
+    assert store.rollups("GPU-0", "temperature_celsius", since_minute=5) == (a_minute(5), better)
+
+
+# The writer thread.
+
+
+def test_writer_writes_in_order_and_closes_in_time(path: Path) -> None:
+    """Everything that was submitted is in the file after close."""
+    writer = StoreWriter(open_store(path).store)
+    for number in range(1, 30):
+        writer.submit_round([episode(count=number)], {"round": str(number).encode()}, time=moment(number))
+    writer.submit_result(gemm())
+    writer.submit_rollups([a_minute(1)])
+    writer.submit_devices([], 1.0)
+    assert writer.flush(5.0)
+    assert writer.status == ""
+    writer.submit_round([episode(count=30)], {"round": b"30"}, time=moment(30))
+    assert writer.close(5.0)
+    after = open_store(path).store
+
+    assert [row.episode.count for row in after.history()] == list(range(30, 0, -1))
+    assert (after.load_memory(), len(after.results())) == ({"round": b"30"}, 1)
+    after.close()
+
+
+def test_writer_waits_for_a_lock_and_loses_nothing(path: Path) -> None:
+    """While another process holds the database the status says so; afterwards every change is there."""
+    writer = StoreWriter(open_store(path).store, Retention(waiting_rounds=3))
+    shell = sqlite3.connect(path, isolation_level=None)
+    shell.execute("BEGIN IMMEDIATE")
+    for number in range(1, 11):
+        writer.submit_round([episode(count=number)], {"round": str(number).encode()}, time=moment(number))
+    assert not writer.flush(5.0)
+    assert "locked by another process" in writer.status
+    shell.close()
+    assert writer.flush(5.0)
+    assert writer.status == ""
+    assert writer.close(5.0)
+    counts, memory, _ = reopened(path)
+
+    assert (counts, memory) == ({"GPU-0": 10}, {"round": b"10"})
+
+
+def test_writer_tells_of_what_no_file_can_hold(path: Path) -> None:
+    """A value that JSON cannot carry costs itself, not the store."""
+    writer = StoreWriter(open_store(path).store)
+    writer.submit_result(gemm(mystery=object()))
+    writer.submit_result(gemm())
+    assert writer.flush(5.0)
+    assert "result dropped" in writer.status
+    assert writer.close(5.0)
+    after = read_store(path)
+    assert len(after.results()) == 1
+    after.close()
+
+
+def test_merged_rounds_keep_every_change_while_there_is_room() -> None:
+    """Above the limit the newest state of each episode is what remains."""
+    two_rounds = (
+        merged_round(1, [episode(count=1), episode(device="GPU-1")]),
+        merged_round(2, [episode(count=2), episode(device="GPU-2")]),
+    )
+    all_of_it = merged(*two_rounds, 4)
+    newest = merged(*two_rounds, 3)
+
+    assert [entry.count for entry in all_of_it.episodes] == [1, 1, 2, 1]
+    assert [(entry.key.device, entry.count) for entry in newest.episodes] == [("GPU-0", 2), ("GPU-1", 1), ("GPU-2", 1)]
+    assert all_of_it.memory == {"1": b"", "2": b""}
+
+
+def merged_round(number: int, episodes: list[Episode]) -> UnsavedRound:
+    """Return a round that names itself in its memory."""
+    return UnsavedRound(tuple(episodes), {str(number): b""}, moment(number))
+
+
+# A full disk.
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", place], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(NO_MOUNT)
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_full_disk_is_told_and_survived(small_disk: Path) -> None:
+    """While the disk is full the status says what to do; when space returns every change is written."""
+    path = small_disk / "nodevet.db"
+    writer = StoreWriter(open_store(path).store)
+    writer.submit_round([episode(count=1)], {"round": b"1"}, time=moment(1))
+    assert writer.flush(5.0)
+    ballast = small_disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(PAGE))
+    for number in range(2, 60):
+        writer.submit_round([episode(count=number)], {"round": str(number).encode() * PAGE}, time=moment(number))
+    assert not writer.flush(5.0)
+    assert re.search("full|space", writer.status), writer.status
+    assert str(path) in writer.status
+    ballast.unlink()
+    assert writer.flush(5.0)
+    assert writer.status == ""
+    assert writer.close(5.0)
+    counts, memory, notice = reopened(path)
+    assert (counts, memory["round"], notice) == ({"GPU-0": 59}, b"59" * PAGE, "")
+
+
+def test_full_disk_at_start_is_one_clear_line(small_disk: Path) -> None:
+    """Where not even a fresh database fits, the error names the directory."""
+    with (small_disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(PAGE))
+    with pytest.raises(StoreError, match=str(small_disk)) as caught:
+        open_store(small_disk / "nodevet.db")
+    assert "\n" not in str(caught.value)
