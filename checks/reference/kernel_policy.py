@@ -1,0 +1,249 @@
+"""What a kernel event means and what to do about it: looked up in tables, never decided in code."""
+
+from __future__ import annotations
+
+import functools
+from enum import StrEnum
+from typing import Literal
+
+import msgspec
+
+from nodevet.checks.model import Action, Clearing, Event, FaultClass, Outcome, Severity
+from nodevet.checks.reference.tables import load_table
+
+__all__ = [
+    "KernelRule",
+    "Policy",
+    "RuleKind",
+    "SxidEffect",
+    "SxidRow",
+    "XidRow",
+    "kernel_rules",
+    "policy_of",
+    "sxid_effect",
+    "sxid_policy",
+    "xid_policy",
+]
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What an event means, how grave it is, whose fault, what to do, what clears it, and who says so.
+
+    ``hard``: one event is enough. ``gates``: the node must not start new jobs.
+    """
+
+    name: str
+    meaning: str
+    severity: Severity
+    outcome: Outcome
+    fault_class: FaultClass
+    action: Action
+    clearing: Clearing
+    hard: bool
+    gates: bool
+    source: str
+
+
+class XidRow(msgspec.Struct, frozen=True):
+    """One row of nvidia_xid.csv. ``variant`` tells cases apart that the line itself distinguishes."""
+
+    xid: int
+    variant: str
+    name: str
+    meaning: str
+    severity: Severity
+    outcome: Outcome
+    fault_class: FaultClass
+    action: Action
+    clearing: Clearing
+    hard: bool
+    gates: bool
+    source: str
+
+
+SxidEffectName = Literal["harmless", "nonfatal", "fatal", "always_fatal", "unknown"]
+
+
+class SxidRow(msgspec.Struct, frozen=True):
+    """One row of nvidia_sxid.csv: what an NVSwitch code is, and its effect where the line does not say."""
+
+    sxid: int
+    name: str
+    effect: SxidEffectName
+    source: str
+
+
+class SxidEffect(msgspec.Struct, frozen=True):
+    """One row of nvidia_sxid_effects.csv: what an effect means for the node."""
+
+    effect: SxidEffectName
+    meaning: str
+    severity: Severity
+    outcome: Outcome
+    fault_class: FaultClass
+    action: Action
+    clearing: Clearing
+    hard: bool
+    gates: bool
+    source: str
+
+
+class RuleKind(StrEnum):
+    """What a line that matches a rule is.
+
+    ``event``: it happened. ``header``: announces the event that ``joins`` names, and is one itself when none
+    follows. ``echo``: repeats an event just told, and is one itself when none was. ``detail``: adds to an event just
+    told. ``context``: adds to an event that follows. ``identity``: names a device. ``ignore``: is no fault.
+    """
+
+    EVENT = "event"
+    HEADER = "header"
+    ECHO = "echo"
+    DETAIL = "detail"
+    CONTEXT = "context"
+    IDENTITY = "identity"
+    IGNORE = "ignore"
+
+
+class KernelRule(msgspec.Struct, frozen=True):
+    """One row of kernel_rules.csv. ``marker`` is a lower-case text that every matching line contains.
+
+    ``pattern`` is a regular expression, case ignored; ``%PCI%`` stands for an address in the group ``pci``, and
+    ``%ADDRESS%`` for one without a group. Other named groups become fields of the event.
+    """
+
+    code: str
+    kind: RuleKind
+    marker: str
+    pattern: str
+    joins: str
+    severity: Severity | None
+    outcome: Outcome | None
+    fault_class: FaultClass | None
+    action: Action | None
+    clearing: Clearing | None
+    hard: bool | None
+    gates: bool | None
+    meaning: str
+    source: str
+
+
+_UNKNOWN = Policy(
+    name="unknown code",
+    meaning="this version does not know the code; look it up with the vendor",
+    severity=Severity.WARNING,
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.UNKNOWN,
+    action=Action.INSPECT,
+    clearing=Clearing.HARDWARE_EVENT,
+    hard=True,
+    gates=False,
+    source="design law 1: an unknown code is surfaced, never dropped",
+)
+
+
+def kernel_rules() -> tuple[KernelRule, ...]:
+    """Return the rules in the order in which they are tried."""
+    return load_table("kernel_rules.csv", KernelRule)
+
+
+def policy_of(event: Event) -> Policy:
+    """Return what *event* means; a code that no table knows is a warning to inspect, never nothing."""
+    family, _, number = event.code.rpartition(".")
+    if family == "nvidia.xid" and number.isdecimal():
+        return xid_policy(int(number), event.fields.get("variant", ""))
+    if family == "nvidia.sxid" and number.isdecimal():
+        return sxid_policy(int(number), event.fields.get("word", ""))
+    policies = _rule_policies()
+    return policies.get((event.code, event.severity)) or policies.get((event.code, None), _UNKNOWN)
+
+
+def xid_policy(xid: int, variant: str = "") -> Policy:
+    """Return what the XID means; *variant* is what its line adds, such as ``fatal`` or ``consequence``."""
+    table = _xid_table()
+    row = table.get((xid, variant)) or table.get((xid, ""))
+    return _UNKNOWN if row is None else _policy(row, row.name)
+
+
+def sxid_policy(sxid: int, word: str = "") -> Policy:
+    """Return what the NVSwitch code means; *word* is ``Fatal`` or ``Non-fatal`` where its line says so."""
+    row = _sxid_table().get(sxid)
+    effect = _sxid_effects()[sxid_effect(sxid, word)]
+    return _policy(effect, row.name if row else "unknown code")
+
+
+def sxid_effect(sxid: int, word: str = "") -> SxidEffectName:
+    """Return the effect of the NVSwitch code: the line's own *word* goes before the table."""
+    row = _sxid_table().get(sxid)
+    listed: SxidEffectName = row.effect if row else "unknown"
+    match word.lower().replace("-", ""):
+        case "fatal":
+            return "always_fatal" if listed == "always_fatal" else "fatal"
+        case "nonfatal":
+            return "harmless" if listed == "harmless" else "nonfatal"
+    return listed
+
+
+def _policy(row: XidRow | SxidEffect, name: str) -> Policy:
+    return Policy(
+        name=name,
+        meaning=row.meaning,
+        severity=row.severity,
+        outcome=row.outcome,
+        fault_class=row.fault_class,
+        action=row.action,
+        clearing=row.clearing,
+        hard=row.hard,
+        gates=row.gates,
+        source=row.source,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _xid_table() -> dict[tuple[int, str], XidRow]:
+    return {(row.xid, row.variant): row for row in load_table("nvidia_xid.csv", XidRow)}
+
+
+@functools.lru_cache(maxsize=1)
+def _sxid_table() -> dict[int, SxidRow]:
+    return {row.sxid: row for row in load_table("nvidia_sxid.csv", SxidRow)}
+
+
+@functools.lru_cache(maxsize=1)
+def _sxid_effects() -> dict[SxidEffectName, SxidEffect]:
+    return {row.effect: row for row in load_table("nvidia_sxid_effects.csv", SxidEffect)}
+
+
+@functools.lru_cache(maxsize=1)
+def _rule_policies() -> dict[tuple[str, Severity | None], Policy]:
+    """Policies by code and severity; under severity None the first rule of the code."""
+    policies: dict[tuple[str, Severity | None], Policy] = {}
+    for rule in kernel_rules():
+        policy = _rule_policy(rule)
+        if policy is not None:
+            policies.setdefault((rule.code, policy.severity), policy)
+            policies.setdefault((rule.code, None), policy)
+    return policies
+
+
+def _rule_policy(rule: KernelRule) -> Policy | None:
+    if (
+        rule.severity is None
+        or rule.outcome is None
+        or rule.fault_class is None
+        or rule.action is None
+        or rule.clearing is None
+    ):
+        return None
+    return Policy(
+        name=rule.code.rpartition(".")[2].replace("_", " "),
+        meaning=rule.meaning,
+        severity=rule.severity,
+        outcome=rule.outcome,
+        fault_class=rule.fault_class,
+        action=rule.action,
+        clearing=rule.clearing,
+        hard=bool(rule.hard),
+        gates=bool(rule.gates),
+        source=rule.source,
+    )
