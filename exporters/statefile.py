@@ -18,7 +18,7 @@ from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import NODE, AgentInfo, Device, ReaderState, ReaderStatus, Snapshot, State, Verdict
 from nodevet.exporters.state_reader import FORMAT, NEVER
 
-__all__ = ["StateFileError", "state_text", "write_state"]
+__all__ = ["StateFileError", "advice", "state_text", "write_state"]
 
 MODE = 0o644
 NOTHING = "-"
@@ -37,7 +37,7 @@ def write_state(path: Path, snapshot: Snapshot, *, ttl_seconds: float) -> None:
     try:
         _replace(path, state_text(snapshot, ttl_seconds=ttl_seconds).encode())
     except OSError as error:
-        raise StateFileError(f"state file {path} cannot be written: {_advice(error)}") from error
+        raise StateFileError(f"state file {path} cannot be written: {advice(error)}") from error
 
 
 def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
@@ -155,7 +155,8 @@ def _remove(name: str, folder: int) -> None:
         return
 
 
-def _advice(error: OSError) -> str:
+def advice(error: OSError) -> str:
+    """Return what is wrong and what to do about *error*, on one line."""
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
             return "no space left; the old file stays: free space on its file system"

@@ -1,0 +1,305 @@
+"""The state file: what is written, what a shell and Python read from it, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from fakes.snapshots import EVERY_STATE, at, cpu_node, failed_node, gpu_node, starting_node, unknown_node
+
+from nodevet.checks.model import Instant, ReaderState, Snapshot, State, Verdict
+from nodevet.exporters.state_reader import NEVER, Absent, StateFile, boot_id, parse, read_state, uptime_seconds
+from nodevet.exporters.statefile import StateFileError, advice, state_text, write_state
+
+BOOT = at().boot_id
+NOW = at().boottime_ns / 1e9
+TTL = 60.0
+SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
+
+
+def read(path: Path, *, boot: str = BOOT, now: float = NOW, owner: int | None = None) -> StateFile | Absent:
+    """Read *path* as a prolog of the present user would."""
+    uid = os.getuid() if owner is None else owner
+    return read_state(str(path), boot_id=boot, uptime_seconds=now, owner_uid=uid)
+
+
+def found(path: Path, now: float = NOW) -> StateFile:
+    """Read *path*, which must be there."""
+    state = read(path, now=now)
+    assert isinstance(state, StateFile), state
+    return state
+
+
+def on_this_boot(snapshot: Snapshot) -> Snapshot:
+    """Return *snapshot* as if it were judged here and now, for readers that look at the real clock."""
+    present = Instant(boot_id(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
+    return msgspec.structs.replace(snapshot, time=present)
+
+
+@pytest.mark.parametrize("state", EVERY_STATE, ids=lambda state: state.value)
+def test_what_was_written_is_read_back(tmp_path: Path, state: State) -> None:
+    """Verdict, reason, expiry and every device survive the way through the file."""
+    snapshot = EVERY_STATE[state]()
+    write_state(tmp_path / "state", snapshot, ttl_seconds=TTL)
+    file = found(tmp_path / "state")
+    assert (file.state, file.reason, file.generation) == (state.value, snapshot.verdict.reason, snapshot.generation)
+    assert file.fresh_until_uptime == int(NOW + TTL)
+    assert file.action == snapshot.verdict.action.value
+    assert file.node == snapshot.node
+    devices = {device.id: device for device in file.devices}
+    for device in snapshot.devices:
+        verdict = snapshot.device_verdicts[device.id]
+        line = devices[device.id]
+        assert (line.state, line.reason, line.hard) == (verdict.state.value, verdict.reason, verdict.hard)
+        assert (line.pci, line.minor) == (device.pci, device.minor)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "agent"),
+    [
+        (gpu_node(), "running"),
+        (starting_node(), "starting"),
+        (gpu_node(agent=msgspec.structs.replace(gpu_node().agent, stopping=True)), "stopped"),
+        (
+            gpu_node(readers=(msgspec.structs.replace(gpu_node().readers[1], state=ReaderState.RELEASED),)),
+            "released",
+        ),
+    ],
+    ids=["running", "starting", "stopped", "released"],
+)
+def test_the_agents_own_state_is_told(snapshot: Snapshot, agent: str) -> None:
+    """A prolog can tell a node that was released or whose agent stopped from one that says nothing."""
+    file = parse(state_text(snapshot, ttl_seconds=TTL))
+    assert isinstance(file, StateFile)
+    assert file.agent == agent
+
+
+def test_an_ok_verdict_expires_and_a_hard_failure_does_not(tmp_path: Path) -> None:
+    """The agent's death makes a healthy node unknown, and leaves a node closed that a hard fault closed."""
+    path = tmp_path / "state"
+    write_state(path, gpu_node(), ttl_seconds=TTL)
+    assert isinstance(read(path, now=NOW + TTL - 1), StateFile)
+    expired = read(path, now=NOW + TTL)
+    assert isinstance(expired, Absent)
+    assert "expired" in expired.reason
+    write_state(path, failed_node(), ttl_seconds=TTL)
+    file = found(path, now=NOW + 1e6)
+    assert (file.state, file.hard, file.expires_uptime) == ("failed", True, NEVER)
+
+
+def test_a_measured_failure_expires(tmp_path: Path) -> None:
+    """A failed verdict that rests on measurements alone says nothing once it is old."""
+    snapshot = failed_node()
+    soft = msgspec.structs.replace(snapshot, verdict=msgspec.structs.replace(snapshot.verdict, hard=False))
+    write_state(tmp_path / "state", soft, ttl_seconds=TTL)
+    assert isinstance(read(tmp_path / "state", now=NOW + TTL), Absent)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "state"),
+    [(cpu_node(), "ok"), (failed_node(), "ok"), (unknown_node(), "unknown"), (starting_node(), "unknown")],
+    ids=["healthy", "a device failed", "no device readable", "starting"],
+)
+def test_the_node_line_holds_faults_of_no_single_device(snapshot: Snapshot, state: str) -> None:
+    """One lost accelerator leaves the node's own line ok, so that a job on the others may run."""
+    file = parse(state_text(snapshot, ttl_seconds=TTL))
+    assert isinstance(file, StateFile)
+    assert [device.state for device in file.devices if device.kind == "node"] == [state]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda path: path.unlink(), "No such file"),
+        (lambda path: path.chmod(0o666), "written by others"),
+        (lambda path: (path.rename(path.with_name("real")), path.symlink_to("real")), "symbolic link"),
+        (lambda path: (path.unlink(), path.mkdir()), "no regular file"),
+        (lambda path: path.write_text(""), "end is missing"),
+        (lambda path: path.write_text(path.read_text()[:-20]), "end is missing"),
+        (lambda path: path.write_text(path.read_text().replace("ok", "fine", 1)), "'fine' is not one of ok"),
+        (lambda path: path.write_text(path.read_text().replace("state/1", "state/2")), "nodevet-state/2"),
+        (lambda path: path.write_text(path.read_text().replace(" real ", " simulated ")), "simulated"),
+        (lambda path: path.write_text(re.sub(r"^ok \d+", "ok soon", path.read_text())), "soon"),
+        (lambda path: path.write_bytes(b"\xff\x00\n" * 4 + b"end 4\n"), "malformed"),
+    ],
+    ids=[
+        "missing", "mode", "symlink", "directory", "empty", "cut", "verdict", "format", "simulated", "expiry", "binary",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_trusted_is_absent(tmp_path: Path, spoil: Callable[[Path], object], why: str) -> None:
+    """Every fault of the file is named and none is read as a verdict."""
+    path = tmp_path / "state"
+    write_state(path, gpu_node(), ttl_seconds=TTL)
+    spoil(path)
+    state = read(path)
+    assert isinstance(state, Absent)
+    assert why in state.reason
+
+
+def test_another_boot_and_another_owner_are_absent(tmp_path: Path) -> None:
+    """A file that survived a reboot, or that somebody else put there, says nothing."""
+    write_state(tmp_path / "state", failed_node(), ttl_seconds=TTL)
+    assert isinstance(read(tmp_path / "state", boot="0f0f0f0f-0000-4000-8000-000000000000"), Absent)
+    foreign = read(tmp_path / "state", owner=os.getuid() + 1)
+    assert isinstance(foreign, Absent)
+    assert "belongs to user" in foreign.reason
+
+
+def test_hostile_words_stay_on_their_line() -> None:
+    """A reason with newlines, escapes and backslashes cannot forge a line."""
+    evil = Verdict(state=State.OK, reason="fine\nend 2\nfailed 1 1 x\x1b[31m \\n $(reboot)")
+    file = parse(state_text(gpu_node(verdict=evil, node="n 1\n"), ttl_seconds=TTL))
+    assert isinstance(file, StateFile)
+    assert file.reason == "fine end 2 failed 1 1 x [31m n $(reboot)"
+    assert file.node == "n 1"
+
+
+def test_the_file_is_replaced_in_one_step_with_its_mode(tmp_path: Path) -> None:
+    """A reader that holds the old file keeps it, the new one is readable by all, and nothing is left beside it."""
+    path = tmp_path / "state"
+    (tmp_path / ".state.new").write_text("left by a writer that was killed")
+    write_state(path, gpu_node(), ttl_seconds=TTL)
+    with path.open() as old:
+        write_state(path, failed_node(), ttl_seconds=TTL)
+        assert old.read().startswith("ok ")
+    assert path.read_text().startswith("failed ")
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    """Writing through a planted link is refused, and what it points to is untouched."""
+    precious = tmp_path / "precious"
+    precious.write_text("keep")
+    (tmp_path / "state").symlink_to(precious)
+    (tmp_path / ".state.new").symlink_to(precious)
+    with pytest.raises(StateFileError, match="symbolic link, which is not followed: remove the link"):
+        write_state(tmp_path / "state", gpu_node(), ttl_seconds=TTL)
+    (tmp_path / "state").unlink()
+    write_state(tmp_path / "state", gpu_node(), ttl_seconds=TTL)
+    assert precious.read_text() == "keep"
+
+
+def test_a_full_disk_is_one_line_and_the_old_file_stays(tmp_path: Path) -> None:
+    """No space left: the error names file and next step, the last verdict is still there, no temporary file is."""
+    path = tmp_path / "state"
+    write_state(path, gpu_node(), ttl_seconds=TTL)
+    before = path.read_text()
+    code = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "sys.path.insert(0, sys.argv[2])\n"
+        "from fakes.snapshots import failed_node\n"
+        "from nodevet.exporters.statefile import StateFileError, write_state\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))\n"
+        "try:\n"
+        "    write_state(Path(sys.argv[1]), failed_node(), ttl_seconds=60)\n"
+        "except StateFileError as error:\n"
+        "    print(error)\n"
+    )
+    tests = str(Path(__file__).resolve().parent)
+    child = subprocess.run([sys.executable, "-c", code, str(path), tests], capture_output=True, text=True, check=True)
+    assert child.stdout.strip() == f"state file {path} cannot be written: File too large"
+    assert path.read_text() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.ENOSPC, "no space left; the old file stays"), (errno.EROFS, "Read-only file system")],
+)
+def test_each_error_says_what_to_do(tmp_path: Path, number: int, advice: str) -> None:
+    """The message of a failed write names the next step."""
+    assert advice in advice(OSError(number, os.strerror(number)))
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    """The runtime directory is never created here: its absence is told."""
+    with pytest.raises(StateFileError, match="its directory does not exist: create it or set --runtime-dir"):
+        write_state(tmp_path / "absent" / "state", gpu_node(), ttl_seconds=TTL)
+
+
+def shell_examples(repository: Path) -> list[str]:
+    """Return the shell programs of the reference page."""
+    page = (repository / "docs" / "reference" / "state-file.md").read_text()
+    return re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+
+
+def gate(shell: str, program: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """Run a shell *program* of the reference page on the state file *path*."""
+    environment = {"NODEVET_STATE_FILE": str(path), "PATH": os.environ["PATH"]}
+    return subprocess.run([shell, "-c", program], env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(("state", "code"), [(State.OK, 0), (State.DEGRADED, 0), (State.FAILED, 1), (State.UNKNOWN, 3)])
+def test_the_documented_shell_gate_decides(
+    tmp_path: Path, repository: Path, shell: str, state: State, code: int
+) -> None:
+    """The program in the reference page closes for a hard failure, and tells a missing verdict from a good one."""
+    write_state(tmp_path / "state", on_this_boot(EVERY_STATE[state]()), ttl_seconds=TTL)
+    done = gate(shell, shell_examples(repository)[0], tmp_path / "state")
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    if state is State.FAILED:
+        assert "nvidia.xid.79" in done.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("snapshot", "ttl", "why"),
+    [
+        (cpu_node(), TTL, "another boot"),
+        (on_this_boot(cpu_node()), -1, "expired"),
+        (on_this_boot(gpu_node(simulated=True)), TTL, "simulated"),
+        (None, TTL, "missing"),
+    ],
+    ids=["foreign boot", "expired", "simulated", "missing"],
+)
+def test_the_documented_shell_gate_knows_what_is_absent(
+    tmp_path: Path, repository: Path, shell: str, snapshot: Snapshot | None, ttl: float, why: str
+) -> None:
+    """The shell refuses what Python refuses."""
+    if snapshot is not None:
+        write_state(tmp_path / "state", snapshot, ttl_seconds=ttl)
+    done = gate(shell, shell_examples(repository)[0], tmp_path / "state")
+    assert (done.returncode, why in done.stderr) == (3, True), done.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(("minors", "code"), [("0 1", 0), ("5 6", 1)])
+def test_the_documented_shell_loop_finds_the_devices_of_a_job(
+    tmp_path: Path, repository: Path, shell: str, minors: str, code: int
+) -> None:
+    """Device 5 is lost: a job on 0 and 1 may start, one on 5 and 6 may not."""
+    write_state(tmp_path / "state", on_this_boot(failed_node()), ttl_seconds=TTL)
+    first, second = minors.split()
+    program = shell_examples(repository)[1]
+    program = program.replace("accelerator 0", f"accelerator {first}").replace("accelerator 1", f"accelerator {second}")
+    assert gate(shell, program, tmp_path / "state").returncode == code
+
+
+def test_the_clock_of_the_file_is_the_clock_of_the_shell() -> None:
+    """CLOCK_BOOTTIME, which the agent writes, and /proc/uptime, which the shell reads, agree."""
+    assert abs(uptime_seconds() - time.clock_gettime(time.CLOCK_BOOTTIME)) < 5
+    assert re.fullmatch(r"[0-9a-f-]{36}", boot_id())
+
+
+def test_the_reader_needs_the_standard_library_alone() -> None:
+    """A prolog imports no model, no msgspec and no JSON to read the verdict."""
+    code = (
+        "import sys, nodevet.exporters.state_reader\n"
+        "print(sorted({'msgspec', 'json', 'nodevet.checks', 'dataclasses'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
