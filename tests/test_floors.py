@@ -321,3 +321,8 @@ def test_judgement_loads_no_heavy_library() -> None:
 def test_backends_load_no_driver_library_before_they_are_asked() -> None:
     """The package of backends can be imported on a machine without any vendor's library."""
     assert _loaded(("amdsmi", "pynvml", "torch"), ["checks.backends"]) == []
+
+
+def test_agent_and_commands_load_neither_torch_nor_a_driver_library() -> None:
+    """The load and the drivers belong to children: the process that watches stays small and cannot hang in them."""
+    assert _loaded(("amdsmi", "pynvml", "rich", "torch"), ["agent", "agent.commands", "exporters"]) == []
