@@ -1,0 +1,82 @@
+"""One fault, told by several sources, counts once.
+
+The driver's interface (NVML) and the kernel log report the same XID within moments, and the log prints one line per
+channel that it stops. Events of one code on one device of one boot that lie close together are one event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from nodevet.checks.kernel_log.rules import base_address, normalised_pci
+from nodevet.checks.model import Event
+
+__all__ = ["REPEAT_SECONDS", "Deduplicator", "DeduplicatorState", "SeenEvent"]
+
+REPEAT_SECONDS = 1.0
+"""Within this time the same source repeats itself: one line per stopped channel."""
+
+MAXIMUM_REMEMBERED = 1024
+"""More distinct faults than this within one window are all counted; the oldest are forgotten."""
+
+
+class SeenEvent(msgspec.Struct, frozen=True):
+    """An event that was admitted: what later ones are compared with."""
+
+    code: str
+    device: str
+    boot_id: str
+    boottime_ns: int
+    source: str
+
+
+class DeduplicatorState(msgspec.Struct, frozen=True):
+    """What must outlive the process, so that a restart counts nothing twice."""
+
+    seen: tuple[SeenEvent, ...] = ()
+
+
+class Deduplicator:
+    """Admits the first of several events that are the same fault. The order of their arrival does not matter."""
+
+    def __init__(self, window_seconds: float = 5.0, state: DeduplicatorState | None = None) -> None:
+        """Compare sources over *window_seconds*; go on from *state*."""
+        self._window_ns = int(window_seconds * 1e9)
+        self._repeat_ns = min(self._window_ns, int(REPEAT_SECONDS * 1e9))
+        self._seen = list(state.seen) if state else []
+
+    def admit(self, event: Event) -> bool:
+        """Return whether *event* is new, and remember it if so."""
+        new = _seen_event(event)
+        if any(self._same_fault(new, old) for old in self._seen):
+            return False
+        newest = max([new.boottime_ns, *(old.boottime_ns for old in self._seen if old.boot_id == new.boot_id)])
+        self._seen = [
+            old
+            for old in [*self._seen, new]
+            if old.boot_id == new.boot_id and newest - old.boottime_ns <= self._window_ns
+        ][-MAXIMUM_REMEMBERED:]
+        return True
+
+    def admitted(self, events: Iterable[Event]) -> list[Event]:
+        """Return those of *events* that are new."""
+        return [event for event in events if self.admit(event)]
+
+    @property
+    def state(self) -> DeduplicatorState:
+        """Return what to keep over a restart."""
+        return DeduplicatorState(tuple(self._seen))
+
+    def _same_fault(self, one: SeenEvent, other: SeenEvent) -> bool:
+        if (one.code, one.device, one.boot_id) != (other.code, other.device, other.boot_id):
+            return False
+        window = self._repeat_ns if one.source == other.source else self._window_ns
+        return abs(one.boottime_ns - other.boottime_ns) <= window
+
+
+def _seen_event(event: Event) -> SeenEvent:
+    pci = normalised_pci(event.pci) if event.pci else None
+    device = base_address(pci) if pci else (event.device or "")
+    return SeenEvent(event.code, device, event.time.boot_id, event.time.boottime_ns, event.source)

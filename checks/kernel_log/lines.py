@@ -1,0 +1,243 @@
+"""What stands before the kernel's words: time, level, host, tag. Every format that people paste or save.
+
+A line comes as a raw record of /dev/kmsg, from ``dmesg`` with any of its time formats, from syslog or journald, or
+copied out of a terminal, a mail or another tool's message. Who wrote it decides whether it counts: a record of the
+kernel facility did come from the kernel, a line tagged with a program did not.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from enum import StrEnum
+
+import msgspec
+
+__all__ = ["DRIVER_WORDS", "Line", "Origin", "looks_like_continuation", "split_line"]
+
+
+class Origin(StrEnum):
+    """Who wrote a line: the kernel, a program, or nobody can tell."""
+
+    KERNEL = "kernel"
+    PROGRAM = "program"
+    UNKNOWN = "unknown"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line without its decoration.
+
+    ``seconds`` is the kernel's own clock since boot, ``wall_seconds`` the epoch, ``sequence`` the kernel's number of
+    the record; each None where the line does not say. ``headed`` tells that something stood before the text.
+    """
+
+    text: str
+    origin: Origin = Origin.UNKNOWN
+    headed: bool = False
+    seconds: float | None = None
+    wall_seconds: float | None = None
+    sequence: int | None = None
+
+
+DRIVER_WORDS = (
+    "NVRM", "nvidia", "amdgpu", "[drm", "habanalabs", "accel", "mlx5_core", "mlx5_cmd", "pcieport", "nvme", "EDAC",
+    "mce", "NETDEV", "Memory", "AMD-Vi", "DMAR",
+)  # fmt: skip
+"""How the kernel's own lines begin: never the host or tag of a syslog line."""
+
+_ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_RECORD = re.compile(r"(?P<priority>\d{1,3}),(?P<sequence>\d+),(?P<usec>\d+),[^;]*;(?P<text>.*)", re.DOTALL)
+_HEX_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
+_JSON_MESSAGE = re.compile(r'\s*"(?:msg|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*,?\s*')
+_DECORATION = re.compile(r"(?:[>|*`•]+\s*)+")
+_PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>(?:\d )?\s*")
+_LEVEL = re.compile(
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|res\d+|local\d)\s*"
+    r":\s*(?:emerg|alert|crit|err|warn|notice|info|debug)\s*:\s*"
+)
+_ISO = re.compile(
+    r"(?P<date>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:(?P<mark>[.,])(?P<fraction>\d+))?"
+    r"\s?(?P<zone>Z|[+-]\d\d:?\d\d)?:?(?:\s+|$)"
+)
+_BRACKETS = re.compile(r"\[\s*(?P<inside>[^\[\]]*)\](?:\s+|$)?")
+_SECONDS = re.compile(r"(?P<seconds>\d+\.\d+)(?:\s*<[^>]*>?)?$|[+-]\s*\d+\.\d+$")
+_CLOCK = re.compile(r"[\w. ]*\d{1,2}[:h]\d{2}(?:[:.]\d{2})?[^\]]*$")
+_THREAD = re.compile(r"[TC]\d+\s*$")
+_SYSLOG_TIME = re.compile(r"(?:\w{2,5}\.?\s+\d{1,2}|\d{1,2}\s+\w{2,5}\.?)(?:\s+\d{4})?\s+\d\d:\d\d:\d\d(?:[.,]\d+)?\s+")
+_KERNEL_TAG = re.compile(r"(?:\S+\s+){0,2}?(?:kernel|vmunix)(?:\[\d+\])?:\s*")
+_HOST_AND_TAG = re.compile(r"(?P<host>\S+)\s+(?P<tag>[\w./@-]+)(?P<pid>\[\d+\])?:\s+")
+_PROGRAM_TAG = re.compile(r"(?:[\w.-]+\s+)?(?P<tag>[\w./@-]+)\[\d+\]:\s+")
+_INNER_TIME = re.compile(r"\[\s*(?:\d+\.\d{3,}|\w{3}\s+\w{3}\s+\d{1,2}\s\d\d:\d\d:\d\d\s\d{4})\]\s+")
+
+
+class _Header(msgspec.Struct):
+    """What was read of the header so far."""
+
+    origin: Origin = Origin.UNKNOWN
+    headed: bool = False
+    seconds: float | None = None
+    wall_seconds: float | None = None
+
+
+def split_line(raw: str) -> Line:
+    """Return *raw* without everything that stands before the kernel's words. Never fails."""
+    raw = _ESCAPE.sub("", raw).replace("\0", "").lstrip("\ufeff").rstrip("\r\n")
+    record = _RECORD.fullmatch(raw)
+    if record:
+        return _record(record)
+    message = _json_text(raw)
+    if message is not None:
+        return message
+    text = raw.strip()
+    decoration = _DECORATION.match(text)
+    if decoration:
+        text = text[decoration.end() :].rstrip("*`| ")
+    header = _Header()
+    text = _strip_header(text, header)
+    if header.origin is Origin.UNKNOWN and not text.startswith(DRIVER_WORDS):
+        text = _strip_wrapping(text, header)
+    return Line(text, header.origin, header.headed, header.seconds, header.wall_seconds)
+
+
+def looks_like_continuation(line: Line) -> bool:
+    """Return whether *line* may be the rest of a line that a mail client or a terminal wrapped."""
+    return bool(line.text) and not line.headed and not line.text.startswith(DRIVER_WORDS)
+
+
+def _record(record: re.Match[str]) -> Line:
+    """A raw record of /dev/kmsg. The kernel forces a facility other than 0 on what programs write there."""
+    facility = int(record["priority"]) >> 3
+    text = _HEX_ESCAPE.sub(lambda match: chr(int(match[1], 16)), record["text"].split("\n", 1)[0])
+    return Line(
+        _ESCAPE.sub("", text).strip(),
+        Origin.KERNEL if facility == 0 else Origin.PROGRAM,
+        True,
+        int(record["usec"]) / 1e6,
+        None,
+        int(record["sequence"]),
+    )
+
+
+def _json_text(raw: str) -> Line | None:
+    """Return the message of a line of ``journalctl -o json`` or ``dmesg --json``, or None where it is neither."""
+    if raw.startswith('{"'):
+        try:
+            fields = msgspec.json.decode(raw.encode("utf-8", "replace"), type=dict[str, object])
+        except msgspec.DecodeError:
+            return None
+        text = fields.get("MESSAGE", fields.get("msg"))
+        if not isinstance(text, str):
+            return None
+        foreign = fields.get("_TRANSPORT", "kernel") != "kernel"
+        foreign = foreign or fields.get("SYSLOG_IDENTIFIER", "kernel") != "kernel"
+        micros = str(fields.get("__REALTIME_TIMESTAMP", ""))
+        wall = int(micros) / 1e6 if micros.isdecimal() else None
+        return Line(text.strip(), Origin.PROGRAM if foreign else Origin.KERNEL, True, None, wall)
+    match = _JSON_MESSAGE.fullmatch(raw)
+    if match is None:
+        return None
+    return Line(match["text"].replace('\\"', '"').strip(), Origin.KERNEL, True)
+
+
+def _strip_header(text: str, header: _Header) -> str:
+    """Take known header parts off the front of *text* until none is left."""
+    for _ in range(8):
+        rest = _strip_one(text, header)
+        if rest is None:
+            return text
+        header.headed = True
+        text = rest
+    return text
+
+
+def _strip_one(text: str, header: _Header) -> str | None:
+    if match := _PRIORITY.match(text):
+        # A printk level has no facility; anything else is syslog, which also carries lines of programs.
+        if int(match["priority"]) < 8:
+            header.origin = Origin.KERNEL
+        return text[match.end() :]
+    if match := _LEVEL.match(text):
+        header.origin = Origin.KERNEL if match["facility"] == "kern" else Origin.PROGRAM
+        return text[match.end() :]
+    if match := _ISO.match(text):
+        header.wall_seconds = _iso_seconds(match)
+        # Only dmesg writes a comma before the fraction; with anything else host and tag follow.
+        rest = text[match.end() :]
+        return rest if match["mark"] == "," else _strip_host(rest, header)
+    if match := _SYSLOG_TIME.match(text):
+        return _strip_host(text[match.end() :], header)
+    if match := _BRACKETS.match(text):
+        return _strip_brackets(text, match, header)
+    if not header.headed and (match := _KERNEL_TAG.match(text)):
+        header.origin = Origin.KERNEL
+        return text[match.end() :]
+    return None
+
+
+def _strip_brackets(text: str, match: re.Match[str], header: _Header) -> str | None:
+    inside = match["inside"]
+    seconds = _SECONDS.match(inside)
+    if seconds:
+        if seconds["seconds"]:
+            header.seconds = float(seconds["seconds"])
+    elif _CLOCK.match(inside):
+        header.wall_seconds = _calendar_seconds(inside)
+    elif not (_THREAD.match(inside) and header.headed):
+        return None
+    if header.origin is Origin.UNKNOWN:
+        header.origin = Origin.KERNEL
+    return text[match.end() :]
+
+
+def _strip_host(text: str, header: _Header) -> str:
+    """Take host and tag off a line of syslog or journald; the tag says who wrote it."""
+    if match := _KERNEL_TAG.match(text):
+        header.origin = Origin.KERNEL
+        return text[match.end() :]
+    if text.startswith(DRIVER_WORDS):
+        return text
+    match = _HOST_AND_TAG.match(text)
+    if match is None:
+        return text
+    if not match["pid"] and match["tag"].startswith(DRIVER_WORDS):
+        return text[match.start("tag") :]
+    header.origin = Origin.PROGRAM
+    return text[match.end() :]
+
+
+def _strip_wrapping(text: str, header: _Header) -> str:
+    """Handle what is no log line itself: a program's line without time, or a log line inside another message."""
+    program = _PROGRAM_TAG.match(text)
+    if program and program["tag"] != "kernel":
+        header.origin = Origin.PROGRAM
+        return text[program.end() :]
+    inner = None
+    for inner in _INNER_TIME.finditer(text):
+        if text[inner.end() :].startswith(DRIVER_WORDS):
+            header.origin = Origin.KERNEL
+            header.headed = True
+            return text[inner.end() :]
+    return text
+
+
+def _iso_seconds(match: re.Match[str]) -> float | None:
+    zone = (match["zone"] or "").replace("Z", "+00:00")
+    if not zone:
+        return None
+    try:
+        moment = datetime.datetime.fromisoformat(f"{match['date']}T{match['time']}{zone}")
+    except ValueError:
+        return None
+    return moment.timestamp() + float(f"0.{match['fraction'] or 0}")
+
+
+def _calendar_seconds(inside: str) -> float | None:
+    """Return the epoch of ``Fri Aug 30 11:43:09 2024``, taken as UTC because the line names no zone."""
+    words = inside.split("<")[0].split()
+    if len(words) != 5:
+        return None
+    try:
+        moment = datetime.datetime.strptime(" ".join(words[1:]), "%b %d %H:%M:%S %Y")
+    except ValueError:
+        return None
+    return moment.replace(tzinfo=datetime.UTC).timestamp()

@@ -1,0 +1,278 @@
+"""Kernel text to events. Pure: lines in, events out; the tables say what each line is and what it means.
+
+Several lines may tell one event: a header before it, details behind it, an echo of it. They are joined within a
+short distance, so that one fault counts once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from nodevet.checks.kernel_log.lines import Line, Origin, looks_like_continuation, split_line
+from nodevet.checks.kernel_log.rules import Match, base_address, match_line, normalised_pci
+from nodevet.checks.kernel_log.xid import decode_body
+from nodevet.checks.model import Event, Instant, Severity
+from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, policy_of
+
+__all__ = ["SOURCE", "KernelLogParser", "events_from_lines", "parse_line"]
+
+SOURCE = "kernel_log"
+
+JOIN_RECORDS = 16
+"""How many records apart the lines of one event may be; AER with port containment needs eight."""
+
+FOLLOW_SECONDS = 60.0
+"""How long after another XID the clean-up that it causes is told (XID 45)."""
+
+CLEAN_UP = "nvidia.xid.45"
+
+_OWN_GROUPS = frozenset({"pci", "address", "number", "body", "pid", "process"})
+_GPU_INSTANCE = re.compile(r"\bGPU-I:(?P<instance>\d+)", re.IGNORECASE)
+
+
+class _Told(msgspec.Struct):
+    """An event with the position of its record, and whether it waits for the event that its line announces."""
+
+    position: int
+    event: Event
+    waits_for: str = ""
+
+
+class _Remark(msgspec.Struct):
+    """What a line said about an event that follows."""
+
+    position: int
+    rule: KernelRule
+    groups: dict[str, str]
+    pci: str | None
+
+
+class KernelLogParser:
+    """Joins the lines of one log, or of one boot, to events. Not safe for use by two threads."""
+
+    def __init__(self) -> None:
+        """Start without a past."""
+        self._position = 0
+        self._told: list[_Told] = []
+        self._remarks: list[_Remark] = []
+        self._last_xid: dict[str, Event] = {}
+        self._identities: dict[str, str] = {}
+
+    def feed(self, line: Line, time: Instant, number: int | None = None, starts_before: int | None = None) -> bool:
+        """Take one *line* that was told at *time*; return whether a rule fits it.
+
+        *number* is the line of a file. With *starts_before* only a match that starts before this character counts.
+        """
+        self._position += 1
+        match = match_line(line)
+        if match is None or (starts_before is not None and match.start >= starts_before):
+            return False
+        self._handle(match, line, time, number)
+        return True
+
+    def take(self, settled_before: Instant | None = None) -> list[Event]:
+        """Return the events so far, in the order of their lines, and forget them.
+
+        An event that only its header announced is held back while it is younger than *settled_before*, because the
+        line that it announces may still come; without *settled_before* nothing is held back.
+        """
+        held = [told for told in self._told if told.waits_for and _younger(told.event.time, settled_before)]
+        ready = [told.event for told in self._told if told not in held]
+        self._told = held
+        return self._attribute_clean_up(ready)
+
+    def _handle(self, match: Match, line: Line, time: Instant, number: int | None) -> None:
+        rule, groups = match.rule, match.groups
+        pci = _pci_of(match)
+        match rule.kind:
+            case RuleKind.IDENTITY:
+                if pci:
+                    self._identities[base_address(pci)] = groups["uuid"]
+            case RuleKind.CONTEXT:
+                self._remarks.append(_Remark(self._position, rule, groups, pci))
+            case RuleKind.DETAIL:
+                self._add_detail(rule, groups, pci)
+            case RuleKind.ECHO if self._add_detail(rule, groups, pci):
+                pass
+            case RuleKind.HEADER:
+                event = self._event(match, pci, line, time, number)
+                self._told.append(_Told(self._position, event, rule.joins))
+            case _:
+                event = self._event(match, pci, line, time, number)
+                event = self._join_before(event)
+                if rule.kind is RuleKind.EVENT and rule.joins:
+                    self._lend_address(rule.joins, event)
+                self._told.append(_Told(self._position, event))
+
+    def _event(self, match: Match, pci: str | None, line: Line, time: Instant, number: int | None) -> Event:
+        groups = match.groups
+        code = match.rule.code
+        fields = {name: value for name, value in groups.items() if name not in _OWN_GROUPS and value}
+        pid = _positive(groups.get("pid"))
+        process = groups.get("process") or None
+        if "number" in groups:
+            xid = int(groups["number"])
+            code = f"{code}.{xid}"
+            if match.rule.code == "nvidia.xid":
+                body = decode_body(xid, groups.get("body", ""))
+                pid, process = body.pid, body.process
+                fields |= body.fields
+                if body.variant:
+                    fields["variant"] = body.variant
+        if instance := _GPU_INSTANCE.search(groups.get("address", "")):
+            fields["gpu_instance"] = str(int(instance["instance"]))
+        if pci and (uuid := self._identities.get(base_address(pci))):
+            fields["gpu_uuid"] = uuid
+        event = Event(
+            code=code,
+            source=SOURCE,
+            time=time,
+            text=line.text,
+            severity=match.rule.severity or Severity.ERROR,
+            pci=pci,
+            sequence=line.sequence,
+            line=number,
+            pid=pid,
+            process=process,
+            fields=fields,
+        )
+        return msgspec.structs.replace(event, severity=match.rule.severity or policy_of(event).severity)
+
+    def _join_before(self, event: Event) -> Event:
+        """Add what the lines before said of *event*: headers are taken back, remarks used up."""
+        for told in [told for told in self._told if self._announces(told, event)]:
+            event = _with_fields(event, told.event.fields)
+            self._told.remove(told)
+        for remark in [remark for remark in self._remarks if self._fits(remark.position, remark.rule.joins, event)]:
+            groups = {name: value for name, value in remark.groups.items() if name not in _OWN_GROUPS}
+            event = _with_fields(event, groups)
+            if event.pci is None and remark.pci:
+                event = msgspec.structs.replace(event, pci=remark.pci)
+            self._remarks.remove(remark)
+        return event
+
+    def _announces(self, told: _Told, event: Event) -> bool:
+        return bool(told.waits_for) and self._fits(told.position, told.waits_for, event)
+
+    def _fits(self, position: int, joins: str, event: Event) -> bool:
+        return event.code.startswith(joins) and self._position - position <= JOIN_RECORDS
+
+    def _add_detail(self, rule: KernelRule, groups: dict[str, str], pci: str | None) -> bool:
+        """Add *groups* to the latest near event that *rule* is about; return whether there is one."""
+        for told in reversed(self._told):
+            if self._position - told.position > JOIN_RECORDS:
+                return False
+            if not told.event.code.startswith(rule.joins) or not _same(told.event.pci, pci):
+                continue
+            event = _with_fields(told.event, {k: v for k, v in groups.items() if k not in _OWN_GROUPS and v})
+            told.event = msgspec.structs.replace(
+                event,
+                pci=event.pci or pci,
+                pid=event.pid or _positive(groups.get("pid")),
+                process=event.process or groups.get("process") or None,
+            )
+            return True
+        return False
+
+    def _lend_address(self, joins: str, event: Event) -> None:
+        """Give the address of *event* to the event just before it that caused it and named none."""
+        for told in reversed(self._told):
+            if self._position - told.position > JOIN_RECORDS or event.pci is None:
+                return
+            if told.event.code.startswith(joins) and told.event.pci is None:
+                told.event = msgspec.structs.replace(_with_fields(told.event, {"pci_from": event.code}), pci=event.pci)
+                return
+
+    def _attribute_clean_up(self, events: list[Event]) -> list[Event]:
+        """Tell for each clean-up (XID 45) which other XID of the same GPU caused it, where one is near."""
+        others = [event for event in events if event.code.startswith("nvidia.xid.") and event.code != CLEAN_UP]
+        causes = [*self._last_xid.values(), *others]
+        attributed = [_caused(event, causes) if event.code == CLEAN_UP else event for event in events]
+        self._last_xid |= {base_address(event.pci): event for event in others if event.pci}
+        return attributed
+
+
+def parse_line(
+    text: str, *, origin: Origin | None = None, boot_id: str = "", number: int | None = None
+) -> Event | None:
+    """Return the event that the single line *text* tells, or None.
+
+    *origin* says where the line came from, when the caller knows better than the line itself.
+    """
+    events = events_from_lines([text], origin=origin, boot_id=boot_id)
+    return msgspec.structs.replace(events[0], line=number) if events else None
+
+
+def events_from_lines(
+    lines: Iterable[str], *, origin: Origin | None = None, boot_id: str = "", parser: KernelLogParser | None = None
+) -> list[Event]:
+    """Return the events in *lines* of a saved log, in order; ``line`` counts from 1.
+
+    *origin* replaces an unknown origin, such as Origin.KERNEL for text that did come out of the kernel's ring. Time is
+    what the lines state: seconds since boot, the wall clock, both, or 0 where they state nothing.
+    """
+    parser = parser or KernelLogParser()
+    waiting: tuple[Line, int] | None = None
+    for number, raw in enumerate(lines, start=1):
+        line = split_line(raw)
+        if origin is not None and line.origin is Origin.UNKNOWN:
+            line = msgspec.structs.replace(line, origin=origin)
+        if waiting is not None and looks_like_continuation(line):
+            first, first_number = waiting
+            whole = msgspec.structs.replace(first, text=f"{first.text} {line.text}")
+            if parser.feed(whole, stated_time(whole, boot_id), first_number, len(first.text)):
+                waiting = None
+                continue
+        fits = parser.feed(line, stated_time(line, boot_id), number)
+        waiting = (line, number) if line.headed and not fits else None
+    return parser.take()
+
+
+def stated_time(line: Line, boot_id: str = "") -> Instant:
+    """Return the moment that *line* states, with 0 for each clock that it does not."""
+    return Instant(boot_id, int((line.seconds or 0.0) * 1e9), line.wall_seconds or 0.0)
+
+
+def _pci_of(match: Match) -> str | None:
+    groups = match.groups
+    stated = groups.get("pci") or groups.get("address") or groups.get("port")
+    pci = normalised_pci(stated) if stated else None
+    # NVIDIA's own lines name the GPU now with, now without a function, so it is left out for all of them.
+    return base_address(pci) if pci and match.rule.code.startswith("nvidia.") else pci
+
+
+def _positive(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and int(text) > 0 else None
+
+
+def _same(one: str | None, other: str | None) -> bool:
+    return one is None or other is None or base_address(one) == base_address(other)
+
+
+def _with_fields(event: Event, more: dict[str, str]) -> Event:
+    return msgspec.structs.replace(event, fields={**more, **event.fields})
+
+
+def _younger(time: Instant, limit: Instant | None) -> bool:
+    return limit is not None and time.boottime_ns > limit.boottime_ns
+
+
+def _caused(event: Event, causes: list[Event]) -> Event:
+    near = [cause for cause in causes if event.pci and cause.pci == event.pci and _near(event.time, cause.time)]
+    if not near:
+        return event
+    fields = {**event.fields, "variant": "consequence", "follows": near[-1].code}
+    event = msgspec.structs.replace(event, fields=fields)
+    return msgspec.structs.replace(event, severity=policy_of(event).severity)
+
+
+def _near(one: Instant, other: Instant) -> bool:
+    """Return whether two moments are close; lines that state no time are close by standing in the same log."""
+    if one.boottime_ns and other.boottime_ns:
+        return one.boot_id == other.boot_id and abs(one.boottime_ns - other.boottime_ns) <= FOLLOW_SECONDS * 1e9
+    if one.wall_seconds and other.wall_seconds:
+        return abs(one.wall_seconds - other.wall_seconds) <= FOLLOW_SECONDS
+    return True

@@ -1,0 +1,311 @@
+"""The kernel's log, read as it grows, from where the last process stopped.
+
+``/dev/kmsg`` gives one record per read and keeps those of this boot until its ring is full. The cursor (boot id and
+sequence) is kept by the caller: with one of this boot reading resumes behind it, without one it begins with the
+oldest record, because what happened since boot is still true of this boot. A FIFO or a regular file may stand in.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from nodevet.checks.errors import NodevetError, UsageError
+from nodevet.checks.kernel_log.lines import Line, split_line
+from nodevet.checks.kernel_log.parse import KernelLogParser, events_from_lines
+from nodevet.checks.model import Event, Instant
+
+__all__ = [
+    "DEFAULT_PATH",
+    "Cursor",
+    "KernelLogError",
+    "KernelLogReader",
+    "ReaderStatistics",
+    "events_from_file",
+]
+
+DEFAULT_PATH = "/dev/kmsg"
+
+RECORD_BYTES = 8192
+"""The kernel refuses a read that is shorter than its record; none is longer than this (CONSOLE_EXT_LOG_MAX)."""
+
+MAXIMUM_RECORDS = 10_000
+"""So many records are taken per call, so that a flood cannot hold the caller; the rest comes with the next call."""
+
+MAXIMUM_OVERRUNS = 16
+"""So often in a row the ring may overtake one read before the caller gets its turn again."""
+
+SETTLE_NS = 1_000_000_000
+"""How long a header waits for the line that it announces."""
+
+
+class KernelLogError(NodevetError):
+    """The kernel log cannot be read; the message says what to do."""
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """Up to where the log was read: the last sequence number, or the offset in a regular file (with its inode)."""
+
+    boot_id: str
+    sequence: int | None = None
+    offset: int = 0
+    inode: int = 0
+
+
+class ReaderStatistics(msgspec.Struct, frozen=True):
+    """Counts since the reader was opened. ``lost`` records were overwritten before they could be read."""
+
+    records: int = 0
+    malformed: int = 0
+    overruns: int = 0
+    lost: int = 0
+
+
+class KernelLogReader:
+    """Reads new records and returns the events in them. Never blocks; for one thread.
+
+    ``fileno()`` is for a selector when ``pollable``; a regular file is not, and is read by the clock instead. Call
+    ``read_available`` at least once a second or so even without news: an event that only its header announced is
+    told then.
+    """
+
+    def __init__(
+        self,
+        path: str = DEFAULT_PATH,
+        cursor: Cursor | None = None,
+        *,
+        boot_id: str,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        read: Callable[[int, int], bytes] = os.read,
+    ) -> None:
+        """Open *path* and go on behind *cursor* when it is of the boot *boot_id*; raise KernelLogError.
+
+        *monotonic_ns* is the clock that the kernel stamps its records with: it stands still while the machine sleeps.
+        *read* reads a descriptor.
+        """
+        self.path = path
+        self._boot_id = boot_id
+        self._monotonic_ns = monotonic_ns
+        self._read_descriptor = read
+        self._parser = KernelLogParser()
+        self._notes: list[str] = []
+        self._statistics = ReaderStatistics()
+        self._partial = b""
+        self._descriptor, self._kind = _open(path)
+        self._resume(cursor if cursor is not None and cursor.boot_id == boot_id else None)
+
+    @property
+    def pollable(self) -> bool:
+        """Return whether a selector can wait for this log."""
+        return not stat.S_ISREG(self._kind)
+
+    @property
+    def cursor(self) -> Cursor:
+        """Return up to where the log was read, for the next process."""
+        return Cursor(self._boot_id, self._sequence, self._offset, self._inode)
+
+    @property
+    def statistics(self) -> ReaderStatistics:
+        """Return the counts so far."""
+        return self._statistics
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
+        return self._descriptor
+
+    def read_available(self, now: Instant) -> list[Event]:
+        """Return the events in all records that are there; *now* dates them. Raise KernelLogError if reading fails."""
+        offset_ns = now.boottime_ns - self._monotonic_ns()
+        for line in self._lines():
+            self._parser.feed(line, _recorded(line, now, offset_ns))
+        settled = msgspec.structs.replace(now, boottime_ns=now.boottime_ns - SETTLE_NS)
+        return self._parser.take(settled)
+
+    def take_notes(self) -> tuple[str, ...]:
+        """Return sentences about lost or malformed records since the last call, for the log."""
+        notes = tuple(self._notes)
+        self._notes.clear()
+        return notes
+
+    def close(self) -> None:
+        """Let go of the descriptor. Harmless when called twice."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _resume(self, cursor: Cursor | None) -> None:
+        self._sequence = cursor.sequence if cursor else None
+        self._offset = 0
+        self._inode = os.fstat(self._descriptor).st_ino
+        if cursor and stat.S_ISREG(self._kind) and cursor.inode in (0, self._inode):
+            self._offset = cursor.offset
+
+    def _lines(self) -> Iterator[Line]:
+        """Yield what can be read now, at most MAXIMUM_RECORDS lines."""
+        if stat.S_ISCHR(self._kind):
+            yield from self._device_lines()
+        else:
+            yield from self._stream_lines()
+
+    def _device_lines(self) -> Iterator[Line]:
+        for _ in range(MAXIMUM_RECORDS):
+            data = self._read(RECORD_BYTES)
+            if data is None:
+                return
+            line = self._record(data)
+            if line is None:
+                continue
+            if line.sequence is not None and not self._advance(line.sequence):
+                continue
+            yield line
+
+    def _stream_lines(self) -> Iterator[Line]:
+        """Yield the whole lines of a FIFO or regular file; the beginning of an unfinished one waits."""
+        if stat.S_ISREG(self._kind):
+            self._follow_file()
+        budget = MAXIMUM_RECORDS * 128
+        while budget > 0:
+            data = self._read(1 << 16)
+            if not data:
+                return
+            budget -= len(data)
+            *whole, self._partial = (self._partial + data).split(b"\n")
+            for raw in whole:
+                # The cursor stands behind the last whole line, so that an unfinished one is read again after a restart.
+                self._offset += len(raw) + 1
+                line = self._record(raw)
+                if line is not None:
+                    yield line
+
+    def _follow_file(self) -> None:
+        """Reopen a file that was replaced, and start again with one that was cut."""
+        try:
+            inode = Path(self.path).stat().st_ino
+        except OSError:
+            inode = self._inode
+        if inode != self._inode:
+            os.close(self._descriptor)
+            self._descriptor, self._kind = _open(self.path)
+            self._inode, self._offset = os.fstat(self._descriptor).st_ino, 0
+        elif os.fstat(self._descriptor).st_size < self._offset:
+            self._offset = 0
+        self._partial = b""
+        os.lseek(self._descriptor, self._offset, os.SEEK_SET)
+
+    def _read(self, size: int) -> bytes | None:
+        """Read once; None when nothing is there. Lost records are counted and reading goes on behind them."""
+        for _ in range(MAXIMUM_OVERRUNS):
+            try:
+                return self._read_descriptor(self._descriptor, size)
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                if error.errno != errno.EPIPE:
+                    raise KernelLogError(f"{self.path}: reading failed: {error.strerror}") from error
+                # The ring overtook us: the kernel has moved us to its oldest record.
+                self._count(overruns=1)
+        return None
+
+    def _record(self, data: bytes) -> Line | None:
+        """Return the record in *data*; None for one that is malformed, which is counted, or that is empty."""
+        text = data.decode("utf-8", "replace").rstrip("\r\n")
+        if not text or text.startswith(" "):
+            return None
+        self._count(records=1)
+        line = split_line(text)
+        if stat.S_ISCHR(self._kind) and line.sequence is None:
+            self._count(malformed=1)
+            self._notes.append(f"{self.path}: a record without its header was skipped: {text[:80]!r}")
+            return None
+        return line
+
+    def _advance(self, sequence: int) -> bool:
+        """Move the cursor to *sequence*; return whether the record is new. A gap is what was overwritten unread."""
+        last = self._sequence
+        if last is not None and sequence <= last:
+            return False
+        if last is not None and sequence > last + 1:
+            lost = sequence - last - 1
+            self._count(lost=lost)
+            self._notes.append(
+                f"{self.path}: {lost} records were overwritten before they could be read; enlarge the ring with the "
+                f"kernel option log_buf_len if this repeats"
+            )
+        self._sequence = sequence
+        return True
+
+    def _count(self, records: int = 0, malformed: int = 0, overruns: int = 0, lost: int = 0) -> None:
+        now = self._statistics
+        self._statistics = ReaderStatistics(
+            now.records + records, now.malformed + malformed, now.overruns + overruns, now.lost + lost
+        )
+
+
+def events_from_file(path: str, standard_input: BinaryIO | None = None) -> list[Event]:
+    """Return the events in the saved log *path*, where ``-`` is *standard_input*. Raise UsageError.
+
+    Bytes that are no UTF-8 are replaced: one broken line must not hide the others.
+    """
+    if path == "-":
+        return events_from_lines(_decoded(standard_input or sys.stdin.buffer))
+    try:
+        with Path(path).open("rb") as file:
+            return events_from_lines(_decoded(file))
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be read: {error.strerror}; give a saved kernel log, or - for input"
+        ) from error
+
+
+def _decoded(file: BinaryIO) -> Iterator[str]:
+    for raw in file:
+        yield raw.decode("utf-8", "replace").rstrip("\n")
+
+
+def _recorded(line: Line, now: Instant, offset_ns: int) -> Instant:
+    """Return when *line* was recorded: never later than *now*, and *now* itself where it states no time.
+
+    The kernel's stamp does not count sleep, *offset_ns* adds what was slept until now. A record from before a sleep
+    therefore seems younger than it is, never older than the boot.
+    """
+    if line.seconds is None:
+        return now
+    boottime_ns = min(int(line.seconds * 1e9) + offset_ns, now.boottime_ns)
+    age_seconds = (now.boottime_ns - boottime_ns) / 1e9
+    return Instant(now.boot_id, boottime_ns, now.wall_seconds - age_seconds)
+
+
+def _open(path: str) -> tuple[int, int]:
+    """Open *path* for reading without blocking; return the descriptor and the kind of file."""
+    try:
+        kind = os.stat(path).st_mode  # noqa: PTH116 -- beside os.open
+        if stat.S_ISDIR(kind):
+            raise KernelLogError(f"{path}: is a directory; name the device, a FIFO or a file")
+        return _descriptor(path, kind), kind
+    except FileNotFoundError as error:
+        raise KernelLogError(
+            f"{path}: does not exist: this container or system gives no kernel log; mount /dev/kmsg or name a file"
+        ) from error
+    except PermissionError as error:
+        raise KernelLogError(
+            f"{path}: not allowed: give the process CAP_SYSLOG (systemd: AmbientCapabilities=CAP_SYSLOG), or set the "
+            f"sysctl kernel.dmesg_restrict to 0"
+        ) from error
+    except OSError as error:
+        raise KernelLogError(f"{path}: cannot be opened: {error.strerror}") from error
+
+
+def _descriptor(path: str, kind: int) -> int:
+    flags = os.O_NONBLOCK | os.O_CLOEXEC
+    if stat.S_ISFIFO(kind) and os.access(path, os.W_OK):
+        # Open for writing too, a FIFO never ends, so that a selector does not spin between two writers.
+        return os.open(path, os.O_RDWR | flags)
+    return os.open(path, os.O_RDONLY | flags)

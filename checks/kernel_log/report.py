@@ -1,0 +1,46 @@
+"""Events as the public JSON of ``nodevet check kernel-log --json``, and as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from nodevet.checks.model import Event
+from nodevet.checks.reference.kernel_policy import policy_of
+
+__all__ = ["SCHEMA", "describe", "to_json"]
+
+SCHEMA = "nodevet.kernel-log/1"
+
+
+def to_json(events: Iterable[Event]) -> dict[str, Any]:
+    """Return *events* as the document of schema ``nodevet.kernel-log/1``; what a line does not state is null."""
+    return {"schema": SCHEMA, "events": [_event(event) for event in events]}
+
+
+def describe(event: Event) -> str:
+    """Return *event* in one line: where, what, what it means, what to do."""
+    policy = policy_of(event)
+    where = f"line {event.line}: " if event.line is not None else ""
+    device = f" on {event.pci}" if event.pci else ""
+    by = f", process {event.process or '?'} ({event.pid})" if event.pid else ""
+    return (
+        f"{where}{event.severity.value}: {event.code}{device}{by}: {policy.name}: {policy.meaning}; "
+        f"action: {policy.action.value}"
+    )
+
+
+def _event(event: Event) -> dict[str, Any]:
+    policy = policy_of(event)
+    return {
+        "line": event.line,
+        "code": event.code,
+        "pci": event.pci,
+        "severity": event.severity.value,
+        "action": policy.action.value,
+        "pid": event.pid,
+        "process": event.process,
+        "fault_class": policy.fault_class.value,
+        "fields": dict(sorted(event.fields.items())),
+        "text": event.text,
+    }

@@ -1,0 +1,109 @@
+"""The words behind the number of an XID line: process, channel, link, recovery action."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from nodevet.checks.quantities import RECOVERY_ACTIONS
+
+__all__ = ["XidBody", "decode_body"]
+
+NVLINK5_XIDS = range(144, 151)
+RECOVERY_XID = 154
+
+_PID = re.compile(r"\bpid=(?P<pid>'?`?<[^>]*>`?'?|[^\s,]+)")
+_NAME = re.compile(r"\bname=(?P<name>[^,]*)")
+_CHANNEL = re.compile(r"\b(?:Ch|ChID|channel)\s+(?:0x)?(?P<channel>[0-9a-f]{2,16})\b", re.IGNORECASE)
+_NVLINK5 = re.compile(
+    r"(?P<unit>[A-Z][\w/]*)\s+(?P<severity>Non-?fatal|Link[ -]Fatal|Fatal)\s+XC-?\d+\s+i-?\d+"
+    r"(?:\s+Link\s+(?P<link>-?\d+))?(?:\s*\((?P<words>[0-9a-fx ]+)\))?",
+    re.IGNORECASE,
+)
+_NVLINK = re.compile(r"NVLink:?\s+(?P<severity>fatal|non-?fatal)?.*?\blink\s+(?P<link>\d+)", re.IGNORECASE)
+_RECOVERY = re.compile(
+    r"changed from (?:0x(?P<old>[0-9a-f]+))?\s*(?:\([^)]*\))?\s*to 0x(?P<new>[0-9a-f]+)\s*(?:\((?P<text>[^)]*)\))?",
+    re.IGNORECASE,
+)
+
+
+class XidBody(msgspec.Struct, frozen=True):
+    """What the words say. ``variant`` chooses the row of nvidia_xid.csv; the rest are fields of the event."""
+
+    pid: int | None = None
+    process: str | None = None
+    variant: str = ""
+    fields: dict[str, str] = {}
+
+
+def decode_body(xid: int, body: str) -> XidBody:
+    """Return what *body*, the text behind the number *xid*, says. Unknown words are left alone."""
+    fields: dict[str, str] = {}
+    pid = _process_id(body, fields)
+    if channel := _CHANNEL.search(body):
+        fields["channel"] = channel["channel"].lower()
+    variant = _variant(xid, body, fields)
+    return XidBody(pid, _process_name(body), variant, fields)
+
+
+def _process_id(body: str, fields: dict[str, str]) -> int | None:
+    match = _PID.search(body)
+    if match is None or "<" in match["pid"]:
+        return None
+    word = match["pid"].strip("'`\"")
+    if word.isdecimal():
+        return int(word)
+    fields["pid_raw"] = word
+    return None
+
+
+def _process_name(body: str) -> str | None:
+    match = _NAME.search(body)
+    name = match["name"].strip().strip("'`\"").strip() if match else ""
+    return None if not name or name.startswith("<") else name
+
+
+def _variant(xid: int, body: str, fields: dict[str, str]) -> str:
+    if xid in NVLINK5_XIDS:
+        return _nvlink5(body, fields)
+    if xid == RECOVERY_XID:
+        return _recovery(body, fields)
+    if match := _NVLINK.search(body):
+        fields["nvlink_link"] = match["link"]
+        if match["severity"]:
+            fields["nvlink_severity"] = match["severity"].lower().replace("-", "")
+    return ""
+
+
+def _nvlink5(body: str, fields: dict[str, str]) -> str:
+    match = _NVLINK5.search(body)
+    if match is None:
+        return ""
+    severity = match["severity"].lower().replace("non-fatal", "nonfatal").replace("-", "_").replace(" ", "_")
+    fields["nvlink_unit"] = match["unit"]
+    fields["nvlink_severity"] = severity
+    # A negative number is the driver's way to say that the error belongs to no link.
+    if match["link"] and int(match["link"]) >= 0:
+        fields["nvlink_link"] = str(int(match["link"]))
+    if match["words"]:
+        fields["nvlink_registers"] = match["words"].strip()
+    return severity
+
+
+def _recovery(body: str, fields: dict[str, str]) -> str:
+    match = _RECOVERY.search(body)
+    if match is None:
+        return ""
+    fields["recovery_to"] = _recovery_action(int(match["new"], 16))
+    fields["recovery_code"] = str(int(match["new"], 16))
+    if match["old"]:
+        fields["recovery_from"] = _recovery_action(int(match["old"], 16))
+    if match["text"]:
+        fields["recovery_text"] = match["text"]
+    return fields["recovery_to"]
+
+
+def _recovery_action(code: int) -> str:
+    """NVML and the kernel log number the recovery actions alike."""
+    return RECOVERY_ACTIONS[code] if code < len(RECOVERY_ACTIONS) else "unknown"
