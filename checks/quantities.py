@@ -98,6 +98,30 @@ _TABLE: tuple[Quantity, ...] = (
     Quantity(
         "temperature_maximum_celsius", _G, _P.SENSOR, "Highest temperature the vendor allows in operation.", 20, 150
     ),
+    Quantity(
+        "temperature_margin_slowdown_celsius",
+        _G,
+        _P.SENSOR,
+        "Margin at which the device slows itself down hard (an offset on the scale of the margin).",
+        -100,
+        150,
+    ),
+    Quantity(
+        "temperature_margin_shutdown_celsius",
+        _G,
+        _P.SENSOR,
+        "Margin at which the device shuts itself off (an offset on the scale of the margin).",
+        -100,
+        150,
+    ),
+    Quantity(
+        "temperature_margin_maximum_celsius",
+        _G,
+        _P.SENSOR,
+        "Margin at the highest temperature the vendor allows in operation.",
+        -100,
+        150,
+    ),
     # Power.
     Quantity("power_watts", _G, _P.POWER_SCOPE, "Power drawn, averaged by the device (about one second).", 0, 20000),
     Quantity("power_limit_watts", _G, _P.POWER_SCOPE, "Power limit in force.", 0, 20000),
@@ -172,7 +196,16 @@ _TABLE: tuple[Quantity, ...] = (
     Quantity("link_replay_errors", _C, _P.LINK, "Packets sent again over the link.", 0, judged_by_growth=True),
     Quantity("link_recovery_errors", _C, _P.LINK, "Recoveries of the link.", 0, judged_by_growth=True),
     Quantity("link_crc_errors", _C, _P.LINK, "Checksum errors on the link.", 0, judged_by_growth=True),
+    Quantity(
+        "link_effective_errors", _C, _P.LINK, "Errors left on the link after correction.", 0, judged_by_growth=True
+    ),
     Quantity("fabric_state", _S, _P.DEVICE, "Whether the device has joined its fabric.", states=FABRIC_STATES),
+    Quantity(
+        "fabric_healthy",
+        _F,
+        _P.DEVICE,
+        "Whether the device names no fault of its fabric: bandwidth, routes, timeouts, configuration.",
+    ),
     # Load and memory in use.
     Quantity("utilization_ratio", _G, _P.ENGINE, "Share of time that the engine was busy.", 0, 1),
     Quantity("memory_total_bytes", _G, _P.DEVICE, "Memory of the device.", 0),

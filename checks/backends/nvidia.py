@@ -1,0 +1,408 @@
+"""NVIDIA devices through NVML.
+
+Two groups. ``fast``: heat, power, clocks, throttling, memory errors, repairs that are pending or failed, links up,
+load. ``slow``: thresholds and limits, counters of links and PCIe, repairs and errors over the device's life, fabric,
+settings. XIDs come as events. A device that NVML counts but that no longer answers is listed with what is remembered
+of it, and reading it raises BackendError(LOST).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.backends.nvidia_items import fast_items, slow_items
+from nodevet.checks.backends.nvidia_topology import read_topology
+from nodevet.checks.backends.nvml import TIMEOUT, UNSUPPORTED, Call, Field, Item, Library, Plan, Target, describe, load
+from nodevet.checks.model import (
+    Device,
+    DeviceKind,
+    Event,
+    FailureKind,
+    Firmware,
+    Link,
+    Part,
+    PartKind,
+    Reading,
+    ReadingStatus,
+)
+
+__all__ = ["NvidiaBackend", "open_backend"]
+
+XID_EVENT = 0x8
+LINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
+"""NVML's number of an NVLink version and the version it stands for."""
+REMOTE_SWITCH = 2
+MAXIMUM_LINKS = 36
+
+ARCHITECTURES = {5: "volta", 6: "turing", 7: "ampere", 8: "ada", 9: "hopper", 10: "blackwell", 13: "rubin"}
+CORES_PER_MULTIPROCESSOR = {(7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128}
+"""FP32 cores per multiprocessor by compute capability (CUDA programming guide, arithmetic throughput)."""
+
+NUMA_WORDS = 16
+"""Words of 64 NUMA nodes that NVML is given room for."""
+SCOPE_NODE = 0
+
+LINK_COUNT = Item("link_count", Part(PartKind.LINK), (Field(91),))
+"""Not a quantity: only asked for while a device is identified."""
+
+
+def open_backend(context: Context) -> NvidiaBackend:
+    """Load NVML; raise BackendError where nvidia-ml-py, library or driver are missing or do not fit each other."""
+    return NvidiaBackend(context, load(context.progress, context.root))
+
+
+class _Gpu:
+    """One device that was seen: its identity, its handle, and what is known about what it supports."""
+
+    def __init__(self, index: int, target: Target, device: Device) -> None:
+        self.index = index
+        self.target = target
+        self.device = device
+        self.links = len(device.links)
+        self.lost: BackendError | None = None
+        self.plans: dict[str, Plan] = {}
+
+
+class NvidiaBackend:
+    """The devices of one node as NVML shows them."""
+
+    groups = ("fast", "slow")
+
+    def __init__(self, context: Context, library: Library) -> None:
+        """Take over the loaded *library*; devices are enumerated by ``devices``."""
+        self._context = context
+        self._library = library
+        self._gpus: dict[str, _Gpu] = {}
+        self._remembered: dict[str, _Gpu] = {}
+        self._by_handle: dict[int, Device] = {}
+        self._event_set: Any = None
+        self._event_trouble_noted = False
+        self.versions = self._read_versions()
+
+    def devices(self) -> tuple[Device, ...]:
+        """Enumerate again; what was found unsupported is tried anew. Raise BackendError where there is no device."""
+        count = self._library.system("nvmlDeviceGetCount")
+        if not count:
+            raise BackendError(
+                FailureKind.NO_DEVICES, "the NVIDIA driver is loaded and lists no device: see lspci and the kernel log"
+            )
+        found: dict[str, _Gpu] = {}
+        silent: list[tuple[int, BackendError]] = []
+        for index in range(count):
+            try:
+                gpu = self._open(index)
+            except BackendError as error:
+                if error.failure.kind in (FailureKind.NO_DRIVER, FailureKind.VERSION_MISMATCH):
+                    raise
+                silent.append((index, error))
+            else:
+                found[gpu.device.id] = gpu
+        for index, why in silent:
+            gpu = self._recall(index, why, found)
+            found[gpu.device.id] = gpu
+        self._gpus = found
+        self._remembered |= found
+        self._watch_events()
+        return tuple(gpu.device for gpu in sorted(found.values(), key=lambda gpu: gpu.index))
+
+    def read(self, group: str, device: Device) -> list[Reading]:
+        """Return the readings of *group*; raise BackendError when the device is lost or answers nothing at all."""
+        gpu = self._gpus.get(device.id)
+        if gpu is None:
+            raise BackendError(FailureKind.LOST, f"the NVIDIA driver no longer lists {_label(device)}")
+        if gpu.lost is not None:
+            raise gpu.lost
+        if group not in gpu.plans:
+            gpu.plans[group] = Plan(self._library, gpu.target, self._items(group, gpu))
+        try:
+            readings = gpu.plans[group].read()
+        except BackendError:
+            gpu.plans.clear()
+            raise
+        _refuse_silence(readings, device)
+        return readings
+
+    def events(self, timeout_seconds: float) -> Iterator[Event]:
+        """Yield the XIDs that NVML reported, waiting at most *timeout_seconds* for the first."""
+        milliseconds = int(timeout_seconds * 1000)
+        while self._event_set is not None:
+            symbol = "nvmlEventSetWait_v2"
+            code, data = self._library.attempt(symbol, symbol, self._event_set, milliseconds)
+            if code:
+                self._note_event_failure(code)
+                return
+            yield self._event(data)
+            milliseconds = 0
+
+    def topology(self) -> dict[str, Any]:
+        """Return how the devices that answer are connected: see nvidia_topology."""
+        present = [gpu for gpu in sorted(self._gpus.values(), key=lambda gpu: gpu.index) if gpu.lost is None]
+        return read_topology(self._library, [(gpu.target, gpu.device) for gpu in present])
+
+    def close(self) -> None:
+        """Let go of the event set and of the library."""
+        if self._event_set is not None:
+            self._library.attempt("nvmlEventSetFree", "nvmlEventSetFree", self._event_set)
+            self._event_set = None
+        self._library.attempt("nvmlShutdown", "nvmlShutdown")
+
+    # ---- Enumeration ------------------------------------------------------------------------------------------
+
+    def _read_versions(self) -> dict[str, str]:
+        versions = {
+            "driver": self._library.system("nvmlSystemGetDriverVersion"),
+            "nvml": self._library.system("nvmlSystemGetNVMLVersion"),
+        }
+        symbol = "nvmlSystemGetCudaDriverVersion"
+        code, cuda = self._library.attempt(symbol, symbol)
+        return versions if code else {**versions, "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}"}
+
+    def _open(self, index: int) -> _Gpu:
+        """Return the device at *index*, known or new."""
+        symbol, label = "nvmlDeviceGetHandleByIndex", self._label_at(index)
+        code, handle = self._library.attempt(f"{symbol} of {label}", symbol, index)
+        if code:
+            raise BackendError(FailureKind.LOST, f"{symbol} of {label}: {describe(code)}")
+        target = Target(handle, label)
+        pci_info = self._library.optional(target, "nvmlDeviceGetPciInfo_v3")
+        uuid = self._library.optional(target, "nvmlDeviceGetUUID")
+        pci = _pci(pci_info) if pci_info is not None else None
+        if uuid is None and pci is None:
+            raise BackendError(FailureKind.LOST, f"{label} tells neither its UUID nor its PCI address")
+        known = self._remembered.get(uuid or pci or "")
+        if known is not None and known.lost is None and known.device.pci == pci:
+            known.index, known.target.handle = index, handle
+            known.plans.clear()
+            return known
+        target = Target(handle, f"{uuid or 'GPU'} (PCI {pci})")
+        return _Gpu(index, target, self._identify(target, uuid, pci, pci_info))
+
+    def _label_at(self, index: int) -> str:
+        known = next((gpu for gpu in self._gpus.values() if gpu.index == index), None)
+        return known.target.label if known else f"index {index}"
+
+    def _identify(self, target: Target, uuid: str | None, pci: str | None, pci_info: Any) -> Device:
+        """Return the identity of a device. Of one that must not be touched, only what the driver knows by heart."""
+        library = self._library
+        names = {name for name in (uuid, pci) if name}
+        device = Device(
+            id=uuid or pci or "",
+            kind=DeviceKind.ACCELERATOR,
+            vendor="nvidia",
+            model=library.optional(target, "nvmlDeviceGetName") or "unknown",
+            backend="nvidia",
+            uuid=uuid,
+            pci=pci,
+            pci_device_id=_pci_device_id(pci_info) if pci_info is not None else None,
+            minor=library.optional(target, "nvmlDeviceGetMinorNumber"),
+            driver=self.versions["driver"],
+        )
+        skip = self._context.options.get("skip")
+        if isinstance(skip, (list, tuple)) and names & {str(name) for name in skip}:
+            return device
+        return self._describe(target, device)
+
+    def _describe(self, target: Target, device: Device) -> Device:
+        """Return *device* with what only the device itself can tell."""
+        library = self._library
+        memory = library.optional(target, "nvmlDeviceGetMemoryInfo_v2")
+        if memory is None:
+            memory = library.optional(target, "nvmlDeviceGetMemoryInfo")
+        clock = library.optional(target, "nvmlDeviceGetMaxClockInfo", 1)
+        architecture = library.optional(target, "nvmlDeviceGetArchitecture")
+        changes = {
+            "serial": library.optional(target, "nvmlDeviceGetSerial"),
+            "numa_node": self._numa_node(target, device.pci),
+            "firmware": self._firmware(target),
+            "links": self._links(target),
+            "memory_bytes": memory.total if memory is not None else None,
+            "compute_units": self._multiprocessors(target),
+            "maximum_clock_hertz": clock * 1_000_000 if clock else None,
+            "architecture": ARCHITECTURES.get(architecture) if architecture is not None else None,
+        }
+        return msgspec.structs.replace(device, **changes)
+
+    def _numa_node(self, target: Target, pci: str | None) -> int | None:
+        """Return the NUMA node next to the device, as NVML sees it or else as the kernel does."""
+        nodes = self._library.optional(target, "nvmlDeviceGetMemoryAffinity", NUMA_WORDS, SCOPE_NODE)
+        bits = [64 * word + bit for word, mask in enumerate(nodes or ()) for bit in range(64) if mask >> bit & 1]
+        if len(bits) == 1:
+            return bits[0]
+        try:
+            node = int(Path(self._context.root, f"sys/bus/pci/devices/{pci}/numa_node").read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+        return node if node >= 0 else None  # the kernel's -1 means that the firmware names none
+
+    def _firmware(self, target: Target) -> tuple[Firmware, ...]:
+        symbols = {
+            "vbios": "nvmlDeviceGetVbiosVersion",
+            "inforom": "nvmlDeviceGetInforomImageVersion",
+            "gsp": "nvmlDeviceGetGspFirmwareVersion",
+        }
+        versions = {name: self._library.optional(target, symbol) for name, symbol in symbols.items()}
+        return tuple(Firmware(name, _text(version)) for name, version in versions.items() if version)
+
+    def _multiprocessors(self, target: Target) -> int | None:
+        cores = self._library.optional(target, "nvmlDeviceGetNumGpuCores")
+        capability = self._library.optional(target, "nvmlDeviceGetCudaComputeCapability")
+        per = CORES_PER_MULTIPROCESSOR.get(tuple(capability)) if capability else None
+        return cores // per if cores and per else None
+
+    def _links(self, target: Target) -> tuple[Link, ...]:
+        """Return every link port with its peer and generation, where the port tells them."""
+        links = []
+        for port in range(self._link_count(target)):
+            version = self._library.optional(target, "nvmlDeviceGetNvLinkVersion", port)
+            generation = LINK_VERSIONS.get(version) if version is not None else None
+            links.append(Link(port, self._peer(target, port), f"NVLink {generation}" if generation else None))
+        return tuple(links)
+
+    def _link_count(self, target: Target) -> int:
+        count = Plan(self._library, target, [LINK_COUNT]).read()[0]
+        if count.status is ReadingStatus.OK:
+            return int(count.value or 0)
+        for port in range(MAXIMUM_LINKS):
+            code, _ = self._library.on(target, Call("nvmlDeviceGetNvLinkState", (port,)))
+            if code:
+                return port
+        return MAXIMUM_LINKS
+
+    def _peer(self, target: Target, port: int) -> str | None:
+        if self._library.optional(target, "nvmlDeviceGetNvLinkRemoteDeviceType", port) == REMOTE_SWITCH:
+            return "switch"
+        remote = self._library.optional(target, "nvmlDeviceGetNvLinkRemotePciInfo_v2", port)
+        return remote.busId.lower()[-12:] if remote is not None else None
+
+    def _recall(self, index: int, error: BackendError, found: dict[str, _Gpu]) -> _Gpu:
+        """Return what is known of a device that is counted and does not answer."""
+        missing = [gpu for gpu in self._remembered.values() if gpu.device.id not in found]
+        gpu = next((gpu for gpu in missing if gpu.index == index), missing[0] if missing else None)
+        if gpu is None:
+            gpu = _Gpu(index, Target(None, f"index {index}"), self._stranger(index, found))
+        gpu.index, gpu.lost = index, error
+        gpu.plans.clear()
+        return gpu
+
+    def _stranger(self, index: int, found: dict[str, _Gpu]) -> Device:
+        """Return what the kernel driver's own list says of a device that never answered."""
+        listed = sorted(Path(self._context.root, "proc/driver/nvidia/gpus").glob("*/information"))
+        answering = {gpu.device.pci for gpu in found.values()}
+        silent = [path for path in listed if path.parent.name not in answering]
+        if not silent:
+            return _unknown(f"nvidia-{index}", None, {})
+        return _unknown(silent[0].parent.name, silent[0].parent.name, _information(silent[0]))
+
+    # ---- Rounds and events ------------------------------------------------------------------------------------
+
+    def _items(self, group: str, gpu: _Gpu) -> tuple[Item, ...]:
+        if group == "fast":
+            known_reasons = self._library.optional(gpu.target, "nvmlDeviceGetSupportedClocksEventReasons")
+            return fast_items(gpu.links, self.versions["nvml"], known_reasons)
+        if group == "slow":
+            return slow_items(gpu.links)
+        raise BackendError(FailureKind.ERROR, f"no group {group!r}: there are {', '.join(self.groups)}")
+
+    def _watch_events(self) -> None:
+        """Register every device that answers; its handle is noted, since a lost device cannot tell who it is."""
+        if self._event_set is None and not self._event_trouble_noted:
+            code, self._event_set = self._library.attempt("nvmlEventSetCreate", "nvmlEventSetCreate")
+            if code:
+                self._note_event_failure(code)
+        for gpu in self._gpus.values():
+            handle = _handle(gpu.target)
+            if gpu.lost is None and self._event_set is not None and handle not in self._by_handle:
+                self._by_handle[handle] = gpu.device
+                self._register(gpu)
+
+    def _register(self, gpu: _Gpu) -> None:
+        symbol = "nvmlDeviceRegisterEvents"
+        arguments = (gpu.target.handle, XID_EVENT, self._event_set)
+        code, _ = self._library.attempt(gpu.target.text(symbol), symbol, *arguments)
+        if code:
+            self._context.note("warning", "no XIDs from NVML", device=gpu.device.id, reason=describe(code))
+
+    def _event(self, data: Any) -> Event:
+        device = self._by_handle.get(ctypes.cast(data.device, ctypes.c_void_p).value or 0)
+        instances = {"gpu_instance": data.gpuInstanceId, "compute_instance": data.computeInstanceId}
+        return Event(
+            code=f"nvidia.xid.{data.eventData}",
+            source="nvml",
+            time=self._context.now(),
+            text=f"NVML reports XID {data.eventData} of {_label(device) if device else 'an unknown device'}",
+            device=device.id if device else None,
+            pci=device.pci if device else None,
+            fields={name: str(number) for name, number in instances.items() if number != 0xFFFFFFFF},
+        )
+
+    def _note_event_failure(self, code: int) -> None:
+        """Say once that events cannot be had; that none came in time is the normal end of waiting."""
+        if code == TIMEOUT:
+            return
+        if not self._event_trouble_noted:
+            self._context.note("warning", "NVML events cannot be read", reason=describe(code))
+        self._event_trouble_noted = True
+        if code in UNSUPPORTED:
+            self._event_set = None
+
+
+def _handle(target: Target) -> int:
+    return ctypes.cast(target.handle, ctypes.c_void_p).value or 0
+
+
+def _label(device: Device) -> str:
+    return f"{device.uuid or device.model} (PCI {device.pci})"
+
+
+def _pci(info: Any) -> str:
+    """Return the address as the kernel writes it: lower case, four digits of domain unless it needs more."""
+    return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
+
+
+def _pci_device_id(info: Any) -> str:
+    return f"{info.pciDeviceId & 0xFFFF:04x}:{info.pciDeviceId >> 16:04x}"
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("ascii", "replace")
+
+
+def _refuse_silence(readings: list[Reading], device: Device) -> None:
+    """Raise BackendError where not one value could be read: the device is there and tells nothing."""
+    if any(reading.status is ReadingStatus.OK for reading in readings):
+        return
+    for status, kind in ((ReadingStatus.ERROR, FailureKind.ERROR), (ReadingStatus.DENIED, FailureKind.DENIED)):
+        failed = next((reading for reading in readings if reading.status is status), None)
+        if failed is not None:
+            raise BackendError(kind, f"{_label(device)} answers no question: {failed.detail}")
+
+
+def _information(path: Path) -> dict[str, str]:
+    """Return the lines ``Key: value`` of the kernel driver's page about one device; empty where unreadable."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _unknown(name: str, pci: str | None, told: dict[str, str]) -> Device:
+    uuid = told.get("GPU UUID", "?")
+    minor = told.get("Device Minor", "")
+    return Device(
+        id=name if "?" in uuid else uuid,
+        kind=DeviceKind.ACCELERATOR,
+        vendor="nvidia",
+        model=told.get("Model", "unknown"),
+        backend="nvidia",
+        uuid=None if "?" in uuid else uuid,
+        pci=pci,
+        minor=int(minor) if minor.isdigit() else None,
+    )

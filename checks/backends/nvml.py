@@ -1,0 +1,442 @@
+"""NVML through nvidia-ml-py: how it is loaded, called and how it says no.
+
+A call fails in one of three ways. The library or driver is unusable, or the device is gone: BackendError. The device
+or driver lacks the value: it is remembered as unsupported and not asked for again until the next enumeration. Or the
+value could not be had this time: denied, unavailable or error, and it is asked for again.
+
+Values that exist both as a field and as a function are read as fields: one call fetches them all. Their meaning is
+that of nvml.h; the numbers in the tables of this package are its field identifiers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.backends.base import BackendError
+from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
+from nodevet.checks.wire import Progress
+
+__all__ = ["Call", "Field", "Item", "Library", "Plan", "Target", "load"]
+
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
+DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 10, 12, 13
+LIB_RM_VERSION_MISMATCH, ARGUMENT_VERSION_MISMATCH, UNKNOWN = 18, 25, 999
+
+CODE_NAMES = {
+    UNINITIALIZED: "the library was shut down",
+    INVALID_ARGUMENT: "invalid argument",
+    NOT_SUPPORTED: "not supported",
+    4: "no permission",
+    6: "not found",
+    8: "external power cables are not properly attached",
+    DRIVER_NOT_LOADED: "the driver is not loaded",
+    TIMEOUT: "timeout",
+    11: "the kernel has an interrupt problem with the device",
+    FUNCTION_NOT_FOUND: "this driver's library lacks the function",
+    14: "the InfoROM is corrupted",
+    15: "the device is lost",
+    16: "the device requires a reset",
+    17: "the operating system blocked the request",
+    LIB_RM_VERSION_MISMATCH: "library and kernel driver have different versions",
+    19: "in use",
+    21: "no data",
+    ARGUMENT_VERSION_MISMATCH: "this driver's library lacks this version of the structure",
+    27: "not ready",
+    28: "the device was not found",
+    29: "invalid state",
+    UNKNOWN: "unknown error",
+}
+
+UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
+LOST = frozenset({11, 15, 16, 28})
+DENIED = frozenset({4, 17})
+UNAVAILABLE = frozenset({TIMEOUT, 19, 21, 27, 29})
+
+NO_VALUE = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
+"""What NVML writes into an unsigned number that it does not know (``NVML_VALUE_NOT_AVAILABLE``)."""
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One field value: its identifier, its scope (a link or power scope) and the only value type to accept, if any."""
+
+    identifier: int
+    scope: int = 0
+    value_type: int | None = None
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One function of a device with its arguments."""
+
+    symbol: str
+    arguments: tuple[int, ...] = ()
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One reading and where it comes from: the first of *sources* that the device supports.
+
+    ``convert`` turns the raw value into the quantity's unit, or into None where the device says it has none. An
+    ``optional`` item that is not supported is left out instead of reported: most devices lack what it stands for.
+    """
+
+    quantity: str
+    part: Part
+    sources: tuple[Field | Call, ...]
+    convert: Callable[[Any], Scalar | None] = int
+    optional: bool = False
+
+
+class Target:
+    """One device as the library sees it: its handle, and the words that name it while a call is under way."""
+
+    def __init__(self, handle: Any, label: str) -> None:
+        """Keep *handle* under the name *label*."""
+        self.handle = handle
+        self.label = label
+        self._texts: dict[str, str] = {}
+
+    def text(self, symbol: str) -> str:
+        """Return what is called on what, made once per symbol."""
+        known = self._texts.get(symbol)
+        if known is None:
+            known = self._texts[symbol] = f"{symbol} on {self.label}"
+        return known
+
+
+class Library:
+    """The loaded library. Every call notes first what it is about to do, because it may never return."""
+
+    def __init__(self, module: Any, progress: Progress) -> None:
+        """Take over the module ``pynvml``; nothing is called yet."""
+        self.module = module
+        self._write = progress.write
+        self._error: type[Exception] = module.NVMLError
+        self._functions: dict[str, Callable[..., Any] | None] = {}
+
+    def attempt(self, text: str, symbol: str, *arguments: Any) -> tuple[int, Any]:
+        """Call *symbol* and return NVML's code and the result, which is None unless the code is SUCCESS."""
+        function = self._function(symbol)
+        if function is None:
+            return FUNCTION_NOT_FOUND, None
+        self._write(text)
+        try:
+            return SUCCESS, function(*arguments)
+        except self._error as error:
+            return error.value, None  # type: ignore[attr-defined]
+        except UnicodeDecodeError:  # bytes of a damaged InfoROM, which the wrapper decodes
+            return UNKNOWN, None
+
+    def on(self, target: Target, call: Call) -> tuple[int, Any]:
+        """Call a function of a device; raise BackendError when device, driver or library is gone."""
+        code, value = self.attempt(target.text(call.symbol), call.symbol, target.handle, *call.arguments)
+        if code:
+            raise_if_gone(code, target.text(call.symbol))
+            if code == INVALID_ARGUMENT and not call.arguments:  # nothing but the handle can be meant
+                raise BackendError(FailureKind.LOST, f"{target.text(call.symbol)}: the driver no longer knows it")
+        return code, value
+
+    def optional(self, target: Target, symbol: str, *arguments: int) -> Any:
+        """Return the result of a function of a device, or None where there is none to be had."""
+        return self.on(target, Call(symbol, arguments))[1]
+
+    def system(self, symbol: str, *arguments: Any) -> Any:
+        """Return the result of a function of the library; raise BackendError on any failure."""
+        code, value = self.attempt(symbol, symbol, *arguments)
+        if code:
+            raise_if_gone(code, symbol)
+            raise BackendError(FailureKind.ERROR, f"{symbol}: {describe(code)}")
+        return value
+
+    def fields(self, target: Target, array: Any, count: int) -> int:
+        """Fetch *count* field values into *array* and return NVML's code of the whole call."""
+        symbol = "nvmlDeviceGetFieldValues"
+        function = getattr(self.module.nvmlLib, symbol, None)
+        if function is None:
+            return FUNCTION_NOT_FOUND
+        self._write(target.text(symbol))
+        return int(function(target.handle, count, array))
+
+    def _function(self, symbol: str) -> Callable[..., Any] | None:
+        """Return the wrapper's function; None where this version of nvidia-ml-py has none."""
+        if symbol not in self._functions:
+            wrap = _STRUCTURED.get(symbol)
+            self._functions[symbol] = wrap(self.module) if wrap else getattr(self.module, symbol, None)
+        return self._functions[symbol]
+
+
+def _memory_info(module: Any) -> Callable[..., Any]:
+    """Ask for the second version: the first counts what the driver reserves as used."""
+    return lambda handle: module.nvmlDeviceGetMemoryInfo(handle, version=module.nvmlMemory_v2)
+
+
+def _fabric_info(module: Any) -> Callable[..., Any]:
+    def read(handle: Any) -> Any:
+        info = module.c_nvmlGpuFabricInfo_v2_t()
+        module.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+        return info
+
+    return read
+
+
+def _sram_status(module: Any) -> Callable[..., Any]:
+    def read(handle: Any) -> Any:
+        status = module.c_nvmlEccSramErrorStatus_v1_t()
+        module.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
+        return status
+
+    return read
+
+
+_STRUCTURED: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    "nvmlDeviceGetMemoryInfo_v2": _memory_info,
+    "nvmlDeviceGetGpuFabricInfoV": _fabric_info,
+    "nvmlDeviceGetSramEccErrorStatus": _sram_status,
+}
+"""Functions that want a structure with its version from the caller."""
+
+
+def describe(code: int) -> str:
+    """Return NVML's *code* in words."""
+    name = CODE_NAMES.get(code)
+    return f"{name} (NVML code {code})" if name else f"NVML code {code}"
+
+
+def raise_if_gone(code: int, text: str) -> None:
+    """Raise BackendError where *code* says that the device, the driver or the library is gone."""
+    if code in LOST:
+        raise BackendError(FailureKind.LOST, f"{text}: {describe(code)}")
+    if code in (UNINITIALIZED, DRIVER_NOT_LOADED):
+        raise BackendError(FailureKind.NO_DRIVER, f"{text}: {describe(code)}")
+    if code == LIB_RM_VERSION_MISMATCH:
+        raise BackendError(FailureKind.VERSION_MISMATCH, f"{text}: {describe(code)}")
+
+
+def is_unsupported(code: int, chosen: bool) -> bool:
+    """Return whether *code* means that the value does not exist here. *chosen*: the caller named one of several.
+
+    An older driver answers "invalid argument" to the number of a sensor, field or counter that it does not know.
+    """
+    return code in UNSUPPORTED or (chosen and code == INVALID_ARGUMENT)
+
+
+def status_of(code: int) -> ReadingStatus:
+    """Return the status of a reading whose call ended with *code*."""
+    if code in DENIED:
+        return ReadingStatus.DENIED
+    return ReadingStatus.UNAVAILABLE if code in UNAVAILABLE else ReadingStatus.ERROR
+
+
+# ---- Plans: what is read of one device in one round ---------------------------------------------------------
+
+_ENTRY = struct.Struct("=IIqqII8s")  # nvmlFieldValue_t: id, scope, timestamp, latency, value type, return, value
+_VALUES = tuple(map(struct.Struct, ("=d", "=I", "=Q", "=Q", "=q", "=i", "=H")))
+"""How the eight bytes of a value are read, by its nvmlValueType_t. A signed number read as another type is garbage."""
+
+
+class _Slot:
+    """One item of a plan: the source that is tried now, and the reading made from the last raw value."""
+
+    __slots__ = ("at", "item", "raw", "reading", "why")
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.at = 0
+        self.raw: Any = None
+        self.reading: Reading | None = None
+        self.why = "not supported"
+
+    @property
+    def source(self) -> Field | Call | None:
+        return self.item.sources[self.at] if self.at < len(self.item.sources) else None
+
+    def advance(self, code: int) -> None:
+        """Go on to the next source, because this one does not exist here."""
+        self.at += 1
+        self.raw = self.reading = None
+        self.why = describe(code)
+
+    def measured(self, raw: Any) -> Reading:
+        """Return the reading of *raw*; the same object as last time where nothing changed."""
+        if self.reading is not None and raw == self.raw:
+            return self.reading
+        self.raw = raw
+        if isinstance(raw, int) and raw in NO_VALUE:
+            self.reading = self.bad(ReadingStatus.UNAVAILABLE, "the driver has no value")
+            return self.reading
+        value = self.item.convert(raw)
+        if value is None:
+            self.reading = self.bad(ReadingStatus.UNSUPPORTED, "the device has none")
+        else:
+            self.reading = Reading(self.item.quantity, value, self.item.part)
+        return self.reading
+
+    def failed(self, code: int) -> Reading:
+        self.raw = self.reading = None
+        return self.bad(status_of(code), f"{_words(self.source)}: {describe(code)}")
+
+    def unsupported(self) -> Reading:
+        if self.reading is None:
+            self.reading = self.bad(ReadingStatus.UNSUPPORTED, self.why)
+        return self.reading
+
+    def bad(self, status: ReadingStatus, detail: str) -> Reading:
+        return Reading(self.item.quantity, None, self.item.part, status, detail)
+
+
+def _words(source: Field | Call | None) -> str:
+    return f"field {source.identifier}" if isinstance(source, Field) else source.symbol if source else ""
+
+
+class _Batch:
+    """The fields of a plan in one array, which is used again in every round."""
+
+    def __init__(self, library: Library, slots: list[_Slot]) -> None:
+        self.slots = slots
+        self._library = library
+        kind = library.module.c_nvmlFieldValue_t
+        if ctypes.sizeof(kind) != _ENTRY.size:
+            raise BackendError(
+                FailureKind.ERROR, f"nvmlFieldValue_t has {ctypes.sizeof(kind)} bytes, not {_ENTRY.size}"
+            )
+        self._array = (kind * len(slots))()
+        self._template = b"".join(_template(slot.source) for slot in slots)
+
+    def read(self, target: Target) -> list[tuple[int, int, Any]]:
+        """Return code, value type and raw value per slot."""
+        # An entry that the library leaves alone must not show the value of the round before.
+        ctypes.memmove(self._array, self._template, len(self._template))
+        code = self._library.fields(target, self._array, len(self.slots))
+        if code:
+            raise_if_gone(code, target.text("nvmlDeviceGetFieldValues"))
+            return [(code, 0, None)] * len(self.slots)
+        outcomes = []
+        for _id, _scope, _time, _latency, kind, result, raw in _ENTRY.iter_unpack(memoryview(self._array).cast("B")):
+            if result:
+                outcomes.append((result, kind, None))
+            elif 0 <= kind < len(_VALUES):
+                outcomes.append((SUCCESS, kind, _VALUES[kind].unpack_from(raw)[0]))
+            else:
+                outcomes.append((UNKNOWN, kind, None))
+        return outcomes
+
+
+def _template(source: Field | Call | None) -> bytes:
+    if not isinstance(source, Field):
+        raise TypeError(f"{source} is no field")
+    return _ENTRY.pack(source.identifier, source.scope, 0, 0, 0, UNKNOWN, bytes(8))
+
+
+class Plan:
+    """Reads the same items of one device round after round, and learns which of their sources exist there."""
+
+    def __init__(self, library: Library, target: Target, items: Iterable[Item]) -> None:
+        """Prepare to read *items* of *target*; nothing is called yet."""
+        self._library = library
+        self._target = target
+        self._slots = [_Slot(item) for item in items]
+        self._batch: _Batch | None = None
+
+    def read(self) -> list[Reading]:
+        """Return one reading per item; raise BackendError when the device is gone."""
+        fetched = self._read_fields()
+        called: dict[Call, tuple[int, Any]] = {}
+        readings = []
+        for slot in self._slots:
+            reading = fetched.get(slot) or self._call(slot, called)
+            if reading is not None:
+                readings.append(reading)
+        return readings
+
+    def _read_fields(self) -> dict[_Slot, Reading]:
+        """Return the readings that come from fields; ends once no field turned out to be missing."""
+        while True:
+            if self._batch is None:
+                self._batch = _Batch(self._library, [slot for slot in self._slots if isinstance(slot.source, Field)])
+            if not self._batch.slots:
+                return {}
+            fetched = {}
+            for slot, (code, kind, raw) in zip(self._batch.slots, self._batch.read(self._target), strict=True):
+                if code:
+                    raise_if_gone(code, f"{_words(slot.source)} of {self._target.label}")
+                if is_unsupported(code, chosen=True) or (code == SUCCESS and not _accepts(slot.source, kind)):
+                    slot.advance(code or NOT_SUPPORTED)
+                    self._batch = None
+                else:
+                    fetched[slot] = slot.failed(code) if code else slot.measured(raw)
+            if self._batch is not None:
+                return fetched
+
+    def _call(self, slot: _Slot, called: dict[Call, tuple[int, Any]]) -> Reading | None:
+        """Return the reading that comes from a function; a result serves every item that shares the call."""
+        while isinstance(source := slot.source, Call):
+            if source not in called:
+                called[source] = self._library.on(self._target, source)
+            code, raw = called[source]
+            if not code:
+                return slot.measured(raw)
+            if not is_unsupported(code, bool(source.arguments)):
+                return slot.failed(code)
+            slot.advance(code)
+        return None if slot.item.optional else slot.unsupported()
+
+
+def _accepts(source: Field | Call | None, kind: int) -> bool:
+    return not isinstance(source, Field) or source.value_type is None or source.value_type == kind
+
+
+# ---- Loading --------------------------------------------------------------------------------------------------
+
+
+def load(progress: Progress, root: str) -> Library:
+    """Load nvidia-ml-py and the driver's library; raise BackendError that says what is missing and what to do."""
+    library = Library(_import(), progress)
+    code, _ = library.attempt("nvmlInit", "nvmlInit")
+    if code == SUCCESS:
+        return library
+    if code == LIBRARY_NOT_FOUND:
+        raise BackendError(
+            FailureKind.NO_LIBRARY, "libnvidia-ml.so.1 was not found: install the NVIDIA driver, or mount its libraries"
+        )
+    if code == DRIVER_NOT_LOADED:
+        raise BackendError(
+            FailureKind.NO_DRIVER, "the NVIDIA kernel driver is not loaded: modprobe nvidia, then read the kernel log"
+        )
+    if code == LIB_RM_VERSION_MISMATCH:
+        raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(library, root))
+    kind = FailureKind.DENIED if code in DENIED else FailureKind.ERROR
+    raise BackendError(kind, f"nvmlInit: {describe(code)}")
+
+
+def _import() -> Any:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise BackendError(FailureKind.NO_LIBRARY, "nvidia-ml-py is missing: pip install nvidia-ml-py") from error
+    if not hasattr(pynvml, "NVML_FI_MAX"):
+        raise BackendError(
+            FailureKind.NO_LIBRARY,
+            "module pynvml is of the retired distribution pynvml: pip uninstall pynvml, then pip install nvidia-ml-py",
+        )
+    return pynvml
+
+
+def _mismatch(library: Library, root: str) -> str:
+    """Name both versions: the library tells its own even when the driver refuses it."""
+    code, own = library.attempt("nvmlSystemGetNVMLVersion", "nvmlSystemGetNVMLVersion")
+    loaded = _read(Path(root, "sys/module/nvidia/version"))
+    return (
+        f"library {'unknown' if code else own} does not fit the loaded kernel driver {loaded or 'unknown'}: "
+        "the driver was upgraded under a running system, reboot or reload the nvidia modules"
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
