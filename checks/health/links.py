@@ -1,0 +1,114 @@
+"""Links between devices: NVLink, xGMI and their like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from nodevet.checks.judging import Look, Rule, looks
+from nodevet.checks.limits import choose
+from nodevet.checks.model import Action, Device, FaultClass, Finding, Outcome
+from nodevet.checks.registry import check
+from nodevet.checks.view import View
+
+__all__ = ["Links", "judge"]
+
+DOWN = Rule(
+    check="links",
+    code="link.down",
+    action=Action.RESET_DEVICE,
+    next_step="drain the node and reset the device; when the link stays down, have board and baseboard inspected",
+)
+REPLAY = Rule(
+    check="links", code="link.replay", outcome=Outcome.WARN, action=Action.INSPECT, next_step="the signal is poor"
+)
+RECOVERY = Rule(
+    check="links", code="link.recovery", outcome=Outcome.WARN, action=Action.INSPECT, next_step="the link retrains"
+)
+CRC_RATE = Rule(
+    check="links", code="link.crc_rate", outcome=Outcome.WARN, action=Action.INSPECT, next_step="the signal is poor"
+)
+FABRIC = Rule(
+    check="links",
+    code="fabric.state",
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,
+    next_step="start the fabric manager of the driver's own version and read its log",
+)
+
+
+class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of link errors; None takes the table."""
+
+    expected: Annotated[
+        int | None, Meta(ge=0, le=64, description="Links that each accelerator must have up; None learns it.")
+    ] = None
+    crc_per_second: Annotated[
+        float | None, Meta(ge=0, description="Checksum errors per second that a link may have.")
+    ] = None
+    needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
+    window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
+
+
+@check(
+    "links",
+    policy=Links,
+    inputs=("link_active", "link_replay_errors", "link_recovery_errors", "link_crc_errors", "fabric_state"),
+)
+def judge(view: View, policy: Links) -> Iterator[Finding]:
+    """Every link that this device should have is up and clean, and the device has joined its fabric."""
+    for device in view.devices:
+        for look in looks(view, device, "link_active"):
+            yield DOWN.blind(look) or _down(view, device, look, policy)
+        for look in looks(view, device, "link_replay_errors"):
+            yield _counted(REPLAY.confirmed_by(policy), look, "link.replay")
+        for look in looks(view, device, "link_recovery_errors"):
+            yield _counted(RECOVERY.confirmed_by(policy), look, "link.recovery")
+        for look in looks(view, device, "link_crc_errors"):
+            yield _crc_rate(CRC_RATE.confirmed_by(policy), look, policy)
+        for look in looks(view, device, "fabric_state"):
+            yield FABRIC.blind(look) or _fabric(look, policy)
+
+
+def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
+    if look.number:
+        return DOWN.judge(look, False, "the link is up")
+    why = _expected(view, device, look, policy)
+    if why is None:
+        return DOWN.skip(look, "the link is down, and nothing says that it was ever meant to be up")
+    return DOWN.judge(look, True, f"the link is down, {why}")
+
+
+def _expected(view: View, device: Device, look: Look, policy: Links) -> str | None:
+    """Return why the link should be up, or None: an unbridged board has all its links down in health."""
+    port = look.part.index
+    if policy.expected is not None:
+        return f"the configuration expects {policy.expected}" if port is None or port < policy.expected else None
+    seen = view.memory.seen.get(device.id)
+    if seen is not None and port in seen.links_up:
+        return "it was up before"
+    for sibling in view.siblings(device):
+        remembered = view.memory.seen.get(sibling.id)
+        if view.number(sibling.id, "link_active", look.part) or (remembered and port in remembered.links_up):
+            return f"that of {sibling.pci or sibling.id} is up"
+    return None
+
+
+def _counted(rule: Rule, look: Look, key: str) -> Finding:
+    facts = f"{look.grew:.0f} more in {look.seconds:.0f} s, {look.number:.0f} in all"
+    return rule.ungrown(look) or rule.against(look, look.grew, choose(key), facts)
+
+
+def _crc_rate(rule: Rule, look: Look, policy: Links) -> Finding:
+    limit = choose("link.crc_rate", configuration=policy.crc_per_second)
+    facts = f"{look.per_second:.1f} checksum errors per second, limit {limit.value:.0f}"
+    return rule.ungrown(look) or rule.against(look, look.per_second, limit, facts)
+
+
+def _fabric(look: Look, policy: Links) -> Finding:
+    state = str(look.reading.value)
+    rule = FABRIC if state != "in_progress" else FABRIC.confirmed_by(policy)
+    return rule.judge(look, state != "completed", f"the device's fabric registration is {state.replace('_', ' ')}")

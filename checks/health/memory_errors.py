@@ -1,0 +1,158 @@
+"""Errors of device and host memory, and how far the spare rows that repair them have been used up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from nodevet.checks.judging import Look, Rule, looks
+from nodevet.checks.limits import choose
+from nodevet.checks.model import Action, Clearing, Device, DeviceKind, FaultClass, Finding, Outcome
+from nodevet.checks.registry import check
+from nodevet.checks.view import View
+
+__all__ = ["MemoryErrors", "judge"]
+
+UNCORRECTED = Rule(
+    check="memory-errors",
+    code="memory.uncorrected",
+    action=Action.DRAIN_RESET,
+    clearing=Clearing.HARDWARE_EVENT,
+    next_step="drain the node, reset the device, prove it with a burn-in",
+)
+UNCORRECTED_ON_HOST = msgspec.structs.replace(
+    UNCORRECTED, action=Action.INSPECT, next_step="drain the node, find the memory module, replace it, run a burn-in"
+)
+CORRECTED_RATE = Rule(
+    check="memory-errors",
+    code="memory.corrected_rate",
+    outcome=Outcome.WARN,
+    action=Action.WATCH,
+    next_step="replace the part when the rate persists",
+)
+REMAP_FAILED = Rule(
+    check="memory-errors",
+    code="memory.row_remap_failed",
+    action=Action.REPLACE,
+    clearing=Clearing.REPLACEMENT,
+    next_step="its spare rows are used up: have the board replaced",
+)
+REMAP_PENDING = Rule(
+    check="memory-errors",
+    code="memory.row_remap_pending",
+    outcome=Outcome.WARN,
+    action=Action.RESET_DEVICE,
+    next_step="jobs may go on; reset the device when it is next idle",
+)
+NO_SPARES = Rule(
+    check="memory-errors",
+    code="memory.banks_without_spares",
+    outcome=Outcome.WARN,
+    action=Action.WATCH,
+    next_step="the next uncorrected error there cannot be repaired: plan a replacement",
+)
+SRAM_THRESHOLD = Rule(
+    check="memory-errors",
+    code="memory.sram_threshold",
+    action=Action.REPLACE,
+    clearing=Clearing.REPLACEMENT,
+    next_step="the device asks to be replaced: have the board replaced",
+)
+RECOVERY = Rule(check="memory-errors", code="memory.recovery_action", next_step="do what the driver asks for")
+
+RECOVERY_ACTIONS = {
+    "none": Action.NONE,
+    "reset_device": Action.RESET_DEVICE,
+    "reboot": Action.REBOOT,
+    "drain_peer_to_peer": Action.RESET_DEVICE,
+    "drain_reset": Action.DRAIN_RESET,
+    "recover_imex_domain": Action.INSPECT,
+    "reset_bus": Action.REBOOT,
+    "reboot_system": Action.REBOOT,
+}
+MILD_RECOVERY = frozenset({"drain_peer_to_peer", "recover_imex_domain"})
+"""Only traffic between devices suffers; the device itself computes on."""
+
+
+class MemoryErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of corrected errors; None takes the table. Uncorrected errors have no limit but zero."""
+
+    corrected_per_hour: Annotated[
+        float | None, Meta(ge=0, description="Corrected errors per hour that an accelerator's memory may have.")
+    ] = None
+    host_corrected_per_hour: Annotated[
+        float | None, Meta(ge=0, description="Corrected errors per hour that a host memory controller may have.")
+    ] = None
+    needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
+    window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
+
+
+@check(
+    "memory-errors",
+    policy=MemoryErrors,
+    inputs=(
+        "ecc_uncorrected_errors",
+        "ecc_corrected_errors",
+        "row_remap_failed",
+        "row_remap_pending",
+        "row_remap_banks_without_spares",
+        "ecc_sram_threshold_exceeded",
+        "recovery_action",
+    ),
+)
+def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
+    """Memory has no uncorrected errors, few corrected ones, and spare rows left to repair itself."""
+    for device in view.devices:
+        for look in looks(view, device, "ecc_uncorrected_errors"):
+            yield _uncorrected(device, look)
+        for look in looks(view, device, "ecc_corrected_errors"):
+            yield _corrected_rate(device, look, policy)
+        for look in looks(view, device, "row_remap_failed"):
+            yield _flag(REMAP_FAILED, look, "replacing a memory row failed", "no row replacement failed")
+        for look in looks(view, device, "row_remap_pending"):
+            yield _flag(REMAP_PENDING, look, "a memory row waits for a reset to be replaced", "no row waits")
+        for look in looks(view, device, "row_remap_banks_without_spares"):
+            facts = f"{look.number:.0f} memory banks without a spare row"
+            yield NO_SPARES.blind(look) or NO_SPARES.judge(look, look.number > 0, facts)
+        for look in looks(view, device, "ecc_sram_threshold_exceeded"):
+            yield _flag(SRAM_THRESHOLD, look, "SRAM errors exceed the device's limit", "SRAM errors within its limit")
+        for look in looks(view, device, "recovery_action"):
+            yield RECOVERY.blind(look) or _recovery(look)
+
+
+def _uncorrected(device: Device, look: Look) -> Finding:
+    rule = UNCORRECTED if device.kind is DeviceKind.ACCELERATOR else UNCORRECTED_ON_HOST
+    facts = f"{look.number:.0f} uncorrected memory errors"
+    return rule.blind(look) or rule.judge(look, look.number > 0, facts, occurrence=look.occurrence)
+
+
+def _corrected_rate(device: Device, look: Look, policy: MemoryErrors) -> Finding:
+    rule = CORRECTED_RATE.confirmed_by(policy)
+    on_accelerator = device.kind is DeviceKind.ACCELERATOR
+    limit = choose(
+        f"memory.corrected_rate.{'accelerator' if on_accelerator else 'host'}",
+        configuration=policy.corrected_per_hour if on_accelerator else policy.host_corrected_per_hour,
+    )
+    per_hour = look.per_second * 3600
+    facts = f"{look.grew:.0f} corrected errors in {look.seconds:.0f} s, limit {limit.value:.0f} per hour"
+    return rule.ungrown(look) or rule.against(look, per_hour, limit, facts)
+
+
+def _flag(rule: Rule, look: Look, bad: str, good: str) -> Finding:
+    broken = bool(look.number)
+    return rule.blind(look) or rule.judge(look, broken, bad if broken else good)
+
+
+def _recovery(look: Look) -> Finding:
+    asked = str(look.reading.value)
+    rule = msgspec.structs.replace(
+        RECOVERY,
+        outcome=Outcome.WARN if asked in MILD_RECOVERY else Outcome.FAIL,
+        action=RECOVERY_ACTIONS.get(asked, Action.INSPECT),
+        fault_class=FaultClass.CONFIGURATION if asked == "recover_imex_domain" else FaultClass.HARDWARE,
+    )
+    broken = asked != "none"
+    return rule.judge(look, broken, f"the driver asks for {asked.replace('_', ' ')}" if broken else "nothing to do")

@@ -1,0 +1,84 @@
+"""Power: it can be measured, its limit is the vendor's, and the limit is held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from nodevet.checks.judging import Look, Rule, looks
+from nodevet.checks.limits import choose
+from nodevet.checks.model import Action, FaultClass, Finding, Outcome
+from nodevet.checks.registry import check
+from nodevet.checks.view import View
+
+__all__ = ["Power", "judge"]
+
+READING = Rule(check="power", code="power.reading", outcome=Outcome.WARN)
+LOWERED = Rule(
+    check="power",
+    code="power.limit_lowered",
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.WATCH,
+    next_step="raise the limit, or tell the configuration that it is meant",
+)
+OVER = Rule(
+    check="power",
+    code="power.over_limit",
+    outcome=Outcome.WARN,
+    action=Action.INSPECT,
+    next_step="the limit is not held: check the power supply and the board's sensors",
+)
+
+
+class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Limits of power; None takes the table."""
+
+    limit_watts: Annotated[
+        float | None, Meta(ge=1, le=20000, description="The power limit that is meant; None is the vendor's.")
+    ] = None
+    over_limit_ratio: Annotated[
+        float | None, Meta(ge=1, le=2, description="Warn when more than this multiple of the limit is drawn.")
+    ] = None
+    needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
+    window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
+
+
+@check("power", policy=Power, inputs=("power_watts", "power_limit_watts", "power_limit_default_watts"))
+def judge(view: View, policy: Power) -> Iterator[Finding]:
+    """Power can be measured, nobody lowered its limit, and the limit is held."""
+    for device in view.devices:
+        limits = {look.part: look for look in looks(view, device, "power_limit_watts")}
+        defaults = {look.part: look for look in looks(view, device, "power_limit_default_watts")}
+        for drawn in looks(view, device, "power_watts"):
+            yield READING.blind(drawn) or READING.judge(drawn, False, f"draws {drawn.number:.0f} watts")
+            if drawn.part in limits:
+                yield _over_limit(drawn, limits[drawn.part], policy)
+        for part, limit in limits.items():
+            default = defaults.get(part)
+            if policy.limit_watts is not None or default is not None:
+                yield _lowered(limit, default, policy)
+
+
+def _over_limit(drawn: Look, limit: Look, policy: Power) -> Finding:
+    rule = OVER.confirmed_by(policy)
+    blind = rule.blind(drawn, limit)
+    if blind:
+        return blind
+    if limit.number <= 0:
+        return rule.skip(drawn, "the device names no power limit")
+    allowed = choose("power.over_limit", configuration=policy.over_limit_ratio)
+    facts = f"draws {drawn.number:.0f} watts, limit {limit.number:.0f} watts"
+    return rule.against(drawn, drawn.number / limit.number, allowed, facts, beside=(limit,))
+
+
+def _lowered(limit: Look, default: Look | None, policy: Power) -> Finding:
+    beside = () if default is None or policy.limit_watts is not None else (default,)
+    meant = beside[0].number if beside else policy.limit_watts or 0.0
+    facts = f"power limit {limit.number:.0f} watts, meant {meant:.0f} watts"
+    return LOWERED.blind(limit, *beside) or LOWERED.judge(
+        limit, limit.number < meant, facts, unit="watts", beside=beside
+    )

@@ -1,0 +1,100 @@
+"""Clocks held down: by the time that the device counted, else by its flag of the moment.
+
+Each reason is judged for itself: hardware sets several at once, and one harmless reason must hide no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from nodevet.checks.judging import Look, Rule, looks
+from nodevet.checks.limits import choose
+from nodevet.checks.model import Action, Finding, Outcome, Part
+from nodevet.checks.registry import check
+from nodevet.checks.view import View
+
+__all__ = ["Throttle", "judge"]
+
+FAULTS = frozenset({"hardware_thermal", "hardware_slowdown", "power_brake"})
+WARNINGS = frozenset({"software_thermal", "core", "package"})
+NORMAL = frozenset({"idle", "power_cap", "board_limit", "low_utilization", "reliability"})
+"""Under full load a device runs at its power cap; without load it idles. Both are health."""
+CHOSEN = frozenset({"applications_clocks", "sync_boost", "display_clocks"})
+"""Somebody asked for these clocks."""
+
+NEXT_STEPS = {
+    "hardware_thermal": "the hardware protects itself from heat: check fans, coolant and inlet air",
+    "hardware_slowdown": "the hardware halved its clocks: check cooling and power supply",
+    "power_brake": "the power supply asked for less load: check supplies, cables and the rack's budget",
+    "software_thermal": "the driver lowers clocks because of heat: check fans and inlet air",
+    "core": "the processor protects itself from heat: check its cooler and the fans",
+    "package": "the processor protects itself from heat: check its cooler and the fans",
+}
+
+
+class Throttle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much of the time a clock may be held down; None takes the table."""
+
+    ratio: Annotated[
+        float | None, Meta(ge=0, le=1, description="Share of the time that a reason may hold the clock down.")
+    ] = None
+    needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
+    window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
+
+
+@check("throttle", policy=Throttle, inputs=("throttle_seconds", "throttle_active", "throttle_events"))
+def judge(view: View, policy: Throttle) -> Iterator[Finding]:
+    """No clock is held down by heat, by the hardware's own protection or by the power supply."""
+    for device in view.devices:
+        times = {look.part: look for look in looks(view, device, "throttle_seconds")}
+        flags = {look.part: look for look in looks(view, device, "throttle_active")}
+        for part in dict.fromkeys((*times, *flags)):
+            yield _reason(_rule(part, policy), times.get(part), flags.get(part), policy)
+        for look in looks(view, device, "throttle_events"):
+            rule = _rule(look.part, policy)
+            yield _by_events(rule, look)
+
+
+def _rule(part: Part, policy: Throttle) -> Rule:
+    return Rule(
+        check="throttle",
+        code=f"throttle.{part.name.removeprefix('vendor:') or 'reason'}",
+        outcome=Outcome.FAIL if part.name in FAULTS else Outcome.WARN,
+        action=Action.INSPECT,
+        next_step=NEXT_STEPS.get(part.name, "look the reason up in the vendor's manual"),
+    ).confirmed_by(policy)
+
+
+def _reason(rule: Rule, time: Look | None, flag: Look | None, policy: Throttle) -> Finding:
+    read = [look for look in (time, flag) if look is not None]
+    seen = next((look for look in read if look.measured), None)
+    if seen is None:
+        # That one of the two is not supported explains less than that the other could not be read.
+        blind = [finding for finding in map(rule.blind, read) if finding]
+        return next((finding for finding in blind if finding.outcome is Outcome.UNMEASURED), blind[0])
+    if seen.part.name in CHOSEN:
+        return rule.skip(seen, "clocks were set by somebody")
+    if time is not None and time.measured and time.growth is not None:
+        return _by_time(rule, time, policy)
+    if flag is not None and flag.measured:
+        active = bool(flag.number)
+        facts = "holds the clock down now" if active else "does not hold the clock down"
+        return rule.judge(flag, active and flag.part.name not in NORMAL, facts)
+    return rule.ungrown(seen) or rule.skip(seen, "nothing to compare with")
+
+
+def _by_time(rule: Rule, look: Look, policy: Throttle) -> Finding:
+    limit = choose("throttle.ratio", configuration=policy.ratio)
+    share = look.per_second
+    facts = f"held the clock down for {share:.1%} of the last {look.seconds:.0f} s, limit {limit.value:.1%}"
+    broken = limit.holds(share) and look.part.name not in NORMAL
+    return rule.judge(look, broken, facts, value=share, unit=limit.unit, limit=limit)
+
+
+def _by_events(rule: Rule, look: Look) -> Finding:
+    facts = f"{look.grew:.0f} thermal throttle events in {look.seconds:.0f} s"
+    return rule.ungrown(look) or rule.judge(look, look.grew > 0, facts, value=look.grew)

@@ -1,0 +1,275 @@
+"""What every check does with a reading: look at it, say that it is blind, or judge it by a rule. Pure.
+
+A check yields a finding for everything that it looked at, also for what is well, because only a good look clears.
+That a reading is missing never makes a node unknown here: which readings a node must be able to give, and that it
+cannot give one, is told once, by the check ``freshness``. A check that cannot see says ``unmeasured`` and steps back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import msgspec
+
+from nodevet.checks.model import (
+    NODE,
+    WHOLE,
+    Action,
+    Clearing,
+    Device,
+    FaultClass,
+    Finding,
+    Instant,
+    Limit,
+    Outcome,
+    Part,
+    Reading,
+    ReadingStatus,
+    Scalar,
+)
+from nodevet.checks.view import Growth, View, device_name
+
+__all__ = ["Confirmation", "Look", "Rule", "looks", "number_of"]
+
+
+class Confirmation(Protocol):
+    """The part of a policy that says how many looks of how many must agree."""
+
+    @property
+    def needed(self) -> int:
+        """Return how many looks must be bad."""
+        ...
+
+    @property
+    def window(self) -> int:
+        """Return of how many looks in a row."""
+        ...
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One reading as a check looks at it: whose it is, when it was taken, how far it grew since the sample before."""
+
+    device: str
+    name: str
+    reading: Reading
+    time: Instant | None = None
+    growth: Growth | None = None
+
+    @property
+    def quantity(self) -> str:
+        """Return the key of the quantity."""
+        return self.reading.quantity
+
+    @property
+    def part(self) -> Part:
+        """Return the part of the device."""
+        return self.reading.part
+
+    @property
+    def measured(self) -> bool:
+        """Return whether there is a value that was measured recently."""
+        return self.reading.status is ReadingStatus.OK
+
+    @property
+    def number(self) -> float:
+        """Return the measured number; zero where nothing was measured, so ask ``measured`` first."""
+        value = self.reading.value
+        return 0.0 if value is None or isinstance(value, str) else float(value)
+
+    @property
+    def grew(self) -> float:
+        """Return by how much the counter grew; zero where ``growth`` is None, so ask ``Rule.ungrown`` first."""
+        return self.growth.amount if self.growth else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Return over how many seconds it grew."""
+        return self.growth.seconds if self.growth else 0.0
+
+    @property
+    def per_second(self) -> float:
+        """Return the rate at which it grew."""
+        return self.growth.per_second if self.growth else 0.0
+
+    @property
+    def occurrence(self) -> str | None:
+        """Return what tells this value of a counter from the same value after a reboot."""
+        return f"{self.time.boot_id}:{self.number:.0f}" if self.time else None
+
+    @property
+    def subject(self) -> str:
+        """Return what people call the part: ``GPU 3 (0000:1b:00.0), link 17``."""
+        return self.name if self.part == WHOLE else f"{self.name}, {self.part}"
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fault is called and what it means: all of a finding that does not depend on the look."""
+
+    check: str
+    code: str
+    outcome: Outcome = Outcome.FAIL
+    fault_class: FaultClass = FaultClass.HARDWARE
+    action: Action = Action.NONE
+    clearing: Clearing = Clearing.CONDITION
+    needed: int = 1
+    window: int = 1
+    next_step: str = ""
+
+    def confirmed_by(self, policy: Confirmation) -> Rule:
+        """Return the rule as a measured one: it counts once so many looks of so many agree as *policy* says."""
+        return msgspec.structs.replace(self, needed=policy.needed, window=policy.window)
+
+    def judge(
+        self,
+        look: Look,
+        broken: bool,
+        facts: str,
+        *,
+        value: Scalar | None = None,
+        unit: str = "",
+        limit: Limit | None = None,
+        occurrence: str | None = None,
+        beside: Iterable[Look] = (),
+    ) -> Finding:
+        """Return what the rule says of a measured *look*; *facts* tell what was seen, *beside* what else was read."""
+        read = (look, *beside)
+        times = [entry.time for entry in read if entry.time]
+        return self._finding(
+            look,
+            self.outcome if broken else Outcome.PASS,
+            f"{look.subject}: {facts}" + (f"; {self.next_step}" if broken and self.next_step else ""),
+            action=self.action if broken else Action.NONE,
+            value=look.reading.value if value is None else value,
+            unit=unit,
+            limit=limit,
+            occurrence=occurrence if broken else None,
+            evidence=tuple(dict.fromkeys(entry.quantity for entry in read)),
+            evidence_time=min(times, key=lambda time: time.boottime_ns) if times else None,
+        )
+
+    def against(self, look: Look, value: float, limit: Limit, facts: str, *, beside: Iterable[Look] = ()) -> Finding:
+        """Return what the rule says of *value*, which is broken where *limit* holds."""
+        return self.judge(look, limit.holds(value), facts, value=value, unit=limit.unit, limit=limit, beside=beside)
+
+    def blind(self, *read: Look) -> Finding | None:
+        """Return why the first of *read* that has no value cannot be judged, or None where all have one."""
+        look = next((entry for entry in read if not entry.measured), None)
+        if look is None:
+            return None
+        reading = look.reading
+        why = f"{reading.quantity} is {reading.status.value}" + (f" ({reading.detail})" if reading.detail else "")
+        unsupported = reading.status is ReadingStatus.UNSUPPORTED
+        return self._finding(
+            look,
+            Outcome.SKIPPED if unsupported else Outcome.UNMEASURED,
+            f"{look.subject}: {why}",
+            evidence=(reading.quantity,),
+            evidence_time=look.time,
+        )
+
+    def ungrown(self, look: Look) -> Finding | None:
+        """Return why the growth of *look* cannot be judged: no value, or none before it; None where it can be."""
+        if look.growth is None:
+            return self.blind(look) or self.skip(look, "a second sample is needed to see growth")
+        return self.blind(look)
+
+    def skip(self, look: Look, why: str) -> Finding:
+        """Return that the rule does not apply to *look* now, and why."""
+        return self._finding(
+            look, Outcome.SKIPPED, f"{look.subject}: {why}", evidence=(look.quantity,), evidence_time=look.time
+        )
+
+    def on_node(
+        self,
+        outcome: Outcome,
+        message: str,
+        *,
+        device: str = NODE,
+        part: Part = WHOLE,
+        required: bool = False,
+        value: Scalar | None = None,
+        limit: Limit | None = None,
+        evidence_time: Instant | None = None,
+    ) -> Finding:
+        """Return a finding that rests on no reading: on the inventory, on a reader, on the kernel log."""
+        bad = outcome in (Outcome.WARN, Outcome.FAIL)
+        told = bad or (required and outcome is Outcome.UNMEASURED)
+        return Finding(
+            check=self.check,
+            code=self.code,
+            outcome=outcome,
+            message=message + (f"; {self.next_step}" if told and self.next_step else ""),
+            device=device,
+            part=part,
+            fault_class=self.fault_class,
+            value=value,
+            limit=limit,
+            action=self.action if told else Action.NONE,
+            clearing=self.clearing,
+            needed=self.needed if bad else 1,
+            window=self.window if bad else 1,
+            required=required,
+            evidence_time=evidence_time,
+        )
+
+    def _finding(
+        self,
+        look: Look,
+        outcome: Outcome,
+        message: str,
+        *,
+        evidence: tuple[str, ...],
+        evidence_time: Instant | None,
+        action: Action = Action.NONE,
+        value: Scalar | None = None,
+        unit: str = "",
+        limit: Limit | None = None,
+        occurrence: str | None = None,
+    ) -> Finding:
+        return Finding(
+            check=self.check,
+            code=self.code,
+            outcome=outcome,
+            message=message,
+            device=look.device,
+            part=look.part,
+            fault_class=self.fault_class,
+            value=value,
+            unit=unit,
+            limit=limit,
+            action=action,
+            clearing=self.clearing,
+            needed=self.needed,
+            window=self.window,
+            occurrence=occurrence,
+            evidence=evidence,
+            evidence_time=evidence_time,
+        )
+
+
+def looks(view: View, device: Device, quantity: str) -> tuple[Look, ...]:
+    """Return a look at *quantity* on each part of *device* that ever reported it.
+
+    Where the device could not be read as a whole there is one look that saw nothing.
+    """
+    name = device_name(view, device.id)
+    found = tuple(
+        Look(device.id, name, reading, sample.time, _growth(view, device.id, reading, sample.time))
+        for reading, sample in view.readings(device.id, quantity)
+    )
+    failure = view.failure(device.id)
+    if found or failure is None:
+        return found
+    return (Look(device.id, name, Reading(quantity, None, WHOLE, ReadingStatus.UNAVAILABLE, failure.detail)),)
+
+
+def number_of(entries: Iterable[Look], part: Part) -> Look | None:
+    """Return the measured look of *entries* at *part*, or None."""
+    return next((entry for entry in entries if entry.part == part and entry.measured), None)
+
+
+def _growth(view: View, device_id: str, reading: Reading, taken: Instant) -> Growth | None:
+    """Return how far the counter grew up to this very sample; growth that an earlier sample ended with is over."""
+    growth = view.growth.get((device_id, reading.quantity, reading.part))
+    return growth if growth is not None and growth.until == taken else None
