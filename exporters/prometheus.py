@@ -366,19 +366,15 @@ def _quantities(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
 
 
 def _link_counts(readings: Readings) -> Iterator[Family]:
-    links: dict[str, int] = {}
-    up: dict[str, int] = {}
+    up = _summed(readings)
+    links = dict.fromkeys(up, 0)
     for (device, *_), reading in readings.items():
-        if reading.status is ReadingStatus.UNSUPPORTED:
-            continue
-        links[device] = links.get(device, 0) + 1
-        up[device] = up.get(device, 0) + (reading.value is True)
-    yield _gauge("links", "Links that the device has.", {labels_text(device=device): n for device, n in links.items()})
+        if reading.status is not ReadingStatus.UNSUPPORTED:
+            links[labels_text(device=device)] += 1
     yield _gauge(
-        "links_up",
-        "Links of the device that are up; one that could not be read is not up.",
-        {labels_text(device=device): n for device, n in up.items()},
+        "links", "Links that the device has.", {labels: n for labels, n in links.items() if up[labels] is not None}
     )
+    yield _gauge("links_up", "Links of the device that are up; left out where one of them could not be read.", up)
 
 
 def _quantity(quantity: Quantity, readings: Readings, *, detail: bool) -> Iterator[Family]:

@@ -33,6 +33,11 @@ STOP_SECONDS = 2.0
 """How long a child that was told to stop may take to go after its test has ended."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Golden files are written anew on request; the difference is then read in the diff."""
+    parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the source tree; skips where the installed wheel is tested out of the tree's reach."""

@@ -215,12 +215,12 @@ def test_a_full_disk_is_one_line_and_the_old_file_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"),
+    ("number", "what"),
     [(errno.ENOSPC, "no space left; the old file stays"), (errno.EROFS, "Read-only file system")],
 )
-def test_each_error_says_what_to_do(tmp_path: Path, number: int, advice: str) -> None:
+def test_each_error_says_what_to_do(tmp_path: Path, number: int, what: str) -> None:
     """The message of a failed write names the next step."""
-    assert advice in advice(OSError(number, os.strerror(number)))
+    assert what in advice(OSError(number, os.strerror(number)))
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,313 @@
+"""The HTTP surface: metrics, public JSON, health of the agent and a small page for people. Reading only.
+
+A thread per connection, few at a time, each with a deadline: a scraper that stalls cannot hold the server, and the
+server never holds the agent, since a request touches nothing but the last Snapshot. Bound to loopback, it answers only
+to the names of loopback, so that no web page can make a browser read the node through a name of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
+from nodevet.checks.model import Snapshot
+from nodevet.exporters.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT
+from nodevet.exporters.listeners import holder_of
+from nodevet.exporters.page import landing_page
+from nodevet.exporters.prometheus import MetricsPage
+from nodevet.exporters.schema import encode, status_document
+
+__all__ = ["DEFAULT_LISTEN", "HttpServer", "parse_listen"]
+
+DEFAULT_LISTEN = "127.0.0.1:10917"
+MAXIMUM_CONNECTIONS = 16
+CONNECTION_SECONDS = 10.0
+"""Whole life of a connection. A page takes milliseconds; what is slower than this does not read."""
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json; charset=utf-8"
+_HTML = "text/html; charset=utf-8"
+
+SnapshotSource = Callable[[], Snapshot | None]
+Complaint = Callable[[], str | None]
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``, ``[ADDRESS]:PORT`` or ``:PORT`` (all addresses); UsageError if none."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"--listen {text}: write HOST:PORT with a port from 0 to 65535, such as {DEFAULT_LISTEN}")
+    return host or "0.0.0.0", int(port)  # noqa: S104 - an empty host is a request for all addresses
+
+
+class HttpServer:
+    """Serves the newest Snapshot on one address, from threads of its own.
+
+    ``snapshot`` returns the newest Snapshot or None before the first; ``complaint`` returns why the agent's main loop
+    makes no progress, or None while it does; ``log`` takes a line about what went wrong with a request.
+    """
+
+    def __init__(
+        self,
+        listen: str,
+        snapshot: SnapshotSource,
+        complaint: Complaint,
+        *,
+        page: MetricsPage | None = None,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        """Bind to *listen*. Raises UsageError, BusyError (port in use) or ConfigurationError (not permitted)."""
+        host, port = parse_listen(listen)
+        try:
+            self._server = _Server((host, port), _Site(snapshot, complaint, page or MetricsPage(), host), log)
+        except OSError as error:
+            raise _refusal(error, host, port) from error
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return the host and port that are bound; the port is a real one where 0 was asked for."""
+        host, port = self._server.server_address[:2]
+        return str(host), int(port)
+
+    @property
+    def url(self) -> str:
+        """Return the address of the landing page as a browser on this machine needs it."""
+        host, port = self.address
+        if ipaddress.ip_address(host).is_unspecified:
+            host = "::1" if ":" in host else "127.0.0.1"
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop answering, close every connection and free the port, within half a second."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.close_connections()
+        self._server.server_close()
+
+
+class _Site:
+    """What the paths answer. ``local_only`` is set where only the names of loopback may be asked for."""
+
+    def __init__(self, snapshot: SnapshotSource, complaint: Complaint, page: MetricsPage, host: str) -> None:
+        self.snapshot = snapshot
+        self.complaint = complaint
+        self.page = page
+        self.local_only = _is_loopback(host)
+
+    def answer(self, path: str, accept: str, accept_encoding: str) -> _Answer:
+        match path:
+            case "/-/healthy":
+                complaint = self.complaint()
+                return _plain(HTTPStatus.SERVICE_UNAVAILABLE, complaint) if complaint else _plain(HTTPStatus.OK, "ok")
+            case "/-/ready" | "/metrics" | "/api/v1/status" | "/":
+                snapshot = self.snapshot()
+            case _:
+                return _plain(HTTPStatus.NOT_FOUND, "no such page: see / for what there is")
+        if snapshot is None:
+            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "starting: the node was not judged yet")
+        if path == "/metrics":
+            return self._metrics(snapshot, accept, accept_encoding)
+        if path == "/api/v1/status":
+            return _Answer(HTTPStatus.OK, _JSON, encode(status_document(snapshot)))
+        if path == "/":
+            return _Answer(HTTPStatus.OK, _HTML, landing_page(snapshot).encode())
+        if not snapshot.agent.ready or snapshot.agent.stopping:
+            what = "stopping" if snapshot.agent.stopping else "starting: the first round is not complete"
+            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, what)
+        return _plain(HTTPStatus.OK, "ready")
+
+    def _metrics(self, snapshot: Snapshot, accept: str, accept_encoding: str) -> _Answer:
+        openmetrics = _accepts(accept, "application/openmetrics-text")
+        compressed = _accepts(accept_encoding, "gzip")
+        body = self.page.render(snapshot, openmetrics, compressed=compressed)
+        kind = CONTENT_TYPE_OPENMETRICS if openmetrics else CONTENT_TYPE_TEXT
+        return _Answer(HTTPStatus.OK, kind, body, encoding="gzip" if compressed else None)
+
+
+class _Answer:
+    def __init__(self, status: HTTPStatus, kind: str, body: bytes, encoding: str | None = None) -> None:
+        self.status = status
+        self.kind = kind
+        self.body = body
+        self.encoding = encoding
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], site: _Site, log: Callable[[str], None] | None) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.site = site
+        self._log = log
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, float] = {}
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without the reverse name lookup of the base class, which may wait for a name server."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Take a connection while few are open; others are closed, which a scraper counts as a failed scrape."""
+        with self._lock:
+            if len(self._open) >= MAXIMUM_CONNECTIONS:
+                return False
+            self._open[request] = time.monotonic() + CONNECTION_SECONDS
+        return True
+
+    def shutdown_request(self, request: Any) -> None:
+        """Forget a connection that ends."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End connections that outlived their time; called ten times a second."""
+        now = time.monotonic()
+        with self._lock:
+            overdue = [connection for connection, deadline in self._open.items() if deadline < now]
+        for connection in overdue:
+            _hang_up(connection)
+
+    def close_connections(self) -> None:
+        """End every connection."""
+        with self._lock:
+            connections = list(self._open)
+        for connection in connections:
+            _hang_up(connection)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log what a request raised: one line, never a traceback on standard error."""
+        error = sys.exc_info()[1]
+        if self._log is not None and not isinstance(error, ConnectionError | TimeoutError):
+            self._log(f"http: request failed: {type(error).__name__}: {error}")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = CONNECTION_SECONDS
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        """Answer with a page."""
+        self._respond(with_body=True)
+
+    def do_HEAD(self) -> None:
+        """Answer with the headers of a page."""
+        self._respond(with_body=False)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse a request that is not understood; the method that is not offered is told what is."""
+        if code == HTTPStatus.NOT_IMPLEMENTED:
+            self._send(_plain(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: nothing here can be changed"))
+        else:
+            self._send(_plain(HTTPStatus(code), message or HTTPStatus(code).phrase))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep quiet: a scrape every few seconds is no news."""
+
+    def send_response(self, code: int, message: str | None = None) -> None:
+        """Send the status line without the name and version of server and interpreter."""
+        self.send_response_only(code, message)
+        self.send_header("Date", self.date_time_string())
+
+    def _respond(self, *, with_body: bool) -> None:
+        site = self.server.site
+        if site.local_only and not _names_loopback(self.headers.get("Host")):
+            self._send(
+                _plain(HTTPStatus.MISDIRECTED_REQUEST, "this address answers to localhost only: use 127.0.0.1"),
+                with_body=with_body,
+            )
+            return
+        path = self.path.split("?", 1)[0]
+        accept, encoding = self.headers.get("Accept", ""), self.headers.get("Accept-Encoding", "")
+        self._send(site.answer(path, accept, encoding), with_body=with_body)
+
+    def _send(self, answer: _Answer, *, with_body: bool = True) -> None:
+        self.close_connection = True
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Connection", "close")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+        if answer.encoding:
+            self.send_header("Content-Encoding", answer.encoding)
+        if answer.kind in (CONTENT_TYPE_TEXT, CONTENT_TYPE_OPENMETRICS):
+            self.send_header("Vary", "Accept, Accept-Encoding")
+        if answer.status is HTTPStatus.METHOD_NOT_ALLOWED:
+            self.send_header("Allow", "GET, HEAD")
+        self.end_headers()
+        if with_body:
+            self.wfile.write(answer.body)
+
+
+def _plain(status: HTTPStatus, line: str) -> _Answer:
+    return _Answer(status, _TEXT, f"{line}\n".encode())
+
+
+def _accepts(header: str, wanted: str) -> bool:
+    """Return whether an Accept header names *wanted* without refusing it by a quality of zero."""
+    for entry in header.split(","):
+        name, *parameters = (word.strip().lower() for word in entry.split(";"))
+        if name == wanted:
+            return not any(parameter.replace(" ", "") in ("q=0", "q=0.0") for parameter in parameters)
+    return False
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _names_loopback(host: str | None) -> bool:
+    """Return whether a Host header names this machine to itself; without one it is no browser that asks."""
+    if host is None:
+        return True
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    name = name.removeprefix("[").removesuffix("]").lower().removesuffix(".")
+    return name in _LOOPBACK_NAMES or _is_loopback(name)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it ended by itself meanwhile
+
+
+def _refusal(error: OSError, host: str, port: int) -> Exception:
+    match error.errno:
+        case errno.EADDRINUSE:
+            holder = holder_of(port)
+            by = f" by {holder}" if holder else ""
+            return BusyError(f"port {port} on {host} is in use{by}: stop it or choose another with --listen HOST:PORT")
+        case errno.EACCES | errno.EPERM:
+            return ConfigurationError(f"port {port} on {host} may not be opened by this user: choose one above 1023")
+        case errno.EADDRNOTAVAIL:
+            return ConfigurationError(f"{host} is no address of this machine: choose another with --listen HOST:PORT")
+    return ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror or error}")

@@ -1,0 +1,300 @@
+"""The HTTP surface as a scraper, a browser and a person with curl meet it."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+from fakes.snapshots import failed_node, gpu_node, starting_node
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
+from nodevet.checks.model import Device, DeviceKind, Snapshot
+from nodevet.exporters.http import MAXIMUM_CONNECTIONS, HttpServer, parse_listen
+
+Start = Callable[..., HttpServer]
+
+
+class Answer(msgspec.Struct):
+    """What the server said."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start servers on free ports of loopback; all are stopped at the end."""
+    servers: list[HttpServer] = []
+
+    def begin(
+        snapshot: Snapshot | None = None,
+        complaint: str | None = None,
+        listen: str = "127.0.0.1:0",
+        log: Callable[[str], None] | None = None,
+    ) -> HttpServer:
+        server = HttpServer(listen, lambda: snapshot, lambda: complaint, log=log)
+        servers.append(server)
+        server.start()
+        return server
+
+    yield begin
+    for server in servers:
+        server.stop()
+
+
+def ask(server: HttpServer, path: str, method: str = "GET", **headers: str) -> Answer:
+    """Send one request and return the answer."""
+    connection = http.client.HTTPConnection(*server.address, timeout=5)
+    try:
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return Answer(response.status, dict(response.getheaders()), response.read())
+    finally:
+        connection.close()
+
+
+def test_metrics_are_served_in_the_format_that_was_asked_for(start: Start) -> None:
+    """A plain scrape gets 0.0.4, one that accepts OpenMetrics gets that; both name their type as scrapers require."""
+    server = start(gpu_node())
+    plain = ask(server, "/metrics")
+    assert plain.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert any(family.name == "nodevet_node_state" for family in parse_text(plain.body.decode()))
+    accept = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,*/*;q=0.1"
+    modern = ask(server, "/metrics", Accept=accept)
+    assert modern.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert any(family.name == "nodevet_node_state" for family in parse_openmetrics(modern.body.decode()))  # type: ignore[no-untyped-call]
+
+
+def test_metrics_are_compressed_for_those_who_accept_it(start: Start) -> None:
+    """A scraper that accepts gzip gets the same page in a fraction of the bytes."""
+    server = start(gpu_node())
+    plain = ask(server, "/metrics").body
+    packed = ask(server, "/metrics", Accept_Encoding="gzip")
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed.body) == plain
+    assert len(packed.body) < len(plain) / 5
+    assert "Content-Encoding" not in ask(server, "/metrics", Accept_Encoding="gzip;q=0, identity").headers
+
+
+def test_the_status_is_the_public_document(start: Start) -> None:
+    """The API says what the schema says."""
+    answer = ask(start(failed_node()), "/api/v1/status")
+    document = json.loads(answer.body)
+    assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
+    assert (document["schema"], document["verdict"], document["action"]) == (
+        "nodevet.status/1", "failed", "power_cycle",
+    )  # fmt: skip
+
+
+def test_no_process_leaves_over_http(start: Start) -> None:
+    """The pids that hold a device are on no page."""
+    server = start(failed_node())
+    for path in ("/", "/metrics", "/api/v1/status"):
+        assert b"31337" not in ask(server, path).body
+        assert b"4242" not in ask(server, path).body
+
+
+@pytest.mark.parametrize(
+    ("complaint", "status", "words"),
+    [(None, 200, b"ok\n"), ("main loop made no progress for 31 s", 503, b"main loop made no progress for 31 s\n")],
+)
+def test_health_is_that_of_the_main_loop(start: Start, complaint: str | None, status: int, words: bytes) -> None:
+    """A server thread that answers proves nothing: the main loop is asked."""
+    answer = ask(start(gpu_node(), complaint), "/-/healthy")
+    assert (answer.status, answer.body) == (status, words)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "status"),
+    [
+        (gpu_node(), 200),
+        (failed_node(), 200),
+        (starting_node(), 503),
+        (None, 503),
+        (gpu_node(agent=msgspec.structs.replace(gpu_node().agent, stopping=True)), 503),
+    ],
+    ids=["ready", "failed node, ready agent", "first round", "no snapshot", "stopping"],
+)
+def test_ready_means_that_a_round_is_complete(start: Start, snapshot: Snapshot | None, status: int) -> None:
+    """An agent is ready once it judged the node, whatever the verdict."""
+    assert ask(start(snapshot), "/-/ready").status == status
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/status", "/"])
+def test_nothing_is_claimed_before_the_first_judgement(start: Start, path: str) -> None:
+    """Without a Snapshot every page is a 503 that says so, and none is an empty success."""
+    answer = ask(start(None), path)
+    assert (answer.status, answer.body) == (503, b"starting: the node was not judged yet\n")
+
+
+def test_the_landing_page_shows_the_verdict(start: Start) -> None:
+    """A person sees verdict, reason, finding and action; nothing on the page comes from elsewhere."""
+    answer = ask(start(failed_node()), "/")
+    page = answer.body.decode()
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert '<p class="verdict failed" id="verdict">failed</p>' in page
+    assert "nvidia.xid.79" in page
+    assert "What to do: power cycle." in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "<script" not in page
+
+
+def test_a_simulated_node_says_so(start: Start) -> None:
+    """Nobody takes a drill for the real thing."""
+    assert "simulated node" in ask(start(gpu_node(simulated=True)), "/").body.decode()
+
+
+def test_names_of_hardware_cannot_script_the_landing_page(start: Start) -> None:
+    """What a device calls itself is text, not markup."""
+    evil = Device(
+        id="<img src=x>", kind=DeviceKind.NIC, vendor="x", model='"><script>alert(1)</script>', backend="host"
+    )
+    page = ask(start(gpu_node(devices=(evil,), node="<b>n</b>")), "/").body.decode()
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "<b>" not in page
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/metrics/", "/api", "/../etc/passwd", "/%2e%2e/"])
+def test_other_paths_are_not_found(start: Start, path: str) -> None:
+    """What is not offered is 404."""
+    assert ask(start(gpu_node()), path).status == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_nothing_can_be_changed(start: Start, method: str) -> None:
+    """Every method but GET and HEAD is refused with what is allowed."""
+    answer = ask(start(gpu_node()), "/-/reload", method)
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+
+
+def test_head_is_get_without_the_body(start: Start) -> None:
+    """HEAD announces the length that GET sends."""
+    server = start(gpu_node())
+    head, full = ask(server, "/metrics", "HEAD"), ask(server, "/metrics")
+    assert head.body == b""
+    assert int(head.headers["Content-Length"]) == len(full.body)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:10917", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:9", 200),
+        ("127.0.0.53:80", 200),
+        ("LOCALHOST.", 200),
+        ("attacker.example:10917", 421),
+        ("localhost.attacker.example", 421),
+        ("10.0.0.1:10917", 421),
+        ("", 421),
+    ],
+)
+def test_a_page_of_another_name_cannot_read_the_node(start: Start, host: str, status: int) -> None:
+    """DNS rebinding: a browser that was told that attacker.example is 127.0.0.1 gets nothing."""
+    assert ask(start(gpu_node()), "/metrics", Host=host).status == status
+
+
+def test_other_names_are_served_where_the_site_opened_the_port(start: Start) -> None:
+    """Bound to all addresses, the server is asked by the machine's own names."""
+    assert ask(start(gpu_node(), listen="0.0.0.0:0"), "/metrics", Host="n0042:10917").status == 200
+
+
+def test_no_version_of_server_or_interpreter_is_told(start: Start) -> None:
+    """The headers name no software."""
+    for path in ("/metrics", "/nothing"):
+        headers = ask(start(gpu_node()), path).headers
+        assert "Server" not in headers
+        assert "Python" not in str(headers)
+
+
+def test_a_port_in_use_is_one_line_that_names_the_holder(start: Start) -> None:
+    """The second server says which port, who holds it and what to do."""
+    _, port = start(gpu_node()).address
+    with pytest.raises(BusyError, match=rf"port {port} on 127.0.0.1 is in use by .+ \(pid \d+\): stop it .*--listen"):
+        HttpServer(f"127.0.0.1:{port}", lambda: None, lambda: None)
+
+
+def test_a_foreign_address_is_refused() -> None:
+    """An address that no interface has is named."""
+    with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1 is no address of this machine"):
+        HttpServer("192.0.2.1:0", lambda: None, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:10917", ("127.0.0.1", 10917)), ("[::1]:80", ("::1", 80)), (":9", ("0.0.0.0", 9))],  # noqa: S104
+)
+def test_listen_addresses_are_read(text: str, address: tuple[str, int]) -> None:
+    """Host and port, with brackets for IPv6, or a port for all addresses."""
+    assert parse_listen(text) == address
+
+
+@pytest.mark.parametrize("text", ["10917", "host", "host:", "host:http", "host:65536", "host:-1", "host:1٣"])
+def test_other_listen_addresses_are_refused(text: str) -> None:
+    """The message shows the text and an example."""
+    with pytest.raises(UsageError, match="write HOST:PORT"):
+        parse_listen(text)
+
+
+def test_a_stalled_client_holds_nobody_up(start: Start) -> None:
+    """While clients hold all connections but one open and say nothing, a scrape is answered."""
+    server = start(gpu_node())
+    stalled = [socket.create_connection(server.address) for _ in range(MAXIMUM_CONNECTIONS - 1)]
+    try:
+        assert ask(server, "/metrics").status == 200
+    finally:
+        for connection in stalled:
+            connection.close()
+
+
+def test_connections_are_bounded(start: Start) -> None:
+    """One more than the bound is closed at once instead of costing a thread."""
+    server = start(gpu_node())
+    stalled = [socket.create_connection(server.address) for _ in range(MAXIMUM_CONNECTIONS)]
+    try:
+        with socket.create_connection(server.address, timeout=5) as refused:
+            assert refused.recv(1) == b""
+    finally:
+        for connection in stalled:
+            connection.close()
+
+
+def test_stopping_takes_half_a_second_and_frees_the_port(start: Start) -> None:
+    """Also with a client that never asks; the port can be opened again at once."""
+    server = start(gpu_node())
+    host, port = server.address
+    with socket.create_connection((host, port)):
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 0.5
+    again = start(gpu_node(), listen=f"{host}:{port}")
+    assert ask(again, "/-/healthy").status == 200
+
+
+def test_nonsense_is_refused_quietly(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+    """Bytes that are no request cost a line to the sender and nothing on standard error."""
+    lines: list[str] = []
+    server = start(gpu_node(), log=lines.append)
+    with socket.create_connection(server.address, timeout=5) as connection:
+        connection.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
+        assert connection.recv(200).startswith(b"Bad HTTP/0.9 request type")
+    assert ask(server, "/-/healthy").status == 200
+    assert lines == []
+    assert capfd.readouterr().err == ""
+
+
+def test_the_url_is_one_that_a_browser_here_can_open(start: Start) -> None:
+    """A server on all addresses is reached through loopback."""
+    server = start(gpu_node(), listen="0.0.0.0:0")
+    assert server.url == f"http://127.0.0.1:{server.address[1]}/"

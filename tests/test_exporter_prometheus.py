@@ -1,0 +1,392 @@
+"""The metrics page: its names keep the rules, its series the budget, and absence is never a zero."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from fakes.snapshots import (
+    EVERY_STATE,
+    at,
+    cpu_node,
+    degraded_node,
+    failed_node,
+    gpu_id,
+    gpu_node,
+    starting_node,
+    unknown_node,
+)
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from nodevet.checks.model import (
+    NODE,
+    Failure,
+    FailureKind,
+    ReaderState,
+    Reading,
+    ReadingStatus,
+    Sample,
+    Snapshot,
+    State,
+)
+from nodevet.exporters.exposition import Family, escape, labels_text, text
+from nodevet.exporters.prometheus import MetricsPage, families
+
+SERIES_BUDGET, SERIES_BUDGET_DETAIL = 400, 1500
+UNITS = (
+    "seconds", "celsius", "watts", "joules", "hertz", "bytes", "ratio", "flops_per_second", "bytes_per_second",
+)  # fmt: skip
+FOREIGN_UNITS = re.compile(
+    r"_(ms|millis|milliseconds|minutes|hours|percent|pct|mhz|megahertz|ghz|gigahertz|mib|mebibytes|mb|gib|gibibytes|kb|"
+    r"kilobytes|megabytes|milliwatts|fahrenheit|tflops)(_|$)"
+)
+FORBIDDEN_LABELS = {
+    "pid", "job", "jobid", "job_id", "hostname", "host", "instance", "process", "user", "message",
+    "type", "region", "zone", "cluster", "dc", "service", "env",
+}  # fmt: skip
+NODES: dict[str, Callable[[], Snapshot]] = {
+    **{state.value: build for state, build in EVERY_STATE.items()},
+    "cpu": cpu_node,
+    "starting": starting_node,
+}
+
+
+def page(snapshot: Snapshot, *, detail: bool = False) -> str:
+    """Return the page of *snapshot* as text."""
+    return MetricsPage(detail=detail).render(snapshot).decode()
+
+
+def values(snapshot: Snapshot, *, detail: bool = False) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Return all samples of the page of *snapshot* by name and labels, as prometheus_client reads them."""
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in parse_text(page(snapshot, detail=detail)):
+        for sample in family.samples:
+            series = found.setdefault(sample.name, {})
+            labels = tuple(sorted(sample.labels.items()))
+            assert labels not in series, f"{sample.name}{labels} is there twice"
+            series[labels] = sample.value
+    return found
+
+
+def offences(metric: Metric) -> list[str]:
+    """Return what is wrong with the name, help or labels of *metric*."""
+    name = metric.name
+    found = []
+    if not re.fullmatch(r"nodevet_[a-z][a-z0-9_]*", name) or "__" in name:
+        found.append("is no snake_case name with our prefix")
+    if FOREIGN_UNITS.search(name):
+        found.append("is not in a base unit")
+    if (unit := next((unit for unit in UNITS if f"_{unit}_" in name), None)) and not name.endswith(UNITS):
+        found.append(f"does not end in its unit {unit}")
+    if name.endswith(("_count", "_sum", "_bucket", "_created")):
+        found.append("ends in a word that is reserved for histograms")
+    if (metric.type == "counter") is not (metric.samples[0].name == f"{name}_total"):
+        found.append("is a counter without _total, or the other way round")
+    if not metric.documentation.endswith(".") or not metric.documentation[0].isupper():
+        found.append("has a help text that is no sentence")
+    labels = {label for sample in metric.samples for label in sample.labels}
+    if labels & FORBIDDEN_LABELS:
+        found.append(f"has labels that grow without bound or belong to the scraper: {labels & FORBIDDEN_LABELS}")
+    return [f"{name} {offence}" for offence in found]
+
+
+@pytest.mark.parametrize("detail", [False, True], ids=["default", "detail"])
+@pytest.mark.parametrize("node", NODES)
+def test_names_helps_and_labels_keep_the_rules(node: str, detail: bool) -> None:
+    """Every metric of every node passes the lint."""
+    for metric in parse_text(page(NODES[node](), detail=detail)):
+        assert offences(metric) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "offence"),
+    [
+        (Family("nodevet_power_milliwatts", "gauge", "Power.", {"": 1}), "base unit"),
+        (Family("nodevet_busy_percent", "gauge", "Busy.", {"": 1}), "base unit"),
+        (Family("nodevet_temperature_celsius_maximum", "gauge", "Heat.", {"": 1}), "does not end in its unit"),
+        (Family("nodevet_errors_count", "gauge", "Errors.", {"": 1}), "reserved"),
+        (Family("nodevet_errors", "gauge", "errors", {"": 1}), "no sentence"),
+        (Family("nodevet_errors", "gauge", "Errors.", {labels_text(pid="1"): 1}), "without bound"),
+        (Family("errors", "gauge", "Errors.", {"": 1}), "prefix"),
+    ],
+)
+def test_the_lint_finds_each_fault(family: Family, offence: str) -> None:
+    """A rule that never fires guards nothing."""
+    (metric,) = parse_text(text([family]).decode())
+    assert any(offence in found for found in offences(metric)), offences(metric)
+
+
+@pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
+@pytest.mark.parametrize("node", NODES)
+def test_independent_parsers_read_what_was_meant(node: str, openmetrics: bool) -> None:
+    """prometheus_client finds every family with its kind, help, labels and values in both formats."""
+    snapshot = NODES[node]()
+    body = MetricsPage().render(snapshot, openmetrics).decode()
+    read = {family.name: family for family in (parse_openmetrics if openmetrics else parse_text)(body)}
+    meant = families(snapshot)
+    assert set(read) == {family.name for family in meant}
+    for family in meant:
+        metric = read[family.name]
+        assert (metric.type, metric.documentation) == (family.kind, family.help)
+        rendered = {labels_text(**sample.labels) if sample.labels else "": sample.value for sample in metric.samples}
+        assert rendered == {labels: float(value) for labels, value in family.samples.items()}
+
+
+def test_odd_values_and_labels_survive() -> None:
+    """Quotes, backslashes, newlines and letters of any script come back; so do infinities, NaN and large numbers."""
+    odd = 'a"b\\c\nd{e}=,f é 温'
+    samples: dict[str, float | int | bool] = {
+        labels_text(case=odd): 1.5,
+        labels_text(case="inf"): float("inf"),
+        labels_text(case="minus"): float("-inf"),
+        labels_text(case="nan"): float("nan"),
+        labels_text(case="large"): 2**60,
+        labels_text(case="small"): 1e-9,
+        labels_text(case="true"): True,
+    }
+    family = Family("nodevet_odd", "gauge", 'Odd "things" \\ and\nmore.', samples)
+    for parse, openmetrics in ((parse_text, False), (parse_openmetrics, True)):
+        (metric,) = parse(text([family], openmetrics=openmetrics).decode())
+        found = {sample.labels["case"]: sample.value for sample in metric.samples}
+        assert metric.documentation == family.help
+        assert (found[odd], found["inf"], found["minus"]) == (1.5, float("inf"), float("-inf"))
+        assert found["nan"] != found["nan"]
+        assert (found["large"], found["small"], found["true"]) == (2.0**60, 1e-9, 1.0)
+
+
+def test_escaping_is_that_of_the_format() -> None:
+    """The three characters that the format escapes, and no other."""
+    assert escape('\\ " \n é') == '\\\\ \\" \\n é'
+
+
+def test_a_node_of_eight_accelerators_stays_within_the_budget() -> None:
+    """The default page of a healthy node with eight accelerators and a proven load, and the detailed one."""
+    counts = [sum(map(len, values(gpu_node(), detail=detail).values())) for detail in (False, True)]
+    assert counts[0] <= SERIES_BUDGET
+    assert counts[1] <= SERIES_BUDGET_DETAIL
+
+
+@pytest.mark.parametrize("state", EVERY_STATE, ids=lambda state: state.value)
+def test_exactly_one_state_is_set(state: State) -> None:
+    """Node and devices: all four states are there, one of them is 1, and it is the verdict."""
+    snapshot = EVERY_STATE[state]()
+    series = values(snapshot)
+    node = {dict(labels)["state"]: value for labels, value in series["nodevet_node_state"].items()}
+    assert node == {word.value: float(word is state) for word in State}
+    for device, verdict in snapshot.device_verdicts.items():
+        of_device = {
+            dict(labels)["state"]: value
+            for labels, value in series["nodevet_device_state"].items()
+            if dict(labels)["device"] == device
+        }
+        assert of_device == {word.value: float(word is verdict.state) for word in State}
+
+
+def of_device(snapshot: Snapshot, device: str) -> set[str]:
+    """Return the names of the quantities that the page shows of *device*."""
+    judged = {
+        "nodevet_device_state",
+        "nodevet_device_info",
+        "nodevet_episode_active",
+        "nodevet_episode_occurrences_total",
+    }
+    return {
+        name
+        for name, series in values(snapshot).items()
+        if any(("device", device) in labels for labels in series) and not name.startswith("nodevet_burnin")
+    } - judged
+
+
+def test_a_lost_device_has_no_readings() -> None:
+    """The series of a device that fell off the bus end; those of its siblings go on."""
+    assert of_device(failed_node(), gpu_id(5)) == set()
+    assert "nodevet_temperature_celsius" in of_device(failed_node(), gpu_id(4))
+
+
+def test_denied_readings_are_no_series_but_are_counted() -> None:
+    """Where nothing could be read nothing is shown, and the count of denied readings says why."""
+    assert of_device(unknown_node(), gpu_id(0)) == set()
+    statuses = {dict(labels)["status"]: value for labels, value in values(unknown_node())["nodevet_readings"].items()}
+    assert statuses["denied"] > 500
+    assert statuses["error"] == 0
+
+
+def test_old_readings_are_not_the_present() -> None:
+    """When the rounds stop, series end after three minutes instead of showing the last value for ever."""
+    fresh = gpu_node()
+    assert "nodevet_power_watts" in of_device(msgspec.structs.replace(fresh, time=at(-120)), gpu_id(0))
+    assert of_device(msgspec.structs.replace(fresh, time=at(-240)), gpu_id(0)) == set()
+
+
+def with_link(status: ReadingStatus, value: int | None, active: bool | None) -> Snapshot:
+    """Return the node with link 3 of accelerator 0 changed."""
+    healthy = gpu_node()
+
+    def changed(reading: Reading) -> Reading:
+        if reading.part.index != 3 or reading.quantity not in ("link_crc_errors", "link_active"):
+            return reading
+        new = active if reading.quantity == "link_active" else value
+        return Reading(reading.quantity, new, reading.part, ReadingStatus.OK if new is not None else status)
+
+    samples = tuple(
+        msgspec.structs.replace(sample, readings=tuple(map(changed, sample.readings)))
+        if sample.device == gpu_id(0)
+        else sample
+        for sample in healthy.samples
+    )
+    return msgspec.structs.replace(healthy, samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "errors", "links", "up"),
+    [
+        (gpu_node(), 0.0, 18.0, 18.0),
+        (with_link(ReadingStatus.OK, 7, False), 7.0, 18.0, 17.0),
+        (with_link(ReadingStatus.ERROR, None, None), None, None, None),
+        (with_link(ReadingStatus.UNSUPPORTED, None, None), 0.0, 17.0, 17.0),
+    ],
+    ids=["healthy", "down with errors", "unreadable", "not there"],
+)
+def test_links_are_summed_per_device(
+    snapshot: Snapshot, errors: float | None, links: float | None, up: float | None
+) -> None:
+    """A sum is shown when all of it was read; nothing is claimed of links that could not be read."""
+    series = values(snapshot)
+    device = (("device", gpu_id(0)),)
+    assert series["nodevet_link_crc_errors_total"].get(device) == errors
+    assert (series["nodevet_links"].get(device), series["nodevet_links_up"].get(device)) == (links, up)
+
+
+def test_sums_are_the_same_with_detail() -> None:
+    """A dashboard that sums over a device shows the same whether links are listed or not."""
+    snapshot = with_link(ReadingStatus.OK, 7, False)
+    for name in ("nodevet_link_crc_errors_total", "nodevet_ecc_corrected_errors_total"):
+        plain, detailed = values(snapshot)[name], values(snapshot, detail=True)[name]
+        assert sum(plain.values()) == sum(detailed.values())
+        assert len(detailed) > len(plain)
+
+
+def test_an_open_episode_is_a_series_while_it_lasts() -> None:
+    """Code, device, class, action and state are labels of bounded sets; the count is a counter."""
+    series = values(failed_node())
+    (labels,) = series["nodevet_episode_active"]
+    assert dict(labels) == {
+        "code": "nvidia.xid.79",
+        "device": gpu_id(5),
+        "fault_class": "hardware",
+        "action": "power_cycle",
+        "state": "open",
+    }
+    assert series["nodevet_episodes"][(("state", "open"),)] == 1
+    assert list(series["nodevet_episode_occurrences_total"].values()) == [3.0]
+    assert "nodevet_episode_active" not in values(gpu_node())
+
+
+def test_what_is_known_in_advance_starts_at_zero() -> None:
+    """Alerts on checks, findings and hangs have a series to look at before anything went wrong."""
+    series = values(gpu_node())
+    assert series["nodevet_check_findings"][("check", "thermal"), ("outcome", "fail")] == 0
+    assert series["nodevet_findings"][(("outcome", "unmeasured"),)] == 0
+    assert series["nodevet_reader_hangs_total"][(("backend", "nvidia"),)] == 0
+    assert series["nodevet_episodes"][(("state", "pending"),)] == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "up"),
+    [
+        (ReaderState.RUNNING, 1.0),
+        (ReaderState.HUNG, 0.0),
+        (ReaderState.STUCK, 0.0),
+        (ReaderState.RELEASED, 0.0),
+        (ReaderState.ABSENT, None),
+    ],
+)
+def test_a_reader_is_up_when_it_answers(state: ReaderState, up: float | None) -> None:
+    """A vendor whose devices are not in the machine has no series, so that its absence raises no alert."""
+    readers = tuple(msgspec.structs.replace(reader, state=state) for reader in gpu_node().readers)
+    series = values(gpu_node(readers=readers)).get("nodevet_reader_up", {})
+    assert series.get((("backend", "nvidia"),)) == up
+
+
+def test_burn_in_results_are_metrics_with_their_time() -> None:
+    """Rate, efficiency, verified count, mismatches and when it ended, per workload and device."""
+    series = values(cpu_node())
+    labels = (("device", "cpu-0"), ("dtype", "bfloat16"), ("workload", "gemm"))
+    assert series["nodevet_burnin_flops_per_second"][labels] == 1.41e12
+    assert series["nodevet_burnin_efficiency_ratio"][labels] == 0.71
+    assert series["nodevet_burnin_gemms_verified"][labels] == 90_112
+    assert series["nodevet_burnin_mismatches"][labels] == 0
+    assert series["nodevet_burnin_finished_timestamp_seconds"][labels] == at(100).wall_seconds
+
+
+def test_limits_in_force_are_listed_with_detail() -> None:
+    """A threshold is a metric of its own in its unit, so that no dashboard repeats the number."""
+    series = values(degraded_node(), detail=True)
+    assert list(series["nodevet_limit_celsius"].values()) == [5.0]
+
+
+def test_a_state_quantity_lists_all_its_words() -> None:
+    """recovery_action: one series per word, one of them 1."""
+    series = values(gpu_node(), detail=True)["nodevet_recovery_action"]
+    words = {dict(labels)["state"]: value for labels, value in series.items() if dict(labels)["device"] == gpu_id(0)}
+    assert len(words) == 8
+    assert [word for word, value in words.items() if value] == ["none"]
+
+
+def test_what_is_not_exported_stays_here() -> None:
+    """Process ids are read for judging and never shown."""
+    assert "31337" not in page(gpu_node(), detail=True)
+    assert "process_ids" not in page(gpu_node(), detail=True)
+
+
+def test_the_newest_of_two_readings_is_shown_once() -> None:
+    """Two groups that read the same quantity give one series, not an invalid page."""
+    healthy = gpu_node()
+    later = Sample("host", "slow", NODE, 9, at(0), 0.1, (Reading("memory_total_bytes", 5),))
+    series = values(msgspec.structs.replace(healthy, samples=(later, *healthy.samples)))
+    assert series["nodevet_memory_total_bytes"][(("device", NODE),)] == 5
+
+
+def test_a_failed_sample_is_no_reading() -> None:
+    """A sample that carries a failure adds nothing to the page."""
+    failed = Sample("nvidia", "fast", gpu_id(0), 1, at(), 1.0, failure=Failure(FailureKind.HUNG, "nvmlDeviceGetPower"))
+    assert of_device(gpu_node(samples=(failed,)), gpu_id(0)) == set()
+
+
+def test_a_page_is_made_once_per_snapshot_and_format() -> None:
+    """The same bytes are handed out until another Snapshot comes, in each format and encoding."""
+    metrics, first, second = MetricsPage(), gpu_node(), gpu_node(generation=43)
+    assert metrics.render(first) is metrics.render(first)
+    assert metrics.render(first, True) is metrics.render(first, True)
+    assert metrics.render(first, compressed=True) is metrics.render(first, compressed=True)
+    assert metrics.render(first) != metrics.render(first, True)
+    assert b"nodevet_snapshot_generation 43\n" in metrics.render(second)
+
+
+def test_the_page_of_a_healthy_node_is_the_golden_one(request: pytest.FixtureRequest) -> None:
+    """Names, labels, order and numbers change only on purpose: run with --update-golden and read the difference."""
+    golden = Path(__file__).resolve().parent / "fixtures" / "metrics" / "eight_accelerators.prom"
+    body = page(gpu_node())
+    if request.config.getoption("--update-golden"):
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(body)
+    assert body == golden.read_text()
+
+
+def test_promtool_has_no_complaint_where_it_is_installed() -> None:
+    """Prometheus' own lint agrees with ours on every node, with and without detail."""
+    promtool = shutil.which("promtool")
+    for build in NODES.values() if promtool else ():
+        for detail in (False, True):
+            done = subprocess.run(
+                [str(promtool), "check", "metrics"],
+                input=page(build(), detail=detail), capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stdout + done.stderr) == (0, "")
