@@ -7,12 +7,12 @@ findings into episodes and returns a Snapshot together with what must be kept so
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from nodevet.checks.baseline import forget, remember, requirements
-from nodevet.checks.episodes import Evidence, Ledger, acknowledge, fold, node_verdict, verdict
+from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Ledger, acknowledge, fold, node_verdict, verdict
 from nodevet.checks.model import (
     NODE,
     AgentInfo,
@@ -39,7 +39,7 @@ from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.registry import Check
 from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View, device_name
 
-__all__ = ["Armed", "Counter", "Engine", "Round"]
+__all__ = ["Armed", "Counter", "Engine", "Round", "narrowed"]
 
 
 class Armed(msgspec.Struct, frozen=True):
@@ -77,8 +77,13 @@ class Engine:
         clock: Callable[[], Instant],
         cadences: Mapping[tuple[str, str], Cadence] | None = None,
         scope: str = "node",
+        partial: bool = False,
     ) -> None:
-        """Start with nothing known. *clock* gives the present moment; *cadences* are keyed by (backend, group)."""
+        """Start with nothing known. *clock* gives the present moment; *cadences* are keyed by (backend, group).
+
+        *partial* says that only some checks were asked for, so that a device which none of them judges does not count.
+        """
+        self._partial = partial
         self._checks = tuple(checks)
         self._node = node
         self._clock = clock
@@ -197,11 +202,14 @@ class Engine:
             self.take_result(result)
         self._times = times
 
+    @property
+    def episodes(self) -> tuple[Episode, ...]:
+        """Return the episodes that are not cleared."""
+        return self._ledger.episodes
+
     def adopt(self, episodes: Iterable[Episode]) -> None:
-        """Take over *episodes* that the ledger lacks, such as those of a mirror after the store was lost."""
-        known = {episode.key for episode in self._ledger.episodes}
-        added = tuple(episode for episode in episodes if episode.key not in known)
-        self._ledger = Ledger((*self._ledger.episodes, *added), self._ledger.settled)
+        """Go on with *episodes* instead of the remembered ones, such as after the store was lost."""
+        self._ledger = Ledger(tuple(episodes), self._ledger.settled)
 
     def _count(self, sample: Sample, quantity: str, part: Part, value: float) -> None:
         key = (sample.device, quantity, part)
@@ -297,20 +305,14 @@ class Engine:
         for seen in self._memory.seen.values():
             known.setdefault(seen.device.id, seen.device)
         episodes = self._ledger.episodes
-        verdicts = {device: verdict(device, episodes, findings) for device in known}
-        judged = dict(verdicts)
-        of_node = verdict(NODE, episodes, findings)
-        if of_node.episodes or NODE not in known:
-            judged[NODE] = of_node
-        if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
-            judged = {NODE: Verdict(state=State.UNKNOWN, reason="starting: nothing was evaluated yet")}
+        verdicts, of_node = _verdicts(view, known, episodes, findings, partial=self._partial)
         return Snapshot(
             generation=self._generation,
             time=now,
             node=self._node,
             scope=self._scope,
             simulated=self._simulated,
-            verdict=node_verdict(judged, {device: device_name(view, device) for device in judged}),
+            verdict=of_node,
             device_verdicts=verdicts,
             devices=tuple(known.values()),
             samples=tuple(self._samples.values()),
@@ -321,6 +323,45 @@ class Engine:
             checks=runs,
             agent=agent,
         )
+
+
+def narrowed(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
+    """Return *snapshot* as it would be had only the checks of *names* run."""
+    view = View(now=snapshot.time, devices=snapshot.devices)
+    findings = tuple(finding for finding in snapshot.findings if finding.check in names)
+    episodes = tuple(episode for episode in snapshot.episodes if episode.check in names)
+    known = {device.id: device for device in snapshot.devices}
+    verdicts, of_node = _verdicts(view, known, episodes, findings, partial=True)
+    return msgspec.structs.replace(
+        snapshot,
+        findings=findings,
+        episodes=episodes,
+        checks=tuple(run for run in snapshot.checks if run.check in names),
+        device_verdicts=verdicts,
+        verdict=of_node,
+    )
+
+
+def _verdicts(
+    view: View,
+    known: Mapping[str, Device],
+    episodes: tuple[Episode, ...],
+    findings: tuple[Finding, ...],
+    *,
+    partial: bool,
+) -> tuple[dict[str, Verdict], Verdict]:
+    """Return the verdict of each known device, and the node's.
+
+    Before anything was judged only a failure that is remembered counts: it outlives the agent.
+    """
+    verdicts = {device: verdict(device, episodes, findings) for device in known}
+    judged = {device: entry for device, entry in verdicts.items() if not (partial and entry.reason == NOT_EVALUATED)}
+    of_node = verdict(NODE, episodes, findings)
+    if of_node.episodes:
+        judged[NODE] = of_node
+    if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
+        return verdicts, Verdict(state=State.UNKNOWN, reason="starting: nothing was evaluated yet")
+    return verdicts, node_verdict(judged, {device: device_name(view, device) for device in judged})
 
 
 def _slot(device: Device) -> str:

@@ -30,6 +30,7 @@ from nodevet.checks.model import (
 from nodevet.checks.reference.tables import load_table
 
 __all__ = [
+    "NOT_EVALUATED",
     "ClearingRow",
     "Evidence",
     "Ledger",
@@ -91,6 +92,9 @@ def clearing_table() -> dict[Clearing, ClearingRow]:
     return {row.clearing: row for row in load_table("clearing.csv", ClearingRow)}
 
 
+NOT_EVALUATED = "nothing was evaluated"
+"""The reason of a verdict that rests on nothing."""
+
 _RANK = {Outcome.UNMEASURED: 0, Outcome.WARN: 1, Outcome.FAIL: 2}
 
 
@@ -144,7 +148,7 @@ def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding
     looks = [finding for finding in findings if finding.device == device]
     passed = [finding for finding in looks if finding.outcome is Outcome.PASS]
     if not passed:
-        return Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
+        return Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
     times = [finding.evidence_time for finding in passed if finding.evidence_time]
     oldest = min(times, key=lambda time: time.boottime_ns) if times else None
     pending = any(episode.key.device == device and episode.state is EpisodeState.PENDING for episode in episodes)
@@ -159,7 +163,7 @@ def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding
 def node_verdict(verdicts: Mapping[str, Verdict], names: Mapping[str, str]) -> Verdict:
     """Return the worst of *verdicts* by device id; its reason names the device by *names* and counts the others."""
     if not verdicts:
-        return Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
+        return Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
     worst_id, worst = max(verdicts.items(), key=lambda item: (item[1].state.rank, item[1].action.rank))
     times = [entry.oldest_evidence for entry in verdicts.values() if entry.oldest_evidence]
     oldest = min(times, key=lambda time: time.boottime_ns) if times else None

@@ -1,0 +1,134 @@
+"""Puts the parts together by the configuration: the same for the daemon and for one-shot commands."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import selectors
+import socket
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from nodevet.agent import __version__
+from nodevet.agent.clock import Clock
+from nodevet.agent.config import digest, load_configuration
+from nodevet.agent.engine import Armed, Engine
+from nodevet.agent.processes import ChildRecord
+from nodevet.agent.settings import Configuration
+from nodevet.agent.supervisor import ReaderPlan, Supervisor
+from nodevet.checks.errors import UsageError
+from nodevet.checks.model import AgentInfo, Instant
+from nodevet.checks.registry import Check, installed
+from nodevet.checks.view import Cadence
+
+__all__ = [
+    "FAST",
+    "SLOW",
+    "agent_info",
+    "arm",
+    "build_engine",
+    "build_supervisor",
+    "cadences",
+    "configure",
+    "node_name",
+]
+
+FAST = "fast"
+SLOW = "slow"
+
+
+def configure(file: str | None, overrides: dict[str, object], checks: Sequence[Check] | None = None) -> Configuration:
+    """Return the configuration of *file* (None: the default one) with *overrides* of the command line."""
+    path = Path(file) if file else None
+    return load_configuration(path, installed() if checks is None else checks, overrides=overrides)
+
+
+def node_name(configuration: Configuration) -> str:
+    """Return how this node is called in all output."""
+    return configuration.agent.node_name or socket.gethostname()
+
+
+def arm(checks: Iterable[Check], configuration: Configuration, names: Sequence[str] = ()) -> tuple[Armed, ...]:
+    """Return the enabled *checks* with their policies; only those of *names* where some are given."""
+    everything = {declared.name: declared for declared in checks}
+    unknown = [name for name in names if name not in everything]
+    if unknown:
+        raise UsageError(f"check: no check is called {unknown[0]!r}; there are {', '.join(sorted(everything))}")
+    return tuple(
+        Armed(declared, configuration.checks[name].policy)
+        for name, declared in everything.items()
+        if (name in names if names else configuration.checks[name].enabled)
+    )
+
+
+def cadences(configuration: Configuration) -> dict[str, Cadence]:
+    """Return how often each group is read."""
+    agent = configuration.agent
+    slow = max(agent.slow_interval_seconds, agent.interval_seconds)
+    return {
+        FAST: Cadence(agent.interval_seconds, agent.deadline_seconds),
+        SLOW: Cadence(slow, agent.deadline_seconds),
+    }
+
+
+def build_engine(
+    armed: Sequence[Armed], configuration: Configuration, clock: Clock, *, partial: bool = False
+) -> Engine:
+    """Return an engine that knows nothing yet."""
+    rates = cadences(configuration)
+    return Engine(
+        armed,
+        node=node_name(configuration),
+        clock=clock.instant,
+        cadences=engine_cadences(configuration, rates),
+        partial=partial,
+    )
+
+
+def engine_cadences(configuration: Configuration, rates: dict[str, Cadence]) -> dict[tuple[str, str], Cadence]:
+    """Return *rates* by (backend, group)."""
+    return {
+        (backend, group): cadence
+        for backend in configuration.agent.backends.enabled
+        for group, cadence in rates.items()
+    }
+
+
+def build_supervisor(
+    configuration: Configuration,
+    clock: Clock,
+    selector: selectors.BaseSelector,
+    remembered: Iterable[ChildRecord] = (),
+) -> Supervisor:
+    """Return the readers of every enabled backend, not started yet."""
+    plans = [
+        ReaderPlan(
+            backend=backend,
+            cadences=cadences(configuration),
+            root=configuration.agent.root,
+            holds_devices=backend != "host",
+        )
+        for backend in configuration.agent.backends.enabled
+    ]
+    return Supervisor(plans, clock, selector, remembered)
+
+
+def agent_info(configuration: Configuration, armed: Sequence[Armed], started: Instant) -> AgentInfo:
+    """Return what a snapshot says of the agent itself, at its start."""
+    return AgentInfo(
+        version=__version__,
+        started=started,
+        interval_seconds=configuration.agent.interval_seconds,
+        configuration_digest=digest(configuration),
+        rules_digest=_rules_digest(armed),
+        configuration_file=configuration.file,
+    )
+
+
+def _rules_digest(armed: Sequence[Armed]) -> str:
+    """Return sixteen hexadecimal digits over the version, the checks and their policies."""
+    text = [f"{__version__} {os.uname().machine}"]
+    text += [f"{entry.check.name} {entry.check.module} {msgspec.json.encode(entry.policy).decode()}" for entry in armed]
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]

@@ -1,0 +1,63 @@
+"""Run every check now, or the named ones, and say what is wrong. Asks the agent where one runs, else looks itself.
+
+With --from, `nodevet check kernel-log` reads a saved kernel log instead of this node's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from nodevet.agent import exits
+from nodevet.agent.commands import options
+from nodevet.agent.terminal import say, table
+from nodevet.agent.text import status_text
+from nodevet.checks.errors import UsageError
+from nodevet.checks.registry import installed
+from nodevet.exporters.schema import encode, status_document
+
+SUMMARY = "every check now, or the named ones"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``nodevet check``."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="checks to run (default: all)")
+    parser.add_argument("--list", action="store_true", help="name every check and what it judges")
+    parser.add_argument("--from", dest="source", metavar="FILE", help="kernel-log only: a saved log; - reads stdin")
+    options.add_json(parser)
+    options.add_places(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the verdict; exit 0 ok, 1 degraded, 2 failed, 3 unknown."""
+    if arguments.list:
+        say(table([(check.name, check.summary) for check in installed()], ("CHECK", "WHAT IT JUDGES")))
+        return exits.OK
+    if arguments.source is not None:
+        return _saved_log(arguments)
+    settings = options.configuration(arguments)
+    document = options.status_of_agent(settings, arguments.names)
+    if document is None:
+        from nodevet.agent.oneshot import look
+
+        document = status_document(look(settings, names=arguments.names))
+    if arguments.json:
+        sys.stdout.buffer.write(encode(document))
+        sys.stdout.buffer.flush()
+    else:
+        say(status_text(document))
+    return exits.of_state(document.verdict)
+
+
+def _saved_log(arguments: argparse.Namespace) -> int:
+    if arguments.names != ["kernel-log"]:
+        raise UsageError("check: --from reads a kernel log: nodevet check kernel-log --from FILE")
+    from nodevet.agent.saved import kernel_log_report
+
+    report = kernel_log_report(arguments.source)
+    if arguments.json:
+        sys.stdout.buffer.write(report.json)
+        sys.stdout.buffer.flush()
+    else:
+        say(report.text)
+    return report.exit_code

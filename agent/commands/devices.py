@@ -1,0 +1,39 @@
+"""What is in this node: every device with its identity, and its verdict."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import msgspec
+
+from nodevet.agent import exits
+from nodevet.agent.commands import options
+from nodevet.agent.terminal import say
+from nodevet.agent.text import devices_table
+from nodevet.exporters.schema import encode, status_document
+
+SUMMARY = "what is in this node"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``nodevet devices``."""
+    options.add_json(parser)
+    options.add_places(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the inventory; the exit code is the verdict's."""
+    settings = options.configuration(arguments)
+    document = options.status_of_agent(settings)
+    if document is None:
+        from nodevet.agent.oneshot import look
+
+        document = status_document(look(settings, purpose="nodevet devices"))
+    if arguments.json:
+        inventory = {"schema": "nodevet.devices/1", "node": document.node, "devices": document.devices}
+        sys.stdout.buffer.write(encode(msgspec.to_builtins(inventory)))
+        sys.stdout.buffer.flush()
+    else:
+        say(devices_table(document))
+    return exits.of_state(document.verdict)

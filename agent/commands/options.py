@@ -1,0 +1,56 @@
+"""Arguments that several commands share, and how they ask the agent."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nodevet.agent.assembly import configure as load
+from nodevet.agent.client import AgentAbsentError, ask
+from nodevet.agent.settings import Configuration
+from nodevet.exporters.schema import StatusDocument
+
+__all__ = ["SOCKET_NAME", "add_json", "add_places", "ask_agent", "configuration", "status_of_agent"]
+
+SOCKET_NAME = "control.sock"
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """Add where configuration, state and runtime files lie."""
+    parser.add_argument("--config", metavar="FILE", help="configuration file (default: /etc/nodevet/nodevet.toml)")
+    parser.add_argument("--state-dir", metavar="DIR", help="directory of the database")
+    parser.add_argument("--runtime-dir", metavar="DIR", help="directory of socket, lock and state file")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
+
+
+def configuration(arguments: argparse.Namespace, **overrides: object) -> Configuration:
+    """Return the configuration that *arguments* ask for; *overrides* by key path with ``__`` for the dot."""
+    given: dict[str, object] = {
+        "agent.state_dir": arguments.state_dir,
+        "agent.runtime_dir": arguments.runtime_dir,
+        **{key.replace("__", "."): value for key, value in overrides.items()},
+    }
+    return load(arguments.config, given)
+
+
+def ask_agent(arguments: argparse.Namespace, verb: str, **fields: object) -> dict[str, Any]:
+    """Return the agent's answer. Raises AgentAbsentError where none runs in the runtime directory."""
+    settings = configuration(arguments)
+    return ask(Path(settings.agent.runtime_dir) / SOCKET_NAME, verb, **fields)
+
+
+def status_of_agent(settings: Configuration, checks: Sequence[str] = ()) -> StatusDocument | None:
+    """Return what the running agent says, by the named *checks* alone where some are, or None where none runs."""
+    try:
+        answer = ask(Path(settings.agent.runtime_dir) / SOCKET_NAME, "status", checks=list(checks))
+    except AgentAbsentError:
+        return None
+    return msgspec.convert(answer, StatusDocument)

@@ -1,0 +1,51 @@
+"""Ask the agent how this node is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from nodevet.agent import exits
+from nodevet.agent.commands import options
+from nodevet.agent.terminal import say
+from nodevet.agent.text import status_text
+from nodevet.exporters.schema import StatusDocument, encode
+
+SUMMARY = "ask the agent"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``nodevet status``."""
+    parser.add_argument("--watch", action="store_true", help="print again whenever something changes")
+    parser.add_argument("--every", type=float, default=2.0, metavar="SECONDS", help="how often --watch asks")
+    options.add_json(parser)
+    options.add_places(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what the agent says; exit 3 where none runs."""
+    settings = options.configuration(arguments)
+    seen: tuple[object, ...] | None = None
+    while True:
+        document = options.status_of_agent(settings)
+        if document is None:
+            directory = Path(settings.agent.runtime_dir)
+            say(f"no agent runs here (looked in {directory}): start one with nodevet agent", sys.stderr)
+            return exits.UNKNOWN
+        facts = (document.verdict, document.reason, document.findings, document.agent.load)
+        if facts != seen:
+            _show(document, as_json=arguments.json)
+        seen = facts
+        if not arguments.watch:
+            return exits.of_state(document.verdict)
+        time.sleep(max(arguments.every, 0.2))
+
+
+def _show(document: StatusDocument, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.buffer.write(encode(document))
+        sys.stdout.buffer.flush()
+    else:
+        say(status_text(document))

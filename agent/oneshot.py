@@ -1,0 +1,110 @@
+"""A look at the node without an agent: two samples a second apart, through the same engine, under the node lock.
+
+A one-shot has no history. A measured finding, which the daemon confirms over minutes, is confirmed here when both
+looks agree; what needs a rate finds it between the two samples. Episodes that an agent left in the store count:
+a failed node does not become healthy because its agent was stopped.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from nodevet.agent.assembly import agent_info, arm, build_engine, build_supervisor
+from nodevet.agent.clock import Clock, SystemClock
+from nodevet.agent.engine import Armed, Engine
+from nodevet.agent.lock import acquire_node_lock
+from nodevet.agent.settings import Configuration
+from nodevet.agent.store import read_store
+from nodevet.agent.supervisor import Supervisor
+from nodevet.checks.errors import StoreError
+from nodevet.checks.model import AgentInfo, Device, Result, Snapshot
+from nodevet.checks.registry import installed
+
+__all__ = ["DATABASE_NAME", "look"]
+
+DATABASE_NAME = "nodevet.db"
+LOOKS = 2
+APART_SECONDS = 1.0
+STOP_SECONDS = 2.0
+
+
+def look(
+    configuration: Configuration,
+    *,
+    names: Sequence[str] = (),
+    results: Sequence[Result] = (),
+    purpose: str = "nodevet check",
+) -> Snapshot:
+    """Read every device twice and return the snapshot. *results* of loads that just ran are judged with it.
+
+    Raises BusyError while an agent or another look reads the devices.
+    """
+    clock = SystemClock(configuration.agent.root)
+    armed = tuple(_impatient(entry) for entry in arm(installed(), configuration, names))
+    engine = build_engine(armed, configuration, clock, partial=bool(names))
+    info = msgspec.structs.replace(
+        agent_info(configuration, armed, clock.instant()), notices=_recall(engine, configuration)
+    )
+    for result in results:
+        engine.take_result(result)
+    with acquire_node_lock(Path(configuration.agent.runtime_dir), purpose):
+        return _look(engine, info, configuration, clock)
+
+
+def _look(engine: Engine, info: AgentInfo, configuration: Configuration, clock: Clock) -> Snapshot:
+    with selectors.DefaultSelector() as selector:
+        supervisor = build_supervisor(configuration, clock, selector)
+        patience = 4 * configuration.agent.deadline_seconds + 10
+        try:
+            for turn in range(LOOKS):
+                if turn:
+                    supervisor.wait(lambda: False, APART_SECONDS)
+                    supervisor.ask()
+                supervisor.wait(lambda: supervisor.settled, patience)
+                _feed(engine, supervisor)
+                snapshot = engine.evaluate(msgspec.structs.replace(info, ready=True)).snapshot
+        finally:
+            supervisor.stop()
+            supervisor.wait(lambda: supervisor.at_rest, STOP_SECONDS)
+    return snapshot
+
+
+def _feed(engine: Engine, supervisor: Supervisor) -> None:
+    collected = supervisor.collect()
+    by_backend: dict[str, list[Device]] = {status.backend: [] for status in supervisor.statuses}
+    for device in supervisor.devices:
+        by_backend.setdefault(device.backend, []).append(device)
+    for backend, devices in by_backend.items():
+        engine.take_devices(backend, devices)
+    for sample in collected.samples:
+        engine.take_sample(sample)
+    for event in collected.events:
+        engine.take_event(event)
+    engine.take_readers(supervisor.statuses)
+
+
+def _recall(engine: Engine, configuration: Configuration) -> tuple[str, ...]:
+    """Give *engine* the memory of the agent that is not running; return what could not be read, in words."""
+    path = Path(configuration.agent.state_dir) / DATABASE_NAME
+    if not path.exists():
+        return ()
+    try:
+        store = read_store(path)
+        try:
+            engine.restore(store.load_memory())
+        finally:
+            store.close()
+    except (StoreError, msgspec.MsgspecError) as error:
+        return (f"history is not counted: {error}",)
+    return ()
+
+
+def _impatient(entry: Armed) -> Armed:
+    """Return the check with a policy that two looks can confirm."""
+    fields = set(entry.policy.__struct_fields__)
+    shorter = {name: LOOKS for name in ("needed", "window") if name in fields and getattr(entry.policy, name) > LOOKS}
+    return Armed(entry.check, msgspec.structs.replace(entry.policy, **shorter)) if shorter else entry
