@@ -1,0 +1,308 @@
+"""The configuration: a TOML file, refused as a whole where anything in it is wrong, and told in one line per mistake.
+
+Precedence: command line, file, default. Directories come from systemd's environment, else from the user: root gets
+/var/lib, /run and /etc, everyone else the XDG directories (https://specifications.freedesktop.org/basedir-spec/).
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import socket
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import msgspec.inspect
+
+from nodevet.agent.decoding import Problem, decode, field_types, suggestion
+from nodevet.agent.settings import (
+    AgentSettings,
+    CheckSettings,
+    Configuration,
+    KernelLogSettings,
+    LimitOverride,
+    LoadSettings,
+    ReportSettings,
+    StoreSettings,
+    parse_part,
+)
+from nodevet.checks.errors import ConfigurationError, ModelError, RegistryError
+from nodevet.checks.quantities import QUANTITIES
+
+__all__ = ["Configured", "Directories", "digest", "directories", "load_configuration", "parse_listen"]
+
+FILE_NAME = "nodevet.toml"
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "agent": AgentSettings,
+    "kernel_log": KernelLogSettings,
+    "load": LoadSettings,
+    "report": ReportSettings,
+    "store": StoreSettings,
+}
+
+
+class Configured(Protocol):
+    """A check as the configuration sees it."""
+
+    @property
+    def name(self) -> str:
+        """The name under ``[checks]``."""
+        ...
+
+    @property
+    def policy(self) -> type[msgspec.Struct]:
+        """A frozen struct with a default for every field."""
+        ...
+
+
+class Directories(msgspec.Struct, frozen=True):
+    """Where state, runtime files and the configuration file lie."""
+
+    state: Path
+    runtime: Path
+    configuration: Path
+
+
+def directories(environment: Mapping[str, str], uid: int) -> Directories:
+    """Return the directories that *environment* and the user *uid* give."""
+    home = Path(environment.get("HOME", "/"))
+    if uid == 0:
+        fallback = Directories(Path("/var/lib/nodevet"), Path("/run/nodevet"), Path("/etc/nodevet"))
+    else:
+        state = _absolute(environment.get("XDG_STATE_HOME"), home / ".local/state") / "nodevet"
+        configuration = _absolute(environment.get("XDG_CONFIG_HOME"), home / ".config") / "nodevet"
+        runtime = _absolute(environment.get("XDG_RUNTIME_DIR"), state / "run", "nodevet")
+        fallback = Directories(state, runtime, configuration)
+    return Directories(
+        state=_from_systemd(environment, "STATE_DIRECTORY", fallback.state),
+        runtime=_from_systemd(environment, "RUNTIME_DIRECTORY", fallback.runtime),
+        configuration=_from_systemd(environment, "CONFIGURATION_DIRECTORY", fallback.configuration),
+    )
+
+
+def load_configuration(
+    path: Path | None,
+    checks: Sequence[Configured],
+    *,
+    overrides: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    uid: int | None = None,
+) -> Configuration:
+    """Return the configuration of the file *path*, or of the default file where there is one.
+
+    *checks* are the registered ones: they decide what ``[checks]`` may hold. *overrides* come from the command line
+    under their key path (``agent.listen``); those that are None do not count. Raises ConfigurationError with one line
+    per mistake, each naming file, key path, what was found and what is allowed.
+    """
+    places = directories(os.environ if environment is None else environment, os.geteuid() if uid is None else uid)
+    found = path if path is not None else places.configuration / FILE_NAME
+    raw = _read(found, required=path is not None)
+    given = {key: value for key, value in (overrides or {}).items() if value is not None}
+    problems: list[Problem] = []
+    merged = _with_defaults(_with_overrides(raw or {}, given), places)
+    configuration = _decode(merged, checks, None if raw is None else str(found), problems)
+    if problems or configuration is None:
+        raise ConfigurationError("\n".join(_line(problem, str(found), given) for problem in problems))
+    return configuration
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT`` or ``[V6]:PORT``. Raises ConfigurationError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535 or (":" in host) != host.startswith("["):
+        raise ConfigurationError(f'found "{text}", expected HOST:PORT with a port from 0 to 65535')
+    return host.strip("[]"), int(port)
+
+
+def digest(configuration: Configuration) -> str:
+    """Return sixteen hexadecimal digits that change when any setting does; where the file lies is no setting."""
+    plain = msgspec.to_builtins(msgspec.structs.replace(configuration, file=None), enc_hook=msgspec.to_builtins)
+    return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()[:16]
+
+
+def _absolute(text: str | None, fallback: Path, name: str = "") -> Path:
+    # The specification says to ignore what is empty or relative.
+    return Path(text, name) if text and text.startswith("/") else fallback
+
+
+def _from_systemd(environment: Mapping[str, str], name: str, fallback: Path) -> Path:
+    # Several directories of one kind are joined by colons; the first is the unit's own.
+    first = environment.get(name, "").split(":")[0]
+    return Path(first) if first else fallback
+
+
+def _read(path: Path, *, required: bool) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        if required:
+            raise ConfigurationError(f"{path}: no such file: name one that exists, or leave --config out") from error
+        return None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read ({error.strerror}) by uid {os.geteuid()}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path}: byte {error.start} is no UTF-8: save the file as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path}: no valid TOML: {error}") from error
+
+
+def _with_overrides(raw: Mapping[str, Any], overrides: Mapping[str, object]) -> dict[str, Any]:
+    merged = copy.deepcopy(dict(raw))
+    for path, value in overrides.items():
+        *tables, key = path.split(".")
+        place = merged
+        for table in tables:
+            inner = place.setdefault(table, {})
+            if not isinstance(inner, dict):
+                break
+            place = inner
+        else:
+            place[key] = value
+    return merged
+
+
+def _with_defaults(raw: dict[str, Any], places: Directories) -> dict[str, Any]:
+    agent = raw.setdefault("agent", {})
+    if isinstance(agent, dict):
+        agent.setdefault("state_dir", str(places.state))
+        agent.setdefault("runtime_dir", str(places.runtime))
+        agent["node_name"] = agent.get("node_name") or socket.gethostname().split(".")[0]
+        state = agent["state_dir"]
+        report = raw.setdefault("report", {})
+        if isinstance(report, dict) and isinstance(state, str):
+            report["directory"] = report.get("directory") or str(Path(state, "reports"))
+    return raw
+
+
+def _decode(
+    raw: Mapping[str, Any], checks: Sequence[Configured], file: str | None, problems: list[Problem]
+) -> Configuration | None:
+    names = (*SECTIONS, "checks", "limits")
+    problems.extend(Problem(key, f"unknown section, {suggestion(key, names)}") for key in raw if key not in names)
+    sections: dict[str, Any] = {
+        name: decode(raw.get(name, {}), struct, name, problems) for name, struct in SECTIONS.items()
+    }
+    settings = _decode_checks(raw.get("checks", {}), checks, problems)
+    limits = _decode_limits(raw.get("limits", []), problems)
+    if sections["agent"] is not None:
+        problems.extend(_agent_problems(sections["agent"]))
+    if problems:
+        return None
+    return Configuration(**sections, checks=settings, limits=limits, file=file)
+
+
+def _decode_checks(raw: object, checks: Sequence[Configured], problems: list[Problem]) -> dict[str, CheckSettings]:
+    if not isinstance(raw, Mapping):
+        problems.append(Problem("checks", "expected tables, such as [checks.thermal]"))
+        return {}
+    names = [check.name for check in checks]
+    problems.extend(
+        Problem(f"checks.{key}", f"unknown check, {suggestion(key, names)}") for key in raw if key not in names
+    )
+    found = {}
+    for check in checks:
+        settings = _decode_check(raw.get(check.name, {}), check, problems)
+        if settings is not None:
+            found[check.name] = settings
+    return found
+
+
+def _decode_check(raw: object, check: Configured, problems: list[Problem]) -> CheckSettings | None:
+    """Decode one flat table: ``enabled`` and ``mode``, and beside them the fields of the check's own policy."""
+    own = [field for field in msgspec.structs.fields(CheckSettings) if field.name != "policy"]
+    policy = msgspec.structs.fields(check.policy)
+    clash = {field.name for field in own} & {field.name for field in policy}
+    if clash:
+        raise RegistryError(f"check {check.name}: its policy must not name a field {', '.join(sorted(clash))}")
+    hints = field_types(CheckSettings) | field_types(check.policy)
+    columns = [(field.name, hints[field.name], _default(field, check)) for field in (*own, *policy)]
+    try:
+        table = msgspec.defstruct("CheckTable", columns, frozen=True, kw_only=True)
+        msgspec.inspect.type_info(table)
+    except TypeError as error:
+        raise RegistryError(f"check {check.name}: its policy cannot be read from a file: {error}") from error
+    path = f"checks.{check.name}"
+    flat = decode(raw, table, path, problems)
+    if flat is None:
+        return None
+    values = msgspec.structs.asdict(flat)
+    switches = {field.name: values.pop(field.name) for field in own}
+    try:
+        return CheckSettings(policy=check.policy(**values), **switches)
+    except ValueError as error:
+        problems.append(Problem(path, str(error)))
+        return None
+
+
+def _default(field: msgspec.structs.FieldInfo, check: Configured) -> Any:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    if field.default is msgspec.NODEFAULT:
+        raise RegistryError(f"check {check.name}: field {field.name} of its policy has no default")
+    return field.default
+
+
+def _decode_limits(raw: object, problems: list[Problem]) -> tuple[LimitOverride, ...]:
+    if not isinstance(raw, list):
+        problems.append(Problem("limits", "expected [[limits]] tables"))
+        return ()
+    found = []
+    for index, entry in enumerate(raw):
+        path = f"limits[{index}]"
+        limit = decode(entry, LimitOverride, path, problems)
+        if limit is not None:
+            problems.extend(_limit_problems(limit, path))
+            found.append(limit)
+    return tuple(found)
+
+
+def _limit_problems(limit: LimitOverride, path: str) -> list[Problem]:
+    problems = []
+    quantity = QUANTITIES.get(limit.quantity)
+    if quantity is None:
+        problems.append(Problem(f"{path}.quantity", f"unknown quantity, {suggestion(limit.quantity, QUANTITIES)}"))
+    else:
+        low = -float("inf") if quantity.low is None else quantity.low
+        high = float("inf") if quantity.high is None else quantity.high
+        if not low <= limit.value <= high:
+            text = f"found {limit.value}, {limit.quantity} lies from {low:g} to {high:g}"
+            problems.append(Problem(f"{path}.value", text))
+    try:
+        part = parse_part(limit.part) if limit.part else None
+    except ModelError as error:
+        problems.append(Problem(f"{path}.part", str(error)))
+    else:
+        if part is not None and quantity is not None and part.kind is not quantity.part:
+            text = f'found "{limit.part}", {limit.quantity} is measured per {quantity.part.value}'
+            problems.append(Problem(f"{path}.part", text))
+    return problems
+
+
+def _agent_problems(agent: AgentSettings) -> list[Problem]:
+    problems = []
+    try:
+        parse_listen(agent.listen)
+    except ConfigurationError as error:
+        problems.append(Problem("agent.listen", str(error)))
+    for name in ("state_dir", "runtime_dir", "root"):
+        value = getattr(agent, name)
+        if not Path(value).is_absolute():
+            problems.append(Problem(f"agent.{name}", f'found "{value}", expected an absolute path'))
+    if not agent.node_name.isprintable() or any(letter.isspace() for letter in agent.node_name):
+        problems.append(Problem("agent.node_name", f"found {agent.node_name!r}, expected a name without blanks"))
+    if agent.slow_interval_seconds < agent.interval_seconds:
+        text = f"found {agent.slow_interval_seconds}, expected no less than interval_seconds = {agent.interval_seconds}"
+        problems.append(Problem("agent.slow_interval_seconds", text))
+    enabled = agent.backends.enabled
+    if len(set(enabled)) < len(enabled):
+        problems.append(Problem("agent.backends.enabled", "names a backend twice"))
+    return problems
+
+
+def _line(problem: Problem, file: str, overrides: Mapping[str, object]) -> str:
+    source = "command line" if problem.path in overrides else file
+    return f"{source}: {problem.path}: {problem.text}"

@@ -1,0 +1,174 @@
+"""What can be configured: every section with its defaults, ranges and the words that explain it.
+
+Policies of checks are not here: each lies beside its check, and becomes the rest of ``[checks.<name>]``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Annotated, Literal
+
+import msgspec
+
+from nodevet.checks.errors import ModelError
+from nodevet.checks.model import Device, Limit, Part, PartKind
+from nodevet.checks.quantities import QUANTITIES
+
+__all__ = [
+    "AgentSettings",
+    "BackendSettings",
+    "CheckSettings",
+    "Configuration",
+    "KernelLogSettings",
+    "LimitOverride",
+    "LoadSettings",
+    "Mode",
+    "PartPattern",
+    "ReportSettings",
+    "StoreSettings",
+    "override_for",
+    "parse_part",
+]
+
+Backend = Literal["host", "nvidia"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Mode = Literal["auto", "observe", "gate", "drain"]
+Operator = Literal[">=", ">", "<=", "<", "==", "!="]
+Probe = Literal["auto", "on", "off"]
+
+
+def _about(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return msgspec.Meta(description=text, ge=low, le=high)
+
+
+class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which vendors are read."""
+
+    enabled: Annotated[
+        tuple[Backend, ...],
+        msgspec.Meta(description="what is read; a vendor without hardware here costs nothing", min_length=1),
+    ] = ("host", "nvidia")
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The daemon itself."""
+
+    listen: Annotated[str, _about("HOST:PORT of metrics and status page; port 0 takes a free one")] = "127.0.0.1:10917"
+    state_dir: Annotated[str, _about("directory of the database, on a local disk")] = ""
+    runtime_dir: Annotated[str, _about("directory of socket, lock and state file")] = ""
+    node_name: Annotated[str, _about("name of this node in all output; empty: the host name")] = ""
+    root: Annotated[str, _about("stands before /proc and /sys, such as /host in a container")] = "/"
+    log_level: Annotated[LogLevel, msgspec.Meta(description="repeats of what is known are debug")] = "info"
+    interval_seconds: Annotated[float, _about("between readings of heat, power, clocks", 1, 3600)] = 10.0
+    slow_interval_seconds: Annotated[float, _about("between readings of ECC, links, inventory", 1, 86400)] = 60.0
+    deadline_seconds: Annotated[float, _about("a reading that takes longer counts as hung", 0.1, 600)] = 5.0
+    backends: BackendSettings = BackendSettings()
+
+
+class KernelLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where events of the kernel come from."""
+
+    enabled: Annotated[bool, msgspec.Meta(description="whether the kernel log is followed")] = True
+    path: Annotated[str, _about("the kernel's record device, or a file that grows")] = "/dev/kmsg"
+
+
+class LoadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The periodic probe under load."""
+
+    probe: Annotated[
+        Probe, msgspec.Meta(description="auto: on a node without a scheduler, while its devices are idle")
+    ] = "auto"
+    interval_seconds: Annotated[float, _about("between probes of a device", 60, 2592000)] = 21600.0
+    budget_seconds: Annotated[float, _about("that one probe may last", 1, 600)] = 20.0
+
+
+class ReportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The report page."""
+
+    directory: Annotated[str, _about("where reports are written; empty: reports/ in state_dir")] = ""
+    keep: Annotated[int, _about("how many reports are kept", 1, 10000)] = 20
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much history is kept. Episodes are never dropped."""
+
+    rollup_days: Annotated[float, _about("of minute figures per device", 0, 366)] = 14.0
+    size_limit_bytes: Annotated[int, _about("of the database; the oldest figures go first", 1 << 20, 1 << 40)] = (
+        256 << 20
+    )
+
+
+class PartPattern(msgspec.Struct, frozen=True):
+    """Parts of one kind: all of them, those of one name, or one. An empty name and no index cover all."""
+
+    kind: PartKind
+    name: str = ""
+    index: int | None = None
+
+    def covers(self, part: Part) -> bool:
+        """Return whether *part* is one of them."""
+        return self.kind is part.kind and self.name in ("", part.name) and self.index in (None, part.index)
+
+
+class LimitOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A threshold set by hand. It outranks baseline, profile, device and table."""
+
+    quantity: str
+    op: Operator
+    value: float
+    part: str = ""
+    device: str = "*"
+
+    def matches(self, quantity: str, part: Part, device: Device) -> bool:
+        """Return whether this is about *quantity* of *part* of *device*; the device matches by any of its names."""
+        names = (device.id, device.model, device.uuid, device.pci, device.serial)
+        return (
+            self.quantity == quantity
+            and (not self.part or parse_part(self.part).covers(part))
+            and any(name is not None and fnmatch.fnmatchcase(name, self.device) for name in names)
+        )
+
+    def limit(self) -> Limit:
+        """Return the threshold with its unit and source."""
+        return Limit(self.op, self.value, QUANTITIES[self.quantity].unit, "configuration")
+
+
+class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How one check is run: whether, what its findings may do, and by which policy."""
+
+    policy: msgspec.Struct
+    enabled: bool = True
+    mode: Mode = "auto"
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings in force, with directories and names filled in. ``file`` is None where no file was read."""
+
+    agent: AgentSettings
+    kernel_log: KernelLogSettings
+    load: LoadSettings
+    report: ReportSettings
+    store: StoreSettings
+    checks: dict[str, CheckSettings]
+    limits: tuple[LimitOverride, ...] = ()
+    file: str | None = None
+
+
+def parse_part(text: str) -> PartPattern:
+    """Return what ``KIND [NAME] [INDEX]`` covers, such as ``sensor memory`` or ``link 17``. Raises ModelError."""
+    words = text.split()
+    kinds = [kind.value for kind in PartKind]
+    if not words or words[0] not in kinds:
+        raise ModelError(f"part {text!r} begins with none of {', '.join(kinds)}")
+    index = int(words.pop()) if words[-1].isdecimal() else None
+    if len(words) > 2:
+        raise ModelError(f"part {text!r} is no KIND [NAME] [INDEX]")
+    name = words[1] if len(words) == 2 else ""
+    return PartPattern(Part(PartKind(words[0]), name).kind if name else PartKind(words[0]), name, index)
+
+
+def override_for(
+    overrides: tuple[LimitOverride, ...], quantity: str, part: Part, device: Device
+) -> LimitOverride | None:
+    """Return the last of *overrides* that is about *quantity* of *part* of *device*, or None."""
+    return next((one for one in reversed(overrides) if one.matches(quantity, part, device)), None)

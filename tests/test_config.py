@@ -1,0 +1,346 @@
+"""The configuration: what is accepted, and how every mistake is told in one line with its place."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import pytest
+
+from nodevet.agent.config import Directories, digest, directories, load_configuration, parse_listen
+from nodevet.agent.config_text import render
+from nodevet.agent.settings import Configuration, LimitOverride, override_for
+from nodevet.checks.errors import ConfigurationError, ModelError, RegistryError
+from nodevet.checks.model import Device, DeviceKind, Limit, Part, PartKind
+from nodevet.checks.registry import discover
+
+FIXTURES = Path(__file__).resolve().parent / "fixtures" / "config"
+ENVIRONMENT = {"HOME": "/home/ada"}
+
+
+class ThermalPolicy(msgspec.Struct, frozen=True):
+    """A policy with ranges, a missing value, a list, and two fields that must agree."""
+
+    warn_margin_celsius: Annotated[float, msgspec.Meta(ge=0, le=50, description="degrees left")] = 5.0
+    fail_margin_celsius: Annotated[float, msgspec.Meta(ge=0, le=50)] = 0.0
+    limit_celsius: Annotated[float | None, msgspec.Meta(ge=20, description="absolute")] = None
+    sensors: tuple[str, ...] = ("core", "memory")
+
+    def __post_init__(self) -> None:
+        """Refuse a failure before its warning."""
+        if self.fail_margin_celsius > self.warn_margin_celsius:
+            raise ModelError("fail_margin_celsius must not exceed warn_margin_celsius")
+
+
+class LinksPolicy(msgspec.Struct, frozen=True):
+    """A policy of one field."""
+
+    errors_per_minute: int = 10
+
+
+class Spec(NamedTuple):
+    """A check as the configuration sees it."""
+
+    name: str
+    policy: type[msgspec.Struct]
+
+
+CHECKS = (Spec("links", LinksPolicy), Spec("thermal", ThermalPolicy))
+
+
+def load(path: Path | None, **overrides: object) -> Configuration:
+    """Load *path* as user ada, with *overrides* whose double underscores stand for dots."""
+    given = {key.replace("__", "."): value for key, value in overrides.items()}
+    return load_configuration(path, CHECKS, overrides=given, environment=ENVIRONMENT, uid=1000)
+
+
+def refusal(path: Path | None, **overrides: object) -> list[str]:
+    """Return the lines with which *path* is refused."""
+    with pytest.raises(ConfigurationError) as caught:
+        load(path, **overrides)
+    return str(caught.value).splitlines()
+
+
+def test_every_setting_of_a_file_is_taken() -> None:
+    """Values of every section arrive typed; what the file leaves out keeps its default."""
+    found = load(FIXTURES / "good.toml")
+    agent = found.agent
+
+    assert (agent.listen, agent.state_dir, agent.node_name) == ("[::1]:10999", "/srv/nodevet", "gpu042")
+    assert (agent.interval_seconds, agent.slow_interval_seconds) == (5.0, 60.0)
+    assert agent.backends.enabled == ("host",)
+    assert (found.kernel_log.path, found.load.probe) == ("/var/log/kern.log", "off")
+    assert (found.report.keep, found.report.directory) == (3, "/srv/nodevet/reports")
+    assert found.checks["thermal"].policy == ThermalPolicy(warn_margin_celsius=3.5)
+    assert (found.checks["thermal"].mode, found.checks["links"].enabled) == ("observe", False)
+    assert found.limits[0].limit() == Limit(">=", 95.0, "celsius", "configuration")
+    assert found.file == str(FIXTURES / "good.toml")
+
+
+REFUSALS = {
+    "unknown_key": "checks.thermal.warn_margin_celcius: unknown key, did you mean warn_margin_celsius?",
+    "unknown_section": "agnet: unknown section, did you mean agent?",
+    "unknown_check": "checks.termal: unknown check, did you mean thermal?",
+    "unknown_key_far": "load.zzz: unknown key, allowed: budget_seconds, interval_seconds, probe",
+    "wrong_type_text": 'agent.interval_seconds: found "10", expected a number from 1 to 3600',
+    "wrong_type_flag": "checks.thermal.enabled: found 1, expected true or false",
+    "wrong_type_number_is_flag": "agent.interval_seconds: found true, expected a number from 1 to 3600",
+    "wrong_type_whole_number": "report.keep: found 2.5, expected a whole number from 1 to 10000",
+    "too_low": "agent.interval_seconds: found 0.2, expected a number from 1 to 3600",
+    "too_high": "load.budget_seconds: found 3601, expected a number from 1 to 600",
+    "policy_out_of_range": "checks.thermal.warn_margin_celsius: found -1, expected a number from 0 to 50",
+    "policy_optional_out_of_range": "checks.thermal.limit_celsius: found 3, expected a number of at least 20",
+    "not_a_number": "agent.deadline_seconds: found nan, expected a number from 0.1 to 600",
+    "infinite": "load.interval_seconds: found inf, expected a number from 60 to 2592000",
+    "wrong_choice": 'load.probe: found "of", expected one of auto, off, on, did you mean off?',
+    "wrong_mode": 'checks.links.mode: found "shutdown", expected one of auto, drain, gate, observe',
+    "wrong_backend": 'agent.backends.enabled[1]: found "nvida", expected one of host, nvidia, did you mean nvidia?',
+    "no_backend": ("agent.backends.enabled: found an empty list, expected a list of one of host, nvidia, at least 1"),
+    "backend_twice": "agent.backends.enabled: names a backend twice",
+    "wrong_listen": 'agent.listen: found "localhost", expected HOST:PORT with a port from 0 to 65535',
+    "wrong_port": 'agent.listen: found "127.0.0.1:70000", expected HOST:PORT with a port from 0 to 65535',
+    "relative_directory": 'agent.state_dir: found "state", expected an absolute path',
+    "wrong_node_name": "agent.node_name: found 'gpu 42', expected a name without blanks",
+    "slow_faster_than_fast": (
+        "agent.slow_interval_seconds: found 60.0, expected no less than interval_seconds = 120.0"
+    ),
+    "section_is_value": "agent: found 5, expected a table",
+    "check_is_value": "checks.thermal: found false, expected a table",
+    "limits_is_table": "limits: expected [[limits]] tables",
+    "limit_unknown_quantity": "limits[0].quantity: unknown quantity, did you mean temperature_celsius?",
+    "limit_implausible": "limits[0].value: found 900.0, temperature_celsius lies from -40 to 150",
+    "limit_wrong_operator": 'limits[0].op: found "=>", expected one of !=, <, <=, ==, >, >=',
+    "limit_without_value": "limits[0].value: missing, expected a number",
+    "limit_wrong_part": "limits[0].part: part sensor has no name 'ambient'",
+    "limit_part_of_other_kind": 'limits[0].part: found "link 3", temperature_celsius is measured per sensor',
+    "policy_contradiction": "checks.thermal: fail_margin_celsius must not exceed warn_margin_celsius",
+    "broken_syntax": "no valid TOML: ",
+    "key_twice": "no valid TOML: Cannot overwrite a value (at line 3, column 20)",
+    "not_utf8": "byte 24 is no UTF-8: save the file as UTF-8",
+}
+"""Per file of one mistake: what its one line says after the name of the file."""
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_each_mistake_is_one_line_with_its_place(name: str) -> None:
+    """The line names file, key path, what was found, and what is allowed or was probably meant."""
+    path = FIXTURES / f"{name}.toml"
+    lines = refusal(path)
+
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(f"{path}: {REFUSALS[name]}"), lines[0]
+
+
+def test_every_bad_file_has_its_row() -> None:
+    """No fixture lies about unused."""
+    assert {path.stem for path in FIXTURES.glob("*.toml")} == {*REFUSALS, "good", "two_mistakes"}
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    """Nobody has to start the agent once per typo."""
+    lines = refusal(FIXTURES / "two_mistakes.toml")
+
+    assert [line.split(": ")[1] for line in lines] == ["agent.lisen", "agent.interval_seconds"]
+
+
+def test_command_line_outranks_the_file_and_is_named_in_mistakes() -> None:
+    """An override that is None does not count; a wrong one is blamed on the command line."""
+    found = load(FIXTURES / "good.toml", agent__interval_seconds=2.0, agent__listen=None, agent__state_dir="/x")
+    assert (found.agent.interval_seconds, found.agent.listen) == (2.0, "[::1]:10999")
+    assert (found.agent.state_dir, found.report.directory) == ("/x", "/x/reports")
+
+    lines = refusal(FIXTURES / "good.toml", agent__interval_seconds=0.5)
+    assert lines == ["command line: agent.interval_seconds: found 0.5, expected a number from 1 to 3600"]
+
+
+def test_absent_and_unreadable_files(tmp_path: Path) -> None:
+    """A file that was asked for must exist; the default file need not."""
+    assert load(None).file is None
+    assert "no such file" in refusal(tmp_path / "absent.toml")[0]
+    assert "cannot be read" in refusal(tmp_path)[0]
+
+
+def test_default_file_is_found_where_systemd_says(tmp_path: Path) -> None:
+    """CONFIGURATION_DIRECTORY names the directory of nodevet.toml."""
+    (tmp_path / "nodevet.toml").write_text('[agent]\nnode_name = "here"\n')
+    found = load_configuration(None, CHECKS, environment={"CONFIGURATION_DIRECTORY": str(tmp_path)}, uid=0)
+
+    assert (found.agent.node_name, found.file) == ("here", str(tmp_path / "nodevet.toml"))
+
+
+SYSTEMD = {
+    "STATE_DIRECTORY": "/var/lib/nv:/var/lib/other",
+    "RUNTIME_DIRECTORY": "/run/nv",
+    "CONFIGURATION_DIRECTORY": "/etc/nv",
+}
+XDG = {"XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r", "XDG_CONFIG_HOME": "/c"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "uid", "state", "runtime", "configuration"),
+    [
+        ({}, 0, "/var/lib/nodevet", "/run/nodevet", "/etc/nodevet"),
+        (SYSTEMD, 0, "/var/lib/nv", "/run/nv", "/etc/nv"),
+        (SYSTEMD | ENVIRONMENT | XDG, 1000, "/var/lib/nv", "/run/nv", "/etc/nv"),
+        (XDG | ENVIRONMENT, 1000, "/s/nodevet", "/r/nodevet", "/c/nodevet"),
+        (XDG | ENVIRONMENT, 0, "/var/lib/nodevet", "/run/nodevet", "/etc/nodevet"),
+        (
+            ENVIRONMENT,
+            1000,
+            "/home/ada/.local/state/nodevet",
+            "/home/ada/.local/state/nodevet/run",
+            "/home/ada/.config/nodevet",
+        ),
+        (
+            ENVIRONMENT | {"XDG_STATE_HOME": "relative", "XDG_RUNTIME_DIR": ""},
+            1000,
+            "/home/ada/.local/state/nodevet",
+            "/home/ada/.local/state/nodevet/run",
+            "/home/ada/.config/nodevet",
+        ),
+    ],
+)
+def test_directories_come_from_systemd_root_or_user(
+    environment: dict[str, str], uid: int, state: str, runtime: str, configuration: str
+) -> None:
+    """systemd's own come first; root has the system's, everyone else their own."""
+    assert directories(environment, uid) == Directories(Path(state), Path(runtime), Path(configuration))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:10917", ("::1", 10917)), ("node:65535", ("node", 65535))],
+)
+def test_listen_addresses(text: str, address: tuple[str, int]) -> None:
+    """Names, IPv4 and bracketed IPv6."""
+    assert parse_listen(text) == address
+
+
+@pytest.mark.parametrize("text", ["", ":1", "1", "host:", "host:-1", "::1:80", "[::1]", "host:65536", "host:http"])
+def test_impossible_listen_addresses(text: str) -> None:
+    """Everything else is refused."""
+    with pytest.raises(ConfigurationError, match="HOST:PORT"):
+        parse_listen(text)
+
+
+@pytest.mark.parametrize("name", ["good.toml", None])
+def test_what_is_shown_reads_back_as_itself(name: str | None, tmp_path: Path) -> None:
+    """`config show` prints TOML that gives the same configuration, and names defaults that were changed."""
+    found = load(FIXTURES / name if name else None)
+    text = render(found, CHECKS)
+    path = tmp_path / "shown.toml"
+    path.write_text(text)
+
+    assert load(path) == msgspec.structs.replace(found, file=str(path))
+    assert digest(load(path)) == digest(found)
+    assert ("default 10.0" in text) is (name is not None)
+    assert re.search(r"^warn_margin_celsius = .*# degrees left; a number from 0 to 50", text, re.MULTILINE)
+    assert re.search(r"^# limit_celsius = .*# absolute; a number of at least 20", text, re.MULTILINE)
+
+
+def test_what_is_shown_escapes_text(tmp_path: Path) -> None:
+    """Quotes, backslashes and control characters survive."""
+    odd = 'a"b\\c\td\x7f\x01é'
+    found = load(None, kernel_log__path=odd)
+
+    assert tomllib.loads(render(found))["kernel_log"]["path"] == odd
+
+
+def test_digest_changes_with_every_setting_and_nothing_else(tmp_path: Path) -> None:
+    """Another file with the same text has the same digest; each changed value has another."""
+    copy = tmp_path / "copy.toml"
+    copy.write_text((FIXTURES / "good.toml").read_text())
+    base = digest(load(FIXTURES / "good.toml"))
+    assert digest(load(copy)) == base
+
+    changed = [
+        digest(load(copy, **{path: value}))
+        for path, value in (
+            ("agent__interval_seconds", 6.0),
+            ("checks__thermal__warn_margin_celsius", 4.0),
+            ("checks__links__mode", "gate"),
+        )
+    ]
+    copy.write_text(copy.read_text().replace("value = 95", "value = 94"))
+    changed.append(digest(load(copy)))
+    assert len({base, *changed}) == 5
+
+
+GPU = Device(
+    id="GPU-1", kind=DeviceKind.ACCELERATOR, vendor="nvidia", model="NVIDIA H100", backend="nvidia", pci="0000:18:00.0"
+)
+MEMORY_SENSOR = Part(PartKind.SENSOR, "memory", 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "matches"),
+    [
+        ({}, True),
+        ({"quantity": "power_watts"}, False),
+        ({"part": "sensor"}, True),
+        ({"part": "sensor memory"}, True),
+        ({"part": "sensor memory 2"}, True),
+        ({"part": "sensor memory 1"}, False),
+        ({"part": "sensor core"}, False),
+        ({"device": "*H100*"}, True),
+        ({"device": "0000:18:*"}, True),
+        ({"device": "GPU-1"}, True),
+        ({"device": "GPU-2"}, False),
+    ],
+)
+def test_override_matches_by_quantity_part_and_device(changes: dict[str, Any], matches: bool) -> None:
+    """A part stands for all that it covers; a device is found by any of its names."""
+    limit = LimitOverride(**{"quantity": "temperature_celsius", "op": ">=", "value": 90.0, **changes})
+
+    assert override_for((limit,), "temperature_celsius", MEMORY_SENSOR, GPU) == (limit if matches else None)
+
+
+def test_the_last_matching_override_wins() -> None:
+    """A general rule first, its exceptions after it."""
+    rules = tuple(
+        LimitOverride(quantity="temperature_celsius", op=">=", value=value, part=part)
+        for value, part in ((80.0, ""), (90.0, "sensor memory"), (70.0, "sensor core"))
+    )
+
+    found = override_for(rules, "temperature_celsius", MEMORY_SENSOR, GPU)
+    assert found is not None
+    assert found.value == 90.0
+
+
+class NoDefaultPolicy(msgspec.Struct, frozen=True):
+    """A policy that a node without a configuration file could not have."""
+
+    limit: float
+
+
+class ClashingPolicy(msgspec.Struct, frozen=True):
+    """A policy that takes a name of the configuration's own."""
+
+    mode: str = "x"
+
+
+class UnreadablePolicy(msgspec.Struct, frozen=True):
+    """A policy whose range is on a type that has none."""
+
+    links: Annotated[str, msgspec.Meta(ge=0)] = ""
+
+
+@pytest.mark.parametrize("policy", [NoDefaultPolicy, ClashingPolicy, UnreadablePolicy])
+def test_policy_that_cannot_be_configured_is_our_own_mistake(policy: type[msgspec.Struct]) -> None:
+    """It is told as one, not blamed on the file."""
+    with pytest.raises(RegistryError, match="check odd"):
+        load_configuration(None, (Spec("odd", policy),), environment=ENVIRONMENT, uid=1000)
+
+
+def test_every_shipped_check_can_be_configured_and_shown(tmp_path: Path) -> None:
+    """Defaults of all checks of ours load, show and read back."""
+    checks = discover()
+    found = load_configuration(None, checks, environment=ENVIRONMENT, uid=1000)
+    path = tmp_path / "shown.toml"
+    path.write_text(render(found, checks))
+
+    again = load_configuration(path, checks, environment=ENVIRONMENT, uid=1000)
+    assert digest(again) == digest(found)
