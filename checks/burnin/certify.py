@@ -1,0 +1,241 @@
+"""Certification: the device's first result is proved exact on the host, and only then its sums become the golden.
+
+For exact integers C = A B holds precisely when C v = A (B v) for every v; with hashed 20-bit v and u on both sides
+a wrong entry survives with a chance below 1e-6 per vector. That costs matrix-vector products in place of a
+reference product. Random 64 x 64 tiles in fp64 are a second, direct witness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import msgspec
+
+from .hashing import hash_32, hash_32_tensor, make_key
+from .library import Tensor, torch
+from .multiply import Multiplication, Multiply
+from .operands import Operand, OperandSet, Recipe, make_integers
+from .sums import bit_view, column_sums, row_sums
+
+__all__ = ["Certificate", "Golden", "certify", "to_bits", "true_block"]
+
+OFFSET_STEP = 128
+_VECTOR_BITS = 20
+_TILE = 64
+_TILES = 4
+_ROWS_PER_CHUNK = 256
+_CHUNK = 1 << 15  # elements: torch splits larger operations over threads of its own, here the pool does that
+
+
+class Golden(msgspec.Struct, frozen=True):
+    """What a correct result sums to: ``rows`` (M + extra,), ``columns`` (offsets, words), on the device."""
+
+    rows: Tensor
+    columns: Tensor
+
+
+class Certificate(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome for one operand set: a golden, or where the device's result is not the product.
+
+    ``bad_rows`` are rows of the extended A, ``bad_columns`` columns of the result. ``reason`` is empty when
+    certified. ``wrong_share`` is the share of rows or columns that disagree: near 1 speaks for a range
+    or a library, near 0 for a fault.
+    """
+
+    golden: Golden | None
+    reason: str = ""
+    bad_rows: tuple[int, ...] = ()
+    bad_columns: tuple[int, ...] = ()
+    wrong_share: float = 0.0
+
+
+def certify(
+    operands: OperandSet,
+    multiplication: Multiplication,
+    m: int,
+    seed: int,
+    run: Multiply | None = None,
+    pause: Callable[[], None] = lambda: None,
+) -> Certificate:
+    """Compute the product of all rows on the device in pieces of *m* rows and prove it on the host.
+
+    *run* stands in for ``multiplication.run`` (a planted fault); *pause* is called between pieces.
+    """
+    measured = run or multiplication.run
+    exact = multiplication.exact if multiplication.narrow else measured
+    result, narrow, agree = _compute(operands, multiplication, m, exact, measured, pause)
+    if not agree:
+        return Certificate(golden=None, reason="two products of the same rows differ", wrong_share=1.0)
+    certificate = _prove(operands, multiplication, result, seed, pause)
+    if certificate.reason:
+        return certificate
+    if narrow is not None:
+        rounded = result.to(multiplication.output)
+        wrong = torch.nonzero(bit_view(narrow) != bit_view(rounded))
+        if len(wrong):
+            return _refuted(
+                "the narrow result is not the exact one rounded to nearest even", wrong[:, 0], wrong[:, 1], result
+            )
+        result = rounded
+    return Certificate(golden=_golden(result, m, operands.a.matrix.device))
+
+
+def to_bits(integers: Tensor, multiplication: Multiplication, *, output: bool = True) -> Tensor:
+    """Return the bits that exact *integers* (int64) have as a result, as integers of the result's size."""
+    wide = _scaled(integers, multiplication).to(multiplication.wide)
+    return bit_view(wide.to(multiplication.output) if output else wide)
+
+
+def true_block(operands: OperandSet, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the true integers at *rows* of the extended A and *columns* of B, from the hash alone, on the host.
+
+    All partial sums stay below 2**53, so the fp64 product is exact in any order.
+    """
+    inner = torch.arange(operands.a.recipe.columns, dtype=torch.int64)
+    a = make_integers(operands.a.recipe, rows, inner).to(torch.float64)
+    b = make_integers(operands.b.recipe, inner, columns).to(torch.float64)
+    return torch.mm(a, b).to(torch.int64)
+
+
+def _scaled(integers: Tensor, multiplication: Multiplication) -> Tensor:
+    if multiplication.wide is torch.int32:
+        return integers
+    return integers.to(torch.float64) * 2.0**multiplication.data_type.a_exponent
+
+
+def _compute(
+    operands: OperandSet,
+    multiplication: Multiplication,
+    m: int,
+    exact: Multiply,
+    measured: Multiply,
+    pause: Callable[[], None],
+) -> tuple[Tensor, Tensor | None, bool]:
+    """Return the exact result of all rows on the host, the narrow one if any, and whether overlapping rows agree."""
+    total, n = operands.a.recipe.rows, operands.b.recipe.columns
+    device = operands.a.matrix.device
+    result = torch.empty(total, n, dtype=multiplication.wide)
+    narrow = torch.empty(total, n, dtype=multiplication.output) if multiplication.narrow else None
+    out = torch.empty(m, n, dtype=multiplication.wide, device=device)
+    out_narrow = torch.empty(m, n, dtype=multiplication.output, device=device) if multiplication.narrow else None
+    agree, done = True, 0
+    for start in _piece_starts(total, m):
+        pause()
+        rows = operands.a.matrix[start : start + m]
+        exact(rows, operands.b.matrix, out)
+        piece = out.cpu()
+        agree &= torch.equal(bit_view(piece)[: done - start], bit_view(result)[start:done])
+        result[start : start + m] = piece
+        if narrow is not None and out_narrow is not None:
+            measured(rows, operands.b.matrix, out_narrow)
+            narrow[start : start + m] = out_narrow.cpu()
+        done = start + m
+    return result, narrow, agree
+
+
+def _piece_starts(total: int, m: int) -> list[int]:
+    starts = list(range(0, total - m + 1, m))
+    return starts if starts[-1] + m == total else [*starts, total - m]
+
+
+def _prove(
+    operands: OperandSet,
+    multiplication: Multiplication,
+    result: Tensor,
+    seed: int,
+    pause: Callable[[], None],
+) -> Certificate:
+    integers = torch.empty(result.shape, dtype=torch.int32 if result.element_size() == 4 else torch.int64)
+    for start in range(0, len(result), _ROWS_PER_CHUNK):
+        pause()
+        chunk = result[start : start + _ROWS_PER_CHUNK]
+        if chunk.is_floating_point():
+            unscaled = chunk.to(torch.float64) * 2.0**-multiplication.data_type.a_exponent
+            broken = ~torch.isfinite(unscaled) | (unscaled != unscaled.round()) | (unscaled.abs() > 2.0**53)
+            if broken.any():
+                cells = torch.nonzero(broken)
+                return _refuted("results are no integers", cells[:, 0] + start, cells[:, 1], result)
+            chunk = unscaled
+        integers[start : start + _ROWS_PER_CHUNK] = chunk.to(integers.dtype)
+    u = _vector(make_key(seed, operands.index, 10), result.shape[0])
+    v = _vector(make_key(seed, operands.index, 11), result.shape[1])
+    pause()
+    a_bv = _times_vector(_entries(operands.a), _times_vector(_entries(operands.b), v))
+    cv = _times_vector(_rows_of(integers), v)
+    pause()
+    ua_b = _vector_times(_vector_times(u, _entries(operands.a)), _entries(operands.b))
+    uc = _vector_times(u, _rows_of(integers))
+    bad_rows, bad_columns = torch.nonzero(cv != a_bv).flatten(), torch.nonzero(uc != ua_b).flatten()
+    if len(bad_rows) or len(bad_columns):
+        return _refuted("C v = A (B v) does not hold", bad_rows, bad_columns, result)
+    return _tiles(operands, integers, seed)
+
+
+def _tiles(operands: OperandSet, integers: Tensor, seed: int) -> Certificate:
+    for number in range(_TILES):
+        key = make_key(seed, operands.index, 12, number)
+        top = key % (integers.shape[0] - _TILE + 1)
+        left = hash_32(key) % (integers.shape[1] - _TILE + 1)
+        rows, columns = torch.arange(top, top + _TILE), torch.arange(left, left + _TILE)
+        wrong = torch.nonzero(true_block(operands, rows, columns) != integers[top : top + _TILE, left : left + _TILE])
+        if len(wrong):
+            return _refuted("a tile differs from fp64", wrong[:, 0] + top, wrong[:, 1] + left, integers)
+    return Certificate(golden=None)
+
+
+def _golden(result: Tensor, m: int, device: torch.device) -> Golden:
+    offsets = range(0, len(result) - m + 1, OFFSET_STEP)
+    columns = torch.stack([column_sums(result[offset : offset + m]) for offset in offsets])
+    return Golden(row_sums(result).to(device), columns.to(device))
+
+
+def _refuted(reason: str, rows: Tensor, columns: Tensor, result: Tensor) -> Certificate:
+    bad_rows, bad_columns = torch.unique(rows), torch.unique(columns)
+    share = max(len(bad_rows) / result.shape[0], len(bad_columns) / result.shape[1])
+    return Certificate(
+        golden=None,
+        reason=reason,
+        bad_rows=tuple(bad_rows[:256].tolist()),
+        bad_columns=tuple(bad_columns[:256].tolist()),
+        wrong_share=share,
+    )
+
+
+def _vector(key: int, length: int) -> Tensor:
+    hashes = hash_32_tensor(torch.arange(length, dtype=torch.int64).bitwise_xor_(key))
+    return hashes >> (32 - _VECTOR_BITS)
+
+
+Chunks = Iterable[tuple[slice, Callable[[], Tensor]]]
+
+
+def _entries(operand: Operand) -> Chunks:
+    """Yield row ranges of *operand* and how to make their integers again: the host trusts no copy of the device."""
+    recipe: Recipe = operand.recipe
+    columns = torch.arange(recipe.columns, dtype=torch.int64)
+    step = max(1, _CHUNK // recipe.columns)
+    for start in range(0, recipe.rows, step):
+        rows = torch.arange(start, min(start + step, recipe.rows), dtype=torch.int64)
+        yield slice(start, start + len(rows)), partial(make_integers, recipe, rows, columns)
+
+
+def _rows_of(integers: Tensor) -> Chunks:
+    step = max(1, _CHUNK // integers.shape[1])
+    for start in range(0, len(integers), step):
+        part = slice(start, min(start + step, len(integers)))
+        yield part, partial(integers[part].to, torch.int64)
+
+
+def _times_vector(chunks: Chunks, vector: Tensor) -> Tensor:
+    """Return matrix times *vector* modulo 2**64, row ranges in parallel."""
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return torch.cat(list(pool.map(lambda chunk: torch.mv(chunk[1](), vector), chunks)))
+
+
+def _vector_times(vector: Tensor, chunks: Chunks) -> Tensor:
+    """Return *vector* times matrix modulo 2**64, row ranges in parallel."""
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        parts = pool.map(lambda chunk: torch.mv(chunk[1]().t(), vector[chunk[0]]), chunks)
+        return sum(parts, start=torch.zeros((), dtype=torch.int64))

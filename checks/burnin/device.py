@@ -1,0 +1,124 @@
+"""The device under load as torch shows it: one torch device, its facts, its clocks and its free memory.
+
+The parent chooses the device by environment before the child starts (``CUDA_VISIBLE_DEVICES`` with a UUID), so an
+accelerator is always the only one that is visible. A processor socket is chosen by affinity.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from .errors import RefusedError
+from .library import torch
+from .memory import cpu_quota, host_memory_allowance, last_level_cache_bytes
+from .peak import DeviceFacts, table_cache_bytes
+
+__all__ = ["ComputeDevice", "open_device"]
+
+Outcome = TypeVar("Outcome")
+
+
+class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One device to load. ``cache_bytes`` is its last-level cache, None where nobody tells."""
+
+    kind: str
+    torch_device: torch.device
+    facts: DeviceFacts
+    cache_bytes: int | None
+    threads: int | None = None
+
+    def free_bytes(self) -> int:
+        """Return what a load may allocate at most, before any share of it is chosen."""
+        if self.kind == "cpu":
+            return host_memory_allowance()
+        free, _total = torch.cuda.mem_get_info(self.torch_device)
+        return int(free)
+
+    def timed(self, start: Callable[[], Callable[[], Outcome]]) -> tuple[float, Outcome]:
+        """Call *start*, then what it returns, which waits for the device; return device seconds and the outcome."""
+        if self.kind == "cpu":
+            begin_seconds = time.perf_counter()
+            outcome = start()()
+            return time.perf_counter() - begin_seconds, outcome
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin.record()
+        wait = start()
+        end.record()
+        outcome = wait()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3, outcome
+
+    def release(self) -> None:
+        """Give cached memory back to the driver."""
+        if self.kind != "cpu":
+            torch.cuda.empty_cache()
+
+
+def open_device(device_id: str, pci_device_id: str | None = None) -> ComputeDevice:
+    """Open the device *device_id*: ``cpu-N`` for socket N, anything else for the one visible accelerator.
+
+    Raises RefusedError where it is not there.
+    """
+    if device_id.startswith("cpu-"):
+        return _open_socket(device_id)
+    if not torch.cuda.is_available():
+        build = torch.version.hip or torch.version.cuda
+        built = "for processors only" if build is None else f"against {build}"
+        raise RefusedError(f"torch {torch.__version__} sees no accelerator (built {built}); install a matching build")
+    properties = torch.cuda.get_device_properties(0)
+    is_rocm = torch.version.hip is not None
+    architecture = (
+        str(getattr(properties, "gcnArchName", "")).split(":")[0]
+        if is_rocm
+        else f"sm{properties.major}{properties.minor}"
+    )
+    clock_kilohertz = getattr(properties, "clock_rate", None)
+    facts = DeviceFacts(
+        vendor="amd" if is_rocm else "nvidia",
+        architecture=architecture or None,
+        name=properties.name,
+        pci_device_id=pci_device_id,
+        compute_units=properties.multi_processor_count,
+        maximum_clock_hertz=clock_kilohertz * 1000 if clock_kilohertz else None,
+    )
+    return ComputeDevice(
+        kind="rocm" if is_rocm else "cuda",
+        torch_device=torch.device("cuda", 0),
+        facts=facts,
+        cache_bytes=table_cache_bytes(architecture) or getattr(properties, "L2_cache_size", None),
+    )
+
+
+def _open_socket(device_id: str) -> ComputeDevice:
+    """Bind this process to the socket and give torch one thread per core of it that may be used."""
+    socket = device_id.removeprefix("cpu-")
+    allowed = os.sched_getaffinity(0)
+    processors = frozenset(cpu for cpu in allowed if _topology(cpu, "physical_package_id", "0") == socket)
+    if not processors:
+        raise RefusedError(f"{device_id}: no processor of this socket may be used; allowed are {sorted(allowed)}")
+    os.sched_setaffinity(0, processors)
+    cores = len({_topology(cpu, "core_id", str(cpu)) for cpu in processors})
+    quota = cpu_quota()
+    threads = cores if quota is None else max(1, min(cores, math.ceil(quota)))
+    torch.set_num_threads(threads)
+    return ComputeDevice(
+        kind="cpu",
+        torch_device=torch.device("cpu"),
+        facts=DeviceFacts(vendor="", architecture=None, name=device_id, compute_units=cores),
+        cache_bytes=last_level_cache_bytes(processors),
+        threads=threads,
+    )
+
+
+def _topology(cpu: int, name: str, otherwise: str) -> str:
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/{name}").read_text(encoding="ascii").strip()
+    except OSError:
+        return otherwise

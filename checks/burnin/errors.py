@@ -1,0 +1,29 @@
+"""What can go wrong with a workload without the device being at fault.
+
+BurninError
+├── RefusedError        the workload cannot run here; one line says why and what to do
+├── NotExactError       operands whose sums would leave the exact range: never narrowed silently
+└── InterruptionError   the parent asked to stop
+"""
+
+from __future__ import annotations
+
+from nodevet.checks.errors import NodevetError
+
+__all__ = ["BurninError", "InterruptionError", "NotExactError", "RefusedError"]
+
+
+class BurninError(NodevetError):
+    """A workload ended without measuring what it set out to."""
+
+
+class RefusedError(BurninError):
+    """The workload cannot run here: names what is missing and what to do."""
+
+
+class NotExactError(BurninError):
+    """Operands whose sums could leave the range in which every order of summation gives the same bits."""
+
+
+class InterruptionError(BurninError):
+    """The parent asked the workload to stop."""

@@ -1,0 +1,47 @@
+"""How to start the load child for a device. For the parent: imports neither torch nor anything that does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+from nodevet.checks.model import Device, DeviceKind
+
+__all__ = ["Launch", "burn_command", "compute_kind"]
+
+_KINDS = {"nvidia": "cuda", "amd": "rocm"}
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """Program and environment of a load child; the parent appends ``--descriptor N --progress M``."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def compute_kind(device: Device) -> str | None:
+    """Return ``cpu``, ``cuda`` or ``rocm``, or None for a device that no workload exists for."""
+    if device.kind is DeviceKind.CPU:
+        return "cpu"
+    return _KINDS.get(device.vendor) if device.kind is DeviceKind.ACCELERATOR else None
+
+
+def burn_command(device: Device, environment: Mapping[str, str]) -> Launch:
+    """Return how to start the load child for *device*, which it sees as the only one.
+
+    The device is chosen by UUID before the program starts: an index would depend on what others hid.
+    """
+    kind = compute_kind(device)
+    chosen = device.uuid or device.id
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
+    own = {name: value for name, value in environment.items() if name not in hidden}
+    match kind:
+        case "cuda":
+            own["CUDA_VISIBLE_DEVICES"] = chosen
+        case "rocm":
+            own["ROCR_VISIBLE_DEVICES"] = chosen
+        case _:
+            own |= hidden
+    return Launch((sys.executable, "-I", "-m", "nodevet.checks.burnin.child"), own)

@@ -1,0 +1,116 @@
+"""Shape, ring and batches of a workload: what fits the device's speed and memory. Arithmetic only, no device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+
+from .errors import RefusedError
+from .families import DataType
+
+__all__ = ["EXTRA_ROWS", "Layout", "fit_shape", "lay_out"]
+
+EXTRA_ROWS = 1024
+"""Rows of A beyond M: the row offset of each product is drawn from them."""
+
+BATCH_SECONDS = 0.1
+"""Longest time between two looks at the device's flag."""
+
+WORKSPACE_BYTES = 1 << 30
+"""Left free on an accelerator for what the library allocates itself."""
+
+_LEAST_SLOTS = 4
+_SPARE_SLOTS = 3  # a frozen slot and its recomputation while a fault is located
+_LEAST_LAPS = 3
+_SETS = 3
+_LEAST_SIDE, _LEAST_K = 256, 512
+_WORTH_A_TRY = 20  # small products are slower per operation: a shape predicted this much too slow is still tried
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """The ring of one workload. ``covers_cache`` says whether the lag exceeds twice the last-level cache."""
+
+    shape: tuple[int, int, int]
+    slots: int
+    lag: int
+    batch: int
+    bytes: int
+    covers_cache: bool | None
+
+
+def fit_shape(
+    shape: tuple[int, int, int],
+    maximum_k: int,
+    limit_seconds: float,
+    measure: Callable[[tuple[int, int, int]], float],
+) -> tuple[tuple[int, int, int], float]:
+    """Halve *shape* until *measure* says that one product takes at most *limit_seconds*; return both.
+
+    A small product is measured first, so that a device without the format's units is not sent into minutes of work.
+    """
+    m, n, k = shape[0], shape[1], min(shape[2], maximum_k)
+    small = (min(m, _LEAST_SIDE), min(n, _LEAST_SIDE), min(k, _LEAST_K))
+    per_operation = measure(small) / math.prod(small)
+    while True:
+        if per_operation * m * n * k <= _WORTH_A_TRY * limit_seconds:
+            seconds = measure((m, n, k))
+            if seconds <= limit_seconds:
+                return (m, n, k), seconds
+            per_operation = seconds / (m * n * k)
+        if k > _LEAST_K and k >= max(m, n):
+            k = _halve(k)
+        elif max(m, n) > _LEAST_SIDE:
+            m, n = (_halve(m), n) if m >= n else (m, _halve(n))
+        else:
+            return (m, n, k), per_operation * m * n * k
+
+
+def lay_out(
+    shape: tuple[int, int, int],
+    data_type: DataType,
+    output_bytes: int,
+    *,
+    budget_bytes: int,
+    cache_bytes: int | None,
+    gemm_seconds: float,
+    seconds: float,
+) -> Layout:
+    """Return the ring that fits *budget_bytes* and is lapped at least three times in *seconds*.
+
+    Raises RefusedError where not even the smallest ring fits.
+    """
+    m, n, k = shape
+    operands = _SETS * ((m + EXTRA_ROWS) * k + k * n) * data_type.bytes_per_element
+    slot = m * n * output_bytes
+    exact = m * n * (8 if data_type.wide == "float64" else 4)
+    fixed = operands + exact + _SPARE_SLOTS * slot
+    most = (budget_bytes - fixed) // slot
+    if most < _LEAST_SLOTS:
+        needed = fixed + _LEAST_SLOTS * slot
+        raise RefusedError(
+            f"{data_type.name} {m}x{n}x{k} needs {needed >> 20} MiB, {max(0, budget_bytes) >> 20} MiB may be taken; "
+            "free memory or choose a smaller shape"
+        )
+    batch = max(1, int(BATCH_SECONDS / gemm_seconds))
+    lag = max(1, math.ceil(2 * (cache_bytes or 0) / slot))
+    useful = max(_LEAST_SLOTS, int(seconds / gemm_seconds / _LEAST_LAPS))
+    slots = _not_divisible(max(useful, lag + batch), most)
+    if lag + batch > slots:
+        lag = min(lag, slots // 2)
+        batch = min(batch, slots - lag)
+    covers = None if cache_bytes is None else lag * slot >= 2 * cache_bytes
+    return Layout(shape=shape, slots=slots, lag=lag, batch=batch, bytes=fixed + slots * slot, covers_cache=covers)
+
+
+def _not_divisible(wanted: int, most: int) -> int:
+    """Return *wanted* within *most*, or a neighbour that the sets do not divide: no slot may keep its operand set."""
+    slots = min(wanted, most)
+    if slots % _SETS:
+        return slots
+    return slots + 1 if slots < most else slots - 1
+
+
+def _halve(side: int) -> int:
+    return max(128, side // 2 // 128 * 128)

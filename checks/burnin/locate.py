@@ -1,0 +1,188 @@
+"""What to tell of a wrong result: which cells, which bits, whose fault, and whether it happens again.
+
+The truth about a suspect cell is computed on the host from the hash, so the device that is under suspicion is not
+its own witness.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from .certify import to_bits, true_block
+from .library import Tensor, torch
+from .multiply import Multiplication
+from .operands import OperandSet, digest
+from .ring import Product, Ring
+from .sums import bit_view
+
+__all__ = ["Cell", "Mismatch", "Origin", "locate"]
+
+Origin = str
+"""``output``, ``operand_a``, ``operand_b``, or ``stale``: the slot, or part of it, was never written."""
+
+_SUSPECTS = 256
+_EXAMPLES = 64
+_RERUNS = 3
+_TILE = 128
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """One wrong cell of the result with its bits: expected, found, and what differs."""
+
+    row: int
+    column: int
+    want: str
+    got: str
+    xor: str
+
+
+class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
+    """One product whose bits are wrong.
+
+    ``rows`` and ``columns`` are those with a wrong cell (up to 256 of each were looked at, ``complete`` says
+    whether that was all); ``flipped_bits`` counts cells by how many bits differ; ``tiles`` are 128 x 128.
+    ``reruns_wrong`` of ``reruns`` repetitions were wrong again: none speaks for a transient fault, all for a
+    hard one. ``operand_rows`` are the corrupted rows of the blamed operand.
+    """
+
+    product: int
+    slot: int
+    operand_set: int
+    offset: int
+    origin: Origin
+    cells: int
+    complete: bool
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    tiles: tuple[tuple[int, int], ...]
+    flipped_bits: dict[str, int]
+    not_a_number: int
+    reruns: int
+    reruns_wrong: int
+    operand_rows: tuple[int, ...] = ()
+    examples: tuple[Cell, ...] = ()
+
+    @property
+    def persistence(self) -> str:
+        """Return ``transient``, ``intermittent`` or ``hard``."""
+        if self.reruns_wrong == 0:
+            return "transient"
+        return "hard" if self.reruns_wrong == self.reruns else "intermittent"
+
+    def facts(self) -> dict[str, object]:
+        """Return all fields as plain values, with the persistence, for the conditions of a result."""
+        plain: dict[str, object] = msgspec.to_builtins(self)
+        return plain | {"persistence": self.persistence}
+
+
+def locate(ring: Ring, product: Product, multiplication: Multiplication) -> Mismatch:
+    """Examine the slot of *product*, which must not have been written since; takes three more products."""
+    frozen = ring.slots[product.slot].clone()
+    rows, words = ring.wrong_sums(product, frozen)
+    suspects, complete = _suspects(rows, words, frozen)
+    operands = ring.sets[product.operand_set]
+    want = to_bits(true_block(operands, suspects[0] + product.offset, suspects[1]), multiplication)
+    device = frozen.device
+    got = bit_view(frozen)[suspects[0].to(device)][:, suspects[1].to(device)].cpu()
+    wrong = torch.nonzero(want != got)
+    origin, operand_rows = _origin(ring, product, multiplication, suspects, want != got, got)
+    wrong_again = _rerun(ring, product, frozen)
+    row_numbers, column_numbers = suspects[0][wrong[:, 0]], suspects[1][wrong[:, 1]]
+    values = frozen[row_numbers.to(device), column_numbers.to(device)]
+    cells = [
+        _cell(int(suspects[0][i]), int(suspects[1][j]), int(want[i, j]), int(got[i, j]), got.element_size())
+        for i, j in wrong[:_EXAMPLES].tolist()
+    ]
+    tiles = torch.unique(torch.stack([row_numbers // _TILE, column_numbers // _TILE], 1), dim=0)
+    return Mismatch(
+        product=product.number,
+        slot=product.slot,
+        operand_set=product.operand_set,
+        offset=product.offset,
+        origin=origin,
+        cells=len(wrong),
+        complete=complete,
+        rows=tuple(torch.unique(row_numbers).tolist()),
+        columns=tuple(torch.unique(column_numbers).tolist()),
+        tiles=tuple((int(i), int(j)) for i, j in tiles[:_EXAMPLES].tolist()),
+        flipped_bits=_flipped_bits(want, got, wrong),
+        not_a_number=int(torch.isnan(values).sum()) if values.is_floating_point() else 0,
+        reruns=_RERUNS,
+        reruns_wrong=wrong_again,
+        operand_rows=operand_rows,
+        examples=tuple(cells),
+    )
+
+
+def _suspects(rows: Tensor, words: Tensor, result: Tensor) -> tuple[tuple[Tensor, Tensor], bool]:
+    """Return the rows and columns to look at. A change that cancels in one direction leaves only the other."""
+    per_word = 8 // result.element_size()
+    columns = (words.unsqueeze(1) * per_word + torch.arange(per_word)).flatten()
+    every_row, every_column = torch.arange(result.shape[0]), torch.arange(result.shape[1])
+    if len(rows) == 0:
+        rows = every_row
+    elif len(columns) == 0:
+        columns = every_column
+    limit = _SUSPECTS if len(rows) > _SUSPECTS and len(columns) > _SUSPECTS else max(result.shape)
+    complete = len(rows) <= limit and len(columns) <= limit
+    return (rows[:limit], columns[:limit]), complete
+
+
+def _origin(
+    ring: Ring,
+    product: Product,
+    multiplication: Multiplication,
+    suspects: tuple[Tensor, Tensor],
+    wrong: Tensor,
+    got: Tensor,
+) -> tuple[Origin, tuple[int, ...]]:
+    """Return what to blame: the operands where their bits changed, a lost write where the old result is still there."""
+    operands = ring.sets[product.operand_set]
+    for name, operand in (("operand_a", operands.a), ("operand_b", operands.b)):
+        changed = torch.nonzero(digest(operand.stored).rows != operand.digest.rows).flatten()
+        if len(changed):
+            return name, tuple(changed[:_EXAMPLES].tolist())
+    if product.before is not None and _is_stale(ring.sets, product.before, multiplication, suspects, wrong, got):
+        return "stale", ()
+    return "output", ()
+
+
+def _is_stale(
+    sets: list[OperandSet],
+    before: tuple[int, int],
+    multiplication: Multiplication,
+    suspects: tuple[Tensor, Tensor],
+    wrong: Tensor,
+    got: Tensor,
+) -> bool:
+    earlier_set, earlier_offset = before
+    earlier = to_bits(true_block(sets[earlier_set], suspects[0] + earlier_offset, suspects[1]), multiplication)
+    return bool(wrong.any()) and torch.equal(earlier[wrong], got[wrong])
+
+
+def _rerun(ring: Ring, product: Product, frozen: Tensor) -> int:
+    wrong = 0
+    for _ in range(_RERUNS):
+        again = frozen.clone()
+        ring.recompute(product, again)
+        rows, words = ring.wrong_sums(product, again)
+        wrong += bool(len(rows) or len(words))
+    return wrong
+
+
+def _flipped_bits(want: Tensor, got: Tensor, wrong: Tensor) -> dict[str, int]:
+    mask = (1 << (8 * got.element_size())) - 1
+    differences = (want ^ got)[wrong[:, 0], wrong[:, 1]].tolist()
+    counts = Counter((difference & mask).bit_count() for difference in differences)
+    return {str(bits): counts[bits] for bits in sorted(counts)}
+
+
+def _cell(row: int, column: int, want: int, got: int, size: int) -> Cell:
+    mask, digits = (1 << (8 * size)) - 1, 2 * size
+    return Cell(
+        row,
+        column,
+        *(f"0x{value & mask:0{digits}x}" for value in (want, got, want ^ got)),
+    )

@@ -1,0 +1,87 @@
+"""How much memory a load may take on the host: a share of what is free, never what a cgroup would kill for.
+
+Everything is read under a root, so a captured tree answers like the machine that it was taken from.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .errors import RefusedError
+
+__all__ = ["HOST_SHARE", "cpu_quota", "host_memory_allowance", "last_level_cache_bytes"]
+
+HOST_SHARE = 0.10
+"""Share of the available memory that a load may take on a host that others use too."""
+
+
+def host_memory_allowance(root: str = "/") -> int:
+    """Return the bytes that a load may allocate: 10 % of what is available on the host or left in its cgroup.
+
+    Raises RefusedError where ``proc/meminfo`` cannot tell.
+    """
+    available = _meminfo_available(Path(root))
+    for directory in _cgroup_directories(Path(root), "memory"):
+        limit = _number(directory / "memory.max") or _number(directory / "memory.limit_in_bytes")
+        used = _number(directory / "memory.current") or _number(directory / "memory.usage_in_bytes") or 0
+        if limit is not None:
+            available = min(available, max(0, limit - used))
+    return int(available * HOST_SHARE)
+
+
+def cpu_quota(root: str = "/") -> float | None:
+    """Return how many processors' worth of time the cgroups allow, or None without a quota."""
+    quotas = []
+    for directory in _cgroup_directories(Path(root), "cpu"):
+        words = _text(directory / "cpu.max").split()
+        if len(words) == 2 and words[0].isdigit():
+            quotas.append(int(words[0]) / int(words[1]))
+        quota, period = _number(directory / "cpu.cfs_quota_us"), _number(directory / "cpu.cfs_period_us")
+        if quota and period:
+            quotas.append(quota / period)
+    return min(quotas, default=None)
+
+
+def last_level_cache_bytes(processors: frozenset[int], root: str = "/") -> int | None:
+    """Return the size of the last-level caches of *processors* together, or None where the kernel does not say."""
+    caches: dict[tuple[int, str], int] = {}
+    for processor in processors:
+        for cache in Path(root, f"sys/devices/system/cpu/cpu{processor}/cache").glob("index*"):
+            level, size = _number(cache / "level"), _text(cache / "size")
+            if level is not None and size.endswith("K"):
+                caches[level, _text(cache / "shared_cpu_list")] = int(size[:-1]) << 10
+    last = max((level for level, _ in caches), default=None)
+    return sum(size for (level, _), size in caches.items() if level == last) or None
+
+
+def _meminfo_available(root: Path) -> int:
+    for line in _text(root / "proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    raise RefusedError(f"{root / 'proc/meminfo'} does not tell the available memory; no load is started without it")
+
+
+def _cgroup_directories(root: Path, controller: str) -> list[Path]:
+    """Return the cgroups that hold this process, the innermost first, of version 2 and 1."""
+    directories = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        mount = root / "sys/fs/cgroup" / (controllers and controller)
+        inner = mount / path.lstrip("/")
+        directories += [inner, *(parent for parent in inner.parents if parent.is_relative_to(mount))]
+    return directories
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return os.fsdecode(path.read_bytes()).strip()
+    except OSError:
+        return ""

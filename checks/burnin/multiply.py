@@ -1,0 +1,120 @@
+"""How one product is computed on one kind of device in one format.
+
+The result is wanted in a format that holds the exact sum: a narrow one hides half of all wrong bits. Where the
+library has no such product (bf16 on a CPU, older torch) the narrow result is checked against the exact one rounded
+to nearest even, which is what a correct device must give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from .errors import RefusedError
+from .families import DATA_TYPES, DataType
+from .library import Tensor, torch
+
+__all__ = ["Multiplication", "Multiply", "choose_multiplication", "element_type"]
+
+Multiply = Callable[[Tensor, Tensor, Tensor], None]
+"""Computes A (M, K) times B (K, N) into the third tensor (M, N)."""
+
+
+class Multiplication(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to multiply: ``run`` is what is measured and checked; ``exact`` writes the exact sum.
+
+    ``narrow`` says that ``run`` rounds to ``output``; else ``run`` and ``exact`` are the same.
+    """
+
+    data_type: DataType
+    element: torch.dtype
+    output: torch.dtype
+    wide: torch.dtype
+    run: Multiply
+    exact: Multiply
+    narrow: bool = False
+    transpose_b: bool = False
+
+
+def choose_multiplication(name: str, kind: str, architecture: str | None = None) -> Multiplication:
+    """Return how *name* is multiplied on *kind* (``cpu``, ``cuda``, ``rocm``); raises RefusedError with the reason."""
+    data_type = DATA_TYPES.get(name)
+    if data_type is None:
+        raise RefusedError(f"dtype {name!r} is unknown; choose one of {', '.join(DATA_TYPES)}")
+    reason = _refusal(name, kind, architecture)
+    if reason:
+        raise RefusedError(f"{name} on {kind}: {reason}")
+    element = element_type(name, architecture)
+    wide: torch.dtype = getattr(torch, data_type.wide)
+    if name == "int8":
+        return _same(data_type, element, wide, _int8)
+    if name == "fp8_e4m3":
+        return msgspec.structs.replace(_same(data_type, element, wide, _fp8), transpose_b=True)
+    if element is wide:
+        return _same(data_type, element, wide, _plain)
+    if kind != "cpu" and hasattr(torch.ops.aten.mm, "dtype_out"):
+        return _same(data_type, element, wide, _widening)
+    return Multiplication(
+        data_type=data_type,
+        element=element,
+        output=element,
+        wide=wide,
+        run=_plain,
+        exact=_widened_operands,
+        narrow=True,
+    )
+
+
+def element_type(name: str, architecture: str | None = None) -> torch.dtype:
+    """Return the torch type of the operands of *name*; gfx940 to gfx942 have an fp8 of their own."""
+    if name == "fp8_e4m3" and architecture in ("gfx940", "gfx941", "gfx942"):
+        return torch.float8_e4m3fnuz
+    element: torch.dtype = getattr(torch, DATA_TYPES[name].torch_name)
+    return element
+
+
+def _refusal(name: str, kind: str, architecture: str | None) -> str | None:
+    if kind == "cpu":
+        return {
+            "fp16": "processors convert it element by element, hundreds of times slower; use bf16 or fp32",
+            "tf32": "processors have no such format; use fp32",
+            "fp8_e4m3": "processors have no such product; use int8 or bf16",
+        }.get(name)
+    if name == "tf32" and kind == "rocm":
+        return "the library decides by itself whether to use it; use fp32 or bf16"
+    if name == "fp8_e4m3" and not _has_fp8(architecture or ""):
+        return f"architecture {architecture or 'unknown'} has no fp8 units"
+    return None
+
+
+def _has_fp8(architecture: str) -> bool:
+    if architecture.startswith("sm"):
+        return int(architecture[2:] or 0) >= 89
+    return architecture in ("gfx940", "gfx941", "gfx942", "gfx950") or architecture.startswith("gfx12")
+
+
+def _same(data_type: DataType, element: torch.dtype, wide: torch.dtype, run: Multiply) -> Multiplication:
+    return Multiplication(data_type=data_type, element=element, output=wide, wide=wide, run=run, exact=run)
+
+
+def _plain(a: Tensor, b: Tensor, out: Tensor) -> None:
+    torch.mm(a, b, out=out)
+
+
+def _int8(a: Tensor, b: Tensor, out: Tensor) -> None:
+    torch._int_mm(a, b, out=out)
+
+
+def _widening(a: Tensor, b: Tensor, out: Tensor) -> None:
+    torch.ops.aten.mm.dtype_out(a, b, out.dtype, out=out)
+
+
+def _widened_operands(a: Tensor, b: Tensor, out: Tensor) -> None:
+    torch.mm(a.to(out.dtype), b.to(out.dtype), out=out)
+
+
+def _fp8(a: Tensor, b: Tensor, out: Tensor) -> None:
+    # Fast accumulation keeps sums in the unit's 14 bits for the whole K; without it they are promoted on the way.
+    one = torch.ones((), device=a.device)
+    torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=out.dtype, use_fast_accum=False, out=out)

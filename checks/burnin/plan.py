@@ -1,0 +1,130 @@
+"""What a burn-in runs: named plans as data, expanded into one request per number format for a device. Pure.
+
+A request is what travels to the load child as the parameters of ``Burn``; the child runs one after the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import tomllib
+
+import msgspec
+
+from nodevet.checks.errors import ReferenceDataError, UsageError
+
+__all__ = ["WORKLOAD", "GemmRequest", "Plan", "load_plans", "plan_named", "planned_shape", "requests_for"]
+
+WORKLOAD = "gemm"
+"""The name of the one workload there is so far, as in ``Burn.workload`` and ``Result.workload``."""
+
+DEFAULT_SEED = 20261
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A named plan of ``plans.toml``; the file explains each field."""
+
+    help: str
+    seconds: float
+    warmup_seconds: float
+    memory_ratio: float
+    maximum_memory_bytes: int
+    call_limit_seconds: float
+    dtypes: dict[str, tuple[str, ...]]
+    shapes: Shapes
+
+
+class Shapes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Shapes (M, N, K): for processors by the least number of cores, and for accelerators."""
+
+    cpu: dict[str, tuple[int, int, int]]
+    accelerator: tuple[int, int, int]
+
+
+class GemmRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One verified product workload on one device: the parameters of a ``Burn`` message.
+
+    ``shape`` is (M, N, K), multiples of 128; None lets the child take it from the plan for the device that it
+    finds. ``memory_ratio`` of the free memory and ``maximum_memory_bytes`` (0: none) cap what it allocates.
+    """
+
+    device: str
+    dtype: str
+    seconds: float
+    plan: str = "probe"
+    warmup_seconds: float = 0.0
+    memory_ratio: float = 0.1
+    maximum_memory_bytes: int = 0
+    call_limit_seconds: float = 0.1
+    shape: tuple[int, int, int] | None = None
+    seed: int = DEFAULT_SEED
+    self_test: bool = True
+    pci_device_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, naming the field and what is allowed."""
+        if self.shape is not None and any(side <= 0 or side % 128 for side in self.shape):
+            raise ValueError(f"shape {self.shape}: M, N and K must be positive multiples of 128")
+        if not 0 < self.memory_ratio <= 0.95:
+            raise ValueError(f"memory_ratio {self.memory_ratio}: must be above 0 and at most 0.95")
+        if self.seconds <= 0 or self.warmup_seconds < 0 or self.call_limit_seconds <= 0:
+            raise ValueError("seconds and call_limit_seconds must be above 0, warmup_seconds not below")
+
+
+@functools.cache
+def load_plans() -> dict[str, Plan]:
+    """Return every plan by name. Raises ReferenceDataError where the file of the package is malformed."""
+    resource = importlib.resources.files("nodevet.checks.reference").joinpath("plans.toml")
+    try:
+        return msgspec.convert(tomllib.loads(resource.read_text(encoding="utf-8")), dict[str, Plan])
+    except (OSError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise ReferenceDataError(f"plans.toml: {error}; reinstall nodevet") from error
+
+
+def requests_for(
+    plan_name: str,
+    device: str,
+    kind: str,
+    *,
+    seconds: float | None = None,
+    dtypes: tuple[str, ...] | None = None,
+    seed: int = DEFAULT_SEED,
+    pci_device_id: str | None = None,
+) -> tuple[GemmRequest, ...]:
+    """Return the requests of *plan_name* for *device* of *kind* (``cpu``, ``cuda``, ``rocm``), one per format.
+
+    *seconds* (per format) and *dtypes* override the plan. Raises UsageError for a plan that does not exist.
+    """
+    plan = plan_named(plan_name)
+    return tuple(
+        GemmRequest(
+            device=device,
+            dtype=dtype,
+            plan=plan_name,
+            seconds=plan.seconds if seconds is None else seconds,
+            warmup_seconds=plan.warmup_seconds,
+            memory_ratio=plan.memory_ratio,
+            maximum_memory_bytes=plan.maximum_memory_bytes,
+            call_limit_seconds=plan.call_limit_seconds,
+            seed=seed,
+            pci_device_id=pci_device_id,
+        )
+        for dtype in (plan.dtypes.get(kind, ()) if dtypes is None else dtypes)
+    )
+
+
+def plan_named(name: str) -> Plan:
+    """Return the plan *name*; raises UsageError naming those that exist."""
+    plans = load_plans()
+    if name not in plans:
+        raise UsageError(f"plan {name!r} does not exist; choose one of {', '.join(plans)}")
+    return plans[name]
+
+
+def planned_shape(name: str, kind: str, cores: int | None) -> tuple[int, int, int]:
+    """Return (M, N, K) of plan *name* for a device of *kind* with *cores* (processors only)."""
+    shapes = plan_named(name).shapes
+    if kind != "cpu":
+        return shapes.accelerator
+    fitting = [int(least) for least in shapes.cpu if int(least) <= (cores or 1)]
+    return shapes.cpu[str(max(fitting))]

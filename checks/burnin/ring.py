@@ -1,0 +1,162 @@
+"""The ring of result slots: multiply into one slot, check an older one, keep the verdict on the device.
+
+A slot is checked ``lag`` products after it was written, when the caches hold newer data, so the memory itself is
+in the loop. Slots and operand sets rotate with lengths that share no factor: a write that never happened leaves
+the result of another operand set behind. Each product takes its rows of A at another offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+
+import msgspec
+
+from .certify import OFFSET_STEP, Golden
+from .hashing import make_key
+from .library import Tensor, torch
+from .multiply import Multiply
+from .operands import OperandSet
+from .sums import column_sums, row_sums
+
+__all__ = ["Checking", "Product", "Ring"]
+
+
+class Checking(StrEnum):
+    """Which sums are compared per product: both, or rows and columns in turn at half the memory traffic."""
+
+    BOTH = "both"
+    ALTERNATE = "alternate"
+
+
+class Product(msgspec.Struct, frozen=True):
+    """One product: its number, slot, operand set and row offset, and what the slot held before."""
+
+    number: int
+    slot: int
+    operand_set: int
+    offset: int
+    before: tuple[int, int] | None
+
+
+class Ring:
+    """A sequence of products into *slots* (each (M, N)), checked *lag* products later against the *goldens*.
+
+    ``run`` is the multiplication under test. Not thread-safe. Products are numbered from 0.
+    """
+
+    def __init__(
+        self,
+        run: Multiply,
+        sets: list[OperandSet],
+        goldens: list[Golden],
+        slots: list[Tensor],
+        *,
+        lag: int,
+        seed: int,
+        checking: Checking,
+    ) -> None:
+        """Prepare the ring; a number of slots that the operand sets divide would hide lost writes."""
+        if len(slots) % len(sets) == 0 or lag >= len(slots):
+            raise ValueError(f"{len(slots)} slots with lag {lag} for {len(sets)} operand sets")
+        self.slots = slots
+        self.sets = sets
+        self._run = run
+        self._goldens = goldens
+        self._lag = lag
+        self._seed = seed
+        self._checking = checking
+        self._m = slots[0].shape[0]
+        self._offsets = (sets[0].a.matrix.shape[0] - self._m) // OFFSET_STEP + 1
+        self._products: list[Product | None] = [None] * len(slots)
+        self._unchecked: list[Product] = []
+        self._number = 0
+
+    @property
+    def longest_batch(self) -> int:
+        """Return how many products may run before a slot that was found wrong is written again."""
+        return len(self.slots) - self._lag
+
+    def run_batch(self, count: int) -> Callable[[], tuple[list[Product], list[Product]]]:
+        """Start *count* products, each followed by the check of the one *lag* before.
+
+        Returns a function that waits for the device and gives (checked, failed) products. Call it before the
+        next batch, and keep *count* within ``longest_batch``, so that a failed slot is still as it was.
+        """
+        flags = self._flags(count)
+        checked: list[Product | None] = []
+        for position in range(count):
+            self._multiply()
+            checked.append(self._check(flags[position]) if len(self._unchecked) > self._lag else None)
+        return lambda: _outcome(checked, flags)
+
+    def run_unchecked(self, count: int) -> None:
+        """Start *count* products and check none: what checking costs is measured against this."""
+        for _ in range(count):
+            self._multiply()
+            if len(self._unchecked) > self._lag:
+                self._unchecked.pop(0)
+
+    def drain(self) -> tuple[list[Product], list[Product]]:
+        """Check what is still unchecked; return (checked, failed) products."""
+        flags = self._flags(len(self._unchecked))
+        checked: list[Product | None] = [self._check(flags[position]) for position in range(len(flags))]
+        return _outcome(checked, flags)
+
+    def operands_of(self, product: Product) -> tuple[Tensor, Tensor]:
+        """Return the matrices that *product* multiplied: (M, K) and (K, N)."""
+        chosen = self.sets[product.operand_set]
+        return chosen.a.matrix[product.offset : product.offset + self._m], chosen.b.matrix
+
+    def recompute(self, product: Product, out: Tensor) -> None:
+        """Multiply the operands of *product* again into *out*."""
+        self._run(*self.operands_of(product), out)
+
+    def wrong_sums(self, product: Product, result: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the indices of the rows and of the 64-bit columns of *result* that disagree with the golden."""
+        rows, columns = self._expected(product)
+        return (
+            torch.nonzero(row_sums(result) != rows).flatten().cpu(),
+            torch.nonzero(column_sums(result) != columns).flatten().cpu(),
+        )
+
+    def _multiply(self) -> None:
+        number, slot = self._number, self._number % len(self.slots)
+        earlier = self._products[slot]
+        product = Product(
+            number,
+            slot,
+            number % len(self.sets),
+            OFFSET_STEP * (make_key(self._seed, number) % self._offsets),
+            None if earlier is None else (earlier.operand_set, earlier.offset),
+        )
+        self._run(*self.operands_of(product), self.slots[slot])
+        self._products[slot] = product
+        self._unchecked.append(product)
+        self._number += 1
+
+    def _check(self, flag: Tensor) -> Product:
+        product = self._unchecked.pop(0)
+        result = self.slots[product.slot]
+        rows, columns = self._expected(product)
+        visit = product.number // len(self.slots)
+        if self._checking is Checking.BOTH or visit % 2 == 0:
+            flag.logical_or_((row_sums(result) != rows).any())
+        if self._checking is Checking.BOTH or visit % 2 == 1:
+            flag.logical_or_((column_sums(result) != columns).any())
+        return product
+
+    def _expected(self, product: Product) -> tuple[Tensor, Tensor]:
+        golden = self._goldens[product.operand_set]
+        rows = golden.rows[product.offset : product.offset + self._m]
+        return rows, golden.columns[product.offset // OFFSET_STEP]
+
+    def _flags(self, count: int) -> Tensor:
+        return torch.zeros(count, dtype=torch.bool, device=self.slots[0].device)
+
+
+def _outcome(checked: list[Product | None], flags: Tensor) -> tuple[list[Product], list[Product]]:
+    """Read the flags from the device once; a single copy tells of the whole batch."""
+    wrong = flags.tolist()
+    done = [product for product in checked if product is not None]
+    return done, [product for product, bad in zip(checked, wrong, strict=True) if bad and product is not None]

@@ -1,0 +1,155 @@
+"""The proof that a fault would be seen: plant each one behind the real multiplication, demand it found and located.
+
+A run whose self-test misses a fault, or blames the wrong place, verifies nothing: its figures stay, its
+verification is ``unmeasured``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from .certify import Golden, certify
+from .faults import OUTPUT_FAULTS, STUCK_COLUMNS, Expected, OutputFault, Planted, SpoiledOperand, slow_down
+from .hashing import make_key
+from .library import Tensor
+from .locate import Mismatch, locate
+from .multiply import Multiplication, Multiply
+from .operands import OperandSet, digest
+from .rates import late_batches
+from .ring import Checking, Ring
+
+__all__ = ["Planting", "Stage", "self_test"]
+
+_SLOTS = 4
+_LAG = 1
+_FIRST = _SLOTS + 1
+"""The first spoiled product is in the second lap, so that its slot holds a result of another operand set."""
+_LAST = _FIRST + 2 * _SLOTS
+
+
+class Planting(msgspec.Struct, frozen=True):
+    """One planted fault: whether it was found, and in the right place with the right blame."""
+
+    fault: str
+    found: bool
+    located: bool
+    detail: str = ""
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """What the self-test shares with the run: operands, goldens, slots and the multiplication."""
+
+    sets: list[OperandSet]
+    goldens: list[Golden]
+    slots: list[Tensor]
+    multiplication: Multiplication
+    checking: Checking
+    seed: int
+    pause: Callable[[], None]
+    measure: Callable[[Ring, int], float]
+    """Runs one batch of a ring and returns its seconds."""
+
+
+def self_test(stage: Stage) -> list[Planting]:
+    """Plant every fault that the format can have and return what became of each."""
+    floating = stage.multiplication.output.is_floating_point
+    plantings = []
+    for number, fault in enumerate(OUTPUT_FAULTS):
+        if fault.floating_only and not floating:
+            continue
+        stage.pause()
+        plantings.append(_spoiled_output(stage, fault, make_key(stage.seed, 20, number)))
+    for plant in (_spoiled_operand, _spoiled_from_the_start, _late):
+        stage.pause()
+        plantings.append(plant(stage))
+    return plantings
+
+
+def _ring(stage: Stage, run: Multiply) -> Ring:
+    return Ring(
+        run,
+        stage.sets,
+        stage.goldens,
+        stage.slots[:_SLOTS],
+        lag=_LAG,
+        seed=stage.seed,
+        checking=stage.checking,
+    )
+
+
+def _spoiled_output(stage: Stage, fault: OutputFault, key: int) -> Planting:
+    planted = Planted(stage.multiplication.run, fault, first=_FIRST, key=key)
+    mismatch = _first_mismatch(stage, _ring(stage, planted))
+    if mismatch is None or planted.expected is None:
+        return Planting(fault.name, False, False)
+    located = _agrees(mismatch, planted.expected) and mismatch.origin == fault.origin
+    if not fault.lasting:
+        located &= mismatch.product == _FIRST and mismatch.persistence == "transient"
+    return Planting(fault.name, True, located, "" if located else _describe(mismatch))
+
+
+def _spoiled_operand(stage: Stage) -> Planting:
+    name = "wrong_element_of_a"
+    spoiled = SpoiledOperand(stage.multiplication.run, call=_FIRST, key=make_key(stage.seed, 21))
+    try:
+        mismatch = _first_mismatch(stage, _ring(stage, spoiled))
+    finally:
+        spoiled.restore()
+    if any(digest(each.a.stored).number() != each.a.digest.number() for each in stage.sets):
+        return Planting(name, False, False, "the operand could not be restored")
+    if mismatch is None or spoiled.row is None:
+        return Planting(name, False, False)
+    located = mismatch.product == _FIRST and mismatch.origin == "operand_a"
+    located &= mismatch.rows == (spoiled.row,) and mismatch.operand_rows == (spoiled.row + mismatch.offset,)
+    return Planting(name, True, located, "" if located else _describe(mismatch))
+
+
+def _spoiled_from_the_start(stage: Stage) -> Planting:
+    m = stage.slots[0].shape[0]
+    planted = Planted(stage.multiplication.run, STUCK_COLUMNS, first=0, key=make_key(stage.seed, 22))
+    certificate = certify(stage.sets[0], stage.multiplication, m, stage.seed, run=planted, pause=stage.pause)
+    if certificate.golden is not None or planted.expected is None:
+        return Planting(STUCK_COLUMNS.name, False, False)
+    located = frozenset(certificate.bad_columns) == planted.expected.columns
+    return Planting(STUCK_COLUMNS.name, True, located, "" if located else certificate.reason)
+
+
+def _late(stage: Stage) -> Planting:
+    """Hold up one batch among eight for four times the usual; a busy machine may add late ones of its own."""
+    late, count = 5, 8
+    usual = max(stage.measure(_ring(stage, stage.multiplication.run), 1) for _ in range(3))
+    ring = _ring(stage, slow_down(stage.multiplication.run, call=late, seconds=4 * usual))
+    seconds = [stage.measure(ring, 1) for _ in range(count)]
+    found = late in late_batches(seconds)
+    return Planting("late_batch", found, found, "" if found else f"seconds per batch: {seconds}")
+
+
+def _first_mismatch(stage: Stage, ring: Ring) -> Mismatch | None:
+    for _ in range(_LAST):
+        stage.pause()
+        _checked, failed = ring.run_batch(1)()
+        if failed:
+            return locate(ring, failed[0], stage.multiplication)
+    return None
+
+
+def _agrees(mismatch: Mismatch, expected: Expected) -> bool:
+    """Return whether the wrong cells are the planted ones. By chance a spoiled cell may keep its value."""
+    if expected.cells is not None:
+        found = {(cell.row, cell.column) for cell in mismatch.examples}
+        return bool(expected.cells) and mismatch.cells == len(expected.cells) and found == expected.cells
+    rows, columns = set(mismatch.rows), set(mismatch.columns)
+    inside = (expected.rows is None or rows <= expected.rows) and (
+        expected.columns is None or columns <= expected.columns
+    )
+    wanted = len(expected.rows or ())
+    return inside and mismatch.cells > 0 and (len(rows) >= min(wanted, 256) // 2)
+
+
+def _describe(mismatch: Mismatch) -> str:
+    return (
+        f"blamed {mismatch.origin}, {mismatch.persistence}, product {mismatch.product}, {mismatch.cells} cells, "
+        f"rows {mismatch.rows[:4]}, columns {mismatch.columns[:4]}"
+    )

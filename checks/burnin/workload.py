@@ -1,0 +1,404 @@
+"""The verified product workload: prepare, certify, prove the checking, measure, report. Imports torch."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from nodevet.checks.clock import Clock
+from nodevet.checks.model import Result, ResultState
+
+from . import rates
+from .certify import Certificate, Golden, certify
+from .device import ComputeDevice, open_device
+from .errors import BurninError, InterruptionError
+from .flags import apply_flags, require_clean_environment
+from .layout import EXTRA_ROWS, WORKSPACE_BYTES, Layout, fit_shape, lay_out
+from .library import torch
+from .locate import Mismatch, locate
+from .metrics import figures, verification_state
+from .multiply import Multiplication, choose_multiplication
+from .operands import OperandSet, build_sets, make_sets
+from .peak import theoretical_peak
+from .plan import WORKLOAD, GemmRequest, planned_shape
+from .ring import Checking, Product, Ring
+from .selftest import Planting, Stage, self_test
+
+__all__ = ["Control", "Run", "run_gemm"]
+
+LOCATED_AT_MOST = 4
+"""Mismatches that are examined; the others are counted. One is enough to fail a device."""
+
+SETUP_SHARE = 0.2
+_OVERHEAD_SHARE = 0.2
+
+
+class Control(Protocol):
+    """What the workload asks of whoever runs it."""
+
+    def pause(self) -> None:
+        """Return at once, or raise InterruptionError where the workload must end; called at least every 0.1 s or so."""
+        ...
+
+    def tick(self, ratio: float, phase: str, shown: dict[str, float | int]) -> None:
+        """Show progress: share done, what is being done, figures so far."""
+        ...
+
+
+class Run:
+    """One workload in progress: collects what it knows, so that a result can be given at any moment."""
+
+    def __init__(self, request: GemmRequest, clock: Clock) -> None:
+        """Start the account of *request*."""
+        self.request = request
+        self.conditions: dict[str, Any] = {"plan": request.plan, "torch": str(torch.__version__)}
+        self.layout: Layout | None = None
+        self.peak: float | None = None
+        self.certificates: list[Certificate] = []
+        self.plantings: list[Planting] = []
+        self.batch_seconds: list[float] = []
+        self.batch_gemms: list[int] = []
+        self.verified = 0
+        self.mismatches = 0
+        self.reports: list[Mismatch] = []
+        self.overhead: float | None = None
+        self.output_bytes = 0
+        self._clock = clock
+        self._started = clock.instant()
+
+    def result(self, state: ResultState, detail: str = "") -> Result:
+        """Return what is known now as a result in *state*."""
+        shape = self.layout.shape if self.layout else self.request.shape or ()
+        return Result(
+            workload=WORKLOAD,
+            devices=(self.request.device,),
+            state=state,
+            started=self._started,
+            ended=self._clock.instant(),
+            dtype=self.request.dtype,
+            shape=shape,
+            seed=self.request.seed,
+            pattern="exact_integers",
+            detail=detail,
+            conditions=self.conditions | self._findings(),
+            metrics=figures(self._values()) if self.layout else (),
+        )
+
+    @property
+    def self_test_passed(self) -> bool:
+        """Return whether every planted fault was found and located; False where none was planted."""
+        return bool(self.plantings) and all(planting.located for planting in self.plantings)
+
+    def _findings(self) -> dict[str, Any]:
+        return {
+            "verification": verification_state(
+                certified=sum(certificate.golden is not None for certificate in self.certificates),
+                sets=3,
+                self_test_passed=self.self_test_passed,
+                verified=self.verified,
+                mismatches=self.mismatches,
+            ),
+            "mismatch_reports": [report.facts() for report in self.reports],
+            "self_test": msgspec.to_builtins(self.plantings),
+            "refuted_certificates": [
+                {
+                    "operand_set": index,
+                    "reason": certificate.reason,
+                    "bad_rows": list(certificate.bad_rows),
+                    "bad_columns": list(certificate.bad_columns),
+                    "wrong_share": certificate.wrong_share,
+                }
+                for index, certificate in enumerate(self.certificates)
+                if certificate.golden is None
+            ],
+        }
+
+    def _values(self) -> dict[str, float | int | None]:
+        layout = self.layout
+        if layout is None:
+            return {}
+        flop = 2 * math.prod(layout.shape)
+        run = sum(self.batch_gemms)
+        trusted = self.verified if self.self_test_passed else None
+        return self._speed(flop) | {
+            "gemms_run": run,
+            "gemms_verified": trusted,
+            "mismatches": self.mismatches,
+            "verified_fraction": None if trusted is None or not run else trusted / run,
+            "mismatch_rate_upper_bound_95": (
+                None if trusted is None else rates.upper_bound_95(self.mismatches, trusted)
+            ),
+            "flop_verified": None if trusted is None else trusted * flop,
+            "bytes_verified": (
+                None if trusted is None else trusted * layout.shape[0] * layout.shape[1] * self.output_bytes
+            ),
+            "checking_overhead_ratio": self.overhead,
+            "operand_sets_certified": sum(each.golden is not None for each in self.certificates),
+            "self_test_planted": len(self.plantings),
+            "self_test_found": sum(planting.located for planting in self.plantings),
+            "memory_bytes": layout.bytes,
+        }
+
+    def _speed(self, flop: int) -> dict[str, float | int | None]:
+        tflops = [
+            flop * count / seconds / 1e12 for count, seconds in zip(self.batch_gemms, self.batch_seconds, strict=True)
+        ]
+        median = rates.percentile(tflops, 0.5) if tflops else None
+        peak = None if self.peak is None else self.peak / 1e12
+        return {
+            "tflops_median": median,
+            "tflops_p5": rates.percentile(tflops, 0.05) if tflops else None,
+            "tflops_spread": (
+                (rates.percentile(tflops, 0.95) - rates.percentile(tflops, 0.05)) / median if median else None
+            ),
+            "peak_tflops": peak,
+            "efficiency_ratio": median / peak if median is not None and peak else None,
+            "late_batches": len(rates.late_batches(self.batch_seconds)),
+            "batches": len(self.batch_seconds),
+            "measured_seconds": math.fsum(self.batch_seconds),
+        }
+
+
+def run_gemm(run: Run, control: Control) -> Result:
+    """Carry out *run* and return its result; a request that cannot be met is a result in state ``refused``."""
+    device: ComputeDevice | None = None
+    try:
+        require_clean_environment(os.environ)
+        device = open_device(run.request.device, run.request.pci_device_id)
+        _carry_out(run, control, device)
+    except InterruptionError as error:
+        return run.result(ResultState.INTERRUPTED, str(error))
+    except BurninError as error:
+        return run.result(ResultState.REFUSED, str(error))
+    except torch.OutOfMemoryError as error:
+        return run.result(ResultState.REFUSED, f"out of memory: {_first_line(error)}; choose a smaller memory_ratio")
+    except RuntimeError as error:  # how torch tells of a device or driver that failed under it
+        return run.result(ResultState.DIED, _first_line(error))
+    finally:
+        if device is not None:
+            device.release()
+    return run.result(ResultState.FINISHED, _summary(run))
+
+
+def _carry_out(run: Run, control: Control, device: ComputeDevice) -> None:
+    request = run.request
+    control.tick(0.0, "preparing", {})
+    multiplication = choose_multiplication(request.dtype, device.kind, device.facts.architecture)
+    run.conditions |= _describe(device, multiplication) | {"flags": apply_flags(request.dtype)}
+    layout = _choose_layout(run, device, multiplication, control)
+    sets = _build(run, device, multiplication, layout)
+    goldens = _certify(run, control, multiplication, sets, layout)
+    if len(goldens) < len(sets):
+        return
+    m, n, _k = layout.shape
+    slots = [torch.zeros(m, n, dtype=multiplication.output, device=device.torch_device) for _ in range(layout.slots)]
+    checking = Checking.BOTH if device.kind == "cpu" else Checking.ALTERNATE
+    run.conditions["checking"] = checking.value
+    make_ring = _ring_maker(multiplication, sets, goldens, slots, layout, request.seed, checking)
+    if request.self_test:
+        control.tick(SETUP_SHARE / 2, "self-test", {})
+        run.plantings = self_test(
+            Stage(
+                sets=sets,
+                goldens=goldens,
+                slots=slots,
+                multiplication=multiplication,
+                checking=checking,
+                seed=request.seed,
+                pause=control.pause,
+                measure=lambda ring, count: device.timed(lambda: ring.run_batch(count))[0],
+            )
+        )
+    _measure_overhead(run, control, device, make_ring(), layout)
+    _measure(run, control, device, make_ring(), multiplication, layout)
+
+
+def _describe(device: ComputeDevice, multiplication: Multiplication) -> dict[str, Any]:
+    return {
+        "kind": device.kind,
+        "device_name": device.facts.name,
+        "architecture": device.facts.architecture,
+        "compute_units": device.facts.compute_units,
+        "maximum_clock_hertz": device.facts.maximum_clock_hertz,
+        "threads": device.threads,
+        "cache_bytes": device.cache_bytes,
+        "output": str(multiplication.output).removeprefix("torch."),
+        "output_variant": "narrow" if multiplication.narrow else "wide",
+        "exponent_span": multiplication.data_type.exponent_span,
+    }
+
+
+def _choose_layout(run: Run, device: ComputeDevice, multiplication: Multiplication, control: Control) -> Layout:
+    request = run.request
+    wanted = request.shape or planned_shape(request.plan, device.kind, device.facts.compute_units)
+
+    def measure(shape: tuple[int, int, int]) -> float:
+        control.pause()
+        return _one_product_seconds(shape, device, multiplication)
+
+    shape, gemm_seconds = fit_shape(wanted, multiplication.data_type.maximum_k, request.call_limit_seconds, measure)
+    free = device.free_bytes()
+    budget = free if device.kind == "cpu" else int(free * request.memory_ratio) - WORKSPACE_BYTES
+    if request.maximum_memory_bytes:
+        budget = min(budget, request.maximum_memory_bytes)
+    run.output_bytes = multiplication.output.itemsize
+    layout = lay_out(
+        shape,
+        multiplication.data_type,
+        run.output_bytes,
+        budget_bytes=budget,
+        cache_bytes=device.cache_bytes,
+        gemm_seconds=gemm_seconds,
+        seconds=request.seconds,
+    )
+    peak = theoretical_peak(device.facts, request.dtype)
+    run.layout, run.peak = layout, None if peak is None else peak.operations_per_second
+    run.conditions |= {
+        "planned_shape": list(wanted),
+        "peak_source": None if peak is None else peak.source,
+        "slots": layout.slots,
+        "lag": layout.lag,
+        "batch": layout.batch,
+        "lag_covers_cache": layout.covers_cache,
+        "row_offsets": EXTRA_ROWS,
+    }
+    return layout
+
+
+def _one_product_seconds(shape: tuple[int, int, int], device: ComputeDevice, multiplication: Multiplication) -> float:
+    """Return the fastest of four products of zeros: the first ones start threads and load kernels."""
+    m, n, k = shape
+    a = torch.zeros(m, k, dtype=multiplication.element, device=device.torch_device)
+    b = torch.zeros(n, k, dtype=multiplication.element, device=device.torch_device).t()
+    b = b if multiplication.transpose_b else b.contiguous()
+    out = torch.zeros(m, n, dtype=multiplication.output, device=device.torch_device)
+
+    def start() -> Callable[[], float]:
+        multiplication.run(a, b, out)
+        return lambda: float(out[0, 0])
+
+    return min(device.timed(start)[0] for _ in range(4))
+
+
+def _build(run: Run, device: ComputeDevice, multiplication: Multiplication, layout: Layout) -> list[OperandSet]:
+    recipes = make_sets(multiplication.data_type, *layout.shape, EXTRA_ROWS, run.request.seed)
+    sets = build_sets(recipes, multiplication.element, device.torch_device, transpose_b=multiplication.transpose_b)
+    run.conditions["families"] = [str(each.family) for each in sets]
+    run.conditions["operand_digests"] = [
+        f"{operand.digest.number():016x}" for each in sets for operand in (each.a, each.b)
+    ]
+    return sets
+
+
+def _certify(
+    run: Run, control: Control, multiplication: Multiplication, sets: list[OperandSet], layout: Layout
+) -> list[Golden]:
+    goldens = []
+    for each in sets:
+        control.tick(SETUP_SHARE * (0.1 + 0.1 * each.index), "certifying", {})
+        certificate = certify(each, multiplication, layout.shape[0], run.request.seed, pause=control.pause)
+        run.certificates.append(certificate)
+        if certificate.golden is not None:
+            goldens.append(certificate.golden)
+    return goldens
+
+
+def _ring_maker(
+    multiplication: Multiplication,
+    sets: list[OperandSet],
+    goldens: list[Golden],
+    slots: list[torch.Tensor],
+    layout: Layout,
+    seed: int,
+    checking: Checking,
+) -> Callable[[], Ring]:
+    def make() -> Ring:
+        return Ring(multiplication.run, sets, goldens, slots, lag=layout.lag, seed=seed, checking=checking)
+
+    return make
+
+
+def _measure_overhead(run: Run, control: Control, device: ComputeDevice, ring: Ring, layout: Layout) -> None:
+    """Time checked and unchecked batches in the order A B B A, so that a drift hits both alike. Warms up, too."""
+    request, count = run.request, layout.batch
+    control.tick(SETUP_SHARE * 0.8, "measuring the cost of checking", {})
+    for _ in range(math.ceil(layout.lag / count)):
+        control.pause()
+        ring.run_unchecked(count)
+
+    def unchecked() -> Callable[[], None]:
+        ring.run_unchecked(count)
+        return lambda: None
+
+    checked_seconds: list[float] = []
+    unchecked_seconds: list[float] = []
+    budget = max(request.warmup_seconds, _OVERHEAD_SHARE * request.seconds)
+    while sum(checked_seconds) + sum(unchecked_seconds) < budget:
+        for is_checked in (True, False, False, True):
+            control.pause()
+            if is_checked:
+                checked_seconds.append(device.timed(lambda: ring.run_batch(count))[0])
+            else:
+                unchecked_seconds.append(device.timed(unchecked)[0])
+    run.overhead = rates.overhead_ratio(checked_seconds, unchecked_seconds)
+
+
+def _measure(
+    run: Run,
+    control: Control,
+    device: ComputeDevice,
+    ring: Ring,
+    multiplication: Multiplication,
+    layout: Layout,
+) -> None:
+    done = 0.0
+    while done < run.request.seconds:
+        control.pause()
+        seconds, (checked, failed) = device.timed(lambda: ring.run_batch(layout.batch))
+        done += seconds
+        run.batch_seconds.append(seconds)
+        run.batch_gemms.append(layout.batch)
+        _account(run, ring, multiplication, checked, failed)
+        share = SETUP_SHARE + (1 - SETUP_SHARE) * min(1.0, done / run.request.seconds)
+        control.tick(
+            share,
+            "measuring",
+            {
+                "tflops": 2 * math.prod(layout.shape) * layout.batch / seconds / 1e12,
+                "gemms_verified": run.verified,
+                "mismatches": run.mismatches,
+            },
+        )
+    _account(run, ring, multiplication, *ring.drain())
+
+
+def _account(
+    run: Run, ring: Ring, multiplication: Multiplication, checked: list[Product], failed: list[Product]
+) -> None:
+    run.verified += len(checked)
+    run.mismatches += len(failed)
+    for product in failed[: LOCATED_AT_MOST - len(run.reports)]:
+        run.reports.append(locate(ring, product, multiplication))
+
+
+def _summary(run: Run) -> str:
+    """Return one line for people, empty where all is well."""
+    if run.reports:
+        worst = run.reports[0]
+        return (
+            f"{run.mismatches} of {run.verified} products wrong; first: product {worst.product}, {worst.cells} cells, "
+            f"blamed {worst.origin}, {worst.persistence}"
+        )
+    refuted = [certificate.reason for certificate in run.certificates if certificate.golden is None]
+    if refuted:
+        return f"the product could not be certified: {refuted[0]}"
+    missed = [planting.fault for planting in run.plantings if not planting.located]
+    return f"the self-test missed {', '.join(missed)}: nothing is verified" if missed else ""
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
