@@ -96,12 +96,12 @@ _DEFAULT: Mapping[str, frozenset[str]] = {
 """What a page without detail shows: quantity to the names of its parts."""
 
 _BURN_IN = (
-    ("flops_per_second", "flops_per_second", "Median rate of the last finished burn-in of this workload."),
-    ("efficiency_ratio", "efficiency_ratio", "Rate of the last finished burn-in over the theoretical peak."),
-    ("gemms_verified", "gemms_verified", "Matrix products of the last finished burn-in that were verified."),
-    ("mismatches", "mismatches", "Wrong results that the last finished burn-in found."),
+    ("tflops_median", 1e12, "flops_per_second", "Median rate of the last finished burn-in of this workload."),
+    ("efficiency_ratio", 1, "efficiency_ratio", "Rate of the last finished burn-in over the theoretical peak."),
+    ("gemms_verified", 1, "gemms_verified", "Matrix products of the last finished burn-in that were verified."),
+    ("mismatches", 1, "mismatches", "Wrong matrix products that the last finished burn-in found."),
 )
-"""Metric of a result, what it is called here, and its help."""
+"""Figure of a result, what brings it to a base unit, its name here, and its help."""
 
 _LIMIT_UNITS = ("celsius", "watts", "hertz", "bytes", "seconds", "ratio", "bytes_per_second", "flops_per_second")
 
@@ -432,8 +432,10 @@ def _burn_in(snapshot: Snapshot) -> Iterator[Family]:
         key=lambda result: result.ended.wall_seconds,
     )
     last = {_workload(result): result for result in finished}
-    for metric, name, description in _BURN_IN:
-        yield _gauge(f"burnin_{name}", description, {labels: result.metric(metric) for labels, result in last.items()})
+    for figure, scale, name, description in _BURN_IN:
+        found = ((labels, result.metric(figure)) for labels, result in last.items())
+        samples = {labels: value * scale for labels, value in found if value is not None}
+        yield _gauge(f"burnin_{name}", description, samples)
     yield _gauge(
         "burnin_finished_timestamp_seconds",
         "When the last finished burn-in of this workload ended.",

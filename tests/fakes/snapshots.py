@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from nodevet.checks.burnin.metrics import figures
 from nodevet.checks.model import (
     NODE,
     Action,
@@ -28,7 +29,6 @@ from nodevet.checks.model import (
     Instant,
     Limit,
     Link,
-    Metric,
     Outcome,
     Part,
     PartKind,
@@ -115,7 +115,7 @@ def cpu_node() -> Snapshot:
         devices=sockets,
         samples=_host_samples(sockets),
         readers=(_reader("host", {"kernel": "6.1.0"}), _absent_reader("nvidia")),
-        results=tuple(burn_in(socket.id, 1.41e12 + 3e9 * n, 0.71) for n, socket in enumerate(sockets)),
+        results=tuple(burn_in(socket.id, 1.41 + n / 100, 0.71) for n, socket in enumerate(sockets)),
     )
 
 
@@ -130,7 +130,7 @@ def gpu_node(**changes: object) -> Snapshot:
         devices=(*sockets, *gpus),
         samples=tuple(samples),
         readers=(_reader("host", {"kernel": "6.1.0"}), _reader("nvidia", {"driver": "570.124.06", "nvml": "12.570"})),
-        results=tuple(burn_in(device.id, 7.12e14 + 2.1e12 * n, 0.72 + n / 500) for n, device in enumerate(gpus)),
+        results=tuple(burn_in(device.id, 712 + 2.5 * n, 0.72 + n / 500) for n, device in enumerate(gpus)),
     )
     return msgspec.structs.replace(snapshot, **changes)
 
@@ -262,8 +262,31 @@ def open_episode(finding: Finding, state: EpisodeState = EpisodeState.OPEN) -> E
     )
 
 
-def burn_in(device: str, flops_per_second: float, efficiency: float) -> Result:
-    """Return a finished, verified matrix multiplication on *device*."""
+def burn_in(device: str, tflops: float, efficiency: float, *, wrong: int = 0) -> Result:
+    """Return a finished matrix multiplication on *device*, all products verified, *wrong* of them wrong."""
+    gemms = 90_112
+    values: dict[str, float | int | None] = {
+        "tflops_median": tflops,
+        "tflops_p5": tflops * 0.987,
+        "tflops_spread": 0.011,
+        "peak_tflops": tflops / efficiency,
+        "efficiency_ratio": efficiency,
+        "gemms_run": gemms,
+        "gemms_verified": gemms,
+        "mismatches": wrong,
+        "verified_fraction": 1.0,
+        "mismatch_rate_upper_bound_95": (3.0 + 2 * wrong) / gemms,
+        "flop_verified": 3.71e17,
+        "bytes_verified": 2.41e13,
+        "checking_overhead_ratio": 0.013,
+        "late_batches": 0,
+        "batches": 704,
+        "operand_sets_certified": 3,
+        "self_test_planted": 3,
+        "self_test_found": 3,
+        "measured_seconds": 598.2,
+        "memory_bytes": 8_053_063_680,
+    }
     return Result(
         workload="gemm",
         devices=(device,),
@@ -272,21 +295,15 @@ def burn_in(device: str, flops_per_second: float, efficiency: float) -> Result:
         ended=at(100),
         dtype="bfloat16",
         shape=(8192, 8192, 30720),
-        seed=20261120,
+        seed=20261,
         pattern="wide",
-        conditions={"temperature_celsius": 61.5, "clock_hertz": 1.755e9, "power_watts": 688.0},
-        metrics=(
-            Metric("flops_per_second", flops_per_second, "flops_per_second"),
-            Metric("flops_per_second_p5", flops_per_second * 0.987, "flops_per_second"),
-            Metric("spread_ratio", 0.011, "ratio"),
-            Metric("peak_flops_per_second", flops_per_second / efficiency, "flops_per_second"),
-            Metric("efficiency_ratio", efficiency, "ratio"),
-            Metric("gemms_run", 90_112, ""),
-            Metric("gemms_verified", 90_112, ""),
-            Metric("mismatches", 0, ""),
-            Metric("mismatch_rate_upper_bound", 3.0 / 90_112, "ratio"),
-            Metric("checking_ratio", 0.013, "ratio"),
-        ),
+        conditions={
+            "verification": "mismatch" if wrong else "verified",
+            "temperature_celsius": 61.5,
+            "clock_hertz": 1.755e9,
+            "power_watts": 688.0,
+        },
+        metrics=figures(values),
     )
 
 
