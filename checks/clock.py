@@ -1,7 +1,7 @@
 """What time it is: injected everywhere, so that a test, a replay or a simulation needs no waiting.
 
-Ages and deadlines come from CLOCK_BOOTTIME, which nobody can set and which counts while the machine sleeps. The
-wall clock is carried along for people and decides nothing.
+Ages come from CLOCK_BOOTTIME, which nobody can set and which counts while the machine sleeps. The wall clock is
+carried along for people and decides nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds since boot, suspended time included: for deadlines within this process."""
+        """Return seconds that only grow, without suspended time: for deadlines within this process."""
         ...
 
 
@@ -42,8 +42,8 @@ class SystemClock:
         return Instant(self._boot_id, time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
 
     def monotonic(self) -> float:
-        """Return seconds since boot."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+        """Return seconds that only grow; a machine that was suspended has not missed a deadline."""
+        return time.monotonic()
 
 
 def read_boot_id(root: str = "/") -> str:

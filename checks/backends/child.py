@@ -138,8 +138,8 @@ class Reader:
 
     def _in_order(self) -> list[Device]:
         """Return the devices to read: none that is quarantined, and suspects after all others."""
-        wanted = [device for device in self._devices if not _named(device, self._start.skip)]
-        return sorted(wanted, key=lambda device: _named(device, self._start.last))
+        wanted = [device for device in self._devices if device.id not in self._start.skip]
+        return sorted(wanted, key=lambda device: device.id in self._start.last)
 
     def _sample(self, device: Device, request: Read) -> Sample:
         self._progress.write(f"read {request.group} of {device.id}")
@@ -213,10 +213,6 @@ def _factory(start: Start) -> BackendFactory:
         raise BackendError(FailureKind.ERROR, f"no backend {start.backend!r}: there are {', '.join(sorted(BACKENDS))}")
     factory: BackendFactory = importlib.import_module(BACKENDS[start.backend].module).open_backend
     return factory
-
-
-def _named(device: Device, names: Sequence[str]) -> bool:
-    return device.id in names or (device.pci is not None and device.pci in names)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,198 @@
+"""A load child: runs workloads one after the other, under a watchdog, and always ends in a result.
+
+The child is the load's own process; this is the agent's end of it. A workload that dies, hangs or is stopped has a
+result that says so, hence whoever waits for one result per workload never waits in vain.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from nodevet.agent.child_process import Child, Exit, Patience
+from nodevet.agent.clock import Clock
+from nodevet.agent.processes import ChildRecord
+from nodevet.checks.model import Instant, Result, ResultState
+from nodevet.checks.wire import Burn, Failed, Message, Note, Ready, Ticked, Worked
+
+__all__ = ["LoadChild"]
+
+STOP = Patience(terminate=1.0, kill=1.4, abandon=1.9)
+PAST_DEADLINE = Patience(terminate=0.0, kill=0.5, abandon=2.0)
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """The workload that runs: until when it must be done, and when it began."""
+
+    burn: Burn
+    started: Instant
+    deadline: float
+
+
+class LoadChild:
+    """One process that puts load on *devices*. Raises OSError where it cannot be started.
+
+    ``results`` grows by one per workload. *on_tick* and *on_note* are called from the loop that drives the selector.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        devices: Sequence[str],
+        clock: Clock,
+        selector: selectors.BaseSelector,
+        *,
+        environment: Mapping[str, str] | None = None,
+        silence_seconds: float = 60.0,
+        on_tick: Callable[[Ticked], None] | None = None,
+        on_note: Callable[[Note], None] | None = None,
+    ) -> None:
+        """Start the child; it must say something at least every *silence_seconds* while a workload runs."""
+        self._devices = tuple(devices)
+        self._clock = clock
+        self._silence_seconds = silence_seconds
+        self._on_tick = on_tick
+        self._on_note = on_note
+        self._job: _Job | None = None
+        self._heard = clock.monotonic()
+        self._reason = ""
+        self._stopping = False
+        self._stuck = False
+        self._ended = False
+        self.results: list[Result] = []
+        self._child = Child(name, argv, selector, self, clock, environment=environment)
+
+    @property
+    def busy(self) -> bool:
+        """Return whether a workload runs."""
+        return self._job is not None
+
+    @property
+    def alive(self) -> bool:
+        """Return whether another workload can be started."""
+        return not (self._ended or self._stuck or self._child.ending)
+
+    @property
+    def at_rest(self) -> bool:
+        """Return whether the process is gone, or cannot be helped."""
+        return self._ended or self._stuck
+
+    @property
+    def detail(self) -> str:
+        """Return why the child ended, where it did not just stop."""
+        return self._reason
+
+    @property
+    def record(self) -> ChildRecord | None:
+        """Return what to remember of the process over a restart of the agent; None once it is gone."""
+        return None if self._ended else self._child.record
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` must be called next, in monotonic seconds."""
+        if self._ended:
+            return None
+        candidates = [self._child.next_deadline]
+        if self._job is not None and not self._child.ending:
+            candidates += [self._job.deadline, self._heard + self._silence_seconds]
+        return min((when for when in candidates if when is not None), default=None)
+
+    def burn(self, workload: str, parameters: Mapping[str, Any], deadline_seconds: float) -> None:
+        """Start *workload*; it must be done within *deadline_seconds*. One at a time."""
+        assert self._job is None, f"{self._job} still runs"
+        burn = Burn(workload, dict(parameters))
+        now = self._clock.monotonic()
+        self._job = _Job(burn, self._clock.instant(), now + deadline_seconds)
+        self._heard = now
+        if self.alive:
+            self._child.send(burn)
+        else:
+            self._result(ResultState.REFUSED, self._reason or "the load was stopped")
+
+    def stop(self, reason: str = "stopped") -> None:
+        """Begin to end the load; ``at_rest`` within two seconds if the loop goes on."""
+        if not self._ended:
+            self._stopping = True
+            self._reason = self._reason or reason
+            self._child.finish(STOP, ask=True)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        if self._ended:
+            return
+        self._child.tick()
+        if self._job is None or self._child.ending:
+            return
+        now = self._clock.monotonic()
+        if now >= self._job.deadline:
+            self._give_up(f"{self._job.burn.workload} is not done after its deadline, it is in: {self._child.call}")
+        elif now >= self._heard + self._silence_seconds:
+            self._give_up(f"no sign of life for {now - self._heard:.0f} s in: {self._child.call} ({self._child.where})")
+
+    def on_message(self, message: Message) -> None:
+        """Take what the child tells."""
+        self._heard = self._clock.monotonic()
+        match message:
+            case Ticked():
+                if self._on_tick is not None:
+                    self._on_tick(message)
+            case Note():
+                if self._on_note is not None:
+                    self._on_note(message)
+            case Worked() if self._job is not None:
+                self._job = None
+                self.results.append(message.result)
+            case Failed():
+                self._give_up(message.failure.detail)
+            case Ready():
+                pass
+            case _:
+                self.on_nonsense(f"{type(message).__name__} is not for a load to send")
+
+    def on_line(self, line: str) -> None:
+        """Pass a line of the child's standard error on."""
+        if self._on_note is not None:
+            self._on_note(Note("info", "load said", {"line": line}))
+
+    def on_nonsense(self, detail: str) -> None:
+        """End a child that breaks the protocol."""
+        self._give_up(f"the load broke the protocol: {detail}")
+
+    def on_stuck(self) -> None:
+        """Give up a child that cannot be killed."""
+        self._stuck = True
+        self._result(ResultState.DIED, f"{self._child.call} cannot be ended ({self._child.where})")
+
+    def on_end(self, ended: Exit) -> None:
+        """Learn that the process is gone."""
+        self._ended = True
+        if not self._reason and (self._job is not None or ended.status):
+            last = f"; it said last: {self._child.tail[-1]}" if self._child.tail else ""
+            self._reason = f"the load {ended} in: {self._child.call}{last}"
+        self._result(ResultState.INTERRUPTED if self._stopping else ResultState.DIED, self._reason)
+
+    def _give_up(self, reason: str) -> None:
+        if not self._child.ending:
+            self._reason = reason
+            self._child.finish(PAST_DEADLINE, ask=False)
+
+    def _result(self, state: ResultState, detail: str) -> None:
+        """Add the result of a workload that has none of its own."""
+        if self._job is None:
+            return
+        burn, started = self._job.burn, self._job.started
+        self._job = None
+        self.results.append(
+            Result(
+                workload=burn.workload,
+                devices=self._devices,
+                state=state,
+                started=started,
+                ended=self._clock.instant(),
+                detail=detail,
+            )
+        )

@@ -1,0 +1,76 @@
+"""What /proc tells about a process: whether it is still the one we started, and where it sits.
+
+A process is known by its id *and* the tick it started at, because ids are used again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["ChildRecord", "describe", "is_alive", "start_ticks"]
+
+_STATE, _START = 0, 19
+"""Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 22 of proc(5)."""
+
+_STATE_WORDS = {
+    "D": "state D, waits in the kernel and cannot be killed",
+    "T": "state T, stopped by a signal",
+    "R": "state R, computing",
+    "S": "state S, waiting",
+    "Z": "state Z, dead",
+}
+
+
+class ChildRecord(msgspec.Struct, frozen=True):
+    """A child that may outlive its agent, as it is remembered over a restart."""
+
+    name: str
+    pid: int
+    start_ticks: int
+    boot_id: str
+    detail: str = ""
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return the tick since boot at which the process *pid* started, or None where there is none."""
+    fields = _stat(pid)
+    return int(fields[_START]) if fields else None
+
+
+def is_alive(record: ChildRecord, boot_id: str) -> bool:
+    """Return whether the very process of *record* still runs in the boot *boot_id*; a zombie does not."""
+    fields = _stat(record.pid) if record.boot_id == boot_id else None
+    return fields is not None and int(fields[_START]) == record.start_ticks and fields[_STATE] != "Z"
+
+
+def describe(pid: int) -> str:
+    """Return the state of the process and, where it may be read, the kernel function it waits in."""
+    fields = _stat(pid)
+    if fields is None:
+        return "gone"
+    state = _STATE_WORDS.get(fields[_STATE], f"state {fields[_STATE]}")
+    where = _kernel_function(pid)
+    return f"{state}, in {where}" if where else state
+
+
+def _kernel_function(pid: int) -> str:
+    """Return the innermost kernel function: of the stack for root, of wchan for others."""
+    stack = _read(pid, "stack").splitlines()
+    if stack:
+        return stack[0].rpartition("] ")[2].partition("+")[0]
+    function = _read(pid, "wchan").strip("\0 ")
+    return "" if function == "0" else function
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the state on; the command before it may hold anything."""
+    return _read(pid, "stat").rpartition(")")[2].split() or None
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

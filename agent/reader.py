@@ -1,0 +1,633 @@
+"""One reader: the child that reads a backend, asked round by round, and what becomes of it when it does not answer.
+
+A reader is a state machine without waits: the supervisor calls ``tick`` when a deadline passes, the selector calls
+back when the child says something. What goes wrong is told twice, as the reader's status and as a failed sample of
+each device that could not be read, so that nothing looks healthy because nobody looked.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from enum import Enum
+
+import msgspec
+
+from nodevet.agent.child_process import Child, Exit, Patience, python_module
+from nodevet.agent.clock import Clock
+from nodevet.agent.processes import ChildRecord, describe, is_alive
+from nodevet.agent.quarantine import Quarantine
+from nodevet.checks.model import (
+    Device,
+    Event,
+    Failure,
+    FailureKind,
+    Instant,
+    ReaderState,
+    ReaderStatus,
+    Sample,
+)
+from nodevet.checks.view import Cadence
+from nodevet.checks.wire import (
+    PROTOCOL,
+    Failed,
+    Happened,
+    Message,
+    Note,
+    Read,
+    Ready,
+    RoundDone,
+    Sampled,
+    Start,
+)
+
+__all__ = ["Outbox", "Reader", "ReaderPlan"]
+
+READER_MODULE = "nodevet.checks.backends.child"
+
+FIRST_RESTART_SECONDS = 1.0
+LONGEST_RESTART_SECONDS = 60.0
+STEADY_SECONDS = 60.0
+"""A reader that served so long starts again from the shortest wait."""
+
+RETRY_SECONDS = 300.0
+"""When to look again for a vendor's library or devices that were not there."""
+
+EARLIER_READER_SECONDS = 5.0
+"""How long the reader of an earlier agent may take to notice that it is an orphan."""
+
+LINES_PER_ROUND = 20
+
+HELD_UP_SECONDS = 1.0
+"""An agent that looks at a deadline later than this was held up itself, as on a paused machine, and its child too."""
+
+STOP = Patience(terminate=0.6, kill=0.9, abandon=1.3)
+RELEASE = Patience(terminate=3.0, kill=4.0, abandon=5.0)
+PAST_DEADLINE = Patience(terminate=0.0, kill=0.3, abandon=2.0)
+
+ABSENT = frozenset({FailureKind.NO_LIBRARY, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
+
+
+class ReaderPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How a backend is to be read: the cadence of each group, and what the child is started with.
+
+    ``holds_devices`` is False where reading keeps no handle of a device open, so that a release may leave it running.
+    """
+
+    backend: str
+    cadences: Mapping[str, Cadence]
+    root: str = "/"
+    options: Mapping[str, object] = {}
+    argv: tuple[str, ...] = python_module(READER_MODULE)
+    environment: Mapping[str, str] | None = None
+    start_deadline_seconds: float = 60.0
+    holds_devices: bool = True
+
+
+class Outbox:
+    """What readers have to tell, until the daemon's loop collects it. Bounded: a flood is cut and counted."""
+
+    EVENTS = 1000
+    NOTES = 500
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin again."""
+        self.samples: list[Sample] = []
+        self.events: list[Event] = []
+        self.notes: list[Note] = []
+        self.inventory_changed = False
+        self.dropped = 0
+
+    def event(self, event: Event) -> None:
+        """Add *event* unless there are too many already."""
+        if len(self.events) < self.EVENTS:
+            self.events.append(event)
+        else:
+            self.dropped += 1
+
+    def note(self, level: str, event: str, fields: Mapping[str, str]) -> None:
+        """Add a line for the log unless there are too many already."""
+        if len(self.notes) < self.NOTES:
+            self.notes.append(Note(level, event, dict(fields)))
+        else:
+            self.dropped += 1
+
+
+class Phase(Enum):
+    """What the reader's process does."""
+
+    NONE = "none"
+    LOADING = "loading"
+    SERVING = "serving"
+    ENDING = "ending"
+    STUCK = "stuck"
+
+
+class Wish(Enum):
+    """What the agent wants of the reader."""
+
+    READ = "read"
+    RELEASE = "release"
+    STOP = "stop"
+
+
+class _Schedule(msgspec.Struct):
+    """When a group is due next, and how many rounds of it were asked."""
+
+    cadence: Cadence
+    due: float
+    number: int = 0
+
+
+class _Round(msgspec.Struct):
+    """The round that is being answered: devices still to come, in order, and until when the next must be done."""
+
+    group: str
+    number: int
+    began: float
+    deadline: float
+    left: list[str]
+    extended: bool = False
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """What to say and do once the present process is gone."""
+
+    state: ReaderState
+    detail: str
+    failure: Failure | None
+    restart_after_seconds: float | None
+
+
+class Reader:
+    """Reads one backend through a child process. Everything that it finds goes to the *outbox*."""
+
+    def __init__(
+        self,
+        plan: ReaderPlan,
+        clock: Clock,
+        selector: selectors.BaseSelector,
+        outbox: Outbox,
+        earlier: ChildRecord | None = None,
+    ) -> None:
+        """Prepare to read; the child starts at the first tick. *earlier* is a reader that outlived its agent."""
+        self._plan = plan
+        self._clock = clock
+        self._selector = selector
+        self._outbox = outbox
+        self._earlier = earlier
+        self._earlier_since = clock.monotonic()
+        self._earlier_killed = False
+        self._child: Child | None = None
+        self._phase = Phase.NONE
+        self._wish = Wish.READ
+        self._outcome: _Outcome | None = None
+        self._start_at: float | None = clock.monotonic()
+        self._start_deadline = 0.0
+        self._serving_since = 0.0
+        self._falls = 0
+        self._round: _Round | None = None
+        self._schedules = {group: _Schedule(cadence, clock.monotonic()) for group, cadence in plan.cadences.items()}
+        self._quarantine = Quarantine()
+        self._lines_left = LINES_PER_ROUND
+        self._state = ReaderState.STARTING
+        self._detail = ""
+        self._failure: Failure | None = None
+        self._starts = 0
+        self._hangs = 0
+        self._last_round: Instant | None = None
+        self._versions: dict[str, str] = {}
+        self._groups: tuple[str, ...] = ()
+        self._devices: tuple[Device, ...] = ()
+
+    # What others may ask.
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Return the devices as last listed; they stay known while their reader is down."""
+        return self._devices
+
+    @property
+    def status(self) -> ReaderStatus:
+        """Return how the reader does."""
+        return ReaderStatus(
+            backend=self._plan.backend,
+            state=self._state,
+            detail=self._detail,
+            pid=self._child.pid if self._child else self._earlier.pid if self._earlier else None,
+            starts=self._starts,
+            hangs=self._hangs,
+            last_round=self._last_round,
+            failure=self._failure,
+            versions=self._versions,
+            quarantined=tuple(self._quarantine.skipped),
+        )
+
+    @property
+    def record(self) -> ChildRecord | None:
+        """Return the process to remember over a restart of the agent; None where there is none."""
+        return self._child.record if self._child else self._earlier
+
+    @property
+    def settled(self) -> bool:
+        """Return whether nothing is to be expected soon: every due round is answered, or none can be."""
+        now = self._clock.monotonic()
+        if self._phase is Phase.SERVING:
+            return self._round is None and not any(entry.due <= now for entry in self._offered())
+        if self._phase is Phase.STUCK or self._wish is not Wish.READ:
+            return self.at_rest
+        return (
+            self._phase is Phase.NONE and self._start_at is not None and self._start_at > now + LONGEST_RESTART_SECONDS
+        )
+
+    @property
+    def at_rest(self) -> bool:
+        """Return whether no process of this reader runs, or one that cannot be helped."""
+        return self._phase in (Phase.NONE, Phase.STUCK)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` must be called next, in monotonic seconds."""
+        candidates = [self._child.next_deadline if self._child else None]
+        if self._phase is Phase.LOADING:
+            candidates.append(self._start_deadline)
+        if self._phase is Phase.SERVING:
+            due = min((entry.due for entry in self._offered()), default=None)
+            candidates.append(self._round.deadline if self._round else due)
+            candidates.append(self._quarantine.next_deadline)
+        elif self._wish is Wish.READ:
+            candidates.append(self._start_at)
+            candidates += [_given_up(entry) for entry in self._missable().values()]
+        return min((when for when in candidates if when is not None), default=None)
+
+    # What others may wish.
+
+    def ask(self, group: str | None = None) -> None:
+        """Make *group* (or every group) due now."""
+        for name, schedule in self._schedules.items():
+            if group in (None, name):
+                schedule.due = self._clock.monotonic()
+
+    def stop(self, patience: Patience = STOP) -> None:
+        """Close the reader for good, within the *patience*."""
+        self._close(Wish.STOP, ReaderState.STOPPED, patience)
+
+    def release(self) -> None:
+        """Close every handle of a device until ``resume``; a reader that holds none goes on."""
+        if self._plan.holds_devices and self._wish is Wish.READ:
+            self._close(Wish.RELEASE, ReaderState.RELEASED, RELEASE)
+
+    def resume(self) -> None:
+        """Read again after a release."""
+        if self._wish is Wish.RELEASE:
+            self._wish = Wish.READ
+            self._start_at = self._clock.monotonic()
+            self.ask()
+            if self._phase is Phase.NONE:
+                self._say(ReaderState.STARTING, "")
+
+    def retry(self) -> None:
+        """Start at once where a start is waited for: somebody says that a driver was installed."""
+        if self._wish is Wish.READ and self._start_at is not None:
+            self._start_at = self._clock.monotonic()
+
+    def tick(self) -> None:
+        """Do what is due."""
+        now = self._clock.monotonic()
+        if self._child:
+            self._child.tick()
+        if self._phase is Phase.LOADING and now >= self._start_deadline:
+            self._hung(self._plan.start_deadline_seconds, None)
+        elif self._phase is Phase.SERVING:
+            self._tick_serving(now)
+        elif self._phase is Phase.NONE and self._wish is Wish.READ:
+            self._tick_absent(now)
+        if self._phase is not Phase.SERVING and self._wish is Wish.READ:
+            self._tell_missed_rounds(now)
+
+    # What the child tells.
+
+    def on_message(self, message: Message) -> None:
+        """Take a message of the child; one that it may not send now ends it."""
+        match message:
+            case Note():
+                self._note(message.level, message.event, **message.fields)
+            case Happened() if self._phase is Phase.SERVING:
+                self._outbox.event(message.event)
+            case Ready() if self._phase is Phase.LOADING:
+                self._on_ready(message)
+            case Failed() if self._phase in (Phase.LOADING, Phase.SERVING):
+                self._on_failed(message.failure)
+            case Sampled() if self._phase is Phase.SERVING:
+                self._on_sampled(message.sample)
+            case RoundDone() if self._phase is Phase.SERVING:
+                self._on_round_done(message)
+            case _ if self._phase is not Phase.ENDING:
+                self.on_nonsense(f"{type(message).__name__} while {self._phase.value}")
+
+    def on_line(self, line: str) -> None:
+        """Pass a line of the child's standard error to the log, a few per round."""
+        if self._lines_left > 0:
+            self._note("info", "reader said", line=line)
+        self._lines_left -= 1
+
+    def on_nonsense(self, detail: str) -> None:
+        """End a child that breaks the protocol."""
+        if self._phase in (Phase.LOADING, Phase.SERVING):
+            self._fell(FailureKind.CRASHED, f"the reader broke the protocol: {detail}")
+            self._finish(PAST_DEADLINE, ask=False)
+
+    def on_stuck(self) -> None:
+        """Give up a child that cannot be killed; no other is started while it lives."""
+        assert self._child is not None
+        self._phase = Phase.STUCK
+        detail = f"{self._child.call} cannot be ended ({self._child.where}); no second reader is started beside it"
+        self._say(ReaderState.STUCK, detail, Failure(FailureKind.STUCK, detail))
+        self._note("error", "reader is stuck", detail=detail)
+
+    def on_end(self, ended: Exit) -> None:
+        """Learn that the process is gone, and plan what follows."""
+        assert self._child is not None
+        if self._phase in (Phase.LOADING, Phase.SERVING):
+            last = f"; it said last: {self._child.tail[-1]}" if self._child.tail else ""
+            self._fell(FailureKind.CRASHED, f"the reader {ended} in: {self._child.call}{last}")
+        outcome, self._outcome, self._child, self._phase = self._outcome, None, None, Phase.NONE
+        if self._wish is Wish.STOP:
+            self._say(ReaderState.STOPPED, "")
+        elif self._wish is Wish.RELEASE:
+            self._say(ReaderState.RELEASED, "devices are released; nodevet resume reads them again")
+        elif outcome is not None:
+            self._say(outcome.state, outcome.detail, outcome.failure)
+            self._start_at = self._in(outcome.restart_after_seconds)
+
+    def _on_ready(self, ready: Ready) -> None:
+        if ready.protocol != PROTOCOL:
+            detail = f"reader speaks protocol {ready.protocol}, agent {PROTOCOL}: restart the agent after the upgrade"
+            self._on_failed(Failure(FailureKind.VERSION_MISMATCH, detail))
+            return
+        if not ready.devices:
+            self._on_failed(Failure(FailureKind.NO_DEVICES, f"backend {self._plan.backend} lists no device"))
+            return
+        self._phase = Phase.SERVING
+        self._serving_since = self._clock.monotonic()
+        self._groups = ready.groups
+        self._versions = ready.versions
+        self._list_devices(ready.devices)
+        self._say(ReaderState.RUNNING, "")
+
+    def _on_failed(self, failure: Failure) -> None:
+        """Take back a backend that cannot load, or that lost its library; look again later."""
+        never_there = failure.kind in ABSENT and not self._devices
+        state = ReaderState.ABSENT if never_there else ReaderState.FAILED
+        wait = RETRY_SECONDS if self._phase is Phase.LOADING and not self._devices else self._next_wait()
+        self._abort_round()
+        self._say(state, failure.detail, failure)
+        self._outcome = _Outcome(state, failure.detail, failure, wait)
+        self._finish(RELEASE, ask=True)
+
+    def _on_sampled(self, sample: Sample) -> None:
+        current = self._round
+        if current is None or sample.group != current.group or sample.device not in current.left:
+            self.on_nonsense(f"a sample of {sample.device}, {sample.group}, that was not asked for")
+            return
+        now = self._clock.monotonic()
+        current.left.remove(sample.device)
+        current.began = now
+        current.deadline = now + self._schedules[current.group].cadence.deadline_seconds
+        self._quarantine.acquit(sample.device, now)
+        self._outbox.samples.append(sample)
+
+    def _on_round_done(self, done: RoundDone) -> None:
+        current = self._round
+        if current is None or (done.group, done.round) != (current.group, current.number) or current.left:
+            self.on_nonsense(f"the end of a round of {done.group} that is not at its end")
+            return
+        self._round = None
+        self._lines_left = LINES_PER_ROUND
+        self._last_round = self._clock.instant()
+        for device, failure in self._quarantine.skipped.items():
+            self._tell_failure(device, current.group, current.number, failure)
+        if done.devices is not None:
+            self._list_devices(done.devices)
+        if self._clock.monotonic() - self._serving_since >= STEADY_SECONDS:
+            self._falls = 0
+        self._tick_serving(self._clock.monotonic())  # another group may have waited for this round to end
+
+    # What is due.
+
+    def _tick_serving(self, now: float) -> None:
+        if self._round is not None:
+            if now >= self._round.deadline and not self._answers_after_all(self._round, now):
+                self._hung(now - self._round.began, next(iter(self._round.left), None))
+            return
+        if self._quarantine.try_again(now):
+            self._outcome = _Outcome(ReaderState.STARTING, "tries a quarantined device again", None, 0.0)
+            self._finish(RELEASE, ask=True)
+            return
+        for schedule in self._offered():
+            if schedule.due <= now:
+                self._ask_round(schedule, now)
+                return
+
+    def _answers_after_all(self, current: _Round, now: float) -> bool:
+        """Return whether the child has spoken, or deserves more time because this very agent was held up."""
+        assert self._child is not None
+        left = len(current.left)
+        self._child.hear_out()
+        if self._round is not current or len(current.left) < left or self._phase is not Phase.SERVING:
+            return True
+        if now - current.deadline > HELD_UP_SECONDS and not current.extended:
+            current.extended = True
+            current.deadline = now + HELD_UP_SECONDS
+            return True
+        return False
+
+    def _ask_round(self, schedule: _Schedule, now: float) -> None:
+        assert self._child is not None
+        group = next(name for name, entry in self._schedules.items() if entry is schedule)
+        schedule.number += 1
+        schedule.due = _next_due(schedule, now)
+        deadline = now + schedule.cadence.deadline_seconds
+        self._round = _Round(group, schedule.number, now, deadline, self._reading_order())
+        self._child.send(Read(group, schedule.number))
+
+    def _reading_order(self) -> list[str]:
+        """Return the devices in the order in which the child reads them."""
+        skipped, suspects = self._quarantine.skipped, self._quarantine.suspects
+        wanted = [device.id for device in self._devices if device.id not in skipped]
+        return sorted(wanted, key=lambda device: device in suspects)
+
+    def _tick_absent(self, now: float) -> None:
+        if self._earlier is not None and not self._earlier_gone(now):
+            return
+        if self._start_at is not None and now >= self._start_at:
+            self._start(now)
+
+    def _earlier_gone(self, now: float) -> bool:
+        """Return whether the reader of an earlier agent has ended; help it where it does not end by itself."""
+        assert self._earlier is not None
+        if not is_alive(self._earlier, self._clock.instant().boot_id):
+            self._earlier = None
+            return True
+        waited = now - self._earlier_since
+        where = f"process {self._earlier.pid}, {describe(self._earlier.pid)}"
+        if waited < EARLIER_READER_SECONDS:
+            self._say(ReaderState.STARTING, f"waits for the reader of an earlier agent to end ({where})")
+        elif not self._earlier_killed:
+            self._earlier_killed = True
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._earlier.pid, signal.SIGKILL)
+        elif waited >= EARLIER_READER_SECONDS + PAST_DEADLINE.abandon:
+            call = self._earlier.detail or "the reader of an earlier agent"
+            detail = f"{call} cannot be ended ({where}); no second reader is started beside it"
+            self._say(ReaderState.STUCK, detail, Failure(FailureKind.STUCK, detail))
+        self._start_at = now + FIRST_RESTART_SECONDS
+        return False
+
+    def _start(self, now: float) -> None:
+        self._start_at = None
+        self._starts += 1
+        self._lines_left = LINES_PER_ROUND
+        try:
+            self._child = Child(
+                self._plan.backend,
+                self._plan.argv,
+                self._selector,
+                self,
+                self._clock,
+                environment=self._plan.environment,
+            )
+        except OSError as error:
+            detail = f"the reader cannot be started: {error}"
+            self._say(ReaderState.CRASHED, detail, Failure(FailureKind.CRASHED, detail))
+            self._start_at = now + self._next_wait()
+            return
+        self._phase = Phase.LOADING
+        self._start_deadline = now + self._plan.start_deadline_seconds
+        self._state = ReaderState.STARTING
+        skipped = self._quarantine.skipped
+        addresses = (device.pci for device in self._devices if device.id in skipped and device.pci)
+        self._child.send(
+            Start(
+                self._plan.backend,
+                root=self._plan.root,
+                skip=(*skipped, *addresses),
+                last=self._quarantine.suspects,
+                options=dict(self._plan.options),
+            )
+        )
+
+    # What went wrong.
+
+    def _hung(self, seconds: float, device: str | None) -> None:
+        """Tell that a call did not return, and force the child to end."""
+        assert self._child is not None
+        self._hangs += 1
+        detail = f"{self._child.call} has not returned for {seconds:.1f} s ({self._child.where})"
+        self._fell(FailureKind.HUNG, detail, device)
+        self._finish(PAST_DEADLINE, ask=False)
+
+    def _fell(self, kind: FailureKind, detail: str, device: str | None = None) -> None:
+        """Note that the reader went down, charge the device it was reading, and plan the restart."""
+        if device is None and self._round is not None:
+            device = next(iter(self._round.left), None)
+        failure = Failure(kind, detail)
+        if device is not None and self._round is not None:
+            self._quarantine.charge(device, failure, self._clock.monotonic())
+            self._tell_failure(device, self._round.group, self._round.number, failure)
+        state = ReaderState.HUNG if kind is FailureKind.HUNG else ReaderState.CRASHED
+        self._abort_round()
+        self._say(state, detail, failure)
+        self._outcome = _Outcome(state, detail, failure, self._next_wait())
+        self._note("error", f"reader {state.value}", detail=detail, device=device or "")
+
+    def _tell_missed_rounds(self, now: float) -> None:
+        """Say of every known device that it was not read, once per round that could not even be asked for."""
+        for group, schedule in self._missable().items():
+            if now < _given_up(schedule):
+                continue
+            schedule.number += 1
+            schedule.due = _next_due(schedule, now)
+            failure = self._failure or Failure(FailureKind.ERROR, "the reader has not started yet")
+            for device in self._devices:
+                own = self._quarantine.skipped.get(device.id, failure)
+                self._tell_failure(device.id, group, schedule.number, own)
+
+    def _tell_failure(self, device: str, group: str, number: int, failure: Failure) -> None:
+        instant = self._clock.instant()
+        self._outbox.samples.append(Sample(self._plan.backend, group, device, number, instant, 0.0, failure=failure))
+
+    # Small steps.
+
+    def _offered(self) -> Iterable[_Schedule]:
+        """Return the schedules of the groups that the backend has."""
+        return [entry for group, entry in self._schedules.items() if group in self._groups]
+
+    def _missable(self) -> dict[str, _Schedule]:
+        """Return the schedules whose rounds are told as missed: before the first start nothing is known to be."""
+        known = self._groups if self._devices else ()
+        return {group: entry for group, entry in self._schedules.items() if group in known}
+
+    def _abort_round(self) -> None:
+        """Make the round that was not finished due again at once."""
+        if self._round is not None:
+            self._schedules[self._round.group].due = self._clock.monotonic()
+            self._round = None
+
+    def _close(self, wish: Wish, state: ReaderState, patience: Patience) -> None:
+        self._wish = wish
+        self._round = None
+        self._start_at = None
+        if self._phase is Phase.NONE:
+            self._say(state, "")
+        elif self._phase is not Phase.STUCK:
+            self._finish(patience, ask=True)
+
+    def _finish(self, patience: Patience, *, ask: bool) -> None:
+        assert self._child is not None
+        self._phase = Phase.ENDING
+        self._child.finish(patience, ask=ask)
+
+    def _list_devices(self, devices: tuple[Device, ...]) -> None:
+        """Keep *devices*, and quarantined ones that the backend could not list without touching them."""
+        listed = {device.id for device in devices}
+        left_alone = [
+            device for device in self._devices if device.id in self._quarantine.skipped and device.id not in listed
+        ]
+        together = (*devices, *left_alone)
+        if together != self._devices:
+            self._devices = together
+            self._outbox.inventory_changed = True
+
+    def _note(self, level: str, event: str, **fields: str) -> None:
+        self._outbox.note(level, event, {**fields, "backend": self._plan.backend})
+
+    def _say(self, state: ReaderState, detail: str, failure: Failure | None = None) -> None:
+        self._state, self._detail, self._failure = state, detail, failure
+
+    def _in(self, seconds: float | None) -> float | None:
+        return None if seconds is None else self._clock.monotonic() + seconds
+
+    def _next_wait(self) -> float:
+        """Return the seconds to wait before the next start, twice as long each time."""
+        wait = min(FIRST_RESTART_SECONDS * 2.0**self._falls, LONGEST_RESTART_SECONDS)
+        self._falls += 1
+        return wait
+
+
+def _next_due(schedule: _Schedule, now: float) -> float:
+    """Return the next time in step with the cadence; rounds that were missed are not made up for."""
+    due = schedule.due + schedule.cadence.interval_seconds
+    return due if due > now else now + schedule.cadence.interval_seconds
+
+
+def _given_up(schedule: _Schedule) -> float:
+    """Return when a round that could not be asked for is told as missed."""
+    return schedule.due + schedule.cadence.deadline_seconds

@@ -1,0 +1,145 @@
+"""All readers of a node, driven by one thread and its selector.
+
+The daemon's loop waits in ``selector.select`` until ``next_deadline``, hands keys to ``handle``, calls ``tick`` and
+takes what came with ``collect``. A one-shot command calls ``wait`` instead, which is that loop.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from nodevet.agent.clock import Clock
+from nodevet.agent.processes import ChildRecord
+from nodevet.agent.reader import Outbox, Reader, ReaderPlan
+from nodevet.checks.model import Device, Event, ReaderStatus, Sample
+from nodevet.checks.wire import Note
+
+__all__ = ["Collected", "ReaderPlan", "Supervisor"]
+
+LONGEST_WAIT_SECONDS = 0.5
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """What the readers told since the last time. ``dropped`` counts events and log lines cut from a flood."""
+
+    samples: tuple[Sample, ...] = ()
+    events: tuple[Event, ...] = ()
+    notes: tuple[Note, ...] = ()
+    inventory_changed: bool = False
+    dropped: int = 0
+
+
+class Supervisor:
+    """Keeps one reader per backend alive, within its deadlines, and never two of one backend."""
+
+    def __init__(
+        self,
+        plans: Iterable[ReaderPlan],
+        clock: Clock,
+        selector: selectors.BaseSelector,
+        remembered: Iterable[ChildRecord] = (),
+    ) -> None:
+        """Prepare a reader per plan; *remembered* are the records that an earlier agent left.
+
+        Children register with *selector* as they start; the data of each key is a function of the event mask.
+        """
+        self._clock = clock
+        self._selector = selector
+        self._outbox = Outbox()
+        self._resume_at: float | None = None
+        earlier = {record.name: record for record in remembered}
+        self._readers = {
+            plan.backend: Reader(plan, clock, selector, self._outbox, earlier.get(plan.backend)) for plan in plans
+        }
+
+    def handle(self, key: selectors.SelectorKey, mask: int) -> None:
+        """Take what a child has to say."""
+        key.data(mask)
+
+    def tick(self) -> None:
+        """Do what is due: start children, ask for rounds, end those past their deadline."""
+        if self._resume_at is not None and self._clock.monotonic() >= self._resume_at:
+            self.resume()
+        for reader in self._readers.values():
+            reader.tick()
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` must be called next, in the clock's monotonic seconds."""
+        candidates = [self._resume_at, *(reader.next_deadline for reader in self._readers.values())]
+        return min((when for when in candidates if when is not None), default=None)
+
+    def collect(self) -> Collected:
+        """Return what came since the last call."""
+        box = self._outbox
+        result = Collected(tuple(box.samples), tuple(box.events), tuple(box.notes), box.inventory_changed, box.dropped)
+        box.clear()
+        return result
+
+    @property
+    def statuses(self) -> tuple[ReaderStatus, ...]:
+        """Return how each reader does, in the order of the plans."""
+        return tuple(reader.status for reader in self._readers.values())
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Return every device that a reader listed, also of readers that are down now."""
+        return tuple(device for reader in self._readers.values() for device in reader.devices)
+
+    @property
+    def records(self) -> tuple[ChildRecord, ...]:
+        """Return the processes to remember: given back to the next agent, it will not start a reader beside them."""
+        return tuple(reader.record for reader in self._readers.values() if reader.record is not None)
+
+    @property
+    def settled(self) -> bool:
+        """Return whether every reader has answered what was due, or cannot."""
+        return all(reader.settled for reader in self._readers.values())
+
+    @property
+    def at_rest(self) -> bool:
+        """Return whether no child runs, but such as cannot be killed."""
+        return all(reader.at_rest for reader in self._readers.values())
+
+    def ask(self, group: str | None = None) -> None:
+        """Make *group* (or every group) of every backend due now."""
+        for reader in self._readers.values():
+            reader.ask(group)
+
+    def retry(self) -> None:
+        """Start every reader that waits for its next start at once."""
+        for reader in self._readers.values():
+            reader.retry()
+
+    def release(self, seconds: float | None = None) -> None:
+        """Close every handle of a device within five seconds; read again after *seconds*, or when told to."""
+        self._resume_at = None if seconds is None else self._clock.monotonic() + seconds
+        for reader in self._readers.values():
+            reader.release()
+
+    def resume(self) -> None:
+        """Read released devices again."""
+        self._resume_at = None
+        for reader in self._readers.values():
+            reader.resume()
+
+    def stop(self) -> None:
+        """Begin to close every reader; ``at_rest`` within 1.5 s if the loop goes on."""
+        self._resume_at = None
+        for reader in self._readers.values():
+            reader.stop()
+
+    def wait(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Run the loop until *done* or until *seconds* are over; return whether it is done. For one-shot commands."""
+        end = self._clock.monotonic() + seconds
+        while True:
+            self.tick()
+            now = self._clock.monotonic()
+            if done() or now >= end:
+                return done()
+            wake = min(end, now + LONGEST_WAIT_SECONDS, self.next_deadline or end)
+            for key, mask in self._selector.select(max(0.0, wake - now)):
+                self.handle(key, mask)

@@ -1,0 +1,175 @@
+"""A child of the agent that behaves as a JSON file says; the file may change while it runs.
+
+Run as ``python -I scripted_child.py SCRIPT --descriptor N --progress M``. Keys of the script:
+``start`` how loading goes, ``devices`` their ids, ``read`` what happens at a device (``device`` -> behaviour), ``burn``
+what a workload does. What it was asked is appended to the file named by ``log``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from nodevet.checks.child import ChildEnd, become_child
+from nodevet.checks.clock import SystemClock
+from nodevet.checks.model import (
+    Device,
+    DeviceKind,
+    Event,
+    Failure,
+    FailureKind,
+    Reading,
+    Result,
+    ResultState,
+    Sample,
+)
+from nodevet.checks.wire import (
+    Burn,
+    Closed,
+    Failed,
+    Happened,
+    Note,
+    Read,
+    Ready,
+    RoundDone,
+    Sampled,
+    Start,
+    Stop,
+    Ticked,
+    Worked,
+)
+
+CLOCK = SystemClock()
+GROUPS = ("fast", "slow")
+
+
+class Child:
+    """The child: every answer follows the script as it reads at that moment."""
+
+    def __init__(self, script: Path, end: ChildEnd) -> None:
+        """Follow *script* over *end*."""
+        self._file = script
+        self._end = end
+        self._skip: tuple[str, ...] = ()
+        self._last: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> dict[str, Any]:
+        """The script as it is now."""
+        result: dict[str, Any] = json.loads(self._file.read_text())
+        return result
+
+    def log(self, line: str) -> None:
+        """Append *line* to the log."""
+        with Path(self.script["log"]).open("a") as file:
+            file.write(line + "\n")
+
+    def misbehave(self, behaviour: str, call: str) -> None:
+        """Do what *behaviour* names; an unknown one does nothing."""
+        self._end.progress.write(call)
+        match behaviour:
+            case "hang":
+                while True:
+                    time.sleep(3600)
+            case "abort":
+                os.write(2, b"driver: assertion failed in fake_call\n")
+                os.abort()
+            case "exit":
+                sys.exit(3)
+            case "garbage":
+                os.write(self._end.channel.fileno(), b"\xff" * 64)
+                time.sleep(3600)
+            case "hang_up":
+                os.close(self._end.channel.fileno())
+                time.sleep(3600)
+            case "flood":
+                for number in range(20000):
+                    self._end.channel.send(Happened(event(number)))
+            case "chatter":
+                os.write(1, b"a vendor library prints\n" * 5000)
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        while True:
+            message = self._end.channel.receive()
+            match message:
+                case Start():
+                    self.start(message)
+                case Read():
+                    self.read(message)
+                case Burn():
+                    self.burn(message)
+                case Stop():
+                    self.log("stop")
+                    return
+
+    def start(self, start: Start) -> None:
+        """Load, or fail to."""
+        self._skip, self._last = start.skip, start.last
+        self.log(f"start skip={','.join(start.skip)} last={','.join(start.last)}")
+        behaviour = self.script.get("start", "ok")
+        self.misbehave(behaviour, "fake_init")
+        if behaviour in set(FailureKind):
+            self._end.channel.send(Failed(Failure(FailureKind(behaviour), "scripted")))
+            return
+        protocol = 99 if behaviour == "other_protocol" else 1
+        self._end.channel.send(Ready(self.devices(), GROUPS, {"driver": "1.0"}, protocol))
+
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of the script."""
+        return tuple(
+            Device(id=name, kind=DeviceKind.ACCELERATOR, vendor="fake", model="fake", backend="fake")
+            for name in self.script["devices"]
+        )
+
+    def read(self, request: Read) -> None:
+        """Answer a round."""
+        names = [name for name in self.script["devices"] if name not in self._skip]
+        for name in sorted(names, key=lambda name: name in self._last):
+            behaviour = self.script.get("read", {}).get(name, "ok")
+            self.misbehave(behaviour, f"fake_read({name}, {request.group})")
+            if behaviour in set(FailureKind) and behaviour != "lost":
+                self._end.channel.send(Failed(Failure(FailureKind(behaviour), "scripted")))
+                return
+            self._end.channel.send(Sampled(sample(name, request, lost=behaviour == "lost")))
+        self._end.progress.write("idle")
+        self._end.channel.send(RoundDone(request.group, request.round, self.devices()))
+
+    def burn(self, burn: Burn) -> None:
+        """Run a workload that takes no time."""
+        self._end.channel.send(Ticked(0.5, "half"))
+        self._end.channel.send(Note("info", "working"))
+        self.misbehave(self.script.get("burn", "ok"), f"fake_launch({burn.workload})")
+        now = CLOCK.instant()
+        result = Result(workload=burn.workload, devices=("a",), state=ResultState.FINISHED, started=now, ended=now)
+        self._end.channel.send(Worked(result))
+
+
+def sample(device: str, request: Read, *, lost: bool) -> Sample:
+    """A sample of *device* with one reading, or a lost device."""
+    readings = () if lost else (Reading("temperature_celsius", 40.0),)
+    failure = Failure(FailureKind.LOST, "scripted") if lost else None
+    return Sample("fake", request.group, device, request.round, CLOCK.instant(), 0.001, readings, failure=failure)
+
+
+def event(number: int) -> Event:
+    """An event of the driver."""
+    return Event(code="fake.event", source="fake", time=CLOCK.instant(), text=f"event {number}")
+
+
+def main() -> None:
+    """Run until the parent stops us or is gone."""
+    script = Path(sys.argv[1])
+    try:
+        Child(script, become_child(sys.argv[2:])).run()
+    except Closed:
+        with Path(json.loads(script.read_text())["log"]).open("a") as log:
+            log.write("orphan\n")
+
+
+if __name__ == "__main__":
+    main()

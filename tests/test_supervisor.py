@@ -1,0 +1,624 @@
+"""The supervisor with real child processes that hang, crash, lie and refuse, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodevet.agent.clock import SteppedClock, SystemClock
+from nodevet.agent.load import LoadChild
+from nodevet.agent.processes import ChildRecord, is_alive, start_ticks
+from nodevet.agent.quarantine import Quarantine
+from nodevet.agent.supervisor import ReaderPlan, Supervisor
+from nodevet.checks.model import Event, Failure, FailureKind, ReaderState, ReaderStatus, ResultState, Sample
+from nodevet.checks.view import Cadence
+from nodevet.checks.wire import Note, Ticked
+
+SCRIPTED = Path(__file__).parent / "fakes" / "scripted_child.py"
+FREEZER = Path("/sys/fs/cgroup/freezer")
+INTERVAL, DEADLINE = 10.0, 5.0
+REAL_SECONDS = 20.0
+"""How long a test waits for a real process before it gives up; nothing waits so long when it works."""
+
+
+class Bench:
+    """A supervisor with one scripted reader, and everything it told."""
+
+    def __init__(self, folder: Path, remembered: tuple[ChildRecord, ...] = (), **script: Any) -> None:
+        """Prepare the script in *folder*."""
+        self.script = {"log": str(folder / "log"), "devices": ["a", "b", "c"], **script}
+        self._file = folder / "script.json"
+        self.write()
+        self.clock = SteppedClock(boot_id=SystemClock().instant().boot_id)
+        self.selector = selectors.DefaultSelector()
+        self.samples: list[Sample] = []
+        self.events: list[Event] = []
+        self.notes: list[Note] = []
+        self.dropped = 0
+        self.supervisor = Supervisor([self.plan()], self.clock, self.selector, remembered)
+
+    def plan(self) -> ReaderPlan:
+        """How the scripted reader is run."""
+        return ReaderPlan(
+            backend="fake",
+            cadences={"fast": Cadence(INTERVAL, DEADLINE)},
+            argv=(sys.executable, "-I", str(SCRIPTED), str(self._file)),
+        )
+
+    def write(self, **script: Any) -> None:
+        """Change the script."""
+        self.script.update(script)
+        self._file.with_suffix(".new").write_text(json.dumps(self.script))
+        self._file.with_suffix(".new").rename(self._file)
+
+    @property
+    def status(self) -> ReaderStatus:
+        """How the reader does."""
+        return self.supervisor.statuses[0]
+
+    @property
+    def log(self) -> list[str]:
+        """What the children were asked, over all starts."""
+        file = Path(self.script["log"])
+        return file.read_text().splitlines() if file.exists() else []
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Run the loop, without moving the clock, until *done*."""
+        end = time.monotonic() + REAL_SECONDS
+        while True:
+            self.supervisor.tick()
+            self._collect()
+            deadline = self.supervisor.next_deadline
+            if done():
+                return
+            assert deadline is None or deadline > self.clock.monotonic(), "a loop would spin"
+            assert time.monotonic() < end, f"not reached: {self.status}"
+            for key, mask in self.selector.select(0.05):
+                self.supervisor.handle(key, mask)
+
+    def until_in(self, call: str) -> None:
+        """Run the loop until the child sits in *call* and everything it said before is heard."""
+        self.until(lambda: call in self.call() and not self.selector.select(0))
+
+    def until_state(self, state: ReaderState) -> None:
+        """Run the loop until the reader is in *state*."""
+        self.until(lambda: self.status.state is state)
+
+    def round(self, seconds: float = 0.0) -> list[Sample]:
+        """Move the clock, run until everything due is answered, and return the new samples."""
+        self.clock.advance(seconds)
+        before = len(self.samples)
+        self.until(lambda: self.supervisor.settled)
+        return self.samples[before:]
+
+    def fall(self, state: ReaderState, device: str) -> None:
+        """Let the round that hangs at *device* come to its deadline, and wait until the child is gone."""
+        self.until_in(f"fake_read({device}")
+        self.clock.advance(DEADLINE)
+        self.until(lambda: self.status.state is state and self.status.pid is None)
+
+    def call(self) -> str:
+        """What the child is about to call."""
+        return "".join(record.detail for record in self.supervisor.records)
+
+    def close(self) -> None:
+        """Stop the reader, in real time."""
+        self.supervisor.stop()
+        end = time.monotonic() + REAL_SECONDS
+        while not self.supervisor.at_rest and time.monotonic() < end:
+            self.supervisor.tick()
+            for key, mask in self.selector.select(0.02):
+                self.supervisor.handle(key, mask)
+            self.clock.advance(0.02)
+        self.selector.close()
+
+    def _collect(self) -> None:
+        collected = self.supervisor.collect()
+        self.samples += collected.samples
+        self.events += collected.events
+        self.notes += collected.notes
+        self.dropped += collected.dropped
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A bench whose three devices are healthy until the test says otherwise."""
+    bench = Bench(tmp_path)
+    yield bench
+    bench.close()
+
+
+def outcome(samples: list[Sample]) -> dict[str, str]:
+    """What each device's last sample says: ``ok`` or the kind of failure."""
+    return {sample.device: sample.failure.kind.value if sample.failure else "ok" for sample in samples}
+
+
+ALL_OK = {"a": "ok", "b": "ok", "c": "ok"}
+
+
+def test_every_device_is_read_once_per_interval(bench: Bench) -> None:
+    """A healthy reader is asked at its cadence, and each round has its number."""
+    assert outcome(bench.round()) == ALL_OK
+    assert bench.round(INTERVAL / 2) == []
+    assert {sample.sequence for sample in bench.round(INTERVAL / 2)} == {2}
+    assert bench.status.state is ReaderState.RUNNING
+    assert bench.status.versions == {"driver": "1.0"}
+    assert [device.id for device in bench.supervisor.devices] == ["a", "b", "c"]
+
+
+def test_a_hung_call_is_named_and_its_siblings_are_read_again(bench: Bench) -> None:
+    """Past the deadline the device has failed with the call's name; the others are measured right after."""
+    bench.round()
+    bench.write(read={"b": "hang"})
+    bench.clock.advance(INTERVAL)
+    before = len(bench.samples)
+    bench.fall(ReaderState.HUNG, "b")
+    assert outcome(bench.samples[before:]) == {"a": "ok", "b": "hung"}
+    assert "fake_read(b, fast) has not returned for 5.0 s" in bench.status.detail
+    assert "state S" in bench.status.detail
+    bench.write(read={})
+    assert outcome(bench.round(1.0)) == ALL_OK
+    assert bench.status.hangs == 1
+
+
+def test_a_device_that_hung_is_read_after_all_others(bench: Bench) -> None:
+    """The second hang of a device costs its siblings nothing."""
+    bench.write(read={"a": "hang"})
+    bench.fall(ReaderState.HUNG, "a")
+    bench.clock.advance(1.0)
+    before = len(bench.samples)
+    bench.fall(ReaderState.HUNG, "a")
+    assert outcome(bench.samples[before:]) == {"b": "ok", "c": "ok", "a": "hung"}
+    assert bench.log[-1] == "start skip= last=a"
+
+
+@pytest.mark.parametrize(("behaviour", "state"), [("hang", ReaderState.HUNG), ("abort", ReaderState.CRASHED)])
+def test_a_device_that_fell_twice_is_left_alone_and_tried_again(
+    bench: Bench, behaviour: str, state: ReaderState
+) -> None:
+    """A quarantined device keeps saying why, its siblings are read, and after a while it gets another chance."""
+    bench.write(read={"b": behaviour})
+    for wait in (0.0, 1.0):
+        bench.clock.advance(wait)
+        if behaviour == "hang":
+            bench.fall(state, "b")
+        else:
+            bench.until(lambda: bench.status.state is state and bench.status.pid is None)
+    told = outcome(bench.round(2.0))
+    assert told == {"a": "ok", "c": "ok", "b": state.value}
+    assert bench.status.quarantined == ("b",)
+    assert bench.status.state is ReaderState.RUNNING
+    bench.write(read={})
+    for _ in range(3):
+        bench.round(INTERVAL)
+    bench.until(lambda: bench.status.starts == 4 and bench.supervisor.settled)
+    assert bench.status.quarantined == ()
+    assert outcome(bench.samples) == ALL_OK
+    assert bench.log[-2:] == ["stop", "start skip= last=b"]
+
+
+def test_a_crash_tells_signal_call_and_last_words(bench: Bench) -> None:
+    """A library that aborts takes its child down, and the status says how."""
+    bench.round()
+    bench.write(read={"c": "abort"})
+    bench.clock.advance(INTERVAL)
+    bench.until_state(ReaderState.CRASHED)
+    assert bench.status.failure is not None
+    assert bench.status.failure.kind is FailureKind.CRASHED
+    assert "was killed by SIGABRT in: fake_read(c, fast)" in bench.status.detail
+    assert "driver: assertion failed in fake_call" in bench.status.detail
+    assert outcome(bench.samples)["c"] == "crashed"
+
+
+def test_a_reader_that_dies_at_start_is_restarted_ever_later(bench: Bench) -> None:
+    """Restarts wait one, two, four seconds: a broken library is not called in a loop."""
+    bench.write(start="exit")
+    for starts, wait in ((1, 1.0), (2, 2.0), (3, 4.0)):
+        bench.until(lambda: bench.status.state is ReaderState.CRASHED and bench.status.pid is None)
+        assert bench.status.starts == starts
+        bench.clock.advance(wait - 0.1)
+        bench.supervisor.tick()
+        assert bench.status.starts == starts
+        bench.clock.advance(0.2)
+        bench.supervisor.tick()
+        assert bench.status.starts == starts + 1
+
+
+def test_a_hang_while_loading_is_a_hang(bench: Bench) -> None:
+    """A library that does not even initialise is told with its call."""
+    bench.write(start="hang")
+    bench.until(lambda: bench.call() == "fake_init")
+    bench.clock.advance(60.0)
+    bench.until_state(ReaderState.HUNG)
+    assert "fake_init has not returned for 60.0 s" in bench.status.detail
+
+
+@pytest.mark.parametrize("kind", ["no_library", "no_driver", "no_devices"])
+def test_an_absent_vendor_is_absent_and_looked_for_again(bench: Bench, kind: str) -> None:
+    """What was never there is no fault of the reader; it is looked for every five minutes, or when told to."""
+    bench.write(start=kind)
+    bench.round()
+    assert bench.status.state is ReaderState.ABSENT
+    assert bench.status.failure == Failure(FailureKind(kind), "scripted")
+    bench.clock.advance(299.0)
+    bench.supervisor.tick()
+    assert bench.status.starts == 1
+    bench.write(start="ok")
+    bench.supervisor.retry()
+    assert outcome(bench.round()) == ALL_OK
+
+
+def test_a_library_that_counts_no_device_is_absent_not_running(bench: Bench) -> None:
+    """Zero devices is an explicit state, never a healthy reader of nothing."""
+    bench.write(devices=[])
+    bench.round()
+    assert bench.status.state is ReaderState.ABSENT
+    assert bench.status.failure is not None
+    assert bench.status.failure.kind is FailureKind.NO_DEVICES
+
+
+@pytest.mark.parametrize("kind", ["denied", "version_mismatch", "error"])
+def test_a_library_that_refuses_has_failed(bench: Bench, kind: str) -> None:
+    """A library that is there and does not work is a failure with its reason."""
+    bench.write(start=kind)
+    bench.round()
+    assert bench.status.state is ReaderState.FAILED
+    assert bench.status.failure == Failure(FailureKind(kind), "scripted")
+
+
+def test_a_reader_of_another_version_is_refused(bench: Bench) -> None:
+    """After an upgrade under a running agent nothing is misread."""
+    bench.write(start="other_protocol")
+    bench.round()
+    assert bench.status.state is ReaderState.FAILED
+    assert "restart the agent" in bench.status.detail
+
+
+def test_devices_of_a_lost_library_are_told_as_failed_each_round(bench: Bench) -> None:
+    """A driver that is unloaded under the agent leaves its devices known and failed, not silent."""
+    bench.round()
+    bench.write(read={"a": "no_driver"}, start="no_driver")
+    bench.clock.advance(INTERVAL)
+    bench.until(lambda: bench.status.state is ReaderState.FAILED and bench.status.pid is None)
+    for _ in range(2):
+        bench.clock.advance(INTERVAL + DEADLINE)
+        before = len(bench.samples)
+        bench.until(lambda: bench.status.pid is None)
+        assert outcome(bench.samples[before:]) == dict.fromkeys("abc", "no_driver")
+    assert [device.id for device in bench.supervisor.devices] == ["a", "b", "c"]
+
+
+def test_a_lost_device_is_passed_on_and_the_reader_goes_on(bench: Bench) -> None:
+    """A device that answers with an error is that device's failure alone."""
+    bench.write(read={"b": "lost"})
+    assert outcome(bench.round()) == {"a": "ok", "b": "lost", "c": "ok"}
+    assert bench.status.state is ReaderState.RUNNING
+
+
+@pytest.mark.parametrize("behaviour", ["garbage", "hang_up"])
+def test_a_child_that_breaks_the_protocol_is_replaced(bench: Bench, behaviour: str) -> None:
+    """Bytes that are no message, or a closed channel, end the child; the next one is asked again."""
+    bench.write(read={"b": behaviour})
+    bench.until_in("fake_read(b")
+    if behaviour == "hang_up":
+        bench.until(lambda: (bench.supervisor.next_deadline or 0) <= bench.clock.monotonic() + 1.0)
+        bench.clock.advance(1.0)
+    bench.until(lambda: bench.status.state is ReaderState.CRASHED and bench.status.pid is None)
+    bench.write(read={})
+    assert outcome(bench.round(1.0)) == ALL_OK
+
+
+def test_a_flood_of_events_is_cut_and_counted(bench: Bench) -> None:
+    """A driver that reports without end fills no memory and keeps no device from being read."""
+    bench.write(read={"b": "flood"})
+    bench.clock.advance(0.0)
+    end = time.monotonic() + REAL_SECONDS
+    while not bench.supervisor.settled and time.monotonic() < end:
+        bench.supervisor.tick()
+        for key, mask in bench.selector.select(0.05):
+            bench.supervisor.handle(key, mask)
+    collected = bench.supervisor.collect()
+    assert len(collected.events) == 1000
+    assert collected.dropped == 19000
+    assert outcome(list(collected.samples)) == ALL_OK
+
+
+def test_what_a_library_prints_reaches_the_log_but_not_the_protocol(bench: Bench) -> None:
+    """Standard output of a chatty library goes to the log, a few lines per round."""
+    bench.write(read={"b": "chatter"})
+    assert outcome(bench.round()) == ALL_OK
+    said = [note for note in bench.notes if note.event == "reader said"]
+    assert 0 < len(said) <= 40
+    assert said[0].fields == {"backend": "fake", "line": "a vendor library prints"}
+
+
+def test_a_paused_machine_is_no_hang(bench: Bench) -> None:
+    """An agent that was held up itself grants its child another second before it speaks of a hang."""
+    bench.write(read={"b": "hang"})
+    bench.until_in("fake_read(b")
+    bench.clock.advance(3600.0)
+    bench.supervisor.tick()
+    assert bench.status.state is ReaderState.RUNNING
+    bench.clock.advance(1.0)
+    bench.supervisor.tick()
+    assert bench.status.state is ReaderState.HUNG
+
+
+def test_an_answer_that_waits_in_the_pipe_is_not_late(bench: Bench) -> None:
+    """A busy agent that looks late at a child's answer does not take it for a hang."""
+    bench.until(lambda: bench.status.state is ReaderState.RUNNING)
+    end = time.monotonic() + REAL_SECONDS
+    while bench.call() != "idle" and time.monotonic() < end:
+        time.sleep(0.01)
+    bench.clock.advance(DEADLINE)
+    bench.supervisor.tick()
+    assert bench.status.state is ReaderState.RUNNING
+    assert outcome(bench.round()) == ALL_OK
+
+
+def test_stop_asks_first_and_leaves_no_process(bench: Bench) -> None:
+    """A healthy child is asked to stop, closes its library and is gone."""
+    bench.round()
+    pid = bench.status.pid
+    bench.supervisor.stop()
+    bench.until(lambda: bench.supervisor.at_rest)
+    assert bench.status.state is ReaderState.STOPPED
+    assert bench.log[-1] == "stop"
+    assert pid is not None
+    assert start_ticks(pid) is None
+
+
+def test_stop_ends_a_hung_reader_within_its_patience(bench: Bench) -> None:
+    """A child that does not listen is terminated after 0.6 s: the agent stops within its two seconds."""
+    bench.write(read={"a": "hang"})
+    bench.until_in("fake_read(a")
+    bench.supervisor.stop()
+    bench.supervisor.tick()
+    assert not bench.supervisor.at_rest
+    bench.clock.advance(0.6)
+    bench.until(lambda: bench.supervisor.at_rest)
+    assert bench.status.state is ReaderState.STOPPED
+    assert bench.supervisor.records == ()
+
+
+def test_release_closes_the_devices_until_the_time_is_over(bench: Bench) -> None:
+    """While released nothing is read and nothing is said to be missing; afterwards everything is read again."""
+    bench.round()
+    bench.supervisor.release(600.0)
+    bench.until(lambda: bench.supervisor.at_rest)
+    assert bench.status.state is ReaderState.RELEASED
+    bench.clock.advance(599.0)
+    bench.until(lambda: True)
+    assert len(bench.samples) == 3
+    bench.clock.advance(1.0)
+    bench.until(lambda: bench.status.state is ReaderState.RUNNING and bench.supervisor.settled)
+    assert len(bench.samples) == 6
+
+
+def test_a_hung_reader_can_be_released(bench: Bench) -> None:
+    """A reset of a wedged GPU is just when its handles must go."""
+    bench.write(read={"a": "hang"})
+    bench.until_in("fake_read(a")
+    bench.supervisor.release()
+    bench.clock.advance(3.0)
+    bench.until(lambda: bench.supervisor.at_rest)
+    assert bench.status.state is ReaderState.RELEASED
+    bench.write(read={})
+    bench.supervisor.resume()
+    assert outcome(bench.round()) == ALL_OK
+
+
+@pytest.fixture
+def freeze() -> Iterator[Callable[[int], Callable[[], None]]]:
+    """A function that puts a process into state D, where no signal reaches it, and returns one that lets it go."""
+    if not os.access(FREEZER / "cgroup.procs", os.W_OK):
+        pytest.skip("no cgroup v1 freezer that may be written to")
+    group = FREEZER / f"nodevet-test-{os.getpid()}"
+    group.mkdir()
+
+    def thaw() -> None:
+        (group / "freezer.state").write_text("THAWED")
+
+    def freeze_process(pid: int) -> Callable[[], None]:
+        (group / "cgroup.procs").write_text(str(pid))
+        (group / "freezer.state").write_text("FROZEN")
+        return thaw
+
+    yield freeze_process
+    thaw()
+    end = time.monotonic() + REAL_SECONDS
+    while (group / "cgroup.procs").read_text() and time.monotonic() < end:
+        time.sleep(0.01)
+    group.rmdir()
+
+
+def test_a_child_in_state_d_is_given_up_and_never_doubled(
+    bench: Bench, freeze: Callable[[int], Callable[[], None]], tmp_path: Path
+) -> None:
+    """What cannot be killed is told and remembered; another reader starts only when it is gone, by any agent."""
+    bench.round()
+    bench.write(read={"b": "hang"})
+    bench.clock.advance(INTERVAL)
+    bench.until_in("fake_read(b")
+    assert bench.status.pid is not None
+    thaw = freeze(bench.status.pid)
+    bench.clock.advance(DEADLINE)
+    bench.until_state(ReaderState.HUNG)
+    assert "state D" in bench.status.detail
+    bench.clock.advance(2.0)
+    bench.until_state(ReaderState.STUCK)
+    assert "fake_read(b, fast) cannot be ended" in bench.status.detail
+    before = len(bench.samples)
+    bench.clock.advance(INTERVAL + DEADLINE)
+    bench.until(lambda: len(bench.samples) > before)
+    assert outcome(bench.samples[before:]) == dict.fromkeys("abc", "stuck")
+    assert bench.status.starts == 1
+
+    (tmp_path / "next").mkdir()
+    following = Bench(tmp_path / "next", remembered=bench.supervisor.records)
+    for _ in range(10):
+        following.until(lambda: True)
+        following.clock.advance(1.0)
+    assert following.status.state is ReaderState.STUCK
+    assert following.status.starts == 0
+    assert following.supervisor.records == bench.supervisor.records
+
+    thaw()
+    bench.write(read={})
+    bench.until(lambda: bench.status.pid is None)
+    bench.clock.advance(1.0)
+    bench.until(lambda: bench.status.starts == 2)
+    assert outcome(bench.round(INTERVAL)) == ALL_OK
+    following.clock.advance(1.0)
+    assert outcome(following.round()) == ALL_OK
+    following.close()
+
+
+def test_a_record_of_another_process_or_boot_stops_nobody(tmp_path: Path) -> None:
+    """Process ids are used again: only pid, start and boot together are the same process."""
+    pid, ticks, boot = os.getpid(), start_ticks(os.getpid()), SystemClock().instant().boot_id
+    assert ticks is not None
+    assert is_alive(ChildRecord("fake", pid, ticks, boot), boot)
+    for record in (ChildRecord("fake", pid, ticks + 1, boot), ChildRecord("fake", pid, ticks, "another boot")):
+        assert not is_alive(record, boot)
+        (folder := tmp_path / str(record.start_ticks)).mkdir()
+        bench = Bench(folder, remembered=(record,))
+        assert outcome(bench.round()) == ALL_OK
+        bench.close()
+
+
+def test_a_program_that_cannot_be_started_is_a_crash_with_its_reason(tmp_path: Path) -> None:
+    """A missing interpreter is told like any other crash, and tried again."""
+    selector = selectors.DefaultSelector()
+    plan = ReaderPlan(backend="fake", cadences={"fast": Cadence(10, 5)}, argv=(str(tmp_path / "none"),))
+    supervisor = Supervisor([plan], SteppedClock(), selector)
+    supervisor.tick()
+    assert supervisor.statuses[0].state is ReaderState.CRASHED
+    assert "cannot be started" in supervisor.statuses[0].detail
+    assert selector.get_map() == {}
+    selector.close()
+
+
+HUNG = Failure(FailureKind.HUNG, "fake_read has not returned")
+
+
+@pytest.mark.parametrize(("offences", "wait"), [(2, 30.0), (3, 60.0), (4, 120.0), (6, 480.0), (7, 600.0), (20, 600.0)])
+def test_quarantine_grows_up_to_ten_minutes(offences: int, wait: float) -> None:
+    """Each further offence doubles the time a device is left alone, up to a limit."""
+    quarantine = Quarantine()
+    for _ in range(offences):
+        quarantine.charge("a", HUNG, 0.0)
+    assert quarantine.skipped == {"a": HUNG}
+    assert quarantine.next_deadline == wait
+    assert not quarantine.try_again(wait - 0.1)
+    assert quarantine.try_again(wait)
+    assert quarantine.suspects == ("a",)
+
+
+def test_an_offence_is_forgiven_only_after_ten_good_minutes() -> None:
+    """One good reading does not make a device that hung a trusted one."""
+    quarantine = Quarantine()
+    quarantine.charge("a", HUNG, 0.0)
+    quarantine.acquit("a", 599.0)
+    assert quarantine.suspects == ("a",)
+    quarantine.acquit("a", 600.0)
+    assert quarantine.suspects == ()
+
+
+class Load:
+    """A scripted load child on a clock that the test moves."""
+
+    def __init__(self, folder: Path, **script: Any) -> None:
+        """Start it."""
+        self.clock = SteppedClock()
+        self.selector = selectors.DefaultSelector()
+        self.ticks: list[Ticked] = []
+        file = folder / "script.json"
+        file.write_text(json.dumps({"log": str(folder / "log"), "devices": ["a"], **script}))
+        self.child = LoadChild(
+            "load",
+            (sys.executable, "-I", str(SCRIPTED), str(file)),
+            ("a",),
+            self.clock,
+            self.selector,
+            silence_seconds=30.0,
+            on_tick=self.ticks.append,
+        )
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Run the loop, without moving the clock, until *done*."""
+        end = time.monotonic() + REAL_SECONDS
+        while not done():
+            self.child.tick()
+            assert time.monotonic() < end
+            for key, mask in self.selector.select(0.05):
+                key.data(mask)
+
+    def close(self) -> None:
+        """End it, in whatever state it is."""
+        self.child.stop()
+        self.clock.advance(1.5)
+        self.until(lambda: self.child.at_rest)
+        self.selector.close()
+
+
+def test_a_load_gives_one_result_per_workload(tmp_path: Path) -> None:
+    """One child runs several workloads, tells its progress, and stops when told to."""
+    load = Load(tmp_path)
+    for count in (1, 2):
+        load.child.burn("gemm", {"seconds": 0}, 60.0)
+        assert load.child.busy
+        load.until(lambda count=count: len(load.child.results) == count)  # type: ignore[misc]
+    assert [result.state for result in load.child.results] == [ResultState.FINISHED] * 2
+    assert [tick.ratio for tick in load.ticks] == [0.5, 0.5]
+    load.child.stop()
+    load.until(lambda: load.child.at_rest)
+    load.close()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "seconds", "state", "words"),
+    [
+        ("abort", 0.0, ResultState.DIED, "was killed by SIGABRT in: fake_launch(gemm)"),
+        ("exit", 0.0, ResultState.DIED, "ended with status 3"),
+        ("garbage", 0.0, ResultState.DIED, "broke the protocol"),
+        ("hang", 30.0, ResultState.DIED, "no sign of life for 30 s in: fake_launch(gemm)"),
+        ("hang", 60.0, ResultState.DIED, "is not done after its deadline"),
+    ],
+)
+def test_a_load_that_falls_has_a_result_that_says_so(
+    tmp_path: Path, behaviour: str, seconds: float, state: ResultState, words: str
+) -> None:
+    """Whatever becomes of the process, the workload ends in a result."""
+    load = Load(tmp_path, burn=behaviour)
+    load.child.burn("gemm", {}, 60.0)
+    load.until(
+        lambda: bool(load.ticks) and "launch" in (load.child.record or ChildRecord("", 0, 0, "", "launch")).detail
+    )
+    load.clock.advance(seconds)
+    load.until(lambda: bool(load.child.results))
+    assert load.child.results[0].state is state
+    assert words in load.child.results[0].detail
+    assert load.child.results[0].devices == ("a",)
+    load.close()
+
+
+def test_a_stopped_load_is_interrupted_not_dead(tmp_path: Path) -> None:
+    """A workload that is stopped in the middle says that it was interrupted; the process is gone in two seconds."""
+    load = Load(tmp_path, burn="hang")
+    load.child.burn("gemm", {}, 60.0)
+    load.until(lambda: bool(load.ticks))
+    load.child.stop("the prolog claims the node")
+    load.clock.advance(1.0)
+    load.until(lambda: load.child.at_rest)
+    assert load.child.results[0].state is ResultState.INTERRUPTED
+    assert load.child.results[0].detail == "the prolog claims the node"
+    load.close()
