@@ -1,0 +1,144 @@
+"""What the verified workloads found: a wrong result is a fault of the hardware, an unverified one proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from nodevet.checks.episodes import is_passed_retest
+from nodevet.checks.judging import Rule
+from nodevet.checks.model import (
+    Action,
+    Clearing,
+    Device,
+    FaultClass,
+    Finding,
+    Outcome,
+    Result,
+    ResultState,
+)
+from nodevet.checks.registry import check
+from nodevet.checks.view import View, device_name
+
+__all__ = ["BurnIn", "judge"]
+
+MISMATCH = Rule(
+    check="burn-in",
+    code="burnin.mismatch",
+    action=Action.INSPECT,
+    clearing=Clearing.HARDWARE_EVENT,
+    next_step="drain the node; swap the device to another slot and burn it in again to find the part at fault",
+)
+UNVERIFIED = Rule(
+    check="burn-in",
+    code="burnin.unverified",
+    fault_class=FaultClass.UNKNOWN,
+    action=Action.WATCH,
+    next_step="nothing was proved: run the burn-in again",
+)
+DIED = Rule(
+    check="burn-in",
+    code="burnin.died",
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.UNKNOWN,
+    action=Action.INSPECT,
+    clearing=Clearing.HARDWARE_EVENT,
+    next_step="read its log and the kernel log, then run it again",
+)
+
+
+class BurnIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One wrong result is a fault: there is nothing to set."""
+
+
+@check("burn-in", policy=BurnIn)
+def judge(view: View, _policy: BurnIn) -> Iterator[Finding]:
+    """Every result that a workload verified was right, bit by bit."""
+    for device in view.devices:
+        results = sorted(
+            (result for result in view.results if device.id in result.devices),
+            key=lambda result: result.ended.wall_seconds,
+        )
+        if not results:
+            yield MISMATCH.on_node(
+                Outcome.SKIPPED, f"{device_name(view, device.id)}: not burned in yet", device=device.id
+            )
+            continue
+        verified = [result for result in results if _is_verified_workload(result)]
+        yield _mismatch(view, device, verified)
+        yield _unverified(view, device, verified)
+        yield _died(view, device, results)
+
+
+def _is_verified_workload(result: Result) -> bool:
+    names = {metric.name for metric in result.metrics}
+    return result.state is ResultState.FINISHED and bool(names & {"mismatches", "gemms_verified"})
+
+
+def _mismatch(view: View, device: Device, results: Sequence[Result]) -> Finding:
+    wrong = [result for result in results if (result.metric("mismatches") or 0) > 0]
+    name = device_name(view, device.id)
+    if wrong:
+        last = wrong[-1]
+        count, of = last.metric("mismatches"), last.metric("gemms_verified")
+        finding = MISMATCH.on_node(
+            Outcome.FAIL,
+            f"{name}: {last.workload}: {count} of {of} verified results are wrong{_where(last)}",
+            device=device.id,
+            value=count,
+            evidence_time=last.ended,
+        )
+        return msgspec.structs.replace(finding, occurrence=_identity(last))
+    proven = [result for result in results if is_passed_retest(result)]
+    if proven:
+        facts = f"{proven[-1].workload}: {proven[-1].metric('gemms_verified')} results verified, none wrong"
+        return MISMATCH.on_node(Outcome.PASS, f"{name}: {facts}", device=device.id)
+    return MISMATCH.on_node(Outcome.SKIPPED, f"{name}: no result was verified", device=device.id)
+
+
+def _unverified(view: View, device: Device, results: Sequence[Result]) -> Finding:
+    name = device_name(view, device.id)
+    blank = [result for result in results if not is_passed_retest(result) and not result.metric("mismatches")]
+    if blank:
+        last = blank[-1]
+        found, planted = last.metric("self_test_found"), last.metric("self_test_planted")
+        why = last.conditions.get("verification") or (
+            "no result was verified" if found == planted else f"its self-test found {found} of {planted} faults"
+        )
+        return UNVERIFIED.on_node(
+            Outcome.UNMEASURED,
+            f"{name}: {last.workload}: {why}",
+            device=device.id,
+            required=True,
+            evidence_time=last.ended,
+        )
+    outcome = Outcome.PASS if results else Outcome.SKIPPED
+    return UNVERIFIED.on_node(
+        outcome, f"{name}: {len(results)} workloads verified", device=device.id
+    )
+
+
+def _died(view: View, device: Device, results: Sequence[Result]) -> Finding:
+    name = device_name(view, device.id)
+    dead = [result for result in results if result.state is ResultState.DIED]
+    if dead:
+        last = dead[-1]
+        finding = DIED.on_node(
+            Outcome.WARN, f"{name}: {last.workload} died: {last.detail}", device=device.id, evidence_time=last.ended
+        )
+        return msgspec.structs.replace(finding, occurrence=_identity(last))
+    finished = [result for result in results if result.state is ResultState.FINISHED]
+    outcome = Outcome.PASS if finished else Outcome.SKIPPED
+    facts = f"{len(finished)} of {len(results)} workloads finished"
+    return DIED.on_node(outcome, f"{name}: {facts}", device=device.id)
+
+
+def _where(result: Result) -> str:
+    reports = result.conditions.get("mismatch_reports")
+    return f"; first: {reports[0]}" if isinstance(reports, (list, tuple)) and reports else ""
+
+
+def _identity(result: Result) -> str:
+    return f"{result.workload}:{result.ended.boot_id}:{result.ended.boottime_ns}"
+

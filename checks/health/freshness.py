@@ -1,0 +1,209 @@
+"""Whether the node can be seen at all: readers that live, samples that are new, readings that it must give.
+
+What the other checks could not see they leave alone; that it could not be seen is told here, and once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from nodevet.checks.judging import Rule, looks
+from nodevet.checks.model import (
+    Action,
+    Clearing,
+    Device,
+    FailureKind,
+    FaultClass,
+    Finding,
+    Outcome,
+    Part,
+    PartKind,
+    ReaderState,
+    ReaderStatus,
+    ReadingStatus,
+    Sample,
+)
+from nodevet.checks.registry import check
+from nodevet.checks.view import View, device_name
+
+__all__ = ["Freshness", "judge"]
+
+UNREAD = Rule(
+    check="freshness",
+    code="device.unread",
+    fault_class=FaultClass.NODE,
+    action=Action.INSPECT,
+    next_step="read the agent's log; nothing newer is known of this device",
+)
+READING = Rule(
+    check="freshness",
+    code="reading.missing",
+    fault_class=FaultClass.NODE,
+    action=Action.INSPECT,
+    next_step="devices of this model give this reading: check permissions and the driver's version",
+)
+FAILED = Rule(
+    check="freshness",
+    code="reader.failed",
+    fault_class=FaultClass.NODE,
+    action=Action.INSPECT,
+    next_step="check permissions on the device nodes and the driver's installation",
+)
+BROKEN = {
+    FailureKind.HUNG: ("reader.hung", "drain and reboot the node"),
+    FailureKind.STUCK: ("reader.stuck", "its process cannot be killed: drain and reboot the node"),
+    FailureKind.CRASHED: ("reader.crashed", "drain and reboot the node; report the crash to the driver's vendor"),
+}
+BROKEN_STATES = {
+    ReaderState.HUNG: FailureKind.HUNG,
+    ReaderState.STUCK: FailureKind.STUCK,
+    ReaderState.CRASHED: FailureKind.CRASHED,
+}
+AWAY = frozenset({ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED, ReaderState.ABSENT})
+"""States in which nothing is to be expected of a reader, for a reason that is known."""
+
+
+class Freshness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a driver that does not answer counts as broken."""
+
+    hangs: Annotated[
+        int, Meta(ge=1, le=10, description="So many hangs of a reader make a failure of what was unknown before.")
+    ] = 2
+
+
+@check("freshness", policy=Freshness)
+def judge(view: View, policy: Freshness) -> Iterator[Finding]:
+    """Every reader lives, every device was read lately, and every reading that it must give is there."""
+    for reader in view.readers:
+        yield from _reader(reader, policy)
+    quarantined = {device for reader in view.readers for device in reader.quarantined}
+    present = {device.id for device in view.devices}
+    remembered = (view.device(device) for device in sorted(quarantined - present))
+    for device in (*view.devices, *(device for device in remembered if device)):
+        yield from _broken_by(view, device, device.id in quarantined)
+        unread = _unread(view, device)
+        yield unread
+        yield from _required(view, device, readable=unread.outcome is Outcome.PASS)
+
+
+def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
+    part = Part(PartKind.DEVICE, f"vendor:{reader.backend}")
+    name = f"reader of {reader.backend}"
+    running = reader.state is ReaderState.RUNNING
+    for kind in BROKEN:
+        if BROKEN_STATES.get(reader.state) is kind:
+            final = kind is FailureKind.STUCK or reader.hangs >= policy.hangs
+            message = f"{name} is {reader.state.value}: {reader.detail or 'no detail'}"
+            yield _broken(kind, final).on_node(_severity(final), message, part=part, required=not final)
+        elif running:
+            yield _broken(kind, True).on_node(
+                Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round
+            )
+    if reader.state is ReaderState.FAILED:
+        detail = reader.failure.detail if reader.failure else reader.detail
+        yield FAILED.on_node(Outcome.UNMEASURED, f"{name} failed: {detail}", part=part, required=True)
+    elif running:
+        yield FAILED.on_node(Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round)
+    elif reader.state in AWAY:
+        yield FAILED.on_node(Outcome.SKIPPED, f"{name} is {reader.state.value}: {reader.detail}", part=part)
+
+
+def _broken_by(view: View, device: Device, quarantined: bool) -> Iterator[Finding]:
+    """Judge whether *device* brings its reader down; one that did so twice is in quarantine."""
+    failure = view.failure(device.id)
+    name = device_name(view, device.id)
+    for kind in BROKEN:
+        guilty = failure is not None and failure.kind is kind
+        if guilty and failure is not None:
+            final = quarantined or kind is FailureKind.STUCK
+            yield _broken(kind, final).on_node(
+                _severity(final), f"{name}: {failure.detail}", device=device.id, required=not final
+            )
+        elif failure is None and not quarantined and _samples(view, device):
+            yield _broken(kind, True).on_node(Outcome.PASS, f"{name}: answers", device=device.id)
+
+
+def _broken(kind: FailureKind, final: bool) -> Rule:
+    code, next_step = BROKEN[kind]
+    return Rule(
+        check="freshness",
+        code=code,
+        fault_class=FaultClass.NODE,
+        action=Action.REBOOT if final else Action.WATCH,
+        clearing=Clearing.HARDWARE_EVENT if final else Clearing.UNMEASURED,
+        next_step=next_step if final else "it is tried again; a second time counts as a failure",
+    )
+
+
+def _severity(final: bool) -> Outcome:
+    return Outcome.FAIL if final else Outcome.UNMEASURED
+
+
+def _unread(view: View, device: Device) -> Finding:
+    name = device_name(view, device.id)
+    samples = _samples(view, device)
+    reader = next((reader for reader in view.readers if reader.backend == device.backend), None)
+    if not samples:
+        waiting = reader is None or reader.state in AWAY or reader.last_round is None
+        return UNREAD.on_node(
+            Outcome.SKIPPED if waiting else Outcome.UNMEASURED,
+            f"{name}: was never read",
+            device=device.id,
+            required=not waiting,
+        )
+    if reader is not None and reader.state is ReaderState.RELEASED:
+        return UNREAD.on_node(Outcome.UNMEASURED, f"{name}: released, not read meanwhile", device=device.id)
+    newest = max((sample.time for sample in samples), key=lambda time: time.boottime_ns)
+    failed = max((s for s in samples if s.failure), key=lambda sample: sample.time.boottime_ns, default=None)
+    if failed is not None and failed.failure is not None:
+        why = f"group {failed.group} could not be read: {failed.failure.detail} ({failed.failure.kind.value})"
+    else:
+        why = "; ".join(_age(view, sample) for sample in samples if view.is_stale(sample))
+    return UNREAD.on_node(
+        Outcome.UNMEASURED if why else Outcome.PASS,
+        f"{name}: {why or 'was read lately'}",
+        device=device.id,
+        required=bool(why),
+        evidence_time=view.now if why else newest,
+    )
+
+
+def _age(view: View, sample: Sample) -> str:
+    age = view.age_seconds(sample)
+    cadence = view.cadences.get((sample.backend, sample.group))
+    limit = f", limit {cadence.stale_seconds:.0f} s" if cadence else ""
+    return f"group {sample.group} was last read " + ("in another boot" if age is None else f"{age:.0f} s ago") + limit
+
+
+def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding]:
+    """Judge the readings that devices of this make must give: at least one part tells, and no part fails to."""
+    for quantity in sorted(view.required.get(device.id, frozenset())):
+        rule = msgspec.structs.replace(READING, code=f"reading.{quantity}")
+        name = device_name(view, device.id)
+        if not readable:
+            yield rule.on_node(Outcome.UNMEASURED, f"{name}: the device was not read", device=device.id)
+            continue
+        entries = looks(view, device, quantity)
+        bad = [look for look in entries if not look.measured and look.reading.status is not ReadingStatus.UNSUPPORTED]
+        if bad:
+            reading = bad[0].reading
+            why = f"{quantity} is {reading.status.value}" + (f" ({reading.detail})" if reading.detail else "")
+        elif not any(look.measured for look in entries):
+            why = f"{quantity} is " + ("not supported" if entries else "not reported")
+        else:
+            why = ""
+        yield rule.on_node(
+            Outcome.UNMEASURED if why else Outcome.PASS,
+            f"{name}: {why or f'{quantity} is there'}",
+            device=device.id,
+            required=bool(why),
+            evidence_time=view.evidence_time(device.id, quantity),
+        )
+
+
+def _samples(view: View, device: Device) -> list[Sample]:
+    return [sample for (owner, _), sample in view.samples.items() if owner == device.id]

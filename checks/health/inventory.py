@@ -1,0 +1,253 @@
+"""Which devices are there, which are gone, and which the driver cannot use.
+
+A device that this node has once seen is expected until it is replaced or a person says that it is gone. That a list
+cannot be had is no proof of absence: only a reader that answered can tell that a device is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from nodevet.checks.judging import Rule
+from nodevet.checks.model import (
+    Action,
+    Clearing,
+    Device,
+    DeviceKind,
+    FailureKind,
+    FaultClass,
+    Finding,
+    Limit,
+    Outcome,
+    Part,
+    PartKind,
+    ReaderState,
+    ReaderStatus,
+)
+from nodevet.checks.registry import check
+from nodevet.checks.view import View, device_name
+
+__all__ = ["Inventory", "judge"]
+
+EMPTY = Rule(
+    check="inventory",
+    code="inventory.empty",
+    fault_class=FaultClass.NODE,
+    next_step="wait for the first round; when it stays so, read the agent's log",
+)
+MISSING = Rule(
+    check="inventory",
+    code="device.missing",
+    action=Action.REBOOT,
+    clearing=Clearing.HARDWARE_EVENT,
+    next_step="reboot the node; acknowledge it when the device was taken out for good",
+)
+LOST = Rule(
+    check="inventory",
+    code="device.lost",
+    action=Action.REBOOT,
+    clearing=Clearing.HARDWARE_EVENT,
+    next_step="drain and reboot the node; when it happens again, reseat or replace the board",
+)
+DRIVER_MISSING = Rule(
+    check="inventory", code="driver.missing", fault_class=FaultClass.CONFIGURATION, action=Action.INSPECT
+)
+NO_DEVICES = Rule(
+    check="inventory",
+    code="driver.no_devices",
+    action=Action.REBOOT,
+    next_step="the driver is loaded and lists none: read the kernel log, reboot the node",
+)
+VERSION_MISMATCH = Rule(
+    check="inventory",
+    code="driver.version_mismatch",
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.REBOOT,
+    next_step="library and kernel module differ, as after an upgrade: reboot the node",
+)
+COUNT = Rule(check="inventory", code="inventory.count", action=Action.INSPECT, next_step="find the missing device")
+
+HOW_TO_INSTALL = {
+    "nvidia": "install the NVIDIA driver with its management library and load the module (modprobe nvidia)",
+    "amd": "install ROCm's amdgpu driver with amdsmi and load the module (modprobe amdgpu)",
+    "habana": "install the habanalabs driver and load the module (modprobe habanalabs)",
+}
+LENT_DRIVERS = ("vfio-pci", "xen-pciback", "pci-stub")
+"""Drivers that hand a device on to a virtual machine."""
+
+
+class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the node should have besides what it once had."""
+
+    expected_accelerators: Annotated[
+        int | None, Meta(ge=0, le=1024, description="Accelerators that the node must have; None learns them.")
+    ] = None
+
+
+@check("inventory", policy=Inventory)
+def judge(view: View, policy: Inventory) -> Iterator[Finding]:
+    """Every device that this node ever had is there, answers, and has a driver that works."""
+    known = bool(view.devices or view.memory.seen)
+    yield EMPTY.on_node(
+        Outcome.PASS if known else Outcome.UNMEASURED,
+        "devices were enumerated" if known else "no device at all was enumerated",
+        required=not known,
+    )
+    present = {device.id for device in view.devices}
+    for device in view.devices:
+        yield MISSING.on_node(Outcome.PASS, f"{device_name(view, device.id)}: is there", device=device.id)
+        yield _lost(view, device)
+    for seen in view.memory.seen.values():
+        if seen.device.id not in present:
+            yield _missing(view, seen.device)
+    for vendor in _vendors(view):
+        yield from _driver(view, vendor)
+    if policy.expected_accelerators is not None:
+        yield _count(view, policy.expected_accelerators)
+
+
+def _lost(view: View, device: Device) -> Finding:
+    name = device_name(view, device.id)
+    samples = [sample for (owner, _), sample in view.samples.items() if owner == device.id]
+    lost = [sample for sample in samples if sample.failure and sample.failure.kind is FailureKind.LOST]
+    if lost:
+        sample = max(lost, key=lambda entry: entry.time.boottime_ns)
+        detail = sample.failure.detail if sample.failure else ""
+        return LOST.on_node(
+            Outcome.FAIL, f"{name}: no longer answers ({detail})", device=device.id, evidence_time=sample.time
+        )
+    if not samples:
+        return LOST.on_node(Outcome.SKIPPED, f"{name}: was not read yet", device=device.id)
+    answered = all(sample.failure is None and not view.is_stale(sample) for sample in samples)
+    outcome = Outcome.PASS if answered else Outcome.UNMEASURED
+    newest = max((sample.time for sample in samples), key=lambda time: time.boottime_ns)
+    facts = "answers" if answered else "could not be read"
+    return LOST.on_node(outcome, f"{name}: {facts}", device=device.id, evidence_time=newest)
+
+
+def _missing(view: View, device: Device) -> Finding:
+    name = device_name(view, device.id)
+    reader = _reader(view, device.backend)
+    at_slot = next((board for board in _bare(view, device.vendor) if board.pci == device.pci), None)
+    if not _enumerated(view, device.backend):
+        state = reader.state.value if reader else "not running"
+        return MISSING.on_node(
+            Outcome.UNMEASURED, f"{name}: not enumerated, reader of {device.backend} is {state}", device=device.id
+        )
+    if at_slot is not None and (reader is None or reader.state is not ReaderState.RUNNING):
+        return MISSING.on_node(Outcome.UNMEASURED, f"{name}: on the PCI bus, without its driver", device=device.id)
+    serial = f", serial {device.serial}" if device.serial else ""
+    return MISSING.on_node(
+        Outcome.FAIL,
+        f"{name}: {device.model}{serial} was there and is not enumerated any more",
+        device=device.id,
+        evidence_time=reader.last_round if reader else None,
+    )
+
+
+def _enumerated(view: View, backend: str) -> bool:
+    """Return whether the reader of *backend* has told what there is: a list, or that there is nothing."""
+    reader = _reader(view, backend)
+    if reader is None:
+        return any(device.backend == backend for device in view.devices)
+    if reader.state is ReaderState.RUNNING:
+        return reader.last_round is not None or any(device.backend == backend for device in view.devices)
+    return reader.failure is not None and reader.failure.kind in (
+        FailureKind.NO_DEVICES,
+        FailureKind.NO_DRIVER,
+        FailureKind.NO_LIBRARY,
+    )
+
+
+def _vendors(view: View) -> tuple[str, ...]:
+    """Return the vendors whose accelerators are or were here."""
+    known = (*view.devices, *(seen.device for seen in view.memory.seen.values()))
+    return tuple(sorted({device.vendor for device in known if device.kind is DeviceKind.ACCELERATOR}))
+
+
+def _bare(view: View, vendor: str) -> list[Device]:
+    """Return the accelerators of *vendor* that only the PCI bus shows."""
+    return [d for d in view.of_kind(DeviceKind.ACCELERATOR) if d.backend == "host" and d.vendor == vendor]
+
+
+def _reader(view: View, backend: str) -> ReaderStatus | None:
+    return next((reader for reader in view.readers if reader.backend == backend), None)
+
+
+def _driver(view: View, vendor: str) -> Iterator[Finding]:
+    part = Part(PartKind.DEVICE, f"vendor:{vendor}")
+    remembered = {s.device.pci for s in view.memory.seen.values() if s.device.backend == vendor}
+    boards = [board for board in _bare(view, vendor) if board.driver not in LENT_DRIVERS]
+    reader = _reader(view, vendor)
+    if reader is not None and reader.state is ReaderState.RUNNING:
+        boards = [board for board in boards if board.pci not in remembered]  # told as device.missing
+    where = ", ".join(f"{board.pci} (bound to {board.driver or 'no driver'})" for board in boards)
+    failure = reader.failure if reader else None
+    says = f"; the reader says: {failure.detail}" if failure else ""
+    read_from = reader.last_round if reader else None
+
+    for rule, kind in ((NO_DEVICES, FailureKind.NO_DEVICES), (VERSION_MISMATCH, FailureKind.VERSION_MISMATCH)):
+        if failure is not None and failure.kind is kind and boards:
+            yield rule.on_node(Outcome.FAIL, f"{vendor}: {where} cannot be used{says}", part=part)
+        elif reader is not None and reader.state is ReaderState.RUNNING:
+            yield rule.on_node(Outcome.PASS, f"{vendor}: the driver answers", part=part, evidence_time=read_from)
+
+    rule = msgspec.structs.replace(
+        DRIVER_MISSING, next_step=HOW_TO_INSTALL.get(vendor, f"no reader knows {vendor}: watch it by other means")
+    )
+    if not boards:
+        answers = reader is not None and reader.state is ReaderState.RUNNING
+        outcome = Outcome.PASS if answers else Outcome.SKIPPED
+        yield rule.on_node(outcome, f"{vendor}: no accelerator is without its driver", part=part)
+    elif reader is None:
+        yield rule.on_node(
+            Outcome.UNMEASURED, f"{len(boards)} {vendor} accelerators, not read: {where}", part=part, required=True
+        )
+    elif reader.state is ReaderState.RUNNING or (
+        failure is not None and failure.kind in (FailureKind.NO_DRIVER, FailureKind.NO_LIBRARY)
+    ):
+        yield rule.on_node(
+            Outcome.FAIL,
+            f"{len(boards)} {vendor} accelerators without a working driver: {where}{says}",
+            part=part,
+            value=len(boards),
+        )
+    else:
+        yield rule.on_node(
+            Outcome.UNMEASURED, f"{vendor}: {where} not read yet, reader is {reader.state.value}{says}", part=part
+        )
+
+
+def _count(view: View, expected: int) -> Finding:
+    accelerators = [device for device in view.of_kind(DeviceKind.ACCELERATOR) if device.backend != "host"]
+    ids = {device.id for device in accelerators}
+    count = sum(device.parent not in ids for device in accelerators)
+    waiting = [
+        reader.backend
+        for reader in view.readers
+        if reader.state not in (ReaderState.RUNNING, ReaderState.ABSENT, ReaderState.FAILED)
+    ]
+    if count < expected and waiting:
+        return COUNT.on_node(
+            Outcome.UNMEASURED,
+            f"{count} of {expected} accelerators; not every reader has answered: {', '.join(waiting)}",
+            required=True,
+        )
+    rule = COUNT
+    if count > expected:
+        rule = msgspec.structs.replace(
+            COUNT,
+            outcome=Outcome.WARN,
+            fault_class=FaultClass.CONFIGURATION,
+            next_step="correct expected_accelerators in the configuration",
+        )
+    return rule.on_node(
+        Outcome.PASS if count == expected else rule.outcome,
+        f"{count} accelerators, {expected} expected",
+        value=count,
+        limit=Limit("!=", expected, "", "configuration"),
+    )

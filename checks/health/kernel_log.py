@@ -1,0 +1,97 @@
+"""What the kernel said: every event is judged by the tables, whoever parsed it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from nodevet.checks.judging import Rule
+from nodevet.checks.model import NODE, Action, Clearing, DeviceKind, Event, FaultClass, Finding, Outcome
+from nodevet.checks.reference.kernel_policy import policy_of
+from nodevet.checks.registry import check
+from nodevet.checks.view import View, device_name
+
+__all__ = ["KernelLog", "judge"]
+
+READABLE = Rule(
+    check="kernel-log",
+    code="kernel_log.readable",
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,
+    next_step="let the agent's user read it: group adm or systemd-journal, or kernel.dmesg_restrict=0",
+)
+LOST = Rule(check="kernel-log", code="kernel_log.lost_records", fault_class=FaultClass.NODE)
+
+
+class KernelLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Events are judged by the reference tables alone."""
+
+
+@check("kernel-log", policy=KernelLog)
+def judge(view: View, _policy: KernelLog) -> Iterator[Finding]:
+    """The kernel log can be read, and what it told of devices is no fault."""
+    yield from _readable(view)
+    for event in view.events:
+        yield _event(view, event)
+
+
+def _readable(view: View) -> Iterator[Finding]:
+    state = view.kernel_log
+    if state is None:
+        yield READABLE.on_node(Outcome.SKIPPED, "the kernel log is not read in this run")
+        return
+    watched = any(device.backend != "host" for device in view.of_kind(DeviceKind.ACCELERATOR))
+    yield READABLE.on_node(
+        Outcome.PASS if state.readable else Outcome.UNMEASURED,
+        f"{state.path or 'the kernel log'} is read"
+        if state.readable
+        else f"{state.path or 'the kernel log'} cannot be read: {state.detail or 'no reason given'}",
+        required=watched and not state.readable,
+        evidence_time=state.read,
+    )
+    if state.lost_records:
+        yield LOST.on_node(
+            Outcome.SKIPPED,
+            f"{state.lost_records} records were overwritten before they could be read",
+            value=state.lost_records,
+        )
+
+
+def _event(view: View, event: Event) -> Finding:
+    """Judge one event. An event that is no fault is no proof of health either, so it never passes."""
+    policy = policy_of(event)
+    device = _device(view, event)
+    is_fault = policy.outcome in (Outcome.WARN, Outcome.FAIL)
+    # A condition clears on good samples, and nothing will ever sample an event again: a re-test must disprove it.
+    clearing = Clearing.HARDWARE_EVENT if policy.clearing is Clearing.CONDITION else policy.clearing
+    process = f", process {event.process or '?'} ({event.pid})" if event.pid is not None else ""
+    return Finding(
+        check="kernel-log",
+        code=event.code,
+        outcome=policy.outcome if is_fault else Outcome.SKIPPED,
+        message=f"{device_name(view, device)}: {policy.name}: {policy.meaning}{process} [{event.text.strip()}]",
+        device=device,
+        fault_class=policy.fault_class,
+        action=policy.action if is_fault else Action.NONE,
+        clearing=clearing,
+        occurrence=_identity(event),
+        pid=event.pid,
+        evidence_time=event.time,
+    )
+
+
+def _device(view: View, event: Event) -> str:
+    if event.device is not None and view.device(event.device) is not None:
+        return event.device
+    named = event.fields.get("gpu_uuid")
+    if named is not None and view.device(named) is not None:
+        return named
+    device = view.by_pci(event.pci)
+    return device.id if device else NODE
+
+
+def _identity(event: Event) -> str:
+    """Return what tells this event from every other, also after the log is read again."""
+    number = event.sequence if event.sequence is not None else f"{event.source}:{event.time.boottime_ns}"
+    return f"{event.time.boot_id}:{number}"
