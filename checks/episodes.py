@@ -77,11 +77,13 @@ class Ledger(msgspec.Struct, frozen=True):
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What one round saw besides findings.
 
-    ``processes`` are the process ids that hold each device; a device that could not be asked is absent.
+    ``devices`` are present, ``remembered`` those known from before. ``processes`` are the process ids that hold each
+    device; a device that could not be asked is absent.
     """
 
     now: Instant
     devices: tuple[Device, ...] = ()
+    remembered: tuple[Device, ...] = ()
     results: tuple[Result, ...] = ()
     processes: Mapping[str, frozenset[int]] = {}
 
@@ -218,8 +220,10 @@ def _same_evidence(episode: Episode, finding: Finding) -> bool:
 
 
 def _opened(finding: Finding, evidence: Evidence) -> Episode:
-    at_once = finding.needed <= 1
-    device = next((device for device in evidence.devices if device.id == finding.device), None)
+    is_fault = finding.outcome is not Outcome.UNMEASURED
+    at_once = finding.needed <= 1 or not is_fault
+    known = (*evidence.devices, *evidence.remembered)
+    device = next((device for device in known if device.id == finding.device), None)
     return Episode(
         key=finding.key,
         check=finding.check,
@@ -229,7 +233,7 @@ def _opened(finding: Finding, evidence: Evidence) -> Episode:
         opened=evidence.now,
         last_seen=evidence.now,
         confirmed=evidence.now if at_once else None,
-        recent=(True,),
+        recent=(is_fault,),
         looked=finding.evidence_time,
         serial=device.serial if device else None,
         pci=device.pci if device else None,
@@ -237,22 +241,23 @@ def _opened(finding: Finding, evidence: Evidence) -> Episode:
 
 
 def _seen_again(episode: Episode, finding: Finding, now: Instant) -> Episode:
-    recent = (*episode.recent, True)[-max(finding.window, 1) :]
+    """Return the episode after another bad look. Inability to measure counts at once and confirms no fault."""
+    is_fault = finding.outcome is not Outcome.UNMEASURED
+    recent = (*episode.recent, is_fault)[-max(finding.window, 1) :]
+    is_confirmed = not is_fault or sum(recent) >= finding.needed
+    is_pending = episode.state is EpisodeState.PENDING
+    rank = _RANK[finding.outcome] - _RANK[episode.outcome]
     is_new = finding.occurrence is not None and finding.occurrence != episode.finding.occurrence
-    is_worse = _RANK[finding.outcome] > _RANK[episode.outcome]
-    keeps_worse = _RANK[finding.outcome] < _RANK[episode.outcome]
-    state, confirmed = episode.state, episode.confirmed
-    if state is EpisodeState.PENDING and sum(recent) >= finding.needed:
-        state, confirmed = EpisodeState.OPEN, now
-    if state is EpisodeState.ACKNOWLEDGED and (is_new or is_worse):
-        state = EpisodeState.OPEN
+    takes_over = is_pending or (is_confirmed and rank >= 0)
+    reopens = episode.state is EpisodeState.ACKNOWLEDGED and is_confirmed and (is_new or rank > 0)
+    opens = is_pending and is_confirmed
     return msgspec.structs.replace(
         episode,
-        state=state,
-        confirmed=confirmed,
-        outcome=finding.outcome if is_worse else episode.outcome,
-        finding=episode.finding if keeps_worse else finding,
-        last_seen=now if is_new or finding.occurrence is None else episode.last_seen,
+        state=EpisodeState.OPEN if opens or reopens else episode.state,
+        confirmed=now if opens else episode.confirmed,
+        outcome=finding.outcome if takes_over else episode.outcome,
+        finding=finding if takes_over else episode.finding,
+        last_seen=now if takes_over and (is_new or finding.occurrence is None) else episode.last_seen,
         count=episode.count + is_new,
         good=0,
         recent=recent,
@@ -268,6 +273,8 @@ def _good_look(episode: Episode, finding: Finding, now: Instant) -> Episode | No
     clearing = Clearing.UNMEASURED if episode.outcome is Outcome.UNMEASURED else episode.finding.clearing
     needed = clearing_table()[clearing].good_samples
     if needed is None:
+        if episode.state is EpisodeState.ACKNOWLEDGED:
+            return _cleared(episode, "acknowledged, and no longer there", now)
         return msgspec.structs.replace(episode, looked=finding.evidence_time)
     good = episode.good + 1
     if good < needed:
