@@ -20,7 +20,8 @@ from nodevet.checks.wire import Burn, Failed, Message, Note, Ready, Ticked, Work
 
 __all__ = ["LoadChild"]
 
-STOP = Patience(terminate=1.0, kill=1.4, abandon=1.9)
+STOP = Patience(terminate=0.1, kill=1.7, abandon=1.95)
+"""A load takes SIGTERM as a second word to stop and needs up to 1.5 s to give back what it holds."""
 PAST_DEADLINE = Patience(terminate=0.0, kill=0.5, abandon=2.0)
 
 

@@ -59,7 +59,6 @@ class Bench:
         self._file.with_suffix(".new").write_text(json.dumps(self.script))
         self._file.with_suffix(".new").rename(self._file)
 
-    @property
     def status(self) -> ReaderStatus:
         """How the reader does."""
         return self.supervisor.statuses[0]
@@ -80,7 +79,7 @@ class Bench:
             if done():
                 return
             assert deadline is None or deadline > self.clock.monotonic(), "a loop would spin"
-            assert time.monotonic() < end, f"not reached: {self.status}"
+            assert time.monotonic() < end, f"not reached: {self.status()}"
             for key, mask in self.selector.select(0.05):
                 self.supervisor.handle(key, mask)
 
@@ -90,7 +89,7 @@ class Bench:
 
     def until_state(self, state: ReaderState) -> None:
         """Run the loop until the reader is in *state*."""
-        self.until(lambda: self.status.state is state)
+        self.until(lambda: self.status().state is state)
 
     def round(self, seconds: float = 0.0) -> list[Sample]:
         """Move the clock, run until everything due is answered, and return the new samples."""
@@ -103,7 +102,7 @@ class Bench:
         """Let the round that hangs at *device* come to its deadline, and wait until the child is gone."""
         self.until_in(f"fake_read({device}")
         self.clock.advance(DEADLINE)
-        self.until(lambda: self.status.state is state and self.status.pid is None)
+        self.until(lambda: self.status().state is state and self.status().pid is None)
 
     def call(self) -> str:
         """What the child is about to call."""
@@ -149,8 +148,8 @@ def test_every_device_is_read_once_per_interval(bench: Bench) -> None:
     assert outcome(bench.round()) == ALL_OK
     assert bench.round(INTERVAL / 2) == []
     assert {sample.sequence for sample in bench.round(INTERVAL / 2)} == {2}
-    assert bench.status.state is ReaderState.RUNNING
-    assert bench.status.versions == {"driver": "1.0"}
+    assert bench.status().state is ReaderState.RUNNING
+    assert bench.status().versions == {"driver": "1.0"}
     assert [device.id for device in bench.supervisor.devices] == ["a", "b", "c"]
 
 
@@ -162,11 +161,11 @@ def test_a_hung_call_is_named_and_its_siblings_are_read_again(bench: Bench) -> N
     before = len(bench.samples)
     bench.fall(ReaderState.HUNG, "b")
     assert outcome(bench.samples[before:]) == {"a": "ok", "b": "hung"}
-    assert "fake_read(b, fast) has not returned for 5.0 s" in bench.status.detail
-    assert "state S" in bench.status.detail
+    assert "fake_read(b, fast) has not returned for 5.0 s" in bench.status().detail
+    assert "state S" in bench.status().detail
     bench.write(read={})
     assert outcome(bench.round(1.0)) == ALL_OK
-    assert bench.status.hangs == 1
+    assert bench.status().hangs == 1
 
 
 def test_a_device_that_hung_is_read_after_all_others(bench: Bench) -> None:
@@ -191,16 +190,16 @@ def test_a_device_that_fell_twice_is_left_alone_and_tried_again(
         if behaviour == "hang":
             bench.fall(state, "b")
         else:
-            bench.until(lambda: bench.status.state is state and bench.status.pid is None)
+            bench.until(lambda: bench.status().state is state and bench.status().pid is None)
     told = outcome(bench.round(2.0))
     assert told == {"a": "ok", "c": "ok", "b": state.value}
-    assert bench.status.quarantined == ("b",)
-    assert bench.status.state is ReaderState.RUNNING
+    assert bench.status().quarantined == ("b",)
+    assert bench.status().state is ReaderState.RUNNING
     bench.write(read={})
     for _ in range(3):
         bench.round(INTERVAL)
-    bench.until(lambda: bench.status.starts == 4 and bench.supervisor.settled)
-    assert bench.status.quarantined == ()
+    bench.until(lambda: bench.status().starts == 4 and bench.supervisor.settled)
+    assert bench.status().quarantined == ()
     assert outcome(bench.samples) == ALL_OK
     assert bench.log[-2:] == ["stop", "start skip= last=b"]
 
@@ -211,10 +210,10 @@ def test_a_crash_tells_signal_call_and_last_words(bench: Bench) -> None:
     bench.write(read={"c": "abort"})
     bench.clock.advance(INTERVAL)
     bench.until_state(ReaderState.CRASHED)
-    assert bench.status.failure is not None
-    assert bench.status.failure.kind is FailureKind.CRASHED
-    assert "was killed by SIGABRT in: fake_read(c, fast)" in bench.status.detail
-    assert "driver: assertion failed in fake_call" in bench.status.detail
+    assert bench.status().failure is not None
+    assert bench.status().failure.kind is FailureKind.CRASHED
+    assert "was killed by SIGABRT in: fake_read(c, fast)" in bench.status().detail
+    assert "driver: assertion failed in fake_call" in bench.status().detail
     assert outcome(bench.samples)["c"] == "crashed"
 
 
@@ -222,14 +221,14 @@ def test_a_reader_that_dies_at_start_is_restarted_ever_later(bench: Bench) -> No
     """Restarts wait one, two, four seconds: a broken library is not called in a loop."""
     bench.write(start="exit")
     for starts, wait in ((1, 1.0), (2, 2.0), (3, 4.0)):
-        bench.until(lambda: bench.status.state is ReaderState.CRASHED and bench.status.pid is None)
-        assert bench.status.starts == starts
+        bench.until(lambda: bench.status().state is ReaderState.CRASHED and bench.status().pid is None)
+        assert bench.status().starts == starts
         bench.clock.advance(wait - 0.1)
         bench.supervisor.tick()
-        assert bench.status.starts == starts
+        assert bench.status().starts == starts
         bench.clock.advance(0.2)
         bench.supervisor.tick()
-        assert bench.status.starts == starts + 1
+        assert bench.status().starts == starts + 1
 
 
 def test_a_hang_while_loading_is_a_hang(bench: Bench) -> None:
@@ -238,7 +237,7 @@ def test_a_hang_while_loading_is_a_hang(bench: Bench) -> None:
     bench.until(lambda: bench.call() == "fake_init")
     bench.clock.advance(60.0)
     bench.until_state(ReaderState.HUNG)
-    assert "fake_init has not returned for 60.0 s" in bench.status.detail
+    assert "fake_init has not returned for 60.0 s" in bench.status().detail
 
 
 @pytest.mark.parametrize("kind", ["no_library", "no_driver", "no_devices"])
@@ -246,11 +245,11 @@ def test_an_absent_vendor_is_absent_and_looked_for_again(bench: Bench, kind: str
     """What was never there is no fault of the reader; it is looked for every five minutes, or when told to."""
     bench.write(start=kind)
     bench.round()
-    assert bench.status.state is ReaderState.ABSENT
-    assert bench.status.failure == Failure(FailureKind(kind), "scripted")
+    assert bench.status().state is ReaderState.ABSENT
+    assert bench.status().failure == Failure(FailureKind(kind), "scripted")
     bench.clock.advance(299.0)
     bench.supervisor.tick()
-    assert bench.status.starts == 1
+    assert bench.status().starts == 1
     bench.write(start="ok")
     bench.supervisor.retry()
     assert outcome(bench.round()) == ALL_OK
@@ -260,9 +259,9 @@ def test_a_library_that_counts_no_device_is_absent_not_running(bench: Bench) -> 
     """Zero devices is an explicit state, never a healthy reader of nothing."""
     bench.write(devices=[])
     bench.round()
-    assert bench.status.state is ReaderState.ABSENT
-    assert bench.status.failure is not None
-    assert bench.status.failure.kind is FailureKind.NO_DEVICES
+    assert bench.status().state is ReaderState.ABSENT
+    assert bench.status().failure is not None
+    assert bench.status().failure.kind is FailureKind.NO_DEVICES
 
 
 @pytest.mark.parametrize("kind", ["denied", "version_mismatch", "error"])
@@ -270,16 +269,16 @@ def test_a_library_that_refuses_has_failed(bench: Bench, kind: str) -> None:
     """A library that is there and does not work is a failure with its reason."""
     bench.write(start=kind)
     bench.round()
-    assert bench.status.state is ReaderState.FAILED
-    assert bench.status.failure == Failure(FailureKind(kind), "scripted")
+    assert bench.status().state is ReaderState.FAILED
+    assert bench.status().failure == Failure(FailureKind(kind), "scripted")
 
 
 def test_a_reader_of_another_version_is_refused(bench: Bench) -> None:
     """After an upgrade under a running agent nothing is misread."""
     bench.write(start="other_protocol")
     bench.round()
-    assert bench.status.state is ReaderState.FAILED
-    assert "restart the agent" in bench.status.detail
+    assert bench.status().state is ReaderState.FAILED
+    assert "restart the agent" in bench.status().detail
 
 
 def test_devices_of_a_lost_library_are_told_as_failed_each_round(bench: Bench) -> None:
@@ -287,11 +286,11 @@ def test_devices_of_a_lost_library_are_told_as_failed_each_round(bench: Bench) -
     bench.round()
     bench.write(read={"a": "no_driver"}, start="no_driver")
     bench.clock.advance(INTERVAL)
-    bench.until(lambda: bench.status.state is ReaderState.FAILED and bench.status.pid is None)
+    bench.until(lambda: bench.status().state is ReaderState.FAILED and bench.status().pid is None)
     for _ in range(2):
         bench.clock.advance(INTERVAL + DEADLINE)
         before = len(bench.samples)
-        bench.until(lambda: bench.status.pid is None)
+        bench.until(lambda: bench.status().pid is None)
         assert outcome(bench.samples[before:]) == dict.fromkeys("abc", "no_driver")
     assert [device.id for device in bench.supervisor.devices] == ["a", "b", "c"]
 
@@ -300,7 +299,7 @@ def test_a_lost_device_is_passed_on_and_the_reader_goes_on(bench: Bench) -> None
     """A device that answers with an error is that device's failure alone."""
     bench.write(read={"b": "lost"})
     assert outcome(bench.round()) == {"a": "ok", "b": "lost", "c": "ok"}
-    assert bench.status.state is ReaderState.RUNNING
+    assert bench.status().state is ReaderState.RUNNING
 
 
 @pytest.mark.parametrize("behaviour", ["garbage", "hang_up"])
@@ -311,7 +310,7 @@ def test_a_child_that_breaks_the_protocol_is_replaced(bench: Bench, behaviour: s
     if behaviour == "hang_up":
         bench.until(lambda: (bench.supervisor.next_deadline or 0) <= bench.clock.monotonic() + 1.0)
         bench.clock.advance(1.0)
-    bench.until(lambda: bench.status.state is ReaderState.CRASHED and bench.status.pid is None)
+    bench.until(lambda: bench.status().state is ReaderState.CRASHED and bench.status().pid is None)
     bench.write(read={})
     assert outcome(bench.round(1.0)) == ALL_OK
 
@@ -346,31 +345,31 @@ def test_a_paused_machine_is_no_hang(bench: Bench) -> None:
     bench.until_in("fake_read(b")
     bench.clock.advance(3600.0)
     bench.supervisor.tick()
-    assert bench.status.state is ReaderState.RUNNING
+    assert bench.status().state is ReaderState.RUNNING
     bench.clock.advance(1.0)
     bench.supervisor.tick()
-    assert bench.status.state is ReaderState.HUNG
+    assert bench.status().state is ReaderState.HUNG
 
 
 def test_an_answer_that_waits_in_the_pipe_is_not_late(bench: Bench) -> None:
     """A busy agent that looks late at a child's answer does not take it for a hang."""
-    bench.until(lambda: bench.status.state is ReaderState.RUNNING)
+    bench.until(lambda: bench.status().state is ReaderState.RUNNING)
     end = time.monotonic() + REAL_SECONDS
     while bench.call() != "idle" and time.monotonic() < end:
         time.sleep(0.01)
     bench.clock.advance(DEADLINE)
     bench.supervisor.tick()
-    assert bench.status.state is ReaderState.RUNNING
+    assert bench.status().state is ReaderState.RUNNING
     assert outcome(bench.round()) == ALL_OK
 
 
 def test_stop_asks_first_and_leaves_no_process(bench: Bench) -> None:
     """A healthy child is asked to stop, closes its library and is gone."""
     bench.round()
-    pid = bench.status.pid
+    pid = bench.status().pid
     bench.supervisor.stop()
     bench.until(lambda: bench.supervisor.at_rest)
-    assert bench.status.state is ReaderState.STOPPED
+    assert bench.status().state is ReaderState.STOPPED
     assert bench.log[-1] == "stop"
     assert pid is not None
     assert start_ticks(pid) is None
@@ -385,7 +384,7 @@ def test_stop_ends_a_hung_reader_within_its_patience(bench: Bench) -> None:
     assert not bench.supervisor.at_rest
     bench.clock.advance(0.6)
     bench.until(lambda: bench.supervisor.at_rest)
-    assert bench.status.state is ReaderState.STOPPED
+    assert bench.status().state is ReaderState.STOPPED
     assert bench.supervisor.records == ()
 
 
@@ -394,12 +393,12 @@ def test_release_closes_the_devices_until_the_time_is_over(bench: Bench) -> None
     bench.round()
     bench.supervisor.release(600.0)
     bench.until(lambda: bench.supervisor.at_rest)
-    assert bench.status.state is ReaderState.RELEASED
+    assert bench.status().state is ReaderState.RELEASED
     bench.clock.advance(599.0)
     bench.until(lambda: True)
     assert len(bench.samples) == 3
     bench.clock.advance(1.0)
-    bench.until(lambda: bench.status.state is ReaderState.RUNNING and bench.supervisor.settled)
+    bench.until(lambda: bench.status().state is ReaderState.RUNNING and bench.supervisor.settled)
     assert len(bench.samples) == 6
 
 
@@ -410,7 +409,7 @@ def test_a_hung_reader_can_be_released(bench: Bench) -> None:
     bench.supervisor.release()
     bench.clock.advance(3.0)
     bench.until(lambda: bench.supervisor.at_rest)
-    assert bench.status.state is ReaderState.RELEASED
+    assert bench.status().state is ReaderState.RELEASED
     bench.write(read={})
     bench.supervisor.resume()
     assert outcome(bench.round()) == ALL_OK
@@ -448,34 +447,34 @@ def test_a_child_in_state_d_is_given_up_and_never_doubled(
     bench.write(read={"b": "hang"})
     bench.clock.advance(INTERVAL)
     bench.until_in("fake_read(b")
-    assert bench.status.pid is not None
-    thaw = freeze(bench.status.pid)
+    assert bench.status().pid is not None
+    thaw = freeze(bench.status().pid)
     bench.clock.advance(DEADLINE)
     bench.until_state(ReaderState.HUNG)
-    assert "state D" in bench.status.detail
+    assert "state D" in bench.status().detail
     bench.clock.advance(2.0)
     bench.until_state(ReaderState.STUCK)
-    assert "fake_read(b, fast) cannot be ended" in bench.status.detail
+    assert "fake_read(b, fast) cannot be ended" in bench.status().detail
     before = len(bench.samples)
     bench.clock.advance(INTERVAL + DEADLINE)
     bench.until(lambda: len(bench.samples) > before)
     assert outcome(bench.samples[before:]) == dict.fromkeys("abc", "stuck")
-    assert bench.status.starts == 1
+    assert bench.status().starts == 1
 
     (tmp_path / "next").mkdir()
     following = Bench(tmp_path / "next", remembered=bench.supervisor.records)
     for _ in range(10):
         following.until(lambda: True)
         following.clock.advance(1.0)
-    assert following.status.state is ReaderState.STUCK
-    assert following.status.starts == 0
+    assert following.status().state is ReaderState.STUCK
+    assert following.status().starts == 0
     assert following.supervisor.records == bench.supervisor.records
 
     thaw()
     bench.write(read={})
-    bench.until(lambda: bench.status.pid is None)
+    bench.until(lambda: bench.status().pid is None)
     bench.clock.advance(1.0)
-    bench.until(lambda: bench.status.starts == 2)
+    bench.until(lambda: bench.status().starts == 2)
     assert outcome(bench.round(INTERVAL)) == ALL_OK
     following.clock.advance(1.0)
     assert outcome(following.round()) == ALL_OK
@@ -528,9 +527,9 @@ def test_an_offence_is_forgiven_only_after_ten_good_minutes() -> None:
     quarantine = Quarantine()
     quarantine.charge("a", HUNG, 0.0)
     quarantine.acquit("a", 599.0)
-    assert quarantine.suspects == ("a",)
+    assert "a" in quarantine.suspects
     quarantine.acquit("a", 600.0)
-    assert quarantine.suspects == ()
+    assert "a" not in quarantine.suspects
 
 
 class Load:
