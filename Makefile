@@ -28,8 +28,10 @@ types: $(VENV)/.lint ## mypy and pyright
 wheel-test: $(VENV)/.test ## build the wheel, install it elsewhere, run the command and the tests against it
 	@.ci/wheel-test $(ARGS)
 
-bench: $(VENV)/.test ## measure against the budgets
-	@$(VENV)/bin/python benchmarks $(ARGS)
+bench: $(VENV)/.test ## measure against the budgets; BENCH=scrape runs one
+	@for each in $(or $(BENCH:%=benchmarks/%.py),$(wildcard benchmarks/*.py)); do \
+		echo "$$each"; $(VENV)/bin/python $$each $(ARGS) || exit 1; \
+	done
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,40 @@
+"""Every page can be found from the index, and no link leads nowhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+
+
+def _pages(repository: Path) -> list[Path]:
+    return [*sorted(repository.glob("*.md")), *sorted((repository / "docs").rglob("*.md"))]
+
+
+def _links(page: Path) -> list[Path]:
+    """The files that a page links to; addresses of the web are left out."""
+    targets = LINK.findall(page.read_text())
+    return [(page.parent / target).resolve() for target in targets if "://" not in target]
+
+
+def test_every_link_leads_to_a_file(repository: Path) -> None:
+    """A link inside the repository names something that exists."""
+    broken = [(page.name, target) for page in _pages(repository) for target in _links(page) if not target.exists()]
+    assert broken == []
+
+
+def test_every_page_is_reached_from_the_index(repository: Path) -> None:
+    """docs/README.md, and the index of decisions, name every page below them."""
+    docs = repository / "docs"
+    indexes = [docs / "README.md", docs / "decisions" / "README.md"]
+    reached = {target for index in indexes for target in _links(index)}
+    assert set(docs.rglob("*.md")) - reached - {docs / "README.md"} == set()
+
+
+def test_readme_opens_with_the_two_commands(repository: Path) -> None:
+    """`make run` and `make test` are the first two things a reader sees."""
+    lines = (repository / "README.md").read_text().splitlines()
+    commands = [line.split("#")[0].strip() for line in lines if line.startswith("    ")]
+    assert commands[:2] == ["make run", "make test"]
+    assert lines.index(next(line for line in lines if "make test" in line)) < 5
