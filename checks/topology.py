@@ -124,7 +124,7 @@ def parse_topology(text: str) -> Topology:
 
 def to_json(topology: Topology) -> dict[str, Any]:
     """Return *topology* as the document of schema ``nodevet.topo/1``."""
-    document: dict[str, Any] = msgspec.to_builtins(topology)
+    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(topology))
     return {"schema": SCHEMA, **document}
 
 

@@ -1,0 +1,212 @@
+"""The matrix of nvidia-smi topo -m: every shape it is printed, saved or pasted in, and what differs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodevet.checks.errors import NodevetError, UsageError
+from nodevet.checks.topology import (
+    Difference,
+    Topology,
+    asymmetries,
+    compare,
+    is_symmetric,
+    parse_topology,
+    render_table,
+    to_json,
+    topology_from_json,
+)
+
+FIXTURES = Path(__file__).parent / "fixtures" / "topology"
+
+
+def read(name: str) -> Topology:
+    """Return the topology of a fixture."""
+    return parse_topology((FIXTURES / f"{name}.txt").read_bytes().decode())
+
+
+def test_tabbed_matrix_is_read_with_adapters_legend_and_affinity() -> None:
+    """The ordinary output gives names, matrix, adapters by GPU, their names and both affinities."""
+    document = to_json(read("switch_4"))
+    assert document["schema"] == "nodevet.topo/1"
+    assert document["gpus"] == ["GPU0", "GPU1", "GPU2", "GPU3"]
+    assert document["matrix"][1] == ["NV18", "X", "NV18", "NV18"]
+    assert document["nics"] == ["NIC0", "NIC1"]
+    assert document["nic_to_gpu"] == [["PIX", "PIX", "SYS", "SYS"], ["SYS", "SYS", "PIX", "PIX"]]
+    assert document["nic_legend"] == {"NIC0": "mlx5_0", "NIC1": "mlx5_bond_0"}
+    assert document["cpu_affinity"] == ["0-7", "0-7", "8-15", "8-15"]
+    assert document["numa_affinity"] == ["0", "0", "1", "1"]
+    assert document["gpu_numa_id"] == ["N/A"] * 4
+    assert document["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        pytest.param(
+            "coloured",
+            {"matrix": [["X"]], "cpu_affinity": [""], "numa_affinity": [""], "gpu_numa_id": ["N/A"], "nic_to_gpu": []},
+            id="terminal colours, carriage returns, empty affinity",
+        ),
+        pytest.param(
+            "blanks",
+            {"nics": ["ib0"], "nic_to_gpu": [["PHB", "SYS"]], "cpu_affinity": ["0-15", "16-31"], "gpu_numa_id": None},
+            id="aligned with blanks, adapter by name",
+        ),
+        pytest.param(
+            "expanded_tabs",
+            {"cpu_affinity": ["", "0-5"], "numa_affinity": ["1", "1"], "gpu_numa_id": ["N/A", "N/A"]},
+            id="tabs turned to blanks keep an empty cell in its column",
+        ),
+        pytest.param(
+            "wrapped_header",
+            {"gpus": ["GPU0", "GPU1"], "nics": ["NIC0"], "nic_to_gpu": [["PHB", "PHB"]], "numa_affinity": ["0", "0"]},
+            id="header wrapped by the terminal, a line naming a GPU before it",
+        ),
+        pytest.param(
+            "fused",
+            {"matrix": [["X", "NV6"], ["NV6", "X"]], "nic_to_gpu": None, "cpu_affinity": [None, "8-15"]},
+            id="two cells run together: what lies behind is unknown, not shifted",
+        ),
+        pytest.param(
+            "truncated",
+            {"matrix": [["X", "NV6", "NV6"], ["NV6", "X", "NV6"], [None, None, None]], "cpu_affinity": None},
+            id="a missing row is unknown",
+        ),
+    ],
+)
+def test_unusual_shapes_are_read_or_unknown(name: str, expected: dict[str, Any]) -> None:
+    """Every shape gives what it does say, and None where a cell is not in its column for sure."""
+    document = to_json(read(name))
+    assert {key: document[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(("name", "gpu"), [("fused", "GPU0"), ("truncated", "GPU2")])
+def test_what_could_not_be_read_is_told(name: str, gpu: str) -> None:
+    """A row that is missing or only half readable is named in words."""
+    assert any(problem.startswith(gpu) for problem in read(name).problems)
+
+
+@pytest.mark.parametrize(("name", "words"), [("peer_to_peer", "topo -p2p"), ("no_driver", "nvidia-smi topo -m")])
+def test_text_that_is_no_matrix_is_refused(name: str, words: str) -> None:
+    """Another table or an error message is refused with what was expected."""
+    with pytest.raises(UsageError, match=words):
+        read(name)
+
+
+def test_same_topology_has_no_difference() -> None:
+    """A node compared with itself is as expected."""
+    assert compare(read("switch_4"), read("switch_4")) == ()
+
+
+def test_lost_link_is_one_difference_and_worse() -> None:
+    """A pair that lost its NVLinks in both directions is told once, as a farther connection."""
+    differences = compare(read("switch_4_lost_pair"), read("switch_4"))
+    assert differences == (Difference("link", "GPU1", "GPU2", "NODE", "NV18", True),)
+    assert differences[0].message == "GPU1 to GPU2: link is NODE, expected NV18"
+
+
+def test_one_way_difference_is_told_and_is_no_symmetry() -> None:
+    """A link that says less in one direction is a difference of that direction, and the matrix is not symmetric."""
+    actual = read("switch_4_one_way")
+    assert compare(actual, read("switch_4")) == (Difference("link", "GPU2", "GPU1", "NV16", "NV18", True),)
+    assert is_symmetric(actual) is False
+    assert asymmetries(actual) == (Difference("link", "GPU2", "GPU1", "NV16", "NV18", True),)
+
+
+def test_unknown_cells_make_symmetry_unknown() -> None:
+    """Where a row is missing nobody can say whether the matrix is symmetric."""
+    assert is_symmetric(read("switch_4")) is True
+    assert is_symmetric(read("truncated")) is None
+
+
+def test_unreadable_cell_is_a_difference() -> None:
+    """What could not be read is never as expected; what the expectation does not know is not compared."""
+    whole = Topology(
+        gpus=("GPU0", "GPU1", "GPU2"), matrix=(("X", "NV6", "NV6"), ("NV6", "X", "NV6"), ("NV6", "NV6", "X"))
+    )
+    found = compare(read("truncated"), whole)
+    assert {(d.first, d.second, d.actual, d.worse) for d in found} == {
+        ("GPU2", "GPU0", None, True),
+        ("GPU2", "GPU1", None, True),
+    }
+    assert compare(whole, read("truncated")) == ()
+
+
+def test_missing_and_additional_devices_are_told() -> None:
+    """A GPU or adapter that is expected and absent is worse; an additional GPU has no order."""
+    small, large = read("blanks"), read("switch_4")
+    missing = compare(small, large)
+    assert [d.first for d in missing if d.kind == "gpu" and d.worse] == ["GPU2", "GPU3"]
+    assert [d.first for d in missing if d.kind == "nic"] == ["mlx5_0", "mlx5_bond_0"]
+    assert [d.worse for d in compare(large, small) if d.kind == "gpu"] == [None, None]
+
+
+def test_adapters_are_matched_by_name_not_by_number() -> None:
+    """A driver that numbers the adapters otherwise changes nothing; a farther adapter is told."""
+    text = (FIXTURES / "switch_4.txt").read_text()
+    swapped = text.replace("NIC0: mlx5_0", "NIC0: mlx5_bond_0").replace("NIC1: mlx5_bond_0", "NIC1: mlx5_0")
+    found = compare(parse_topology(swapped), read("switch_4"))
+    assert {(d.kind, d.first, d.second, d.worse) for d in found if d.expected == "PIX"} == {
+        ("nic_link", "mlx5_0", "GPU0", True),
+        ("nic_link", "mlx5_0", "GPU1", True),
+        ("nic_link", "mlx5_bond_0", "GPU2", True),
+        ("nic_link", "mlx5_bond_0", "GPU3", True),
+    }
+
+
+def test_changed_affinity_is_told() -> None:
+    """A GPU that moved to other processors is a difference without order."""
+    moved = parse_topology((FIXTURES / "switch_4.txt").read_text().replace("0-7\t0", "8-15\t1"))
+    kinds = {(d.kind, d.first, d.actual, d.expected, d.worse) for d in compare(moved, read("switch_4"))}
+    assert ("cpu_affinity", "GPU0", "8-15", "0-7", None) in kinds
+    assert ("numa_affinity", "GPU1", "1", "0", None) in kinds
+
+
+def test_json_comes_back_as_the_same_topology() -> None:
+    """What to_json wrote is read again, through text; another schema is refused."""
+    topology = read("switch_4")
+    assert topology_from_json(json.loads(json.dumps(to_json(topology)))) == topology
+    with pytest.raises(UsageError, match=r"nodevet\.topo/9"):
+        topology_from_json({"schema": "nodevet.topo/9"})
+    with pytest.raises(UsageError, match="matrix"):
+        topology_from_json({"schema": "nodevet.topo/1", "gpus": [], "matrix": 3})
+
+
+def test_table_for_people_can_be_read_again() -> None:
+    """The plain text shows adapters by name, and says the same as the original."""
+    topology = read("switch_4")
+    table = render_table(topology)
+    assert "mlx5_bond_0" in table and "\t" not in table and "\x1b" not in table
+    again = parse_topology(table)
+    assert (again.matrix, again.nic_to_gpu, again.cpu_affinity) == (
+        topology.matrix,
+        topology.nic_to_gpu,
+        topology.cpu_affinity,
+    )
+
+
+def test_table_for_people_marks_what_is_unknown() -> None:
+    """Unknown cells are question marks, and the reason stands below."""
+    table = render_table(read("fused"))
+    assert "?" in table
+    assert "GPU0: only 2 of 4 connections can be read" in table
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet=st.sampled_from("GPUNICX0123 \t\nVSYPH:AfinityM-,\x1b[m"), max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """No text, however broken, does anything but parse or raise our own error."""
+    try:
+        topology = parse_topology(text)
+    except NodevetError:
+        return
+    assert len(topology.matrix) == len(topology.gpus)
+    render_table(topology)
+    assert compare(topology, topology) is not None
