@@ -68,12 +68,12 @@ def figures(values: dict[str, float | int | None]) -> tuple[Metric, ...]:
     return tuple(Metric(name, values[name], unit) for name, unit in UNITS.items() if name in values)
 
 
-def verification_state(*, certified: int, sets: int, self_test_passed: bool, verified: int, mismatches: int) -> str:
+def verification_state(*, refuted: int, self_test_passed: bool, verified: int, mismatches: int) -> str:
     """Return what may be said of the results: never ``verified`` where nothing was."""
     if mismatches:
         return "mismatch"
-    if certified < sets:
+    if refuted:
         return "unmeasured: range or device"
-    if not self_test_passed:
-        return "unmeasured: self-test"
-    return "verified" if verified else "unmeasured: nothing verified"
+    if not verified:
+        return "unmeasured: nothing verified"
+    return "verified" if self_test_passed else "unmeasured: self-test"

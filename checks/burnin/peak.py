@@ -134,5 +134,8 @@ def table_cache_bytes(architecture: str) -> int | None:
 
 
 def _operations_per_clock(architecture: str | None, column: str) -> int | None:
-    table: tuple[Architecture, ...] = load_table("arch_flops.csv", Architecture)
-    return next((getattr(row, column, None) for row in table if row.architecture == architecture), None)
+    for row in load_table("arch_flops.csv", Architecture):
+        if row.architecture == architecture:
+            value: int | None = getattr(row, column, None)
+            return value
+    return None
