@@ -10,6 +10,7 @@ NodevetError
 ├── ConfigurationError  the configuration is refused; names key path and allowed range
 ├── StoreError          the database cannot be used
 ├── BusyError           a lock, port or lease is held by another process
+├── AgentAbsent, AgentSilent, AgentRefused   no agent, none that answers, or its refusal (in agent/client.py)
 └── UsageError          the command line asks for something that does not exist
 """
 

@@ -1,0 +1,96 @@
+"""The agent's log on standard error: JSON lines for the journal, plain lines for people.
+
+Where JOURNAL_STREAM names our standard error, each line begins with ``<N>``, from which journald takes the priority
+(sd-daemon(3)). A state that changed is a warning, a state that goes on is debug.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, TextIO
+
+import msgspec
+import structlog
+from structlog.typing import FilteringBoundLogger, Processor
+
+__all__ = ["ChangeLog", "configure", "make_logger", "speaks_to_journal"]
+
+PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+"""Levels as syslog(3) numbers them."""
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+class ChangeLog:
+    """Tells of each subject's state when it changes, and keeps quiet about it while it goes on."""
+
+    def __init__(self, logger: FilteringBoundLogger) -> None:
+        """Write to *logger*."""
+        self._logger = logger
+        self._states: dict[str, object] = {}
+
+    def tell(self, subject: str, state: object, event: str, *, usual: bool = False, **fields: object) -> None:
+        """Log *event*: a change of *state* as a warning, the same again as debug.
+
+        *usual* says that this is how things should be: then the first word of a subject is information only.
+        """
+        first = subject not in self._states
+        changed = first or self._states[subject] != state
+        self._states[subject] = state
+        level = "debug" if not changed else "info" if first and usual else "warning"
+        self._logger.log(LEVELS[level], event, subject=subject, state=state, **fields)
+
+
+def configure(level: str = "info", stream: TextIO | None = None, environment: Mapping[str, str] | None = None) -> None:
+    """Make every structlog logger of this process write to *stream* (standard error) from *level* on."""
+    stream = sys.stderr if stream is None else stream
+    structlog.configure(
+        processors=_processors(stream, os.environ if environment is None else environment),
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )
+
+
+def make_logger(
+    level: str = "info", stream: TextIO | None = None, environment: Mapping[str, str] | None = None
+) -> FilteringBoundLogger:
+    """Return a logger of its own that writes to *stream* (standard error) from *level* on."""
+    stream = sys.stderr if stream is None else stream
+    logger: FilteringBoundLogger = structlog.wrap_logger(
+        structlog.WriteLogger(stream),
+        processors=_processors(stream, os.environ if environment is None else environment),
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+    ).bind()
+    return logger
+
+
+def speaks_to_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Return whether JOURNAL_STREAM (device:inode) names *stream*: a redirected one does not go to the journal."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def _processors(stream: TextIO, environment: Mapping[str, str]) -> list[Processor]:
+    common: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if speaks_to_journal(stream, environment):
+        return [*common, structlog.processors.format_exc_info, _journal_line]
+    colors = stream.isatty() and not environment.get("NO_COLOR")
+    console = structlog.dev.ConsoleRenderer(
+        colors=colors, exception_formatter=structlog.dev.plain_traceback, pad_event_to=0
+    )
+    return [*common, console]
+
+
+def _journal_line(_logger: Any, level: str, fields: MutableMapping[str, Any]) -> str:
+    text = msgspec.json.encode(fields, enc_hook=str).decode()
+    return f"<{PRIORITIES.get(level, PRIORITIES['info'])}>{text}"

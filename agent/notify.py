@@ -1,0 +1,90 @@
+"""What systemd is told: one datagram per message, sd_notify(3).
+
+The main loop sends WATCHDOG=1 after it made progress; a timer of its own would only prove that timer.
+Nothing here raises: a service manager that went away is no reason to stop watching the node.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Self
+
+__all__ = ["Notifier", "watchdog_interval_seconds"]
+
+
+class Notifier:
+    """Sends messages to a service manager, or does nothing where there is none."""
+
+    def __init__(self, address: str | None, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        """Send to *address* (a path, or ``@name`` in the abstract namespace); None sends nowhere."""
+        self._address = _socket_address(address)
+        self._monotonic_ns = monotonic_ns
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Return the notifier that NOTIFY_SOCKET asks for."""
+        return cls((os.environ if environment is None else environment).get("NOTIFY_SOCKET"))
+
+    @property
+    def active(self) -> bool:
+        """Whether there is anyone to tell."""
+        return self._address is not None
+
+    def ready(self, status: str = "") -> bool:
+        """Tell that the service is up (again, after a reload), with a line of *status*."""
+        return self._send("READY=1", *_status(status))
+
+    def status(self, text: str) -> bool:
+        """Replace the line that ``systemctl status`` shows by *text*."""
+        return self._send(*_status(text))
+
+    def watchdog(self) -> bool:
+        """Tell that the main loop made progress."""
+        return self._send("WATCHDOG=1")
+
+    def reloading(self) -> bool:
+        """Tell that the configuration is being read again; ``ready`` ends it."""
+        # systemd matches the reload by CLOCK_MONOTONIC in microseconds.
+        return self._send("RELOADING=1", f"MONOTONIC_USEC={self._monotonic_ns() // 1000}")
+
+    def stopping(self, status: str = "") -> bool:
+        """Tell that the service is on its way down."""
+        return self._send("STOPPING=1", *_status(status))
+
+    def _send(self, *lines: str) -> bool:
+        """Send *lines* as one datagram, without waiting; return whether it was sent."""
+        if self._address is None:
+            return False
+        data = "\n".join(lines).encode("utf-8", "replace")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            try:
+                sender.sendto(data, self._address)
+            except OSError:
+                return False
+        return True
+
+
+def watchdog_interval_seconds(environment: Mapping[str, str], pid: int) -> float | None:
+    """Return how often WATCHDOG=1 is due, half of what systemd allows, or None where process *pid* is not watched."""
+    if environment.get("WATCHDOG_PID", str(pid)) != str(pid):
+        return None
+    microseconds = environment.get("WATCHDOG_USEC", "")
+    if not microseconds.isdecimal() or not int(microseconds):
+        return None
+    return int(microseconds) / 2e6
+
+
+def _socket_address(address: str | None) -> str | None:
+    if not address or address[0] not in "/@":
+        # Empty, or a kind such as vsock: that a service inside a virtual machine may be given for its host.
+        return None
+    return "\0" + address[1:] if address[0] == "@" else address
+
+
+def _status(text: str) -> tuple[str, ...]:
+    # A newline would begin another variable.
+    return (f"STATUS={' '.join(text.split())}",) if text else ()

@@ -1,0 +1,99 @@
+"""What systemd is told, received by a real socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodevet.agent.notify import Notifier, watchdog_interval_seconds
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
+    """A socket that receives as systemd does, under both kinds of address."""
+    name = f"@nodevet-{os.getpid()}-{tmp_path.name}" if request.param == "abstract" else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.settimeout(5)
+        receiver.bind(name.replace("@", "\0", 1))
+        yield name, receiver
+
+
+def test_every_message_is_one_datagram(manager: tuple[str, socket.socket]) -> None:
+    """The words are those of sd_notify(3); the reload carries the time by which systemd matches it."""
+    address, receiver = manager
+    notifier = Notifier(address, monotonic_ns=lambda: 1_234_567_890)
+    sent = (
+        notifier.ready("watching 8 devices"),
+        notifier.ready(),
+        notifier.status("degraded: GPU 3"),
+        notifier.watchdog(),
+        notifier.reloading(),
+        notifier.stopping(),
+    )
+
+    assert all(sent)
+    assert [receiver.recv(4096).decode() for _ in sent] == [
+        "READY=1\nSTATUS=watching 8 devices",
+        "READY=1",
+        "STATUS=degraded: GPU 3",
+        "WATCHDOG=1",
+        "RELOADING=1\nMONOTONIC_USEC=1234567",
+        "STOPPING=1",
+    ]
+
+
+def test_status_cannot_smuggle_another_variable(manager: tuple[str, socket.socket]) -> None:
+    """A newline in a device's text does not become a message of its own."""
+    address, receiver = manager
+    Notifier(address).status("lost\nWATCHDOG=trigger")
+
+    assert receiver.recv(4096) == b"STATUS=lost WATCHDOG=trigger"
+
+
+@pytest.mark.parametrize("address", [None, "", "vsock:2:1234", "relative"])
+def test_nobody_to_tell_is_no_error(address: str | None) -> None:
+    """Outside systemd, or with an address of another kind, nothing is sent."""
+    notifier = Notifier(address)
+
+    assert (notifier.active, notifier.ready(), notifier.watchdog()) == (False, False, False)
+
+
+def test_manager_that_went_away_is_no_error(tmp_path: Path) -> None:
+    """The node is watched on, and the caller is told that nobody heard."""
+    assert Notifier(str(tmp_path / "gone")).ready() is False
+
+
+def test_full_manager_does_not_block(tmp_path: Path) -> None:
+    """A manager that does not read costs its messages, never the loop."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "s"))
+        notifier = Notifier(str(tmp_path / "s"))
+
+        assert False in [notifier.status("x" * 1000) for _ in range(5000)]
+
+
+def test_address_comes_from_the_environment() -> None:
+    """NOTIFY_SOCKET decides."""
+    assert Notifier.from_environment({"NOTIFY_SOCKET": "@x"}).active
+    assert not Notifier.from_environment({}).active
+
+
+@pytest.mark.parametrize(
+    ("environment", "seconds"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "42"}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "43"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({"WATCHDOG_PID": "42"}, None),
+    ],
+)
+def test_watchdog_is_due_twice_per_period(environment: dict[str, str], seconds: float | None) -> None:
+    """Half of what systemd allows, and only for the process that it watches."""
+    assert watchdog_interval_seconds(environment, 42) == seconds
