@@ -240,6 +240,8 @@ def measured(reading: Reading) -> Reading:
     """Return *reading*, or the same with status ``error`` where its value lies outside the plausible range."""
     entry = QUANTITIES[reading.quantity]
     value = reading.value
+    if value is None:
+        return reading
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         if entry.states and value not in entry.states:
             return _implausible(reading, f"not one of {', '.join(entry.states)}")

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.nvidia_items import fast_items, slow_items
 from nodevet.checks.backends.nvidia_topology import read_topology
@@ -68,6 +66,11 @@ class _Gpu:
         self.lost: BackendError | None = None
         self.plans: dict[str, Plan] = {}
 
+    @property
+    def complete(self) -> bool:
+        """Whether every link told its peer, which one does only while it is up: after a boot that takes a while."""
+        return all(link.peer is not None for link in self.device.links)
+
 
 class NvidiaBackend:
     """The devices of one node as NVML shows them."""
@@ -102,7 +105,8 @@ class NvidiaBackend:
                     raise
                 silent.append((index, error))
             else:
-                found[gpu.device.id] = gpu
+                if gpu is not None:
+                    found[gpu.device.id] = gpu
         for index, why in silent:
             gpu = self._recall(index, why, found)
             found[gpu.device.id] = gpu
@@ -163,8 +167,8 @@ class NvidiaBackend:
         code, cuda = self._library.attempt(symbol, symbol)
         return versions if code else {**versions, "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}"}
 
-    def _open(self, index: int) -> _Gpu:
-        """Return the device at *index*, known or new."""
+    def _open(self, index: int) -> _Gpu | None:
+        """Return the device at *index*, known or new; None where it must not be touched."""
         symbol, label = "nvmlDeviceGetHandleByIndex", self._label_at(index)
         code, handle = self._library.attempt(f"{symbol} of {label}", symbol, index)
         if code:
@@ -175,8 +179,10 @@ class NvidiaBackend:
         pci = _pci(pci_info) if pci_info is not None else None
         if uuid is None and pci is None:
             raise BackendError(FailureKind.LOST, f"{label} tells neither its UUID nor its PCI address")
+        if self._must_be_left_alone(uuid, pci):
+            return None
         known = self._remembered.get(uuid or pci or "")
-        if known is not None and known.lost is None and known.device.pci == pci:
+        if known is not None and known.lost is None and known.device.pci == pci and known.complete:
             known.index, known.target.handle = index, handle
             known.plans.clear()
             return known
@@ -187,46 +193,38 @@ class NvidiaBackend:
         known = next((gpu for gpu in self._gpus.values() if gpu.index == index), None)
         return known.target.label if known else f"index {index}"
 
-    def _identify(self, target: Target, uuid: str | None, pci: str | None, pci_info: Any) -> Device:
-        """Return the identity of a device. Of one that must not be touched, only what the driver knows by heart."""
-        library = self._library
-        names = {name for name in (uuid, pci) if name}
-        device = Device(
-            id=uuid or pci or "",
-            kind=DeviceKind.ACCELERATOR,
-            vendor="nvidia",
-            model=library.optional(target, "nvmlDeviceGetName") or "unknown",
-            backend="nvidia",
-            uuid=uuid,
-            pci=pci,
-            pci_device_id=_pci_device_id(pci_info) if pci_info is not None else None,
-            minor=library.optional(target, "nvmlDeviceGetMinorNumber"),
-            driver=self.versions["driver"],
-        )
-        skip = self._context.options.get("skip")
-        if isinstance(skip, (list, tuple)) and names & {str(name) for name in skip}:
-            return device
-        return self._describe(target, device)
+    def _must_be_left_alone(self, *names: str | None) -> bool:
+        skip = self._context.options.get("skip", ())
+        return isinstance(skip, (list, tuple)) and any(name in skip for name in names if name)
 
-    def _describe(self, target: Target, device: Device) -> Device:
-        """Return *device* with what only the device itself can tell."""
+    def _identify(self, target: Target, uuid: str | None, pci: str | None, pci_info: Any) -> Device:
+        """Return the identity of a device; what it does not tell stays None."""
         library = self._library
         memory = library.optional(target, "nvmlDeviceGetMemoryInfo_v2")
         if memory is None:
             memory = library.optional(target, "nvmlDeviceGetMemoryInfo")
         clock = library.optional(target, "nvmlDeviceGetMaxClockInfo", 1)
         architecture = library.optional(target, "nvmlDeviceGetArchitecture")
-        changes = {
-            "serial": library.optional(target, "nvmlDeviceGetSerial"),
-            "numa_node": self._numa_node(target, device.pci),
-            "firmware": self._firmware(target),
-            "links": self._links(target),
-            "memory_bytes": memory.total if memory is not None else None,
-            "compute_units": self._multiprocessors(target),
-            "maximum_clock_hertz": clock * 1_000_000 if clock else None,
-            "architecture": ARCHITECTURES.get(architecture) if architecture is not None else None,
-        }
-        return msgspec.structs.replace(device, **changes)
+        return Device(
+            id=uuid or pci or "",
+            kind=DeviceKind.ACCELERATOR,
+            vendor="nvidia",
+            model=library.optional(target, "nvmlDeviceGetName") or "unknown",
+            backend="nvidia",
+            uuid=uuid,
+            serial=library.optional(target, "nvmlDeviceGetSerial"),
+            pci=pci,
+            pci_device_id=_pci_device_id(pci_info) if pci_info is not None else None,
+            minor=library.optional(target, "nvmlDeviceGetMinorNumber"),
+            numa_node=self._numa_node(target, pci),
+            driver=self.versions["driver"],
+            firmware=self._firmware(target),
+            links=self._links(target),
+            memory_bytes=memory.total if memory is not None else None,
+            compute_units=self._multiprocessors(target),
+            maximum_clock_hertz=clock * 1_000_000 if clock else None,
+            architecture=ARCHITECTURES.get(architecture) if architecture is not None else None,
+        )
 
     def _numa_node(self, target: Target, pci: str | None) -> int | None:
         """Return the NUMA node next to the device, as NVML sees it or else as the kernel does."""
@@ -277,8 +275,8 @@ class NvidiaBackend:
     def _peer(self, target: Target, port: int) -> str | None:
         if self._library.optional(target, "nvmlDeviceGetNvLinkRemoteDeviceType", port) == REMOTE_SWITCH:
             return "switch"
-        remote = self._library.optional(target, "nvmlDeviceGetNvLinkRemotePciInfo_v2", port)
-        return remote.busId.lower()[-12:] if remote is not None else None
+        remote = self._library.optional(target, "nvmlDeviceGetNvLinkRemotePciInfo", port)
+        return _address(remote.busId) if remote is not None else None
 
     def _recall(self, index: int, error: BackendError, found: dict[str, _Gpu]) -> _Gpu:
         """Return what is known of a device that is counted and does not answer."""
@@ -363,6 +361,12 @@ def _label(device: Device) -> str:
 def _pci(info: Any) -> str:
     """Return the address as the kernel writes it: lower case, four digits of domain unless it needs more."""
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
+
+
+def _address(text: str) -> str:
+    """Return NVML's spelling of a PCI address, eight digits of domain and capitals, as the kernel writes it."""
+    domain, _, rest = text.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
 
 
 def _pci_device_id(info: Any) -> str:

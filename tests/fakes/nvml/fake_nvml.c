@@ -142,7 +142,7 @@ static long long number_of(const char *name, int slot, int part, long long other
 {
     pthread_mutex_lock(&scenario.lock);
     const char *value = look(name, slot, part);
-    long long found = value ? strtoll(value, NULL, 0) : otherwise;
+    long long found = value ? (long long)strtoull(value, NULL, 0) : otherwise; /* takes a sign and 64 bits */
     pthread_mutex_unlock(&scenario.lock);
     return found;
 }

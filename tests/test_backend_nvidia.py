@@ -1,0 +1,760 @@
+"""The NVIDIA backend in its real child process, over the real nvidia-ml-py, on machines with every kind of fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.nvml.build import build_fake_nvml
+from fakes.nvml.reader import ReaderProcess, uuid
+from fakes.nvml.scenario import FakeNvml, NvmlReturn
+
+from nodevet.checks.model import WHOLE, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
+from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.wire import Sampled
+
+CORE, MEMORY = Part(PartKind.SENSOR, "core"), Part(PartKind.SENSOR, "memory")
+BOARD, MODULE = Part(PartKind.POWER_SCOPE, "device"), Part(PartKind.POWER_SCOPE, "module")
+SM, MEMORY_CLOCK = Part(PartKind.CLOCK, "sm"), Part(PartKind.CLOCK, "memory")
+DRAM, SRAM, CBU = (Part(PartKind.MEMORY_BLOCK, name) for name in ("dram", "sram", "cbu"))
+PCIE = Part(PartKind.PCIE)
+COMPUTE = Part(PartKind.ENGINE, "compute")
+SLOT = 3
+
+Readings = dict[tuple[str, Part], Reading]
+Read = Callable[[str, dict[str, float | str]], Readings]
+
+
+def link(number: int | None) -> Part:
+    """Return the part of one link."""
+    return Part(PartKind.LINK, "", number)
+
+
+def reason(name: str) -> Part:
+    """Return the part of one reason to hold the clocks down."""
+    return Part(PartKind.REASON, name)
+
+
+@pytest.fixture(scope="module")
+def shared_machine(tmp_path_factory: pytest.TempPathFactory, fake_nvml_library: Path) -> FakeNvml:
+    """The machine of the reader that the tests of single values share."""
+    return FakeNvml(tmp_path_factory.mktemp("machine") / "nvml.scenario", fake_nvml_library)
+
+
+@pytest.fixture(scope="module")
+def shared_reader(shared_machine: FakeNvml) -> Iterator[ReaderProcess]:
+    """A reader that lives through all tests that only change what the devices answer."""
+    with ReaderProcess(shared_machine.environment) as reader:
+        reader.ready()
+        yield reader
+        assert reader.stop() == 0
+
+
+@pytest.fixture
+def machine(shared_machine: FakeNvml, shared_reader: ReaderProcess) -> Iterator[FakeNvml]:
+    """The shared machine, healthy again after the test."""
+    yield shared_machine
+    shared_machine.clear()
+    shared_reader.enumerate_again()
+
+
+@pytest.fixture
+def read(machine: FakeNvml, shared_reader: ReaderProcess) -> Read:
+    """Read a group of the device in slot 3 after the machine was changed and listed anew."""
+
+    def read_group(group: str, values: dict[str, float | str]) -> Readings:
+        machine.update(values)
+        shared_reader.enumerate_again()
+        return shared_reader.readings(SLOT, group)
+
+    return read_group
+
+
+# ---- Every value, by its injected cause ------------------------------------------------------------------------
+
+FAST = [
+    ({"temperature.3": 95}, "temperature_celsius", CORE, 95),
+    ({"memory_temperature.3": 101}, "temperature_celsius", MEMORY, 101),
+    ({"temperature_margin.3": -5}, "temperature_margin_celsius", CORE, -5),
+    ({"power_milliwatts.3": 412500}, "power_watts", BOARD, 412.5),
+    ({"module_power_milliwatts.3": 900000}, "power_watts", MODULE, 900.0),
+    ({"power_limit_milliwatts.3": 500000}, "power_limit_watts", BOARD, 500.0),
+    ({"energy_millijoules.3": 123456789}, "energy_joules", BOARD, 123456.789),
+    ({"sm_clock_megahertz.3": 345}, "clock_hertz", SM, 345_000_000),
+    ({"memory_clock_megahertz.3": 1593}, "clock_hertz", MEMORY_CLOCK, 1_593_000_000),
+    ({"violation_power_nanoseconds.3": 5_000_000_000}, "throttle_seconds", reason("power_cap"), 5.0),
+    ({"violation_thermal_nanoseconds.3": 250_000_000}, "throttle_seconds", reason("vendor:thermal"), 0.25),
+    ({"violation_reliability_nanoseconds.3": 1_000}, "throttle_seconds", reason("reliability"), 1e-6),
+    ({"violation_software_thermal_nanoseconds.3": 40_000}, "throttle_seconds", reason("software_thermal"), 4e-5),
+    ({"violation_hardware_thermal_nanoseconds.3": 7_000_000}, "throttle_seconds", reason("hardware_thermal"), 0.007),
+    ({"violation_power_brake_nanoseconds.3": 1_000_000_000}, "throttle_seconds", reason("power_brake"), 1.0),
+    ({"ecc_corrected_volatile_dram.3": 17}, "ecc_corrected_errors", DRAM, 17),
+    ({"ecc_uncorrected_volatile_dram.3": 2}, "ecc_uncorrected_errors", DRAM, 2),
+    ({"ecc_corrected_volatile_sram.3": 4}, "ecc_corrected_errors", SRAM, 4),
+    ({"ecc_uncorrected_volatile_sram.3": 1}, "ecc_uncorrected_errors", SRAM, 1),
+    ({"ecc_locations": "0xff", "ecc_uncorrected_volatile_cbu.3": 3}, "ecc_uncorrected_errors", CBU, 3),
+    ({"remap_pending.3": 1}, "row_remap_pending", WHOLE, True),
+    ({"remap_failed.3": 1}, "row_remap_failed", WHOLE, True),
+    ({"recovery_action.3": 1}, "recovery_action", WHOLE, "reset_device"),
+    ({"recovery_action.3": 4}, "recovery_action", WHOLE, "drain_reset"),
+    ({"link_state.3.5": 0}, "link_active", link(5), False),
+    ({"link_state.3.5": 2}, "link_active", link(5), True),
+    ({"utilization_percent.3": 98}, "utilization_ratio", COMPUTE, 0.98),
+    ({"memory_used_bytes.3": 68719476736}, "memory_used_bytes", WHOLE, 68719476736),
+    ({"memory_total_bytes.3": 150754820096}, "memory_total_bytes", WHOLE, 150754820096),
+    ({"processes.3": "4711:1024 4712:0"}, "compute_processes", WHOLE, 2),
+    ({"processes.3": "4712:0 4711:1024"}, "compute_process_ids", WHOLE, "4711,4712"),
+]
+
+SLOW = [
+    ({"threshold_shutdown.3": 94}, "temperature_shutdown_celsius", CORE, 94),
+    ({"threshold_slowdown.3": 90}, "temperature_slowdown_celsius", CORE, 90),
+    ({"threshold_maximum.3": 83}, "temperature_maximum_celsius", CORE, 83),
+    ({"threshold_memory_maximum.3": 99}, "temperature_maximum_celsius", MEMORY, 99),
+    ({"margin_shutdown.3": -10}, "temperature_margin_shutdown_celsius", CORE, -10),
+    ({"margin_slowdown.3": -3}, "temperature_margin_slowdown_celsius", CORE, -3),
+    ({"margin_memory_maximum.3": -1}, "temperature_margin_maximum_celsius", MEMORY, -1),
+    ({"margin_maximum.3": 5}, "temperature_margin_maximum_celsius", CORE, 5),
+    ({"power_limit_default_milliwatts.3": 650000}, "power_limit_default_watts", BOARD, 650.0),
+    ({"sm_clock_maximum_megahertz.3": 1755}, "clock_maximum_hertz", SM, 1_755_000_000),
+    ({"memory_clock_maximum_megahertz.3": 3201}, "clock_maximum_hertz", MEMORY_CLOCK, 3_201_000_000),
+    ({"ecc_uncorrected_aggregate_dram.3": 8}, "ecc_uncorrected_lifetime_errors", DRAM, 8),
+    ({"ecc_uncorrected_aggregate_sram.3": 9}, "ecc_uncorrected_lifetime_errors", SRAM, 9),
+    ({"sram_threshold_exceeded.3": 1}, "ecc_sram_threshold_exceeded", WHOLE, True),
+    ({"remapped_correctable.3": 6}, "remapped_rows_correctable", WHOLE, 6),
+    ({"remapped_uncorrectable.3": 7}, "remapped_rows_uncorrectable", WHOLE, 7),
+    ({"banks_none.3": 1}, "row_remap_banks_without_spares", WHOLE, 1),
+    ({"pcie_generation.3": 3}, "pcie_link_generation", PCIE, 3),
+    ({"pcie_generation_maximum.3": 4}, "pcie_link_generation_maximum", PCIE, 4),
+    ({"pcie_width.3": 8}, "pcie_link_width", PCIE, 8),
+    ({"pcie_width_maximum.3": 8}, "pcie_link_width_maximum", PCIE, 8),
+    ({"pcie_replays.3": 31}, "pcie_replays", PCIE, 31),
+    ({"pcie_correctable_errors.3": 11}, "pcie_correctable_errors", PCIE, 11),
+    ({"pcie_nonfatal_errors.3": 12}, "pcie_nonfatal_errors", PCIE, 12),
+    ({"pcie_fatal_errors.3": 13}, "pcie_fatal_errors", PCIE, 13),
+    ({"link_megabytes_per_second.3.4": 13281}, "link_bandwidth_bytes_per_second", link(4), 13_281_000_000),
+    ({"link_state.3.4": 0}, "link_bandwidth_bytes_per_second", link(4), 0),
+    ({"link_replay_errors.3.17": 21}, "link_replay_errors", link(17), 21),
+    ({"link_recovery_errors.3.0": 22}, "link_recovery_errors", link(0), 22),
+    ({"link_crc_errors.3.9": 23}, "link_crc_errors", link(9), 23),
+    ({"ecc_mode.3": 0}, "ecc_enabled", WHOLE, False),
+    ({"fabric_state.3": 2}, "fabric_state", WHOLE, "in_progress"),
+    ({"fabric_state.3": 1}, "fabric_state", WHOLE, "not_started"),
+    ({"fabric_status.3": 999}, "fabric_state", WHOLE, "failed"),
+    ({"fabric_health_mask.3": 0x1A9}, "fabric_healthy", WHOLE, False),  # bandwidth degraded
+    ({"fabric_health_mask.3": 0x19A}, "fabric_healthy", WHOLE, False),  # route unhealthy
+    ({"fabric_health_mask.3": 0x5AA}, "fabric_healthy", WHOLE, False),  # too few links configured
+    ({"persistence_mode.3": 0}, "persistence_mode", WHOLE, False),
+    ({"link_version": 7, "link_recovery_errors.3.2": 5}, "link_recovery_errors", link(2), 5),
+    ({"link_version": 7, "link_effective_errors.3.2": 6}, "link_effective_errors", link(2), 6),
+    ({"link_version": 7, "link_replay_errors.3.2": 7}, "link_replay_errors", link(2), 7),
+]
+
+ROWS = [("fast", *row) for row in FAST] + [("slow", *row) for row in SLOW]
+
+
+@pytest.mark.parametrize(("group", "values", "quantity", "part", "expected"), ROWS)
+def test_an_injected_value_is_read_in_base_units(
+    read: Read, group: str, values: dict[str, float | str], quantity: str, part: Part, expected: Any
+) -> None:
+    """What the driver says arrives under its quantity and part, in the quantity's unit."""
+    reading = read(group, values)[quantity, part]
+    assert reading.status is ReadingStatus.OK, reading.detail
+    assert reading.value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("group", ["fast", "slow"])
+def test_a_healthy_machine_reads_well(read: Read, group: str) -> None:
+    """Everything is measured but two reasons that such a device does not know, and all of it is declared."""
+    readings = read(group, {})
+    bad = {part.name for (_, part), reading in readings.items() if reading.status is not ReadingStatus.OK}
+    assert bad == ({"board_limit", "reliability"} if group == "fast" else set())
+    assert {quantity for quantity, _ in readings} <= set(QUANTITIES)
+    assert all(QUANTITIES[quantity].part is part.kind for quantity, part in readings)
+
+
+REASONS = {
+    0x001: "idle", 0x002: "applications_clocks", 0x004: "power_cap", 0x008: "hardware_slowdown", 0x010: "sync_boost",
+    0x020: "software_thermal", 0x040: "hardware_thermal", 0x080: "power_brake", 0x100: "display_clocks",
+    0x200: "board_limit", 0x400: "reliability", 0x800: "vendor:unknown",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mask", [0, *REASONS, 0x048, 0x0C8, 0x024, 0x164, 0x1FF, 0xFFF, 0x8000000000000001])
+def test_every_bit_of_the_reasons_is_told_apart(read: Read, mask: int) -> None:
+    """Each reason is active exactly when its bit is set, whatever else is; a bit nobody knows is still told."""
+    readings = read("fast", {"event_reasons.3": hex(mask), "event_reasons_supported": "0xfff"})
+    active = {part.name for (key, part), reading in readings.items() if key == "throttle_active" and reading.value}
+    expected = {name for bit, name in REASONS.items() if mask & bit}
+    assert active == expected | ({"vendor:unknown"} if mask > 0xFFF else set())
+
+
+def test_a_reason_the_device_does_not_know_is_unsupported_until_it_is_seen(read: Read) -> None:
+    """Where the device denies to know a reason, its clear bit says nothing, but its set bit does."""
+    quiet = read("fast", {"event_reasons_supported": "0x1ff"})
+    assert quiet["throttle_active", reason("board_limit")].status is ReadingStatus.UNSUPPORTED
+    seen = read("fast", {"event_reasons_supported": "0x1ff", "event_reasons.3": "0x200"})
+    assert seen["throttle_active", reason("board_limit")].value is True
+
+
+# ---- How a single value fails ----------------------------------------------------------------------------------
+
+STATUSES = [
+    (NvmlReturn.NOT_SUPPORTED, ReadingStatus.UNSUPPORTED),
+    (NvmlReturn.FUNCTION_NOT_FOUND, ReadingStatus.UNSUPPORTED),
+    (NvmlReturn.ARGUMENT_VERSION_MISMATCH, ReadingStatus.UNSUPPORTED),
+    (NvmlReturn.NO_PERMISSION, ReadingStatus.DENIED),
+    (NvmlReturn.NO_DATA, ReadingStatus.UNAVAILABLE),
+    (NvmlReturn.NOT_READY, ReadingStatus.UNAVAILABLE),
+    (NvmlReturn.UNKNOWN, ReadingStatus.ERROR),
+]
+
+WITHOUT_ALTERNATIVE = [
+    ("fast", "nvmlDeviceGetMarginTemperature", "temperature_margin_celsius", CORE),
+    ("fast", "field.82", "temperature_celsius", MEMORY),
+    ("fast", "field.230", "recovery_action", WHOLE),
+    ("fast", "nvmlDeviceGetEnforcedPowerLimit", "power_limit_watts", BOARD),
+    ("slow", "nvmlDeviceGetTemperatureThreshold", "temperature_slowdown_celsius", CORE),
+    ("slow", "nvmlDeviceGetSramEccErrorStatus", "ecc_sram_threshold_exceeded", WHOLE),
+    ("slow", "nvmlDeviceGetGpuFabricInfoV", "fabric_state", WHOLE),
+    ("slow", "nvmlDeviceGetRowRemapperHistogram", "row_remap_banks_without_spares", WHOLE),
+    ("slow", "field.180", "pcie_fatal_errors", PCIE),
+]
+
+
+@pytest.mark.parametrize(("code", "status"), STATUSES)
+@pytest.mark.parametrize(("group", "what", "quantity", "part"), WITHOUT_ALTERNATIVE)
+def test_a_value_that_cannot_be_read_says_why(
+    machine: FakeNvml, read: Read, group: str, what: str, quantity: str, part: Part,
+    code: NvmlReturn, status: ReadingStatus,
+) -> None:  # fmt: skip
+    """A code of NVML becomes the status of that one reading and leaves all others measured."""
+    machine.fail(what, code, gpu=SLOT)
+    readings = read(group, {})
+    assert (readings[quantity, part].status, readings[quantity, part].value) == (status, None)
+    assert readings[quantity, part].detail
+    assert sum(reading.status is ReadingStatus.OK for reading in readings.values()) > 30
+
+
+def test_a_value_that_failed_once_is_asked_for_again(
+    machine: FakeNvml, shared_reader: ReaderProcess, read: Read
+) -> None:
+    """Denied, unavailable and error are of the moment: the next round measures again without a new enumeration."""
+    machine.fail("nvmlDeviceGetEnforcedPowerLimit", NvmlReturn.UNKNOWN).fail("field.82", NvmlReturn.NO_DATA)
+    read("fast", {})
+    machine.clear()
+    readings = shared_reader.readings(SLOT, "fast")
+    assert readings["power_limit_watts", BOARD].value == 700.0
+    assert readings["temperature_celsius", MEMORY].value == 48
+
+
+ALTERNATIVES = [
+    ("fast", ["nvmlDeviceGetTemperatureV"], "temperature_celsius", CORE, 40),
+    ("fast", ["field.185"], "power_watts", BOARD, 120.0),
+    ("fast", ["field.83"], "energy_joules", BOARD, 7200.0),
+    ("fast", ["field.74"], "throttle_seconds", reason("power_cap"), 0.0),
+    ("fast", ["field.11"], "ecc_corrected_errors", DRAM, 0),
+    ("fast", ["field.144"], "row_remap_pending", WHOLE, False),
+    ("fast", ["field.145"], "row_remap_failed", WHOLE, False),
+    ("fast", ["field.165"], "link_active", link(17), True),
+    ("fast", ["field.91"], "link_active", link(17), True),
+    ("fast", ["nvmlDeviceGetCurrentClocksEventReasons"], "throttle_active", reason("power_cap"), False),
+    ("fast", ["nvmlDeviceGetComputeRunningProcesses_v3"], "compute_processes", WHOLE, 0),
+    ("fast", ["nvmlDeviceGetMemoryInfo_v2"], "memory_used_bytes", WHOLE, (4 << 20) + (577 << 20)),
+    ("slow", ["field.161"], "link_replay_errors", link(3), 0),
+    ("slow", ["field.162"], "link_recovery_errors", link(3), 0),
+    ("slow", ["field.163"], "link_crc_errors", link(3), 0),
+    ("slow", ["field.164"], "link_bandwidth_bytes_per_second", link(3), 26_562_000_000),
+    ("slow", ["field.94"], "pcie_replays", PCIE, 0),
+    ("slow", ["field.142"], "remapped_rows_correctable", WHOLE, 0),
+    ("slow", ["field.1"], "ecc_enabled", WHOLE, True),
+    ("slow", ["field.189"], "power_limit_default_watts", BOARD, 700.0),
+]
+
+
+@pytest.mark.parametrize("code", [NvmlReturn.NOT_SUPPORTED, NvmlReturn.INVALID_ARGUMENT])
+@pytest.mark.parametrize(("group", "lacking", "quantity", "part", "expected"), ALTERNATIVES)
+def test_an_older_way_is_taken_where_the_newer_is_lacking(
+    machine: FakeNvml, read: Read, group: str, lacking: list[str], quantity: str, part: Part,
+    expected: Any, code: NvmlReturn,
+) -> None:  # fmt: skip
+    """A driver without the newer field or function is still measured by the older one."""
+    for what in lacking:
+        is_choice = what.startswith("field.") or what == "nvmlDeviceGetTemperatureV"
+        machine.fail(what, code if is_choice else NvmlReturn.NOT_SUPPORTED)
+    reading = read(group, {})[quantity, part]
+    assert (reading.status, reading.value) == (ReadingStatus.OK, expected), reading.detail
+
+
+def test_the_placeholder_of_a_missing_number_is_no_value(read: Read) -> None:
+    """All bits set is NVML's way to say that it does not know; it is never exported as a number."""
+    readings = read("slow", {"pcie_replays.3": 0xFFFFFFFF, "link_replay_errors.3.1": -1})
+    for key in (("pcie_replays", PCIE), ("link_replay_errors", link(1))):
+        assert (readings[key].status, readings[key].value) == (ReadingStatus.UNAVAILABLE, None)
+
+
+def test_a_number_that_cannot_be_is_an_error(read: Read) -> None:
+    """An implausible temperature and an action that nobody knows are not measurements."""
+    readings = read("fast", {"temperature.3": 400, "recovery_action.3": 12})
+    assert readings["temperature_celsius", CORE].status is ReadingStatus.ERROR
+    assert readings["recovery_action", WHOLE].status is ReadingStatus.ERROR
+    assert "12" in readings["recovery_action", WHOLE].detail
+
+
+def test_a_board_without_nvlink_says_so(fake_nvml: FakeNvml) -> None:
+    """No link is up and none is down: the device has none."""
+    fake_nvml.set("links", 0)
+    with ReaderProcess(fake_nvml.environment) as reader:
+        assert reader.ready().devices[SLOT].links == ()
+        readings = reader.readings(SLOT, "fast")
+    assert [part for quantity, part in readings if quantity == "link_active"] == [link(None)]
+    assert readings["link_active", link(None)].status is ReadingStatus.UNSUPPORTED
+
+
+def test_memory_errors_are_unsupported_while_error_correction_is_off(read: Read) -> None:
+    """Without ECC nothing is counted: not zero errors."""
+    readings = read("fast", {"ecc_mode": 0})
+    counts = [reading for (quantity, _), reading in readings.items() if quantity.startswith("ecc_")]
+    assert {reading.status for reading in counts} == {ReadingStatus.UNSUPPORTED}
+    assert len(counts) == 4
+
+
+@pytest.mark.parametrize(
+    ("version", "base", "smoothing", "supported"),
+    [
+        ("13.590.48.01", 269, 1, True),
+        ("13.590.48.01", 269, 0, True),
+        ("13.580.126.01", 269, 1, True),
+        ("13.580.65.06", 251, 0, True),
+        ("13.580.65.06", 251, 1, True),  # 269 is power smoothing there, which must not be taken for nanoseconds
+        ("12.575.51.03", 251, 1, True),
+        ("12.570.86.15", 0, 1, False),
+        ("12.535.183.01", 0, 0, False),
+    ],
+)
+def test_thermal_throttle_time_is_found_under_every_numbering(
+    fake_nvml: FakeNvml, version: str, base: int, smoothing: int, supported: bool
+) -> None:
+    """The three counters changed their field numbers twice; a number of power smoothing is never read as time."""
+    fake_nvml.update({"nvml_version": version, "throttle_field_base": base, "power_smoothing": smoothing})
+    fake_nvml.set("violation_hardware_thermal_nanoseconds", 3_000_000_000)
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        reading = reader.readings(SLOT, "fast")["throttle_seconds", reason("hardware_thermal")]
+    expected = (ReadingStatus.OK, 3.0) if supported else (ReadingStatus.UNSUPPORTED, None)
+    assert (reading.status, reading.value) == expected
+
+
+# ---- Older drivers ----------------------------------------------------------------------------------------------
+
+YOUNG_SYMBOLS = (
+    "nvmlDeviceGetTemperatureV", "nvmlDeviceGetMarginTemperature", "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetSupportedClocksEventReasons", "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetSramEccErrorStatus",
+    "nvmlDeviceGetFieldValues",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("reasons", ["0x0", "0x40"])
+def test_a_driver_without_the_young_functions_is_read(tmp_path: Path, reasons: str) -> None:
+    """Where the library lacks symbols, older ones serve or the value is unsupported; nothing fails and nothing is 0."""
+    library = build_fake_nvml(tmp_path / "old", missing=YOUNG_SYMBOLS)
+    machine = FakeNvml(tmp_path / "scenario", library).update({"temperature.3": 71, "event_reasons": reasons})
+    with ReaderProcess(machine.environment) as reader:
+        reader.ready()
+        fast, slow = reader.readings(SLOT, "fast"), reader.readings(SLOT, "slow")
+    assert fast["temperature_celsius", CORE].value == 71
+    assert fast["throttle_active", reason("hardware_thermal")].value is (reasons == "0x40")
+    assert fast["compute_processes", WHOLE].value == 0
+    assert fast["link_active", link(17)].value is True
+    assert fast["ecc_uncorrected_errors", DRAM].value == 0
+    lacking = [fast["temperature_margin_celsius", CORE], fast["recovery_action", WHOLE], slow["fabric_state", WHOLE]]
+    assert {reading.status for reading in lacking} == {ReadingStatus.UNSUPPORTED}
+    statuses = {reading.status for reading in (*fast.values(), *slow.values())}
+    assert statuses == {ReadingStatus.OK, ReadingStatus.UNSUPPORTED}
+
+
+def test_what_is_unsupported_is_not_asked_for_until_the_next_enumeration(fake_nvml: FakeNvml) -> None:
+    """A function that a device lacks costs one call per enumeration, not one per round."""
+    fake_nvml.fail("nvmlDeviceGetMarginTemperature", NvmlReturn.NOT_SUPPORTED, gpu=SLOT)
+    with ReaderProcess(fake_nvml.logged_environment) as reader:
+        reader.ready()
+        for _ in range(3):
+            reader.round("fast")
+        assert fake_nvml.calls().count("nvmlDeviceGetMarginTemperature 3") == 1
+        assert fake_nvml.calls().count("nvmlDeviceGetMarginTemperature 4") == 3
+        fake_nvml.clear()
+        reader.enumerate_again()
+        assert reader.readings(SLOT, "fast")["temperature_margin_celsius", CORE].value == 47
+
+
+def test_a_fast_round_costs_few_calls(fake_nvml: FakeNvml) -> None:
+    """Fields are fetched together: a round that has settled makes at most 16 calls per device."""
+    with ReaderProcess(fake_nvml.logged_environment) as reader:
+        reader.ready()
+        reader.round("fast")
+        before = len([line for line in fake_nvml.calls() if line.endswith(f" {SLOT}")])
+        reader.round("fast")
+        after = [line for line in fake_nvml.calls() if line.endswith(f" {SLOT}")][before:]
+    assert len(after) <= 16, after
+    assert len(set(after)) >= len(after) - 3  # two clocks and two counters of SRAM are separate calls
+
+
+# ---- How a whole device fails ------------------------------------------------------------------------------------
+
+GONE = [NvmlReturn.GPU_IS_LOST, NvmlReturn.RESET_REQUIRED, NvmlReturn.IRQ_ISSUE, NvmlReturn.INVALID_ARGUMENT]
+
+
+@pytest.mark.parametrize("code", GONE)
+def test_a_device_lost_between_enumerations_fails_alone(fake_nvml: FakeNvml, code: NvmlReturn) -> None:
+    """The lost device has a failure that names it; its siblings are read; it is still listed as what it was."""
+    with ReaderProcess(fake_nvml.environment) as reader:
+        healthy = reader.ready().devices
+        fake_nvml.fail_device(SLOT, code)
+        for group in ("fast", "slow", "fast", "slow"):
+            samples = reader.round(group)
+            failure = samples[uuid(SLOT)].failure
+            assert failure is not None
+            assert (failure.kind, samples[uuid(SLOT)].readings) == (FailureKind.LOST, ())
+            assert uuid(SLOT) in failure.detail
+            assert [device for device, sample in samples.items() if sample.failure] == [uuid(SLOT)]
+        assert set(reader.devices) == set(healthy)
+
+
+def test_a_device_that_comes_back_is_read_again(fake_nvml: FakeNvml) -> None:
+    """After a reset the same device answers; the next enumeration finds it."""
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        fake_nvml.fail_device(SLOT)
+        reader.enumerate_again()
+        fake_nvml.clear().set("temperature.3", 44)
+        reader.enumerate_again()
+        assert reader.readings(SLOT, "fast")["temperature_celsius", CORE].value == 44
+
+
+def test_a_single_field_that_says_lost_is_a_lost_device(machine: FakeNvml, shared_reader: ReaderProcess) -> None:
+    """The device may be gone between the batch of fields and its answer."""
+    machine.fail("field.230", NvmlReturn.GPU_IS_LOST, gpu=SLOT)
+    failure = shared_reader.sample(SLOT, "fast").failure
+    assert failure is not None
+    assert (failure.kind, "field 230" in failure.detail) == (FailureKind.LOST, True)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(NvmlReturn.UNKNOWN, FailureKind.ERROR), (NvmlReturn.NO_PERMISSION, FailureKind.DENIED)]
+)
+def test_a_device_that_answers_nothing_has_failed(
+    machine: FakeNvml, shared_reader: ReaderProcess, code: NvmlReturn, kind: FailureKind
+) -> None:
+    """Not one value is worse than single ones missing: the whole sample is a failure with its reason."""
+    machine.fail_device(SLOT, code)
+    sample = shared_reader.sample(SLOT, "fast")
+    assert sample.failure is not None
+    assert (sample.failure.kind, sample.readings) == (kind, ())
+    assert f"NVML code {code.value}" in sample.failure.detail
+
+
+@pytest.mark.parametrize(
+    ("proc", "device_id"),
+    [
+        (
+            "Model: \t\t NVIDIA H100 80GB HBM3\nGPU UUID: \t GPU-5eed0003-known\nDevice Minor: \t 3\n",
+            "GPU-5eed0003-known",
+        ),
+        ("Model: \t\t NVIDIA H100 80GB HBM3\nGPU UUID: \t GPU-????????-????\nDevice Minor: \t 3\n", "0000:40:00.0"),
+        (None, "nvidia-3"),
+    ],
+)
+def test_a_device_lost_before_the_start_is_listed(
+    fake_nvml: FakeNvml, tmp_path: Path, proc: str | None, device_id: str
+) -> None:
+    """NVML counts it and will not show it: the kernel driver's list says who it is, else it has its index only."""
+    if proc is not None:
+        for slot in range(8):
+            page = tmp_path / f"proc/driver/nvidia/gpus/0000:{slot + 1}0:00.0/information"
+            page.parent.mkdir(parents=True)
+            page.write_text(proc if slot == SLOT else "Model: other\n")
+    fake_nvml.fail_device(SLOT)
+    with ReaderProcess(fake_nvml.environment, root=str(tmp_path)) as reader:
+        lost = reader.ready().devices[SLOT]
+        samples = reader.round("fast")
+    assert (lost.id, lost.model) == (device_id, "NVIDIA H100 80GB HBM3" if proc else "unknown")
+    failure = samples[device_id].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.LOST
+    assert len(samples) == 8
+
+
+def test_a_vanished_device_does_not_give_its_place_to_another(fake_nvml: FakeNvml) -> None:
+    """Where the count drops the index of later devices shifts, and each is still read as itself."""
+    fake_nvml.update({f"temperature.{slot}": 30 + slot for slot in range(8)})
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        fake_nvml.vanish(SLOT)
+        failure = reader.sample(SLOT, "fast").failure
+        assert failure is not None
+        assert failure.kind is FailureKind.LOST
+        left = reader.enumerate_again()
+        assert [device.id for device in left] == [uuid(slot) for slot in range(8) if slot != SLOT]
+        assert reader.readings(6, "fast")["temperature_celsius", CORE].value == 36
+
+
+def test_a_quarantined_device_is_not_touched(fake_nvml: FakeNvml) -> None:
+    """Of a device that hung before, only handle, PCI address and UUID are asked for, which the driver has at hand."""
+    fake_nvml.hang("nvmlDeviceGetName", gpu=SLOT)
+    with ReaderProcess(fake_nvml.logged_environment, skip=[uuid(SLOT)]) as reader:
+        assert uuid(SLOT) not in {device.id for device in reader.ready().devices}
+        assert len(reader.round("fast")) == 7
+    touched = {line.split()[0] for line in fake_nvml.calls() if line.endswith(f" {SLOT}")}
+    assert touched == {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetUUID"}
+
+
+def test_the_line_of_progress_names_the_call_that_hangs(fake_nvml: FakeNvml) -> None:
+    """While a call does not return, anybody can read which call on which device it is."""
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        fake_nvml.hang("nvmlDeviceGetUtilizationRates", gpu=SLOT)
+        reader.request("fast")
+        wanted = f"nvmlDeviceGetUtilizationRates on {uuid(SLOT)} (PCI 0000:40:00.0)"
+        reader.wait_until(lambda: reader.progress.read() == wanted)
+
+
+def test_the_line_of_progress_names_the_call_that_crashed(fake_nvml: FakeNvml) -> None:
+    """An abort inside the library ends the child, and the line outlives it."""
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        fake_nvml.crash("nvmlDeviceGetFieldValues", gpu=SLOT)
+        reader.request("fast")
+        assert reader.process.wait(20) == -signal.SIGABRT
+        assert reader.progress.read() == f"nvmlDeviceGetFieldValues on {uuid(SLOT)} (PCI 0000:40:00.0)"
+
+
+# ---- How the library fails ----------------------------------------------------------------------------------------
+
+
+def refusal(machine: FakeNvml, root: Path | None = None) -> tuple[FailureKind, str]:
+    """Start a reader that must be refused, and return how."""
+    with ReaderProcess(machine.environment, root=str(root or "/")) as reader:
+        failure = reader.failed()
+        return failure.kind, failure.detail
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (NvmlReturn.DRIVER_NOT_LOADED, FailureKind.NO_DRIVER, "modprobe nvidia"),
+        (NvmlReturn.LIB_RM_VERSION_MISMATCH, FailureKind.VERSION_MISMATCH, "reboot or reload"),
+        (NvmlReturn.NO_PERMISSION, FailureKind.DENIED, "NVML code 4"),
+        (NvmlReturn.UNKNOWN, FailureKind.ERROR, "NVML code 999"),
+    ],
+)
+def test_a_library_that_cannot_start_says_what_to_do(
+    fake_nvml: FakeNvml, code: NvmlReturn, kind: FailureKind, words: str
+) -> None:
+    """Each way of nvmlInit to fail has its own kind and a next step."""
+    refused, detail = refusal(fake_nvml.fail("nvmlInitWithFlags", code))
+    assert (refused, words in detail) == (kind, True), detail
+
+
+def test_a_version_mismatch_names_both_versions(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    """After an upgrade under a running system people need to see which driver is loaded and which library is not."""
+    version = tmp_path / "sys/module/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text("580.126.09\n")
+    _, detail = refusal(fake_nvml.fail("nvmlInitWithFlags", NvmlReturn.LIB_RM_VERSION_MISMATCH), tmp_path)
+    assert "13.590.48.01" in detail
+    assert "580.126.09" in detail
+
+
+def test_no_device_is_a_failure(fake_nvml: FakeNvml) -> None:
+    """A driver without devices is never a healthy machine with nothing to check."""
+    assert refusal(fake_nvml.set("count", 0))[0] is FailureKind.NO_DEVICES
+
+
+def test_a_missing_library_is_a_failure(tmp_path: Path) -> None:
+    """A machine whose driver is not installed, here as a library that cannot be loaded."""
+    (tmp_path / "libnvidia-ml.so.1").write_text("")
+    kind, detail = refusal(FakeNvml(tmp_path / "scenario", tmp_path / "libnvidia-ml.so.1"))
+    assert (kind, "libnvidia-ml.so.1" in detail) == (FailureKind.NO_LIBRARY, True)
+
+
+@pytest.mark.parametrize(
+    ("during", "code", "kind"),
+    [
+        ("nvmlDeviceGetCount_v2", NvmlReturn.DRIVER_NOT_LOADED, FailureKind.NO_DRIVER),
+        ("nvmlDeviceGetCount_v2", NvmlReturn.UNINITIALIZED, FailureKind.NO_DRIVER),
+        ("nvmlDeviceGetCount_v2", NvmlReturn.LIB_RM_VERSION_MISMATCH, FailureKind.VERSION_MISMATCH),
+    ],
+)
+def test_a_driver_that_goes_away_ends_the_reader(
+    fake_nvml: FakeNvml, during: str, code: NvmlReturn, kind: FailureKind
+) -> None:
+    """What no device can be blamed for is a failure of the backend."""
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        fake_nvml.fail(during, code)
+        reader.request("slow")
+        for _ in range(8):
+            reader.expect(Sampled)
+        assert reader.failed().kind is kind
+
+
+LOAD_WITH = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.nvml import load
+from nodevet.checks.wire import Progress
+try:
+    load(Progress.create()[0], "/")
+except BackendError as error:
+    print(json.dumps([error.failure.kind, error.failure.detail]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("class NVMLError(Exception): pass\ndef nvmlInit(): pass\n", "pip uninstall pynvml"),
+        ("raise ImportError('no such module')\n", "pip install nvidia-ml-py"),
+    ],
+)
+def test_a_wrong_or_missing_wrapper_is_named(tmp_path: Path, source: str, words: str) -> None:
+    """The retired distribution of the same module name is recognised before anything is called."""
+    (tmp_path / "pynvml.py").write_text(source)
+    command = [sys.executable, "-c", LOAD_WITH, str(tmp_path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    kind, detail = json.loads(shown.stdout)
+    assert (kind, words in detail) == ("no_library", True)
+
+
+# ---- Inventory, events, topology, end -----------------------------------------------------------------------------
+
+
+def test_a_device_is_known_by_what_no_reboot_changes(shared_reader: ReaderProcess, machine: FakeNvml) -> None:
+    """UUID, serial, PCI address, minor, firmware, links and size are all told, in one spelling everywhere."""
+    device = next(device for device in shared_reader.devices if device.id == uuid(SLOT))
+    assert (device.vendor, device.model, device.architecture) == ("nvidia", "NVIDIA H100 80GB HBM3", "hopper")
+    assert (device.pci, device.pci_device_id, device.minor) == ("0000:40:00.0", "10de:2330", SLOT)
+    assert (device.serial, device.driver, device.numa_node) == ("1765423000103", "590.48.01", 0)
+    assert (device.compute_units, device.maximum_clock_hertz) == (132, 1_980_000_000)
+    assert device.memory_bytes == 85520809984
+    assert {part.component: part.version for part in device.firmware}["vbios"] == "96.00.AF.00.01"
+    assert device.links == tuple(Link(port, "switch", "NVLink 4.0") for port in range(18))
+
+
+def test_a_peer_is_learnt_once_its_link_is_up(fake_nvml: FakeNvml) -> None:
+    """Links train after the driver was loaded: what a port could not tell at first is asked for again."""
+    fake_nvml.fail("nvmlDeviceGetNvLinkRemoteDeviceType", NvmlReturn.NOT_SUPPORTED).set("link_state", 0)
+    with ReaderProcess(fake_nvml.environment) as reader:
+        assert {link.peer for link in reader.ready().devices[SLOT].links} == {None}
+        fake_nvml.clear()
+        assert {link.peer for link in reader.enumerate_again()[SLOT].links} == {"switch"}
+
+
+def test_a_pci_domain_is_never_cut(fake_nvml: FakeNvml) -> None:
+    """Virtual machines number PCI domains beyond four digits."""
+    fake_nvml.update({"pci_domain.0": 0x10001, "pci_bus.1": 0xAB})
+    with ReaderProcess(fake_nvml.environment) as reader:
+        assert [device.pci for device in reader.ready().devices[:2]] == ["10001:10:00.0", "0000:ab:00.0"]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_xid_is_told_with_its_device(fake_nvml: FakeNvml, lost: bool) -> None:
+    """The event of a device that fell off the bus still names it, though the device cannot."""
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        if lost:
+            fake_nvml.fail_device(SLOT)
+        fake_nvml.xid(SLOT, 79).xid(5, 31)
+        first, second = reader.wait_for_event(), reader.wait_for_event()
+    assert (first.code, first.source, first.device, first.pci) == ("nvidia.xid.79", "nvml", uuid(SLOT), "0000:40:00.0")
+    assert (second.code, second.device) == ("nvidia.xid.31", uuid(5))
+
+
+@pytest.mark.parametrize("what", ["nvmlEventSetCreate", "nvmlEventSetWait_v2"])
+def test_a_driver_without_events_is_still_read(fake_nvml: FakeNvml, what: str) -> None:
+    """Where NVML tells no events it is noted once, and everything else goes on."""
+    fake_nvml.fail(what, NvmlReturn.NOT_SUPPORTED)
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        for _ in range(3):
+            assert reader.sample(SLOT, "fast").failure is None
+        assert [note.event for note in reader.notes] == ["NVML events cannot be read"]
+
+
+def test_the_library_is_closed_at_the_end(fake_nvml: FakeNvml) -> None:
+    """A reader that is asked to stop lets go of the event set and of the driver."""
+    with ReaderProcess(fake_nvml.logged_environment) as reader:
+        reader.ready()
+        assert reader.stop() == 0
+    assert fake_nvml.calls()[-2:] == ["nvmlEventSetFree -1", "nvmlShutdown -1"]
+
+
+TOPOLOGY = """
+import json
+from types import SimpleNamespace
+from nodevet.checks.backends.nvidia import open_backend
+from nodevet.checks.wire import Progress
+backend = open_backend(SimpleNamespace(root="/", options={}, progress=Progress.create()[0], note=print, now=None))
+backend.devices()
+print(json.dumps(backend.topology()))
+backend.close()
+"""
+
+
+def topology(machine: FakeNvml) -> dict[str, Any]:
+    """Return what the backend says about how the devices are connected."""
+    shown = subprocess.run(
+        [sys.executable, "-c", TOPOLOGY],
+        env={**os.environ, **machine.environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    found: dict[str, Any] = json.loads(shown.stdout)
+    return found
+
+
+def test_devices_behind_switches_see_each_other_over_all_their_links(fake_nvml: FakeNvml) -> None:
+    """Every pair has all links that are up at both ends, and each device its processors and its NUMA node."""
+    fake_nvml.set("link_state.3.5", 0)
+    found = topology(fake_nvml)
+    assert found["gpus"] == [f"GPU{index}" for index in range(8)]
+    assert found["matrix"][0] == ["X", "NV18", "NV18", "NV17", "NV18", "NV18", "NV18", "NV18"]
+    assert found["matrix"][3][3:5] == ["X", "NV17"]
+    assert found["cpu_affinity"][4] == "56-111"
+    assert found["numa_affinity"] == ["0", "0", "0", "0", "1", "1", "1", "1"]
+
+
+def test_devices_without_links_are_told_apart_by_what_lies_between(fake_nvml: FakeNvml) -> None:
+    """Without NVLink the cell names the bridge or the link between processors."""
+    levels = {"topology.0.1": 10, "topology.0.2": 20, "topology.0.3": 30}
+    found = topology(fake_nvml.update({"links": 0, "count": 6, **levels}))
+    assert found["matrix"][0] == ["X", "PIX", "PXB", "PHB", "SYS", "SYS"]
+    assert found["matrix"][1][:4] == ["PIX", "X", "NODE", "NODE"]
+
+
+def test_straight_links_count_for_the_peer_they_lead_to(fake_nvml: FakeNvml) -> None:
+    """Without switches a pair has as many links as lead from one to the other, and none means the way over PCIe."""
+    fake_nvml.update({"count": 3, "links": 4, "link_remote_type": 0})
+    for slot, peer in ((0, "00000000:20:00.0"), (1, "00000000:10:00.0"), (2, "00000000:10:00.0")):
+        fake_nvml.set(f"link_remote_pci.{slot}", peer)
+    fake_nvml.set("link_remote_pci.0.3", "00000000:30:00.0")
+    found = topology(fake_nvml)
+    assert found["matrix"][0] == ["X", "NV3", "NV1"]
+    assert found["matrix"][1][2] == "NODE"
+
+
+def test_links_that_carry_no_peer_traffic_are_no_connection(fake_nvml: FakeNvml) -> None:
+    """Links into the switches count only where the driver lets two devices talk over them."""
+    found = topology(fake_nvml.update({"peer_nvlink_status.0.1": 3, "peer_nvlink_status.1.0": 3}))
+    assert found["matrix"][0][1:3] == ["NODE", "NV18"]
