@@ -69,6 +69,13 @@ class Bench:
         file = Path(self.script["log"])
         return file.read_text().splitlines() if file.exists() else []
 
+    @property
+    def failure(self) -> Failure:
+        """What the reader failed with."""
+        failure = self.status().failure
+        assert failure is not None
+        return failure
+
     def until(self, done: Callable[[], bool]) -> None:
         """Run the loop, without moving the clock, until *done*."""
         end = time.monotonic() + REAL_SECONDS
@@ -210,8 +217,7 @@ def test_a_crash_tells_signal_call_and_last_words(bench: Bench) -> None:
     bench.write(read={"c": "abort"})
     bench.clock.advance(INTERVAL)
     bench.until_state(ReaderState.CRASHED)
-    assert bench.status().failure is not None
-    assert bench.status().failure.kind is FailureKind.CRASHED
+    assert bench.failure.kind is FailureKind.CRASHED
     assert "was killed by SIGABRT in: fake_read(c, fast)" in bench.status().detail
     assert "driver: assertion failed in fake_call" in bench.status().detail
     assert outcome(bench.samples)["c"] == "crashed"
@@ -260,8 +266,7 @@ def test_a_library_that_counts_no_device_is_absent_not_running(bench: Bench) -> 
     bench.write(devices=[])
     bench.round()
     assert bench.status().state is ReaderState.ABSENT
-    assert bench.status().failure is not None
-    assert bench.status().failure.kind is FailureKind.NO_DEVICES
+    assert bench.failure.kind is FailureKind.NO_DEVICES
 
 
 @pytest.mark.parametrize("kind", ["denied", "version_mismatch", "error"])
@@ -447,8 +452,9 @@ def test_a_child_in_state_d_is_given_up_and_never_doubled(
     bench.write(read={"b": "hang"})
     bench.clock.advance(INTERVAL)
     bench.until_in("fake_read(b")
-    assert bench.status().pid is not None
-    thaw = freeze(bench.status().pid)
+    pid = bench.status().pid
+    assert pid is not None
+    thaw = freeze(pid)
     bench.clock.advance(DEADLINE)
     bench.until_state(ReaderState.HUNG)
     assert "state D" in bench.status().detail

@@ -201,4 +201,5 @@ def _unread(quantity: str, error: OSError | ValueError, relative: str) -> Readin
     status = status_of(error)
     if status is ReadingStatus.UNSUPPORTED:
         status = ReadingStatus.ERROR
-    return Reading(quantity, None, status=status, detail=explain(error, relative))
+    detail = explain(error, relative) if isinstance(error, OSError) else f"/{relative} holds nonsense: {error}"
+    return Reading(quantity, None, status=status, detail=detail)

@@ -1,0 +1,380 @@
+"""The host backend on trees of /proc and /sys: a server, a virtual machine, and files that hold nonsense."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from fakes.host_tree import (
+    CPU,
+    EDAC,
+    HWMON,
+    PCI,
+    Files,
+    amd_server,
+    pci_device,
+    server,
+    virtual_machine,
+    write_tree,
+)
+
+from nodevet.agent.clock import SteppedClock, SystemClock
+from nodevet.agent.supervisor import ReaderPlan, Supervisor
+from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.host import HostBackend, open_backend
+from nodevet.checks.model import (
+    Device,
+    DeviceKind,
+    FailureKind,
+    Firmware,
+    Instant,
+    ReaderState,
+    Reading,
+    ReadingStatus,
+)
+from nodevet.checks.quantities import measured
+from nodevet.checks.view import Cadence
+from nodevet.checks.wire import Progress
+
+REAL_SECONDS = 20.0
+
+Answers = dict[tuple[str, str], Reading]
+
+
+class TestContext:
+    """What a child lends its backend, for a tree."""
+
+    __test__ = False
+
+    def __init__(self, root: Path) -> None:
+        """Stand for a child that reads below *root*."""
+        self.root = str(root)
+        self.options: dict[str, object] = {}
+        self.progress, descriptor = Progress.create()
+        os.close(descriptor)
+
+    def now(self) -> Instant:
+        """The present moment."""
+        return SystemClock(self.root).instant()
+
+    def note(self, level: str, event: str, **fields: str) -> None:
+        """Take a line for the log."""
+
+
+Opener = Callable[[Files], HostBackend]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Opener:
+    """A function that writes a tree and opens the backend on it."""
+    return lambda files: open_backend(TestContext(write_tree(tmp_path, files)))
+
+
+def devices(backend: HostBackend) -> dict[str, Device]:
+    """The devices by id."""
+    return {device.id: device for device in backend.devices()}
+
+
+def read(backend: HostBackend, device: str) -> Answers:
+    """The readings of every group of a device, by quantity and part."""
+    known = devices(backend)[device]
+    readings = [measured(reading) for group in backend.groups for reading in backend.read(group, known)]
+    return {(reading.quantity, str(reading.part)): reading for reading in readings}
+
+
+def values(answers: Answers) -> dict[str, object]:
+    """What was measured, by quantity and part in words."""
+    return {
+        f"{quantity} {part}".removesuffix(" device"): reading.value
+        for (quantity, part), reading in answers.items()
+        if reading.status is ReadingStatus.OK
+    }
+
+
+def test_a_server_has_its_sockets_memory_node_and_accelerators(host: Opener) -> None:
+    """Each device has a stable id and its identity; a board's graphics chip is no accelerator."""
+    found = devices(host(server()))
+    assert list(found) == ["node", "memory", "cpu-0", "cpu-1", "pci-0000:10:00.0", "pci-0000:90:00.0"]
+    assert found["cpu-1"] == Device(
+        id="cpu-1",
+        kind=DeviceKind.CPU,
+        vendor="intel",
+        model="Xeon Test 8000",
+        backend="host",
+        numa_node=1,
+        driver="intel_pstate",
+        firmware=(Firmware("microcode", "0x2b0004d0"),),
+        compute_units=2,
+        maximum_clock_hertz=3_800_000_000,
+    )
+    assert found["memory"].memory_bytes == 1_024_000_000
+    node = found["node"]
+    assert (node.vendor, node.model, node.serial) == ("Test Systems", "TS-2", "S123")
+
+
+def test_accelerators_show_vendor_address_and_driver(host: Opener) -> None:
+    """What the PCI bus shows does not depend on a driver: one that is missing is seen as missing."""
+    found = devices(host(server()))
+    nvidia, amd = found["pci-0000:10:00.0"], found["pci-0000:90:00.0"]
+    assert (nvidia.vendor, nvidia.pci, nvidia.pci_device_id, nvidia.driver, nvidia.numa_node) == (
+        "nvidia", "0000:10:00.0", "10de:2330", "nvidia", 0,
+    )  # fmt: skip
+    assert (amd.vendor, amd.driver) == ("amd", None)
+    assert {device.kind for device in (nvidia, amd)} == {DeviceKind.ACCELERATOR}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "class_code", "counts"),
+    [
+        ("0x10de", "0x030000", True),  # a board with a display output
+        ("0x10de", "0x030200", True),
+        ("0x10de", "0x068000", False),  # a link switch
+        ("0x10de", "0x040300", False),  # the sound of a display board
+        ("0x1002", "0x038000", True),
+        ("0x1002", "0x120000", True),
+        ("0x1002", "0x030000", False),  # may be the graphics of a processor
+        ("0x8086", "0x030000", False),
+        ("0x8086", "0x038000", True),
+        ("0x1da3", "0x120000", True),
+        ("0x1a03", "0x030000", False),  # a management controller
+    ],
+)
+def test_vendor_and_class_decide_what_is_an_accelerator(
+    host: Opener, vendor: str, class_code: str, counts: bool
+) -> None:
+    """The table of vendors and classes decides, row by row."""
+    files = virtual_machine() | pci_device("0000:05:00.0", vendor, "0x1234", class_code)
+    assert ("pci-0000:05:00.0" in devices(host(files))) is counts
+
+
+def test_virtual_functions_are_parts_of_a_device_that_is_listed(host: Opener) -> None:
+    """A virtual function does not count as another accelerator."""
+    files = server() | pci_device("0000:10:00.1", "0x10de", "0x2330", "0x030200")
+    files[f"{PCI}/0000:10:00.1/physfn"] = "-> ../0000:10:00.0"
+    assert "pci-0000:10:00.1" not in devices(host(files))
+
+
+def test_a_server_is_read_whole(host: Opener) -> None:
+    """Every quantity of a socket has its value in its unit; threads of one core count once."""
+    assert values(read(host(server()), "cpu-1")) == {
+        "temperature_celsius sensor package": 51.0,
+        "temperature_slowdown_celsius sensor package": 100.0,
+        "clock_hertz clock core": 2_050_000_000.0,
+        "clock_maximum_hertz clock core": 3_800_000_000.0,
+        "throttle_events reason core": 2 + 3,
+        "throttle_seconds reason core": 0.2 + 0.3,
+        "throttle_events reason package": 7,
+        "throttle_seconds reason package": 1.5,
+        "logical_processors": 4,
+        "physical_cores": 2,
+    }
+    assert values(read(host({}), "memory")) == {
+        "memory_total_bytes": 1_024_000_000,
+        "ecc_corrected_errors memory_block controller 0": 0,
+        "ecc_uncorrected_errors memory_block controller 0": 0,
+        "ecc_corrected_errors memory_block controller 1": 3,
+        "ecc_uncorrected_errors memory_block controller 1": 0,
+    }
+    assert values(read(host({}), "node")) == {
+        "load_average_ratio": 0.5,
+        "memory_total_bytes": 1_024_000_000,
+        "memory_available_bytes": 768_000_000,
+        "uptime_seconds": 86400.5,
+        "logical_processors": 8,
+        "physical_cores": 4,
+    }
+
+
+def test_a_virtual_machine_says_unsupported_and_never_zero(host: Opener) -> None:
+    """Without sensors, counters and controllers nothing is measured, and each says why."""
+    backend = host(virtual_machine())
+    answers = read(backend, "cpu-0") | read(backend, "memory")
+    missing = {quantity for (quantity, _), reading in answers.items() if reading.status is not ReadingStatus.OK}
+    assert missing == {
+        "temperature_celsius", "clock_hertz", "clock_maximum_hertz", "throttle_events", "throttle_seconds",
+        "ecc_corrected_errors", "ecc_uncorrected_errors",
+    }  # fmt: skip
+    for quantity in missing:
+        for (name, _), reading in answers.items():
+            if name == quantity:
+                assert (reading.value, reading.status) == (None, ReadingStatus.UNSUPPORTED)
+                assert reading.detail
+
+
+def test_amd_sensors_belong_to_the_socket_of_their_node(host: Opener) -> None:
+    """The chips of two sockets are told apart by NUMA node, whatever their order."""
+    backend = host(amd_server())
+    assert values(read(backend, "cpu-0"))["temperature_celsius sensor package"] == 70.0
+    assert values(read(backend, "cpu-1"))["temperature_celsius sensor package"] == 71.0
+
+
+THROTTLE = f"{CPU}/cpu0/thermal_throttle/core_throttle_count"
+TEMPERATURE = f"{HWMON}/hwmon3/temp1_input"
+CORRECTED = f"{EDAC}/mc0/ce_count"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "device", "quantity", "status", "words"),
+    [
+        (TEMPERATURE, "N/A\n", "cpu-0", "temperature_celsius", "error", "holds 'N/A', which is no number"),
+        (TEMPERATURE, "", "cpu-0", "temperature_celsius", "error", "holds ''"),
+        (TEMPERATURE, "999000\n", "cpu-0", "temperature_celsius", "error", "implausible"),
+        (f"{HWMON}/hwmon3/temp1_fault", "1\n", "cpu-0", "temperature_celsius", "unavailable", "fault of its own"),
+        (CORRECTED, "many\n", "memory", "ecc_corrected_errors", "error", "ce_count holds 'many'"),
+        (CORRECTED, "-1\n", "memory", "ecc_corrected_errors", "error", "implausible"),
+        (THROTTLE, "\x00\n", "cpu-0", "throttle_events", "error", "holds ''"),
+        ("proc/loadavg", "", "node", "load_average_ratio", "error", "empty"),
+        ("proc/loadavg", "high\n", "node", "load_average_ratio", "error", "loadavg"),
+        ("proc/meminfo", "MemTotal: lots kB\n", "node", "memory_total_bytes", "error", "meminfo"),
+        ("proc/meminfo", "MemTotal: 1 kB\n", "node", "memory_available_bytes", "error", "no MemAvailable"),
+    ],
+)
+def test_nonsense_in_a_file_is_told_and_never_a_value(
+    host: Opener, file: str, text: str, device: str, quantity: str, status: str, words: str
+) -> None:
+    """A file that holds no number, or an impossible one, is an error of just that reading."""
+    answers = read(host(server() | {file: text}), device)
+    bad = [reading for (name, _), reading in answers.items() if name == quantity and reading.value is None]
+    assert [reading.status.value for reading in bad] == [status]
+    assert words in bad[0].detail
+
+
+def test_numbers_survive_carriage_returns_and_nul_bytes(host: Opener) -> None:
+    """Firmware that pads its text does not make a number unreadable."""
+    files = server() | {TEMPERATURE: "47000\r\n\x00\x00"}
+    assert values(read(host(files), "cpu-0"))["temperature_celsius sensor package"] == 47.0
+
+
+@pytest.mark.parametrize("relative", ["proc/loadavg", "proc/uptime", "proc/meminfo"])
+def test_a_file_that_every_linux_has_is_no_missing_feature(host: Opener, tmp_path: Path, relative: str) -> None:
+    """Where /proc itself is incomplete the reading is an error, not unsupported."""
+    backend = host(server())
+    (tmp_path / relative).unlink()
+    statuses = {reading.status for reading in read(backend, "node").values()}
+    assert ReadingStatus.ERROR in statuses
+    assert ReadingStatus.UNSUPPORTED not in statuses
+
+
+def test_a_counter_that_some_cores_have_is_not_unsupported(host: Opener, tmp_path: Path) -> None:
+    """A core that went offline makes the sum unknown for now, not a missing feature."""
+    backend = host(server())
+    (tmp_path / CPU / "cpu1/thermal_throttle/core_throttle_count").unlink()
+    reading = read(backend, "cpu-0")["throttle_events", "reason core"]
+    assert (reading.value, reading.status) == (None, ReadingStatus.UNAVAILABLE)
+
+
+def test_a_directory_where_a_file_should_be_is_an_error(host: Opener, tmp_path: Path) -> None:
+    """An unreadable attribute is told with the kernel's words."""
+    backend = host(server())
+    (tmp_path / TEMPERATURE).unlink()
+    (tmp_path / TEMPERATURE).mkdir()
+    reading = read(backend, "cpu-0")["temperature_celsius", "sensor package"]
+    assert (reading.status, reading.detail) == (ReadingStatus.ERROR, f"/{TEMPERATURE}: Is a directory")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [(None, FailureKind.ERROR), ("", FailureKind.NO_DEVICES), ("nothing", FailureKind.NO_DEVICES)]
+)
+def test_a_tree_without_processors_cannot_be_listed(
+    host: Opener, tmp_path: Path, text: str | None, kind: FailureKind
+) -> None:
+    """An empty or absent /proc/cpuinfo is a failure with its reason, never a machine without processors."""
+    backend = host(virtual_machine())
+    (tmp_path / "proc/cpuinfo").unlink()
+    if text is not None:
+        (tmp_path / "proc/cpuinfo").write_text(text)
+    with pytest.raises(BackendError) as caught:
+        backend.devices()
+    assert caught.value.failure.kind is kind
+    assert "cpuinfo" in caught.value.failure.detail
+
+
+def test_a_socket_that_went_offline_is_lost(host: Opener, tmp_path: Path) -> None:
+    """A socket whose processors are all gone answers with a lost device, not with old values."""
+    backend = host(server())
+    known = devices(backend)["cpu-1"]
+    write_tree(tmp_path, {"proc/cpuinfo": virtual_machine()["proc/cpuinfo"]})
+    backend.devices()
+    with pytest.raises(BackendError) as caught:
+        list(backend.read("fast", known))
+    assert caught.value.failure.kind is FailureKind.LOST
+
+
+def test_a_quarter_of_a_thousand_processors_is_listed_by_number(host: Opener) -> None:
+    """Sockets hold their processors by number, not by the order of the alphabet."""
+    files = virtual_machine() | {
+        f"{CPU}/cpu{number}/topology/physical_package_id": f"{number // 128}\n" for number in range(256)
+    }
+    files["proc/cpuinfo"] = "\n".join(f"processor\t: {number}\ncore id\t: {number % 128}\n" for number in range(256))
+    backend = host(files)
+    assert [device.compute_units for device in backend.devices() if device.kind is DeviceKind.CPU] == [128, 128]
+
+
+def test_an_arm_processor_is_known_by_implementer_and_part(host: Opener) -> None:
+    """Where the kernel gives no model name, the numbers that identify the core stand in its place."""
+    files = virtual_machine() | {"proc/cpuinfo": "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n"}
+    found = devices(host(files))["cpu-0"]
+    assert (found.vendor, found.model) == ("arm", "implementer 0x41 part 0xd4f")
+
+
+def test_this_machine_is_read_as_psutil_reads_it() -> None:
+    """On the real /proc and /sys an independent library counts the same processors and the same memory."""
+    backend = open_backend(TestContext(Path("/")))
+    found = devices(backend)
+    answers = values(read(backend, "node"))
+    assert answers["logical_processors"] == psutil.cpu_count()
+    assert answers["physical_cores"] == psutil.cpu_count(logical=False)
+    assert found["memory"].memory_bytes == psutil.virtual_memory().total
+    assert answers["uptime_seconds"] == pytest.approx(time.time() - psutil.boot_time(), abs=30)
+
+
+@pytest.fixture
+def selector() -> Iterator[selectors.BaseSelector]:
+    """A selector that is closed afterwards."""
+    with selectors.DefaultSelector() as selector:
+        yield selector
+
+
+def test_a_read_of_sysfs_that_never_returns_is_named(tmp_path: Path, selector: selectors.BaseSelector) -> None:
+    """The real child on a file that blocks: the agent names the file, and reads everything else."""
+    write_tree(tmp_path, server())
+    (tmp_path / TEMPERATURE).unlink()
+    os.mkfifo(tmp_path / TEMPERATURE)  # opening it waits for a writer that never comes
+    clock = SteppedClock()
+    plan = ReaderPlan(backend="host", cadences={"fast": Cadence(10.0, 5.0)}, root=str(tmp_path))
+    supervisor = Supervisor([plan], clock, selector)
+
+    def until(done: Callable[[], bool]) -> None:
+        end = time.monotonic() + REAL_SECONDS
+        while not done():
+            supervisor.tick()
+            assert time.monotonic() < end, supervisor.statuses
+            for key, mask in selector.select(0.05):
+                supervisor.handle(key, mask)
+
+    def call() -> str:
+        return "".join(record.detail for record in supervisor.records)
+
+    until(lambda: call() == f"read /{TEMPERATURE}" and not selector.select(0))
+    clock.advance(5.0)
+    until(lambda: supervisor.statuses[0].state is ReaderState.HUNG and supervisor.at_rest)
+    assert f"read /{TEMPERATURE} has not returned for 5.0 s" in supervisor.statuses[0].detail
+    samples = {sample.device: sample.failure for sample in supervisor.collect().samples}
+    assert [device for device, failure in samples.items() if failure is None] == ["node", "memory"]
+    failure = samples["cpu-0"]
+    assert failure is not None
+    assert failure.kind is FailureKind.HUNG
+
+    clock.advance(1.0)
+    until(lambda: call() == f"read /{TEMPERATURE}" and not selector.select(0))
+    samples = {sample.device: sample.failure for sample in supervisor.collect().samples}
+    assert set(samples) == {"node", "memory", "cpu-1", "pci-0000:10:00.0", "pci-0000:90:00.0"}
+    assert set(samples.values()) == {None}
+    supervisor.stop()
+    clock.advance(1.0)
+    until(lambda: supervisor.at_rest)
