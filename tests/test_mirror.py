@@ -1,0 +1,159 @@
+"""The mirror: a failed verdict outlives a lost store within the same boot, and only within it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes.episodes import BOOT_ID, episode
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodevet.agent.mirror import Mirror, read_mirror, restore, write_mirror
+from nodevet.checks.errors import StoreError
+from nodevet.checks.model import Episode, EpisodeState
+
+OPEN, ACKNOWLEDGED = EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED
+TESTS = Path(__file__).resolve().parent
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the mirror of the test lies."""
+    return tmp_path / "episodes.json"
+
+
+def test_lost_store_is_restored_from_the_mirror(path: Path) -> None:
+    """What was open or acknowledged comes back equal; what was pending or cleared does not."""
+    kept = (episode(serial="S1"), episode("thermal.hot", state=ACKNOWLEDGED, note="fan"))
+    passing = (episode("a.b", state=EpisodeState.PENDING), episode("c.d", state=EpisodeState.CLEARED))
+    write_mirror(path, (*kept, *passing), BOOT_ID)
+
+    assert restore((), read_mirror(path), BOOT_ID) == kept
+
+
+def test_mirror_of_another_boot_says_nothing(path: Path) -> None:
+    """After a reboot only the store speaks."""
+    write_mirror(path, [episode()], "boot-0")
+
+    assert restore((), read_mirror(path), BOOT_ID) == ()
+
+
+def test_no_mirror_changes_nothing(path: Path) -> None:
+    """The first start of a boot has none."""
+    stored = (episode(),)
+
+    assert restore(stored, read_mirror(path), BOOT_ID) == stored
+
+
+@pytest.mark.parametrize(
+    ("stored", "mirrored", "expected"),
+    [
+        (episode(seen=20, count=2), episode(seen=30, count=3), "mirror"),
+        (episode(seen=30, count=3), episode(seen=20, count=2), "store"),
+        (episode(seen=20), episode(seen=20, state=ACKNOWLEDGED), "mirror"),
+        (episode(seen=20, state=ACKNOWLEDGED), episode(seen=20), "store"),
+        (episode(seen=900, boot_id="boot-0"), episode(seen=20), "mirror"),
+    ],
+)
+def test_of_two_the_later_word_counts(stored: Episode, mirrored: Episode, expected: str) -> None:
+    """Later sight wins, another boot is earlier, and of equals that which a person acknowledged."""
+    found = restore((stored,), Mirror(BOOT_ID, (mirrored,)), BOOT_ID)
+
+    assert found == (mirrored if expected == "mirror" else stored,)
+
+
+EPISODES = st.lists(
+    st.builds(
+        episode,
+        device=st.sampled_from(["GPU-0", "GPU-1", "GPU-2"]),
+        state=st.sampled_from([OPEN, ACKNOWLEDGED]),
+        seen=st.integers(10, 99).map(float),
+    ),
+    unique_by=lambda entry: entry.key,
+)
+
+
+@given(EPISODES, EPISODES)
+def test_restoring_forgets_nothing_and_repeats_nothing(stored: list[Episode], mirrored: list[Episode]) -> None:
+    """The result is one episode per key of either side, and restoring again changes nothing."""
+    mirror = Mirror(BOOT_ID, tuple(mirrored))
+    found = restore(stored, mirror, BOOT_ID)
+
+    assert [entry.key for entry in found] == sorted({entry.key for entry in (*stored, *mirrored)})
+    assert set(found) <= {*stored, *mirrored}
+    assert restore(found, mirror, BOOT_ID) == found
+
+
+def test_writing_replaces_the_whole_or_nothing(path: Path) -> None:
+    """The file is another inode each time, readable at every moment; what a dead writer left is overwritten."""
+    write_mirror(path, [episode()], BOOT_ID)
+    path.with_name("episodes.json.new").write_text("half")
+    with path.open() as before:
+        write_mirror(path, [episode(count=2)], BOOT_ID)
+        assert '"count":1' in before.read()
+    mirror = read_mirror(path)
+
+    assert mirror is not None
+    assert mirror.episodes[0].count == 2
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_directory_that_is_gone_is_named(tmp_path: Path) -> None:
+    """One line with the path and the next step."""
+    with pytest.raises(StoreError, match=r"gone.*cannot be written"):
+        write_mirror(tmp_path / "gone" / "episodes.json", [], BOOT_ID)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"boot_id": "b"}', "[]", '{"boot_id": "b", "episodes": [{}]}'])
+def test_malformed_mirror_is_told_never_ignored(path: Path, text: str) -> None:
+    """It may hold the only word of a fault, so it is not passed over in silence."""
+    path.write_text(text)
+    with pytest.raises(StoreError, match="malformed"):
+        read_mirror(path)
+
+
+def test_planted_mirror_is_refused(path: Path, tmp_path: Path) -> None:
+    """Neither a link nor a pipe counts, and reading them does not hang."""
+    write_mirror(tmp_path / "elsewhere", [], BOOT_ID)
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="cannot be read"):
+        read_mirror(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StoreError, match="not a file"):
+        read_mirror(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a file to another user needs root")
+def test_mirror_of_another_user_is_refused(path: Path) -> None:
+    """Only root and the agent's own user can say that the node failed."""
+    write_mirror(path, [], BOOT_ID)
+    os.chown(path, 65534, 65534)
+    with pytest.raises(StoreError, match="not a file of uid"):
+        read_mirror(path)
+
+
+def test_killed_writer_leaves_a_whole_mirror(path: Path) -> None:
+    """After SIGKILL at any moment the file is one of those that were written."""
+    script = (
+        "import sys; from pathlib import Path; from fakes.episodes import episode\n"
+        "from nodevet.agent.mirror import write_mirror\n"
+        "for number in range(1, 100000):\n"
+        "    write_mirror(Path(sys.argv[1]), [episode(count=number)], 'boot-1')\n"
+        "    print(number, flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(path)], cwd=TESTS, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        for _ in range(20):
+            told = int(writer.stdout.readline())
+        writer.kill()
+        rest = writer.stdout.read().split()
+        told = int(rest[-1]) if rest else told
+    mirror = read_mirror(path)
+
+    assert mirror is not None
+    assert mirror.episodes[0].count in (told, told + 1)
