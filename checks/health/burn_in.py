@@ -114,9 +114,7 @@ def _unverified(view: View, device: Device, results: Sequence[Result]) -> Findin
             evidence_time=last.ended,
         )
     outcome = Outcome.PASS if results else Outcome.SKIPPED
-    return UNVERIFIED.on_node(
-        outcome, f"{name}: {len(results)} workloads verified", device=device.id
-    )
+    return UNVERIFIED.on_node(outcome, f"{name}: {len(results)} workloads verified", device=device.id)
 
 
 def _died(view: View, device: Device, results: Sequence[Result]) -> Finding:
@@ -141,4 +139,3 @@ def _where(result: Result) -> str:
 
 def _identity(result: Result) -> str:
     return f"{result.workload}:{result.ended.boot_id}:{result.ended.boottime_ns}"
-

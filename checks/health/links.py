@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import Annotated
 
 import msgspec
@@ -11,6 +12,7 @@ from msgspec import Meta
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import choose
 from nodevet.checks.model import Action, Device, FaultClass, Finding, Outcome
+from nodevet.checks.reference.tables import load_table
 from nodevet.checks.registry import check
 from nodevet.checks.view import View
 
@@ -38,6 +40,15 @@ FABRIC = Rule(
     action=Action.INSPECT,
     next_step="start the fabric manager of the driver's own version and read its log",
 )
+
+
+class ExpectedLinks(msgspec.Struct, frozen=True):
+    """A row of reference/expected_links.csv: boards of this make leave the factory with so many links up."""
+
+    vendor: str
+    model: str
+    links: int
+    source: str
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,6 +88,8 @@ def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
     if look.number:
         return DOWN.judge(look, False, "the link is up")
     why = _expected(view, device, look, policy)
+    if any(other.parent == device.id for other in view.devices):
+        return DOWN.skip(look, "the link is down, as it is on a partitioned device")
     if why is None:
         return DOWN.skip(look, "the link is down, and nothing says that it was ever meant to be up")
     return DOWN.judge(look, True, f"the link is down, {why}")
@@ -94,6 +107,9 @@ def _expected(view: View, device: Device, look: Look, policy: Links) -> str | No
         remembered = view.memory.seen.get(sibling.id)
         if view.number(sibling.id, "link_active", look.part) or (remembered and port in remembered.links_up):
             return f"that of {sibling.pci or sibling.id} is up"
+    for row in load_table("expected_links.csv", ExpectedLinks):
+        if row.vendor == device.vendor and fnmatchcase(device.model, row.model) and port is not None:
+            return f"{device.model} has {row.links}" if port < row.links else None
     return None
 
 
