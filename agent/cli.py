@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Sequence
+from types import TracebackType
 from typing import NoReturn
 
 from nodevet.agent import __version__, exits
@@ -39,6 +42,8 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line *argv* (default: the process's) and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        sys.excepthook = _bug
     try:
         return _run(words)
     except ConfigurationError as error:
@@ -89,6 +94,14 @@ def _overview() -> str:
     lines += ["", "exit codes: 0 ok, 1 degraded, 2 failed, 3 unknown or could not measure,"]
     lines += ["            64 wrong usage, 78 wrong configuration, 70 a bug of nodevet"]
     return "\n".join(lines)
+
+
+def _bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print what went wrong and end with the code of our own bugs: Python's own, 1, would read as ``degraded``."""
+    traceback.print_exception(kind, error, trace)
+    print(f"nodevet: this is a bug of nodevet {__version__}: please report the lines above", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(exits.SOFTWARE)
 
 
 def _complain(error: NodevetError, code: int) -> int:

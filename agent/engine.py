@@ -13,6 +13,7 @@ import msgspec
 
 from nodevet.checks.baseline import forget, remember, requirements
 from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Ledger, acknowledge, fold, node_verdict, verdict
+from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.model import (
     NODE,
     AgentInfo,
@@ -50,13 +51,19 @@ class Armed(msgspec.Struct, frozen=True):
 
 
 class Counter(msgspec.Struct, frozen=True):
-    """The last value of a counter that is judged by its growth."""
+    """The last value of a counter that is judged by its growth.
+
+    Where its reading was *interrupted* ``time`` is that of its last reading, else that of its last change: an unchanged
+    counter is not written again, and the time of its group's last sample stands for its own.
+    """
 
     device: str
     quantity: str
     part: Part
     value: float
     time: Instant
+    group: str = ""
+    interrupted: bool = False
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -97,9 +104,10 @@ class Engine:
         self._times: dict[tuple[str, str], Instant] = {}
         self._links_up: dict[str, set[int]] = {}
         self._events: list[Event] = []
-        self._results: dict[tuple[str, tuple[str, ...]], Result] = {}
+        self._results: dict[tuple[str, tuple[str, ...], str | None], Result] = {}
         self._readers: tuple[ReaderStatus, ...] = ()
         self._kernel_log: KernelLogState | None = None
+        self._deduplicator = Deduplicator()
         self._ledger = Ledger()
         self._memory = Memory()
         self._simulated = False
@@ -116,6 +124,7 @@ class Engine:
         self._simulated = self._simulated or sample.simulated
         if sample.failure is not None:
             return
+        self._interrupt(sample)
         for reading in sample.readings:
             if reading.status is not ReadingStatus.OK:
                 continue
@@ -126,12 +135,13 @@ class Engine:
         self._times[sample.device, sample.group] = sample.time
 
     def take_event(self, event: Event) -> None:
-        """Queue *event* for the next evaluation; it names its device, or the PCI address that tells which it is."""
-        self._events.append(event)
+        """Queue *event* for the next evaluation, unless another source told of it already."""
+        if self._deduplicator.admit(event):
+            self._events.append(event)
 
     def take_result(self, result: Result) -> None:
-        """Keep *result* as the latest of its workload and devices."""
-        self._results[result.workload, result.devices] = result
+        """Keep *result* as the latest of its workload, devices and number format."""
+        self._results[result.workload, result.devices, result.dtype] = result
 
     def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:
         """Replace what is known of the readers."""
@@ -184,6 +194,7 @@ class Engine:
             "counters": encode(tuple(counter for counter in self._counters.values())),
             "times": encode(tuple((*key, time) for key, time in self._times.items())),
             "results": encode(tuple(self._results.values())),
+            "events": encode(self._deduplicator.state),
         }
 
     def restore(self, memory: Mapping[str, bytes]) -> None:
@@ -193,6 +204,8 @@ class Engine:
             self._ledger = decode(memory["ledger"], type=Ledger)
         if "inventory" in memory:
             self._memory = decode(memory["inventory"], type=Memory)
+        if "events" in memory:
+            self._deduplicator = Deduplicator(state=decode(memory["events"], type=DeduplicatorState))
         times: dict[tuple[str, str], Instant] = {}
         for device, group, moment in decode(memory.get("times", b"\x90"), type=tuple[tuple[str, str, Instant], ...]):
             times[device, group] = moment
@@ -211,12 +224,21 @@ class Engine:
         """Go on with *episodes* instead of the remembered ones, such as after the store was lost."""
         self._ledger = Ledger(tuple(episodes), self._ledger.settled)
 
+    def _interrupt(self, sample: Sample) -> None:
+        """Keep the time of the last reading of each counter that *sample* should hold and does not."""
+        last = self._times.get((sample.device, sample.group))
+        read = {(entry.quantity, entry.part) for entry in sample.readings if entry.status is ReadingStatus.OK}
+        for key, counter in self._counters.items():
+            is_due = (counter.device, counter.group) == (sample.device, sample.group) and not counter.interrupted
+            if is_due and last is not None and (counter.quantity, counter.part) not in read:
+                self._counters[key] = msgspec.structs.replace(counter, time=last, interrupted=True)
+
     def _count(self, sample: Sample, quantity: str, part: Part, value: float) -> None:
         key = (sample.device, quantity, part)
         before = self._counters.get(key)
         if before is not None:
-            # An unchanged counter is not written again, so the time of the group's last sample stands for its own.
-            since = self._times.get((sample.device, sample.group), before.time)
+            last = self._times.get((sample.device, sample.group), before.time)
+            since = before.time if before.interrupted else last
             seconds = sample.time.seconds_since(since)
             if seconds is not None and seconds > 0 and value >= before.value:
                 self._growth[key] = Growth(value - before.value, seconds, sample.time)
@@ -224,8 +246,9 @@ class Engine:
                 self._growth.pop(key, None)
             else:
                 return
-        if before is None or before.value != value or before.time.boot_id != sample.time.boot_id:
-            self._counters[key] = Counter(sample.device, quantity, part, value, sample.time)
+        is_same = before is not None and before.value == value and before.time.boot_id == sample.time.boot_id
+        if before is None or not is_same or before.interrupted:
+            self._counters[key] = Counter(sample.device, quantity, part, value, sample.time, sample.group)
 
     def _present(self) -> tuple[Device, ...]:
         """Return every enumerated device; one that a vendor's library names is not shown again as a bare PCI device."""
@@ -285,7 +308,13 @@ class Engine:
             for reading in sample.readings:
                 if reading.quantity == "compute_process_ids" and isinstance(reading.value, str):
                     processes[sample.device] = frozenset(int(pid) for pid in reading.value.split(",") if pid)
-        return Evidence(now=now, devices=present, results=tuple(self._results.values()), processes=processes)
+        return Evidence(
+            now=now,
+            devices=present,
+            remembered=tuple(seen.device for seen in self._memory.seen.values()),
+            results=tuple(self._results.values()),
+            processes=processes,
+        )
 
     def _forget_replaced(self, changes: Iterable[Episode]) -> None:
         for episode in changes:

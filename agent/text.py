@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodevet.agent.terminal import paint, table
-from nodevet.exporters.schema import FindingDocument, StatusDocument
+from nodevet.exporters.schema import FindingDocument, ResultDocument, StatusDocument
 
 __all__ = ["devices_table", "findings_lines", "headline", "status_text"]
 
@@ -86,19 +86,26 @@ def _details(finding: FindingDocument) -> Iterator[str]:
 
 
 def _results_lines(document: StatusDocument) -> Iterator[str]:
-    """Yield one line per workload and device with its main figures."""
-    by_run: dict[tuple[str, str], dict[str, str]] = {}
+    """Yield one line per workload, device and number format with its main figures."""
+    runs: dict[tuple[str, str, str], dict[str, ResultDocument]] = {}
     for result in document.results:
-        value = "unknown" if result.value is None else f"{result.value:.4g}"
-        by_run.setdefault((result.workload, result.device), {})[result.metric] = f"{value} {result.unit}".strip()
-        by_run[result.workload, result.device].setdefault("", f"{result.state}, {result.dtype or ''}")
-    for (workload, device), figures in by_run.items():
-        shown = [
-            f"{name.replace('_', ' ')} {figures[name]}"
-            for name in ("tflops_median", "efficiency_ratio", "gemms_verified", "mismatches")
-            if name in figures
-        ]
-        yield f"{workload} on {device}: {figures['']}: {', '.join(shown)}"
+        runs.setdefault((result.workload, result.device, result.dtype or ""), {})[result.metric] = result
+    for (workload, device, dtype), figures in runs.items():
+        state = next(iter(figures.values())).state
+        shown = [text for name, text in _FIGURES if (text := _figure(figures.get(name), text))]
+        yield f"{workload} {dtype} on {device}: {state}: {', '.join(shown)}"
+
+
+_FIGURES = (
+    ("tflops_median", "{:.3g} TFLOPS (median)"),
+    ("efficiency_ratio", "{:.0%} of the theoretical peak"),
+    ("gemms_verified", "{:.0f} products verified"),
+    ("mismatches", "{:.0f} wrong"),
+)
+
+
+def _figure(result: ResultDocument | None, text: str) -> str:
+    return "" if result is None or result.value is None else text.format(result.value)
 
 
 def _troubles(document: StatusDocument) -> Iterator[str]:

@@ -40,6 +40,11 @@ _HTML = "text/html; charset=utf-8"
 
 SnapshotSource = Callable[[], Snapshot | None]
 Complaint = Callable[[], str | None]
+ReportSource = Callable[[], bytes | None]
+
+
+def _no_report() -> None:
+    return None
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -55,7 +60,8 @@ class HttpServer:
     """Serves the newest Snapshot on one address, from threads of its own.
 
     ``snapshot`` returns the newest Snapshot or None before the first; ``complaint`` returns why the agent's main loop
-    makes no progress, or None while it does; ``log`` takes a line about what went wrong with a request.
+    makes no progress, or None while it does; ``report`` returns the newest report page, or None;
+    ``log`` takes a line about what went wrong with a request.
     """
 
     def __init__(
@@ -65,12 +71,13 @@ class HttpServer:
         complaint: Complaint,
         *,
         page: MetricsPage | None = None,
+        report: ReportSource = _no_report,
         log: Callable[[str], None] | None = None,
     ) -> None:
         """Bind to *listen*. Raises UsageError, BusyError (port in use) or ConfigurationError (not permitted)."""
         host, port = parse_listen(listen)
         try:
-            self._server = _Server((host, port), _Site(snapshot, complaint, page or MetricsPage(), host), log)
+            self._server = _Server((host, port), _Site(snapshot, complaint, page or MetricsPage(), report, host), log)
         except OSError as error:
             raise _refusal(error, host, port) from error
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
@@ -105,8 +112,11 @@ class HttpServer:
 class _Site:
     """What the paths answer. ``local_only`` is set where only the names of loopback may be asked for."""
 
-    def __init__(self, snapshot: SnapshotSource, complaint: Complaint, page: MetricsPage, host: str) -> None:
+    def __init__(
+        self, snapshot: SnapshotSource, complaint: Complaint, page: MetricsPage, report: ReportSource, host: str
+    ) -> None:
         self.snapshot = snapshot
+        self.report = report
         self.complaint = complaint
         self.page = page
         self.local_only = _is_loopback(host)
@@ -116,6 +126,8 @@ class _Site:
             case "/-/healthy":
                 complaint = self.complaint()
                 return _plain(HTTPStatus.SERVICE_UNAVAILABLE, complaint) if complaint else _plain(HTTPStatus.OK, "ok")
+            case "/report":
+                return self._report()
             case "/-/ready" | "/metrics" | "/api/v1/status" | "/":
                 snapshot = self.snapshot()
             case _:
@@ -127,11 +139,17 @@ class _Site:
         if path == "/api/v1/status":
             return _Answer(HTTPStatus.OK, _JSON, encode(status_document(snapshot)))
         if path == "/":
-            return _Answer(HTTPStatus.OK, _HTML, landing_page(snapshot).encode())
+            return _Answer(HTTPStatus.OK, _HTML, landing_page(snapshot, report=self.report() is not None).encode())
         if not snapshot.agent.ready or snapshot.agent.stopping:
             what = "stopping" if snapshot.agent.stopping else "starting: the first round is not complete"
             return _plain(HTTPStatus.SERVICE_UNAVAILABLE, what)
         return _plain(HTTPStatus.OK, "ready")
+
+    def _report(self) -> _Answer:
+        page = self.report()
+        if page is None:
+            return _plain(HTTPStatus.NOT_FOUND, "no report yet: the first comes with the first load")
+        return _Answer(HTTPStatus.OK, _HTML, page)
 
     def _metrics(self, snapshot: Snapshot, accept: str, accept_encoding: str) -> _Answer:
         openmetrics = _accepts(accept, "application/openmetrics-text")
@@ -252,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+        self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:")
         if answer.encoding:
             self.send_header("Content-Encoding", answer.encoding)
         if answer.kind in (CONTENT_TYPE_TEXT, CONTENT_TYPE_OPENMETRICS):

@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 
 from nodevet.agent.assembly import configure as load
-from nodevet.agent.client import AgentAbsentError, ask
+from nodevet.agent.client import AgentAbsent, ask
+from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.settings import Configuration
 from nodevet.exporters.schema import StatusDocument
 
-__all__ = ["SOCKET_NAME", "add_json", "add_places", "ask_agent", "configuration", "status_of_agent"]
-
-SOCKET_NAME = "control.sock"
+__all__ = ["add_json", "add_places", "ask_agent", "configuration", "status_of_agent"]
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +40,8 @@ def configuration(arguments: argparse.Namespace, **overrides: object) -> Configu
     return load(arguments.config, given)
 
 
-def ask_agent(arguments: argparse.Namespace, verb: str, **fields: object) -> dict[str, Any]:
-    """Return the agent's answer. Raises AgentAbsentError where none runs in the runtime directory."""
+def ask_agent(arguments: argparse.Namespace, verb: str, **fields: Any) -> dict[str, Any]:
+    """Return the agent's answer. Raises AgentAbsent where none runs in the runtime directory."""
     settings = configuration(arguments)
     return ask(Path(settings.agent.runtime_dir) / SOCKET_NAME, verb, **fields)
 
@@ -51,6 +50,6 @@ def status_of_agent(settings: Configuration, checks: Sequence[str] = ()) -> Stat
     """Return what the running agent says, by the named *checks* alone where some are, or None where none runs."""
     try:
         answer = ask(Path(settings.agent.runtime_dir) / SOCKET_NAME, "status", checks=list(checks))
-    except AgentAbsentError:
+    except AgentAbsent:
         return None
     return msgspec.convert(answer, StatusDocument)

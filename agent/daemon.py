@@ -1,0 +1,395 @@
+"""The daemon: one main thread that owns all mutable state, and helper threads that receive immutable snapshots.
+
+The loop waits in one selector for children, the kernel log, the socket and signals; it never waits for a driver, a disk
+or a scraper. Its steps are those of ``_turn``.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+
+from nodevet.agent.assembly import agent_info, arm, build_engine, build_supervisor, engine_cadences, node_name
+from nodevet.agent.assembly import cadences as group_cadences
+from nodevet.agent.clock import Clock
+from nodevet.agent.control import SOCKET_NAME, Control
+from nodevet.agent.engine import Armed
+from nodevet.agent.journal import Journal
+from nodevet.agent.kernel_watch import KernelWatch
+from nodevet.agent.lease import LeaseBook
+from nodevet.agent.log import make_logger
+from nodevet.agent.notify import Notifier, watchdog_interval_seconds
+from nodevet.agent.prober import Prober
+from nodevet.agent.processes import ChildRecord, start_ticks
+from nodevet.agent.publisher import Publisher
+from nodevet.agent.reports import Reports
+from nodevet.agent.settings import Configuration
+from nodevet.agent.signals import SignalPipe
+from nodevet.agent.verbs import verbs
+from nodevet.checks.errors import ConfigurationError
+from nodevet.checks.model import AgentInfo, Device, Episode, EpisodeState, Key, Result, Sample, Snapshot
+from nodevet.checks.registry import installed
+from nodevet.checks.wire import Note
+from nodevet.exporters.http import HttpServer
+from nodevet.exporters.schema import burn_in_document, status_document
+
+__all__ = ["Daemon"]
+
+SETTLE_SECONDS = 0.25
+"""How long a round may still be coming in before what is there is judged."""
+
+FIRST_ROUND_SECONDS = 5.0
+"""How long the first judgement waits for every reader; one that hangs at its start must not hide the others."""
+
+LONGEST_WAIT_SECONDS = 1.0
+STOP_SECONDS = 1.5
+SILENT_SECONDS = 30.0
+"""A main loop that made no turn for so long is not healthy."""
+
+
+class Daemon:
+    """Runs the agent of one node until it is told to stop."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        clock: Clock,
+        *,
+        reload: Callable[[], Configuration],
+        say: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """Prepare by *configuration*; *reload* reads it again; *say* takes lines meant for a person at a terminal."""
+        self._configuration = configuration
+        self._clock = clock
+        self._reload = reload
+        self._say = say
+        self._log = make_logger(configuration.agent.log_level)
+        self._armed = arm(installed(), configuration)
+        self._info = agent_info(configuration, self._armed, clock.instant())
+        self._selector = selectors.DefaultSelector()
+        self._engine = build_engine(self._armed, configuration, clock)
+        self.leases = LeaseBook(clock.instant, lambda pid: start_ticks(pid) is not None)
+        self._snapshot: Snapshot | None = None
+        self._stopping = False
+        self._ready = False
+        self._dirty_since: float | None = None
+        self._began = clock.monotonic()
+        self._evaluated = 0.0
+        self._last_turn = time.monotonic()
+
+    # What the surfaces ask for.
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Return the newest snapshot."""
+        assert self._snapshot is not None
+        return self._snapshot
+
+    def acknowledge(self, key: Key, *, note: str, actor: str) -> Episode | None:
+        """Acknowledge the episode of *key* and judge anew."""
+        episode = self._engine.acknowledge(key, note=note, actor=actor)
+        if episode is not None:
+            self._log.warning("acknowledged", code=key.code, device=key.device, note=note, actor=actor)
+            self._evaluate((episode,))
+        return episode
+
+    def take_results(self, results: tuple[Result, ...]) -> None:
+        """Judge and keep the results of a load."""
+        for result in results:
+            self._engine.take_result(result)
+            self._journal.keep_result(result)
+            self._log.info("load ended", device=",".join(result.devices), dtype=result.dtype, state=result.state.value)
+        self._evaluate()
+        if results:
+            self._reports.render(burn_in_document(self.snapshot, plan="probe"))
+
+    def stop_probe(self, reason: str) -> bool:
+        """Begin to end a probe that runs; False where none does."""
+        running = self._prober.running
+        self._prober.stop(reason)
+        return running
+
+    def release(self, seconds: float) -> None:
+        """Close every device handle for *seconds*."""
+        self._prober.stop("devices are released")
+        self._supervisor.release(seconds)
+
+    # Life.
+
+    def run(self) -> int:
+        """Run until a signal ends it, and return the exit code."""
+        with ExitStack() as cleanup:
+            self._start(cleanup)
+            while not self._stopping:
+                self._turn()
+            self._stop()
+        return 0
+
+    def _start(self, cleanup: ExitStack) -> None:
+        """Take every resource that can be refused before anything is read, so that a refusal is one clear line."""
+        agent = self._configuration.agent
+        runtime = Path(agent.runtime_dir)
+        cleanup.callback(self._selector.close)
+        self._signals = cleanup.enter_context(SignalPipe(self._selector, self._on_signal))
+        self._journal = cleanup.enter_context(Journal(self._configuration, self._clock))
+        self._reports = Reports(self._configuration, log=self._complain)
+        cleanup.callback(self._reports.close)
+        self._http = HttpServer(
+            agent.listen, lambda: self._snapshot, self._complaint, report=self._reports.latest, log=self._complain
+        )
+        cleanup.callback(self._http.stop)
+        memory = self._journal.restore(self._engine)
+        self._info = msgspec.structs.replace(self._info, notices=self._journal.notices)
+        records = msgspec.msgpack.decode(memory.get("readers", b"\x90"), type=tuple[ChildRecord, ...])
+        self._supervisor = build_supervisor(self._configuration, self._clock, self._selector, records)
+        self._kernel: KernelWatch | None = None
+        if self._configuration.kernel_log.enabled:
+            self._kernel = KernelWatch(
+                self._configuration.kernel_log.path,
+                self._clock,
+                self._selector,
+                memory=memory.get("kernel_log"),
+                log=self._complain,
+            )
+        self._prober = Prober(
+            self._configuration.load,
+            self._clock,
+            self._selector,
+            self.leases,
+            node=node_name(self._configuration),
+            root=agent.root,
+            log=self._on_note,
+        )
+        self._publisher = Publisher(runtime, ttl_seconds=_ttl_seconds(self._configuration))
+        self._control = Control(runtime / SOCKET_NAME, verbs(self), self._selector)
+        cleanup.callback(self._control.close)
+        self._snapshot = self._engine.remembered(self._agent())
+        self._publisher.publish(self._snapshot)
+        self._http.start()
+        self._notifier = Notifier.from_environment()
+        self._watchdog_seconds = watchdog_interval_seconds(os.environ, os.getpid())
+        self._watchdog_at = 0.0
+        self._notifier.ready(f"reads {', '.join(agent.backends.enabled)}")
+        self._greet()
+
+    def _turn(self) -> None:
+        """Wait for the next thing, take it in, do what is due, and judge where something changed."""
+        for key, mask in self._selector.select(self._patience()):
+            key.data(mask)
+        self._last_turn = time.monotonic()
+        self._take_readers()
+        self._take_kernel_events()
+        results = self._prober.tick(self._snapshot)
+        if results:
+            self.take_results(results)
+        self._reports.tick()
+        if self._is_due():
+            self._evaluate()
+        self._feed_watchdog()
+
+    def _feed_watchdog(self) -> None:
+        """Tell the service manager that the loop turns; nothing else may say so for it."""
+        now = self._clock.monotonic()
+        if self._watchdog_seconds is not None and now >= self._watchdog_at:
+            self._notifier.watchdog()
+            self._watchdog_at = now + self._watchdog_seconds
+
+    def _patience(self) -> float:
+        """Return how long the selector may wait."""
+        now = self._clock.monotonic()
+        deadlines = [
+            self._supervisor.next_deadline,
+            self._kernel.next_deadline if self._kernel else None,
+            self._prober.next_deadline,
+            None if self._watchdog_seconds is None else self._watchdog_at,
+            None if self._dirty_since is None else self._dirty_since + SETTLE_SECONDS,
+        ]
+        wake = min((when for when in deadlines if when is not None), default=now + LONGEST_WAIT_SECONDS)
+        return min(max(wake - now, 0.0), LONGEST_WAIT_SECONDS)
+
+    def _take_readers(self) -> None:
+        self._supervisor.tick()
+        collected = self._supervisor.collect()
+        for note in collected.notes:
+            self._on_note(note)
+        if collected.inventory_changed:
+            self._take_inventory()
+        for sample in collected.samples:
+            self._take_sample(sample)
+        for event in collected.events:
+            self._engine.take_event(event)
+        statuses = self._supervisor.statuses
+        known = None if self._snapshot is None else self._snapshot.readers
+        if collected.events or (known is not None and [s.state for s in statuses] != [s.state for s in known]):
+            self._dirty(now=True)
+        elif collected.samples or collected.inventory_changed:
+            self._dirty(now=self._supervisor.settled)
+        self._engine.take_readers(statuses)
+        if self._supervisor.settled and not self._ready:
+            self._ready = True
+            self._dirty(now=True)
+
+    def _take_inventory(self) -> None:
+        by_backend: dict[str, list[Device]] = {name: [] for name in self._configuration.agent.backends.enabled}
+        for device in self._supervisor.devices:
+            by_backend.setdefault(device.backend, []).append(device)
+        for backend, devices in by_backend.items():
+            self._engine.take_devices(backend, devices)
+        self._journal.keep_devices(self._supervisor.devices)
+
+    def _take_sample(self, sample: Sample) -> None:
+        self._engine.take_sample(sample)
+        self._journal.keep_sample(sample)
+
+    def _take_kernel_events(self) -> None:
+        if self._kernel is None:
+            return
+        events = self._kernel.tick()
+        for event in events:
+            self._engine.take_event(event)
+            self._log.warning("kernel event", code=event.code, pci=event.pci, text=event.text[:200])
+        self._engine.take_kernel_log(self._kernel.state)
+        if events:
+            self._dirty(now=True)
+
+    def _dirty(self, *, now: bool) -> None:
+        """Note that there is something to judge: at once, or when the round has come in."""
+        settled = self._clock.monotonic() - SETTLE_SECONDS
+        if now:
+            self._dirty_since = settled
+        elif self._dirty_since is None:
+            self._dirty_since = self._clock.monotonic()
+
+    def _is_due(self) -> bool:
+        now = self._clock.monotonic()
+        if not self._ready and now < self._began + FIRST_ROUND_SECONDS:
+            return False  # half a round would call everything that is still to come missing
+        if self._dirty_since is not None and now >= self._dirty_since + SETTLE_SECONDS:
+            return True
+        # Time itself is evidence: a reading grows old although nothing comes in.
+        return now >= self._evaluated + self._configuration.agent.interval_seconds
+
+    def _evaluate(self, also_changed: tuple[Episode, ...] = ()) -> None:
+        before = self._snapshot
+        done = self._engine.evaluate(self._agent())
+        self._dirty_since = None
+        self._evaluated = self._clock.monotonic()
+        self._snapshot = done.snapshot
+        self._publisher.publish(done.snapshot)
+        memory = {"readers": msgspec.msgpack.encode(self._supervisor.records)}
+        if self._kernel is not None and self._kernel.memory is not None:
+            memory["kernel_log"] = self._kernel.memory
+        self._journal.keep_round((*also_changed, *done.changes), {**self._engine.memory(), **memory})
+        self._tell(before, done.snapshot, done.changes)
+        if self._control.watched("watch"):
+            self._control.publish("watch", msgspec.to_builtins(status_document(done.snapshot)))
+
+    def _tell(self, before: Snapshot | None, after: Snapshot, changes: tuple[Episode, ...]) -> None:
+        """Log what changed: state changes at warning, nothing for a round that changed nothing."""
+        for episode in changes:
+            level = "info" if episode.state is EpisodeState.CLEARED else "warning"
+            getattr(self._log, level)(
+                f"finding {episode.state.value}",
+                code=episode.key.code,
+                device=episode.key.device,
+                message=episode.cleared_by or episode.finding.message,
+            )
+        if before is None or before.verdict.state is not after.verdict.state:
+            self._log.warning("verdict", state=after.verdict.state.value, reason=after.verdict.reason)
+            self._notifier.status(f"{after.verdict.state.value}: {after.verdict.reason}")
+
+    def _agent(self) -> AgentInfo:
+        troubles = (*self._journal.troubles, self._publisher.failure) if self._snapshot else ()
+        return msgspec.structs.replace(
+            self._info,
+            ready=self._ready,
+            stopping=self._stopping,
+            load=self._prober.status,
+            notices=(*self._info.notices, *(trouble for trouble in troubles if trouble)),
+        )
+
+    def _greet(self) -> None:
+        url = self._http.url
+        self._say(f"nodevet {self._info.version} vets {node_name(self._configuration)}")
+        self._say(f"  status   {url}")
+        self._say(f"  metrics  {url}metrics")
+        self._say(f"  report   {url}report (after the first probe)")
+        self._say("  ask      nodevet status")
+        for notice in self._info.notices:
+            self._say(f"  note     {notice}")
+
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            self._reconfigure()
+        else:
+            self._stopping = True
+
+    def _reconfigure(self) -> None:
+        """Read the configuration again; a refused one leaves everything as it was, and says so."""
+        self._notifier.reloading()
+        try:
+            fresh = self._reload()
+            armed = arm(installed(), fresh)
+        except ConfigurationError as error:
+            line = "; ".join(str(error).splitlines())
+            self._info = msgspec.structs.replace(
+                self._info, configuration_accepted=False, configuration_message=f"reload refused: {line}"
+            )
+            self._log.error("reload refused", reason=line)
+        else:
+            self._apply(fresh, armed)
+        self._notifier.ready("")
+        self._evaluate()
+
+    def _apply(self, fresh: Configuration, armed: tuple[Armed, ...]) -> None:
+        fixed = {"agent": self._configuration.agent, "kernel_log": self._configuration.kernel_log}
+        later = [name for name, value in fixed.items() if getattr(fresh, name) != value]
+        message = f"[{'] and ['.join(later)}] change with the next restart" if later else ""
+        self._configuration = msgspec.structs.replace(fresh, **fixed)
+        self._armed = armed
+        self._engine.reconfigure(armed, engine_cadences(self._configuration, group_cadences(self._configuration)))
+        self._prober.configure(fresh.load)
+        info = agent_info(self._configuration, armed, self._info.started)
+        self._info = msgspec.structs.replace(info, notices=self._info.notices, configuration_message=message)
+        self._log.warning("reloaded", digest=info.configuration_digest, note=message)
+
+    def _stop(self) -> None:
+        """End within two seconds: no new work, loads and readers closed, last state written."""
+        self._notifier.stopping()
+        self._prober.stop("the agent stops")
+        self._supervisor.stop()
+        deadline = self._clock.monotonic() + STOP_SECONDS
+        while self._clock.monotonic() < deadline and not (self._supervisor.at_rest and not self._prober.running):
+            for key, mask in self._selector.select(0.05):
+                key.data(mask)
+            self._supervisor.tick()
+            self._prober.tick(None)
+        if self._kernel is not None:
+            self._kernel.close()
+        last = msgspec.structs.replace(self.snapshot, agent=self._agent())
+        self._snapshot = last
+        self._publisher.publish(last)
+        self._publisher.close(0.3)
+
+    def _complaint(self) -> str | None:
+        silent = time.monotonic() - self._last_turn
+        return f"the main loop has made no turn for {silent:.0f} s" if silent > SILENT_SECONDS else None
+
+    def _complain(self, line: str) -> None:
+        self._log.warning("trouble", detail=line)
+
+    def _on_note(self, note: Note) -> None:
+        level = note.level if note.level in ("debug", "info", "warning", "error") else "info"
+        getattr(self._log, level)(note.event, **note.fields)
+
+
+def _ttl_seconds(configuration: Configuration) -> float:
+    """Return how long a state is good for: three rounds and a deadline."""
+    return 3 * configuration.agent.interval_seconds + configuration.agent.deadline_seconds

@@ -1,0 +1,110 @@
+"""What the daemon keeps on disk: node lock, store with its writer, mirror and rollups, behind one door.
+
+A store that cannot be written is a trouble that every surface shows, not the end of the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from nodevet.agent.clock import Clock
+from nodevet.agent.engine import Engine
+from nodevet.agent.lock import acquire_node_lock
+from nodevet.agent.mirror import read_mirror, restore
+from nodevet.agent.oneshot import DATABASE_NAME
+from nodevet.agent.publisher import MIRROR_NAME
+from nodevet.agent.rollup import MinuteRollups
+from nodevet.agent.settings import Configuration
+from nodevet.agent.store import open_store
+from nodevet.agent.store_writer import Retention, StoreWriter
+from nodevet.checks.errors import StoreError
+from nodevet.checks.model import Device, Episode, Result, Sample
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """Holds the node lock and the store from ``with`` to its end."""
+
+    def __init__(self, configuration: Configuration, clock: Clock) -> None:
+        """Prepare for the directories of *configuration*."""
+        self._configuration = configuration
+        self._clock = clock
+        self._runtime = Path(configuration.agent.runtime_dir)
+        self._rollups = MinuteRollups()
+        self._notices: list[str] = []
+
+    def __enter__(self) -> Self:
+        """Take lock and store. Raises BusyError and StoreError; a damaged store is replaced and noticed."""
+        self._lock = acquire_node_lock(self._runtime, "nodevet agent")
+        try:
+            opened = open_store(Path(self._configuration.agent.state_dir) / DATABASE_NAME)
+        except BaseException:
+            self._lock.release()
+            raise
+        if opened.notice:
+            self._notices.append(opened.notice)
+        self._memory = opened.store.load_memory()
+        self._episodes = opened.store.load_episodes()
+        kept = self._configuration.store
+        self._writer = StoreWriter(opened.store, Retention(kept.rollup_days, kept.size_limit_bytes))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Write what waits and let go."""
+        self._writer.submit_rollups(self._rollups.finish())
+        self._writer.close(0.4)
+        self._lock.release()
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Return what people must know about how the store was found."""
+        return tuple(self._notices)
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Return what is wrong with the store now."""
+        return (self._writer.status,) if self._writer.status else ()
+
+    def restore(self, engine: Engine) -> Mapping[str, bytes]:
+        """Give *engine* all that was known, and return the whole memory.
+
+        What the mirror of this boot knows better than the store counts: a failed verdict outlives a lost store.
+        """
+        try:
+            engine.restore(self._memory)
+        except msgspec.MsgspecError as error:
+            self._notices.append(f"memory of an earlier version is not readable, counters begin anew: {error}")
+        known = engine.episodes or self._episodes
+        try:
+            mirror = read_mirror(self._runtime / MIRROR_NAME)
+        except StoreError as error:
+            self._notices.append(str(error))
+            mirror = None
+        engine.adopt(restore(known, mirror, self._clock.instant().boot_id))
+        return self._memory
+
+    def keep_round(self, changes: Iterable[Episode], memory: Mapping[str, bytes]) -> None:
+        """Keep what one round changed, and what a restart needs."""
+        self._writer.submit_round(tuple(changes), memory, time=self._clock.instant())
+
+    def keep_sample(self, sample: Sample) -> None:
+        """Add *sample* to the minute figures."""
+        finished = self._rollups.take(sample)
+        if finished:
+            self._writer.submit_rollups(finished)
+
+    def keep_devices(self, devices: Iterable[Device]) -> None:
+        """Remember that *devices* are here."""
+        self._writer.submit_devices(tuple(devices), self._clock.instant().wall_seconds)
+
+    def keep_result(self, result: Result) -> None:
+        """Keep the *result* of a load."""
+        self._writer.submit_result(result)

@@ -1,0 +1,116 @@
+"""Follows the kernel log: opens it, again when that failed, and remembers how far it was read."""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable
+
+import msgspec
+
+from nodevet.agent.clock import Clock
+from nodevet.checks.kernel_log.reader import Cursor, KernelLogError, KernelLogReader
+from nodevet.checks.model import Event
+from nodevet.checks.view import KernelLogState
+
+__all__ = ["KernelWatch"]
+
+POLL_SECONDS = 0.5
+"""How often a log that no selector can wait for is read: half of the budget from event to metric."""
+
+RETRY_SECONDS = 60.0
+
+
+class KernelWatch:
+    """Reads new events when ``tick`` is called; *wake* is called when the selector sees that there are some."""
+
+    def __init__(
+        self,
+        path: str,
+        clock: Clock,
+        selector: selectors.BaseSelector,
+        *,
+        memory: bytes | None = None,
+        log: Callable[[str], None],
+    ) -> None:
+        """Go on from *memory*, the ``memory`` of an earlier watch; *log* takes a line about lost records."""
+        self._path = path
+        self._clock = clock
+        self._selector = selector
+        self._log = log
+        self._cursor = msgspec.msgpack.decode(memory, type=Cursor) if memory else None
+        self._reader: KernelLogReader | None = None
+        self._next = 0.0
+        self._lost = 0
+        self._failure = ""
+
+    @property
+    def state(self) -> KernelLogState:
+        """Return whether the log can be read."""
+        return KernelLogState(
+            readable=self._reader is not None,
+            path=self._path,
+            detail=self._failure,
+            lost_records=self._lost,
+            read=self._clock.instant() if self._reader else None,
+        )
+
+    @property
+    def memory(self) -> bytes | None:
+        """Return what the next process needs to go on behind the last event."""
+        cursor = self._reader.cursor if self._reader else self._cursor
+        return msgspec.msgpack.encode(cursor) if cursor else None
+
+    @property
+    def next_deadline(self) -> float:
+        """Return when ``tick`` must be called next, in monotonic seconds."""
+        return self._next
+
+    def tick(self) -> list[Event]:
+        """Return the events that came since the last call."""
+        now = self._clock.monotonic()
+        if self._reader is None and now < self._next:
+            return []
+        try:
+            if self._reader is None:
+                self._open()
+            events = self._read()
+        except KernelLogError as error:
+            self._failed(str(error))
+            self._next = now + RETRY_SECONDS
+            return []
+        self._next = now + POLL_SECONDS
+        return events
+
+    def wake(self, _mask: int) -> None:
+        """Have the next ``tick`` read at once."""
+        self._next = 0.0
+
+    def close(self) -> None:
+        """Stop following."""
+        if self._reader is not None:
+            self._cursor = self._reader.cursor
+            if self._reader.pollable:
+                self._selector.unregister(self._reader)
+            self._reader.close()
+            self._reader = None
+
+    def _open(self) -> None:
+        instant = self._clock.instant()
+        self._reader = KernelLogReader(self._path, self._cursor, boot_id=instant.boot_id)
+        self._failure = ""
+        if self._reader.pollable:
+            self._selector.register(self._reader, selectors.EVENT_READ, self.wake)
+
+    def _read(self) -> list[Event]:
+        assert self._reader is not None
+        events = self._reader.read_available(self._clock.instant())
+        for note in self._reader.take_notes():
+            self._log(note)
+        self._lost = self._reader.statistics.lost
+        return events
+
+    def _failed(self, detail: str) -> None:
+        if detail != self._failure:
+            self._log(detail)
+        self._failure = detail
+        self.close()

@@ -1,0 +1,53 @@
+"""Signals as events of the main loop's selector, so that a handler never interrupts anything."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Self
+
+__all__ = ["SignalPipe"]
+
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class SignalPipe:
+    """Turns SIGTERM, SIGINT and SIGHUP into calls of *handler* from the loop that owns *selector*."""
+
+    def __init__(self, selector: selectors.BaseSelector, handler: Callable[[int], None]) -> None:
+        """Prepare; ``with`` installs and removes."""
+        self._selector = selector
+        self._handler = handler
+
+    def __enter__(self) -> Self:
+        """Take over the signals. Main thread only."""
+        self._receiver, self._sender = socket.socketpair()
+        for end in (self._receiver, self._sender):
+            end.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        self._before = {number: signal.signal(number, _ignore) for number in HANDLED}
+        self._selector.register(self._receiver, selectors.EVENT_READ, self._ready)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the signals back."""
+        self._selector.unregister(self._receiver)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        self._receiver.close()
+        self._sender.close()
+
+    def _ready(self, _mask: int) -> None:
+        for number in self._receiver.recv(64):
+            if number in HANDLED:
+                self._handler(number)
+
+
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: the wake-up descriptor carries the signal's number to the loop."""

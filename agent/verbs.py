@@ -1,0 +1,187 @@
+"""What can be asked for over the agent's socket. Verbs that change something are here and never in HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from nodevet.agent.control import Call, NoArguments, Verb
+from nodevet.agent.engine import narrowed
+from nodevet.agent.lease import LeaseBook, busy_reason, load_targets
+from nodevet.checks.errors import BusyError, UsageError
+from nodevet.checks.model import NODE, Device, Episode, Key, PartKind, Result, Snapshot
+from nodevet.exporters.schema import status_document
+
+__all__ = ["Served", "verbs"]
+
+
+class Served(Protocol):
+    """What the verbs need of the daemon."""
+
+    leases: LeaseBook
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The newest snapshot."""
+        ...
+
+    def acknowledge(self, key: Key, *, note: str, actor: str) -> Episode | None:
+        """Acknowledge the episode of *key*."""
+        ...
+
+    def take_results(self, results: tuple[Result, ...]) -> None:
+        """Judge and keep the results of a load."""
+        ...
+
+    def stop_probe(self, reason: str) -> bool:
+        """Begin to end a probe that runs; False where none does."""
+        ...
+
+    def release(self, seconds: float) -> None:
+        """Close every device handle for *seconds*."""
+        ...
+
+
+class StatusArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which checks the status is by; all where none is named."""
+
+    checks: tuple[str, ...] = ()
+
+
+class AckArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The finding to acknowledge: its code, the device by id or PCI address, its part in words, and why."""
+
+    code: str
+    note: str
+    device: str = NODE
+    part: str | None = None
+
+
+class LeaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a load wants to run, and on which devices (none: all that a load runs on)."""
+
+    seconds: float
+    devices: tuple[str, ...] = ()
+
+
+class ResultArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a load measured."""
+
+    results: tuple[Result, ...]
+
+
+class ReleaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long the devices are let go of."""
+
+    seconds: float
+
+
+def verbs(served: Served) -> dict[str, Verb]:
+    """Return every verb, served by *served*."""
+    return {
+        "status": Verb(handler=_bound(_status, served), arguments=StatusArguments),
+        "watch": Verb(handler=lambda _call: None, arguments=NoArguments, streams=True),
+        "ack": Verb(handler=_bound(_ack, served), arguments=AckArguments, changes=True),
+        "lease": Verb(handler=_bound(_lease, served), arguments=LeaseArguments, changes=True),
+        "result": Verb(handler=_bound(_result, served), arguments=ResultArguments, changes=True),
+        "release": Verb(handler=_bound(_release, served), arguments=ReleaseArguments, changes=True),
+    }
+
+
+def _bound(
+    handler: Callable[[Served, Call], Mapping[str, Any] | None], served: Served
+) -> Callable[[Call], Mapping[str, Any] | None]:
+    return lambda call: handler(served, call)
+
+
+def _status(served: Served, call: Call) -> Mapping[str, Any]:
+    snapshot, names = served.snapshot, call.arguments.checks
+    unknown = set(names) - {run.check for run in snapshot.checks}
+    if unknown and snapshot.checks:
+        raise UsageError(f"check: the agent runs no check called {min(unknown)!r}; see nodevet check --list")
+    chosen = narrowed(snapshot, names) if names else snapshot
+    document: dict[str, Any] = msgspec.to_builtins(status_document(chosen))
+    return document
+
+
+def _ack(served: Served, call: Call) -> Mapping[str, Any]:
+    wanted: AckArguments = call.arguments
+    if not wanted.note.strip():
+        raise UsageError("ack: the note is empty: say who looked and what was done")
+    key = _find(served.snapshot, wanted)
+    actor = f"uid {call.peer.uid}"
+    episode = served.acknowledge(key, note=wanted.note, actor=actor)
+    if episode is None:
+        raise UsageError(f"ack: {key} is not confirmed yet, so there is nothing to acknowledge")
+    return {"acknowledged": True, "message": f"acknowledged: {episode.key}; it counts again when it occurs anew"}
+
+
+def _find(snapshot: Snapshot, wanted: AckArguments) -> Key:
+    ids = {device.id for device in snapshot.devices if wanted.device in (device.id, device.pci, device.serial)}
+    matches = [
+        episode.key
+        for episode in snapshot.episodes
+        if episode.key.code == wanted.code
+        and episode.key.device in (ids or {wanted.device})
+        and (wanted.part is None or str(episode.key.part) == wanted.part)
+    ]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        parts = ", ".join(f"--part '{key.part}'" for key in matches)
+        raise UsageError(f"ack: {wanted.code} on {wanted.device} stands for several parts: choose one of {parts}")
+    known = ", ".join(_words(episode.key) for episode in snapshot.episodes) or "none"
+    raise UsageError(f"ack: no finding {wanted.code} on {wanted.device}; findings now: {known}")
+
+
+def _words(key: Key) -> str:
+    part = "" if key.part.kind is PartKind.DEVICE else f" --part '{key.part}'"
+    return f"{key.code} --device {key.device}{part}"
+
+
+def _lease(served: Served, call: Call) -> Mapping[str, Any]:
+    wanted: LeaseArguments = call.arguments
+    if served.stop_probe("gives way to a burn-in"):
+        raise BusyError("lease: the agent's probe is ending: ask again in two seconds")
+    devices = _targets(served.snapshot, wanted.devices)
+    reason = busy_reason(served.snapshot, devices)
+    if reason:
+        raise BusyError(f"lease: {reason}; a load runs on idle devices only")
+    pid = call.peer.pid
+    lease = served.leases.take("burn-in", pid, (device.id for device in devices), wanted.seconds)
+    if lease is None:
+        current = served.leases.current
+        holder = f"{current.holder} (pid {current.pid})" if current else "another load"
+        raise BusyError(f"lease: {holder} holds it")
+
+    def give_back() -> None:
+        served.leases.give_back(pid)
+
+    call.when_gone(give_back)
+    return {"granted": True, "devices": [msgspec.to_builtins(device) for device in devices]}
+
+
+def _targets(snapshot: Snapshot, names: tuple[str, ...]) -> tuple[Device, ...]:
+    targets = load_targets(snapshot.devices)
+    if not names:
+        return targets
+    chosen = tuple(device for device in targets if {device.id, device.pci, device.serial, device.uuid} & set(names))
+    if len(chosen) < len(set(names)):
+        known = ", ".join(device.pci or device.id for device in targets)
+        raise UsageError(f"lease: not every device of {', '.join(names)} is here; a load runs on: {known}")
+    return chosen
+
+
+def _result(served: Served, call: Call) -> Mapping[str, Any]:
+    wanted: ResultArguments = call.arguments
+    served.take_results(wanted.results)
+    document: dict[str, Any] = msgspec.to_builtins(status_document(served.snapshot))
+    return document
+
+
+def _release(served: Served, call: Call) -> Mapping[str, Any]:
+    wanted: ReleaseArguments = call.arguments
+    served.release(wanted.seconds)
+    return {"released": True, "message": f"every device handle closes within 5 s, for {wanted.seconds:g} s"}
