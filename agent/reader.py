@@ -7,22 +7,20 @@ each device that could not be read, so that nothing looks healthy because nobody
 
 from __future__ import annotations
 
-import os
 import selectors
-import signal
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from enum import Enum
 
 import msgspec
 
 from nodevet.agent.child_process import Child, Exit, Patience, python_module
 from nodevet.agent.clock import Clock
-from nodevet.agent.processes import ChildRecord, describe, is_alive
+from nodevet.agent.outbox import Outbox
+from nodevet.agent.predecessor import Predecessor
+from nodevet.agent.processes import ChildRecord
 from nodevet.agent.quarantine import Quarantine
 from nodevet.checks.model import (
     Device,
-    Event,
     Failure,
     FailureKind,
     Instant,
@@ -44,7 +42,7 @@ from nodevet.checks.wire import (
     Start,
 )
 
-__all__ = ["Outbox", "Reader", "ReaderPlan"]
+__all__ = ["Reader", "ReaderPlan"]
 
 READER_MODULE = "nodevet.checks.backends.child"
 
@@ -55,9 +53,6 @@ STEADY_SECONDS = 60.0
 
 RETRY_SECONDS = 300.0
 """When to look again for a vendor's library or devices that were not there."""
-
-EARLIER_READER_SECONDS = 5.0
-"""How long the reader of an earlier agent may take to notice that it is an orphan."""
 
 LINES_PER_ROUND = 20
 
@@ -85,39 +80,6 @@ class ReaderPlan(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] | None = None
     start_deadline_seconds: float = 60.0
     holds_devices: bool = True
-
-
-class Outbox:
-    """What readers have to tell, until the daemon's loop collects it. Bounded: a flood is cut and counted."""
-
-    EVENTS = 1000
-    NOTES = 500
-
-    def __init__(self) -> None:
-        """Begin empty."""
-        self.clear()
-
-    def clear(self) -> None:
-        """Begin again."""
-        self.samples: list[Sample] = []
-        self.events: list[Event] = []
-        self.notes: list[Note] = []
-        self.inventory_changed = False
-        self.dropped = 0
-
-    def event(self, event: Event) -> None:
-        """Add *event* unless there are too many already."""
-        if len(self.events) < self.EVENTS:
-            self.events.append(event)
-        else:
-            self.dropped += 1
-
-    def note(self, level: str, event: str, fields: Mapping[str, str]) -> None:
-        """Add a line for the log unless there are too many already."""
-        if len(self.notes) < self.NOTES:
-            self.notes.append(Note(level, event, dict(fields)))
-        else:
-            self.dropped += 1
 
 
 class Phase(Enum):
@@ -182,9 +144,7 @@ class Reader:
         self._clock = clock
         self._selector = selector
         self._outbox = outbox
-        self._earlier = earlier
-        self._earlier_since = clock.monotonic()
-        self._earlier_killed = False
+        self._predecessor = Predecessor(earlier, clock) if earlier else None
         self._child: Child | None = None
         self._phase = Phase.NONE
         self._wish = Wish.READ
@@ -221,7 +181,7 @@ class Reader:
             backend=self._plan.backend,
             state=self._state,
             detail=self._detail,
-            pid=self._child.pid if self._child else self._earlier.pid if self._earlier else None,
+            pid=self.record.pid if self.record else None,
             starts=self._starts,
             hangs=self._hangs,
             last_round=self._last_round,
@@ -233,7 +193,9 @@ class Reader:
     @property
     def record(self) -> ChildRecord | None:
         """Return the process to remember over a restart of the agent; None where there is none."""
-        return self._child.record if self._child else self._earlier
+        if self._child:
+            return self._child.record
+        return self._predecessor.record if self._predecessor else None
 
     @property
     def settled(self) -> bool:
@@ -465,31 +427,15 @@ class Reader:
         return sorted(wanted, key=lambda device: device in suspects)
 
     def _tick_absent(self, now: float) -> None:
-        if self._earlier is not None and not self._earlier_gone(now):
-            return
+        if self._predecessor is not None:
+            self._predecessor.tick(now)
+            if not self._predecessor.gone:
+                self._say(self._predecessor.state, self._predecessor.detail, self._predecessor.failure)
+                self._start_at = now + FIRST_RESTART_SECONDS
+                return
+            self._predecessor = None
         if self._start_at is not None and now >= self._start_at:
             self._start(now)
-
-    def _earlier_gone(self, now: float) -> bool:
-        """Return whether the reader of an earlier agent has ended; help it where it does not end by itself."""
-        assert self._earlier is not None
-        if not is_alive(self._earlier, self._clock.instant().boot_id):
-            self._earlier = None
-            return True
-        waited = now - self._earlier_since
-        where = f"process {self._earlier.pid}, {describe(self._earlier.pid)}"
-        if waited < EARLIER_READER_SECONDS:
-            self._say(ReaderState.STARTING, f"waits for the reader of an earlier agent to end ({where})")
-        elif not self._earlier_killed:
-            self._earlier_killed = True
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._earlier.pid, signal.SIGKILL)
-        elif waited >= EARLIER_READER_SECONDS + PAST_DEADLINE.abandon:
-            call = self._earlier.detail or "the reader of an earlier agent"
-            detail = f"{call} cannot be ended ({where}); no second reader is started beside it"
-            self._say(ReaderState.STUCK, detail, Failure(FailureKind.STUCK, detail))
-        self._start_at = now + FIRST_RESTART_SECONDS
-        return False
 
     def _start(self, now: float) -> None:
         self._start_at = None

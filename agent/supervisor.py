@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from nodevet.agent.clock import Clock
+from nodevet.agent.outbox import Outbox
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.reader import Outbox, Reader, ReaderPlan
+from nodevet.agent.reader import Reader, ReaderPlan
 from nodevet.checks.model import Device, Event, ReaderStatus, Sample
 from nodevet.checks.wire import Note
 

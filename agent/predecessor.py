@@ -1,0 +1,57 @@
+"""The reader of an earlier agent: an orphan that should end by itself, and may be unable to.
+
+An agent that was killed leaves its readers behind. They notice within seconds; one that hangs in a driver is killed;
+one that cannot be killed keeps the next agent from starting a reader of its own beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+from nodevet.agent.clock import Clock
+from nodevet.agent.processes import ChildRecord, describe, is_alive
+from nodevet.checks.model import Failure, FailureKind, ReaderState
+
+__all__ = ["Predecessor"]
+
+ORPHAN_SECONDS = 5.0
+"""How long the orphan may take to notice that it is one."""
+
+KILLED_SECONDS = 2.0
+"""How long a killed process may take to vanish before it counts as stuck."""
+
+
+class Predecessor:
+    """Waits for the process of *record* to be gone."""
+
+    def __init__(self, record: ChildRecord, clock: Clock) -> None:
+        """Begin to wait now."""
+        self.record = record
+        self.gone = False
+        self.state = ReaderState.STARTING
+        self.detail = ""
+        self.failure: Failure | None = None
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._killed = False
+
+    def tick(self, now: float) -> None:
+        """Look whether it is gone; kill it where it does not end by itself, tell where that has no effect."""
+        if not is_alive(self.record, self._clock.instant().boot_id):
+            self.gone = True
+            return
+        waited = now - self._since
+        where = f"process {self.record.pid}, {describe(self.record.pid)}"
+        if waited >= ORPHAN_SECONDS + KILLED_SECONDS:
+            self.state = ReaderState.STUCK
+            call = self.record.detail or "the reader of an earlier agent"
+            self.detail = f"{call} cannot be ended ({where}); no second reader is started beside it"
+            self.failure = Failure(FailureKind.STUCK, self.detail)
+            return
+        self.detail = f"waits for the reader of an earlier agent to end ({where})"
+        if waited >= ORPHAN_SECONDS and not self._killed:
+            self._killed = True
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.record.pid, signal.SIGKILL)
