@@ -1,7 +1,7 @@
 """The text formats of a metrics page: Prometheus 0.0.4 and OpenMetrics 1.0.
 
 Written here and not by prometheus_client, which does not fit into the time and memory that a scrape may cost;
-docs/decisions/metrics-text.md has the figures. Tests read every page back with prometheus_client's parsers.
+docs/decisions/0002-metrics-text.md has the figures. Tests read every page back with prometheus_client's parsers.
 """
 
 from __future__ import annotations

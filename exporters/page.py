@@ -10,6 +10,8 @@ from nodevet.exporters.schema import DeviceDocument, FindingDocument, status_doc
 
 __all__ = ["landing_page"]
 
+_REPORT_LINK = '<a href="/report">newest report</a> · '
+
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1d2329;--soft:#5c6670;--line:#d9dee3;--paper:#fff;
 --ok:#1a7f4b;--degraded:#9a6700;--failed:#c02b2b;--unknown:#5c6670}
@@ -29,8 +31,8 @@ th{color:var(--soft);font-weight:500}code{font-size:.85em}a{color:inherit}
 """
 
 
-def landing_page(snapshot: Snapshot) -> str:
-    """Return the landing page of *snapshot* as HTML."""
+def landing_page(snapshot: Snapshot, *, report: bool = False) -> str:
+    """Return the landing page of *snapshot* as HTML, with a link to the report where there is one."""
     status = status_document(snapshot)
     simulated = '<p class="simulated">simulated node</p>' if status.simulated else ""
     action = "" if status.action == "none" else f" What to do: {escape(status.action.replace('_', ' '))}."
@@ -43,7 +45,8 @@ def landing_page(snapshot: Snapshot) -> str:
         f'<p class="verdict {escape(status.verdict)}" id="verdict">{escape(status.verdict)}</p>'
         f"<p>{escape(status.reason)}.{action}</p>"
         f"{_findings(status.findings)}{_devices(status.devices)}"
-        '<footer><a href="/metrics">metrics</a> · <a href="/api/v1/status">status as JSON</a> · '
+        f"<footer>{_REPORT_LINK if report else ''}"
+        '<a href="/metrics">metrics</a> · <a href="/api/v1/status">status as JSON</a> · '
         '<a href="/-/healthy">healthy</a> · <a href="/-/ready">ready</a><br>'
         f"judged {escape(status.time)}, generation {status.generation}, nodevet {escape(status.agent.version)}"
         "</footer></body></html>\n"

@@ -35,6 +35,10 @@ __all__ = [
     "BURN_IN_SCHEMA",
     "STATUS_SCHEMA",
     "BurnInDocument",
+    "DeviceDocument",
+    "FindingDocument",
+    "ResultDocument",
+    "SeriesDocument",
     "StatusDocument",
     "burn_in_document",
     "encode",
@@ -63,8 +67,8 @@ class DeviceDocument(msgspec.Struct, frozen=True, kw_only=True):
     pci: str | None
     serial: str | None
     verdict: str
-    reason: str
-    action: str
+    reason: str = ""
+    action: str = "none"
     parent: str | None = None
     numa_node: int | None = None
     driver: str | None = None
@@ -100,7 +104,7 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     first_seen: str | None
     last_seen: str | None
     count: int
-    clearing: str
+    clearing: str = "condition"
     required: bool = False
     note: str | None = None
 
@@ -156,11 +160,19 @@ class ResultDocument(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     conditions: dict[str, Any]
     verdict: str | None
-    state: str
-    seed: int | None
-    started: str
-    ended: str
+    state: str = "finished"
+    seed: int | None = None
+    started: str | None = None
+    ended: str | None = None
     detail: str = ""
+
+
+class SeriesDocument(msgspec.Struct, frozen=True):
+    """A quantity of a device over time: points of (seconds since the start of the load, value in the key's unit)."""
+
+    device: str
+    quantity: str
+    points: tuple[tuple[float, float], ...]
 
 
 class VerifiedDocument(msgspec.Struct, frozen=True):
@@ -197,17 +209,18 @@ class BurnInDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: str = BURN_IN_SCHEMA
     plan: str
-    node: str
-    simulated: bool
     verdict: str
-    reason: str
-    action: str
-    time: str
     devices: tuple[DeviceDocument, ...]
     results: tuple[ResultDocument, ...]
     verified: VerifiedDocument
-    findings: tuple[FindingDocument, ...]
-    agent: AgentDocument
+    node: str = ""
+    simulated: bool = False
+    reason: str = ""
+    action: str = "none"
+    time: str = ""
+    findings: tuple[FindingDocument, ...] = ()
+    series: tuple[SeriesDocument, ...] = ()
+    agent: AgentDocument | None = None
 
 
 def status_document(snapshot: Snapshot) -> StatusDocument:
@@ -235,7 +248,13 @@ def status_document(snapshot: Snapshot) -> StatusDocument:
     )
 
 
-def burn_in_document(snapshot: Snapshot, *, plan: str, results: Iterable[Result] | None = None) -> BurnInDocument:
+def burn_in_document(
+    snapshot: Snapshot,
+    *,
+    plan: str,
+    results: Iterable[Result] | None = None,
+    series: Iterable[SeriesDocument] = (),
+) -> BurnInDocument:
     """Return *results* (default: those of *snapshot*) of the burn-in *plan* as ``nodevet.burn-in/1``."""
     chosen = tuple(snapshot.results if results is None else results)
     return BurnInDocument(
@@ -250,6 +269,7 @@ def burn_in_document(snapshot: Snapshot, *, plan: str, results: Iterable[Result]
         results=tuple(_results(chosen, snapshot)),
         verified=VerifiedDocument(_total(chosen, "gemms_verified"), _total(chosen, "mismatches")),
         findings=_findings(snapshot),
+        series=tuple(series),
         agent=_agent(snapshot),
     )
 

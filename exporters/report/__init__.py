@@ -1,1 +1,24 @@
-"""The report of a burn-in, as one HTML page."""
+"""A report for people: one HTML page that needs nothing else, to be read, printed and sent."""
+
+from __future__ import annotations
+
+from nodevet.exporters.report.document import (
+    ReportDocument,
+    ReportError,
+    from_burn_in,
+    from_snapshot,
+    from_status,
+    read_document,
+)
+from nodevet.exporters.report.render import render, render_file
+
+__all__ = [
+    "ReportDocument",
+    "ReportError",
+    "from_burn_in",
+    "from_snapshot",
+    "from_status",
+    "read_document",
+    "render",
+    "render_file",
+]

@@ -1,0 +1,225 @@
+"""What a report shows, whatever it was made from: a Snapshot, a burn-in or a status in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.errors import NodevetError
+from nodevet.checks.model import Snapshot
+from nodevet.exporters.schema import (
+    BURN_IN_SCHEMA,
+    STATUS_SCHEMA,
+    AgentDocument,
+    BurnInDocument,
+    DeviceDocument,
+    FindingDocument,
+    ResultDocument,
+    SeriesDocument,
+    StatusDocument,
+    burn_in_document,
+)
+
+__all__ = ["ReportDocument", "ReportError", "Workload", "from_burn_in", "from_snapshot", "from_status", "read_document"]
+
+
+_SIGNS = {
+    "_hertz": (1e-6, "MHz"),
+    "_celsius": (1.0, "°C"),
+    "_watts": (1.0, "W"),
+    "_bytes": (2.0**-20, "MiB"),
+    "_seconds": (1.0, "s"),
+}
+"""Scale and sign for people of what a condition's key ends in."""
+
+
+class ReportError(NodevetError):
+    """A report cannot be made: says of what and what to do."""
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """One workload on its device, with all its figures by name; a missing or empty figure is None."""
+
+    name: str
+    device: str
+    label: str
+    dtype: str | None
+    shape: tuple[int, ...]
+    state: str
+    verdict: str | None
+    detail: str
+    seed: int | None
+    started: str | None
+    ended: str | None
+    conditions: dict[str, Any]
+    figures: dict[str, float | int | None]
+
+    @property
+    def settings(self) -> tuple[tuple[str, str], ...]:
+        """Return the conditions that one line can say, with their units."""
+        said = ((key, _said(key, value)) for key, value in self.conditions.items())
+        return tuple((_without_unit(key), value) for key, value in said if value)
+
+    @property
+    def mismatch_reports(self) -> tuple[dict[str, Any], ...]:
+        """Return what was found out about each wrong result: where it is, what differs, and whether it repeats."""
+        reports = self.conditions.get("mismatch_reports")
+        return tuple(report for report in reports if isinstance(report, dict)) if isinstance(reports, list) else ()
+
+    def figure(self, name: str) -> float | int | None:
+        """Return the figure *name*, or None where it was not measured."""
+        return self.figures.get(name)
+
+
+class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything on the page of a report."""
+
+    node: str
+    simulated: bool
+    verdict: str
+    reason: str
+    action: str
+    time: str
+    devices: tuple[DeviceDocument, ...]
+    labels: dict[str, str]
+    workloads: tuple[Workload, ...]
+    findings: tuple[FindingDocument, ...]
+    series: tuple[SeriesDocument, ...]
+    provenance: tuple[tuple[str, str], ...]
+
+    @property
+    def gemms_verified(self) -> int:
+        """Return how many products were verified on all devices."""
+        return sum(int(workload.figure("gemms_verified") or 0) for workload in self.workloads)
+
+    @property
+    def wrong(self) -> bool:
+        """Return whether any wrong result was examined."""
+        return any(workload.mismatch_reports for workload in self.workloads)
+
+    @property
+    def mismatches(self) -> int:
+        """Return how many of them were wrong."""
+        return sum(int(workload.figure("mismatches") or 0) for workload in self.workloads)
+
+
+def from_snapshot(snapshot: Snapshot, *, plan: str = "", series: Iterable[SeriesDocument] = ()) -> ReportDocument:
+    """Return the report of *snapshot*, with the curves *series* of its load where they were kept."""
+    return from_burn_in(burn_in_document(snapshot, plan=plan, series=series))
+
+
+def from_burn_in(document: BurnInDocument) -> ReportDocument:
+    """Return the report of a burn-in."""
+    plan = [("plan", document.plan)] if document.plan else []
+    return _report(document, document.findings, document.series, document.agent, plan)
+
+
+def from_status(document: StatusDocument) -> ReportDocument:
+    """Return the report of a status; it has no curves."""
+    return _report(document, document.findings, (), document.agent, [])
+
+
+def read_document(content: bytes, name: str = "document") -> ReportDocument:
+    """Return the report of the JSON in *content*; ReportError says what *name* is instead of a known document."""
+    try:
+        schema = msgspec.json.decode(content, type=_Named).schema
+        if schema == BURN_IN_SCHEMA:
+            return from_burn_in(msgspec.json.decode(content, type=BurnInDocument))
+        if schema == STATUS_SCHEMA:
+            return from_status(msgspec.json.decode(content, type=StatusDocument))
+    except msgspec.DecodeError as error:
+        raise ReportError(
+            f"{name} is no report document: {error}; write one with `nodevet burn-in --json` or `nodevet check --json`"
+        ) from error
+    raise ReportError(f"{name} has schema {schema!r}: a report is made from {BURN_IN_SCHEMA} or {STATUS_SCHEMA}")
+
+
+class _Named(msgspec.Struct):
+    schema: str
+
+
+def _report(
+    document: BurnInDocument | StatusDocument,
+    findings: tuple[FindingDocument, ...],
+    series: tuple[SeriesDocument, ...],
+    agent: AgentDocument | None,
+    plan: list[tuple[str, str]],
+) -> ReportDocument:
+    labels = {device.id: _label(device) for device in document.devices}
+    workloads = _workloads(document.results, labels)
+    return ReportDocument(
+        node=document.node,
+        simulated=document.simulated,
+        verdict=document.verdict,
+        reason=document.reason,
+        action=document.action,
+        time=document.time,
+        devices=document.devices,
+        labels=labels,
+        workloads=workloads,
+        findings=findings,
+        series=series,
+        provenance=(*plan, *_provenance(agent, workloads)),
+    )
+
+
+def _label(device: DeviceDocument) -> str:
+    """Return the short name that people use: the device node's, such as ``nvidia 3``, or the id."""
+    return device.id if device.minor is None else f"{device.vendor} {device.minor}"
+
+
+def _workloads(results: Iterable[ResultDocument], labels: dict[str, str]) -> tuple[Workload, ...]:
+    """Return the rows of *results*, one per figure, as one workload per run."""
+    groups: dict[tuple[str, str, str | None, str | None], list[ResultDocument]] = {}
+    for row in results:
+        groups.setdefault((row.workload, row.device, row.dtype, row.started), []).append(row)
+    return tuple(_workload(rows, labels) for rows in groups.values())
+
+
+def _workload(rows: list[ResultDocument], labels: dict[str, str]) -> Workload:
+    first = rows[0]
+    return Workload(
+        name=first.workload,
+        device=first.device,
+        label=", ".join(labels.get(device, device) for device in first.device.split(",")),
+        dtype=first.dtype,
+        shape=first.shape,
+        state=first.state,
+        verdict=first.verdict,
+        detail=first.detail,
+        seed=first.seed,
+        started=first.started,
+        ended=first.ended,
+        conditions=first.conditions,
+        figures={row.metric: row.value for row in rows},
+    )
+
+
+def _without_unit(key: str) -> str:
+    return next((key.removesuffix(ending) for ending in _SIGNS if key.endswith(ending)), key)
+
+
+def _said(key: str, value: object) -> str:
+    """Return *value* for people, in the unit that its *key* ends in; empty where one line cannot say it."""
+    if isinstance(value, (bool, str)):
+        return str(value)
+    if isinstance(value, (list, tuple)) and value and all(isinstance(each, (str, int)) for each in value):
+        return ", ".join(map(str, value))
+    if not isinstance(value, (int, float)):
+        return ""
+    for ending, (scale, sign) in _SIGNS.items():
+        if key.endswith(ending):
+            return f"{value * scale:,.4g} {sign}" if value * scale < 1000 else f"{value * scale:,.0f} {sign}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _provenance(agent: AgentDocument | None, workloads: Iterable[Workload]) -> Iterable[tuple[str, str]]:
+    seeds = sorted({workload.seed for workload in workloads if workload.seed is not None})
+    if seeds:
+        yield "seed", ", ".join(map(str, seeds))
+    if agent is not None:
+        yield "nodevet", agent.version
+        yield "configuration digest", agent.configuration_digest or "built-in defaults"
+        yield "rules digest", agent.rules_digest or "not recorded"

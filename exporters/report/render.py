@@ -1,0 +1,122 @@
+"""A ReportDocument as one HTML page, made with jinja2 with escaping always on."""
+
+from __future__ import annotations
+
+import importlib.resources
+from datetime import datetime
+
+from nodevet.exporters.report.document import ReportDocument, ReportError, Workload, read_document
+from nodevet.exporters.report.plots import COLOURS, Line, bar, line_plot
+
+__all__ = ["render", "render_file"]
+
+_CURVES = {
+    "tflops": ("Rate", "TFLOPS", 1.0),
+    "temperature_celsius": ("Temperature", "°C", 1.0),
+    "clock_hertz": ("Clock", "MHz", 1e-6),
+    "power_watts": ("Power", "W", 1.0),
+}
+"""Title, unit and scale for people of what may be drawn over time, in the order of the page."""
+
+_ABSENT = "\u2013"
+
+
+def render(document: ReportDocument) -> str:
+    """Return *document* as an HTML page. Raises ReportError where jinja2 is not installed."""
+    try:
+        import jinja2
+        from markupsafe import Markup
+    except ImportError as error:
+        raise ReportError("a report needs jinja2: install it with pip install 'nodevet[report]'") from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        number=_number, rate=_rate, percent=_percent, words=_words, moment=_moment, one_in=_one_in
+    )
+    return environment.from_string(_resource("page.html")).render(
+        report=document,
+        style=Markup(_resource("page.css")),  # noqa: S704 - a file of ours
+        plots=[(title, unit, Markup(svg)) for title, unit, svg in _plots(document)],  # noqa: S704 - escaped in plots.py
+        legend=[(index % COLOURS, name) for index, name in enumerate(_drawn(document))],
+        bar=lambda workload: Markup(_efficiency_bar(workload)),  # noqa: S704 - numbers only
+        colours=COLOURS,
+    )
+
+
+def render_file(content: bytes, *, name: str = "document") -> str:
+    """Return the page of the JSON in *content*, called *name* in errors. Raises ReportError."""
+    return render(read_document(content, name))
+
+
+def _resource(name: str) -> str:
+    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _drawn(document: ReportDocument) -> list[str]:
+    """Return the labels of the devices with curves, in the order of the inventory."""
+    drawn = {series.device for series in document.series}
+    known = [label for device, label in document.labels.items() if device in drawn]
+    return known + sorted(drawn - document.labels.keys())
+
+
+def _plots(document: ReportDocument) -> list[tuple[str, str, str]]:
+    names = _drawn(document)
+    found = []
+    for quantity, (title, unit, scale) in _CURVES.items():
+        curves = {
+            document.labels.get(series.device, series.device): tuple(
+                (time, value * scale) for time, value in series.points
+            )
+            for series in document.series
+            if series.quantity == quantity
+        }
+        svg = line_plot(title, unit, [Line(name, curves.get(name, ())) for name in names])
+        if svg:
+            found.append((title, unit, svg))
+    return found
+
+
+def _efficiency_bar(workload: Workload) -> str:
+    """Return how much of the peak was reached, with a tick at the rate that 95 % of the batches reached."""
+    efficiency, peak = workload.figure("efficiency_ratio"), workload.figure("peak_tflops")
+    low = workload.figure("tflops_p5")
+    if efficiency is None:
+        return ""
+    return bar(efficiency, low / peak if low is not None and peak else None)
+
+
+def _number(value: float | int | None, digits: int = 3) -> str:
+    """Return *value* with *digits* significant digits and commas, or a dash where nothing was measured."""
+    if value is None:
+        return _ABSENT
+    if isinstance(value, int) or abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{value:#.{digits}g}"
+
+
+def _rate(tflops: float | None) -> str:
+    return _ABSENT if tflops is None else _number(float(tflops), 4)
+
+
+def _percent(value: float | None, digits: int = 1) -> str:
+    return _ABSENT if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _one_in(rate: float | None) -> str:
+    """Return an upper bound of a rate of faults as ``1 in 30,037``."""
+    return _ABSENT if not rate else f"1 in {1 / rate:,.0f}"
+
+
+def _words(name: str | None) -> str:
+    return _ABSENT if not name else name.replace("_", " ")
+
+
+def _moment(text: str | None) -> str:
+    """Return a time stamp as people write it: ``2026-11-20 10:00:00 UTC``; what is none is shown as it is."""
+    if not text:
+        return _ABSENT
+    try:
+        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except ValueError:
+        return text
