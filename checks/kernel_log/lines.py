@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-__all__ = ["DRIVER_WORDS", "Line", "Origin", "looks_like_continuation", "split_line"]
+__all__ = ["Line", "Origin", "looks_like_continuation", "split_line"]
 
 
 class Origin(StrEnum):
@@ -39,11 +39,11 @@ class Line(msgspec.Struct, frozen=True):
     sequence: int | None = None
 
 
-DRIVER_WORDS = (
-    "NVRM", "nvidia", "amdgpu", "[drm", "habanalabs", "accel", "mlx5_core", "mlx5_cmd", "pcieport", "nvme", "EDAC",
-    "mce", "NETDEV", "Memory", "AMD-Vi", "DMAR",
-)  # fmt: skip
-"""How the kernel's own lines begin: never the host or tag of a syslog line."""
+_DRIVER = re.compile(
+    r"(?:NVRM|nvidia(?:-nvswitch\d+|-nvlink|-modeset|-peermem)?|amdgpu|\[drm|habanalabs\w*|accel|mlx5_core|mlx5_cmd\w*|"
+    r"pcieport|nvme|EDAC|mce|NETDEV|Memory|AMD-Vi|DMAR)(?=[:\s\]]|$)"
+)
+"""How the kernel's own lines begin: neither host nor tag of a syslog line."""
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 _RECORD = re.compile(r"(?P<priority>\d{1,3}),(?P<sequence>\d+),(?P<usec>\d+),[^;]*;(?P<text>.*)", re.DOTALL)
@@ -94,14 +94,14 @@ def split_line(raw: str) -> Line:
         text = text[decoration.end() :].rstrip("*`| ")
     header = _Header()
     text = _strip_header(text, header)
-    if header.origin is Origin.UNKNOWN and not text.startswith(DRIVER_WORDS):
+    if header.origin is Origin.UNKNOWN and not _DRIVER.match(text):
         text = _strip_wrapping(text, header)
     return Line(text, header.origin, header.headed, header.seconds, header.wall_seconds)
 
 
 def looks_like_continuation(line: Line) -> bool:
     """Return whether *line* may be the rest of a line that a mail client or a terminal wrapped."""
-    return bool(line.text) and not line.headed and not line.text.startswith(DRIVER_WORDS)
+    return bool(line.text) and not line.headed and not _DRIVER.match(line.text)
 
 
 def _record(record: re.Match[str]) -> Line:
@@ -194,12 +194,10 @@ def _strip_host(text: str, header: _Header) -> str:
     if match := _KERNEL_TAG.match(text):
         header.origin = Origin.KERNEL
         return text[match.end() :]
-    if text.startswith(DRIVER_WORDS):
-        return text
     match = _HOST_AND_TAG.match(text)
-    if match is None:
+    if match is None or (not match["pid"] and _DRIVER.match(text)):
         return text
-    if not match["pid"] and match["tag"].startswith(DRIVER_WORDS):
+    if not match["pid"] and _DRIVER.fullmatch(match["tag"]):
         return text[match.start("tag") :]
     header.origin = Origin.PROGRAM
     return text[match.end() :]
@@ -211,9 +209,8 @@ def _strip_wrapping(text: str, header: _Header) -> str:
     if program and program["tag"] != "kernel":
         header.origin = Origin.PROGRAM
         return text[program.end() :]
-    inner = None
     for inner in _INNER_TIME.finditer(text):
-        if text[inner.end() :].startswith(DRIVER_WORDS):
+        if _DRIVER.match(text[inner.end() :]):
             header.origin = Origin.KERNEL
             header.headed = True
             return text[inner.end() :]

@@ -1,0 +1,290 @@
+"""Reading the kernel's log as it grows: cursor, overrun, malformed records, and what stands in for the device."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pty
+import selectors
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodevet.checks.errors import NodevetError
+from nodevet.checks.kernel_log.reader import Cursor, KernelLogError, KernelLogReader
+from nodevet.checks.model import Event, Instant
+
+BOOT = "boot-a"
+NOW = Instant(BOOT, 1_000_000_000_000, 50_000.0)
+
+
+def monotonic_ns() -> int:
+    """The kernel's clock at NOW: the machine slept for 100 seconds since boot."""
+    return 900_000_000_000
+
+
+def record(sequence: int, text: str, seconds: float = 890.0) -> str:
+    """Return one raw record of /dev/kmsg."""
+    return f"4,{sequence},{int(seconds * 1e6)},-;{text}\n"
+
+
+def xid(sequence: int, number: int = 79, seconds: float = 890.0) -> str:
+    """Return the record of one XID."""
+    return record(sequence, f"NVRM: Xid (PCI:0000:3b:00): {number}, pid=1", seconds)
+
+
+def codes(events: list[Event]) -> list[str]:
+    """Return the codes without their family."""
+    return [event.code.removeprefix("nvidia.xid.") for event in events]
+
+
+class Device:
+    """A character device that gives one record per read: a terminal in line mode."""
+
+    def __init__(self) -> None:
+        """Open the terminal."""
+        self._master, self._slave = pty.openpty()
+        tty.setraw(self._slave)
+        mode = termios.tcgetattr(self._slave)
+        mode[3] |= termios.ICANON
+        termios.tcsetattr(self._slave, termios.TCSANOW, mode)
+        self.path = os.ttyname(self._slave)
+
+    def write(self, *records: str) -> None:
+        """Let the kernel tell *records*."""
+        for text in records:
+            os.write(self._master, text.encode())
+
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self._master)
+        os.close(self._slave)
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    """A stand-in for /dev/kmsg."""
+    device = Device()
+    yield device
+    device.close()
+
+
+Open = Callable[..., KernelLogReader]
+
+
+@pytest.fixture
+def open_reader() -> Iterator[Open]:
+    """Open readers that are closed when the test ends."""
+    readers: list[KernelLogReader] = []
+
+    def _open(path: str, cursor: Cursor | None = None, **options: object) -> KernelLogReader:
+        boot_id = str(options.pop("boot_id", BOOT))
+        reader = KernelLogReader(path, cursor, boot_id=boot_id, monotonic_ns=monotonic_ns, **options)  # type: ignore[arg-type]
+        readers.append(reader)
+        return reader
+
+    yield _open
+    for reader in readers:
+        reader.close()
+
+
+def test_first_start_reads_everything_since_boot(device: Device, open_reader: Open) -> None:
+    """Without a cursor the log is read from its oldest record, and reading never blocks when nothing is there."""
+    device.write(record(0, "Linux version"), xid(1), xid(2, 48))
+    reader = open_reader(device.path)
+    assert codes(reader.read_available(NOW)) == ["79", "48"]
+    assert reader.read_available(NOW) == []
+    assert reader.cursor == Cursor(BOOT, 2, 0, reader.cursor.inode)
+
+
+def test_restart_resumes_behind_the_cursor(device: Device, open_reader: Open) -> None:
+    """Records up to the cursor are not told again, those behind it are."""
+    device.write(xid(5), xid(6, 48), xid(7, 63))
+    reader = open_reader(device.path, Cursor(BOOT, 6))
+    assert codes(reader.read_available(NOW)) == ["63"]
+
+
+def test_cursor_of_another_boot_starts_anew(device: Device, open_reader: Open) -> None:
+    """Sequence numbers begin again with each boot, so an older cursor says nothing."""
+    device.write(xid(0), xid(1, 48))
+    assert codes(open_reader(device.path, Cursor("boot-before", 900)).read_available(NOW)) == ["79", "48"]
+
+
+def test_gap_in_the_sequence_is_lost_records_and_told(device: Device, open_reader: Open) -> None:
+    """Records that were overwritten unread are counted and told, also those lost while nobody was reading."""
+    device.write(xid(110), xid(121, 48))
+    reader = open_reader(device.path, Cursor(BOOT, 99))
+    assert codes(reader.read_available(NOW)) == ["79", "48"]
+    assert reader.statistics.lost == 20
+    notes = reader.take_notes()
+    assert "10 records were overwritten" in notes[0] and "log_buf_len" in notes[0]
+    assert reader.take_notes() == ()
+
+
+def test_malformed_record_is_skipped_and_counted(device: Device, open_reader: Open) -> None:
+    """One record without its header does not end reading, hides no other, and is told."""
+    device.write(xid(1), "garbage NVRM: Xid (PCI:0000:3b:00): 48\n", xid(2, 63))
+    reader = open_reader(device.path)
+    assert codes(reader.read_available(NOW)) == ["79", "63"]
+    assert reader.statistics.malformed == 1
+    assert any("garbage" in note for note in reader.take_notes())
+
+
+def test_overrun_is_counted_and_reading_goes_on(device: Device, open_reader: Open) -> None:
+    """EPIPE means that the ring overtook the reader: it is counted, and the next record is read."""
+    script: list[bytes | OSError] = [OSError(errno.EPIPE, "overrun"), xid(40).encode(), BlockingIOError()]
+    answers = iter(script)
+
+    def read(descriptor: int, size: int) -> bytes:
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    reader = open_reader(device.path, Cursor(BOOT, 30), read=read)
+    assert codes(reader.read_available(NOW)) == ["79"]
+    assert (reader.statistics.overruns, reader.statistics.lost) == (1, 9)
+
+
+def test_endless_overrun_and_other_errors_end_the_call(device: Device, open_reader: Open) -> None:
+    """A ring that always overtakes gives the caller its turn; a read that fails otherwise is told with its path."""
+
+    def overrun(descriptor: int, size: int) -> bytes:
+        raise OSError(errno.EPIPE, "overrun")
+
+    def broken(descriptor: int, size: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    assert open_reader(device.path, read=overrun).read_available(NOW) == []
+    with pytest.raises(KernelLogError, match=r"/dev/pts/.*Input/output error"):
+        open_reader(device.path, read=broken).read_available(NOW)
+
+
+def test_records_are_dated_by_their_own_stamp(device: Device, open_reader: Open) -> None:
+    """The stamp, which does not count sleep, becomes time since boot; it is never later than now."""
+    device.write(xid(1, seconds=890.0), xid(2, 48, seconds=5000.0))
+    first, second = open_reader(device.path).read_available(NOW)
+    assert (first.time.boot_id, first.time.boottime_ns, first.time.wall_seconds) == (BOOT, 990_000_000_000, 49_990.0)
+    assert second.time == NOW
+    assert (first.sequence, first.line) == (1, None)
+
+
+def test_header_waits_a_moment_for_its_error(device: Device, open_reader: Open) -> None:
+    """The announcement of an error that comes with the next read joins it; without one it is told a second later."""
+    header = record(
+        1, "pcieport 0000:c0:01.1: AER: Uncorrectable (Fatal) error message received from 0000:c1:00.0", 900
+    )
+    error = record(
+        2, "nvidia 0000:c1:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer", 900
+    )
+    device.write(header)
+    reader = open_reader(device.path)
+    assert reader.read_available(NOW) == []
+    device.write(error)
+    (event,) = reader.read_available(NOW)
+    assert event.fields["port"] == "0000:c0:01.1"
+    device.write(header.replace("4,1,", "4,3,"))
+    assert reader.read_available(NOW) == []
+    later = Instant(BOOT, NOW.boottime_ns + 1_500_000_000, NOW.wall_seconds + 1.5)
+    assert [event.pci for event in reader.read_available(later)] == ["0000:c1:00.0"]
+
+
+def test_clean_up_after_an_earlier_read_names_its_cause(device: Device, open_reader: Open) -> None:
+    """XID 45 follows the XID that an earlier read told, while that is near."""
+    reader = open_reader(device.path)
+    device.write(xid(1, 62, seconds=880))
+    reader.read_available(NOW)
+    device.write(xid(2, 45, seconds=885), xid(3, 45, seconds=899))
+    near, _ = reader.read_available(NOW)
+    assert near.fields["follows"] == "nvidia.xid.62"
+    device.write(xid(4, 45, seconds=999))
+    late = Instant(BOOT, NOW.boottime_ns + 120_000_000_000, NOW.wall_seconds + 120)
+    (far,) = reader.read_available(late)
+    assert "follows" not in far.fields
+
+
+def test_selector_wakes_for_device_and_fifo(device: Device, open_reader: Open, tmp_path: Path) -> None:
+    """The descriptor can be waited for; a FIFO without a writer is quiet instead of always ready."""
+    fifo = tmp_path / "kmsg"
+    os.mkfifo(fifo)
+    for path in (device.path, str(fifo)):
+        reader = open_reader(path)
+        assert reader.pollable
+        with selectors.DefaultSelector() as selector:
+            selector.register(reader, selectors.EVENT_READ)
+            assert selector.select(0) == []
+            if path == device.path:
+                device.write(xid(1))
+            else:
+                fifo.write_text(xid(1)[:20])
+                fifo.write_text(xid(1)[20:])
+            assert len(selector.select(5)) == 1
+        assert codes(reader.read_available(NOW)) == ["79"]
+
+
+def test_file_is_followed_from_the_last_whole_line(tmp_path: Path, open_reader: Open) -> None:
+    """What was appended is read, an unfinished line waits, and a restart goes on where the last one stopped."""
+    path = tmp_path / "kern.log"
+    path.write_text(xid(1))
+    reader = open_reader(str(path))
+    assert not reader.pollable
+    assert codes(reader.read_available(NOW)) == ["79"]
+    with path.open("a") as file:
+        file.write(f"[ 12.0] NVRM: Xid (PCI:0000:3b:00): 48\n{xid(3, 63)[:25]}")
+    assert codes(reader.read_available(NOW)) == ["48"]
+    cursor = reader.cursor
+    with path.open("a") as file:
+        file.write(xid(3, 63)[25:])
+    assert codes(open_reader(str(path), cursor).read_available(NOW)) == ["63"]
+    assert codes(reader.read_available(NOW)) == ["63"]
+
+
+def test_cut_or_replaced_file_is_read_from_its_start(tmp_path: Path, open_reader: Open) -> None:
+    """A log that was rotated away or cut is read anew."""
+    path = tmp_path / "kern.log"
+    path.write_text(xid(1) * 3)
+    reader = open_reader(str(path))
+    assert len(reader.read_available(NOW)) == 3
+    path.write_text(xid(9, 48))
+    assert codes(reader.read_available(NOW)) == ["48"]
+    replacement = tmp_path / "new.log"
+    replacement.write_text(xid(1, 63))
+    cursor = reader.cursor
+    replacement.replace(path)
+    assert codes(reader.read_available(NOW)) == ["63"]
+    assert codes(open_reader(str(path), cursor).read_available(NOW)) == ["63"]
+
+
+@pytest.mark.parametrize("name", ["absent", "directory"])
+def test_log_that_cannot_be_opened_is_refused_with_a_way_out(name: str, tmp_path: Path) -> None:
+    """The message names the path and what to do."""
+    path = tmp_path / name
+    if name == "directory":
+        path.mkdir()
+    with pytest.raises(NodevetError, match=rf"{path}: .*(name a file|a FIFO or a file)"):
+        KernelLogReader(str(path), boot_id=BOOT)
+
+
+def test_log_that_may_not_be_read_names_the_capability(tmp_path: Path) -> None:
+    """A refused log names the capability and the setting that allow it."""
+    path = tmp_path / "kmsg"
+    path.write_text("")
+    path.chmod(0)
+    with as_ordinary_user(), pytest.raises(KernelLogError, match=r"CAP_SYSLOG.*dmesg_restrict"):
+        KernelLogReader(str(path), boot_id=BOOT)
+
+
+@contextlib.contextmanager
+def as_ordinary_user() -> Iterator[None]:
+    """Give up root's rights for a moment, which would read everything."""
+    mine = os.geteuid()
+    if mine == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(mine)
