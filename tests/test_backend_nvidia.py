@@ -698,29 +698,18 @@ def test_the_library_is_closed_at_the_end(fake_nvml: FakeNvml) -> None:
     assert fake_nvml.calls()[-2:] == ["nvmlEventSetFree -1", "nvmlShutdown -1"]
 
 
-TOPOLOGY = """
-import json
-from types import SimpleNamespace
-from nodevet.checks.backends.nvidia import open_backend
-from nodevet.checks.wire import Progress
-backend = open_backend(SimpleNamespace(root="/", options={}, progress=Progress.create()[0], note=print, now=None))
-backend.devices()
-print(json.dumps(backend.topology()))
-backend.close()
-"""
-
-
-def topology(machine: FakeNvml) -> dict[str, Any]:
-    """Return what the backend says about how the devices are connected."""
+def topology(machine: FakeNvml, root: Path | None = None) -> dict[str, Any]:
+    """Return what the child that is asked for the topology writes."""
     shown = subprocess.run(
-        [sys.executable, "-c", TOPOLOGY],
+        [sys.executable, "-I", "-m", "nodevet.checks.backends.topology_child", str(root or "/")],
         env={**os.environ, **machine.environment},
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         timeout=30,
     )
-    found: dict[str, Any] = json.loads(shown.stdout)
+    found: dict[str, Any] = json.loads(shown.stdout.splitlines()[-1])
+    assert shown.returncode == (1 if "failure" in found else 0), shown.stderr
     return found
 
 
@@ -758,3 +747,34 @@ def test_links_that_carry_no_peer_traffic_are_no_connection(fake_nvml: FakeNvml)
     """Links into the switches count only where the driver lets two devices talk over them."""
     found = topology(fake_nvml.update({"peer_nvlink_status.0.1": 3, "peer_nvlink_status.1.0": 3}))
     assert found["matrix"][0][1:3] == ["NODE", "NV18"]
+
+
+def test_an_adapter_is_placed_by_the_bridges_above_it(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    """One switch is PIX, cascaded switches PXB, one host bridge PHB; else the NUMA node decides."""
+    near_first = "pci0000:0f/0000:0f:01.0/0000:10:00.0"
+    places = {
+        "0000:10:00.0": (f"{near_first}/0000:11:00.0/0000:10:00.0", 0),
+        "0000:20:00.0": ("pci0000:1f/0000:1f:01.0/0000:20:00.0", 0),
+        "0000:30:00.0": ("pci0000:2f/0000:2f:01.0/0000:30:00.0", 1),
+    }
+    adapters = {
+        "mlx5_0": (f"{near_first}/0000:12:00.0/0000:13:00.0", 0),
+        "mlx5_2": (f"{near_first}/0000:12:01.0/0000:14:00.0/0000:15:00.0/0000:16:00.0", 0),
+        "mlx5_10": ("pci0000:1f/0000:1f:02.0/0000:21:00.0", 0),
+    }
+    for name, (place, node) in {**places, **adapters}.items():
+        device = tmp_path / "sys/devices" / place
+        device.mkdir(parents=True)
+        (device / "numa_node").write_text(f"{node}\n")
+        link = tmp_path / ("sys/bus/pci/devices" if ":" in name else f"sys/class/infiniband/{name}")
+        link.mkdir(parents=True, exist_ok=True)
+        (link / (name if ":" in name else "device")).symlink_to(device)
+    found = topology(fake_nvml.update({"count": 3, "numa_node.0": 0, "numa_node.1": 0, "numa_node.2": 1}), tmp_path)
+    assert found["nic_legend"] == {"NIC0": "mlx5_0", "NIC1": "mlx5_2", "NIC2": "mlx5_10"}
+    assert found["nic_to_gpu"] == [["PIX", "NODE", "SYS"], ["PXB", "NODE", "SYS"], ["NODE", "PHB", "SYS"]]
+
+
+def test_a_topology_that_cannot_be_read_is_a_failure(fake_nvml: FakeNvml) -> None:
+    """Without a driver there is a reason and no empty matrix."""
+    found = topology(fake_nvml.fail("nvmlInitWithFlags", NvmlReturn.DRIVER_NOT_LOADED))
+    assert found["failure"]["kind"] == "no_driver"

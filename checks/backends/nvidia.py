@@ -29,6 +29,7 @@ from nodevet.checks.model import (
     Reading,
     ReadingStatus,
 )
+from nodevet.checks.topology import Topology
 
 __all__ = ["NvidiaBackend", "open_backend"]
 
@@ -144,10 +145,10 @@ class NvidiaBackend:
             yield self._event(data)
             milliseconds = 0
 
-    def topology(self) -> dict[str, Any]:
-        """Return how the devices that answer are connected: see nvidia_topology."""
+    def topology(self) -> Topology:
+        """Return how the devices that answer are connected with each other and with the network adapters."""
         present = [gpu for gpu in sorted(self._gpus.values(), key=lambda gpu: gpu.index) if gpu.lost is None]
-        return read_topology(self._library, [(gpu.target, gpu.device) for gpu in present])
+        return read_topology(self._library, [(gpu.target, gpu.device) for gpu in present], self._context.root)
 
     def close(self) -> None:
         """Let go of the event set and of the library."""

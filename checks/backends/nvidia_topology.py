@@ -1,44 +1,61 @@
-"""How NVIDIA devices are connected, in the words of ``nvidia-smi topo -m``.
+"""How NVIDIA devices and network adapters are connected, in the words of ``nvidia-smi topo -m``.
 
 ``NV18`` stands for 18 active NVLinks to the peer. Without NVLink the cell names the farthest thing between two
-devices: ``PIX`` one PCIe bridge, ``PXB`` several, ``PHB`` a host bridge, ``NODE`` another host bridge of the same NUMA
-node, ``SYS`` the link between processors.
+devices: ``PIX`` one PCIe switch, ``PXB`` several, ``PHB`` a host bridge, ``NODE`` another host bridge of the same NUMA
+node, ``SYS`` the link between processors. GPUs are asked of NVML; adapters are found in sysfs, where the path of a
+device names every bridge above it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
 from nodevet.checks.backends.nvml import SUCCESS, Call, Library, Target, raise_if_gone
 from nodevet.checks.model import Device
+from nodevet.checks.topology import SELF, Topology
 
-__all__ = ["UNREADABLE", "read_topology"]
+__all__ = ["read_topology"]
 
 ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """NVML's level of the common ancestor; 0 is two devices on one board."""
 
-UNREADABLE = "N/A"
 PEER_NVLINK, PEER_OK = 2, 0
+BELOW_ONE_SWITCH = 2
+"""Path components below the common ancestor of two devices at one switch: its downstream port and the device."""
 
 Gpu = tuple[Target, Device]
+Peers = Sequence[str | None]
 
 
-def read_topology(library: Library, gpus: Sequence[Gpu]) -> dict[str, Any]:
-    """Return ``gpus`` (names by index), ``devices`` (ids), ``matrix``, ``cpu_affinity`` and ``numa_affinity``.
+def read_topology(library: Library, gpus: Sequence[Gpu], root: str) -> Topology:
+    """Return how *gpus* and the adapters under *root* are connected; a cell that cannot be read is None.
 
-    Raises BackendError when a device is lost meanwhile. What cannot be read is ``N/A``, never a guess.
+    Raises BackendError when a device is lost meanwhile.
     """
     active = [_active_peers(library, gpu) for gpu in gpus]
+    devices = [device for _, device in gpus]
     rows = range(len(gpus))
-    return {
-        "gpus": [f"GPU{row}" for row in rows],
-        "devices": [device.id for _, device in gpus],
-        "matrix": [[_cell(library, gpus, active, row, column) for column in rows] for row in rows],
-        "cpu_affinity": [_cpus(library, target) for target, _ in gpus],
-        "numa_affinity": [UNREADABLE if device.numa_node is None else str(device.numa_node) for _, device in gpus],
-    }
+    adapters = sorted(Path(root, "sys/class/infiniband").glob("*"), key=_natural)
+    places = [adapter / "device" for adapter in adapters]
+    names = tuple(f"NIC{number}" for number in range(len(adapters)))
+    return Topology(
+        gpus=tuple(f"GPU{row}" for row in rows),
+        matrix=tuple(tuple(_cell(library, gpus, active, row, column) for column in rows) for row in rows),
+        nics=names,
+        nic_to_gpu=tuple(
+            tuple(_between(adapter / "device", device, root) for device in devices) for adapter in adapters
+        ),
+        nic_legend=dict(zip(names, (adapter.name for adapter in adapters), strict=True)),
+        cpu_affinity=tuple(_cpus(library, target) for target, _ in gpus),
+        numa_affinity=tuple(None if device.numa_node is None else str(device.numa_node) for device in devices),
+    )
+
+
+# ---- GPU to GPU -------------------------------------------------------------------------------------------------
 
 
 def _active_peers(library: Library, gpu: Gpu) -> list[str | None]:
@@ -48,21 +65,21 @@ def _active_peers(library: Library, gpu: Gpu) -> list[str | None]:
     return [link.peer for link in device.links if states[link.port] == (SUCCESS, 1)]
 
 
-def _cell(library: Library, gpus: Sequence[Gpu], active: Sequence[Sequence[str | None]], row: int, column: int) -> str:
+def _cell(library: Library, gpus: Sequence[Gpu], active: Sequence[Peers], row: int, column: int) -> str | None:
     if row == column:
-        return "X"
+        return SELF
     links = _links_between(gpus, active, row, column)
     if links and _ask(library, gpus[row], gpus[column], "nvmlDeviceGetP2PStatus", PEER_NVLINK) == PEER_OK:
         return f"NV{links}"
     level = _ask(library, gpus[row], gpus[column], "nvmlDeviceGetTopologyCommonAncestor")
-    return UNREADABLE if level is None else ANCESTORS.get(level, UNREADABLE)
+    return ANCESTORS.get(level)
 
 
-def _links_between(gpus: Sequence[Gpu], active: Sequence[Sequence[str | None]], row: int, column: int) -> int:
+def _links_between(gpus: Sequence[Gpu], active: Sequence[Peers], row: int, column: int) -> int:
     """Return the links that carry traffic between two devices: straight ones, else what both have into the switches."""
     peer = gpus[column][1]
     direct = sum(1 for name in active[row] if name is not None and name in (peer.pci, peer.id))
-    return direct or min(active[row].count("switch"), active[column].count("switch"))
+    return direct or min(list(active[row]).count("switch"), list(active[column]).count("switch"))
 
 
 def _ask(library: Library, first: Gpu, second: Gpu, symbol: str, *arguments: int) -> Any:
@@ -75,12 +92,12 @@ def _ask(library: Library, first: Gpu, second: Gpu, symbol: str, *arguments: int
     return value
 
 
-def _cpus(library: Library, target: Target) -> str:
+def _cpus(library: Library, target: Target) -> str | None:
     """Return the processors next to the device as ranges, such as ``0-55,112-167``."""
     words = (os.cpu_count() or 1) // 64 + 16  # more than this machine has now: NVML also counts those offline
     masks = library.optional(target, "nvmlDeviceGetCpuAffinity", words)
     if masks is None:
-        return UNREADABLE
+        return None
     return _ranges(64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
 
 
@@ -92,3 +109,36 @@ def _ranges(numbers: Iterable[int]) -> str:
         else:
             spans.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+# ---- Adapter to GPU ---------------------------------------------------------------------------------------------
+
+
+def _natural(path: Path) -> tuple[str, int]:
+    """Order mlx5_2 before mlx5_10."""
+    stem = path.name.rstrip("0123456789")
+    return stem, int(path.name[len(stem) :] or 0)
+
+
+def _between(adapter: Path, device: Device, root: str) -> str | None:
+    """Return what lies between an adapter and a GPU by their places in sysfs."""
+    gpu = Path(root, f"sys/bus/pci/devices/{device.pci}")
+    if device.pci is None or not adapter.exists() or not gpu.exists():
+        return None
+    ours, theirs = adapter.resolve().parts, gpu.resolve().parts
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
+    nearest = ours[common - 1]
+    if nearest.startswith("pci"):
+        return "PHB"
+    if nearest == "devices":
+        node = _numa_node(adapter)
+        return None if node is None or device.numa_node is None else "NODE" if node == device.numa_node else "SYS"
+    return "PIX" if max(len(ours), len(theirs)) - common <= BELOW_ONE_SWITCH else "PXB"
+
+
+def _numa_node(device: Path) -> int | None:
+    try:
+        node = int((device / "numa_node").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
