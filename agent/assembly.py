@@ -7,20 +7,19 @@ import os
 import selectors
 import socket
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
 from nodevet.agent import __version__
 from nodevet.agent.clock import Clock
-from nodevet.agent.config import digest, load_configuration
+from nodevet.agent.config import digest
 from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.processes import ChildRecord
 from nodevet.agent.settings import Configuration
 from nodevet.agent.supervisor import ReaderPlan, Supervisor
 from nodevet.checks.errors import UsageError
 from nodevet.checks.model import AgentInfo, Instant
-from nodevet.checks.registry import Check, installed
+from nodevet.checks.registry import Check
 from nodevet.checks.view import Cadence
 
 __all__ = [
@@ -31,18 +30,11 @@ __all__ = [
     "build_engine",
     "build_supervisor",
     "cadences",
-    "configure",
     "node_name",
 ]
 
 FAST = "fast"
 SLOW = "slow"
-
-
-def configure(file: str | None, overrides: dict[str, object], checks: Sequence[Check] | None = None) -> Configuration:
-    """Return the configuration of *file* (None: the default one) with *overrides* of the command line."""
-    path = Path(file) if file else None
-    return load_configuration(path, installed() if checks is None else checks, overrides=overrides)
 
 
 def node_name(configuration: Configuration) -> str:

@@ -99,7 +99,7 @@ def _overview() -> str:
 def _bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print what went wrong and end with the code of our own bugs: Python's own, 1, would read as ``degraded``."""
     traceback.print_exception(kind, error, trace)
-    print(f"nodevet: this is a bug of nodevet {__version__}: please report the lines above", file=sys.stderr)
+    _complain(NodevetError(f"this is a bug of nodevet {__version__}: please report the lines above"), exits.SOFTWARE)
     sys.stderr.flush()
     os._exit(exits.SOFTWARE)
 

@@ -26,6 +26,7 @@ from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.agent.lease import LeaseBook
 from nodevet.agent.log import make_logger
 from nodevet.agent.notify import Notifier, watchdog_interval_seconds
+from nodevet.agent.prober import PLAN as PROBE_PLAN
 from nodevet.agent.prober import Prober
 from nodevet.agent.processes import ChildRecord, start_ticks
 from nodevet.agent.publisher import Publisher
@@ -100,15 +101,15 @@ class Daemon:
             self._evaluate((episode,))
         return episode
 
-    def take_results(self, results: tuple[Result, ...]) -> None:
+    def take_results(self, results: tuple[Result, ...], plan: str) -> None:
         """Judge and keep the results of a load."""
         for result in results:
             self._engine.take_result(result)
             self._journal.keep_result(result)
             self._log.info("load ended", device=",".join(result.devices), dtype=result.dtype, state=result.state.value)
         self._evaluate()
-        if results:
-            self._reports.render(burn_in_document(self.snapshot, plan="probe"))
+        if not self._prober.running:
+            self._reports.render(burn_in_document(self.snapshot, plan=plan))
 
     def stop_probe(self, reason: str) -> bool:
         """Begin to end a probe that runs; False where none does."""
@@ -188,7 +189,7 @@ class Daemon:
         self._take_kernel_events()
         results = self._prober.tick(self._snapshot)
         if results:
-            self.take_results(results)
+            self.take_results(results, PROBE_PLAN)
         self._reports.tick()
         if self._is_due():
             self._evaluate()

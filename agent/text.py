@@ -92,8 +92,8 @@ def _results_lines(document: StatusDocument) -> Iterator[str]:
         runs.setdefault((result.workload, result.device, result.dtype or ""), {})[result.metric] = result
     for (workload, device, dtype), figures in runs.items():
         state = next(iter(figures.values())).state
-        shown = [text for name, text in _FIGURES if (text := _figure(figures.get(name), text))]
-        yield f"{workload} {dtype} on {device}: {state}: {', '.join(shown)}"
+        shown = [_figure(figures.get(name), words) for name, words in _FIGURES]
+        yield f"{workload} {dtype} on {device}: {state}: {', '.join(filter(None, shown))}"
 
 
 _FIGURES = (

@@ -12,7 +12,7 @@ from nodevet.agent.engine import narrowed
 from nodevet.agent.lease import LeaseBook, busy_reason, load_targets
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import NODE, Device, Episode, Key, PartKind, Result, Snapshot
-from nodevet.exporters.schema import status_document
+from nodevet.exporters.schema import burn_in_document, status_document
 
 __all__ = ["Served", "verbs"]
 
@@ -31,7 +31,7 @@ class Served(Protocol):
         """Acknowledge the episode of *key*."""
         ...
 
-    def take_results(self, results: tuple[Result, ...]) -> None:
+    def take_results(self, results: tuple[Result, ...], plan: str) -> None:
         """Judge and keep the results of a load."""
         ...
 
@@ -67,9 +67,10 @@ class LeaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResultArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a load measured."""
+    """What a load measured, and by which plan."""
 
     results: tuple[Result, ...]
+    plan: str
 
 
 class ReleaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -176,8 +177,9 @@ def _targets(snapshot: Snapshot, names: tuple[str, ...]) -> tuple[Device, ...]:
 
 def _result(served: Served, call: Call) -> Mapping[str, Any]:
     wanted: ResultArguments = call.arguments
-    served.take_results(wanted.results)
-    document: dict[str, Any] = msgspec.to_builtins(status_document(served.snapshot))
+    served.take_results(wanted.results, wanted.plan)
+    burn_in = burn_in_document(served.snapshot, plan=wanted.plan, results=wanted.results)
+    document: dict[str, Any] = msgspec.to_builtins(burn_in)
     return document
 
 

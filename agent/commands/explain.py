@@ -14,7 +14,7 @@ from nodevet.checks.episodes import clearing_table
 from nodevet.checks.errors import UsageError
 from nodevet.checks.model import Clearing
 from nodevet.checks.quantities import QUANTITIES
-from nodevet.checks.reference.events import codes, explain_code
+from nodevet.checks.reference.kernel_policy import known_codes, policy_of_code
 from nodevet.checks.registry import Check, installed
 
 SUMMARY = "what a code, a check or a quantity means"
@@ -33,22 +33,21 @@ def run(arguments: argparse.Namespace) -> int:
         if text is not None:
             say(text)
             return exits.OK
-    known = [*codes(), *(declared.name for declared in installed()), *QUANTITIES]
+    known = [*known_codes(), *(declared.name for declared in installed()), *QUANTITIES]
     near = difflib.get_close_matches(name, known, 3)
     raise UsageError(f"explain: nothing is called {name!r}" + (f", did you mean {', '.join(near)}?" if near else ""))
 
 
 def _event(name: str) -> str | None:
     code = f"nvidia.{name}" if name.startswith(("xid.", "sxid.")) else name
-    row = explain_code(code)
-    if row is None:
+    policy = policy_of_code(code)
+    if policy is None:
         return None
-    clearing = clearing_table()[row.clearing]
-    lines = [f"{row.code}: {row.meaning}"]
-    lines.append(f"  counts as {row.outcome.value}, fault of: {row.fault_class.value}")
-    lines.append(f"  what to do: {ACTIONS[row.action.value]}")
-    lines.append(f"  how it clears: {_ending(clearing.clearing)}")
-    lines.append(f"  source: {row.source}")
+    lines = [f"{code}: {policy.name}: {policy.meaning}"]
+    lines.append(f"  counts as {policy.outcome.value}, fault of: {policy.fault_class.value}")
+    lines.append(f"  what to do: {ACTIONS[policy.action.value]}")
+    lines.append(f"  how it clears: {_ending(policy.clearing)}")
+    lines.append(f"  source: {policy.source}")
     return "\n".join(lines)
 
 

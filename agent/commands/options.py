@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent.assembly import configure as load
 from nodevet.agent.client import AgentAbsent, ask
+from nodevet.agent.config import load_configuration
 from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.settings import Configuration
+from nodevet.checks.registry import installed
 from nodevet.exporters.schema import StatusDocument
 
 __all__ = ["add_json", "add_places", "ask_agent", "configuration", "status_of_agent"]
@@ -37,7 +38,8 @@ def configuration(arguments: argparse.Namespace, **overrides: object) -> Configu
         "agent.runtime_dir": arguments.runtime_dir,
         **{key.replace("__", "."): value for key, value in overrides.items()},
     }
-    return load(arguments.config, given)
+    file = Path(arguments.config) if arguments.config else None
+    return load_configuration(file, installed(), overrides=given)
 
 
 def ask_agent(arguments: argparse.Namespace, verb: str, **fields: Any) -> dict[str, Any]:

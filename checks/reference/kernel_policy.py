@@ -19,7 +19,9 @@ __all__ = [
     "SxidRow",
     "XidRow",
     "kernel_rules",
+    "known_codes",
     "policy_of",
+    "policy_of_code",
     "sxid_effect",
     "sxid_policy",
     "xid_policy",
@@ -156,6 +158,23 @@ def policy_of(event: Event) -> Policy:
         return sxid_policy(int(number), event.fields.get("word", ""))
     policies = _rule_policies()
     return policies.get((event.code, event.severity)) or policies.get((event.code, None), _UNKNOWN)
+
+
+def known_codes() -> tuple[str, ...]:
+    """Return every code that the tables know."""
+    numbered = [f"nvidia.xid.{xid}" for xid, variant in _xid_table() if not variant]
+    numbered += [f"nvidia.sxid.{sxid}" for sxid in _sxid_table()]
+    return (*numbered, *dict.fromkeys(code for code, _ in _rule_policies()))
+
+
+def policy_of_code(code: str) -> Policy | None:
+    """Return what *code* means without a line that says more, or None for a code that is none of any family."""
+    family, _, number = code.rpartition(".")
+    if number.isdecimal() and family == "nvidia.xid":
+        return xid_policy(int(number))
+    if number.isdecimal() and family == "nvidia.sxid":
+        return sxid_policy(int(number))
+    return _rule_policies().get((code, None))
 
 
 def xid_policy(xid: int, variant: str = "") -> Policy:

@@ -1,0 +1,30 @@
+"""Check a configuration without using it, or show the one in force with every default."""
+
+from __future__ import annotations
+
+import argparse
+
+from nodevet.agent import exits
+from nodevet.agent.commands import options
+from nodevet.agent.config import digest
+from nodevet.agent.config_text import render
+from nodevet.agent.terminal import say
+from nodevet.checks.registry import installed
+
+SUMMARY = "check or show the configuration"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``nodevet config``."""
+    parser.add_argument("verb", choices=("check", "show"), help="check: is it accepted; show: what is in force")
+    options.add_places(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit 0 where the configuration is accepted; the error of a refused one names key path and range."""
+    settings = options.configuration(arguments)
+    if arguments.verb == "show":
+        say(render(settings, installed()))
+    else:
+        say(f"{settings.file or 'no file, defaults'}: accepted, digest {digest(settings)}")
+    return exits.OK

@@ -1,0 +1,93 @@
+"""What happened to this node and its devices: every change of every episode, oldest first."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from nodevet.agent import exits
+from nodevet.agent.commands import options
+from nodevet.agent.oneshot import DATABASE_NAME
+from nodevet.agent.store import HistoryRow, read_store
+from nodevet.agent.terminal import paint, say, table
+from nodevet.checks.errors import UsageError
+
+SUMMARY = "what happened to this node and its devices"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``nodevet history``."""
+    parser.add_argument("--device", help="only this device, by id or PCI address")
+    parser.add_argument("--serial", help="only devices with this serial number, wherever they sat")
+    parser.add_argument("--limit", type=int, default=200, help="the newest so many changes (default: 200)")
+    options.add_json(parser)
+    options.add_places(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the journal; exit 0."""
+    settings = options.configuration(arguments)
+    path = Path(settings.agent.state_dir) / DATABASE_NAME
+    if not path.exists():
+        raise UsageError(f"history: {path} does not exist: no agent has run with this state directory")
+    store = read_store(path)
+    try:
+        device = _device_id(arguments.device, store.devices_seen()) if arguments.device else None
+        rows = store.history(device=device, serial=arguments.serial, limit=arguments.limit)
+    finally:
+        store.close()
+    rows = tuple(reversed(rows))
+    if arguments.json:
+        document = {"schema": "nodevet.history/1", "changes": [_change(row) for row in rows]}
+        say(msgspec.json.encode(document).decode())
+    elif rows:
+        say(table([_line(row) for row in rows], ("WHEN", "STATE", "CODE", "WHERE", "WHAT")))
+    else:
+        say("nothing happened yet")
+    return exits.OK
+
+
+def _device_id(name: str, seen: tuple[object, ...]) -> str:
+    for entry in seen:
+        if name in (getattr(entry, "device", None), getattr(entry, "pci", None), getattr(entry, "serial", None)):
+            return str(entry.device)  # type: ignore[attr-defined]
+    return name
+
+
+def _when(row: HistoryRow) -> str:
+    return datetime.fromtimestamp(row.time.wall_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _line(row: HistoryRow) -> tuple[str, ...]:
+    episode = row.episode
+    said = episode.cleared_by or episode.note or episode.finding.message
+    place = " ".join(part for part in (episode.pci or episode.key.device, _part(row)) if part)
+    return (_when(row), paint(episode.state.value), episode.key.code, place, said)
+
+
+def _part(row: HistoryRow) -> str:
+    text = str(row.episode.key.part)
+    return "" if text == "device" else text
+
+
+def _change(row: HistoryRow) -> dict[str, object]:
+    episode = row.episode
+    return {
+        "number": row.number,
+        "time": _when(row),
+        "code": episode.key.code,
+        "device": episode.key.device,
+        "serial": episode.serial,
+        "pci": episode.pci,
+        "part": _part(row) or None,
+        "state": episode.state.value,
+        "outcome": episode.outcome.value,
+        "message": episode.finding.message,
+        "count": episode.count,
+        "cleared_by": episode.cleared_by,
+        "note": episode.note,
+        "actor": episode.actor,
+    }

@@ -1,0 +1,70 @@
+"""Link matrix of the accelerators: of this node, or of a saved `nvidia-smi topo -m` with --from.
+
+With --expect it is compared with another one, and a worse link is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from nodevet.agent import exits
+from nodevet.agent.commands import options
+from nodevet.agent.terminal import say
+from nodevet.checks.errors import BusyError, UsageError
+from nodevet.checks.topology import Topology, asymmetries, compare, parse_topology, render_table, to_json
+
+SUMMARY = "link matrix of the accelerators"
+READ_SECONDS = 20.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``nodevet topo``."""
+    parser.add_argument("--from", dest="source", metavar="FILE", help="saved output of nvidia-smi topo -m; - is stdin")
+    parser.add_argument("--expect", metavar="FILE", help="what it should be: saved output of nvidia-smi topo -m")
+    options.add_json(parser)
+    options.add_places(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the matrix; exit 2 where it differs from what is expected, 1 where it contradicts itself."""
+    topology = parse_topology(_text(arguments.source)) if arguments.source is not None else _of_this_node()
+    differences = compare(topology, parse_topology(_text(arguments.expect))) if arguments.expect else ()
+    contradictions = asymmetries(topology)
+    if arguments.json:
+        document = to_json(topology)
+        if arguments.expect:
+            document["differences"] = msgspec.to_builtins(differences)
+        say(msgspec.json.encode(document).decode())
+    else:
+        say(render_table(topology))
+        for difference in (*differences, *contradictions):
+            say(f"{difference.first} to {difference.second}: {difference.actual}, expected {difference.expected}")
+    if differences:
+        return exits.FAILED
+    return exits.DEGRADED if contradictions or topology.problems else exits.OK
+
+
+def _text(name: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise UsageError(f"topo: {name} cannot be read: {error.strerror}") from error
+    return data.decode("utf-8", "replace")
+
+
+def _of_this_node() -> Topology:
+    """Return the matrix that the vendor's library gives, read by a child that may hang."""
+    command = [sys.executable, "-I", "-m", "nodevet.checks.backends.topology", "nvidia"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=READ_SECONDS, check=False, text=True)
+    except subprocess.TimeoutExpired as error:
+        raise BusyError(f"topo: the driver did not answer within {READ_SECONDS:g} s; see nodevet status") from error
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or [f"the reader ended with status {done.returncode}"]
+        raise BusyError(f"topo: cannot be read: {last[0]}")
+    return msgspec.json.decode(done.stdout, type=Topology)
