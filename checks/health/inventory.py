@@ -83,9 +83,10 @@ LENT_DRIVERS = ("vfio-pci", "xen-pciback", "pci-stub")
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the node should have besides what it once had."""
 
-    expected_accelerators: Annotated[
-        int | None, Meta(ge=0, le=1024, description="Accelerators that the node must have; None learns them.")
-    ] = None
+    expected_accelerators: (
+        Annotated[int, Meta(ge=0, le=1024, description="Accelerators that the node must have; None learns them.")]
+        | None
+    ) = None
 
 
 @check("inventory", policy=Inventory)

@@ -54,12 +54,13 @@ class ExpectedLinks(msgspec.Struct, frozen=True):
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of link errors; None takes the table."""
 
-    expected: Annotated[
-        int | None, Meta(ge=0, le=64, description="Links that each accelerator must have up; None learns it.")
-    ] = None
-    crc_per_second: Annotated[
-        float | None, Meta(ge=0, description="Checksum errors per second that a link may have.")
-    ] = None
+    expected: (
+        Annotated[int, Meta(ge=0, le=64, description="Links that each accelerator must have up; None learns it.")]
+        | None
+    ) = None
+    crc_per_second: (
+        Annotated[float, Meta(ge=0, description="Checksum errors per second that a link may have.")] | None
+    ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
     window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
 

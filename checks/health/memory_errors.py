@@ -80,12 +80,14 @@ MILD_RECOVERY = frozenset({"drain_peer_to_peer", "recover_imex_domain"})
 class MemoryErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of corrected errors; None takes the table. Uncorrected errors have no limit but zero."""
 
-    corrected_per_hour: Annotated[
-        float | None, Meta(ge=0, description="Corrected errors per hour that an accelerator's memory may have.")
-    ] = None
-    host_corrected_per_hour: Annotated[
-        float | None, Meta(ge=0, description="Corrected errors per hour that a host memory controller may have.")
-    ] = None
+    corrected_per_hour: (
+        Annotated[float, Meta(ge=0, description="Corrected errors per hour that an accelerator's memory may have.")]
+        | None
+    ) = None
+    host_corrected_per_hour: (
+        Annotated[float, Meta(ge=0, description="Corrected errors per hour that a host memory controller may have.")]
+        | None
+    ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
     window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
 

@@ -66,15 +66,17 @@ HIGHEST_GENERATION = 6
 class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of the PCIe link; None takes the table."""
 
-    replays_per_minute: Annotated[
-        float | None, Meta(ge=0, description="Packets sent again per minute; None follows generation and lanes.")
-    ] = None
-    correctable_per_minute: Annotated[
-        float | None, Meta(ge=0, description="Correctable errors per minute that the link may have.")
-    ] = None
-    utilization_ratio: Annotated[
-        float | None, Meta(ge=0, le=1, description="Judge the generation only while the device is this busy.")
-    ] = None
+    replays_per_minute: (
+        Annotated[float, Meta(ge=0, description="Packets sent again per minute; None follows generation and lanes.")]
+        | None
+    ) = None
+    correctable_per_minute: (
+        Annotated[float, Meta(ge=0, description="Correctable errors per minute that the link may have.")] | None
+    ) = None
+    utilization_ratio: (
+        Annotated[float, Meta(ge=0, le=1, description="Judge the generation only while the device is this busy.")]
+        | None
+    ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
     window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
 

@@ -37,12 +37,14 @@ OVER = Rule(
 class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of power; None takes the table."""
 
-    limit_watts: Annotated[
-        float | None, Meta(ge=1, le=20000, description="The power limit that is meant; None is the vendor's.")
-    ] = None
-    over_limit_ratio: Annotated[
-        float | None, Meta(ge=1, le=2, description="Warn when more than this multiple of the limit is drawn.")
-    ] = None
+    limit_watts: (
+        Annotated[float, Meta(ge=1, le=20000, description="The power limit that is meant; None is the vendor's.")]
+        | None
+    ) = None
+    over_limit_ratio: (
+        Annotated[float, Meta(ge=1, le=2, description="Warn when more than this multiple of the limit is drawn.")]
+        | None
+    ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
     window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
 

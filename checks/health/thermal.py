@@ -38,15 +38,17 @@ BY_TABLE = frozenset({"core", "edge"})
 class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of heat; None takes what the device reports, else the table."""
 
-    margin_celsius: Annotated[
-        float | None, Meta(ge=0, le=50, description="Warn when the device's own margin is at or below this.")
-    ] = None
-    high_celsius: Annotated[
-        float | None, Meta(ge=20, le=150, description="Warn at this temperature where no margin is reported.")
-    ] = None
-    slowdown_celsius: Annotated[
-        float | None, Meta(ge=20, le=150, description="Fail at this temperature where no margin is reported.")
-    ] = None
+    margin_celsius: (
+        Annotated[float, Meta(ge=0, le=50, description="Warn when the device's own margin is at or below this.")] | None
+    ) = None
+    high_celsius: (
+        Annotated[float, Meta(ge=20, le=150, description="Warn at this temperature where no margin is reported.")]
+        | None
+    ) = None
+    slowdown_celsius: (
+        Annotated[float, Meta(ge=20, le=150, description="Fail at this temperature where no margin is reported.")]
+        | None
+    ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
     window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
 

@@ -39,9 +39,10 @@ NEXT_STEPS = {
 class Throttle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much of the time a clock may be held down; None takes the table."""
 
-    ratio: Annotated[
-        float | None, Meta(ge=0, le=1, description="Share of the time that a reason may hold the clock down.")
-    ] = None
+    ratio: (
+        Annotated[float, Meta(ge=0, le=1, description="Share of the time that a reason may hold the clock down.")]
+        | None
+    ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
     window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
 

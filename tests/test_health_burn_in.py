@@ -1,0 +1,80 @@
+"""Results of verified workloads: one wrong bit fails, and what was not verified proves nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.views import GPU, burn_in, healthy, judge, of
+
+from nodevet.checks.model import Action, Clearing, Outcome, ResultState
+
+PASS, FAIL, UNMEASURED, SKIPPED = Outcome.PASS, Outcome.FAIL, Outcome.UNMEASURED, Outcome.SKIPPED
+
+
+def test_verified_result_passes() -> None:
+    """Healthy twin of all below."""
+    findings = judge("burn-in", healthy())
+    assert {f.outcome for f in findings if f.device == GPU} == {PASS}
+
+
+def test_wrong_result_is_a_hard_fault_of_the_hardware() -> None:
+    """One of five thousand is enough, and only a passed re-test ends it."""
+    findings = judge("burn-in", healthy(results=(burn_in(mismatches=1),)))
+    finding = of(findings, "burnin.mismatch")
+    assert (finding.outcome, finding.hard, finding.clearing) == (FAIL, True, Clearing.HARDWARE_EVENT)
+    assert (finding.action, finding.value) == (Action.INSPECT, 1)
+    assert finding.occurrence
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"gemms_verified": 0},
+        {"gemms_verified": None, "mismatches": None},
+        {"self_test_found": 5},
+        {"mismatches": None},
+    ],
+)
+def test_result_that_proves_nothing_is_unmeasured(metrics: dict[str, Any]) -> None:
+    """Nothing verified, or a checker that missed a planted fault: never a pass."""
+    findings = judge("burn-in", healthy(results=(burn_in(**metrics),)))
+    unverified = of(findings, "burnin.unverified")
+    assert (unverified.outcome, unverified.required) == (UNMEASURED, True)
+    assert of(findings, "burnin.mismatch").outcome is SKIPPED
+
+
+def test_workload_that_died_warns() -> None:
+    """It proved nothing, and its end needs a reason."""
+    died = msgspec.structs.replace(burn_in(state=ResultState.DIED), metrics=(), detail="out of memory")
+    finding = of(judge("burn-in", healthy(results=(died,))), "burnin.died")
+    assert finding.outcome is Outcome.WARN
+    assert "out of memory" in finding.message
+
+
+@pytest.mark.parametrize("state", [ResultState.INTERRUPTED, ResultState.REFUSED])
+def test_workload_that_was_stopped_says_nothing(state: ResultState) -> None:
+    """A job came, or the device was busy."""
+    stopped = msgspec.structs.replace(burn_in(state=state), metrics=())
+    assert {f.outcome for f in judge("burn-in", healthy(results=(stopped,))) if f.device == GPU} == {SKIPPED}
+
+
+def test_device_without_result_is_skipped() -> None:
+    """Not every node was burned in."""
+    assert {f.outcome for f in judge("burn-in", healthy(results=()))} == {SKIPPED}
+
+
+def test_good_workload_does_not_hide_a_wrong_one() -> None:
+    """Whatever the order, the worst of a device's results is told."""
+    wrong = msgspec.structs.replace(burn_in(started=-900, mismatches=2), workload="other")
+    for results in ((wrong, burn_in()), (burn_in(), wrong)):
+        assert of(judge("burn-in", healthy(results=results)), "burnin.mismatch").outcome is FAIL
+
+
+def test_workload_that_verifies_nothing_by_design_is_left_alone() -> None:
+    """A bandwidth test makes no claim about results."""
+    plain = msgspec.structs.replace(burn_in(), metrics=(), workload="bandwidth")
+    findings = judge("burn-in", healthy(results=(plain,)))
+    assert of(findings, "burnin.mismatch").outcome is SKIPPED
+    assert of(findings, "burnin.died").outcome is PASS

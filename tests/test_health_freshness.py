@@ -1,0 +1,161 @@
+"""Freshness: what could not be seen is told once, with its reason, and never as health."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from fakes.views import (
+    BAD,
+    CORE,
+    GPU,
+    GPU_READINGS,
+    SCOPE,
+    at,
+    bad,
+    failed,
+    gpu,
+    healthy,
+    judge,
+    of,
+    reader,
+    sample,
+    with_samples,
+)
+
+from nodevet.checks.model import NODE, Action, Clearing, FailureKind, Outcome, ReaderState, ReadingStatus
+from nodevet.checks.view import View
+
+PASS, FAIL, UNMEASURED, SKIPPED = Outcome.PASS, Outcome.FAIL, Outcome.UNMEASURED, Outcome.SKIPPED
+BROKEN = [
+    (FailureKind.HUNG, ReaderState.HUNG, "reader.hung"),
+    (FailureKind.STUCK, ReaderState.STUCK, "reader.stuck"),
+    (FailureKind.CRASHED, ReaderState.CRASHED, "reader.crashed"),
+]
+
+
+def seconds_later(seconds: float) -> View:
+    """Return the healthy view, looked at so much later without another sample."""
+    return healthy(now=at(seconds))
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(1, PASS), (35, PASS), (36, UNMEASURED), (10**6, UNMEASURED)])
+def test_sample_is_fresh_for_three_rounds_and_a_deadline(seconds: float, outcome: Outcome) -> None:
+    """Rounds of 10 s with a deadline of 5 s: after 35 s the device is unread, with age and limit in the message."""
+    finding = of(judge("freshness", seconds_later(seconds)), "device.unread")
+    assert finding.outcome is outcome
+    assert finding.required is (outcome is UNMEASURED)
+    if outcome is UNMEASURED:
+        assert f"{seconds} s ago, limit 35 s" in finding.message
+
+
+def test_sample_of_another_boot_is_not_fresh() -> None:
+    """Time since another boot cannot be told, so it is no evidence."""
+    view = msgspec.structs.replace(healthy(), now=at(1, boot="another boot"))
+    assert of(judge("freshness", view), "device.unread").outcome is UNMEASURED
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_failed_sample_leaves_the_device_unread(kind: FailureKind) -> None:
+    """Whatever the failure, its words are told."""
+    finding = of(judge("freshness", with_samples(healthy(), failed(kind, detail="the call"))), "device.unread")
+    assert (finding.outcome, finding.required) == (UNMEASURED, True)
+    assert "the call" in finding.message
+
+
+@pytest.mark.parametrize("status", BAD)
+def test_required_reading_must_be_there(status: ReadingStatus) -> None:
+    """A board of this model measures its power: if it cannot be read, the node is unknown."""
+    for value in (bad("power_watts", SCOPE, status), None):
+        finding = of(judge("freshness", healthy({("power_watts", SCOPE): value})), "reading.power_watts")
+        assert (finding.outcome, finding.required) == (UNMEASURED, True)
+    assert of(judge("freshness", healthy()), "reading.power_watts").outcome is PASS
+
+
+def test_reading_that_only_one_sensor_lacks_is_there() -> None:
+    """A second sensor that the board does not have is no gap; one that cannot be read is."""
+    memory = next(part for quantity, part in GPU_READINGS if quantity == "temperature_celsius" and part != CORE)
+    for status, outcome in ((ReadingStatus.UNSUPPORTED, PASS), (ReadingStatus.ERROR, UNMEASURED)):
+        view = healthy({("temperature_celsius", memory): bad("temperature_celsius", memory, status)})
+        assert of(judge("freshness", view), "reading.temperature_celsius").outcome is outcome
+
+
+def test_unread_device_is_told_once() -> None:
+    """Its required readings are unmeasured too, but only one finding counts."""
+    findings = judge("freshness", with_samples(healthy(), failed(FailureKind.ERROR)))
+    assert [f.code for f in findings if f.device == GPU and f.required] == ["device.unread"]
+
+
+@pytest.mark.parametrize(("kind", "state", "code"), BROKEN)
+def test_reader_that_hangs_is_unknown_first_and_failed_the_second_time(
+    kind: FailureKind, state: ReaderState, code: str
+) -> None:
+    """One hang is measured inability, a second one a failure that only evidence ends; one in state D is final."""
+    for hangs, final in ((1, kind is FailureKind.STUCK), (2, True)):
+        status = reader("nvidia", state, hangs=hangs, detail="nvmlDeviceGetTemperature of GPU 3 for 5.0 s")
+        finding = of(judge("freshness", healthy(readers=(status,))), code, NODE)
+        assert finding.outcome is (FAIL if final else UNMEASURED)
+        assert finding.required is not final
+        assert "nvmlDeviceGetTemperature of GPU 3 for 5.0 s" in finding.message
+        assert (finding.clearing is Clearing.HARDWARE_EVENT) is final
+    twin = [f for f in judge("freshness", healthy()) if f.code == code and f.key == finding.key]
+    assert [f.outcome for f in twin] == [PASS]
+
+
+def test_reader_of_one_backend_does_not_clear_that_of_another() -> None:
+    """Each backend has its own key."""
+    status = reader("nvidia", ReaderState.HUNG, hangs=2)
+    findings = judge("freshness", healthy(readers=(reader("host"), status)))
+    keys = {f.key: f.outcome for f in findings if f.code == "reader.hung" and f.device == NODE}
+    assert sorted(keys.values()) == [FAIL, PASS]
+
+
+@pytest.mark.parametrize(("kind", "_state", "code"), BROKEN)
+def test_device_that_hung_its_reader_twice_fails_alone(kind: FailureKind, _state: ReaderState, code: str) -> None:
+    """In quarantine it has failed, its siblings go on."""
+    for quarantined in (False, True):
+        status = reader("nvidia", quarantined=(GPU,) if quarantined else ())
+        view = with_samples(healthy(readers=(reader("host"), status)), failed(kind))
+        findings = judge("freshness", view)
+        final = quarantined or kind is FailureKind.STUCK
+        finding = of(findings, code, GPU)
+        assert (finding.outcome, finding.action) == ((FAIL, Action.REBOOT) if final else (UNMEASURED, Action.WATCH))
+        assert of(findings, code, "GPU-bbbb").outcome is PASS
+
+
+def test_reader_that_failed_is_unmeasured() -> None:
+    """A library that refuses leaves the node unknown, with its words."""
+    view = healthy(readers=(reader("host"), reader("nvidia", ReaderState.FAILED, detail="no permission")))
+    finding = of([f for f in judge("freshness", view) if f.required], "reader.failed", NODE)
+    assert "no permission" in finding.message
+
+
+@pytest.mark.parametrize("state", [ReaderState.ABSENT, ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED])
+def test_reader_that_is_away_for_a_known_reason_is_no_fault(state: ReaderState) -> None:
+    """Nothing of this vendor is there, or somebody asked for it."""
+    findings = judge("freshness", View(now=at(), readers=(reader("amd", state, last_round=None),)))
+    assert [(f.code, f.outcome) for f in findings] == [("reader.failed", SKIPPED)]
+
+
+def test_released_device_is_not_green() -> None:
+    """While its handles are closed nothing is known of it, and nothing is held against it."""
+    view = healthy(readers=(reader("host"), reader("nvidia", ReaderState.RELEASED)))
+    finding = of(judge("freshness", view), "device.unread")
+    assert (finding.outcome, finding.required) == (UNMEASURED, False)
+
+
+def test_device_that_was_never_read_is_unmeasured_once_its_reader_has_answered() -> None:
+    """A round went by without it."""
+    view = msgspec.structs.replace(healthy(), samples={})
+    assert of(judge("freshness", view), "device.unread").required
+    waiting = healthy(samples={}, readers=(reader("nvidia", ReaderState.STARTING, last_round=None),))
+    assert of(judge("freshness", waiting), "device.unread").outcome is SKIPPED
+
+
+def test_one_old_group_is_enough_to_be_unread() -> None:
+    """A fresh group does not hide one that stands still."""
+    slow = sample(gpu(), {("power_watts", SCOPE): 500}, -10_000, group="slow")
+    view = with_samples(healthy(), slow)
+    view = msgspec.structs.replace(
+        view, cadences={**view.cadences, ("nvidia", "slow"): view.cadences["nvidia", "fast"]}
+    )
+    assert "group slow" in of(judge("freshness", view), "device.unread").message

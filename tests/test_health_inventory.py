@@ -1,0 +1,181 @@
+"""The inventory: what is there, what is gone, and what only the PCI bus shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.views import GPU, SIBLING, at, bare_board, controller, failed, gpu, healthy, judge, of, reader, with_samples
+
+from nodevet.checks.model import (
+    NODE,
+    Action,
+    Clearing,
+    Failure,
+    FailureKind,
+    FaultClass,
+    Outcome,
+    ReaderState,
+    ReaderStatus,
+)
+from nodevet.checks.view import Memory, View
+
+PASS, WARN, FAIL, UNMEASURED, SKIPPED = (
+    Outcome.PASS,
+    Outcome.WARN,
+    Outcome.FAIL,
+    Outcome.UNMEASURED,
+    Outcome.SKIPPED,
+)
+
+
+def without(view: View, *gone: str, readers: tuple[ReaderStatus, ...] | None = None) -> View:
+    """Return *view* in which the devices *gone* are only remembered."""
+    present = tuple(device for device in view.devices if device.id not in gone)
+    return msgspec.structs.replace(view, devices=present, readers=view.readers if readers is None else readers)
+
+
+def driverless(state: ReaderState, kind: FailureKind | None, *boards: str | None, **changes: Any) -> View:
+    """Return a node whose accelerators only the PCI bus shows, each bound to the driver of *boards*."""
+    found = tuple(bare_board(f"0000:{27 + n:02x}:00.0", driver) for n, driver in enumerate(boards))
+    failure = Failure(kind, "what the library said") if kind else None
+    return View(
+        now=at(),
+        devices=(controller(), *found),
+        readers=(reader("host"), reader("nvidia", state, failure=failure, last_round=None)),
+        **changes,
+    )
+
+
+def test_healthy_node_passes_for_every_device() -> None:
+    """Each device passes under the keys that would tell of its loss."""
+    findings = judge("inventory", healthy())
+    for device in (GPU, SIBLING):
+        assert of(findings, "device.missing", device).outcome is PASS
+        assert of(findings, "device.lost", device).outcome is PASS
+    assert {finding.outcome for finding in findings} == {PASS}
+
+
+def test_device_that_vanished_at_run_time_fails() -> None:
+    """A device that was there and is not listed any more is hard, whatever the number of the others."""
+    finding = of(judge("inventory", without(healthy(), GPU)), "device.missing", GPU)
+    assert (finding.outcome, finding.hard, finding.clearing) == (FAIL, True, Clearing.HARDWARE_EVENT)
+    assert finding.action is Action.REBOOT
+    assert f"serial of {GPU}" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "outcome"),
+    [
+        (ReaderState.STARTING, None, UNMEASURED),
+        (ReaderState.HUNG, FailureKind.HUNG, UNMEASURED),
+        (ReaderState.RELEASED, None, UNMEASURED),
+        (ReaderState.FAILED, FailureKind.VERSION_MISMATCH, UNMEASURED),
+        (ReaderState.ABSENT, FailureKind.NO_DEVICES, FAIL),
+        (ReaderState.ABSENT, FailureKind.NO_LIBRARY, FAIL),
+    ],
+)
+def test_list_that_could_not_be_had_proves_no_absence(
+    state: ReaderState, kind: FailureKind | None, outcome: Outcome
+) -> None:
+    """After a restart nothing is missing until the reader answered; that there is nothing at all is an answer."""
+    failure = Failure(kind, "for a test") if kind else None
+    readers = (reader("host"), reader("nvidia", state, failure=failure, last_round=None))
+    findings = judge("inventory", without(healthy(), GPU, SIBLING, readers=readers))
+    assert {of(findings, "device.missing", device).outcome for device in (GPU, SIBLING)} == {outcome}
+
+
+def test_remembered_device_whose_driver_is_gone_is_not_called_missing() -> None:
+    """The board is on the PCI bus: its driver is at fault, and told as such."""
+    view = driverless(ReaderState.ABSENT, FailureKind.NO_DRIVER, None)
+    view = msgspec.structs.replace(view, memory=Memory({GPU: healthy().memory.seen[GPU]}))
+    findings = judge("inventory", view)
+    assert of(findings, "device.missing", GPU).outcome is UNMEASURED
+    assert of(findings, "driver.missing", NODE).outcome is FAIL
+
+
+def test_lost_device_fails_at_once() -> None:
+    """The library counts it and it does not answer."""
+    finding = of(judge("inventory", with_samples(healthy(), failed(FailureKind.LOST))), "device.lost", GPU)
+    assert (finding.outcome, finding.hard, finding.clearing) == (FAIL, True, Clearing.HARDWARE_EVENT)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.HUNG, FailureKind.DENIED, FailureKind.ERROR])
+def test_device_that_could_not_be_read_is_not_called_present(kind: FailureKind) -> None:
+    """Another failure neither passes nor tells of a loss."""
+    finding = of(judge("inventory", with_samples(healthy(), failed(kind))), "device.lost", GPU)
+    assert finding.outcome is UNMEASURED
+
+
+def test_boards_without_driver_close_the_node() -> None:
+    """What only the PCI bus shows is named with address, bound driver, the reader's words and what to install."""
+    view = driverless(ReaderState.ABSENT, FailureKind.NO_DRIVER, None, "nouveau")
+    finding = of(judge("inventory", view), "driver.missing", NODE)
+    assert (finding.outcome, finding.fault_class, finding.hard) == (FAIL, FaultClass.CONFIGURATION, True)
+    for word in ("0000:1b:00.0", "0000:1c:00.0", "nouveau", "no driver", "what the library said", "modprobe nvidia"):
+        assert word in finding.message
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("driver.no_devices", FailureKind.NO_DEVICES),
+        ("driver.version_mismatch", FailureKind.VERSION_MISMATCH),
+    ],
+)
+def test_driver_that_refuses_boards_on_the_bus_fails(code: str, kind: FailureKind) -> None:
+    """The driver's own refusal is told under its own code, and passes on the healthy node."""
+    findings = judge("inventory", driverless(ReaderState.FAILED, kind, "nvidia"))
+    finding = of(findings, code, NODE)
+    assert (finding.outcome, finding.action) == (FAIL, Action.REBOOT)
+    assert of(judge("inventory", healthy()), code, NODE).key == finding.key
+
+
+def test_board_is_not_driverless_while_its_reader_starts() -> None:
+    """The PCI scan is faster than the driver."""
+    view = driverless(ReaderState.STARTING, None, "nvidia")
+    assert of(judge("inventory", view), "driver.missing", NODE).outcome is UNMEASURED
+
+
+def test_board_lent_to_a_virtual_machine_is_no_fault() -> None:
+    """vfio-pci holds it for a guest."""
+    view = driverless(ReaderState.ABSENT, FailureKind.NO_DEVICES, "vfio-pci")
+    assert of(judge("inventory", view), "driver.missing", NODE).outcome is SKIPPED
+
+
+def test_board_that_no_reader_knows_is_unmeasured() -> None:
+    """A vendor without a backend leaves the node unknown rather than green."""
+    board = msgspec.structs.replace(bare_board(), vendor="intel")
+    view = View(now=at(), devices=(controller(), board), readers=(reader("host"),))
+    finding = of(judge("inventory", view), "driver.missing", NODE)
+    assert (finding.outcome, finding.required) == (UNMEASURED, True)
+
+
+def test_nothing_enumerated_is_unmeasured() -> None:
+    """No device at all is no healthy node."""
+    finding = of(judge("inventory", View(now=at())), "inventory.empty", NODE)
+    assert (finding.outcome, finding.required) == (UNMEASURED, True)
+
+
+@pytest.mark.parametrize(("expected", "outcome"), [(2, PASS), (3, FAIL), (1, WARN)])
+def test_count_is_compared_with_the_configuration(expected: int, outcome: Outcome) -> None:
+    """Fewer than configured fail, more are a wrong configuration."""
+    finding = of(judge("inventory", healthy(), expected_accelerators=expected), "inventory.count", NODE)
+    assert (finding.outcome, finding.value) == (outcome, 2)
+
+
+def test_count_waits_for_every_reader() -> None:
+    """While a reader starts nobody can count."""
+    readers = (reader("host"), reader("nvidia", ReaderState.STARTING, last_round=None))
+    view = without(healthy(), GPU, SIBLING, readers=readers)
+    finding = of(judge("inventory", view, expected_accelerators=2), "inventory.count", NODE)
+    assert (finding.outcome, finding.required) == (UNMEASURED, True)
+
+
+def test_instances_of_a_device_are_not_counted() -> None:
+    """A partitioned accelerator is one accelerator."""
+    view = healthy()
+    instance = gpu("MIG-1", "0000:1b:00.0", parent=GPU)
+    view = msgspec.structs.replace(view, devices=(*view.devices, instance))
+    assert of(judge("inventory", view, expected_accelerators=2), "inventory.count", NODE).outcome is PASS

@@ -1,0 +1,110 @@
+"""Kernel events are judged by the tables, attributed to their device, and told apart."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from fakes.views import GPU, at, controller, event, healthy, judge, of
+
+from nodevet.checks.model import NODE, Action, Clearing, Event, FaultClass, Outcome
+from nodevet.checks.reference.kernel_policy import policy_of
+from nodevet.checks.view import KernelLogState, View
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "outcome", "action", "fault_class"),
+    [
+        ("nvidia.xid.79", {}, Outcome.FAIL, Action.REBOOT, FaultClass.HARDWARE),
+        ("nvidia.xid.48", {}, Outcome.FAIL, Action.DRAIN_RESET, FaultClass.HARDWARE),
+        ("nvidia.xid.63", {}, Outcome.WARN, Action.RESET_DEVICE, FaultClass.HARDWARE),
+        ("nvidia.xid.13", {}, Outcome.WARN, Action.RESTART_APP, FaultClass.APPLICATION),
+        ("nvidia.xid.154", {"variant": "drain_reset"}, Outcome.FAIL, Action.DRAIN_RESET, FaultClass.HARDWARE),
+        ("nvidia.xid.154", {"variant": "none"}, Outcome.SKIPPED, Action.NONE, FaultClass.UNKNOWN),
+        ("nvidia.xid.4711", {}, Outcome.WARN, Action.INSPECT, FaultClass.UNKNOWN),
+    ],
+)
+def test_event_follows_its_row(
+    code: str, fields: dict[str, str], outcome: Outcome, action: Action, fault_class: FaultClass
+) -> None:
+    """The table decides; a code that no table knows is surfaced, a harmless one proves no health."""
+    finding = of(judge("kernel-log", healthy(events=(event(code, fields=fields),))), code)
+    assert (finding.outcome, finding.action, finding.fault_class) == (outcome, action, fault_class)
+    assert finding.evidence_time == at()
+
+
+def test_no_event_passes() -> None:
+    """A line of text is never proof that a device is well."""
+    codes = [f"nvidia.xid.{number}" for number in range(1, 200)] + ["nvidia.sxid.10005", "nvidia.sxid.20034"]
+    findings = judge("kernel-log", healthy(events=tuple(event(code) for code in codes)))
+    assert {f.outcome for f in findings if f.code in codes} <= {Outcome.WARN, Outcome.FAIL, Outcome.SKIPPED}
+
+
+def test_fault_of_an_event_never_waits_for_samples() -> None:
+    """Nothing samples an event again, so no event clears like a condition."""
+    codes = [f"nvidia.xid.{number}" for number in range(1, 200)] + ["nvidia.sxid.10004"]
+    findings = judge("kernel-log", healthy(events=tuple(event(code) for code in codes)))
+    assert all(f.clearing is not Clearing.CONDITION for f in findings if f.code in codes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "device"),
+    [
+        ({}, GPU),
+        ({"pci": "0000:1b:00.0"}, GPU),
+        ({"pci": None, "device": GPU}, GPU),
+        ({"pci": None, "fields": {"gpu_uuid": GPU}}, GPU),
+        ({"pci": "0000:ff:00"}, NODE),
+        ({"pci": None}, NODE),
+    ],
+)
+def test_event_is_given_to_its_device_or_to_the_node(changes: dict[str, object], device: str) -> None:
+    """By address with or without function, by UUID, or by the node that owns what nobody else does."""
+    told = msgspec.structs.replace(event("nvidia.xid.79"), **changes)
+    assert of(judge("kernel-log", healthy(events=(told,))), "nvidia.xid.79", device)
+
+
+def test_two_events_are_two_occurrences_and_one_read_twice_is_one() -> None:
+    """The kernel's own number identifies a record; where there is none, source and time do."""
+
+    def occurrence(**changes: object) -> str | None:
+        told = msgspec.structs.replace(event("nvidia.xid.31"), **changes)
+        return of(judge("kernel-log", healthy(events=(told,))), "nvidia.xid.31").occurrence
+
+    assert occurrence() == occurrence(time=at(0, wall=0.0))
+    assert occurrence() != occurrence(sequence=78)
+    assert occurrence(sequence=None) != occurrence(sequence=None, time=at(1))
+
+
+def test_application_event_names_its_process() -> None:
+    """It closes with that process."""
+    told = event("nvidia.xid.31", pid=4242, process="python")
+    finding = of(judge("kernel-log", healthy(events=(told,))), "nvidia.xid.31")
+    assert (finding.pid, finding.clearing) == (4242, Clearing.APPLICATION_EVENT)
+    assert "python (4242)" in finding.message
+
+
+def test_unreadable_log_matters_where_accelerators_are_watched() -> None:
+    """Without it XIDs go unseen; a node without accelerators is only told."""
+    state = KernelLogState(False, "/dev/kmsg", "operation not permitted")
+    watched = of(judge("kernel-log", healthy(kernel_log=state)), "kernel_log.readable", NODE)
+    assert (watched.outcome, watched.required) == (Outcome.UNMEASURED, True)
+    assert "operation not permitted" in watched.message
+    plain = View(now=at(), devices=(controller(),), kernel_log=state)
+    assert not of(judge("kernel-log", plain), "kernel_log.readable", NODE).required
+
+
+def test_lost_records_are_told() -> None:
+    """A ring that overran is no fault of the node, but nobody may believe that all was seen."""
+    state = KernelLogState(True, "/dev/kmsg", lost_records=12)
+    finding = of(judge("kernel-log", healthy(kernel_log=state)), "kernel_log.lost_records", NODE)
+    assert (finding.outcome, finding.value) == (Outcome.SKIPPED, 12)
+
+
+def test_outcome_of_every_event_is_that_of_its_policy() -> None:
+    """The check adds nothing to the tables."""
+    for code in ("pcie.fatal", "memory.uncorrected", "amd.ras", "infiniband.down", "something.new"):
+        told: Event = event(code)
+        finding = of(judge("kernel-log", healthy(events=(told,))), code)
+        policy = policy_of(told)
+        expected = policy.outcome if policy.outcome in (Outcome.WARN, Outcome.FAIL) else Outcome.SKIPPED
+        assert (finding.outcome, finding.fault_class) == (expected, policy.fault_class)

@@ -1,0 +1,149 @@
+"""Power, PCIe and links: limits that the device reports, and counters that grow."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from fakes.views import BAD, COMPUTE, GPU, LINKS, PCIE, SCOPE, SIBLING, bad, gpu, healthy, judge, link, of
+
+from nodevet.checks.model import WHOLE, Action, Clearing, FaultClass, Outcome, Part, ReadingStatus, Scalar
+from nodevet.checks.view import Memory
+
+PASS, WARN, FAIL, SKIPPED = Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("check", "code", "quantity", "part", "value", "outcome"),
+    [
+        ("power", "power.limit_lowered", "power_limit_watts", SCOPE, 500, WARN),
+        ("power", "power.over_limit", "power_watts", SCOPE, 771, WARN),
+        ("power", "power.over_limit", "power_watts", SCOPE, 769, PASS),
+        ("pcie", "pcie.width", "pcie_link_width", PCIE, 8, WARN),
+        ("pcie", "pcie.generation", "pcie_link_generation", PCIE, 3, WARN),
+        ("links", "link.down", "link_active", link(17), False, FAIL),
+        ("links", "fabric.state", "fabric_state", WHOLE, "not_started", FAIL),
+        ("links", "fabric.state", "fabric_state", WHOLE, "in_progress", FAIL),
+        ("links", "fabric.state", "fabric_state", WHOLE, "failed", FAIL),
+    ],
+)
+def test_state_is_judged_and_its_healthy_twin_passes(
+    check: str, code: str, quantity: str, part: Part, value: Scalar, outcome: Outcome
+) -> None:
+    """The fault is told, the healthy node passes under the same key, a missing reading does neither."""
+    finding = of(judge(check, healthy({(quantity, part): value})), code, part=part)
+    assert finding.outcome is outcome
+    twin = of(judge(check, healthy()), code, part=part)
+    assert (twin.outcome, twin.key) == (PASS, finding.key)
+    for status in BAD:
+        missing = of(judge(check, healthy({(quantity, part): bad(quantity, part, status)})), code, part=part)
+        assert missing.outcome is (SKIPPED if status is ReadingStatus.UNSUPPORTED else Outcome.UNMEASURED)
+
+
+@pytest.mark.parametrize(
+    ("check", "code", "quantity", "part", "amount", "outcome"),
+    [
+        ("pcie", "pcie.replay_rate", "pcie_replays", PCIE, 6, PASS),
+        ("pcie", "pcie.replay_rate", "pcie_replays", PCIE, 7, WARN),
+        ("pcie", "pcie.correctable_rate", "pcie_correctable_errors", PCIE, 5, PASS),
+        ("pcie", "pcie.correctable_rate", "pcie_correctable_errors", PCIE, 6, WARN),
+        ("pcie", "pcie.nonfatal", "pcie_nonfatal_errors", PCIE, 1, WARN),
+        ("pcie", "pcie.fatal", "pcie_fatal_errors", PCIE, 1, FAIL),
+        ("links", "link.replay", "link_replay_errors", link(0), 1, WARN),
+        ("links", "link.recovery", "link_recovery_errors", link(0), 1, WARN),
+        ("links", "link.crc_rate", "link_crc_errors", link(0), 999, PASS),
+        ("links", "link.crc_rate", "link_crc_errors", link(0), 1000, WARN),
+    ],
+)
+def test_counter_is_judged_by_its_growth_in_ten_seconds(
+    check: str, code: str, quantity: str, part: Part, amount: float, outcome: Outcome
+) -> None:
+    """The limits hold for rates; what the counter held before is history, and without growth nothing is judged."""
+    assert of(judge(check, healthy(growth={(quantity, part): amount})), code).outcome is outcome
+    assert of(judge(check, healthy({(quantity, part): 10**6})), code).outcome is PASS
+    first = msgspec.structs.replace(healthy(), growth={})
+    assert of(judge(check, first), code).outcome is SKIPPED
+
+
+def test_growth_that_ended_with_an_earlier_sample_is_not_judged_again() -> None:
+    """A growth belongs to the sample that it was computed for."""
+    view = healthy(growth={("pcie_fatal_errors", PCIE): 3})
+    key = (GPU, "pcie_fatal_errors", PCIE)
+    old = msgspec.structs.replace(view.growth[key], until=view.now)
+    view = msgspec.structs.replace(view, growth={**view.growth, key: old})
+    assert of(judge("pcie", view), "pcie.fatal").outcome is SKIPPED
+
+
+@pytest.mark.parametrize("utilization", [0.0, 0.49, bad("utilization_ratio", COMPUTE), None])
+def test_generation_is_not_judged_at_idle_or_blind(utilization: Scalar | None) -> None:
+    """Links drop their generation at idle, so idle boards raise no alarm; without knowing the load neither."""
+    view = healthy({("utilization_ratio", COMPUTE): utilization, ("pcie_link_generation", PCIE): 1})
+    assert of(judge("pcie", view), "pcie.generation").outcome is SKIPPED
+
+
+def test_fatal_pcie_error_stays_until_it_is_disproved() -> None:
+    """It is a hardware event: one look, and a pass does not end it."""
+    finding = of(judge("pcie", healthy(growth={("pcie_fatal_errors", PCIE): 1})), "pcie.fatal")
+    assert (finding.clearing, finding.hard, finding.action) == (Clearing.HARDWARE_EVENT, True, Action.REBOOT)
+
+
+ALL_DOWN: dict[tuple[str, Part], Scalar | None] = {("link_active", link(port)): False for port in range(LINKS)}
+
+
+def test_link_of_an_unbridged_board_raises_no_alarm() -> None:
+    """All links down, never up, no neighbour that has them, no table: health of a board without bridge."""
+    board = gpu(model="NVIDIA H100 PCIe")
+    view = healthy(ALL_DOWN, device=board, memory=Memory())
+    assert {f.outcome for f in judge("links", view) if f.code == "link.down" and f.device == GPU} == {SKIPPED}
+
+
+def test_fabric_that_never_came_up_is_told_by_the_table() -> None:
+    """Eighteen links belong to this model, although nobody ever saw one up."""
+    board = gpu(model="NVIDIA H200")
+    down = [f for f in judge("links", healthy(ALL_DOWN, device=board, memory=Memory())) if f.outcome is FAIL]
+    assert len(down) == LINKS
+
+
+def test_link_that_was_up_before_is_missed() -> None:
+    """What the node remembers counts, even for a model that the table does not know."""
+    board = gpu(model="a board of tomorrow")
+    view = healthy({("link_active", link(3)): False}, device=board)
+    seen = {GPU: msgspec.structs.replace(view.memory.seen[GPU], links_up=(3,))}
+    finding = of(judge("links", msgspec.structs.replace(view, memory=Memory(seen))), "link.down", part=link(3))
+    assert (finding.outcome, finding.action) == (FAIL, Action.RESET_DEVICE)
+    assert "before" in finding.message
+
+
+def test_link_that_a_sibling_has_is_missed() -> None:
+    """The same port of the same model is up next door."""
+    board, other = gpu(model="a board of tomorrow"), gpu(SIBLING, "0000:2b:00.0", model="a board of tomorrow")
+    view = healthy({("link_active", link(3)): False}, device=board, memory=Memory())
+    view = msgspec.structs.replace(view, devices=(board, other))
+    assert of(judge("links", view), "link.down", part=link(3)).outcome is FAIL
+
+
+def test_link_of_a_partitioned_device_is_not_judged() -> None:
+    """With instances (MIG) the driver reports links as down."""
+    view = healthy(ALL_DOWN)
+    instance = gpu("MIG-1", "0000:1b:00.0", parent=GPU)
+    view = msgspec.structs.replace(view, devices=(*view.devices, instance))
+    assert {f.outcome for f in judge("links", view) if f.code == "link.down" and f.device == GPU} == {SKIPPED}
+
+
+def test_fabric_state_is_a_matter_of_configuration() -> None:
+    """Nobody replaces a board because its fabric manager is down; that it is on its way must be seen thrice."""
+    failed = of(judge("links", healthy({("fabric_state", WHOLE): "failed"})), "fabric.state")
+    coming = of(judge("links", healthy({("fabric_state", WHOLE): "in_progress"})), "fabric.state")
+    assert (failed.fault_class, failed.hard, coming.hard) == (FaultClass.CONFIGURATION, True, False)
+
+
+def test_power_limit_that_the_site_means_is_no_finding() -> None:
+    """A site that caps its boards says so once."""
+    view = healthy({("power_limit_watts", SCOPE): 500})
+    assert of(judge("power", view, limit_watts=500.0), "power.limit_lowered").outcome is PASS
+    assert of(judge("power", view, limit_watts=600.0), "power.limit_lowered").outcome is WARN
+
+
+def test_unreadable_power_is_told() -> None:
+    """That power cannot be read is unmeasured, not zero watts."""
+    finding = of(judge("power", healthy({("power_watts", SCOPE): bad("power_watts", SCOPE)})), "power.reading")
+    assert finding.outcome is Outcome.UNMEASURED

@@ -1,0 +1,103 @@
+"""Heat: the device's margin first, then its own limits, then the table."""
+
+from __future__ import annotations
+
+import pytest
+from fakes.views import CORE, bad, healthy, judge, of
+
+from nodevet.checks.model import Outcome, Part, PartKind, ReadingStatus, Scalar
+
+MEMORY = Part(PartKind.SENSOR, "memory")
+PASS, WARN, FAIL = Outcome.PASS, Outcome.WARN, Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    ("margin", "high", "slowdown"),
+    [(32, PASS, PASS), (6, PASS, PASS), (5, WARN, PASS), (1, WARN, PASS), (0, WARN, FAIL), (-5, WARN, FAIL)],
+)
+def test_margin_decides_where_the_device_tells_it(margin: int, high: Outcome, slowdown: Outcome) -> None:
+    """Five degrees left warn, none left is a failure; the absolute temperature does not matter beside it."""
+    findings = judge(
+        "thermal", healthy({("temperature_margin_celsius", CORE): margin, ("temperature_celsius", CORE): 99})
+    )
+    assert of(findings, "temperature.high", part=CORE).outcome is high
+    assert of(findings, "temperature.slowdown", part=CORE).outcome is slowdown
+
+
+@pytest.mark.parametrize(
+    ("celsius", "high", "slowdown"), [(81, PASS, PASS), (82, WARN, PASS), (87, WARN, FAIL), (91, WARN, FAIL)]
+)
+def test_reported_slowdown_decides_without_a_margin(celsius: int, high: Outcome, slowdown: Outcome) -> None:
+    """A device without T.Limit is judged by the slowdown temperature that it reports (87), less five degrees."""
+    view = healthy({("temperature_margin_celsius", CORE): None, ("temperature_celsius", CORE): celsius})
+    findings = judge("thermal", view)
+    assert of(findings, "temperature.high", part=CORE).outcome is high
+    failing = of(findings, "temperature.slowdown", part=CORE)
+    assert failing.outcome is slowdown
+    assert failing.limit is not None
+    assert failing.limit.source == "reported by the device"
+
+
+@pytest.mark.parametrize(("celsius", "high", "slowdown"), [(83, PASS, PASS), (84, WARN, PASS), (93, WARN, FAIL)])
+def test_table_decides_where_the_device_reports_no_limit(celsius: int, high: Outcome, slowdown: Outcome) -> None:
+    """Only the core is judged by the table."""
+    gone = {
+        ("temperature_margin_celsius", CORE): None,
+        ("temperature_slowdown_celsius", CORE): None,
+        ("temperature_shutdown_celsius", CORE): None,
+    }
+    findings = judge("thermal", healthy({**gone, ("temperature_celsius", CORE): celsius}))
+    assert of(findings, "temperature.high", part=CORE).outcome is high
+    assert of(findings, "temperature.slowdown", part=CORE).outcome is slowdown
+
+
+def test_configuration_goes_before_everything_reported() -> None:
+    """A site's own limit wins, and the finding says so."""
+    view = healthy({("temperature_margin_celsius", CORE): None, ("temperature_celsius", CORE): 71})
+    finding = of(judge("thermal", view, high_celsius=70.0), "temperature.high", part=CORE)
+    assert (finding.outcome, finding.limit and finding.limit.source) == (WARN, "configuration")
+
+
+@pytest.mark.parametrize(("celsius", "outcome"), [(89, PASS), (90, WARN), (95, WARN)])
+def test_memory_has_its_own_maximum(celsius: int, outcome: Outcome) -> None:
+    """Memory runs hotter than the core: judged by the maximum that its vendor allows (95)."""
+    findings = judge("thermal", healthy({("temperature_celsius", MEMORY): celsius}))
+    assert of(findings, "temperature.high", part=MEMORY).outcome is outcome
+
+
+def test_sensor_without_any_limit_is_skipped() -> None:
+    """No limit is known for an inlet: neither healthy nor hot."""
+    inlet = Part(PartKind.SENSOR, "inlet")
+    findings = judge("thermal", healthy({("temperature_celsius", inlet): 120}))
+    assert of(findings, "temperature.slowdown", part=inlet).outcome is Outcome.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (ReadingStatus.UNSUPPORTED, Outcome.SKIPPED),
+        (ReadingStatus.DENIED, Outcome.UNMEASURED),
+        (ReadingStatus.ERROR, Outcome.UNMEASURED),
+        (ReadingStatus.UNAVAILABLE, Outcome.UNMEASURED),
+    ],
+)
+def test_missing_temperature_is_never_cool(status: ReadingStatus, outcome: Outcome) -> None:
+    """Without margin and temperature the sensor is skipped or unmeasured, never well."""
+    view = healthy(
+        {
+            ("temperature_margin_celsius", CORE): bad("temperature_margin_celsius", CORE, ReadingStatus.UNSUPPORTED),
+            ("temperature_celsius", CORE): bad("temperature_celsius", CORE, status),
+        }
+    )
+    findings = judge("thermal", view)
+    assert of(findings, "temperature.slowdown", part=CORE).outcome is outcome
+    assert of(findings, "temperature.high", part=CORE).outcome is outcome
+
+
+@pytest.mark.parametrize("margin", [32, -3])
+def test_heat_is_measured_and_not_hard(margin: Scalar) -> None:
+    """Three of five looks must agree, whatever the outcome, so that one spike counts for nothing."""
+    finding = of(
+        judge("thermal", healthy({("temperature_margin_celsius", CORE): margin})), "temperature.slowdown", part=CORE
+    )
+    assert (finding.needed, finding.window, finding.hard) == (3, 5, False)

@@ -1,0 +1,77 @@
+"""Clocks held down: every combination of reasons is judged reason by reason."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from fakes.views import CONTROLLER, REASONS, bad, healthy, judge, of, reason
+
+from nodevet.checks.model import Outcome, Part, Reading, ReadingStatus, Scalar
+
+FAULTS = {"hardware_slowdown", "hardware_thermal", "power_brake"}
+CHOSEN = {"applications_clocks", "sync_boost", "display_clocks"}
+NO_TIMES: dict[tuple[str, Part], Scalar | Reading | None] = {
+    ("throttle_seconds", reason(name)): None for name in ("hardware_thermal", "software_thermal", "power_cap")
+}
+
+
+def expected(name: str, *, active: bool) -> Outcome:
+    """Return what the reason means on its own."""
+    if name in CHOSEN:
+        return Outcome.SKIPPED
+    if not active or name in ("idle", "power_cap"):
+        return Outcome.PASS
+    return Outcome.FAIL if name in FAULTS else Outcome.WARN
+
+
+def test_each_of_the_512_masks_is_judged_bit_by_bit() -> None:
+    """No combination hides a fault in it or makes one of a harmless reason."""
+    for mask in range(2 ** len(REASONS)):
+        active = {name for bit, name in enumerate(REASONS) if mask >> bit & 1}
+        flags = {("throttle_active", reason(name)): name in active for name in REASONS}
+        findings = judge("throttle", healthy({**NO_TIMES, **flags}))
+        told = {name: of(findings, f"throttle.{name}").outcome for name in REASONS}
+        assert told == {name: expected(name, active=name in active) for name in REASONS}, f"mask {mask:#x}"
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "outcome"),
+    [
+        ("hardware_thermal", 0.0, Outcome.PASS),
+        ("hardware_thermal", 0.1, Outcome.PASS),
+        ("hardware_thermal", 0.11, Outcome.FAIL),
+        ("software_thermal", 0.0, Outcome.PASS),
+        ("software_thermal", 2.0, Outcome.WARN),
+        ("power_cap", 9.9, Outcome.PASS),
+    ],
+)
+def test_counted_time_decides_above_one_percent(name: str, seconds: float, outcome: Outcome) -> None:
+    """In ten seconds 0.1 s is the limit; a violation of 0.0 s never fails, although its flag may be set."""
+    view = healthy({("throttle_active", reason(name)): True}, {("throttle_seconds", reason(name)): seconds})
+    assert of(judge("throttle", view), f"throttle.{name}").outcome is outcome
+
+
+def test_first_sample_is_judged_by_the_flag() -> None:
+    """Before growth can be seen the flag of the moment decides."""
+    view = healthy({("throttle_active", reason("hardware_thermal")): True})
+    finding = of(judge("throttle", msgspec.structs.replace(view, growth={})), "throttle.hardware_thermal")
+    assert (finding.outcome, finding.evidence) == (Outcome.FAIL, ("throttle_active",))
+
+
+def test_unreadable_reason_is_unmeasured_although_its_other_reading_is_unsupported() -> None:
+    """What could not be read says more than what does not exist."""
+    part = reason("hardware_thermal")
+    view = healthy(
+        {
+            ("throttle_seconds", part): bad("throttle_seconds", part, ReadingStatus.UNSUPPORTED),
+            ("throttle_active", part): bad("throttle_active", part, ReadingStatus.DENIED),
+        }
+    )
+    assert of(judge("throttle", view), "throttle.hardware_thermal").outcome is Outcome.UNMEASURED
+
+
+@pytest.mark.parametrize(("events", "outcome"), [(0.0, Outcome.PASS), (1.0, Outcome.WARN)])
+def test_processor_is_judged_by_the_events_that_the_kernel_counts(events: float, outcome: Outcome) -> None:
+    """A count that stands still is history; one that grows is heat now."""
+    view = healthy(host_growth={("throttle_events", reason("package")): events})
+    assert of(judge("throttle", view), "throttle.package", CONTROLLER).outcome is outcome
