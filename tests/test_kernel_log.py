@@ -176,6 +176,7 @@ def test_lines_of_each_family_are_rated_by_the_tables(line: str, expected: tuple
         ("154, other words", "warning", "inspect", {}),
         ("31, pid=1942, name=llm, channel 0x00000002, intr 0.", "warning", "restart_app", {"channel": "00000002"}),
         ("13, pid=1, name=a b, Graphics Exception: ChID 000c, Class 0", "warning", "restart_app", {"channel": "000c"}),
+        ("74, NVLink: error detected on link 04", "fatal", "drain_reset", {"nvlink_link": "4"}),
         ("45, pid=uvicorn, channel 0x...", "info", "restart_app", {"pid_raw": "uvicorn"}),
     ],
 )  # fmt: skip
@@ -223,6 +224,16 @@ def test_lost_gpu_over_several_lines_is_told_once_with_its_address() -> None:
         ("nvidia.driver.gpu_lost", "0000:5b:00"),
         ("nvidia.driver.probe_failed", "0000:5b:00"),
     ]
+
+
+def test_lost_gpu_in_one_record_with_escaped_line_ends_is_told_once() -> None:
+    """The ring escapes the line ends inside a record; they do not tear the event apart."""
+    text = (
+        r"NVRM: The NVIDIA GPU 0000:5b:00.0\x0a(PCI ID: 10de:2330) installed in this system has\x0afallen off the bus"
+    )
+    event = parse_line(f"3,7,1000000,-;{text}")
+    assert event is not None
+    assert (event.code, event.pci) == ("nvidia.driver.gpu_lost", "0000:5b:00")
 
 
 def test_switch_details_belong_to_their_event() -> None:

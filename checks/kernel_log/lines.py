@@ -109,7 +109,7 @@ def _record(record: re.Match[str]) -> Line:
     facility = int(record["priority"]) >> 3
     text = _HEX_ESCAPE.sub(lambda match: chr(int(match[1], 16)), record["text"].split("\n", 1)[0])
     return Line(
-        _ESCAPE.sub("", text).strip(),
+        " ".join(_ESCAPE.sub("", text).split("\n")).strip(),
         Origin.KERNEL if facility == 0 else Origin.PROGRAM,
         True,
         int(record["usec"]) / 1e6,

@@ -111,6 +111,8 @@ class KernelLogParser:
         groups = match.groups
         code = match.rule.code
         fields = {name: value for name, value in groups.items() if name not in _OWN_GROUPS and value}
+        if fields.get("link", "").isdecimal():
+            fields["link"] = str(int(fields["link"]))
         pid = _positive(groups.get("pid"))
         process = groups.get("process") or None
         if "number" in groups:

@@ -52,8 +52,8 @@ def _process_id(body: str, fields: dict[str, str]) -> int | None:
     if match is None or "<" in match["pid"]:
         return None
     word = match["pid"].strip("'`\"")
-    if word.isdecimal():
-        return int(word)
+    if digits := re.match(r"\d+", word):
+        return int(digits.group())
     fields["pid_raw"] = word
     return None
 
@@ -70,7 +70,7 @@ def _variant(xid: int, body: str, fields: dict[str, str]) -> str:
     if xid == RECOVERY_XID:
         return _recovery(body, fields)
     if match := _NVLINK.search(body):
-        fields["nvlink_link"] = match["link"]
+        fields["nvlink_link"] = str(int(match["link"]))
         if match["severity"]:
             fields["nvlink_severity"] = match["severity"].lower().replace("-", "")
     return ""

@@ -62,9 +62,7 @@ def _header(cells: list[str], fields: dict[str, Any], row_type: type[msgspec.Str
     required = {field.name for field in msgspec.structs.fields(row_type) if field.required}
     unknown = [cell for cell in cells if cell not in fields]
     if unknown:
-        raise ReferenceDataError(
-            f"{name}, line 1, column {unknown[0]!r}: unknown; columns are {', '.join(fields)}"
-        )
+        raise ReferenceDataError(f"{name}, line 1, column {unknown[0]!r}: unknown; columns are {', '.join(fields)}")
     twice = [cell for position, cell in enumerate(cells) if cell in cells[:position]]
     if twice:
         raise ReferenceDataError(f"{name}, line 1, column {twice[0]!r}: named twice")
@@ -77,9 +75,7 @@ def _header(cells: list[str], fields: dict[str, Any], row_type: type[msgspec.Str
 def _row(cells: list[str], header: list[str], fields: dict[str, Any], row_type: type[Row], where: str) -> Row:
     if len(cells) != len(header):
         column = header[min(len(cells), len(header) - 1)]
-        raise ReferenceDataError(
-            f"{where}, column {column!r}: {len(cells)} cells where the header has {len(header)}"
-        )
+        raise ReferenceDataError(f"{where}, column {column!r}: {len(cells)} cells where the header has {len(header)}")
     values = {
         column: _value(cell, fields[column], f"{where}, column {column!r}")
         for column, cell in zip(header, cells, strict=True)
