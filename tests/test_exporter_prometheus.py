@@ -36,6 +36,7 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
+from nodevet.checks.quantities import QUANTITIES
 from nodevet.exporters.exposition import Family, escape, labels_text, text
 from nodevet.exporters.prometheus import MetricsPage, families
 
@@ -390,3 +391,25 @@ def test_promtool_has_no_complaint_where_it_is_installed() -> None:
                 input=page(build(), detail=detail), capture_output=True, text=True, check=False,
             )  # fmt: skip
             assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("node", NODES)
+def test_every_metric_is_in_the_reference_page(repository: Path, node: str) -> None:
+    """A name that a page can show is documented with its kind and its help."""
+    reference = (repository / "docs" / "reference" / "metrics.md").read_text()
+    for family in families(NODES[node](), detail=True):
+        name = f"{family.name}_total" if family.kind == "counter" else family.name
+        if family.name.startswith("nodevet_limit_"):
+            assert f"`{family.name.removeprefix('nodevet_limit_')}`" in reference
+        else:
+            row = next(
+                (line for line in reference.splitlines() if line.startswith(f"| `{name}` | {family.kind} |")), ""
+            )
+            assert family.help in row, f"{name} is not in docs/reference/metrics.md, or with another help"
+
+
+@pytest.mark.parametrize("key", [key for key, quantity in QUANTITIES.items() if quantity.exported])
+def test_every_quantity_is_in_the_reference_page(repository: Path, key: str) -> None:
+    """A new quantity gets its line in the table of metrics."""
+    reference = (repository / "docs" / "reference" / "metrics.md").read_text()
+    assert re.search(rf"`nodevet_{key}(_total)?`", reference)
