@@ -293,6 +293,19 @@ def test_an_older_way_is_taken_where_the_newer_is_lacking(
     assert (reading.status, reading.value) == (ReadingStatus.OK, expected), reading.detail
 
 
+@pytest.mark.parametrize("broken", ["pending", "failed"])
+def test_repairs_are_told_apart_without_their_fields(machine: FakeNvml, read: Read, broken: str) -> None:
+    """The older function tells four numbers at once; a pending repair is not a failed one."""
+    for field in (142, 143, 144, 145):
+        machine.fail(f"field.{field}", NvmlReturn.NOT_SUPPORTED)
+    fast = read("fast", {f"remap_{broken}.3": 1, "remapped_correctable.3": 4, "remapped_uncorrectable.3": 5})
+    told = {name: fast[f"row_remap_{name}", WHOLE].value for name in ("pending", "failed")}
+    assert told == {"pending": broken == "pending", "failed": broken == "failed"}
+    slow = read("slow", {})
+    assert slow["remapped_rows_correctable", WHOLE].value == 4
+    assert slow["remapped_rows_uncorrectable", WHOLE].value == 5
+
+
 def test_the_placeholder_of_a_missing_number_is_no_value(read: Read) -> None:
     """All bits set is NVML's way to say that it does not know; it is never exported as a number."""
     readings = read("slow", {"pcie_replays.3": 0xFFFFFFFF, "link_replay_errors.3.1": -1})
@@ -490,6 +503,27 @@ def test_a_device_lost_before_the_start_is_listed(
     assert failure is not None
     assert failure.kind is FailureKind.LOST
     assert len(samples) == 8
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (NvmlReturn.GPU_IS_LOST, FailureKind.LOST),
+        (NvmlReturn.NO_PERMISSION, FailureKind.DENIED),  # a cgroup hides the device node
+        (NvmlReturn.UNKNOWN, FailureKind.ERROR),
+    ],
+)
+def test_a_device_that_cannot_be_opened_says_why(fake_nvml: FakeNvml, code: NvmlReturn, kind: FailureKind) -> None:
+    """Lost, hidden and broken are told apart; the device stays listed and its siblings are read."""
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        fake_nvml.fail("nvmlDeviceGetHandleByIndex_v2", code, gpu=SLOT)
+        reader.enumerate_again()
+        samples = reader.round("fast")
+        failure = samples[uuid(SLOT)].failure
+        assert failure is not None
+        assert (failure.kind, uuid(SLOT) in failure.detail) == (kind, True)
+        assert sum(sample.failure is None for sample in samples.values()) == 7
 
 
 def test_a_vanished_device_does_not_give_its_place_to_another(fake_nvml: FakeNvml) -> None:

@@ -16,7 +16,19 @@ from typing import Any
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.nvidia_items import fast_items, slow_items
 from nodevet.checks.backends.nvidia_topology import read_topology
-from nodevet.checks.backends.nvml import TIMEOUT, UNSUPPORTED, Call, Field, Item, Library, Plan, Target, describe, load
+from nodevet.checks.backends.nvml import (
+    TIMEOUT,
+    UNSUPPORTED,
+    Call,
+    Field,
+    Item,
+    Library,
+    Plan,
+    Target,
+    describe,
+    kind_of,
+    load,
+)
 from nodevet.checks.model import (
     Device,
     DeviceKind,
@@ -173,7 +185,7 @@ class NvidiaBackend:
         symbol, label = "nvmlDeviceGetHandleByIndex", self._label_at(index)
         code, handle = self._library.attempt(f"{symbol} of {label}", symbol, index)
         if code:
-            raise BackendError(FailureKind.LOST, f"{symbol} of {label}: {describe(code)}")
+            raise BackendError(kind_of(code), f"{symbol} of {label}: {describe(code)}")
         target = Target(handle, label)
         pci_info = self._library.optional(target, "nvmlDeviceGetPciInfo_v3")
         uuid = self._library.optional(target, "nvmlDeviceGetUUID")

@@ -40,7 +40,6 @@ def read_topology(library: Library, gpus: Sequence[Gpu], root: str) -> Topology:
     devices = [device for _, device in gpus]
     rows = range(len(gpus))
     adapters = sorted(Path(root, "sys/class/infiniband").glob("*"), key=_natural)
-    places = [adapter / "device" for adapter in adapters]
     names = tuple(f"NIC{number}" for number in range(len(adapters)))
     return Topology(
         gpus=tuple(f"GPU{row}" for row in rows),

@@ -34,6 +34,7 @@ CODE_NAMES = {
     NOT_SUPPORTED: "not supported",
     4: "no permission",
     6: "not found",
+    7: "the answer grew while it was read",
     8: "external power cables are not properly attached",
     DRIVER_NOT_LOADED: "the driver is not loaded",
     TIMEOUT: "timeout",
@@ -56,7 +57,7 @@ CODE_NAMES = {
 UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
 LOST = frozenset({11, 15, 16, 28})
 DENIED = frozenset({4, 17})
-UNAVAILABLE = frozenset({TIMEOUT, 19, 21, 27, 29})
+UNAVAILABLE = frozenset({7, TIMEOUT, 19, 21, 27, 29})
 
 NO_VALUE = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 """What NVML writes into an unsigned number that it does not know (``NVML_VALUE_NOT_AVAILABLE``)."""
@@ -222,6 +223,13 @@ def is_unsupported(code: int, chosen: bool) -> bool:
     An older driver answers "invalid argument" to the number of a sensor, field or counter that it does not know.
     """
     return code in UNSUPPORTED or (chosen and code == INVALID_ARGUMENT)
+
+
+def kind_of(code: int) -> FailureKind:
+    """Return the kind of failure of a device that could not even be opened; its index may be gone by now."""
+    if code in LOST or code == INVALID_ARGUMENT:
+        return FailureKind.LOST
+    return FailureKind.DENIED if code in DENIED else FailureKind.ERROR
 
 
 def status_of(code: int) -> ReadingStatus:
@@ -408,8 +416,7 @@ def load(progress: Progress, root: str) -> Library:
         )
     if code == LIB_RM_VERSION_MISMATCH:
         raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(library, root))
-    kind = FailureKind.DENIED if code in DENIED else FailureKind.ERROR
-    raise BackendError(kind, f"nvmlInit: {describe(code)}")
+    raise BackendError(kind_of(code), f"nvmlInit: {describe(code)}")
 
 
 def _import() -> Any:
