@@ -7,6 +7,7 @@ each device that could not be read, so that nothing looks healthy because nobody
 
 from __future__ import annotations
 
+import re
 import selectors
 from collections.abc import Iterable, Mapping
 from enum import Enum
@@ -19,6 +20,7 @@ from nodevet.agent.outbox import Outbox
 from nodevet.agent.predecessor import Predecessor
 from nodevet.agent.processes import ChildRecord
 from nodevet.agent.quarantine import Quarantine
+from nodevet.agent.schedule import Schedule
 from nodevet.checks.model import (
     Device,
     Failure,
@@ -63,6 +65,8 @@ STOP = Patience(terminate=0.6, kill=0.9, abandon=1.3)
 RELEASE = Patience(terminate=3.0, kill=4.0, abandon=5.0)
 PAST_DEADLINE = Patience(terminate=0.0, kill=0.3, abandon=2.0)
 
+PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
+
 ABSENT = frozenset({FailureKind.NO_LIBRARY, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
 
 
@@ -98,14 +102,6 @@ class Wish(Enum):
     READ = "read"
     RELEASE = "release"
     STOP = "stop"
-
-
-class _Schedule(msgspec.Struct):
-    """When a group is due next, and how many rounds of it were asked."""
-
-    cadence: Cadence
-    due: float
-    number: int = 0
 
 
 class _Round(msgspec.Struct):
@@ -154,7 +150,7 @@ class Reader:
         self._serving_since = 0.0
         self._falls = 0
         self._round: _Round | None = None
-        self._schedules = {group: _Schedule(cadence, clock.monotonic()) for group, cadence in plan.cadences.items()}
+        self._schedules = {group: Schedule(cadence, clock.monotonic()) for group, cadence in plan.cadences.items()}
         self._quarantine = Quarantine()
         self._lines_left = LINES_PER_ROUND
         self._state = ReaderState.STARTING
@@ -226,7 +222,7 @@ class Reader:
             candidates.append(self._quarantine.next_deadline)
         elif self._wish is Wish.READ:
             candidates.append(self._start_at)
-            candidates += [_given_up(entry) for entry in self._missable().values()]
+            candidates += [entry.given_up for entry in self._missable().values()]
         return min((when for when in candidates if when is not None), default=None)
 
     # What others may wish.
@@ -266,7 +262,7 @@ class Reader:
         if self._child:
             self._child.tick()
         if self._phase is Phase.LOADING and now >= self._start_deadline:
-            self._hung(self._plan.start_deadline_seconds, None)
+            self._hung(self._plan.start_deadline_seconds)
         elif self._phase is Phase.SERVING:
             self._tick_serving(now)
         elif self._phase is Phase.NONE and self._wish is Wish.READ:
@@ -324,7 +320,7 @@ class Reader:
         if self._wish is Wish.STOP:
             self._say(ReaderState.STOPPED, "")
         elif self._wish is Wish.RELEASE:
-            self._say(ReaderState.RELEASED, "devices are released; nodevet resume reads them again")
+            self._say(ReaderState.RELEASED, "no handle of a device is open")
         elif outcome is not None:
             self._say(outcome.state, outcome.detail, outcome.failure)
             self._start_at = self._in(outcome.restart_after_seconds)
@@ -387,7 +383,7 @@ class Reader:
     def _tick_serving(self, now: float) -> None:
         if self._round is not None:
             if now >= self._round.deadline and not self._answers_after_all(self._round, now):
-                self._hung(now - self._round.began, next(iter(self._round.left), None))
+                self._hung(now - self._round.began)
             return
         if self._quarantine.try_again(now):
             self._outcome = _Outcome(ReaderState.STARTING, "tries a quarantined device again", None, 0.0)
@@ -411,11 +407,10 @@ class Reader:
             return True
         return False
 
-    def _ask_round(self, schedule: _Schedule, now: float) -> None:
+    def _ask_round(self, schedule: Schedule, now: float) -> None:
         assert self._child is not None
         group = next(name for name, entry in self._schedules.items() if entry is schedule)
-        schedule.number += 1
-        schedule.due = _next_due(schedule, now)
+        schedule.advance(now)
         deadline = now + schedule.cadence.deadline_seconds
         self._round = _Round(group, schedule.number, now, deadline, self._reading_order())
         self._child.send(Read(group, schedule.number))
@@ -472,51 +467,67 @@ class Reader:
 
     # What went wrong.
 
-    def _hung(self, seconds: float, device: str | None) -> None:
+    def _hung(self, seconds: float) -> None:
         """Tell that a call did not return, and force the child to end."""
         assert self._child is not None
         self._hangs += 1
         detail = f"{self._child.call} has not returned for {seconds:.1f} s ({self._child.where})"
-        self._fell(FailureKind.HUNG, detail, device)
+        self._fell(FailureKind.HUNG, detail)
         self._finish(PAST_DEADLINE, ask=False)
 
-    def _fell(self, kind: FailureKind, detail: str, device: str | None = None) -> None:
-        """Note that the reader went down, charge the device it was reading, and plan the restart."""
-        if device is None and self._round is not None:
-            device = next(iter(self._round.left), None)
+    def _fell(self, kind: FailureKind, detail: str) -> None:
+        """Note that the reader went down, charge the device it was busy with, and plan the restart."""
+        assert self._child is not None
         failure = Failure(kind, detail)
-        if device is not None and self._round is not None:
+        device = self._blamed(self._child.call)
+        if device is not None:
             self._quarantine.charge(device, failure, self._clock.monotonic())
-            self._tell_failure(device, self._round.group, self._round.number, failure)
+            for group in {self._round.group} if self._round else self._missable():
+                self._tell_failure(device, group, self._schedules[group].number, failure)
         state = ReaderState.HUNG if kind is FailureKind.HUNG else ReaderState.CRASHED
         self._abort_round()
         self._say(state, detail, failure)
         self._outcome = _Outcome(state, detail, failure, self._next_wait())
         self._note("error", f"reader {state.value}", detail=detail, device=device or "")
 
+    def _blamed(self, call: str) -> str | None:
+        """Return the device that the child was busy with: the next of the round, else the one that *call* names.
+
+        A device that was never listed is known by its PCI address. One that nothing names is nobody's fault.
+        """
+        if self._round is not None and self._round.left:
+            return self._round.left[0]
+        for device in self._devices:
+            if any(name in call for name in (device.uuid, device.pci) if name):
+                return device.id
+        address = PCI_ADDRESS.search(call)
+        return address.group() if address else None
+
     def _tell_missed_rounds(self, now: float) -> None:
         """Say of every known device that it was not read, once per round that could not even be asked for."""
         for group, schedule in self._missable().items():
-            if now < _given_up(schedule):
+            if now < schedule.given_up:
                 continue
-            schedule.number += 1
-            schedule.due = _next_due(schedule, now)
+            schedule.advance(now)
             failure = self._failure or Failure(FailureKind.ERROR, "the reader has not started yet")
             for device in self._devices:
                 own = self._quarantine.skipped.get(device.id, failure)
                 self._tell_failure(device.id, group, schedule.number, own)
 
     def _tell_failure(self, device: str, group: str, number: int, failure: Failure) -> None:
+        """Add a failed sample; a device that was never listed has none, it is only named in the status."""
+        if all(known.id != device for known in self._devices):
+            return
         instant = self._clock.instant()
         self._outbox.samples.append(Sample(self._plan.backend, group, device, number, instant, 0.0, failure=failure))
 
     # Small steps.
 
-    def _offered(self) -> Iterable[_Schedule]:
+    def _offered(self) -> Iterable[Schedule]:
         """Return the schedules of the groups that the backend has."""
         return [entry for group, entry in self._schedules.items() if group in self._groups]
 
-    def _missable(self) -> dict[str, _Schedule]:
+    def _missable(self) -> dict[str, Schedule]:
         """Return the schedules whose rounds are told as missed: before the first start nothing is known to be."""
         known = self._groups if self._devices else ()
         return {group: entry for group, entry in self._schedules.items() if group in known}
@@ -566,14 +577,3 @@ class Reader:
         wait = min(FIRST_RESTART_SECONDS * 2.0**self._falls, LONGEST_RESTART_SECONDS)
         self._falls += 1
         return wait
-
-
-def _next_due(schedule: _Schedule, now: float) -> float:
-    """Return the next time in step with the cadence; rounds that were missed are not made up for."""
-    due = schedule.due + schedule.cadence.interval_seconds
-    return due if due > now else now + schedule.cadence.interval_seconds
-
-
-def _given_up(schedule: _Schedule) -> float:
-    """Return when a round that could not be asked for is told as missed."""
-    return schedule.due + schedule.cadence.deadline_seconds
