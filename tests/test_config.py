@@ -39,6 +39,7 @@ class LinksPolicy(msgspec.Struct, frozen=True):
     """A policy of one field."""
 
     errors_per_minute: int = 10
+    ratio: float = 1.0
 
 
 class Spec(NamedTuple):
@@ -94,6 +95,7 @@ REFUSALS = {
     "policy_out_of_range": "checks.thermal.warn_margin_celsius: found -1, expected a number from 0 to 50",
     "policy_optional_out_of_range": "checks.thermal.limit_celsius: found 3, expected a number of at least 20",
     "not_a_number": "agent.deadline_seconds: found nan, expected a number from 0.1 to 600",
+    "not_a_number_without_range": "checks.links.ratio: found nan, expected a number",
     "infinite": "load.interval_seconds: found inf, expected a number from 60 to 2592000",
     "wrong_choice": 'load.probe: found "of", expected one of auto, off, on, did you mean off?',
     "wrong_mode": 'checks.links.mode: found "shutdown", expected one of auto, drain, gate, observe',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -21,7 +22,7 @@ from nodevet.agent.client import AgentAbsent, AgentRefused, AgentSilent, Session
 from nodevet.agent.control import Call, Control, Limits, Verb
 from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
 
-NOBODY = 65534
+STRANGER = 65533
 BIG = 4 << 20
 
 
@@ -114,9 +115,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def agent(path: Path) -> Iterator[Agent]:
     """An agent that listens."""
-    running = Agent(path)
-    yield running
-    running.close()
+    with contextlib.closing(Agent(path)) as running:
+        yield running
 
 
 def connected(path: Path) -> socket.socket:
@@ -272,12 +272,11 @@ def test_slow_watcher_gets_the_newest(agent: Agent, path: Path) -> None:
 def test_changing_verbs_are_for_root_and_the_agents_user(tmp_path: Path) -> None:
     """Anyone who connects may read; who is not trusted is told whom to ask."""
     path = tmp_path / "s"
-    agent = Agent(path, trusted_uids=frozenset({NOBODY - 1}))
-    with pytest.raises(AgentRefused, match="ask root") as caught:
-        ask(path, "release")
-    assert caught.value.kind == "denied"
-    assert ask(path, "echo", text="read") == {"text": "read"}
-    agent.close()
+    with contextlib.closing(Agent(path, trusted_uids=frozenset({STRANGER}))):
+        with pytest.raises(AgentRefused, match="ask root") as caught:
+            ask(path, "release")
+        assert caught.value.kind == "denied"
+        assert ask(path, "echo", text="read") == {"text": "read"}
 
 
 def test_own_user_may_change(agent: Agent, path: Path) -> None:
@@ -301,16 +300,15 @@ def test_socket_is_for_user_and_group(tmp_path: Path, umask: int) -> None:
 def test_crowd_is_limited(tmp_path: Path) -> None:
     """Who waits for nothing makes room; when all wait, the next is told to come later."""
     path = tmp_path / "s"
-    agent = Agent(path, limits=Limits(clients=2))
-    with connected(path) as idle, Session(path) as first, Session(path) as second:
-        first.ask("watch")
-        second.ask("watch")
-        assert idle.recv(10) == b""
-        with pytest.raises(AgentRefused, match="2 clients are connected") as caught:
-            ask(path, "who")
-        assert caught.value.kind == "busy"
-    assert ask(path, "echo", text="room") == {"text": "room"}
-    agent.close()
+    with contextlib.closing(Agent(path, limits=Limits(clients=2))):
+        with connected(path) as idle, Session(path) as first, Session(path) as second:
+            first.ask("watch")
+            second.ask("watch")
+            assert idle.recv(10) == b""
+            with pytest.raises(AgentRefused, match="2 clients are connected") as caught:
+                ask(path, "who")
+            assert caught.value.kind == "busy"
+        assert ask(path, "echo", text="room") == {"text": "room"}
 
 
 # The place.

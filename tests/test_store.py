@@ -11,7 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -232,6 +232,7 @@ def test_death_while_creating_leaves_nothing_to_be_told(path: Path) -> None:
     path.with_name("nodevet.db.new").write_bytes(b"half")
 
     assert reopened(path) == ({}, {}, "")
+    assert {file.name for file in path.parent.iterdir()} == {"nodevet.db", "nodevet.db.lock"}
 
 
 # Damage.
@@ -269,6 +270,23 @@ def zero_page(path: Path) -> None:
         file.write(bytes(PAGE))
 
 
+def zero_index(path: Path) -> None:
+    """Lose the page of an index that no query of a start would touch."""
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'journal_by_serial'"
+        (page,) = connection.execute(query).fetchone()
+    with path.open("r+b") as file:
+        file.seek(PAGE * (page - 1))
+        file.write(bytes(PAGE))
+
+
+def delete_row(path: Path) -> None:
+    """Take a row out of the journal behind the back of its trigger."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER journal_loses_nothing")
+        connection.execute("DELETE FROM journal WHERE id = 3")
+
+
 def flip_payload(path: Path) -> None:
     """Turn one letter of one episode into another: still a valid database, still valid JSON."""
     data = path.read_bytes()
@@ -276,13 +294,15 @@ def flip_payload(path: Path) -> None:
     path.write_bytes(data[:place] + b"GPU-1" + data[place + 5 :])
 
 
-@pytest.mark.parametrize(
-    "damage", [cut_short, cut_inside_header, overwrite, empty, lose_but_log, zero_page, flip_payload]
-)
-def test_damaged_database_is_moved_aside_and_told(path: Path, damage: object) -> None:
+DAMAGE = (
+    cut_short, cut_inside_header, overwrite, empty, lose_but_log, zero_page, zero_index, delete_row, flip_payload,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_database_is_moved_aside_and_told(path: Path, damage: Callable[[Path], None]) -> None:
     """The damaged files stay for a look under a name that the notice gives, and a fresh database works."""
     saved(path, rounds=3)
-    assert callable(damage)
     damage(path)
     held = {file.read_bytes() for file in path.parent.iterdir() if file.name in {"nodevet.db", "nodevet.db-wal"}}
     counts, memory, notice = reopened(path)
@@ -488,6 +508,7 @@ def test_writer_waits_for_a_lock_and_loses_nothing(path: Path) -> None:
     writer = StoreWriter(open_store(path).store, Retention(waiting_rounds=3))
     shell = sqlite3.connect(path, isolation_level=None)
     shell.execute("BEGIN IMMEDIATE")
+    writer.submit_round([episode(device="GPU-1")], {"once": b"kept"}, time=moment(0))
     for number in range(1, 11):
         writer.submit_round([episode(count=number)], {"round": str(number).encode()}, time=moment(number))
     assert not writer.flush(5.0)
@@ -498,7 +519,7 @@ def test_writer_waits_for_a_lock_and_loses_nothing(path: Path) -> None:
     assert writer.close(5.0)
     counts, memory, _ = reopened(path)
 
-    assert (counts, memory) == ({"GPU-0": 10}, {"round": b"10"})
+    assert (counts, memory) == ({"GPU-0": 10, "GPU-1": 1}, {"once": b"kept", "round": b"10"})
 
 
 def test_writer_tells_of_what_no_file_can_hold(path: Path) -> None:
