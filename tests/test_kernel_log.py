@@ -217,6 +217,16 @@ def test_memory_incident_keeps_each_line_and_names_the_cause_of_the_clean_up() -
     assert events[0].fields["gpu_uuid"] == "GPU-0a1b2c3d-0000-1111-2222-333344445555"
 
 
+@pytest.mark.parametrize(("second", "follows"), [(30, True), (59, False)])
+def test_clean_up_follows_only_what_was_near_by_the_wall_clock(second: int, follows: bool) -> None:
+    """Without the kernel's clock the stated wall clock tells whether another XID was within the minute."""
+    lines = [
+        "2025-03-04T11:20:01,000000+00:00 NVRM: Xid (PCI:0000:4a:00): 62, 0",
+        f"2025-03-04T11:{20 if follows else 21}:{second},000000+00:00 NVRM: Xid (PCI:0000:4a:00): 45, pid=1",
+    ]
+    assert ("follows" in events_from_lines(lines)[1].fields) is follows
+
+
 def test_lost_gpu_over_several_lines_is_told_once_with_its_address() -> None:
     """The loss without an XID is one event with the address of the first line; its echoes are not counted again."""
     events = read("lost_without_xid")
