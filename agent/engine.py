@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from nodevet.checks.baseline import forget, remember, requirements
-from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Ledger, acknowledge, fold, node_verdict, verdict
+from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Holders, Ledger, acknowledge, fold, node_verdict, verdict
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.model import (
     NODE,
@@ -301,13 +301,14 @@ class Engine:
         return tuple(runs), tuple(everything)
 
     def _evidence(self, now: Instant, present: tuple[Device, ...]) -> Evidence:
-        processes: dict[str, frozenset[int]] = {}
+        processes: dict[str, Holders] = {}
         for sample in self._samples.values():
             if sample.failure is not None:
                 continue
             for reading in sample.readings:
                 if reading.quantity == "compute_process_ids" and isinstance(reading.value, str):
-                    processes[sample.device] = frozenset(int(pid) for pid in reading.value.split(",") if pid)
+                    pids = frozenset(int(pid) for pid in reading.value.split(",") if pid)
+                    processes[sample.device] = Holders(pids, sample.time)
         return Evidence(
             now=now,
             devices=present,

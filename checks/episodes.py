@@ -12,9 +12,11 @@ from functools import lru_cache
 import msgspec
 
 from nodevet.checks.model import (
+    NODE,
     Action,
     Clearing,
     Device,
+    DeviceKind,
     Episode,
     EpisodeState,
     FaultClass,
@@ -33,6 +35,7 @@ __all__ = [
     "NOT_EVALUATED",
     "ClearingRow",
     "Evidence",
+    "Holders",
     "Ledger",
     "Settled",
     "acknowledge",
@@ -74,18 +77,25 @@ class Ledger(msgspec.Struct, frozen=True):
         return next((episode for episode in self.episodes if episode.key == key), None)
 
 
+class Holders(msgspec.Struct, frozen=True):
+    """The process ids that held a device at a moment."""
+
+    pids: frozenset[int]
+    time: Instant
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What one round saw besides findings.
 
-    ``devices`` are present, ``remembered`` those known from before. ``processes`` are the process ids that hold each
-    device; a device that could not be asked is absent.
+    ``devices`` are present, ``remembered`` those known from before. ``processes`` tell who held each device; one that
+    could not be asked is absent.
     """
 
     now: Instant
     devices: tuple[Device, ...] = ()
     remembered: tuple[Device, ...] = ()
     results: tuple[Result, ...] = ()
-    processes: Mapping[str, frozenset[int]] = {}
+    processes: Mapping[str, Holders] = {}
 
 
 @lru_cache(maxsize=1)
@@ -288,25 +298,32 @@ def _disproof(episode: Episode, evidence: Evidence) -> str | None:
         return None
     row = clearing_table()[episode.finding.clearing]
     return (
-        (row.passed_retest and _retest(episode, row, evidence.results))
+        (row.passed_retest and _retest(episode, row, evidence))
         or (row.other_serial and _other_serial(episode, evidence.devices))
         or (row.job_ended and _job_ended(episode, evidence))
         or None
     )
 
 
-def _retest(episode: Episode, row: ClearingRow, results: Collection[Result]) -> str | None:
+def _retest(episode: Episode, row: ClearingRow, evidence: Evidence) -> str | None:
+    """Return the proof of a passed re-test; what the node as a whole has done is disproved by all its accelerators."""
+    tested: tuple[str, ...] = (episode.key.device,)
+    if episode.key.device == NODE:
+        tested = tuple(device.id for device in evidence.devices if device.kind is DeviceKind.ACCELERATOR)
+    proofs = [_passed(device, episode, row, evidence.results) for device in tested]
+    return proofs[0] if proofs and all(proofs) else None
+
+
+def _passed(device: str, episode: Episode, row: ClearingRow, results: Collection[Result]) -> str | None:
+    """Return which result proves *device* after the episode was last seen, or None."""
     for result in results:
-        if episode.key.device not in result.devices or not is_passed_retest(result):
+        if device not in result.devices or not is_passed_retest(result):
             continue
         same_boot = result.started.boot_id == episode.last_seen.boot_id
         if same_boot and episode.finding.action in row.retest_needs_reboot:
             continue
-        if (
-            result.started.wall_seconds > episode.last_seen.wall_seconds
-            if not same_boot
-            else (result.started.boottime_ns > episode.last_seen.boottime_ns)
-        ):
+        wall_later = result.started.wall_seconds > episode.last_seen.wall_seconds
+        if _is_later(result.started, episode.last_seen) if same_boot else wall_later:
             return f"passed re-test ({result.workload}, {result.metric('gemms_verified')} verified)"
     return None
 
@@ -325,12 +342,16 @@ def _job_ended(episode: Episode, evidence: Evidence) -> str | None:
     if episode.last_seen.boot_id != evidence.now.boot_id:
         return "its process ended with the boot"
     holders = evidence.processes.get(episode.key.device)
-    if holders is None:
+    if holders is None or not _is_later(holders.time, episode.last_seen):
         return None
     pid = episode.finding.pid
     if pid is None:
-        return None if holders else "no process holds the device"
-    return None if pid in holders else f"process {pid} ended"
+        return None if holders.pids else "no process holds the device"
+    return None if pid in holders.pids else f"process {pid} ended"
+
+
+def _is_later(moment: Instant, other: Instant) -> bool:
+    return moment.boot_id == other.boot_id and moment.boottime_ns > other.boottime_ns
 
 
 def _cleared(episode: Episode, proof: str, now: Instant) -> Episode:

@@ -1,0 +1,401 @@
+"""The fold: what opens, confirms and ends an episode, row by row of the table that says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.views import GPU, SIBLING, at, burn_in, controller, fault, gpu
+
+from nodevet.checks.episodes import (
+    Evidence,
+    Holders,
+    Ledger,
+    acknowledge,
+    clearing_table,
+    fold,
+    is_passed_retest,
+    node_verdict,
+    verdict,
+)
+from nodevet.checks.model import (
+    NODE,
+    Action,
+    Clearing,
+    Device,
+    Episode,
+    EpisodeState,
+    FaultClass,
+    Finding,
+    Instant,
+    Outcome,
+    ResultState,
+    State,
+)
+
+PENDING, OPEN, ACKNOWLEDGED, CLEARED = (
+    EpisodeState.PENDING,
+    EpisodeState.OPEN,
+    EpisodeState.ACKNOWLEDGED,
+    EpisodeState.CLEARED,
+)
+EXPECTED = {
+    # class: good samples, passed re-test, other serial, end of the job
+    Clearing.CONDITION: (3, False, False, False),
+    Clearing.UNMEASURED: (1, False, False, False),
+    Clearing.HARDWARE_EVENT: (None, True, True, False),
+    Clearing.REPLACEMENT: (None, False, True, False),
+    Clearing.APPLICATION_EVENT: (None, False, False, True),
+}
+DEVICES = (gpu(), gpu(SIBLING, "0000:2b:00.0"))
+
+
+class Story:
+    """A ledger that is told one round after the other, ten seconds apart."""
+
+    def __init__(self) -> None:
+        """Begin with nothing known."""
+        self.ledger = Ledger()
+        self.changes: list[Episode] = []
+        self.seconds = 0.0
+
+    def round(self, *findings: Finding, now: Instant | None = None, **evidence: Any) -> Episode | None:
+        """Fold *findings*, each a look at a new sample, and return the first episode left."""
+        self.seconds += 10
+        moment = now or at(self.seconds)
+        looked = [msgspec.structs.replace(f, evidence_time=f.evidence_time or moment) for f in findings]
+        evidence.setdefault("devices", DEVICES)
+        self.ledger, changes = fold(self.ledger, looked, Evidence(now=moment, **evidence))
+        self.changes += changes
+        return self.ledger.episodes[0] if self.ledger.episodes else None
+
+    def acknowledge(self, finding: Finding) -> None:
+        """Let a person know of the episode of *finding*."""
+        done = acknowledge(self.ledger, finding.key, note="seen", actor="operator")
+        assert done is not None
+        self.ledger, _ = done
+
+    @property
+    def cleared_by(self) -> str | None:
+        """Return what ended the last episode that ended."""
+        return next((c.cleared_by for c in reversed(self.changes) if c.state is CLEARED), None)
+
+
+def good(finding: Finding) -> Finding:
+    """Return the look at the same thing that finds it well."""
+    return msgspec.structs.replace(finding, outcome=Outcome.PASS, occurrence=None)
+
+
+def test_table_has_the_rows_that_these_tests_hold() -> None:
+    """A new class, or a changed row, needs its test here."""
+    table = clearing_table()
+    assert {
+        row.clearing: (row.good_samples, row.passed_retest, row.other_serial, row.job_ended) for row in table.values()
+    } == EXPECTED
+    assert table.keys() == set(Clearing)
+    assert table[Clearing.HARDWARE_EVENT].retest_needs_reboot == (Action.REBOOT, Action.POWER_CYCLE)
+
+
+@pytest.mark.parametrize("clearing", list(Clearing))
+def test_good_samples_end_only_what_the_table_lets_them_end(clearing: Clearing) -> None:
+    """Three for a condition, one for a reading that is back, and never a hardware or application event."""
+    story, finding = Story(), fault(clearing=clearing)
+    story.round(finding)
+    needed = EXPECTED[clearing][0]
+    for look in range(1, 10):
+        left = story.round(good(finding))
+        assert (left is None) is (needed is not None and look >= needed), f"after {look} good samples"
+
+
+@pytest.mark.parametrize("clearing", list(Clearing))
+def test_passed_retest_ends_only_what_the_table_lets_it_end(clearing: Clearing) -> None:
+    """A re-test that began after the fault was last seen disproves a hardware event."""
+    story = Story()
+    story.round(fault(clearing=clearing))
+    assert (story.round(results=(burn_in(started=15),)) is None) is EXPECTED[clearing][1]
+
+
+@pytest.mark.parametrize("clearing", list(Clearing))
+def test_other_serial_ends_only_what_the_table_lets_it_end(clearing: Clearing) -> None:
+    """Another board sits where the faulty one was, which is nowhere else in the node."""
+    story = Story()
+    story.round(fault(clearing=clearing))
+    replaced = (gpu("GPU-cccc"), DEVICES[1])
+    assert (story.round(devices=replaced) is None) is EXPECTED[clearing][2]
+    assert (story.cleared_by or "").startswith("replaced") is EXPECTED[clearing][2]
+
+
+@pytest.mark.parametrize("clearing", list(Clearing))
+def test_end_of_the_job_ends_only_what_the_table_lets_it_end(clearing: Clearing) -> None:
+    """The process is gone from the device, as a list that was taken afterwards shows."""
+    story = Story()
+    story.round(fault(clearing=clearing, pid=4242, occurrence="boot:1"))
+    left = story.round(processes={GPU: Holders(frozenset({7}), at(15))})
+    assert (left is None) is EXPECTED[clearing][3]
+
+
+@pytest.mark.parametrize("clearing", list(Clearing))
+def test_time_alone_ends_nothing(clearing: Clearing) -> None:
+    """A year without a look leaves every episode as it was, also over a reboot."""
+    story = Story()
+    story.round(fault(clearing=clearing, pid=4242, occurrence="boot:1"))
+    left = story.round(now=at(365 * 86_400))
+    assert left is not None
+    assert left.state is OPEN
+    if clearing is not Clearing.APPLICATION_EVENT:
+        assert story.round(now=at(60, boot="the next boot")) is not None
+
+
+@pytest.mark.parametrize("clearing", list(Clearing))
+def test_acknowledgement_stops_every_class_from_counting(clearing: Clearing) -> None:
+    """The episode stays visible with its note, and no longer counts."""
+    story, finding = Story(), fault(clearing=clearing, occurrence="boot:1")
+    story.round(finding)
+    story.acknowledge(finding)
+    left = story.round(finding)
+    assert left is not None
+    assert (left.state, left.note, left.actor) == (ACKNOWLEDGED, "seen", "operator")
+    assert verdict(GPU, story.ledger.episodes, [good(finding)]).state is State.OK
+
+
+def test_new_occurrence_reopens_what_was_acknowledged() -> None:
+    """A person knew of one error, not of the next."""
+    story, finding = Story(), fault(clearing=Clearing.HARDWARE_EVENT, occurrence="boot:1")
+    story.round(finding)
+    story.acknowledge(finding)
+    left = story.round(msgspec.structs.replace(finding, occurrence="boot:2"))
+    assert left is not None
+    assert (left.state, left.count) == (OPEN, 2)
+
+
+def test_acknowledged_fault_that_went_away_and_returns_counts_again() -> None:
+    """Lost, acknowledged, found, lost again: the second loss is not covered by the first note."""
+    story, finding = Story(), fault("device.lost", clearing=Clearing.HARDWARE_EVENT)
+    story.round(finding)
+    story.acknowledge(finding)
+    assert story.round(good(finding)) is None
+    left = story.round(finding)
+    assert left is not None
+    assert left.state is OPEN
+
+
+@pytest.mark.parametrize(
+    ("retest", "ends"),
+    [
+        (burn_in(started=15), True),
+        (burn_in(started=5), False),  # it ran before the fault was last seen
+        (burn_in(SIBLING, started=15), False),
+        (burn_in(started=15, mismatches=1), False),
+        (burn_in(started=15, gemms_verified=0), False),
+        (burn_in(started=15, self_test_found=5), False),
+        (burn_in(started=15, state=ResultState.INTERRUPTED), False),
+        (burn_in(started=15, state=ResultState.DIED), False),
+    ],
+)
+def test_only_a_real_retest_disproves(retest: Any, ends: bool) -> None:
+    """Finished, on this device, after the fault, verified, nothing wrong, and its checker proven."""
+    story = Story()
+    story.round(fault(clearing=Clearing.HARDWARE_EVENT))
+    assert (story.round(results=(retest,)) is None) is ends
+
+
+@pytest.mark.parametrize("action", list(Action))
+def test_retest_counts_only_after_the_reboot_that_the_fault_asks_for(action: Action) -> None:
+    """A reboot permits the re-test and replaces none."""
+    story, finding = Story(), fault(clearing=Clearing.HARDWARE_EVENT, action=action)
+    story.round(finding)
+    needs_reboot = action in (Action.REBOOT, Action.POWER_CYCLE)
+    assert (story.round(results=(burn_in(started=15),)) is not None) is needs_reboot
+    if needs_reboot:
+        later = at(60, boot="the next boot")
+        assert story.round(now=later) is not None
+        passed = burn_in(started=100)
+        passed = msgspec.structs.replace(passed, started=at(100, boot="the next boot"))
+        assert story.round(now=at(200, boot="the next boot"), results=(passed,)) is None
+
+
+def test_fault_of_the_node_is_disproved_by_all_its_accelerators() -> None:
+    """One device that passes says nothing about a driver that hung."""
+    story = Story()
+    story.round(fault("reader.hung", device=NODE, clearing=Clearing.HARDWARE_EVENT))
+    assert story.round(results=(burn_in(GPU, started=15),)) is not None
+    assert story.round(results=(burn_in(GPU, started=25), burn_in(SIBLING, started=25))) is None
+
+
+def test_settled_occurrence_does_not_open_its_episode_again() -> None:
+    """The counter still shows the error that a re-test disproved; the next error is new."""
+    story, finding = Story(), fault(clearing=Clearing.HARDWARE_EVENT, occurrence="boot:1")
+    story.round(finding)
+    assert story.round(results=(burn_in(started=15),)) is None
+    for _ in range(3):
+        assert story.round(finding) is None
+    assert story.round(msgspec.structs.replace(finding, occurrence="boot:2")) is not None
+
+
+def test_counter_that_began_again_may_show_the_same_value() -> None:
+    """After a good look (a counter at zero) the same value is a new fault."""
+    story, finding = Story(), fault(clearing=Clearing.HARDWARE_EVENT, occurrence="boot:1")
+    story.round(finding)
+    story.round(results=(burn_in(started=15),))
+    story.round(good(finding))
+    assert story.round(finding) is not None
+
+
+def test_missing_device_is_known_by_its_remembered_serial() -> None:
+    """It is absent by definition; its replacement is recognised all the same."""
+    story, gone = Story(), fault("device.missing", clearing=Clearing.HARDWARE_EVENT)
+    story.round(gone, devices=(DEVICES[1],), remembered=DEVICES)
+    assert story.round(gone, devices=(DEVICES[1],), remembered=DEVICES) is not None
+    assert story.round(devices=(gpu("GPU-cccc"), DEVICES[1]), remembered=DEVICES) is None
+
+
+def test_swapped_boards_are_not_replaced_boards() -> None:
+    """The faulty board moved to another slot: it is still in the node."""
+    story = Story()
+    story.round(fault(clearing=Clearing.REPLACEMENT))
+    moved = (gpu(SIBLING), gpu(GPU, "0000:2b:00.0"))
+    assert story.round(devices=moved) is not None
+
+
+def test_list_of_processes_from_before_the_event_ends_nothing() -> None:
+    """The process was not there yet when the list was taken."""
+    story = Story()
+    story.round(fault(clearing=Clearing.APPLICATION_EVENT, pid=4242, occurrence="boot:1"))
+    assert story.round(processes={GPU: Holders(frozenset(), at(5))}) is not None
+    assert story.round(processes={GPU: Holders(frozenset({4242}), at(15))}) is not None
+    assert story.round(processes={}) is not None
+    assert story.round(processes={GPU: Holders(frozenset(), at(25))}) is None
+
+
+@pytest.mark.parametrize(
+    ("looks", "state"),
+    [
+        ("b", PENDING), ("bb", PENDING), ("bbb", OPEN), ("bgb", PENDING), ("bgbgb", OPEN), ("bggbgb", PENDING),
+        ("bggggg", None), ("buu", PENDING), ("bub", PENDING), ("bubub", OPEN), ("bbg", PENDING),
+    ],
+)  # fmt: skip
+def test_measured_fault_needs_three_of_five_looks(looks: str, state: EpisodeState | None) -> None:
+    """Bad, good and unmeasured looks in a row: what could not be measured neither confirms nor clears."""
+    story, finding = Story(), fault(needed=3, window=5, outcome=Outcome.WARN)
+    kinds = {"b": finding, "g": good(finding), "u": msgspec.structs.replace(finding, outcome=Outcome.UNMEASURED)}
+    episode = None
+    for letter in looks:
+        episode = story.round(kinds[letter])
+    assert (episode.state if episode else None) is state
+
+
+def test_one_sample_is_one_look() -> None:
+    """Evaluating again without a new sample confirms nothing and clears nothing."""
+    story, finding = Story(), fault(needed=3, window=5, evidence_time=at(1))
+    for _ in range(10):
+        episode = story.round(finding)
+    assert episode is not None
+    assert episode.state is PENDING
+
+
+def test_unmeasured_look_breaks_the_row_of_good_ones() -> None:
+    """Two good samples, one that could not be measured, two good ones: not three in a row."""
+    story, finding = Story(), fault()
+    blind = msgspec.structs.replace(finding, outcome=Outcome.UNMEASURED)
+    story.round(finding)
+    for look in (good(finding), good(finding), blind, good(finding), good(finding)):
+        assert story.round(look) is not None
+    assert story.round(good(finding)) is None
+
+
+def test_required_reading_that_is_missing_counts_at_once() -> None:
+    """Inability to measure needs no confirmation, and confirms no fault."""
+    story = Story()
+    bad = fault(needed=3, window=5, outcome=Outcome.WARN)
+    blind = msgspec.structs.replace(bad, outcome=Outcome.UNMEASURED, required=True)
+    story.round(bad)
+    unknown = story.round(blind)
+    assert unknown is not None
+    assert (unknown.state, unknown.outcome) == (OPEN, Outcome.UNMEASURED)
+    still = story.round(bad)
+    assert still is not None
+    assert still.outcome is Outcome.UNMEASURED
+    confirmed = story.round(bad)
+    assert confirmed is not None
+    assert confirmed.outcome is Outcome.WARN
+
+
+def test_unmeasured_look_is_not_when_the_fault_was_last_seen() -> None:
+    """Else a re-test could never be later."""
+    story, finding = Story(), fault(clearing=Clearing.HARDWARE_EVENT)
+    story.round(finding)
+    story.round(msgspec.structs.replace(finding, outcome=Outcome.UNMEASURED, required=True))
+    assert story.round(results=(burn_in(started=15),)) is None
+
+
+def test_reading_that_need_not_be_there_opens_nothing() -> None:
+    """A healthy machine without a feature is healthy."""
+    story = Story()
+    assert story.round(fault(outcome=Outcome.UNMEASURED), fault(outcome=Outcome.SKIPPED)) is None
+
+
+def test_journal_keeps_what_changed_and_nothing_else() -> None:
+    """Opened, counted, cleared: three records over any number of looks."""
+    story, finding = Story(), fault(occurrence="boot:1")
+    for _ in range(20):
+        story.round(finding)
+    story.round(msgspec.structs.replace(finding, occurrence="boot:2"))
+    for _ in range(20):
+        story.round(good(finding))
+    assert [(change.state, change.count) for change in story.changes] == [(OPEN, 1), (OPEN, 2), (CLEARED, 2)]
+
+
+def test_verdict_of_a_device_that_nothing_passed_is_unknown() -> None:
+    """Skipped and unmeasured findings are no health."""
+    findings = [fault(outcome=Outcome.SKIPPED), fault("b.b", Outcome.UNMEASURED)]
+    assert verdict(GPU, (), findings).state is State.UNKNOWN
+    assert verdict(GPU, (), []).state is State.UNKNOWN
+    assert verdict(GPU, (), [*findings, fault("c.c", Outcome.PASS)]).state is State.OK
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [(Outcome.FAIL, State.FAILED), (Outcome.WARN, State.DEGRADED), (Outcome.UNMEASURED, State.UNKNOWN)],
+)
+def test_verdict_follows_the_worst_open_episode(outcome: Outcome, state: State) -> None:
+    """Failed before unknown before degraded before ok, whatever else passed."""
+    story = Story()
+    story.round(fault("a.warn", Outcome.WARN), fault("b.bad", outcome, required=True))
+    assert verdict(GPU, story.ledger.episodes, [fault("c.c", Outcome.PASS)]).state is state
+
+
+def test_fault_of_an_application_does_not_count_against_the_device() -> None:
+    """A user's illegal access is told and closes no node."""
+    story = Story()
+    story.round(fault(outcome=Outcome.FAIL, fault_class=FaultClass.APPLICATION))
+    assert verdict(GPU, story.ledger.episodes, [fault("c.c", Outcome.PASS)]).state is State.OK
+
+
+def test_verdict_of_the_node_is_that_of_its_worst_device() -> None:
+    """It names the device, counts the others and asks for the hardest action."""
+    story = Story()
+    story.round(
+        fault("a.a", Outcome.WARN, action=Action.REPLACE),
+        fault("b.b", Outcome.FAIL, device=SIBLING, action=Action.REBOOT),
+    )
+    verdicts = {device: verdict(device, story.ledger.episodes, []) for device in (GPU, SIBLING)}
+    whole = node_verdict(verdicts, {GPU: "GPU 0", SIBLING: "GPU 1"})
+    assert (whole.state, whole.action, whole.hard) == (State.FAILED, Action.REPLACE, True)
+    assert "GPU 1" in whole.reason
+    assert "1 more" in whole.reason
+    assert node_verdict({}, {}).state is State.UNKNOWN
+
+
+def test_retest_needs_every_proof() -> None:
+    """The healthy twin of the tests above."""
+    assert is_passed_retest(burn_in())
+    assert not is_passed_retest(burn_in(gemms_verified=None))
+
+
+def test_devices_of_other_kinds_disprove_nothing_for_the_node() -> None:
+    """A memory controller is not burned in."""
+    story = Story()
+    story.round(fault("reader.hung", device=NODE, clearing=Clearing.HARDWARE_EVENT))
+    others: tuple[Device, ...] = (controller(),)
+    assert story.round(devices=others, results=(burn_in("mc0", started=15),)) is not None
