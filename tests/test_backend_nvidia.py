@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -540,10 +541,27 @@ def test_a_vanished_device_does_not_give_its_place_to_another(fake_nvml: FakeNvm
         assert reader.readings(6, "fast")["temperature_celsius", CORE].value == 36
 
 
-def test_a_quarantined_device_is_not_touched(fake_nvml: FakeNvml) -> None:
-    """Of a device that hung before, only handle, PCI address and UUID are asked for, which the driver has at hand."""
+def test_a_quarantined_device_is_not_touched(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    """A device that may hang in any call is left alone altogether: the others are opened by their PCI addresses."""
+    for slot in range(8):
+        page = tmp_path / f"proc/driver/nvidia/gpus/0000:{slot + 1}0:00.0/information"
+        page.parent.mkdir(parents=True)
+        page.write_text("Model: \t NVIDIA H100 80GB HBM3\n")
+    fake_nvml.hang("", gpu=SLOT)
+    left_alone = [uuid(SLOT), "0000:40:00.0"]
+    with ReaderProcess(fake_nvml.logged_environment, root=str(tmp_path), skip=left_alone) as reader:
+        assert [device.id for device in reader.ready().devices] == [uuid(slot) for slot in range(8) if slot != SLOT]
+        assert len(reader.round("fast")) == 7
+        assert len(reader.enumerate_again()) == 7
+    assert [line for line in fake_nvml.calls() if line.endswith(f" {SLOT}")] == []
+
+
+def test_a_quarantined_device_is_hardly_touched_where_the_kernel_lists_none(
+    fake_nvml: FakeNvml, tmp_path: Path
+) -> None:
+    """Without the kernel driver's list a device tells no more than who it is, and is then left alone."""
     fake_nvml.hang("nvmlDeviceGetName", gpu=SLOT)
-    with ReaderProcess(fake_nvml.logged_environment, skip=[uuid(SLOT)]) as reader:
+    with ReaderProcess(fake_nvml.logged_environment, root=str(tmp_path), skip=[uuid(SLOT)]) as reader:
         assert uuid(SLOT) not in {device.id for device in reader.ready().devices}
         assert len(reader.round("fast")) == 7
     touched = {line.split()[0] for line in fake_nvml.calls() if line.endswith(f" {SLOT}")}
@@ -812,3 +830,25 @@ def test_a_topology_that_cannot_be_read_is_a_failure(fake_nvml: FakeNvml) -> Non
     """Without a driver there is a reason and no empty matrix."""
     found = topology(fake_nvml.fail("nvmlInitWithFlags", NvmlReturn.DRIVER_NOT_LOADED))
     assert found["failure"]["kind"] == "no_driver"
+
+
+@pytest.mark.gpu
+def test_a_real_driver_is_read_as_nvidia_smi_reads_it() -> None:
+    """On a machine with NVIDIA devices: the same devices, no reading in error, values that agree with nvidia-smi."""
+    if shutil.which("nvidia-smi") is None:
+        pytest.skip("no accelerator on this machine")
+    query = "--query-gpu=uuid,pci.bus_id,temperature.gpu,pcie.link.width.max,clocks.max.sm"
+    command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    with ReaderProcess({}) as reader:
+        devices = {device.id: device for device in reader.ready().devices}
+        fast, slow = reader.round("fast"), reader.round("slow")
+    assert len(devices) == len(listed.splitlines())
+    for name, bus, celsius, width, megahertz in (line.split(", ") for line in listed.splitlines()):
+        readings = (*fast[name].readings, *slow[name].readings)
+        values = {(reading.quantity, reading.part): reading.value for reading in readings}
+        assert [reading for reading in readings if reading.status is ReadingStatus.ERROR] == []
+        assert (devices[name].pci or "")[-10:] == bus.lower()[-10:]
+        assert values["temperature_celsius", CORE] == pytest.approx(int(celsius), abs=5)
+        assert values["pcie_link_width_maximum", PCIE] == int(width)
+        assert values["clock_maximum_hertz", SM] == int(megahertz) * 1_000_000

@@ -99,6 +99,8 @@ class NvidiaBackend:
         self._by_handle: dict[int, Device] = {}
         self._event_set: Any = None
         self._event_trouble_noted = False
+        skip = context.options.get("skip", ())
+        self._skipped = frozenset(map(str, skip)) if isinstance(skip, (list, tuple)) else frozenset()
         self.versions = self._read_versions()
 
     def devices(self) -> tuple[Device, ...]:
@@ -110,9 +112,9 @@ class NvidiaBackend:
             )
         found: dict[str, _Gpu] = {}
         silent: list[tuple[int, BackendError]] = []
-        for index in range(count):
+        for index, place in self._places(count):
             try:
-                gpu = self._open(index)
+                gpu = self._open(index, place)
             except BackendError as error:
                 if error.failure.kind in (FailureKind.NO_DRIVER, FailureKind.VERSION_MISMATCH):
                     raise
@@ -180,10 +182,25 @@ class NvidiaBackend:
         code, cuda = self._library.attempt(symbol, symbol)
         return versions if code else {**versions, "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}"}
 
-    def _open(self, index: int) -> _Gpu | None:
-        """Return the device at *index*, known or new; None where it must not be touched."""
-        symbol, label = "nvmlDeviceGetHandleByIndex", self._label_at(index)
-        code, handle = self._library.attempt(f"{symbol} of {label}", symbol, index)
+    def _places(self, count: int) -> list[tuple[int, int | str]]:
+        """Return index and place of every device to open: the index, or its PCI address where one is left alone.
+
+        Even to ask NVML for the device at an index may hang. The kernel driver's own list names the others.
+        """
+        listed = [path.parent.name for path in self._pages()]
+        if not self._skipped or not listed:
+            return [(index, index) for index in range(count)]
+        return [(index, address) for index, address in enumerate(listed) if address not in self._skipped]
+
+    def _pages(self) -> list[Path]:
+        """Return what the kernel driver says about each of its devices, in the order of PCI addresses."""
+        return sorted(Path(self._context.root, "proc/driver/nvidia/gpus").glob("*/information"))
+
+    def _open(self, index: int, place: int | str) -> _Gpu | None:
+        """Return the device at *place*, known or new; None where it must not be touched."""
+        symbol = "nvmlDeviceGetHandleByIndex" if isinstance(place, int) else "nvmlDeviceGetHandleByPciBusId"
+        label = self._label_at(index, place)
+        code, handle = self._library.attempt(f"{symbol} of {label}", symbol, place)
         if code:
             raise BackendError(kind_of(code), f"{symbol} of {label}: {describe(code)}")
         target = Target(handle, label)
@@ -192,7 +209,7 @@ class NvidiaBackend:
         pci = _pci(pci_info) if pci_info is not None else None
         if uuid is None and pci is None:
             raise BackendError(FailureKind.LOST, f"{label} tells neither its UUID nor its PCI address")
-        if self._must_be_left_alone(uuid, pci):
+        if self._skipped & {uuid, pci}:
             return None
         known = self._remembered.get(uuid or pci or "")
         if known is not None and known.lost is None and known.device.pci == pci and known.complete:
@@ -202,13 +219,11 @@ class NvidiaBackend:
         target = Target(handle, f"{uuid or 'GPU'} (PCI {pci})")
         return _Gpu(index, target, self._identify(target, uuid, pci, pci_info))
 
-    def _label_at(self, index: int) -> str:
+    def _label_at(self, index: int, place: int | str) -> str:
         known = next((gpu for gpu in self._gpus.values() if gpu.index == index), None)
-        return known.target.label if known else f"index {index}"
-
-    def _must_be_left_alone(self, *names: str | None) -> bool:
-        skip = self._context.options.get("skip", ())
-        return isinstance(skip, (list, tuple)) and any(name in skip for name in names if name)
+        if known is not None:
+            return known.target.label
+        return f"index {place}" if isinstance(place, int) else f"PCI {place}"
 
     def _identify(self, target: Target, uuid: str | None, pci: str | None, pci_info: Any) -> Device:
         """Return the identity of a device; what it does not tell stays None."""
@@ -303,9 +318,8 @@ class NvidiaBackend:
 
     def _stranger(self, index: int, found: dict[str, _Gpu]) -> Device:
         """Return what the kernel driver's own list says of a device that never answered."""
-        listed = sorted(Path(self._context.root, "proc/driver/nvidia/gpus").glob("*/information"))
         answering = {gpu.device.pci for gpu in found.values()}
-        silent = [path for path in listed if path.parent.name not in answering]
+        silent = [path for path in self._pages() if path.parent.name not in answering | self._skipped]
         if not silent:
             return _unknown(f"nvidia-{index}", None, {})
         return _unknown(silent[0].parent.name, silent[0].parent.name, _information(silent[0]))
