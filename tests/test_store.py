@@ -202,7 +202,7 @@ def assert_whole(path: Path, told: int) -> None:
 def test_death_in_the_middle_of_any_write_leaves_whole_rounds(path: Path) -> None:
     """A process that dies at any write, in whole or torn, leaves a database of the last whole round."""
     path.parent.mkdir()
-    limits = [*range(0, 64 * 1024, 1777), *range(64 * 1024, 200 * 1024, 3 * PAGE + 101)]
+    limits = [*range(0, 64 * 1024, 2777), *range(64 * 1024, 200 * 1024, 4 * PAGE + 101)]
     with child(str(path), "5", *map(str, limits)) as process:
         assert process.wait(60) == 0
     for limit in limits:
@@ -600,3 +600,23 @@ def test_full_disk_at_start_is_one_clear_line(small_disk: Path) -> None:
     with pytest.raises(StoreError, match=str(small_disk)) as caught:
         open_store(small_disk / "nodevet.db")
     assert "\n" not in str(caught.value)
+
+
+def test_read_only_disk_is_refused_and_loses_nothing(small_disk: Path) -> None:
+    """A disk that the kernel turned read-only after an error is named in one line; what it holds stays."""
+
+    def remount(option: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{option}", small_disk], check=True)
+
+    path = small_disk / "nodevet.db"
+    writer = StoreWriter(open_store(path).store)
+    writer.submit_round([episode(count=1)], {}, time=moment(1))
+    assert writer.flush(5.0)
+    assert writer.close(5.0)
+    remount("ro")
+    with pytest.raises(StoreError, match=rf"{small_disk}.*cannot be written.*Read-only.*state_dir") as caught:
+        open_store(path)
+    assert "\n" not in str(caught.value)
+    remount("rw")
+
+    assert reopened(path) == ({"GPU-0": 1}, {}, "")
