@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import selectors
 import socket
 import sys
 import threading
@@ -32,6 +33,9 @@ DEFAULT_LISTEN = "127.0.0.1:10917"
 MAXIMUM_CONNECTIONS = 16
 CONNECTION_SECONDS = 10.0
 """Whole life of a connection. A page takes milliseconds; what is slower than this does not read."""
+
+LOOK_SECONDS = 0.5
+"""Between two looks at how long connections are open, while any is."""
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _TEXT = "text/plain; charset=utf-8"
@@ -73,14 +77,17 @@ class HttpServer:
         page: MetricsPage | None = None,
         report: ReportSource = _no_report,
         log: Callable[[str], None] | None = None,
+        connection_seconds: float = CONNECTION_SECONDS,
     ) -> None:
         """Bind to *listen*. Raises UsageError, BusyError (port in use) or ConfigurationError (not permitted)."""
         host, port = parse_listen(listen)
         try:
-            self._server = _Server((host, port), _Site(snapshot, complaint, page or MetricsPage(), report, host), log)
+            site = _Site(snapshot, complaint, page or MetricsPage(), report, host)
+            self._server = _Server((host, port), site, log, connection_seconds)
         except OSError as error:
             raise _refusal(error, host, port) from error
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
+        self._stopped = False
+        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -102,8 +109,11 @@ class HttpServer:
 
     def stop(self) -> None:
         """Stop answering, close every connection and free the port, within half a second."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._server.wake()
         if self._thread.is_alive():
-            self._server.shutdown()
             self._thread.join()
         self._server.close_connections()
         self._server.server_close()
@@ -170,14 +180,50 @@ class _Answer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 2 * MAXIMUM_CONNECTIONS
 
-    def __init__(self, address: tuple[str, int], site: _Site, log: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, address: tuple[str, int], site: _Site, log: Callable[[str], None] | None, connection_seconds: float
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.site = site
+        self.connection_seconds = connection_seconds
         self._log = log
         self._lock = threading.Lock()
         self._open: dict[socket.socket, float] = {}
-        super().__init__(address, _Handler)
+        self._woken, self._waker = socket.socketpair()
+        try:
+            super().__init__(address, _Handler)
+        except OSError:
+            self._close_wakers()
+            raise
+        self.socket.setblocking(False)
+
+    def serve(self) -> None:
+        """Answer until woken. Nothing runs while nobody asks: the loop sleeps as long as no connection is open."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.socket, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select(LOOK_SECONDS if self._open else None)}
+                if self._woken in ready:
+                    return
+                if self.socket in ready:
+                    self.handle_request()
+                self._end_overdue()
+
+    def wake(self) -> None:
+        """End ``serve``."""
+        self._waker.send(b"x")
+
+    def server_close(self) -> None:
+        """Close the port."""
+        super().server_close()
+        self._close_wakers()
+
+    def _close_wakers(self) -> None:
+        self._woken.close()
+        self._waker.close()
 
     def server_bind(self) -> None:
         """Bind without the reverse name lookup of the base class, which may wait for a name server."""
@@ -191,7 +237,7 @@ class _Server(ThreadingHTTPServer):
         with self._lock:
             if len(self._open) >= MAXIMUM_CONNECTIONS:
                 return False
-            self._open[request] = time.monotonic() + CONNECTION_SECONDS
+            self._open[request] = time.monotonic() + self.connection_seconds
         return True
 
     def shutdown_request(self, request: Any) -> None:
@@ -200,8 +246,7 @@ class _Server(ThreadingHTTPServer):
             self._open.pop(request, None)
         super().shutdown_request(request)
 
-    def service_actions(self) -> None:
-        """End connections that outlived their time; called ten times a second."""
+    def _end_overdue(self) -> None:
         now = time.monotonic()
         with self._lock:
             overdue = [connection for connection, deadline in self._open.items() if deadline < now]
@@ -224,8 +269,12 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = CONNECTION_SECONDS
     protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        """Give up on a client that is silent for the life of a connection."""
+        super().setup()
+        self.connection.settimeout(self.server.connection_seconds)
 
     def do_GET(self) -> None:
         """Answer with a page."""

@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -39,9 +40,9 @@ def start() -> Iterator[Start]:
         snapshot: Snapshot | None = None,
         complaint: str | None = None,
         listen: str = "127.0.0.1:0",
-        log: Callable[[str], None] | None = None,
+        **more: Any,
     ) -> HttpServer:
-        server = HttpServer(listen, lambda: snapshot, lambda: complaint, log=log)
+        server = HttpServer(listen, lambda: snapshot, lambda: complaint, **more)
         servers.append(server)
         server.start()
         return server
@@ -298,3 +299,51 @@ def test_the_url_is_one_that_a_browser_here_can_open(start: Start) -> None:
     """A server on all addresses is reached through loopback."""
     server = start(gpu_node(), listen="0.0.0.0:0")
     assert server.url == f"http://127.0.0.1:{server.address[1]}/"
+
+
+def test_a_client_that_drips_is_cut_off(start: Start) -> None:
+    """A byte now and then keeps no connection alive beyond its time."""
+    server = start(gpu_node(), connection_seconds=0.2)
+    with socket.create_connection(server.address, timeout=0.05) as connection:
+        began = time.monotonic()
+        ended = False
+        while not ended and time.monotonic() - began < 5:
+            try:
+                connection.sendall(b"G")
+                ended = connection.recv(1) == b""
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                ended = True
+    assert ended
+    assert time.monotonic() - began < 2
+
+
+def test_the_newest_report_is_served_and_linked(start: Start) -> None:
+    """The page that was rendered last is at /report, and the landing page leads there."""
+    server = start(gpu_node(), report=lambda: b"<!doctype html><p>report")
+    answer = ask(server, "/report")
+    assert (answer.status, answer.body) == (200, b"<!doctype html><p>report")
+    assert b'href="/report"' in ask(server, "/").body
+
+
+def test_without_a_report_nothing_leads_there(start: Start) -> None:
+    """Before the first load there is no link, and the address says why."""
+    server = start(gpu_node())
+    assert ask(server, "/report").status == 404
+    assert b"/report" not in ask(server, "/").body
+
+
+def test_a_fault_of_ours_is_a_line_in_the_log(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+    """What a request raised is logged in one line; nothing is written to standard error, and the server goes on."""
+    lines: list[str] = []
+
+    def broken() -> bytes | None:
+        raise ValueError("broken report")
+
+    server = start(gpu_node(), report=broken, log=lines.append)
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
+        ask(server, "/report")
+    assert ask(server, "/-/healthy").status == 200
+    assert lines == ["http: request failed: ValueError: broken report"]
+    assert capfd.readouterr().err == ""

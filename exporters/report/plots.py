@@ -111,7 +111,7 @@ def _thinned(points: tuple[tuple[float, float], ...]) -> tuple[tuple[float, floa
 
 def _padded(low: float, high: float) -> tuple[float, float]:
     """Return a range of at least a twentieth of the value, so that noise does not look like a mountain."""
-    missing = max(abs(high), abs(low), 1e-9) / 20 - (high - low)
+    missing = (max(abs(high), abs(low)) / 20 or 1.0) - (high - low)
     return (low - missing / 2, high + missing / 2) if missing > 0 else (low, high)
 
 
@@ -121,7 +121,7 @@ def _ticks(low: float, high: float, count: int) -> list[float]:
     power = 10 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 9) for number in range(first, max(last, first + 1) + 1)]
+    return [float(f"{number * step:.12g}") for number in range(first, max(last, first + 1) + 1)]
 
 
 def _number(value: float) -> str:

@@ -200,7 +200,13 @@ def unknown_node() -> Snapshot:
         else sample
         for sample in healthy.samples
     )
-    return with_findings(msgspec.structs.replace(healthy, samples=samples, results=()), (finding,), State.UNKNOWN)
+    unread = Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
+    verdicts = {
+        device.id: unread if device.backend == "nvidia" else healthy.device_verdicts[device.id]
+        for device in healthy.devices
+    }
+    unmeasured = msgspec.structs.replace(healthy, samples=samples, results=(), device_verdicts=verdicts)
+    return with_findings(unmeasured, (finding,), State.UNKNOWN)
 
 
 def starting_node() -> Snapshot:
@@ -236,7 +242,7 @@ def with_findings(snapshot: Snapshot, findings: Iterable[Finding], state: State)
         hard=state is State.FAILED,
     )
     verdicts = dict(snapshot.device_verdicts)
-    verdicts.update({finding.device: verdict for finding in findings})
+    verdicts.update({finding.device: verdict for finding in findings if finding.device in verdicts})
     return msgspec.structs.replace(
         snapshot,
         verdict=verdict,

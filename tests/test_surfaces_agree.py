@@ -1,0 +1,179 @@
+"""One Snapshot, all surfaces: the verdict that each of them tells is the verdict."""
+
+from __future__ import annotations
+
+import html
+import http.client
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from fakes.snapshots import EVERY_STATE, cpu_node, gpu_node, starting_node
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from nodevet.checks.model import Snapshot
+from nodevet.exporters.http import HttpServer
+from nodevet.exporters.prometheus import MetricsPage
+from nodevet.exporters.report import from_snapshot, render, render_file
+from nodevet.exporters.schema import burn_in_document, encode, status_document
+from nodevet.exporters.state_reader import StateFile, parse
+from nodevet.exporters.statefile import state_text, write_state
+
+NODES: dict[str, Callable[[], Snapshot]] = {
+    **{state.value: build for state, build in EVERY_STATE.items()},
+    "cpu only": cpu_node,
+    "starting": starting_node,
+    "simulated": lambda: gpu_node(simulated=True),
+}
+Verdicts = tuple[str, dict[str, str]]
+"""Of the node, and by device id."""
+
+
+def meant(snapshot: Snapshot) -> Verdicts:
+    """Return what the engine said."""
+    devices = {device: verdict.state.value for device, verdict in snapshot.device_verdicts.items()}
+    return snapshot.verdict.state.value, devices
+
+
+def from_metrics(body: str, *, openmetrics: bool) -> Verdicts:
+    """Return what a scraper reads."""
+    node, devices = [], {}
+    for family in (parse_openmetrics if openmetrics else parse_text)(body):
+        for sample in family.samples:
+            if sample.value == 1 and family.name == "nodevet_node_state":
+                node.append(sample.labels["state"])
+            if sample.value == 1 and family.name == "nodevet_device_state":
+                devices[sample.labels["device"]] = sample.labels["state"]
+    (verdict,) = node
+    return verdict, devices
+
+
+def from_json(body: bytes) -> Verdicts:
+    """Return what a reader of either JSON document reads."""
+    document = json.loads(body)
+    return document["verdict"], {device["id"]: device["verdict"] for device in document["devices"]}
+
+
+def from_state(text: str) -> Verdicts:
+    """Return what a prolog reads."""
+    file = parse(text)
+    assert isinstance(file, StateFile), file
+    return file.state, {device.id: device.state for device in file.devices if device.kind != "node"}
+
+
+def from_page(page: str) -> Verdicts:
+    """Return what a person reads on the report: the large word, and the word in each device's row."""
+    (verdict,) = re.findall(r'id="verdict">(\w+)<', page)
+    inventory = page.split("<h2>Inventory</h2>")[1].split("</table>")[0]
+    rows = re.findall(
+        r'<th scope="row">([^<]+)</th>\s*<td class="state (\w+)">(\w+)</td>.*?</tr>', inventory, re.DOTALL
+    )
+    assert all(shown == word for _, shown, word in rows)
+    return verdict, {html.unescape(label): word for label, _, word in rows}
+
+
+@pytest.fixture(params=NODES)
+def snapshot(request: pytest.FixtureRequest) -> Snapshot:
+    """A node in each state."""
+    return NODES[request.param]()
+
+
+@pytest.fixture
+def server(snapshot: Snapshot) -> Iterator[HttpServer]:
+    """The HTTP surface of that node."""
+    running = HttpServer("127.0.0.1:0", lambda: snapshot, lambda: None)
+    running.start()
+    yield running
+    running.stop()
+
+
+def fetch(server: HttpServer, path: str) -> bytes:
+    """Return the body at *path*."""
+    connection = http.client.HTTPConnection(*server.address, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
+def test_metrics_tell_the_verdict(snapshot: Snapshot, openmetrics: bool) -> None:
+    """Node and every device, in both formats."""
+    assert from_metrics(MetricsPage().render(snapshot, openmetrics).decode(), openmetrics=openmetrics) == meant(
+        snapshot
+    )
+
+
+def test_http_tells_the_verdict(snapshot: Snapshot, server: HttpServer) -> None:
+    """API, metrics and landing page, over the wire."""
+    assert from_json(fetch(server, "/api/v1/status")) == meant(snapshot)
+    assert from_metrics(fetch(server, "/metrics").decode(), openmetrics=False) == meant(snapshot)
+    landing = fetch(server, "/").decode()
+    assert re.findall(r'id="verdict">(\w+)<', landing) == [meant(snapshot)[0]]
+    assert html.escape(snapshot.verdict.reason) in landing
+
+
+def test_the_state_file_tells_the_verdict(snapshot: Snapshot) -> None:
+    """Python's reader of the state file."""
+    assert from_state(state_text(snapshot, ttl_seconds=60)) == meant(snapshot)
+
+
+def test_a_shell_reads_the_same_from_the_state_file(snapshot: Snapshot, tmp_path: Path) -> None:
+    """The two lines that a shell needs."""
+    write_state(tmp_path / "state", snapshot, ttl_seconds=60)
+    script = 'read -r verdict expires generation reason <"$1"; printf "%s|%s" "$verdict" "$reason"'
+    command = ["sh", "-c", script, "sh", str(tmp_path / "state")]
+    done = subprocess.run(command, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{snapshot.verdict.state.value}|{snapshot.verdict.reason}"
+
+
+def test_reports_tell_the_verdict(snapshot: Snapshot) -> None:
+    """The page made from the Snapshot, and those made from either JSON document."""
+    labels = from_snapshot(snapshot).labels
+    node, devices = meant(snapshot)
+    expected = node, {labels[device]: word for device, word in devices.items()}
+    documents = (burn_in_document(snapshot, plan="probe"), status_document(snapshot))
+    for page in (render(from_snapshot(snapshot)), *(render_file(encode(document)) for document in documents)):
+        assert from_page(page) == expected
+        assert html.escape(snapshot.verdict.reason, quote=False) in html.unescape(page).replace("&", "&amp;")
+
+
+def test_json_documents_tell_the_verdict(snapshot: Snapshot) -> None:
+    """Status and burn-in."""
+    assert from_json(encode(status_document(snapshot))) == meant(snapshot)
+    assert from_json(encode(burn_in_document(snapshot, plan="probe"))) == meant(snapshot)
+
+
+def test_every_surface_says_that_a_node_is_simulated(tmp_path: Path) -> None:
+    """A drill is told from the real thing everywhere, and the state file of a drill is never a verdict."""
+    drill = gpu_node(simulated=True)
+    assert b"\nnodevet_simulated 1\n" in MetricsPage().render(drill)
+    assert json.loads(encode(status_document(drill)))["simulated"] is True
+    assert "Simulated node" in render(from_snapshot(drill))
+    file = parse(state_text(drill, ttl_seconds=60))
+    assert isinstance(file, StateFile)
+    assert file.simulated
+
+
+def test_the_action_is_the_same_everywhere(snapshot: Snapshot) -> None:
+    """What to do does not depend on where one looks."""
+    action = snapshot.verdict.action.value
+    file = parse(state_text(snapshot, ttl_seconds=60))
+    assert isinstance(file, StateFile)
+    assert file.action == status_document(snapshot).action == action
+    said = re.findall(r"What to do: <strong>([\w ]+)</strong>", render(from_snapshot(snapshot)))
+    assert said == ([] if action == "none" else [action.replace("_", " ")])
+
+
+def test_a_disagreement_would_be_seen(snapshot: Snapshot) -> None:
+    """The comparison itself fails when one surface is fed another verdict."""
+    other = "failed" if snapshot.verdict.state.value != "failed" else "ok"
+    changed = msgspec.structs.replace(status_document(snapshot), verdict=other)
+    assert from_json(encode(changed)) != meant(snapshot)
