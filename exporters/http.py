@@ -268,7 +268,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride] - no other server uses it
     protocol_version = "HTTP/1.1"
 
     def setup(self) -> None:

@@ -50,7 +50,7 @@ def render_file(content: bytes, *, name: str = "document") -> str:
 
 
 def _resource(name: str) -> str:
-    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return importlib.resources.files("nodevet.exporters.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _drawn(document: ReportDocument) -> list[str]:
