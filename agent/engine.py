@@ -115,8 +115,12 @@ class Engine:
     # What comes in.
 
     def take_devices(self, backend: str, devices: Iterable[Device]) -> None:
-        """Replace the inventory of *backend* by what it enumerated now."""
+        """Replace the inventory of *backend* by what it enumerated now; what is gone takes its samples with it."""
+        gone = {device.id for device in self._devices.get(backend, ())}
         self._devices[backend] = tuple(devices)
+        gone -= {device.id for device in self._devices[backend]}
+        for key in [key for key in self._samples if key[0] in gone]:
+            del self._samples[key]
 
     def take_sample(self, sample: Sample) -> None:
         """Keep *sample* as the latest of its device and group, and note how far its counters grew."""
