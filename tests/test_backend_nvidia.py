@@ -541,12 +541,39 @@ def test_a_vanished_device_does_not_give_its_place_to_another(fake_nvml: FakeNvm
         assert reader.readings(6, "fast")["temperature_celsius", CORE].value == 36
 
 
-def test_a_quarantined_device_is_not_touched(fake_nvml: FakeNvml, tmp_path: Path) -> None:
-    """A device that may hang in any call is left alone altogether: the others are opened by their PCI addresses."""
+def list_in_kernel(root: Path) -> None:
+    """Write the kernel driver's own list of the eight devices under *root*."""
     for slot in range(8):
-        page = tmp_path / f"proc/driver/nvidia/gpus/0000:{slot + 1}0:00.0/information"
+        page = root / f"proc/driver/nvidia/gpus/0000:{slot + 1}0:00.0/information"
         page.parent.mkdir(parents=True)
         page.write_text("Model: \t NVIDIA H100 80GB HBM3\n")
+
+
+def test_a_device_that_hangs_while_it_is_opened_is_named(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    """A reader that never got to know the device still says which one it is: the kernel lists its address."""
+    list_in_kernel(tmp_path)
+    fake_nvml.hang("", gpu=SLOT)
+    with ReaderProcess(fake_nvml.environment, root=str(tmp_path)) as reader:
+        wanted = "nvmlDeviceGetHandleByPciBusId of PCI 0000:40:00.0"
+        reader.wait_until(lambda: reader.progress.read() == wanted)
+
+
+def test_devices_are_the_same_by_address_and_by_index(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    """With and without the kernel's list the inventory is one and the same."""
+    with ReaderProcess(fake_nvml.environment, root=str(tmp_path)) as by_index:
+        expected = by_index.ready().devices
+    list_in_kernel(tmp_path)
+    with ReaderProcess(fake_nvml.environment, root=str(tmp_path)) as by_address:
+        assert by_address.ready().devices == expected
+        fake_nvml.fail_device(SLOT)
+        samples = by_address.round("slow"), by_address.round("fast")
+        assert [group[uuid(SLOT)].failure is not None for group in samples] == [True, True]
+        assert set(by_address.devices) == set(expected)
+
+
+def test_a_quarantined_device_is_not_touched(fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    """A device that may hang in any call is left alone altogether: the others are opened by their PCI addresses."""
+    list_in_kernel(tmp_path)
     fake_nvml.hang("", gpu=SLOT)
     left_alone = [uuid(SLOT), "0000:40:00.0"]
     with ReaderProcess(fake_nvml.logged_environment, root=str(tmp_path), skip=left_alone) as reader:
@@ -750,18 +777,23 @@ def test_the_library_is_closed_at_the_end(fake_nvml: FakeNvml) -> None:
     assert fake_nvml.calls()[-2:] == ["nvmlEventSetFree -1", "nvmlShutdown -1"]
 
 
-def topology(machine: FakeNvml, root: Path | None = None) -> dict[str, Any]:
-    """Return what the child that is asked for the topology writes."""
-    shown = subprocess.run(
-        [sys.executable, "-I", "-m", "nodevet.checks.backends.topology_child", str(root or "/")],
+def ask_topology(machine: FakeNvml, root: Path | None) -> subprocess.CompletedProcess[str]:
+    """Run the child that is asked for the topology to its end."""
+    return subprocess.run(
+        [sys.executable, "-I", "-m", "nodevet.checks.backends.topology", "nvidia", str(root or "/")],
         env={**os.environ, **machine.environment},
         capture_output=True,
         text=True,
         check=False,
         timeout=30,
     )
-    found: dict[str, Any] = json.loads(shown.stdout.splitlines()[-1])
-    assert shown.returncode == (1 if "failure" in found else 0), shown.stderr
+
+
+def topology(machine: FakeNvml, root: Path | None = None) -> dict[str, Any]:
+    """Return the topology that the child writes."""
+    shown = ask_topology(machine, root)
+    assert shown.returncode == 0, shown.stderr
+    found: dict[str, Any] = json.loads(shown.stdout)
     return found
 
 
@@ -828,8 +860,9 @@ def test_an_adapter_is_placed_by_the_bridges_above_it(fake_nvml: FakeNvml, tmp_p
 
 def test_a_topology_that_cannot_be_read_is_a_failure(fake_nvml: FakeNvml) -> None:
     """Without a driver there is a reason and no empty matrix."""
-    found = topology(fake_nvml.fail("nvmlInitWithFlags", NvmlReturn.DRIVER_NOT_LOADED))
-    assert found["failure"]["kind"] == "no_driver"
+    shown = ask_topology(fake_nvml.fail("nvmlInitWithFlags", NvmlReturn.DRIVER_NOT_LOADED), None)
+    assert (shown.returncode, shown.stdout) == (3, "")
+    assert "modprobe nvidia" in shown.stderr.splitlines()[-1]
 
 
 @pytest.mark.gpu

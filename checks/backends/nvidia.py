@@ -183,12 +183,12 @@ class NvidiaBackend:
         return versions if code else {**versions, "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}"}
 
     def _places(self, count: int) -> list[tuple[int, int | str]]:
-        """Return index and place of every device to open: the index, or its PCI address where one is left alone.
+        """Return index and place of every device to open: its PCI address where the kernel lists it, else the index.
 
-        Even to ask NVML for the device at an index may hang. The kernel driver's own list names the others.
+        Even to open a device may hang. Under its address everybody sees which one it was, and it can be left alone.
         """
         listed = [path.parent.name for path in self._pages()]
-        if not self._skipped or not listed:
+        if len(listed) != count and not (listed and self._skipped):
             return [(index, index) for index in range(count)]
         return [(index, address) for index, address in enumerate(listed) if address not in self._skipped]
 

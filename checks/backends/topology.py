@@ -1,21 +1,24 @@
-"""Prints how a vendor's devices are connected, as JSON: the short-lived child of ``nodevet topo``.
+"""Writes how a vendor's devices are connected, as JSON: the short-lived child of ``nodevet topo``.
 
-Started as ``python -I -m nodevet.checks.backends.topology NAME``, because a driver that hangs or crashes must not take
-the command with it.
+Started as ``python -I -m nodevet.checks.backends.topology NAME [ROOT]``, because a driver that hangs or crashes must
+not take the command with it. Standard output carries the Topology and nothing else; where it cannot be had the last
+line of standard error says why.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from nodevet.checks.backends.base import Backend, BackendError
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.model import Instant
+from nodevet.checks.topology import Topology
 from nodevet.checks.wire import Progress
 
 __all__ = ["VENDORS", "main"]
@@ -23,23 +26,23 @@ __all__ = ["VENDORS", "main"]
 VENDORS = ("nvidia",)
 """The backends that know how their devices are connected."""
 
-NOT_READ = 3
+NOT_READ, WRONG_USAGE = 3, 64
+STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
 class ConnectedBackend(Backend, Protocol):
     """A backend that knows how its devices are connected."""
 
-    def topology(self) -> dict[str, Any]:
-        """Return the matrix; raise BackendError when a device is lost meanwhile."""
+    def topology(self) -> Topology:
+        """Return the connections; raise BackendError when a device is lost meanwhile."""
         ...
 
 
 class _Context:
     """What the backend is lent here: no agent listens, so its notes go to standard error."""
 
-    root = "/"
-
-    def __init__(self) -> None:
+    def __init__(self, root: str) -> None:
+        self.root = root
         self.options: dict[str, object] = {"skip": ()}
         self.progress, self._descriptor = Progress.create()
 
@@ -51,23 +54,31 @@ class _Context:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the topology of the vendor that *arguments* name; 3 and one line where it cannot be read."""
-    name = arguments[0]
-    if name not in VENDORS:
-        sys.stderr.write(f"no topology is known for {name!r}\n")
-        return NOT_READ
+    """Write the topology of the vendor that *arguments* name; 3 and one line where it cannot be read."""
+    if not arguments or arguments[0] not in VENDORS or len(arguments) > 2:
+        sys.stderr.write(f"usage: topology NAME [ROOT]; NAME is one of {', '.join(VENDORS)}\n")
+        return WRONG_USAGE
+    # Libraries of vendors print where they like; the document must stay readable.
+    answer = os.dup(STANDARD_OUTPUT)
+    os.dup2(STANDARD_ERROR, STANDARD_OUTPUT)
     try:
-        backend: ConnectedBackend = importlib.import_module(f"nodevet.checks.backends.{name}").open_backend(_Context())
-        try:
-            backend.devices()
-            document = backend.topology()
-        finally:
-            backend.close()
+        topology = _read(arguments[0], arguments[1] if len(arguments) == 2 else "/")
     except BackendError as error:
         sys.stderr.write(f"{error}\n")
         return NOT_READ
-    sys.stdout.write(msgspec.json.encode(document).decode() + "\n")
+    with os.fdopen(answer, "wb") as output:
+        output.write(msgspec.json.encode(topology) + b"\n")
     return 0
+
+
+def _read(name: str, root: str) -> Topology:
+    module = importlib.import_module(f"nodevet.checks.backends.{name}")
+    backend: ConnectedBackend = module.open_backend(_Context(root))
+    try:
+        backend.devices()
+        return backend.topology()
+    finally:
+        backend.close()
 
 
 if __name__ == "__main__":
