@@ -1,0 +1,362 @@
+"""The engine: what comes in, what it remembers, and that no check can take another one down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import pytest
+from fakes.views import (
+    CORE,
+    GPU,
+    GPU_READINGS,
+    PCIE,
+    SIBLING,
+    Quantity,
+    at,
+    bad,
+    bare_board,
+    burn_in,
+    controller,
+    event,
+    failed,
+    gpu,
+    link,
+    reader,
+    sample,
+)
+
+from nodevet.agent.engine import Armed, Engine, Round
+from nodevet.checks.model import (
+    NODE,
+    WHOLE,
+    AgentInfo,
+    EpisodeState,
+    FailureKind,
+    Finding,
+    Instant,
+    Outcome,
+    ReaderState,
+    Reading,
+    Scalar,
+    State,
+)
+from nodevet.checks.registry import Check, check, discover
+from nodevet.checks.view import Cadence, View
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """Nothing to set."""
+
+
+@check("crashing", policy=Policy)
+def crashing(_view: View, _policy: Policy) -> Iterator[Finding]:
+    """Raise in the middle of its findings."""
+    yield Finding(check="crashing", code="crashing.first", outcome=Outcome.PASS, message="well", device=GPU)
+    raise ZeroDivisionError("a bug")
+
+
+@check("silent", policy=Policy)
+def silent(_view: View, _policy: Policy) -> Iterator[Finding]:
+    """Match nothing."""
+    yield from ()
+
+
+def declared(judge: object) -> Check:
+    """Return the declaration of *judge*."""
+    return next(value for value in vars(judge).values() if isinstance(value, Check))
+
+
+class Desk:
+    """An engine with a clock that the test moves."""
+
+    def __init__(self, checks: Sequence[Check] | None = None) -> None:
+        """Start with the given checks, or with all."""
+        self.seconds = 0.0
+        self.boot = "boot"
+        chosen = discover() if checks is None else checks
+        self.engine = Engine(
+            [Armed(entry, entry.policy()) for entry in chosen],
+            node="n1",
+            clock=lambda: self.now,
+            cadences={("nvidia", "fast"): Cadence(10, 5)},
+        )
+
+    @property
+    def now(self) -> Instant:
+        """Return the present moment."""
+        return at(self.seconds, boot=self.boot)
+
+    def present(self, *devices: object) -> None:
+        """Let the reader list *devices*."""
+        self.engine.take_devices("nvidia", devices or (gpu(), gpu(SIBLING, "0000:2b:00.0")))  # type: ignore[arg-type]
+        self.engine.take_readers((reader("nvidia", last_round=self.now),))
+
+    def read(self, changes: dict[Quantity, Scalar | Reading | None] | None = None, identity: str = GPU) -> None:
+        """Hand over a sample taken now."""
+        taken = sample(gpu(identity), {**GPU_READINGS, **(changes or {})})
+        self.engine.take_sample(msgspec.structs.replace(taken, time=self.now))
+
+    def round(self, seconds: float = 10.0) -> Round:
+        """Judge, after some seconds."""
+        self.seconds += seconds
+        return self.engine.evaluate(AgentInfo(version="0", started=at(), interval_seconds=10))
+
+    def healthy_round(self) -> Round:
+        """Read both accelerators and judge."""
+        self.present()
+        self.read()
+        self.read(identity=SIBLING)
+        return self.round(0)
+
+
+def test_healthy_node_is_ok() -> None:
+    """Everything read, nothing against it."""
+    snapshot = Desk().healthy_round().snapshot
+    assert snapshot.verdict.state is State.OK, snapshot.verdict
+    assert {verdict.state for verdict in snapshot.device_verdicts.values()} == {State.OK}
+
+
+def test_engine_that_was_told_nothing_is_unknown() -> None:
+    """No device, no sample, no reader: not green."""
+    assert Desk().round().snapshot.verdict.state is State.UNKNOWN
+
+
+def test_engine_without_checks_is_unknown() -> None:
+    """Nothing was evaluated, although everything was read."""
+    assert Desk(()).healthy_round().snapshot.verdict.state is State.UNKNOWN
+
+
+def test_crashing_check_costs_only_itself() -> None:
+    """The others judge as before; the node is unknown until the bug is gone, and half of its findings do not count."""
+    desk = Desk((*discover(), declared(crashing)))
+    snapshot = desk.healthy_round().snapshot
+    runs = {run.check: run for run in snapshot.checks}
+    assert [name for name, run in runs.items() if not run.success] == ["crashing"]
+    assert "ZeroDivisionError: a bug" in runs["crashing"].error
+    assert [f.code for f in snapshot.findings if f.check == "crashing"] == ["check.error"]
+    assert snapshot.verdict.state is State.UNKNOWN
+    assert runs["thermal"].outcomes["pass"] > 0
+
+
+def test_check_that_matched_nothing_says_so() -> None:
+    """It is skipped, which is no pass."""
+    snapshot = Desk((declared(silent),)).healthy_round().snapshot
+    assert [(f.code, f.outcome) for f in snapshot.findings] == [("silent.nothing", Outcome.SKIPPED)]
+    assert snapshot.verdict.state is State.UNKNOWN
+
+
+def test_check_that_keeps_crashing_has_one_episode() -> None:
+    """The same error in every round is one fault of ours."""
+    desk = Desk((*discover(), declared(crashing)))
+    desk.healthy_round()
+    keys = [e.key.code for e in desk.round().snapshot.episodes]
+    assert keys.count("check.error") == 1
+
+
+def test_event_is_judged_once() -> None:
+    """It is handed to the checks in one round, and its episode stays."""
+    desk = Desk()
+    desk.healthy_round()
+    desk.engine.take_event(event("nvidia.xid.79"))
+    first, second = desk.round(1), desk.round(1)
+    assert "nvidia.xid.79" in {f.code for f in first.snapshot.findings}
+    assert "nvidia.xid.79" not in {f.code for f in second.snapshot.findings}
+    assert second.snapshot.verdict.state is State.FAILED
+    assert [e.count for e in second.snapshot.episodes] == [1]
+
+
+def growth_of(desk: Desk, *values: float | None, every: float = 10.0) -> list[Finding]:
+    """Return the findings on replays while the counter shows *values* (None: it could not be read)."""
+    found = []
+    for value in values:
+        desk.seconds += every
+        desk.present()
+        desk.read({("pcie_replays", PCIE): bad("pcie_replays", PCIE) if value is None else value})
+        desk.read(identity=SIBLING)
+        findings = desk.round(0).snapshot.findings
+        found += [f for f in findings if (f.code, f.device) == ("pcie.replay_rate", GPU)]
+    return found
+
+
+def test_counter_is_judged_from_its_second_sample() -> None:
+    """What it held before the agent started is history."""
+    outcomes = [f.outcome for f in growth_of(Desk(), 5_000, 5_000, 5_100)]
+    assert outcomes == [Outcome.SKIPPED, Outcome.PASS, Outcome.WARN]
+
+
+def test_counter_that_fell_began_anew() -> None:
+    """A reset device or a reloaded driver is no error."""
+    outcomes = [f.outcome for f in growth_of(Desk(), 5_000, 3, 3)]
+    assert outcomes == [Outcome.SKIPPED, Outcome.SKIPPED, Outcome.PASS]
+
+
+def test_growth_over_a_gap_is_no_burst() -> None:
+    """What grew while the counter could not be read is spread over that time."""
+    found = growth_of(Desk(), 0, 0, None, None, None, None, None, 12)
+    assert [f.outcome for f in found[2:7]] == [Outcome.UNMEASURED] * 5
+    assert found[-1].outcome is Outcome.PASS
+    assert "12 replays in 60 s" in found[-1].message
+
+
+def test_growth_over_a_restart_is_seen() -> None:
+    """Errors while the agent was away are not lost, and not taken for a burst."""
+    desk = Desk()
+    growth_of(desk, 7, 7)
+    after = Desk()
+    after.engine.restore(desk.engine.memory())
+    after.seconds = desk.seconds + 600
+    found = growth_of(after, 507)
+    assert "500 replays in 610 s" in found[0].message
+
+
+def test_growth_over_a_reboot_is_not_computed() -> None:
+    """Counters begin anew and times cannot be compared."""
+    desk = Desk()
+    growth_of(desk, 7, 7)
+    desk.boot = "the next boot"
+    assert growth_of(desk, 500)[0].outcome is Outcome.SKIPPED
+
+
+def test_device_of_the_pci_bus_is_not_shown_beside_its_own_library() -> None:
+    """One board is one device."""
+    desk = Desk()
+    desk.engine.take_devices("host", (controller(), bare_board("0000:1b:00.0", "nvidia")))
+    snapshot = desk.healthy_round().snapshot
+    assert sorted(d.id for d in snapshot.devices) == sorted([GPU, SIBLING, "mc0"])
+
+
+def test_missing_device_is_remembered_until_a_person_says_that_it_is_gone() -> None:
+    """Over a restart too; acknowledged, it is forgotten."""
+    desk = Desk()
+    desk.healthy_round()
+    after = Desk()
+    after.engine.restore(desk.engine.memory())
+    after.seconds = 100
+    after.present(gpu(SIBLING, "0000:2b:00.0"))
+    after.read(identity=SIBLING)
+    snapshot = after.round(0).snapshot
+    missing = next(e for e in snapshot.episodes if e.key.code == "device.missing")
+    assert (snapshot.verdict.state, missing.key.device, missing.serial) == (State.FAILED, GPU, f"serial of {GPU}")
+    assert after.engine.acknowledge(missing.key, note="taken out", actor="operator") is not None
+    after.read(identity=SIBLING)
+    assert after.round(0).snapshot.verdict.state is State.OK
+
+
+def test_restarted_agent_misses_nothing_before_its_reader_answered() -> None:
+    """Devices are remembered, the list is not there yet: unknown, not failed."""
+    desk = Desk()
+    desk.healthy_round()
+    after = Desk()
+    after.engine.restore(desk.engine.memory())
+    after.engine.take_readers((reader("nvidia", ReaderState.STARTING, last_round=None),))
+    assert after.round().snapshot.verdict.state is State.UNKNOWN
+
+
+def test_link_that_was_up_is_remembered() -> None:
+    """It is missed after a restart, for a model that no table knows."""
+    board = gpu(model="a board of tomorrow")
+    desk = Desk()
+    desk.present(board)
+    desk.engine.take_sample(msgspec.structs.replace(sample(board, GPU_READINGS), time=desk.now))
+    desk.round(0)
+    after = Desk()
+    after.engine.restore(desk.engine.memory())
+    after.seconds = 10
+    after.present(board)
+    down = {**GPU_READINGS, ("link_active", link(4)): False}
+    after.engine.take_sample(msgspec.structs.replace(sample(board, down), time=after.now))
+    snapshot = after.round(0).snapshot
+    assert [e.key.part for e in snapshot.episodes if e.key.code == "link.down"] == [link(4)]
+
+
+def test_old_sample_is_no_evidence_and_keeps_no_fault_from_being_known() -> None:
+    """Nothing new comes: the device is unknown after its cadence, a fault it had stays."""
+    desk = Desk()
+    desk.healthy_round()
+    assert desk.round(1000).snapshot.verdict.state is State.UNKNOWN
+    desk.present()
+    desk.read({("row_remap_failed", WHOLE): True})
+    desk.read(identity=SIBLING)
+    desk.round(0)
+    assert desk.round(1000).snapshot.verdict.state is State.FAILED
+
+
+def test_simulated_sample_marks_the_snapshot() -> None:
+    """And it stays marked: a simulated node never gates."""
+    desk = Desk()
+    desk.present()
+    taken = msgspec.structs.replace(sample(gpu(), GPU_READINGS), time=desk.now, simulated=True)
+    desk.engine.take_sample(taken)
+    assert desk.round().snapshot.simulated
+    desk.read()
+    assert desk.round().snapshot.simulated
+
+
+def test_remembered_snapshot_judges_nothing() -> None:
+    """Before the first round of a new agent old faults count and nothing is called healthy."""
+    desk = Desk()
+    info = AgentInfo(version="0", started=at(), interval_seconds=10)
+    assert desk.engine.remembered(info).verdict.state is State.UNKNOWN
+    desk.healthy_round()
+    desk.read({("row_remap_failed", WHOLE): True})
+    desk.round()
+    after = Desk()
+    after.engine.restore(desk.engine.memory())
+    assert after.engine.remembered(info).verdict.state is State.FAILED
+
+
+def test_results_are_kept_per_workload_over_a_restart() -> None:
+    """A wrong result is not forgotten, and opens no second episode."""
+    desk = Desk()
+    desk.engine.take_result(burn_in(mismatches=1))
+    desk.healthy_round()
+    after = Desk()
+    after.engine.restore(desk.engine.memory())
+    after.seconds = 10
+    snapshot = after.healthy_round().snapshot
+    assert [(e.key.code, e.count) for e in snapshot.episodes] == [("burnin.mismatch", 1)]
+
+
+def test_one_blind_device_leaves_its_siblings_seen() -> None:
+    """The failed device is unknown, the other ok, the node unknown."""
+    desk = Desk()
+    desk.present()
+    desk.engine.take_sample(msgspec.structs.replace(failed(FailureKind.HUNG), time=desk.now))
+    desk.read(identity=SIBLING)
+    snapshot = desk.round(0).snapshot
+    assert {d: v.state for d, v in snapshot.device_verdicts.items()} == {GPU: State.UNKNOWN, SIBLING: State.OK}
+    assert snapshot.verdict.state is State.UNKNOWN
+
+
+def test_heat_counts_from_the_third_of_five_samples_and_ends_after_three_good_ones() -> None:
+    """From the sensor to the verdict, through every layer."""
+    desk = Desk()
+    states = []
+    for margin in (30, -1, -1, -1, 30, 30, 30):
+        desk.seconds += 10
+        desk.present()
+        desk.read({("temperature_margin_celsius", CORE): margin})
+        desk.read(identity=SIBLING)
+        states.append(desk.round(0).snapshot.verdict.state)
+    bad_rounds = [State.FAILED] * 3
+    assert states == [State.OK, State.OK, State.OK, *bad_rounds, State.OK]
+
+
+@pytest.mark.parametrize("name", ["ledger", "inventory", "counters", "times", "results"])
+def test_damaged_memory_is_refused(name: str) -> None:
+    """The store is told, rather than the node being called healthy."""
+    desk = Desk()
+    desk.healthy_round()
+    with pytest.raises(msgspec.MsgspecError):
+        Desk().engine.restore({**desk.engine.memory(), name: b"\xc1"})
+
+
+def test_fault_of_no_device_is_that_of_the_node() -> None:
+    """An event that names nothing known still closes the node."""
+    desk = Desk()
+    desk.healthy_round()
+    desk.engine.take_event(event("nvidia.xid.79", pci="0000:ff:00"))
+    snapshot = desk.round(1).snapshot
+    assert snapshot.verdict.state is State.FAILED
+    assert [e.key.device for e in snapshot.episodes if e.state is EpisodeState.OPEN] == [NODE]
