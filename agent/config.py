@@ -24,14 +24,11 @@ from nodevet.agent.settings import (
     CheckSettings,
     Configuration,
     KernelLogSettings,
-    LimitOverride,
     LoadSettings,
     ReportSettings,
     StoreSettings,
-    parse_part,
 )
-from nodevet.checks.errors import ConfigurationError, ModelError, RegistryError
-from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.errors import ConfigurationError, RegistryError
 
 __all__ = ["Configured", "Directories", "digest", "directories", "load_configuration", "parse_listen"]
 
@@ -181,18 +178,17 @@ def _with_defaults(raw: dict[str, Any], places: Directories) -> dict[str, Any]:
 def _decode(
     raw: Mapping[str, Any], checks: Sequence[Configured], file: str | None, problems: list[Problem]
 ) -> Configuration | None:
-    names = (*SECTIONS, "checks", "limits")
+    names = (*SECTIONS, "checks")
     problems.extend(Problem(key, f"unknown section, {suggestion(key, names)}") for key in raw if key not in names)
     sections: dict[str, Any] = {
         name: decode(raw.get(name, {}), struct, name, problems) for name, struct in SECTIONS.items()
     }
     settings = _decode_checks(raw.get("checks", {}), checks, problems)
-    limits = _decode_limits(raw.get("limits", []), problems)
     if sections["agent"] is not None:
         problems.extend(_agent_problems(sections["agent"]))
     if problems:
         return None
-    return Configuration(**sections, checks=settings, limits=limits, file=file)
+    return Configuration(**sections, checks=settings, file=file)
 
 
 def _decode_checks(raw: object, checks: Sequence[Configured], problems: list[Problem]) -> dict[str, CheckSettings]:
@@ -212,7 +208,7 @@ def _decode_checks(raw: object, checks: Sequence[Configured], problems: list[Pro
 
 
 def _decode_check(raw: object, check: Configured, problems: list[Problem]) -> CheckSettings | None:
-    """Decode one flat table: ``enabled`` and ``mode``, and beside them the fields of the check's own policy."""
+    """Decode one flat table: ``enabled``, and beside it the fields of the check's own policy."""
     own = [field for field in msgspec.structs.fields(CheckSettings) if field.name != "policy"]
     policy = msgspec.structs.fields(check.policy)
     clash = {field.name for field in own} & {field.name for field in policy}
@@ -246,42 +242,6 @@ def _default(field: msgspec.structs.FieldInfo, check: Configured) -> Any:
     return field.default
 
 
-def _decode_limits(raw: object, problems: list[Problem]) -> tuple[LimitOverride, ...]:
-    if not isinstance(raw, list):
-        problems.append(Problem("limits", "expected [[limits]] tables"))
-        return ()
-    found = []
-    for index, entry in enumerate(raw):
-        path = f"limits[{index}]"
-        limit = decode(entry, LimitOverride, path, problems)
-        if limit is not None:
-            problems.extend(_limit_problems(limit, path))
-            found.append(limit)
-    return tuple(found)
-
-
-def _limit_problems(limit: LimitOverride, path: str) -> list[Problem]:
-    problems = []
-    quantity = QUANTITIES.get(limit.quantity)
-    if quantity is None:
-        problems.append(Problem(f"{path}.quantity", f"unknown quantity, {suggestion(limit.quantity, QUANTITIES)}"))
-    else:
-        low = -float("inf") if quantity.low is None else quantity.low
-        high = float("inf") if quantity.high is None else quantity.high
-        if not low <= limit.value <= high:
-            text = f"found {limit.value}, {limit.quantity} lies from {low:g} to {high:g}"
-            problems.append(Problem(f"{path}.value", text))
-    try:
-        part = parse_part(limit.part) if limit.part else None
-    except ModelError as error:
-        problems.append(Problem(f"{path}.part", str(error)))
-    else:
-        if part is not None and quantity is not None and part.kind is not quantity.part:
-            text = f'found "{limit.part}", {limit.quantity} is measured per {quantity.part.value}'
-            problems.append(Problem(f"{path}.part", text))
-    return problems
-
-
 def _agent_problems(agent: AgentSettings) -> list[Problem]:
     problems = []
     try:
@@ -294,9 +254,6 @@ def _agent_problems(agent: AgentSettings) -> list[Problem]:
             problems.append(Problem(f"agent.{name}", f'found "{value}", expected an absolute path'))
     if not agent.node_name.isprintable() or any(letter.isspace() for letter in agent.node_name):
         problems.append(Problem("agent.node_name", f"found {agent.node_name!r}, expected a name without blanks"))
-    if agent.slow_interval_seconds < agent.interval_seconds:
-        text = f"found {agent.slow_interval_seconds}, expected no less than interval_seconds = {agent.interval_seconds}"
-        problems.append(Problem("agent.slow_interval_seconds", text))
     enabled = agent.backends.enabled
     if len(set(enabled)) < len(enabled):
         problems.append(Problem("agent.backends.enabled", "names a backend twice"))

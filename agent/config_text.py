@@ -28,8 +28,6 @@ def render(configuration: Configuration, checks: Sequence[Configured] = ()) -> s
         summary = next((getattr(check, "summary", "") for check in checks if check.name == name), "")
         lines += ["", *([f"# {summary}"] if summary else [])]
         lines += [f"[checks.{_key(name)}]", *_switches(settings), *_values(settings.policy)]
-    for limit in configuration.limits:
-        lines += ["", "[[limits]]", *_values(limit)]
     return "\n".join(lines) + "\n"
 
 
@@ -50,9 +48,6 @@ def _table(path: str, value: msgspec.Struct) -> Iterator[str]:
 
 def _switches(settings: CheckSettings) -> Iterator[str]:
     yield _entry("enabled", settings.enabled, True, "true or false")
-    yield _entry(
-        "mode", settings.mode, "auto", "auto (hard findings gate, measured ones observe), observe, gate, drain"
-    )
 
 
 def _values(value: msgspec.Struct) -> Iterator[str]:

@@ -5,14 +5,9 @@ Policies of checks are not here: each lies beside its check, and becomes the res
 
 from __future__ import annotations
 
-import fnmatch
 from typing import Annotated, Literal
 
 import msgspec
-
-from nodevet.checks.errors import ModelError
-from nodevet.checks.model import Device, Limit, Part, PartKind
-from nodevet.checks.quantities import QUANTITIES
 
 __all__ = [
     "AgentSettings",
@@ -20,20 +15,13 @@ __all__ = [
     "CheckSettings",
     "Configuration",
     "KernelLogSettings",
-    "LimitOverride",
     "LoadSettings",
-    "Mode",
-    "PartPattern",
     "ReportSettings",
     "StoreSettings",
-    "override_for",
-    "parse_part",
 ]
 
 Backend = Literal["host", "nvidia"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-Mode = Literal["auto", "observe", "gate", "drain"]
-Operator = Literal[">=", ">", "<=", "<", "==", "!="]
 Probe = Literal["auto", "on", "off"]
 
 
@@ -60,7 +48,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     root: Annotated[str, _about("stands before /proc and /sys, such as /host in a container")] = "/"
     log_level: Annotated[LogLevel, msgspec.Meta(description="repeats of what is known are debug")] = "info"
     interval_seconds: Annotated[float, _about("between readings of heat, power, clocks", 1, 3600)] = 10.0
-    slow_interval_seconds: Annotated[float, _about("between readings of ECC, links, inventory", 1, 86400)] = 60.0
+    slow_interval_seconds: Annotated[float, _about("between readings of link errors, PCIe and inventory; at least interval_seconds", 1, 86400)] = 60.0
     deadline_seconds: Annotated[float, _about("a reading that takes longer counts as hung", 0.1, 600)] = 5.0
     backends: BackendSettings = BackendSettings()
 
@@ -98,47 +86,11 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     )
 
 
-class PartPattern(msgspec.Struct, frozen=True):
-    """Parts of one kind: all of them, those of one name, or one. An empty name and no index cover all."""
-
-    kind: PartKind
-    name: str = ""
-    index: int | None = None
-
-    def covers(self, part: Part) -> bool:
-        """Return whether *part* is one of them."""
-        return self.kind is part.kind and self.name in ("", part.name) and self.index in (None, part.index)
-
-
-class LimitOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A threshold set by hand. It outranks baseline, profile, device and table."""
-
-    quantity: str
-    op: Operator
-    value: float
-    part: str = ""
-    device: str = "*"
-
-    def matches(self, quantity: str, part: Part, device: Device) -> bool:
-        """Return whether this is about *quantity* of *part* of *device*; the device matches by any of its names."""
-        names = (device.id, device.model, device.uuid, device.pci, device.serial)
-        return (
-            self.quantity == quantity
-            and (not self.part or parse_part(self.part).covers(part))
-            and any(name is not None and fnmatch.fnmatchcase(name, self.device) for name in names)
-        )
-
-    def limit(self) -> Limit:
-        """Return the threshold with its unit and source."""
-        return Limit(self.op, self.value, QUANTITIES[self.quantity].unit, "configuration")
-
-
 class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How one check is run: whether, what its findings may do, and by which policy."""
+    """How one check is run: whether, and by which policy."""
 
     policy: msgspec.Struct
     enabled: bool = True
-    mode: Mode = "auto"
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,25 +102,4 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     report: ReportSettings
     store: StoreSettings
     checks: dict[str, CheckSettings]
-    limits: tuple[LimitOverride, ...] = ()
     file: str | None = None
-
-
-def parse_part(text: str) -> PartPattern:
-    """Return what ``KIND [NAME] [INDEX]`` covers, such as ``sensor memory`` or ``link 17``. Raises ModelError."""
-    words = text.split()
-    kinds = [kind.value for kind in PartKind]
-    if not words or words[0] not in kinds:
-        raise ModelError(f"part {text!r} begins with none of {', '.join(kinds)}")
-    index = int(words.pop()) if words[-1].isdecimal() else None
-    if len(words) > 2:
-        raise ModelError(f"part {text!r} is no KIND [NAME] [INDEX]")
-    name = words[1] if len(words) == 2 else ""
-    return PartPattern(Part(PartKind(words[0]), name).kind if name else PartKind(words[0]), name, index)
-
-
-def override_for(
-    overrides: tuple[LimitOverride, ...], quantity: str, part: Part, device: Device
-) -> LimitOverride | None:
-    """Return the last of *overrides* that is about *quantity* of *part* of *device*, or None."""
-    return next((one for one in reversed(overrides) if one.matches(quantity, part, device)), None)
