@@ -8,7 +8,7 @@ a failed node does not become healthy because its agent was stopped.
 from __future__ import annotations
 
 import selectors
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from nodevet.agent.assembly import agent_info, arm, build_engine, build_supervisor
 from nodevet.agent.clock import Clock, SystemClock
 from nodevet.agent.engine import Armed, Engine
+from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.settings import Configuration
 from nodevet.agent.store import read_store
@@ -46,17 +47,20 @@ def look(
     clock = SystemClock(configuration.agent.root)
     armed = tuple(_impatient(entry) for entry in arm(installed(), configuration, names))
     engine = build_engine(armed, configuration, clock, partial=bool(names))
-    info = msgspec.structs.replace(
-        agent_info(configuration, armed, clock.instant()), notices=_recall(engine, configuration)
-    )
+    memory, notices = _recall(engine, configuration)
+    info = msgspec.structs.replace(agent_info(configuration, armed, clock.instant()), notices=notices)
     for result in results:
         engine.take_result(result)
     with acquire_node_lock(Path(configuration.agent.runtime_dir), purpose):
-        return _look(engine, info, configuration, clock)
+        return _look(engine, info, configuration, clock, memory.get("kernel_log"))
 
 
-def _look(engine: Engine, info: AgentInfo, configuration: Configuration, clock: Clock) -> Snapshot:
+def _look(
+    engine: Engine, info: AgentInfo, configuration: Configuration, clock: Clock, kernel_memory: bytes | None
+) -> Snapshot:
     with selectors.DefaultSelector() as selector:
+        if configuration.kernel_log.enabled:
+            _read_kernel_log(engine, configuration, clock, selector, kernel_memory)
         supervisor = build_supervisor(configuration, clock, selector)
         patience = 4 * configuration.agent.deadline_seconds + 10
         try:
@@ -87,20 +91,36 @@ def _feed(engine: Engine, supervisor: Supervisor) -> None:
     engine.take_readers(supervisor.statuses)
 
 
-def _recall(engine: Engine, configuration: Configuration) -> tuple[str, ...]:
-    """Give *engine* the memory of the agent that is not running; return what could not be read, in words."""
+def _read_kernel_log(
+    engine: Engine,
+    configuration: Configuration,
+    clock: Clock,
+    selector: selectors.BaseSelector,
+    memory: bytes | None,
+) -> None:
+    """Give *engine* what the kernel told since the agent last read its log, or since boot where none ever did."""
+    watch = KernelWatch(configuration.kernel_log.path, clock, selector, memory=memory, log=lambda _line: None)
+    for event in watch.tick():
+        engine.take_event(event)
+    engine.take_kernel_log(watch.state)
+    watch.close()
+
+
+def _recall(engine: Engine, configuration: Configuration) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
+    """Give *engine* the memory of the agent that is not running; return it, and what could not be read, in words."""
     path = Path(configuration.agent.state_dir) / DATABASE_NAME
     if not path.exists():
-        return ()
+        return {}, ()
     try:
         store = read_store(path)
         try:
-            engine.restore(store.load_memory())
+            memory = store.load_memory()
         finally:
             store.close()
+        engine.restore(memory)
     except (StoreError, msgspec.MsgspecError) as error:
-        return (f"history is not counted: {error}",)
-    return ()
+        return {}, (f"history is not counted: {error}",)
+    return memory, ()
 
 
 def _impatient(entry: Armed) -> Armed:
