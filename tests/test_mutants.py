@@ -1,0 +1,224 @@
+"""Lines on which health depends, each broken on purpose: the named test must fail.
+
+A mutant is a copy of the package with one line changed. That the unchanged copy passes the same tests shows that it
+is the change which kills.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import nodevet.agent
+import nodevet.checks
+import nodevet.exporters
+
+PACKAGES = (nodevet.agent, nodevet.checks, nodevet.exporters)
+TIMEOUT_SECONDS = 60
+
+
+class Mutant(NamedTuple):
+    """One line changed, and the test that must notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    killer: str
+
+
+EPISODES = "checks/episodes.py"
+ENGINE = "agent/engine.py"
+
+MUTANTS = (
+    Mutant(
+        "nothing passed is ok",
+        EPISODES,
+        "    if not passed:\n",
+        "    if False:\n",
+        "test_episodes.py::test_verdict_of_a_device_that_nothing_passed_is_unknown",
+    ),
+    Mutant(
+        "one sample counts twice",
+        EPISODES,
+        "    return finding.evidence_time == episode.looked and",
+        "    return False and",
+        "test_episodes.py::test_one_sample_is_one_look",
+    ),
+    Mutant(
+        "one good sample clears",
+        EPISODES,
+        "    if good < needed:",
+        "    if good < 1:",
+        "test_episodes.py::test_good_samples_end_only_what_the_table_lets_them_end",
+    ),
+    Mutant(
+        "one bad look confirms",
+        EPISODES,
+        "sum(recent) >= finding.needed",
+        "sum(recent) >= 1",
+        "test_episodes.py::test_measured_fault_needs_three_of_five_looks",
+    ),
+    Mutant(
+        "re-test without the reboot",
+        EPISODES,
+        "        if same_boot and episode.finding.action in row.retest_needs_reboot:",
+        "        if False:",
+        "test_episodes.py::test_retest_counts_only_after_the_reboot_that_the_fault_asks_for",
+    ),
+    Mutant(
+        "re-test with wrong results",
+        EPISODES,
+        '        and result.metric("mismatches") == 0\n',
+        "",
+        "test_episodes.py::test_only_a_real_retest_disproves",
+    ),
+    Mutant(
+        "settled occurrences open again",
+        EPISODES,
+        "if finding.occurrence is None or settled.get(key) != finding.occurrence:",
+        "if True:",
+        "test_episodes.py::test_settled_occurrence_does_not_open_its_episode_again",
+    ),
+    Mutant(
+        "old readings are shown",
+        "checks/view.py",
+        " if stale else entry",
+        " if False else entry",
+        "test_meta_checks.py::test_old_sample_never_passes",
+    ),
+    Mutant(
+        "another boot is fresh",
+        "checks/view.py",
+        "        return age is None or (",
+        "        return age is not None and (",
+        "test_health_freshness.py::test_sample_of_another_boot_is_not_fresh",
+    ),
+    Mutant(
+        "unreadable is well",
+        "checks/judging.py",
+        "Outcome.SKIPPED if unsupported else Outcome.UNMEASURED",
+        "Outcome.PASS",
+        "test_meta_checks.py::test_without_any_reading_nothing_passes",
+    ),
+    Mutant(
+        "old growth is judged",
+        "checks/judging.py",
+        "growth is not None and growth.until == taken",
+        "growth is not None",
+        "test_health_power_pcie_links.py::test_growth_that_ended_with_an_earlier_sample_is_not_judged_again",
+    ),
+    Mutant(
+        "zero is absence",
+        "checks/limits.py",
+        "        if value is not None:",
+        "        if value:",
+        "test_limits.py::test_zero_is_a_value_and_not_absence",
+    ),
+    Mutant(
+        "a list not had proves absence",
+        "checks/health/inventory.py",
+        "    if not _enumerated(view, device.backend):",
+        "    if False:",
+        "test_health_inventory.py::test_list_that_could_not_be_had_proves_no_absence",
+    ),
+    Mutant(
+        "harmless events are health",
+        "checks/health/kernel_log.py",
+        "policy.outcome if is_fault else Outcome.SKIPPED",
+        "policy.outcome",
+        "test_health_kernel_log.py::test_no_event_passes",
+    ),
+    Mutant(
+        "a power cap is a fault",
+        "checks/health/throttle.py",
+        "active and flag.part.name not in NORMAL",
+        "active",
+        "test_health_throttle.py::test_each_of_the_512_masks_is_judged_bit_by_bit",
+    ),
+    Mutant(
+        "a counter that fell has grown",
+        ENGINE,
+        "if seconds is not None and seconds > 0 and value >= before.value:",
+        "if seconds is not None and seconds > 0:",
+        "test_engine.py::test_counter_that_fell_began_anew",
+    ),
+    Mutant(
+        "growth over a gap is a burst",
+        ENGINE,
+        "since = before.time if before.interrupted else last",
+        "since = last",
+        "test_engine.py::test_growth_over_a_gap_is_no_burst",
+    ),
+    Mutant(
+        "a crashing check is silent",
+        ENGINE,
+        "            findings = findings or (_nothing_found(armed.check, error),)\n",
+        "",
+        "test_engine.py::test_crashing_check_costs_only_itself",
+    ),
+    Mutant(
+        "a restart forgets",
+        ENGINE,
+        '            self._ledger = decode(memory["ledger"], type=Ledger)',
+        '            decode(memory["ledger"], type=Ledger)',
+        "test_episodes_machine.py::test_open_fault_survives_a_restart_without_a_sample",
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package outside of the tree."""
+    home = tmp_path_factory.mktemp("pristine")
+    for package in PACKAGES:
+        source = Path(next(iter(package.__path__)))
+        shutil.copytree(source, home / "nodevet" / package.__name__.rsplit(".", 1)[-1])
+    return home
+
+
+def run(home: Path, repository: Path, *tests: str) -> subprocess.CompletedProcess[str]:
+    """Run *tests* of *repository* against the package below *home*."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"--basetemp={home / 'tmp'}"]
+    return subprocess.run(
+        [*command, *(f"tests/{test}" for test in tests)],
+        cwd=repository,
+        env={**os.environ, "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+def test_unchanged_copy_passes(pristine: Path, repository: Path) -> None:
+    """And it is the copy that is tested, not the tree."""
+    where = subprocess.run(
+        [sys.executable, "-c", "import nodevet.checks.view, nodevet.agent; print(nodevet.checks.view.__file__)"],
+        env={**os.environ, "PYTHONPATH": str(pristine)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(where.stdout.strip()).is_relative_to(pristine)
+    done = run(pristine, repository, *(mutant.killer for mutant in MUTANTS))
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_killed(mutant: Mutant, pristine: Path, repository: Path, tmp_path: Path) -> None:
+    """The named test fails, and fails because of an assertion or error in a test, not for want of one."""
+    shutil.copytree(pristine / "nodevet", tmp_path / "nodevet")
+    victim = tmp_path / "nodevet" / mutant.file
+    text = victim.read_text()
+    assert text.count(mutant.old) == 1, f"{mutant.file} holds {mutant.old!r} {text.count(mutant.old)} times"
+    victim.write_text(text.replace(mutant.old, mutant.new))
+    done = run(tmp_path, repository, mutant.killer)
+    assert done.returncode == 1, f"{mutant.killer} did not notice\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    assert " failed" in done.stdout
