@@ -70,7 +70,8 @@ def _devices(devices: Iterable[DeviceDocument]) -> str:
     rows = [
         (
             f'<td class="{escape(device.verdict)}">{escape(device.verdict)}</td>'
-            f"<td>{escape(device.model)}</td><td><code>{escape(device.id)}</code></td>"
+            f"<td>{escape(device.model if device.model != 'unknown' else device.kind)}</td>"
+            f"<td><code>{escape(device.id)}</code></td>"
             f"<td>{escape(device.pci or '')}</td>"
         )
         for device in devices

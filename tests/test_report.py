@@ -152,6 +152,17 @@ def test_unknown_figures_are_dashes_not_zeros() -> None:
     assert "rect" not in page.tags
 
 
+def test_slow_devices_are_told_in_a_smaller_unit() -> None:
+    """A processor that reaches a hundredth of a TFLOPS is read in GFLOPS, in table and curve."""
+    slow = cpu_node()
+    slow = msgspec.structs.replace(slow, results=(burn_in("cpu-0", 0.0154, 0.5),))
+    series = (SeriesDocument("cpu-0", "tflops", ((0.0, 0.015), (60.0, 0.0154))),)
+    text = page_of(slow, series=series).text
+    assert "cpu-0 gemm bfloat16 15.40 15.20 1.1 % 30.80 50.0 %" in text
+    assert "Rate GFLOPS" in text
+    assert "TFLOPS" not in text
+
+
 def test_wrong_results_are_located() -> None:
     """Where the wrong cells lie, what differs and whether it repeats are on the page."""
     wrong = burn_in(gpu_id(5), 690, 0.7, wrong=1)

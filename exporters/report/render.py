@@ -39,6 +39,7 @@ def render(document: ReportDocument) -> str:
         style=Markup(_resource("page.css")),  # noqa: S704 - a file of ours
         plots=[(title, unit, Markup(svg)) for title, unit, svg in _plots(document)],  # noqa: S704 - escaped in plots.py
         legend=[(index % COLOURS, name) for index, name in enumerate(_drawn(document))],
+        unit=_unit(document),
         bar=lambda workload: Markup(_efficiency_bar(workload)),  # noqa: S704 - numbers only
         colours=COLOURS,
     )
@@ -63,7 +64,8 @@ def _drawn(document: ReportDocument) -> list[str]:
 def _plots(document: ReportDocument) -> list[tuple[str, str, str]]:
     names = _drawn(document)
     found = []
-    for quantity, (title, unit, scale) in _CURVES.items():
+    curves_of = {**_CURVES, "tflops": ("Rate", *_unit(document))}
+    for quantity, (title, unit, scale) in curves_of.items():
         curves = {
             document.labels.get(series.device, series.device): tuple(
                 (time, value * scale) for time, value in series.points
@@ -95,8 +97,15 @@ def _number(value: float | int | None, digits: int = 3) -> str:
     return f"{value:#.{digits}g}"
 
 
-def _rate(tflops: float | None) -> str:
-    return _ABSENT if tflops is None else _number(float(tflops), 4)
+def _unit(document: ReportDocument) -> tuple[str, float]:
+    """Return the unit in which the rates of *document* are easily read, and what brings TFLOPS to it."""
+    rates = [workload.figure("tflops_median") for workload in document.workloads]
+    known = [rate for rate in rates if rate is not None]
+    return ("GFLOPS", 1000.0) if known and max(known) < 1 else ("TFLOPS", 1.0)
+
+
+def _rate(tflops: float | None, scale: float = 1.0) -> str:
+    return _ABSENT if tflops is None else _number(tflops * scale, 4)
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
