@@ -68,6 +68,7 @@ PAST_DEADLINE = Patience(terminate=0.0, kill=0.3, abandon=2.0)
 PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 
 ABSENT = frozenset({FailureKind.NO_LIBRARY, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
+FALLEN = frozenset({FailureKind.HUNG, FailureKind.STUCK, FailureKind.CRASHED})
 
 
 class ReaderPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +153,7 @@ class Reader:
         self._round: _Round | None = None
         self._schedules = {group: Schedule(cadence, clock.monotonic()) for group, cadence in plan.cadences.items()}
         self._quarantine = Quarantine()
+        self._guilty: str | None = None
         self._lines_left = LINES_PER_ROUND
         self._state = ReaderState.STARTING
         self._detail = ""
@@ -261,6 +263,8 @@ class Reader:
         now = self._clock.monotonic()
         if self._child:
             self._child.tick()
+        if self._child and self._phase is Phase.LOADING and now >= self._start_deadline:
+            self._child.hear_out()
         if self._phase is Phase.LOADING and now >= self._start_deadline:
             self._hung(self._plan.start_deadline_seconds)
         elif self._phase is Phase.SERVING:
@@ -479,7 +483,7 @@ class Reader:
         """Note that the reader went down, charge the device it was busy with, and plan the restart."""
         assert self._child is not None
         failure = Failure(kind, detail)
-        device = self._blamed(self._child.call)
+        device = self._guilty = self._blamed(self._child.call)
         if device is not None:
             self._quarantine.charge(device, failure, self._clock.monotonic())
             for group in {self._round.group} if self._round else self._missable():
@@ -509,10 +513,17 @@ class Reader:
             if now < schedule.given_up:
                 continue
             schedule.advance(now)
-            failure = self._failure or Failure(FailureKind.ERROR, "the reader has not started yet")
             for device in self._devices:
-                own = self._quarantine.skipped.get(device.id, failure)
-                self._tell_failure(device.id, group, schedule.number, own)
+                failure = self._quarantine.skipped.get(device.id) or self._missed(device)
+                self._tell_failure(device.id, group, schedule.number, failure)
+
+    def _missed(self, device: Device) -> Failure:
+        """Return why *device* is not read now: a device is not charged with what another one did to the reader."""
+        if self._failure is None:
+            return Failure(FailureKind.ERROR, "the reader has not started yet")
+        if self._failure.kind in FALLEN and device.id != self._guilty:
+            return Failure(FailureKind.ERROR, f"the reader is {self._state.value}: {self._failure.detail}")
+        return self._failure
 
     def _tell_failure(self, device: str, group: str, number: int, failure: Failure) -> None:
         """Add a failed sample; a device that was never listed has none, it is only named in the status."""

@@ -187,7 +187,7 @@ def node_verdict(verdicts: Mapping[str, Verdict], names: Mapping[str, str]) -> V
     return Verdict(
         state=worst.state,
         reason=reason + (f" (and {others} more)" if others else ""),
-        action=max((entry.action for entry in verdicts.values()), key=lambda action: action.rank),
+        action=_hardest((entry.state, entry.action) for entry in verdicts.values()),
         episodes=tuple(key for entry in verdicts.values() for key in entry.episodes),
         oldest_evidence=oldest,
         hard=any(entry.hard for entry in verdicts.values()),
@@ -376,6 +376,14 @@ def _counts(episode: Episode) -> bool:
     return episode.state is EpisodeState.OPEN and episode.finding.fault_class is not FaultClass.APPLICATION
 
 
+def _hardest(asked: Iterable[tuple[State, Action]]) -> Action:
+    """Return the hardest action asked for; beside a failure, what could not be measured asks for nothing."""
+    entries = tuple(asked)
+    failed = any(state is State.FAILED for state, _ in entries)
+    actions = [action for state, action in entries if not (failed and state is State.UNKNOWN)]
+    return max(actions, key=lambda action: action.rank)
+
+
 def _worst(episodes: list[Episode]) -> Verdict:
     states = {Outcome.FAIL: State.FAILED, Outcome.WARN: State.DEGRADED, Outcome.UNMEASURED: State.UNKNOWN}
     worst = max(
@@ -389,7 +397,7 @@ def _worst(episodes: list[Episode]) -> Verdict:
     return Verdict(
         state=states[worst.outcome],
         reason=worst.finding.message,
-        action=max((episode.finding.action for episode in episodes), key=lambda action: action.rank),
+        action=_hardest((states[episode.outcome], episode.finding.action) for episode in episodes),
         episodes=tuple(episode.key for episode in episodes),
         oldest_evidence=worst.finding.evidence_time,
         hard=any(episode.outcome is Outcome.FAIL and episode.finding.hard for episode in episodes),

@@ -36,7 +36,7 @@ UNREAD = Rule(
     check="freshness",
     code="device.unread",
     fault_class=FaultClass.NODE,
-    action=Action.INSPECT,
+    action=Action.WATCH,
     next_step="read the agent's log; nothing newer is known of this device",
 )
 READING = Rule(
