@@ -109,6 +109,7 @@ class Child:
         self._steps: deque[tuple[float, Callable[[], None]]] = deque()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.abandoned = False
+        self._last_call: str | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_own:
             self._open(argv, environment, on_failure, childs_own)
             on_failure.pop_all()
@@ -131,7 +132,7 @@ class Child:
     @property
     def call(self) -> str:
         """Return what the child says it is about to call."""
-        return self._progress.read()
+        return self._progress.read() if self._last_call is None else self._last_call
 
     @property
     def where(self) -> str:
@@ -285,6 +286,8 @@ class Child:
                 pass
         self._process.wait()
         self._steps.clear()
+        self._last_call = self.call
+        self._progress.close()
         self._close()
         self._owner.on_end(Exit(self._process.returncode))
 

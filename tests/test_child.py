@@ -1,0 +1,237 @@
+"""What every child does first, and the reader child's own manners, in real processes."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodevet.agent.child_process import Child, Exit, Patience, python_module
+from nodevet.agent.clock import SystemClock
+from nodevet.checks.model import FailureKind
+from nodevet.checks.wire import Failed, Message, Read, Ready, Start, Stop
+
+SCRIPTED = Path(__file__).parent / "fakes" / "scripted_child.py"
+REAL_SECONDS = 20.0
+
+
+class Owner:
+    """Keeps what a child tells."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.messages: list[Message] = []
+        self.lines: list[str] = []
+        self.nonsense: list[str] = []
+        self.ended: Exit | None = None
+
+    def on_message(self, message: Message) -> None:
+        """Keep a message."""
+        self.messages.append(message)
+
+    def on_line(self, line: str) -> None:
+        """Keep a line."""
+        self.lines.append(line)
+
+    def on_nonsense(self, detail: str) -> None:
+        """Keep a complaint."""
+        self.nonsense.append(detail)
+
+    def on_stuck(self) -> None:
+        """Nothing gets stuck here."""
+        raise AssertionError("stuck")
+
+    def on_end(self, ended: Exit) -> None:
+        """Keep the end."""
+        self.ended = ended
+
+
+class Bench:
+    """One child on the real clock."""
+
+    def __init__(self, argv: tuple[str, ...]) -> None:
+        """Start it."""
+        self.owner = Owner()
+        self.selector = selectors.DefaultSelector()
+        self.child = Child("child", argv, self.selector, self.owner, SystemClock())
+
+    def until(self, done: Callable[[], object]) -> None:
+        """Run the loop until *done*."""
+        end = time.monotonic() + REAL_SECONDS
+        while not done():
+            assert time.monotonic() < end, (self.owner.messages, self.owner.lines)
+            for key, mask in self.selector.select(0.05):
+                key.data(mask)
+            if self.owner.ended is None:
+                self.child.tick()
+
+    def close(self) -> None:
+        """End it."""
+        if self.owner.ended is None:
+            self.child.finish(Patience(0, 0, 1), ask=False)
+        self.until(lambda: self.owner.ended)
+        self.selector.close()
+
+
+Starter = Callable[..., Bench]
+
+
+@pytest.fixture
+def start() -> Iterator[Starter]:
+    """A function that starts a child, which is ended after the test."""
+    benches: list[Bench] = []
+
+    def starter(*argv: str) -> Bench:
+        benches.append(Bench(argv))
+        return benches[-1]
+
+    yield starter
+    for bench in benches:
+        bench.close()
+
+
+@pytest.fixture
+def reader(start: Starter) -> Bench:
+    """The real reader child, not yet told what to read."""
+    return start(*python_module("nodevet.checks.backends.child"))
+
+
+def test_the_reader_reads_this_host_and_stops_when_told(reader: Bench) -> None:
+    """Start, a round, Stop: the child answers each and ends with status 0."""
+    reader.child.send(Start("host"))
+    reader.until(lambda: reader.owner.messages)
+    assert isinstance(reader.owner.messages[0], Ready)
+    assert reader.owner.messages[0].groups == ("fast", "slow")
+    reader.child.send(Read("fast", 7))
+    reader.child.send(Stop())
+    reader.until(lambda: reader.owner.ended)
+    assert reader.owner.ended == Exit(0)
+
+
+@pytest.mark.parametrize(
+    ("start_message", "kind", "words"),
+    [
+        (Start("nothing"), FailureKind.ERROR, "no backend 'nothing': there are"),
+        (Start("os"), FailureKind.ERROR, "no backend 'os'"),
+        (Start("host", protocol=99), FailureKind.VERSION_MISMATCH, "restart the agent"),
+        (Start("host", root="/nonexistent"), FailureKind.ERROR, "the host cannot be listed"),
+    ],
+)
+def test_a_backend_that_cannot_be_loaded_is_refused_with_its_reason(
+    reader: Bench, start_message: Start, kind: FailureKind, words: str
+) -> None:
+    """Only backends of the table are loaded, in the protocol both sides speak, on a tree that is one."""
+    reader.child.send(start_message)
+    reader.until(lambda: reader.owner.ended)
+    (message,) = reader.owner.messages
+    assert isinstance(message, Failed)
+    assert message.failure.kind is kind
+    assert words in message.failure.detail
+    assert reader.owner.ended == Exit(0)
+
+
+def test_a_first_message_other_than_start_ends_the_reader(reader: Bench) -> None:
+    """A parent that breaks the protocol is an error of ours, told on standard error."""
+    reader.child.send(Read("fast", 1))
+    reader.until(lambda: reader.owner.ended)
+    assert reader.owner.ended == Exit(1)
+    assert "the first message is Read, not Start" in reader.owner.lines[-1]
+
+
+def test_a_reader_is_of_no_use_by_hand() -> None:
+    """Without its descriptors the program says that only the agent starts it."""
+    done = subprocess.run(
+        [*python_module("nodevet.checks.backends.child"), "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "only the agent starts this program" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_child_whose_agent_is_gone_closes_and_ends(start: Starter, tmp_path: Path) -> None:
+    """When the agent dies, however it dies, its children notice and end by themselves."""
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"log": str(tmp_path / "log"), "devices": ["a"]}))
+    agent = (
+        "import os, selectors, sys, time\n"
+        "from nodevet.agent.child_process import Child\n"
+        "from nodevet.agent.clock import SystemClock\n"
+        "from nodevet.checks.wire import Start\n"
+        "class Owner:\n"
+        "    def on_message(self, message): os.kill(os.getpid(), 9)\n"
+        "selector = selectors.DefaultSelector()\n"
+        f"argv = (sys.executable, '-I', {str(SCRIPTED)!r}, {str(script)!r})\n"
+        "child = Child('a', argv, selector, Owner(), SystemClock())\n"
+        "child.send(Start('fake'))\n"
+        "while True:\n"
+        "    [key.data(mask) for key, mask in selector.select()]\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", agent], check=False)
+    assert done.returncode == -signal.SIGKILL
+    end = time.monotonic() + REAL_SECONDS
+    while "orphan" not in (tmp_path / "log").read_text() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert (tmp_path / "log").read_text().splitlines()[-1] == "orphan"
+
+
+def test_an_orphan_that_hangs_kills_itself() -> None:
+    """A child that sits in a call that never returns does not outlive its agent for long."""
+    program = (
+        "import signal, sys\n"
+        "from nodevet.checks.child import watch_lifeline\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "watch_lifeline(lambda: None, 0.05)\n"
+        "signal.pause()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-I", "-c", program], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(REAL_SECONDS) == -signal.SIGKILL
+
+
+def test_what_a_child_leaves_in_its_group_goes_with_it(start: Starter, tmp_path: Path) -> None:
+    """A helper that a vendor's library started does not outlive the reader, and does not keep its pipes open."""
+    marker = tmp_path / "helper.pid"
+    program = (
+        "import pathlib, subprocess\n"
+        "helper = subprocess.Popen(['sleep', '1000'])\n"
+        f"pathlib.Path({str(marker)!r}).write_text(str(helper.pid))\n"
+        "helper.returncode = 0\n"
+    )
+    bench = start(sys.executable, "-I", "-c", program)
+    bench.until(lambda: bench.owner.ended)
+    helper = int(marker.read_text())
+    end = time.monotonic() + REAL_SECONDS
+    while _runs(helper) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not _runs(helper)
+
+
+def test_descriptors_of_a_child_are_closed_when_it_ends(start: Starter) -> None:
+    """A reader that is restarted a thousand times leaks no descriptor."""
+    benches = []
+    before = _descriptors()
+    for _ in range(3):
+        bench = start(sys.executable, "-I", "-c", "pass")
+        benches.append(bench)
+        bench.until(lambda: benches[-1].owner.ended)
+        bench.selector.close()
+    assert _descriptors() == before
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
