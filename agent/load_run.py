@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from nodevet.agent.clock import Clock
+from nodevet.agent.curve import Curve
 from nodevet.agent.load import LoadChild
 from nodevet.checks.burnin.launch import Launch, burn_command
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
@@ -31,7 +32,7 @@ Spawn = Callable[[Device, Mapping[str, str]], Launch]
 
 
 class _Worker(msgspec.Struct):
-    """The child of one device, what it still has to do, and how far it is."""
+    """The child of one device, what it still has to do, how far it is, and its rate since the request ``began``."""
 
     device: Device
     child: LoadChild
@@ -40,6 +41,8 @@ class _Worker(msgspec.Struct):
     seen: int = 0
     ratio: float = 0.0
     phase: str = "starting"
+    began: float = 0.0
+    rate: Curve = msgspec.field(default_factory=Curve)
 
 
 class LoadRun:
@@ -107,7 +110,7 @@ class LoadRun:
             for result in worker.child.results[worker.seen :]:
                 worker.seen += 1
                 worker.ratio = 0.0
-                self._results.append(result)
+                self._results.append(_with_curve(result, worker.rate))
                 if result.state is ResultState.REFUSED:
                     # The reason (no torch, no such device) holds for whatever was to follow.
                     worker.waiting.clear()
@@ -137,6 +140,8 @@ class LoadRun:
 
         def on_tick(tick: Ticked) -> None:
             worker.ratio, worker.phase = tick.ratio, tick.phase
+            if "tflops" in tick.figures:
+                worker.rate.add(self._clock.monotonic() - worker.began, float(tick.figures["tflops"]))
 
         child = LoadChild(
             f"load {device.id}",
@@ -156,4 +161,13 @@ class LoadRun:
         request = worker.waiting.popleft()
         planned = request.seconds + request.warmup_seconds
         worker.phase = f"{request.dtype} product"
+        worker.began, worker.rate = self._clock.monotonic(), Curve()
         worker.child.burn(WORKLOAD, msgspec.to_builtins(request), START_SECONDS + SLOWNESS * planned)
+
+
+def _with_curve(result: Result, rate: Curve) -> Result:
+    """Return *result* with its rate over time in the conditions, for the report."""
+    if not rate.points:
+        return result
+    points = [[round(seconds, 3), round(value, 6)] for seconds, value in rate.points]
+    return msgspec.structs.replace(result, conditions={**result.conditions, "curves": {"tflops": points}})

@@ -33,6 +33,7 @@ from nodevet.checks.model import (
 
 __all__ = [
     "BURN_IN_SCHEMA",
+    "CURVES",
     "STATUS_SCHEMA",
     "BurnInDocument",
     "DeviceDocument",
@@ -48,6 +49,9 @@ __all__ = [
 
 STATUS_SCHEMA = "nodevet.status/1"
 BURN_IN_SCHEMA = "nodevet.burn-in/1"
+
+CURVES = "curves"
+"""The condition of a result that holds curves; in the documents they are ``series``."""
 
 _STATE_OF = {
     Outcome.PASS: State.OK,
@@ -173,6 +177,7 @@ class SeriesDocument(msgspec.Struct, frozen=True):
     device: str
     quantity: str
     points: tuple[tuple[float, float], ...]
+    dtype: str | None = None
 
 
 class VerifiedDocument(msgspec.Struct, frozen=True):
@@ -255,7 +260,10 @@ def burn_in_document(
     results: Iterable[Result] | None = None,
     series: Iterable[SeriesDocument] = (),
 ) -> BurnInDocument:
-    """Return *results* (default: those of *snapshot*) of the burn-in *plan* as ``nodevet.burn-in/1``."""
+    """Return *results* (default: those of *snapshot*) of the burn-in *plan* as ``nodevet.burn-in/1``.
+
+    Its curves are *series* and those that the results carry in their conditions.
+    """
     chosen = tuple(snapshot.results if results is None else results)
     return BurnInDocument(
         plan=plan,
@@ -269,7 +277,7 @@ def burn_in_document(
         results=tuple(_results(chosen, snapshot)),
         verified=VerifiedDocument(_total(chosen, "gemms_verified"), _total(chosen, "mismatches")),
         findings=_findings(snapshot),
-        series=tuple(series),
+        series=(*series, *_curves(chosen)),
         agent=_agent(snapshot),
     )
 
@@ -407,7 +415,7 @@ def _results(results: Iterable[Result], snapshot: Snapshot) -> Iterator[ResultDo
                 metric=metric.name,
                 value=metric.value,
                 unit=metric.unit,
-                conditions=result.conditions,
+                conditions=_without_curves(result.conditions),
                 verdict=verdict,
                 state=result.state.value,
                 seed=result.seed,
@@ -415,6 +423,18 @@ def _results(results: Iterable[Result], snapshot: Snapshot) -> Iterator[ResultDo
                 ended=_wall(result.ended),
                 detail=result.detail,
             )
+
+
+def _without_curves(conditions: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in conditions.items() if key != CURVES}
+
+
+def _curves(results: Iterable[Result]) -> Iterator[SeriesDocument]:
+    """Yield the curves that *results* carry: ``{quantity: [[seconds, value], ...]}`` in the conditions."""
+    for result in results:
+        for quantity, points in result.conditions.get(CURVES, {}).items():
+            pairs = tuple((float(seconds), float(value)) for seconds, value in points)
+            yield SeriesDocument(",".join(result.devices), quantity, pairs, result.dtype)
 
 
 def _judged(result: Result, findings: Iterable[Finding]) -> str | None:

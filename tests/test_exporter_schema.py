@@ -205,3 +205,17 @@ def test_the_document_can_be_read_back() -> None:
     document = status_document(failed_node())
     again = msgspec.json.decode(encode(document), type=StatusDocument)
     assert (again.verdict, again.findings[0].code) == ("failed", "nvidia.xid.79")
+
+
+def test_curves_of_results_are_series_and_told_once() -> None:
+    """A curve that a result carries leaves the conditions, which stand beside every figure, and becomes a series."""
+    curved = burn_in("cpu-0", 1.4, 0.7)
+    curved = msgspec.structs.replace(
+        curved, conditions={**curved.conditions, "curves": {"tflops": [[0, 1.3], [2, 1.4]]}}
+    )
+    document = json.loads(encode(burn_in_document(cpu_node(), plan="probe", results=(curved,))))
+    assert document["series"] == [
+        {"device": "cpu-0", "quantity": "tflops", "points": [[0.0, 1.3], [2.0, 1.4]], "dtype": "bfloat16"}
+    ]
+    assert all("curves" not in entry["conditions"] for entry in document["results"])
+    assert document["results"][0]["conditions"]["verification"] == "verified"

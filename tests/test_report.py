@@ -323,3 +323,15 @@ def test_axes_fit_any_range(seconds: float, sign: str, value: float) -> None:
 def test_a_bar_stays_in_its_track(ratio: float, width: str) -> None:
     """An efficiency above one is drawn full, never beyond."""
     assert f'class="fill" width="{width}"' in bar(ratio, 0.4)
+
+
+def test_each_number_format_has_its_own_plot() -> None:
+    """Rates of two formats on one device are two plots, not one line that jumps."""
+    series = tuple(
+        SeriesDocument(gpu_id(0), "tflops", ((0.0, rate), (60.0, rate)), dtype)
+        for dtype, rate in (("bf16", 700.0), ("fp32", 50.0))
+    )
+    page = page_of(gpu_node(), series=series)
+    assert page.tags.count("figure") == 2
+    assert "Rate, bf16 TFLOPS" in page.text
+    assert "Rate, fp32 TFLOPS" in page.text

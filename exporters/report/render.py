@@ -7,6 +7,7 @@ from datetime import datetime
 
 from nodevet.exporters.report.document import ReportDocument, ReportError, Workload, read_document
 from nodevet.exporters.report.plots import COLOURS, Line, bar, line_plot
+from nodevet.exporters.schema import SeriesDocument
 
 __all__ = ["render", "render_file"]
 
@@ -62,21 +63,26 @@ def _drawn(document: ReportDocument) -> list[str]:
 
 
 def _plots(document: ReportDocument) -> list[tuple[str, str, str]]:
+    """Return title, unit and SVG of a plot per quantity and number format, the devices in it in one order."""
     names = _drawn(document)
+    groups: dict[tuple[str, str | None], dict[str, SeriesDocument]] = {}
+    for series in document.series:
+        name = document.labels.get(series.device, series.device)
+        groups.setdefault((series.quantity, series.dtype), {})[name] = series
     found = []
-    curves_of = {**_CURVES, "tflops": ("Rate", *_unit(document))}
-    for quantity, (title, unit, scale) in curves_of.items():
-        curves = {
-            document.labels.get(series.device, series.device): tuple(
-                (time, value * scale) for time, value in series.points
-            )
-            for series in document.series
-            if series.quantity == quantity
-        }
-        svg = line_plot(title, unit, [Line(name, curves.get(name, ())) for name in names])
-        if svg:
-            found.append((title, unit, svg))
+    for quantity, (title, unit, scale) in {**_CURVES, "tflops": ("Rate", *_unit(document))}.items():
+        for (drawn, dtype), curves in groups.items():
+            if drawn != quantity:
+                continue
+            lines = [Line(name, _scaled(curves[name], scale) if name in curves else ()) for name in names]
+            heading = f"{title}, {dtype}" if dtype else title
+            svg = line_plot(heading, unit, lines)
+            found += [(heading, unit, svg)] if svg else []
     return found
+
+
+def _scaled(series: SeriesDocument, scale: float) -> tuple[tuple[float, float], ...]:
+    return tuple((time, value * scale) for time, value in series.points)
 
 
 def _efficiency_bar(workload: Workload) -> str:
