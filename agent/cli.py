@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from nodevet.agent import __version__, exits
+from nodevet.agent.client import AgentRefused
 from nodevet.checks.errors import ConfigurationError, NodevetError, UsageError
 
 __all__ = ["COMMANDS", "main"]
@@ -50,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(error, exits.CONFIGURATION)
     except UsageError as error:
         return _complain(error, exits.USAGE)
+    except AgentRefused as error:
+        return _complain(error, exits.USAGE if error.kind == "bad_request" else exits.UNKNOWN)
     except NodevetError as error:
         return _complain(error, exits.UNKNOWN)
     except BrokenPipeError:

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from nodevet.agent.decoding import suggestion
-from nodevet.checks.errors import BusyError, ConfigurationError, NodevetError, StoreError
+from nodevet.checks.errors import BusyError, ConfigurationError, NodevetError, StoreError, UsageError
 
 __all__ = ["Call", "Control", "NoArguments", "Peer", "Verb"]
 
@@ -190,6 +190,8 @@ class Control:
         call = Call(name, arguments, connection)
         try:
             answer = verb.handler(call)
+        except UsageError as error:
+            return _error("bad_request", str(error))
         except NodevetError as error:
             return _error("refused", str(error))
         if verb.streams:

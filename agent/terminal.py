@@ -11,7 +11,16 @@ from typing import TextIO
 
 __all__ = ["Progress", "paint", "say", "table", "uses_colour"]
 
-_COLOURS = {"ok": "32", "pass": "32", "degraded": "33", "warn": "33", "failed": "31", "fail": "31", "unknown": "35"}
+_COLOURS = {
+    "ok": "32",
+    "pass": "32",
+    "degraded": "33",
+    "warn": "33",
+    "failed": "31",
+    "fail": "31",
+    "unknown": "35",
+    "unmeasured": "35",
+}
 
 
 def say(text: str = "", stream: TextIO | None = None) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodevet.agent.terminal import paint, table
-from nodevet.exporters.schema import FindingDocument, ResultDocument, StatusDocument
+from nodevet.checks.episodes import NOT_EVALUATED
+from nodevet.exporters.schema import DeviceDocument, FindingDocument, ResultDocument, StatusDocument
 
 __all__ = ["devices_table", "findings_lines", "headline", "status_text"]
 
@@ -17,7 +18,7 @@ ACTIONS = {
     "drain_reset": "drain the node, then reset the device",
     "reboot": "drain and reboot the node",
     "power_cycle": "drain and power-cycle the node",
-    "inspect": "have the hardware inspected",
+    "inspect": "have the node inspected",
     "replace": "have the device replaced",
 }
 """Every action in words that say what to do."""
@@ -53,11 +54,11 @@ def devices_table(document: StatusDocument) -> str:
     """Return the devices as a table."""
     rows = [
         (
-            device.kind + (f" {device.minor}" if device.minor is not None else ""),
+            _kind(device),
             device.model,
             device.pci or device.id,
             device.serial or "-",
-            paint(device.verdict),
+            "not judged" if device.reason == NOT_EVALUATED else paint(device.verdict),
         )
         for device in document.devices
     ]
@@ -65,23 +66,44 @@ def devices_table(document: StatusDocument) -> str:
 
 
 def findings_lines(document: StatusDocument) -> Iterator[str]:
-    """Yield each finding in two lines: what it is, then value, limit, state and what to do."""
+    """Yield each finding in two lines, then a line per device of what could not be measured besides.
+
+    A device that cannot be read lacks dozens of readings for one reason, which a finding that counts already tells.
+    """
+    missing: dict[str, list[str]] = {}
     for finding in document.findings:
+        if finding.outcome == "unmeasured" and finding.state is None:
+            missing.setdefault(finding.device, []).append(finding.code)
+            continue
         yield f"{paint(finding.outcome)}  {finding.code}  {finding.message}"
         yield "      " + "; ".join(_details(finding))
+    for device, codes in missing.items():
+        listed = ", ".join(dict.fromkeys(codes))
+        yield f"{paint('unmeasured')}  {_name(document, device)}: could not be judged by {listed}"
+
+
+def _name(document: StatusDocument, device: str) -> str:
+    """Return what the table of devices calls *device*."""
+    known = next((entry for entry in document.devices if entry.id == device), None)
+    return device if known is None else f"{_kind(known)} ({known.pci or known.id})"
+
+
+def _kind(device: DeviceDocument) -> str:
+    return device.kind if device.minor is None else f"{device.kind} {device.minor}"
 
 
 def _details(finding: FindingDocument) -> Iterator[str]:
     yield finding.state or "not confirmed"
     if finding.limit is not None:
-        yield f"limit {finding.limit.op} {finding.limit.value:g} {finding.unit} ({finding.limit.source})"
+        amount = f"{finding.limit.value:g} {finding.unit}".rstrip()
+        yield f"limit {finding.limit.op} {amount} ({finding.limit.source})"
     if finding.count > 1:
         yield f"{finding.count} times"
     if finding.first_seen:
         yield f"since {finding.first_seen}"
     if finding.note:
         yield f"note: {finding.note}"
-    if finding.action != "none":
+    if finding.state != "acknowledged" and finding.action != "none" and ACTIONS[finding.action] not in finding.message:
         yield ACTIONS[finding.action]
 
 
@@ -109,8 +131,10 @@ def _figure(result: ResultDocument | None, text: str) -> str:
 
 
 def _troubles(document: StatusDocument) -> Iterator[str]:
+    told = {finding.code for finding in document.findings}
     for reader in document.readers:
-        if reader.state not in ("running", "absent", "starting", "stopped"):
+        quiet = reader.state in ("running", "absent", "starting", "stopped")
+        if not quiet and f"reader.{reader.state}" not in told:
             yield f"reader {reader.backend}: {reader.state}: {reader.detail}"
     for check in document.checks:
         if not check.success:

@@ -160,7 +160,7 @@ def test_the_kernel_tells_who_asks(agent: Agent, path: Path) -> None:
         (b'{"verb": "echo", "text": 5}', "bad_request", "Expected `str`, got `int` - at `$.text`"),
         (b'{"verb": "echo", "text": "a", "tims": 2}', "bad_request", "unknown argument 'tims', did you mean times?"),
         (b'{"verb": "who", "text": "a"}', "bad_request", "unknown argument 'text'"),
-        (b'{"verb": "fails"}', "refused", "gpu 9: no such device, there are 8"),
+        (b'{"verb": "fails"}', "bad_request", "gpu 9: no such device, there are 8"),
         (b"\xff\xfe", "bad_request", "no JSON"),
     ],
 )
