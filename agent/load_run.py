@@ -32,7 +32,7 @@ Spawn = Callable[[Device, Mapping[str, str]], Launch]
 
 
 class _Worker(msgspec.Struct):
-    """The child of one device, what it still has to do, how far it is, and its rate since the request ``began``."""
+    """The child of one device, what it still has to do, how far it is, and its rate since that ``began``."""
 
     device: Device
     child: LoadChild
@@ -141,7 +141,9 @@ class LoadRun:
         def on_tick(tick: Ticked) -> None:
             worker.ratio, worker.phase = tick.ratio, tick.phase
             if "tflops" in tick.figures:
-                worker.rate.add(self._clock.monotonic() - worker.began, float(tick.figures["tflops"]))
+                now = self._clock.monotonic()
+                worker.began = worker.began if worker.rate.points else now
+                worker.rate.add(now - worker.began, float(tick.figures["tflops"]))
 
         child = LoadChild(
             f"load {device.id}",
@@ -161,7 +163,7 @@ class LoadRun:
         request = worker.waiting.popleft()
         planned = request.seconds + request.warmup_seconds
         worker.phase = f"{request.dtype} product"
-        worker.began, worker.rate = self._clock.monotonic(), Curve()
+        worker.rate = Curve()
         worker.child.burn(WORKLOAD, msgspec.to_builtins(request), START_SECONDS + SLOWNESS * planned)
 
 

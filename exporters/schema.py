@@ -172,7 +172,7 @@ class ResultDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesDocument(msgspec.Struct, frozen=True):
-    """A quantity of a device over time: points of (seconds since the start of the load, value in the key's unit)."""
+    """A quantity of a device over time: points of (seconds since the measurement began, value in the key's unit)."""
 
     device: str
     quantity: str
