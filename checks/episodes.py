@@ -196,7 +196,8 @@ def node_verdict(verdicts: Mapping[str, Verdict], names: Mapping[str, str]) -> V
 
 def _look(active: dict[Key, Episode], settled: dict[Key, str], finding: Finding, evidence: Evidence) -> None:
     """Fold one finding into *active*."""
-    key, episode = finding.key, active.get(finding.key)
+    key = finding.key
+    episode = active.get(key)
     if episode is not None and episode.state is EpisodeState.CLEARED:
         episode = None
     bad = finding.outcome in (Outcome.WARN, Outcome.FAIL) or (
@@ -306,10 +307,11 @@ def _disproof(episode: Episode, evidence: Evidence) -> str | None:
 
 
 def _retest(episode: Episode, row: ClearingRow, evidence: Evidence) -> str | None:
-    """Return the proof of a passed re-test; what the node as a whole has done is disproved by all its accelerators."""
+    """Return the proof of a passed re-test; a fault of the node is disproved by all its accelerators, or processors."""
     tested: tuple[str, ...] = (episode.key.device,)
     if episode.key.device == NODE:
-        tested = tuple(device.id for device in evidence.devices if device.kind is DeviceKind.ACCELERATOR)
+        by_kind = {kind: tuple(d.id for d in evidence.devices if d.kind is kind) for kind in DeviceKind}
+        tested = by_kind[DeviceKind.ACCELERATOR] or by_kind[DeviceKind.CPU]
     proofs = [_passed(device, episode, row, evidence.results) for device in tested]
     return proofs[0] if proofs and all(proofs) else None
 

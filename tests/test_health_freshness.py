@@ -79,6 +79,13 @@ def test_reading_that_only_one_sensor_lacks_is_there() -> None:
         assert of(judge("freshness", view), "reading.temperature_celsius").outcome is outcome
 
 
+def test_core_sensor_must_be_supported() -> None:
+    """That the memory tells its temperature does not excuse the core."""
+    view = healthy({("temperature_celsius", CORE): bad("temperature_celsius", CORE, ReadingStatus.UNSUPPORTED)})
+    finding = of(judge("freshness", view), "reading.temperature_celsius")
+    assert (finding.outcome, finding.required) == (UNMEASURED, True)
+
+
 def test_unread_device_is_told_once() -> None:
     """Its required readings are unmeasured too, but only one finding counts."""
     findings = judge("freshness", with_samples(healthy(), failed(FailureKind.ERROR)))

@@ -63,6 +63,7 @@ BROKEN_STATES = {
     ReaderState.STUCK: FailureKind.STUCK,
     ReaderState.CRASHED: FailureKind.CRASHED,
 }
+CORE = Part(PartKind.SENSOR, "core")
 AWAY = frozenset({ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED, ReaderState.ABSENT})
 """States in which nothing is to be expected of a reader, for a reason that is known."""
 
@@ -180,7 +181,10 @@ def _age(view: View, sample: Sample) -> str:
 
 
 def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding]:
-    """Judge the readings that devices of this make must give: at least one part tells, and no part fails to."""
+    """Judge the readings that devices of this make must give: at least one part tells, and none fails to.
+
+    A board may lack a sensor, but not that of its core.
+    """
     for quantity in sorted(view.required.get(device.id, frozenset())):
         rule = msgspec.structs.replace(READING, code=f"reading.{quantity}")
         name = device_name(view, device.id)
@@ -188,7 +192,11 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             yield rule.on_node(Outcome.UNMEASURED, f"{name}: the device was not read", device=device.id)
             continue
         entries = looks(view, device, quantity)
-        bad = [look for look in entries if not look.measured and look.reading.status is not ReadingStatus.UNSUPPORTED]
+        bad = [
+            look
+            for look in entries
+            if not look.measured and (look.reading.status is not ReadingStatus.UNSUPPORTED or look.part == CORE)
+        ]
         if bad:
             reading = bad[0].reading
             why = f"{quantity} is {reading.status.value}" + (f" ({reading.detail})" if reading.detail else "")
