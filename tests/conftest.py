@@ -8,6 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fakes.freezer import NO_FREEZER, freeze
+
+__all__ = ["freeze"]  # a fixture of every test, imported above
 
 pytest_plugins = ["fakes.nvml.fixtures"]
 
@@ -17,7 +20,7 @@ CAPTURES = ROOT.parent / "shared" / "captures"
 NO_ACCELERATOR = "no accelerator on this machine"
 NO_CAPTURES = "no captured logs beside this checkout"
 NO_SOURCE_TREE = "no source tree: the installed wheel is under test"
-EXPECTED_SKIPS = (NO_ACCELERATOR, NO_CAPTURES, NO_SOURCE_TREE)
+EXPECTED_SKIPS = (NO_ACCELERATOR, NO_CAPTURES, NO_FREEZER, NO_SOURCE_TREE)
 """Everything else that skips under CI=true is a failure: a tool that is missing there must be installed."""
 
 MUST_RUN_EVERYTHING = bool(os.environ.get("CI"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.freezer import Freeze
 
 from nodevet.agent.clock import SteppedClock, SystemClock
 from nodevet.agent.load import LoadChild
@@ -23,7 +24,6 @@ from nodevet.checks.view import Cadence
 from nodevet.checks.wire import Note, Ticked
 
 SCRIPTED = Path(__file__).parent / "fakes" / "scripted_child.py"
-FREEZER = Path("/sys/fs/cgroup/freezer")
 INTERVAL, DEADLINE = 10.0, 5.0
 REAL_SECONDS = 20.0
 """How long a test waits for a real process before it gives up; nothing waits so long when it works."""
@@ -420,33 +420,7 @@ def test_a_hung_reader_can_be_released(bench: Bench) -> None:
     assert outcome(bench.round()) == ALL_OK
 
 
-@pytest.fixture
-def freeze() -> Iterator[Callable[[int], Callable[[], None]]]:
-    """A function that puts a process into state D, where no signal reaches it, and returns one that lets it go."""
-    if not os.access(FREEZER / "cgroup.procs", os.W_OK):
-        pytest.skip("no cgroup v1 freezer that may be written to")
-    group = FREEZER / f"nodevet-test-{os.getpid()}"
-    group.mkdir()
-
-    def thaw() -> None:
-        (group / "freezer.state").write_text("THAWED")
-
-    def freeze_process(pid: int) -> Callable[[], None]:
-        (group / "cgroup.procs").write_text(str(pid))
-        (group / "freezer.state").write_text("FROZEN")
-        return thaw
-
-    yield freeze_process
-    thaw()
-    end = time.monotonic() + REAL_SECONDS
-    while (group / "cgroup.procs").read_text() and time.monotonic() < end:
-        time.sleep(0.01)
-    group.rmdir()
-
-
-def test_a_child_in_state_d_is_given_up_and_never_doubled(
-    bench: Bench, freeze: Callable[[int], Callable[[], None]], tmp_path: Path
-) -> None:
+def test_a_child_in_state_d_is_given_up_and_never_doubled(bench: Bench, freeze: Freeze, tmp_path: Path) -> None:
     """What cannot be killed is told and remembered; another reader starts only when it is gone, by any agent."""
     bench.round()
     bench.write(read={"b": "hang"})
