@@ -7,6 +7,7 @@ findings into episodes and returns a Snapshot together with what must be kept so
 from __future__ import annotations
 
 import time
+from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -388,9 +389,12 @@ def _verdicts(
 
     Before anything was judged only a failure that is remembered counts: it outlives the agent.
     """
-    verdicts = {device: verdict(device, episodes, findings) for device in known}
+    of_device: dict[str, list[Finding]] = {}
+    for finding in findings:
+        of_device.setdefault(finding.device, []).append(finding)
+    verdicts = {device: verdict(device, episodes, of_device.get(device, ())) for device in known}
     judged = {device: entry for device, entry in verdicts.items() if not (partial and entry.reason == NOT_EVALUATED)}
-    of_node = verdict(NODE, episodes, findings)
+    of_node = verdict(NODE, episodes, of_device.get(NODE, ()))
     if of_node.episodes:
         judged[NODE] = of_node
     if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
@@ -403,10 +407,8 @@ def _slot(device: Device) -> str:
 
 
 def _tally(findings: Iterable[Finding]) -> dict[str, int]:
-    counts = {outcome.value: 0 for outcome in Outcome}
-    for finding in findings:
-        counts[finding.outcome.value] += 1
-    return counts
+    counts = Tally(finding.outcome for finding in findings)
+    return {outcome.value: counts[outcome] for outcome in Outcome}
 
 
 def _nothing_found(check: Check, error: str) -> Finding:

@@ -134,7 +134,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Finding:
         """Return what the rule says of a measured *look*; *facts* tell what was seen, *beside* what else was read."""
         read = (look, *beside)
-        times = [entry.time for entry in read if entry.time]
         return self._finding(
             look,
             self.outcome if broken else Outcome.PASS,
@@ -144,8 +143,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             unit=unit,
             limit=limit,
             occurrence=occurrence if broken else None,
-            evidence=tuple(dict.fromkeys(entry.quantity for entry in read)),
-            evidence_time=min(times, key=lambda time: time.boottime_ns) if times else None,
+            evidence=tuple({entry.quantity: None for entry in read}),
+            evidence_time=_oldest(read),
         )
 
     def against(self, look: Look, value: float, limit: Limit, facts: str, *, beside: Iterable[Look] = ()) -> Finding:
@@ -154,9 +153,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def blind(self, *read: Look) -> Finding | None:
         """Return why the first of *read* that has no value cannot be judged, or None where all have one."""
-        look = next((entry for entry in read if not entry.measured), None)
-        if look is None:
-            return None
+        for look in read:
+            if not look.measured:
+                return self._blind(look)
+        return None
+
+    def _blind(self, look: Look) -> Finding:
         reading = look.reading
         why = f"{reading.quantity} is {reading.status.value}" + (f" ({reading.detail})" if reading.detail else "")
         unsupported = reading.status is ReadingStatus.UNSUPPORTED
@@ -267,6 +269,15 @@ def looks(view: View, device: Device, quantity: str) -> tuple[Look, ...]:
 def number_of(entries: Iterable[Look], part: Part) -> Look | None:
     """Return the measured look of *entries* at *part*, or None."""
     return next((entry for entry in entries if entry.part == part and entry.measured), None)
+
+
+def _oldest(read: Iterable[Look]) -> Instant | None:
+    """Return when the oldest of *read* was taken, or None where none of them ever was."""
+    oldest: Instant | None = None
+    for look in read:
+        if look.time and (oldest is None or look.time.boottime_ns < oldest.boottime_ns):
+            oldest = look.time
+    return oldest
 
 
 def _growth(view: View, device_id: str, reading: Reading, taken: Instant) -> Growth | None:

@@ -133,8 +133,9 @@ class Part(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         """Return the words that people and labels use: ``link 17``, ``sensor memory 2``."""
-        words = [self.kind.value, self.name, "" if self.index is None else str(self.index)]
-        return " ".join(word for word in words if word)
+        name = f" {self.name}" if self.name else ""
+        index = "" if self.index is None else f" {self.index}"
+        return f"{self.kind.value}{name}{index}"
 
 
 WHOLE = Part()

@@ -6,7 +6,7 @@ readings of a device that failed to be read are shown as ``unavailable`` too, so
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -105,11 +105,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def device(self, device_id: str) -> Device | None:
         """Return the device of *device_id*, present or remembered."""
-        for device in self.devices:
-            if device.id == device_id:
-                return device
         seen = self.memory.seen.get(device_id)
-        return seen.device if seen else None
+        return self._devices.get(device_id) or (seen.device if seen else None)
 
     def of_kind(self, *kinds: DeviceKind) -> tuple[Device, ...]:
         """Return the present devices of the given *kinds*."""
@@ -130,8 +127,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def failure(self, device_id: str) -> Failure | None:
         """Return why the last attempt to read the device failed, or None."""
-        failed = [sample for sample in self._of(device_id) if sample.failure]
-        return max(failed, key=lambda sample: sample.time.boottime_ns).failure if failed else None
+        return self._failures.get(device_id)
 
     def age_seconds(self, sample: Sample) -> float | None:
         """Return how old *sample* is; None where it is of another boot."""
@@ -174,8 +170,18 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             if other.id != device.id and (other.vendor, other.model) == (device.vendor, device.model)
         )
 
-    def _of(self, device_id: str) -> Iterator[Sample]:
-        return (sample for (owner, _), sample in self.samples.items() if owner == device_id)
+    @cached_property
+    def _devices(self) -> dict[str, Device]:
+        return {device.id: device for device in reversed(self.devices)}
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return {}
+
+    @cached_property
+    def _failures(self) -> dict[str, Failure]:
+        by_age = sorted(self.samples.values(), key=lambda sample: sample.time.boottime_ns)
+        return {sample.device: sample.failure for sample in by_age if sample.failure}
 
     @cached_property
     def _index(self) -> dict[tuple[str, str], tuple[tuple[Reading, Sample], ...]]:
@@ -197,6 +203,13 @@ def _unavailable(entry: Reading, age_seconds: float | None) -> Reading:
 
 def device_name(view: View, device_id: str) -> str:
     """Return how people call the device: ``GPU 3 (0000:1b:00.0)``, or its id."""
+    names = view._names  # every look asks, a thousand times per round
+    if device_id not in names:
+        names[device_id] = _name(view, device_id)
+    return names[device_id]
+
+
+def _name(view: View, device_id: str) -> str:
     if device_id == NODE:
         return "the node"
     device = view.device(device_id)
