@@ -56,7 +56,7 @@ def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
                 snapshot.time.boot_id,
                 "simulated" if snapshot.simulated else "real",
                 _agent(snapshot.agent, snapshot.readers),
-                "probing" if snapshot.agent.load else "idle",
+                "probing" if snapshot.agent.probing else "idle",
                 _hard(verdict),
                 verdict.action.value,
                 str(fresh_until),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,8 +22,9 @@ from fakes.snapshots import (
     unknown_node,
 )
 
+from nodevet.checks.errors import UsageError
 from nodevet.checks.model import ResultState, Snapshot
-from nodevet.exporters.report import ReportError, from_snapshot, read_document, render, render_file
+from nodevet.exporters.report import from_snapshot, read_document, render, render_file
 from nodevet.exporters.report.plots import MAXIMUM_POINTS, Line, bar, line_plot
 from nodevet.exporters.schema import SeriesDocument, burn_in_document, encode, status_document
 
@@ -245,7 +247,7 @@ def test_the_least_that_the_schema_promises_is_enough() -> None:
 )
 def test_other_files_are_refused_in_one_line(content: bytes, words: str) -> None:
     """The message names the file, what is wrong and where a document comes from."""
-    with pytest.raises(ReportError, match=words) as caught:
+    with pytest.raises(UsageError, match=words) as caught:
         read_document(content, "node.json")
     assert str(caught.value).startswith("node.json ")
     assert "\n" not in str(caught.value)
@@ -335,3 +337,15 @@ def test_each_number_format_has_its_own_plot() -> None:
     assert page.tags.count("figure") == 2
     assert "Rate, bf16 TFLOPS" in page.text
     assert "Rate, fp32 TFLOPS" in page.text
+
+
+def test_the_command_writes_the_page(tmp_path: Path) -> None:
+    """`nodevet report render` reads a document, writes the page, and refuses anything else with exit code 64."""
+    document, page = tmp_path / "burn-in.json", tmp_path / "page.html"
+    document.write_bytes(encode(burn_in_document(cpu_node(), plan="probe")))
+    command = [sys.executable, "-m", "nodevet.agent.cli", "report", "render", str(document), "-o", str(page)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert "ok all checks pass" in Page(page.read_text()).text
+    document.write_text('{"schema": "nodevet.topo/1"}')
+    refused = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (refused.returncode, refused.stderr.count("\n")) == (64, 1)

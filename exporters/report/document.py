@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.errors import NodevetError
+from nodevet.checks.errors import NodevetError, UsageError
 from nodevet.checks.model import Snapshot
 from nodevet.exporters.schema import (
     BURN_IN_SCHEMA,
@@ -36,7 +36,7 @@ _SIGNS = {
 
 
 class ReportError(NodevetError):
-    """A report cannot be made: says of what and what to do."""
+    """A page cannot be made here: says why and what to do."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +122,7 @@ def from_status(document: StatusDocument) -> ReportDocument:
 
 
 def read_document(content: bytes, name: str = "document") -> ReportDocument:
-    """Return the report of the JSON in *content*; ReportError says what *name* is instead of a known document."""
+    """Return the report of the JSON in *content*; UsageError says what *name* is instead of a known document."""
     try:
         schema = msgspec.json.decode(content, type=_Named).schema
         if schema == BURN_IN_SCHEMA:
@@ -130,10 +130,10 @@ def read_document(content: bytes, name: str = "document") -> ReportDocument:
         if schema == STATUS_SCHEMA:
             return from_status(msgspec.json.decode(content, type=StatusDocument))
     except msgspec.DecodeError as error:
-        raise ReportError(
+        raise UsageError(
             f"{name} is no report document: {error}; write one with `nodevet burn-in --json` or `nodevet check --json`"
         ) from error
-    raise ReportError(f"{name} has schema {schema!r}: a report is made from {BURN_IN_SCHEMA} or {STATUS_SCHEMA}")
+    raise UsageError(f"{name} has schema {schema!r}: a report is made from {BURN_IN_SCHEMA} or {STATUS_SCHEMA}")
 
 
 class _Named(msgspec.Struct):

@@ -47,7 +47,7 @@ def render(document: ReportDocument) -> str:
 
 
 def render_file(content: bytes, *, name: str = "document") -> str:
-    """Return the page of the JSON in *content*, called *name* in errors. Raises ReportError."""
+    """Return the page of the JSON in *content*, called *name* in errors. Raises UsageError or ReportError."""
     return render(read_document(content, name))
 
 
