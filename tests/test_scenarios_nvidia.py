@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from fakes.rig import Rig
 
 from nodevet.checks.kernel_log.parse import events_from_lines
 from nodevet.checks.model import (
+    WHOLE,
     Action,
     Clearing,
     Episode,
@@ -34,280 +36,132 @@ DEVICE = uuid(SLOT)
 LONG_ENOUGH = 5
 """Intervals in which a finding that needs 3 of 5 looks must have been confirmed."""
 
+Plant = Callable[[FakeNvml, int], object]
+
 
 class Fault(NamedTuple):
     """A fault of the machine in slot 3, and what must be said of it."""
 
     name: str
-    plant: Callable[[FakeNvml, int], object]
+    plant: Plant
     code: str
     verdict: State
-    fault_class: FaultClass
     action: Action
     looks: int
-    part: Part = Part()
-    heal: Callable[[FakeNvml], object] = lambda machine: machine.clear()
+    part: Part
+    fault_class: FaultClass
+    heal: Callable[[FakeNvml], object]
 
 
-def violation(name: str) -> Callable[[FakeNvml, int], object]:
-    """Return a fault that holds the clock down for a fifth of the time."""
-    return lambda machine, turn: machine.set(f"violation_{name}_nanoseconds.{SLOT}", turn * 2_000_000_000)
+def everything_again(machine: FakeNvml) -> object:
+    """Make the machine what it was."""
+    return machine.clear()
 
 
-def steady(**values: float) -> Callable[[FakeNvml, int], object]:
-    """Return a fault that sets *values* of slot 3, or of a part of it (``link_state__5``)."""
-    keys = {
-        ".".join([*name.split("__")[:1], str(SLOT), *name.split("__")[1:]]): value for name, value in values.items()
-    }
-    return lambda machine, _turn: machine.update(keys)
+def failed(
+    name: str,
+    plant: Plant,
+    code: str,
+    action: Action,
+    *,
+    looks: int = 1,
+    part: Part = WHOLE,
+    fault_class: FaultClass = FaultClass.HARDWARE,
+    verdict: State = State.FAILED,
+    heal: Callable[[FakeNvml], object] = everything_again,
+) -> Fault:
+    """Return a fault that must fail its device after *looks* intervals."""
+    return Fault(name, plant, code, verdict, action, looks, part, fault_class, heal)
 
 
-def growing(name: str, step: int) -> Callable[[FakeNvml, int], object]:
-    """Return a fault that lets the counter *name* grow by *step* each interval."""
-    key = ".".join([*name.split("__")[:1], str(SLOT), *name.split("__")[1:]])
-    return lambda machine, turn: machine.set(key, turn * step)
+degraded = functools.partial(failed, verdict=State.DEGRADED)
+measured = functools.partial(failed, looks=3)
+measured_degraded = functools.partial(failed, looks=3, verdict=State.DEGRADED)
 
 
-HARDWARE, CONFIGURATION = FaultClass.HARDWARE, FaultClass.CONFIGURATION
+def steady(key: str, value: float) -> Plant:
+    """Return a fault that sets *key* of slot 3, or of a part of it (``link_state/5``)."""
+    return lambda machine, _turn: machine.set(_of_slot(key), value)
+
+
+def growing(key: str, step: int) -> Plant:
+    """Return a fault that lets the counter *key* grow by *step* each interval."""
+    return lambda machine, turn: machine.set(_of_slot(key), turn * step)
+
+
+def xid(code: int) -> Plant:
+    """Return an XID that the driver reports once."""
+    return lambda machine, turn: machine.xid(SLOT, code) if turn == 1 else None
+
+
+def slow_under_load(machine: FakeNvml, _turn: int) -> None:
+    """Let the bus run slower than it could while the device works; at idle that is how boards save power."""
+    machine.set(f"pcie_generation.{SLOT}", 3).set(f"utilization_percent.{SLOT}", 95)
+
+
+def _of_slot(key: str) -> str:
+    name, _, part = key.partition("/")
+    return f"{name}.{SLOT}.{part}" if part else f"{name}.{SLOT}"
+
+
+A_FIFTH = 2_000_000_000
+"""Nanoseconds of an interval of ten seconds."""
+
 CORE, MEMORY = Part(PartKind.SENSOR, "core"), Part(PartKind.SENSOR, "memory")
 DRAM, PCIE, LINK = Part(PartKind.MEMORY_BLOCK, "dram"), Part(PartKind.PCIE), Part(PartKind.LINK, "", 5)
+POWER = Part(PartKind.POWER_SCOPE, "device")
+SITE, UNKNOWN = FaultClass.CONFIGURATION, FaultClass.UNKNOWN
+INSPECT, REBOOT, RESET, WATCH = Action.INSPECT, Action.REBOOT, Action.RESET_DEVICE, Action.WATCH
+DRAIN, REPLACE = Action.DRAIN_RESET, Action.REPLACE
 
 
-def reason(name: str) -> Part:
-    """Return the part of a throttle reason."""
-    return Part(PartKind.REASON, name)
+def held(reason: str) -> Part:
+    """Return the part that stands for a throttle reason."""
+    return Part(PartKind.REASON, reason)
 
 
+def violation(reason: str) -> Plant:
+    """Return a fault that holds the clock down for a fifth of the time."""
+    return growing(f"violation_{reason}_nanoseconds", A_FIFTH)
+
+
+# fmt: off
 FAULTS = (
-    Fault(
-        "beyond its margin",
-        steady(temperature_margin=-2),
-        "temperature.slowdown",
-        State.FAILED,
-        HARDWARE,
-        Action.INSPECT,
-        3,
-        CORE,
-    ),
-    Fault(
-        "close to its margin",
-        steady(temperature_margin=3),
-        "temperature.high",
-        State.DEGRADED,
-        HARDWARE,
-        Action.INSPECT,
-        3,
-        CORE,
-    ),
-    Fault(
-        "hot memory",
-        steady(memory_temperature=105),
-        "temperature.slowdown",
-        State.FAILED,
-        HARDWARE,
-        Action.INSPECT,
-        3,
-        MEMORY,
-    ),
-    Fault(
-        "hardware thermal slowdown",
-        violation("hardware_thermal"),
-        "throttle.hardware_thermal",
-        State.FAILED,
-        HARDWARE,
-        Action.INSPECT,
-        3,
-        reason("hardware_thermal"),
-    ),
-    Fault(
-        "power brake",
-        violation("power_brake"),
-        "throttle.power_brake",
-        State.FAILED,
-        HARDWARE,
-        Action.INSPECT,
-        3,
-        reason("power_brake"),
-    ),
-    Fault(
-        "software thermal slowdown",
-        violation("software_thermal"),
-        "throttle.software_thermal",
-        State.DEGRADED,
-        HARDWARE,
-        Action.INSPECT,
-        3,
-        reason("software_thermal"),
-    ),
-    Fault(
-        "hardware slowdown flag",
-        steady(event_reasons=0x8),
-        "throttle.hardware_slowdown",
-        State.FAILED,
-        HARDWARE,
-        Action.INSPECT,
-        3,
-        reason("hardware_slowdown"),
-    ),
-    Fault(
-        "uncorrected memory error",
-        steady(ecc_uncorrected_volatile_dram=1),
-        "memory.uncorrected",
-        State.FAILED,
-        HARDWARE,
-        Action.DRAIN_RESET,
-        1,
-        DRAM,
-    ),
-    Fault(
-        "row remap failed", steady(remap_failed=1), "memory.row_remap_failed", State.FAILED, HARDWARE, Action.REPLACE, 1
-    ),
-    Fault(
-        "row remap pending",
-        steady(remap_pending=1),
-        "memory.row_remap_pending",
-        State.DEGRADED,
-        HARDWARE,
-        Action.RESET_DEVICE,
-        1,
-    ),
-    Fault(
-        "SRAM over its threshold",
-        steady(sram_threshold_exceeded=1),
-        "memory.sram_threshold",
-        State.FAILED,
-        HARDWARE,
-        Action.REPLACE,
-        1,
-    ),
-    Fault(
-        "driver asks for a reset",
-        steady(recovery_action=1),
-        "memory.recovery_action",
-        State.FAILED,
-        HARDWARE,
-        Action.RESET_DEVICE,
-        1,
-    ),
-    Fault(
-        "driver asks for a reboot",
-        steady(recovery_action=2),
-        "memory.recovery_action",
-        State.FAILED,
-        HARDWARE,
-        Action.REBOOT,
-        1,
-    ),
-    Fault(
-        "power limit lowered",
-        steady(power_limit_milliwatts=400000),
-        "power.limit_lowered",
-        State.DEGRADED,
-        CONFIGURATION,
-        Action.WATCH,
-        1,
-        Part(PartKind.POWER_SCOPE, "device"),
-    ),
-    Fault("narrow PCIe", steady(pcie_width=8), "pcie.width", State.DEGRADED, HARDWARE, Action.INSPECT, 3, PCIE),
-    Fault(
-        "slow PCIe under load",
-        steady(pcie_generation=3, utilization_percent=95),
-        "pcie.generation",
-        State.DEGRADED,
-        HARDWARE,
-        Action.INSPECT,
-        3,
-        PCIE,
-        lambda machine: machine.clear(f"pcie_generation.{SLOT}"),
-    ),
-    Fault(
-        "fatal PCIe errors",
-        growing("pcie_fatal_errors", 1),
-        "pcie.fatal",
-        State.FAILED,
-        HARDWARE,
-        Action.REBOOT,
-        1,
-        PCIE,
-    ),
-    Fault(
-        "PCIe replays",
-        growing("pcie_replays", 500),
-        "pcie.replay_rate",
-        State.DEGRADED,
-        HARDWARE,
-        Action.INSPECT,
-        3,
-        PCIE,
-    ),
-    Fault("one link down", steady(link_state__5=0), "link.down", State.FAILED, HARDWARE, Action.RESET_DEVICE, 1, LINK),
-    Fault(
-        "link replays",
-        growing("link_replay_errors__5", 7),
-        "link.replay",
-        State.DEGRADED,
-        HARDWARE,
-        Action.INSPECT,
-        3,
-        LINK,
-    ),
-    Fault(
-        "link recoveries",
-        growing("link_recovery_errors__5", 2),
-        "link.recovery",
-        State.DEGRADED,
-        HARDWARE,
-        Action.INSPECT,
-        3,
-        LINK,
-    ),
-    Fault("fabric not joined", steady(fabric_state=1), "fabric.state", State.FAILED, CONFIGURATION, Action.INSPECT, 1),
-    Fault(
-        "fell off the bus",
-        lambda machine, _turn: machine.fail_device(SLOT),
-        "device.lost",
-        State.FAILED,
-        HARDWARE,
-        Action.REBOOT,
-        1,
-    ),
-    Fault(
-        "vanished",
-        lambda machine, _turn: machine.vanish(SLOT),
-        "device.missing",
-        State.FAILED,
-        HARDWARE,
-        Action.REBOOT,
-        1,
-    ),
-    Fault(
-        "XID 79",
-        lambda machine, turn: machine.xid(SLOT, 79) if turn == 1 else None,
-        "nvidia.xid.79",
-        State.FAILED,
-        HARDWARE,
-        Action.REBOOT,
-        1,
-    ),
-    Fault(
-        "XID 48",
-        lambda machine, turn: machine.xid(SLOT, 48) if turn == 1 else None,
-        "nvidia.xid.48",
-        State.FAILED,
-        HARDWARE,
-        Action.DRAIN_RESET,
-        1,
-    ),
-    Fault(
-        "an XID that no table knows",
-        lambda machine, turn: machine.xid(SLOT, 999) if turn == 1 else None,
-        "nvidia.xid.999",
-        State.DEGRADED,
-        FaultClass.UNKNOWN,
-        Action.INSPECT,
-        1,
-    ),
+    measured("beyond its margin", steady("temperature_margin", -2), "temperature.slowdown", INSPECT, part=CORE),
+    measured_degraded("near its margin", steady("temperature_margin", 3), "temperature.high", INSPECT, part=CORE),
+    measured("hot memory", steady("memory_temperature", 105), "temperature.slowdown", INSPECT, part=MEMORY),
+    measured("hardware thermal slowdown", violation("hardware_thermal"), "throttle.hardware_thermal", INSPECT,
+             part=held("hardware_thermal")),
+    measured("power brake", violation("power_brake"), "throttle.power_brake", INSPECT, part=held("power_brake")),
+    measured("hardware slowdown flag", steady("event_reasons", 0x8), "throttle.hardware_slowdown", INSPECT,
+             part=held("hardware_slowdown")),
+    measured_degraded("software thermal slowdown", violation("software_thermal"), "throttle.software_thermal", INSPECT,
+                      part=held("software_thermal")),
+    failed("uncorrected memory error", steady("ecc_uncorrected_volatile_dram", 1), "memory.uncorrected", DRAIN,
+           part=DRAM),
+    failed("row remap failed", steady("remap_failed", 1), "memory.row_remap_failed", REPLACE),
+    degraded("row remap pending", steady("remap_pending", 1), "memory.row_remap_pending", RESET),
+    failed("SRAM over its threshold", steady("sram_threshold_exceeded", 1), "memory.sram_threshold", REPLACE),
+    failed("driver asks for a reset", steady("recovery_action", 1), "memory.recovery_action", RESET),
+    failed("driver asks for a reboot", steady("recovery_action", 2), "memory.recovery_action", REBOOT),
+    degraded("power limit lowered", steady("power_limit_milliwatts", 400000), "power.limit_lowered", WATCH, part=POWER,
+             fault_class=SITE),
+    measured_degraded("narrow PCIe", steady("pcie_width", 8), "pcie.width", INSPECT, part=PCIE),
+    measured_degraded("slow PCIe under load", slow_under_load, "pcie.generation", INSPECT, part=PCIE,
+                      heal=lambda machine: machine.clear(f"pcie_generation.{SLOT}")),
+    failed("fatal PCIe errors", growing("pcie_fatal_errors", 1), "pcie.fatal", REBOOT, part=PCIE),
+    measured_degraded("PCIe replays", growing("pcie_replays", 500), "pcie.replay_rate", INSPECT, part=PCIE),
+    failed("one link down", steady("link_state/5", 0), "link.down", RESET, part=LINK),
+    measured_degraded("link replays", growing("link_replay_errors/5", 7), "link.replay", INSPECT, part=LINK),
+    measured_degraded("link recoveries", growing("link_recovery_errors/5", 2), "link.recovery", INSPECT, part=LINK),
+    failed("fabric not joined", steady("fabric_state", 1), "fabric.state", INSPECT, fault_class=SITE),
+    failed("fell off the bus", lambda machine, _turn: machine.fail_device(SLOT), "device.lost", REBOOT),
+    failed("vanished", lambda machine, _turn: machine.vanish(SLOT), "device.missing", REBOOT),
+    failed("XID 79", xid(79), "nvidia.xid.79", REBOOT),
+    failed("XID 48", xid(48), "nvidia.xid.48", DRAIN),
+    degraded("an XID that no table knows", xid(999), "nvidia.xid.999", INSPECT, fault_class=UNKNOWN),
 )
+# fmt: on
 
 
 @pytest.fixture
@@ -324,16 +178,14 @@ def episode(snapshot: Snapshot, fault: Fault) -> Episode | None:
     return next((entry for entry in snapshot.episodes if entry.key == key), None)
 
 
-def plant(rig: Rig, fault: Fault, turns: int) -> Snapshot:
-    """Let the fault last for *turns* intervals and return the last snapshot."""
-    snapshot = rig.snapshot
-    for turn in range(1, turns + 1):
-        fault.plant(rig.machine, turn)
-        if "xid" in fault.code and turn == 1:
+def live(rig: Rig, fault: Fault, first: int, last: int) -> Snapshot:
+    """Let the fault be there in its intervals *first* to *last*, and return the last snapshot."""
+    assert rig.snapshot is not None
+    for turn in range(first, last + 1):
+        if fault.plant(rig.machine, turn) is not None and fault.code.startswith("nvidia.xid."):
             rig.reader.events.append(rig.reader.wait_for_event())
-        snapshot = rig.look()
-    assert snapshot is not None
-    return snapshot
+        rig.look()
+    return rig.snapshot
 
 
 def test_healthy_machine_is_ok(rig: Rig) -> None:
@@ -350,16 +202,12 @@ def test_healthy_machine_is_ok(rig: Rig) -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_fault_gives_state_device_code_class_and_action(rig: Rig, fault: Fault) -> None:
     """Every fault is confirmed after exactly its looks, on its device alone, with class and action."""
-    before = plant(rig, fault, fault.looks - 1) if fault.looks > 1 else rig.snapshot
-    assert before is not None
+    before = live(rig, fault, 1, fault.looks - 1)
     early = episode(before, fault)
     assert early is None or early.state is EpisodeState.PENDING
     assert before.verdict.state is State.OK
 
-    fault_seen = fault._replace(plant=lambda machine, _turn: fault.plant(machine, fault.looks))
-    if fault.looks == 1:
-        fault_seen = fault
-    after = plant(rig, fault_seen, 1)
+    after = live(rig, fault, fault.looks, fault.looks)
 
     found = episode(after, fault)
     assert found is not None, [entry.key for entry in after.episodes]
@@ -374,7 +222,7 @@ def test_fault_gives_state_device_code_class_and_action(rig: Rig, fault: Fault) 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_healing_clears_what_the_table_says_and_nothing_else(rig: Rig, fault: Fault) -> None:
     """Conditions clear on the third good look; hardware events stay; replacements stay; nothing else moves."""
-    opened = plant(rig, fault, max(fault.looks, 1))
+    opened = live(rig, fault, 1, fault.looks)
     found = episode(opened, fault)
     assert found is not None
     fault.heal(rig.machine)
@@ -402,28 +250,17 @@ def test_healing_clears_what_the_table_says_and_nothing_else(rig: Rig, fault: Fa
 def test_restart_in_the_middle_changes_nothing(fake_nvml: FakeNvml, fault: Fault) -> None:
     """An agent that is restarted after every look tells the same timeline as one that is not."""
 
-    def timeline(*, restarting: bool) -> list[tuple[State, tuple[str, ...]]]:
+    def timeline(*, restarting: bool) -> list[tuple[State, list[tuple[str, str]]]]:
         fake_nvml.clear()
         story = []
         with Rig(fake_nvml) as rig:
             rig.look(2)
-            for turn in range(1, fault.looks + 2):
-                snapshot = (
-                    plant(rig, fault._replace(plant=lambda machine, _t, turn=turn: fault.plant(machine, turn)), 1)
-                    if "xid" not in fault.code
-                    else (plant(rig, fault, 1) if turn == 1 else rig.look())
-                )
-                story.append(
-                    (snapshot.verdict.state, tuple(str(entry.key) + entry.state for entry in snapshot.episodes))
-                )
-                if restarting:
-                    rig.restart()
-            fault.heal(rig.machine)
-            for _ in range(4):
-                snapshot = rig.look()
-                story.append(
-                    (snapshot.verdict.state, tuple(str(entry.key) + entry.state for entry in snapshot.episodes))
-                )
+            for turn in range(1, fault.looks + 6):
+                if turn == fault.looks + 2:
+                    fault.heal(rig.machine)
+                snapshot = live(rig, fault, turn, turn) if turn < fault.looks + 2 else rig.look()
+                told = [(str(entry.key), entry.state.value) for entry in snapshot.episodes]
+                story.append((snapshot.verdict.state, told))
                 if restarting:
                     rig.restart()
         return story
@@ -431,12 +268,12 @@ def test_restart_in_the_middle_changes_nothing(fake_nvml: FakeNvml, fault: Fault
     assert timeline(restarting=True) == timeline(restarting=False)
 
 
-def passed(rig: Rig, device: str = DEVICE, **changed: float) -> Result:
+def passed(rig: Rig, **changed: float) -> Result:
     """Return the result of a verified load that ran just now, with *changed* figures."""
     figures = {"gemms_verified": 100, "mismatches": 0, "self_test_planted": 10, "self_test_found": 10} | changed
     return Result(
         workload="gemm",
-        devices=(device,),
+        devices=(DEVICE,),
         dtype="bf16",
         state=ResultState.FINISHED,
         started=rig.clock.instant(),
@@ -448,7 +285,7 @@ def passed(rig: Rig, device: str = DEVICE, **changed: float) -> Result:
 def test_passed_retest_clears_an_uncorrected_error_although_its_counter_still_stands(rig: Rig) -> None:
     """The occurrence is settled; one more error opens it anew."""
     fault = next(entry for entry in FAULTS if entry.code == "memory.uncorrected")
-    plant(rig, fault, 1)
+    live(rig, fault, 1, 1)
     rig.clock.advance(5)
     rig.retest(passed(rig))
 
@@ -463,7 +300,7 @@ def test_passed_retest_clears_an_uncorrected_error_although_its_counter_still_st
 def test_failed_retest_clears_nothing(rig: Rig) -> None:
     """A load with nothing verified, a wrong result or an incomplete self-test is no proof."""
     fault = next(entry for entry in FAULTS if entry.code == "memory.uncorrected")
-    plant(rig, fault, 1)
+    live(rig, fault, 1, 1)
     for changed in ({"gemms_verified": 0}, {"self_test_found": 9}, {"mismatches": 1}):
         rig.clock.advance(5)
         rig.retest(passed(rig, **changed))
@@ -474,7 +311,7 @@ def test_failed_retest_clears_nothing(rig: Rig) -> None:
 def test_lost_device_needs_a_reboot_before_its_retest_counts(rig: Rig) -> None:
     """In the same boot a passed load proves nothing of a device that fell off the bus; in the next it does."""
     fault = next(entry for entry in FAULTS if entry.code == "device.lost")
-    plant(rig, fault, 1)
+    live(rig, fault, 1, 1)
     rig.machine.clear()
     rig.clock.advance(5)
     rig.retest(passed(rig))
@@ -491,7 +328,7 @@ def test_lost_device_needs_a_reboot_before_its_retest_counts(rig: Rig) -> None:
 def test_another_serial_in_its_place_ends_what_the_old_board_had(rig: Rig) -> None:
     """A replaced board takes its own history with it."""
     fault = next(entry for entry in FAULTS if entry.code == "memory.row_remap_failed")
-    plant(rig, fault, 1)
+    live(rig, fault, 1, 1)
     rig.machine.clear()
     rig.machine.update({f"uuid.{SLOT}": "GPU-11111111-2222-3333-4444-555555555555", f"serial.{SLOT}": "1650000000999"})
 
@@ -508,6 +345,7 @@ def test_same_event_from_nvml_and_the_kernel_log_counts_once(rig: Rig) -> None:
     rig.machine.xid(SLOT, 79)
     event = rig.reader.wait_for_event()
     rig.reader.events.append(event)
+    assert event.pci is not None
     (same,) = events_from_lines([f"NVRM: Xid (PCI:{event.pci[:-2]}): 79, pid=1234, GPU has fallen off the bus."])
     rig.look()
     rig.engine.take_event(msgspec.structs.replace(same, time=rig.clock.instant()))

@@ -89,13 +89,14 @@ class RunningAgent:
 
     def status(self) -> dict[str, Any]:
         """Return ``/api/v1/status``."""
-        return json.loads(self.get("/api/v1/status"))
+        document: dict[str, Any] = json.loads(self.get("/api/v1/status"))
+        return document
 
     def get(self, path: str) -> str:
         """Return the body at *path*, whatever its status code."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=5) as answer:  # noqa: S310 (our own loopback address)
-                return answer.read().decode()
+                return str(answer.read().decode())
         except urllib.error.HTTPError as error:
             return error.read().decode()
 
@@ -128,7 +129,7 @@ class RunningAgent:
             return last if accepts(last) else None
 
         try:
-            return self._wait(look, seconds, what)
+            return dict(self._wait(look, seconds, what))
         except AssertionError as error:
             raise AssertionError(f"{error}; last status: {json.dumps(last, indent=1)[:6000]}") from None
 
