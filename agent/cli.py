@@ -25,6 +25,7 @@ COMMANDS = {
     "status": "ask the agent",
     "history": "what happened to this node and its devices",
     "ack": "acknowledge a finding, with a note",
+    "release": "let go of every device for a while",
     "explain": "what a code, a check or a quantity means",
     "burn-in": "prove the hardware under load",
     "report": "render a report",

@@ -1,0 +1,37 @@
+"""Let go of every device for a while, so that it can be reset, repartitioned, or its driver replaced."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from nodevet.agent import exits
+from nodevet.agent.commands import options
+from nodevet.agent.terminal import say
+from nodevet.checks.errors import UsageError
+
+SUMMARY = "let go of every device for a while"
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+LONGEST_SECONDS = 86400.0
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``nodevet release``."""
+    parser.add_argument("--for", dest="duration", default="10m", metavar="TIME", help="such as 90s, 10m, 2h")
+    options.add_places(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask the agent; exit 0 when it lets go."""
+    say(options.ask_agent(arguments, "release", seconds=seconds_of(arguments.duration))["message"])
+    return exits.OK
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds that *text* such as ``90s`` or ``10m`` stands for. Raises UsageError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0 < seconds <= LONGEST_SECONDS:
+        raise UsageError(f"release: --for {text}: write a time up to 24h, such as 90s, 10m or 2h")
+    return seconds
