@@ -46,6 +46,7 @@ class Session:
         self._waiting: deque[Message] = deque()
         self._interrupted = threading.Event()
         self._result_so_far: Callable[[ResultState, str], Result] | None = None
+        self._ending_seconds = 0.0
         self._last_tick = float("-inf")
 
     def next_message(self) -> Message:
@@ -57,10 +58,11 @@ class Session:
         with self._lock:
             self._channel.send(message)
 
-    def begin(self, result_so_far: Callable[[ResultState, str], Result]) -> None:
-        """Note that a workload runs whose result so far is given by *result_so_far*."""
+    def begin(self, result_so_far: Callable[[ResultState, str], Result], ending_seconds: float = 0.0) -> None:
+        """Note that a workload runs: what is known of it so far, and how long it may take to end by itself."""
         with self._lock:
             self._result_so_far = result_so_far
+            self._ending_seconds = ending_seconds
         self.pause()
 
     def finish(self, result: Result) -> None:
@@ -100,7 +102,7 @@ class Session:
         """Wait for SIGTERM, give the workload its moment to end, then end the process with what is known."""
         signal.sigwait({signal.SIGTERM})
         self._interrupted.set()
-        deadline = time.monotonic() + ENDING_SECONDS
+        deadline = time.monotonic() + self._ending_seconds
         while self._is_busy() and time.monotonic() < deadline:
             time.sleep(0.02)
         with self._lock:
@@ -155,10 +157,11 @@ def _burn(burn: Burn, session: Session) -> Result:
         if burn.workload != WORKLOAD:
             return blank(ResultState.REFUSED, f"workload {burn.workload!r} is unknown; there is {WORKLOAD!r}")
         request = msgspec.convert(burn.parameters, GemmRequest)
+        session.tick(0.0, "loading torch", {})
         from .workload import Run, run_gemm  # the only way to torch, which may be absent and takes seconds to load
 
         run = Run(request, clock)
-        session.begin(run.result)
+        session.begin(run.result, ENDING_SECONDS)
         return run_gemm(run, session)
     except InterruptionError as error:
         return blank(ResultState.INTERRUPTED, str(error))

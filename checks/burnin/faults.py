@@ -5,7 +5,6 @@ A planted fault stands where the multiplication stands, so everything after it i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -107,13 +106,13 @@ class SpoiledOperand:
             _flip(bits, 0, 0, 8 * bits.element_size() - 1)
 
 
-def slow_down(run: Multiply, *, call: int, seconds: float) -> Multiply:
-    """Return *run* with a pause of *seconds* before call number *call*."""
+def slow_down(run: Multiply, *, call: int, hold: Callable[[], None]) -> Multiply:
+    """Return *run* with *hold* called before call number *call*."""
     calls = iter(range(1 << 62))
 
     def slowed(a: Tensor, b: Tensor, out: Tensor) -> None:
         if next(calls) == call:
-            time.sleep(seconds)
+            hold()
         run(a, b, out)
 
     return slowed

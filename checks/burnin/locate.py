@@ -72,8 +72,8 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
         return "hard" if self.reruns_wrong == self.reruns else "intermittent"
 
     def facts(self) -> dict[str, object]:
-        """Return all fields as plain values, with the persistence, for the conditions of a result."""
-        plain: dict[str, object] = msgspec.to_builtins(self)
+        """Return all fields as plain values that survive the wire, with the persistence, for a result's conditions."""
+        plain: dict[str, object] = msgspec.json.decode(msgspec.json.encode(self))
         return plain | {"persistence": self.persistence}
 
 

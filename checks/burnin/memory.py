@@ -69,7 +69,7 @@ def _cgroup_directories(root: Path, controller: str) -> list[Path]:
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        mount = root / "sys/fs/cgroup" / (controllers and controller)
+        mount = root / "sys/fs/cgroup" / controllers
         inner = mount / path.lstrip("/")
         directories += [inner, *(parent for parent in inner.parents if parent.is_relative_to(mount))]
     return directories

@@ -127,15 +127,16 @@ def find_accelerator(facts: DeviceFacts) -> Accelerator | None:
 
 def table_cache_bytes(architecture: str) -> int | None:
     """Return the last-level cache of *architecture* where the driver's own figure leaves it out."""
-    for row in load_table("arch_flops.csv", Architecture):
-        if row.architecture == architecture and row.cache_mebibytes is not None:
-            return row.cache_mebibytes << 20
-    return None
+    row = _find_architecture(architecture)
+    return None if row is None or row.cache_mebibytes is None else row.cache_mebibytes << 20
 
 
 def _operations_per_clock(architecture: str | None, column: str) -> int | None:
-    for row in load_table("arch_flops.csv", Architecture):
-        if row.architecture == architecture:
-            value: int | None = getattr(row, column, None)
-            return value
-    return None
+    row = _find_architecture(architecture)
+    value: int | None = getattr(row, column, None)
+    return value
+
+
+def _find_architecture(architecture: str | None) -> Architecture | None:
+    table: tuple[Architecture, ...] = load_table("arch_flops.csv", Architecture)
+    return next((row for row in table if row.architecture == architecture), None)

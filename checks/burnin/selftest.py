@@ -6,6 +6,7 @@ verification is ``unmeasured``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -50,6 +51,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     pause: Callable[[], None]
     measure: Callable[[Ring, int], float]
     """Runs one batch of a ring and returns its seconds."""
+    sleep: Callable[[float], None] = time.sleep
+    """Passes seconds of the time that *measure* counts."""
 
 
 def self_test(stage: Stage) -> list[Planting]:
@@ -120,7 +123,7 @@ def _late(stage: Stage) -> Planting:
     """Hold up one batch among eight for four times the usual; a busy machine may add late ones of its own."""
     late, count = 5, 8
     usual = max(stage.measure(_ring(stage, stage.multiplication.run), 1) for _ in range(3))
-    ring = _ring(stage, slow_down(stage.multiplication.run, call=late, seconds=4 * usual))
+    ring = _ring(stage, slow_down(stage.multiplication.run, call=late, hold=lambda: stage.sleep(4 * usual)))
     seconds = [stage.measure(ring, 1) for _ in range(count)]
     found = late in late_batches(seconds)
     return Planting("late_batch", found, found, "" if found else f"seconds per batch: {seconds}")

@@ -37,7 +37,7 @@ ChooseMultiplication = Callable[[str, str, str | None], Multiplication]
 """Format, kind of device and architecture -> how to multiply."""
 
 SETUP_SHARE = 0.2
-_OVERHEAD_SHARE = 0.2
+_OVERHEAD_SHARE, _OVERHEAD_SECONDS = 0.2, 10.0
 
 
 class Control(Protocol):
@@ -341,7 +341,7 @@ def _measure_overhead(run: Run, control: Control, device: ComputeDevice, ring: R
 
     checked_seconds: list[float] = []
     unchecked_seconds: list[float] = []
-    budget = max(request.warmup_seconds, _OVERHEAD_SHARE * request.seconds)
+    budget = max(request.warmup_seconds, min(_OVERHEAD_SHARE * request.seconds, _OVERHEAD_SECONDS))
     while sum(checked_seconds) + sum(unchecked_seconds) < budget:
         for is_checked in (True, False, False, True):
             control.pause()
@@ -360,6 +360,7 @@ def _measure(
     multiplication: Multiplication,
     layout: Layout,
 ) -> None:
+    control.tick(SETUP_SHARE, "measuring", {})
     done = 0.0
     while done < run.request.seconds:
         control.pause()

@@ -1,0 +1,89 @@
+"""Small verified products on the processor: operands, goldens and rings, without timing and without a child."""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+from fakes.needs_torch import NO_TORCH
+
+from nodevet.checks.burnin.certify import Golden, certify
+from nodevet.checks.burnin.library import torch
+from nodevet.checks.burnin.multiply import Multiplication, Multiply, choose_multiplication
+from nodevet.checks.burnin.operands import OperandSet, build_sets, make_sets
+from nodevet.checks.burnin.ring import Checking, Ring
+from nodevet.checks.burnin.selftest import Stage
+
+__all__ = ["CPU_FORMATS", "NO_TORCH", "SEED", "K", "M", "N", "make_ring", "make_stage", "prepared"]
+
+M, N, K, EXTRA = 256, 256, 512, 256
+SEED = 11
+CPU_FORMATS = ("fp32", "bf16", "int8", "fp64")
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A format's multiplication with three certified operand sets."""
+
+    multiplication: Multiplication
+    sets: list[OperandSet]
+    goldens: list[Golden]
+
+
+@functools.cache
+def prepared(dtype: str, seed: int = SEED, threads: int = 1) -> Prepared:
+    """Return operands of *dtype*, certified. Shared between tests: whoever changes an operand restores it."""
+    torch.set_num_threads(threads)  # several on a busy machine wait for each other more than they compute
+    multiplication = choose_multiplication(dtype, "cpu")
+    recipes = make_sets(multiplication.data_type, M, N, K, EXTRA, seed)
+    sets = build_sets(recipes, multiplication.element, torch.device("cpu"))
+    goldens = [certify(each, multiplication, M, seed).golden for each in sets]
+    return Prepared(multiplication, sets, [golden for golden in goldens if golden is not None])
+
+
+def make_ring(
+    ready: Prepared,
+    run: Multiply | None = None,
+    *,
+    slots: int = 4,
+    lag: int = 1,
+    checking: Checking = Checking.BOTH,
+    seed: int = SEED,
+) -> Ring:
+    """Return a ring over new slots of zeros; *run* stands in for the multiplication."""
+    results = [torch.zeros(M, N, dtype=ready.multiplication.output) for _ in range(slots)]
+    chosen = run or ready.multiplication.run
+    return Ring(chosen, ready.sets, ready.goldens, results, lag=lag, seed=seed, checking=checking)
+
+
+class BatchClock:
+    """A clock on which each batch takes a second, plus what was slept meanwhile."""
+
+    def __init__(self) -> None:
+        """Start with nothing slept."""
+        self._slept = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        """Let *seconds* pass."""
+        self._slept += seconds
+
+    def measure(self, ring: Ring, count: int) -> float:
+        """Run a batch and return what it took on this clock."""
+        self._slept = 0.0
+        ring.run_batch(count)()
+        return 1.0 + self._slept
+
+
+def make_stage(ready: Prepared, checking: Checking) -> Stage:
+    """Return what the self-test needs, with a clock of its own."""
+    clock = BatchClock()
+    return Stage(
+        sets=ready.sets,
+        goldens=ready.goldens,
+        slots=[torch.zeros(M, N, dtype=ready.multiplication.output) for _ in range(4)],
+        multiplication=ready.multiplication,
+        checking=checking,
+        seed=SEED,
+        pause=lambda: None,
+        measure=clock.measure,
+        sleep=clock.sleep,
+    )

@@ -1,0 +1,165 @@
+"""Operands: their sums stay exact, and the same numbers come out everywhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes.burnin import CPU_FORMATS, prepared
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodevet.checks.burnin.certify import true_block
+from nodevet.checks.burnin.errors import NotExactError
+from nodevet.checks.burnin.families import DATA_TYPES, HEADROOM_SIGMAS, Family, headroom_sigmas, operand_families
+from nodevet.checks.burnin.hashing import hash_32, hash_32_tensor, make_key
+from nodevet.checks.burnin.library import torch
+from nodevet.checks.burnin.operands import OperandSet, build_sets, make_integers, make_sets
+
+MULTIPLES_OF_128 = st.integers(1, 8).map(lambda count: 128 * count)
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def build(dtype: str, m: int, n: int, k: int, seed: int) -> list[OperandSet]:
+    """Return operands of *dtype* on the processor, accelerators' formats included."""
+    element = getattr(torch, DATA_TYPES[dtype].torch_name)
+    return build_sets(make_sets(DATA_TYPES[dtype], m, n, k, 0, seed), element, torch.device("cpu"))
+
+
+def test_hash_agrees_with_published_vectors() -> None:
+    """The mixer is the published one: its values for small inputs, computed by its definition in C."""
+    assert [hash_32(value) for value in (0, 1, 2)] == [0, 1753845952, 3507691905]
+
+
+@given(values=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=50))
+def test_tensor_hash_equals_scalar_hash(values: list[int]) -> None:
+    """The hash of a tensor on a device is the hash of its numbers on the host."""
+    assert hash_32_tensor(torch.tensor(values, dtype=torch.int64)).tolist() == [hash_32(value) for value in values]
+
+
+def test_key_depends_on_every_part_and_their_order() -> None:
+    """Two sets, two operands or two seeds never share a key by a swap of their numbers."""
+    keys = {make_key(a, b, c) for a in range(6) for b in range(6) for c in range(6)}
+    assert len(keys) == 6**3
+
+
+@settings(max_examples=15, deadline=None)
+@given(dtype=st.sampled_from(sorted(DATA_TYPES)), k=MULTIPLES_OF_128, seed=SEEDS)
+def test_every_order_of_summation_gives_the_same_bits(dtype: str, k: int, seed: int) -> None:
+    """Products added in fp32 forwards, backwards, shuffled and in eight parts are the integers of the hash."""
+    data_type = DATA_TYPES[dtype]
+    accumulator = torch.float64 if data_type.accumulator_bits > 24 else torch.float32
+    for operands in build(dtype, 128, 128, k, seed):
+        a, b = operands.a.matrix.to(accumulator)[:16], operands.b.matrix.to(accumulator)[:, :16]
+        every = torch.arange(16)
+        truth = true_block(operands, every, every).to(accumulator) * 2.0**data_type.a_exponent
+        order = torch.randperm(k, generator=torch.Generator().manual_seed(seed % 2**31))
+        assert torch.equal(a @ b, truth)
+        assert torch.equal(a.flip(1) @ b.flip(0), truth)
+        assert torch.equal(a[:, order] @ b[order], truth)
+        parts = [a[:, part] @ b[part] for part in torch.arange(k).chunk(8)]
+        assert torch.equal(torch.stack(parts).sum(0), truth)
+        assert float(truth.abs().max()) < 2.0 ** (data_type.accumulator_bits + data_type.a_exponent)
+
+
+@given(
+    dtype=st.sampled_from(sorted(DATA_TYPES)),
+    k=st.integers(1, 1 << 20),
+)
+def test_families_are_exact_or_refused(dtype: str, k: int) -> None:
+    """No K gives a family whose sums could leave the accumulator: it is refused, never narrowed."""
+    data_type = DATA_TYPES[dtype]
+    try:
+        families = operand_families(data_type, k)
+    except NotExactError:
+        assert k > data_type.maximum_k
+        return
+    assert set(families) <= set(data_type.families)
+    for family in families:
+        assert headroom_sigmas(family, data_type.accumulator_bits, k) >= HEADROOM_SIGMAS
+
+
+def test_headroom_matches_known_figures() -> None:
+    """fp16 with +-255 twice is not safe at K of 16k; the families in use are, at 32k."""
+    old = Family(0, 255, 0, 255)
+    assert headroom_sigmas(old, 24, 16384) == pytest.approx(6.05, abs=0.06)
+    assert headroom_sigmas(Family(1024, 2047, 4, 7), 24, 32768) == pytest.approx(10.6, abs=0.1)
+    assert headroom_sigmas(Family(128, 255, 8, 15), 24, 32768) == pytest.approx(40, abs=1)
+    assert headroom_sigmas(Family(8, 15, 1, 1), 14, 32768) == pytest.approx(7.7, abs=0.1)
+    assert headroom_sigmas(Family(0, 127, 0, 63), 31, 65536) == math.inf
+
+
+def test_square_family_of_bf16_gives_way_at_large_k() -> None:
+    """64..127 squared is used up to K of 32k and replaced, not narrowed, above."""
+    square = Family(64, 127, 64, 127)
+    assert square in operand_families(DATA_TYPES["bf16"], 32768)
+    assert square not in operand_families(DATA_TYPES["bf16"], 65536)
+
+
+@pytest.mark.parametrize("dtype", sorted(DATA_TYPES))
+def test_no_operand_is_subnormal_and_exponents_toggle(dtype: str) -> None:
+    """Every entry and its unit are normal numbers; columns of A differ in their scale where the format allows."""
+    data_type = DATA_TYPES[dtype]
+    first = build(dtype, 128, 128, 512, 3)[0]
+    for operand in (first.a, first.b):
+        values = operand.matrix.to(torch.float64).abs()
+        nonzero = values[values > 0]
+        assert float(nonzero.min()) >= 2.0 ** data_type.exponents[0]
+    integers = make_integers(first.a.recipe, torch.arange(128), torch.arange(512))
+    scales = first.a.matrix.to(torch.float64)[5] / integers[5]
+    assert len(set(scales[~scales.isnan()].tolist())) == 2 * data_type.exponent_span + 1
+
+
+def test_cast_that_loses_bits_is_refused() -> None:
+    """Operands of eleven bits do not become bf16 by rounding."""
+    recipes = make_sets(DATA_TYPES["fp32"], 128, 128, 128, 0, 1)
+    with pytest.raises(NotExactError, match="loses bits"):
+        build_sets(recipes, torch.bfloat16, torch.device("cpu"))
+
+
+def test_seeds_and_sets_differ() -> None:
+    """Each operand set and each seed has numbers of its own: a stale result never fits by accident."""
+    digests = {
+        operand.digest.number()
+        for seed in (1, 2)
+        for operands in build("fp32", 128, 128, 256, seed)
+        for operand in (operands.a, operands.b)
+    }
+    assert len(digests) == 12
+
+
+PROGRAM = """
+import json, sys
+sys.path[:0] = json.loads(sys.argv[2])
+from test_burnin_families import fingerprints
+print(json.dumps(fingerprints(int(sys.argv[1]))))
+"""
+
+
+def fingerprints(threads: int) -> dict[str, list[list[int]]]:
+    """Return what stands for operands and goldens of every format, made with *threads* threads."""
+    made = {dtype: prepared(dtype, threads=threads) for dtype in CPU_FORMATS}
+    return {
+        dtype: [
+            [each.a.digest.number(), each.b.digest.number(), int(golden.rows.sum()), int(golden.columns.sum())]
+            for each, golden in zip(ready.sets, ready.goldens, strict=True)
+        ]
+        for dtype, ready in made.items()
+    }
+
+
+def test_digests_are_equal_across_processes_and_thread_counts() -> None:
+    """Another process with another number of threads makes the same operands and proves the same goldens."""
+    paths = [str(Path(__file__).parent), *(path for path in sys.path if path)]
+    output = subprocess.run(
+        [sys.executable, "-I", "-c", PROGRAM, "2", json.dumps(paths)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout
+    assert json.loads(output) == fingerprints(1)

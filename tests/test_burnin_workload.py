@@ -1,0 +1,235 @@
+"""The workload as a whole, in this process: its figures, its verification, and broken hardware behind it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from fakes.burnin import NO_TORCH  # skips this file where torch is not installed
+
+from nodevet.checks.burnin.errors import InterruptionError, RefusedError
+from nodevet.checks.burnin.faults import STUCK_COLUMNS, Planted
+from nodevet.checks.burnin.flags import apply_flags, forbidden_variables
+from nodevet.checks.burnin.library import Tensor, torch
+from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
+from nodevet.checks.burnin.plan import GemmRequest
+from nodevet.checks.burnin.selftest import Planting
+from nodevet.checks.burnin.sums import bit_view
+from nodevet.checks.burnin.workload import Run, run_gemm
+from nodevet.checks.clock import SystemClock
+from nodevet.checks.model import ResultState
+
+REQUEST = GemmRequest(device="cpu-0", dtype="fp32", seconds=0.15, shape=(256, 256, 512), maximum_memory_bytes=64 << 20)
+
+
+@pytest.fixture(autouse=True)
+def one_processor() -> Iterator[None]:
+    """Each workload binds this process to a socket; here it gets one processor, and all are given back."""
+    assert NO_TORCH
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+class Watcher:
+    """Takes the progress, and may raise an interruption in a phase."""
+
+    def __init__(self, interrupt_in: str = "") -> None:
+        """Interrupt in the phase named."""
+        self.phase = ""
+        self._interrupt_in = interrupt_in
+
+    def pause(self) -> None:
+        """Let the workload go on."""
+
+    def tick(self, ratio: float, phase: str, shown: dict[str, float | int]) -> None:
+        """Note the phase."""
+        assert 0 <= ratio <= 1
+        self.phase = phase
+        if phase == self._interrupt_in:
+            raise InterruptionError("asked to stop")
+
+
+class Hardware:
+    """A multiplication that breaks once the watcher sees the measurement: one bit of one result per *every* calls."""
+
+    def __init__(self, watcher: Watcher, *, every: int) -> None:
+        """Break in the phase that is measured."""
+        self._watcher = watcher
+        self._every = every
+        self._calls = 0
+
+    def choose(self, name: str, kind: str, architecture: str | None) -> Multiplication:
+        """Return the real multiplication with the fault behind it."""
+        real = choose_multiplication(name, kind, architecture)
+
+        def broken(a: Tensor, b: Tensor, out: Tensor) -> None:
+            real.run(a, b, out)
+            if self._watcher.phase == "measuring":
+                self._calls += 1
+                if self._calls == 3 or self._calls % self._every == 0:
+                    bit_view(out)[9, 8] ^= 1 << 20
+
+        return msgspec.structs.replace(real, run=broken)
+
+
+def test_healthy_run_is_verified() -> None:
+    """A healthy processor gives figures, all of its products verified, and a bound on what may have been missed."""
+    result = run_gemm(Run(REQUEST, SystemClock()), Watcher())
+    assert (result.state, result.detail) == (ResultState.FINISHED, "")
+    assert result.conditions["verification"] == "verified"
+    run = result.metric("gemms_run")
+    assert run
+    assert result.metric("gemms_verified") == run
+    assert result.metric("flop_verified") == run * 2 * 256 * 256 * 512
+    assert result.metric("bytes_verified") == run * 256 * 256 * 4
+    assert result.metric("mismatch_rate_upper_bound_95") == pytest.approx(1 - 0.05 ** (1 / run))
+    assert result.metric("operand_sets_certified") == 3
+    p5, median = result.metric("tflops_p5"), result.metric("tflops_median")
+    assert p5 is not None and median is not None and 0 < p5 <= median
+
+
+def test_broken_bit_in_the_measurement_is_a_mismatch() -> None:
+    """A single flipped bit while measuring is counted, located and told in one line; nothing else is blamed."""
+    watcher = Watcher()
+    result = run_gemm(Run(REQUEST, SystemClock()), watcher, Hardware(watcher, every=10**9).choose)
+    assert result.state is ResultState.FINISHED
+    assert result.conditions["verification"] == "mismatch"
+    assert result.metric("mismatches") == 1
+    (report,) = result.conditions["mismatch_reports"]
+    assert (report["rows"], report["columns"], report["origin"]) == ([9], [8], "output")
+    assert report["examples"][0]["xor"] == "0x00100000"
+    assert report["persistence"] == "transient"
+    assert "1 of" in result.detail and "transient" in result.detail
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=type(result)) == result
+
+
+def test_many_mismatches_are_all_counted_and_a_few_examined() -> None:
+    """A device that is wrong again and again is not examined for ever: four reports, and the full count."""
+    watcher = Watcher()
+    result = run_gemm(Run(REQUEST, SystemClock()), watcher, Hardware(watcher, every=2).choose)
+    mismatches = result.metric("mismatches")
+    assert mismatches is not None and mismatches > 4
+    assert len(result.conditions["mismatch_reports"]) == 4
+
+
+def test_fault_from_the_start_is_never_verified() -> None:
+    """Where the first product is already wrong nothing is measured as right: the certificate is refused."""
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        real = choose_multiplication(name, kind, architecture)
+        broken = Planted(real.run, STUCK_COLUMNS, first=0, key=1)
+        return msgspec.structs.replace(real, run=broken, exact=broken)
+
+    result = run_gemm(Run(REQUEST, SystemClock()), Watcher(), choose)
+    assert result.conditions["verification"] == "unmeasured: range or device"
+    assert result.metric("operand_sets_certified") == 0
+    assert result.metric("gemms_run") == 0
+    assert [each["bad_columns"] for each in result.conditions["refuted_certificates"]] == [list(range(32, 64))] * 3
+    assert "could not be certified" in result.detail
+
+
+def test_missed_fault_in_the_self_test_leaves_results_unmeasured() -> None:
+    """What was verified by a checker that overlooks a planted fault is not called verified."""
+    run = Run(REQUEST, SystemClock())
+    run_gemm(run, Watcher())
+    run.plantings[0] = Planting(run.plantings[0].fault, True, False, "blamed another row")
+    result = run.result(ResultState.FINISHED)
+    assert result.conditions["verification"] == "unmeasured: self-test"
+    assert result.metric("gemms_verified") is None
+    assert result.metric("verified_fraction") is None
+    assert result.metric("gemms_run") != 0
+
+
+def test_run_without_self_test_is_not_verified() -> None:
+    """Who leaves out the self-test gets speed, but no word about correctness."""
+    request = msgspec.structs.replace(REQUEST, self_test=False)
+    result = run_gemm(Run(request, SystemClock()), Watcher())
+    assert result.conditions["verification"] == "unmeasured: self-test"
+
+
+def test_interruption_keeps_what_is_known() -> None:
+    """An interrupted run says so and never claims to have verified anything it did not reach."""
+    result = run_gemm(Run(REQUEST, SystemClock()), Watcher(interrupt_in="self-test"))
+    assert (result.state, result.detail) == (ResultState.INTERRUPTED, "asked to stop")
+    assert result.conditions["verification"] == "unmeasured: nothing verified"
+    assert result.metric("operand_sets_certified") == 3
+
+
+def test_too_little_memory_is_refused_with_both_figures() -> None:
+    """Where the smallest ring does not fit, the line names what is needed and what may be taken."""
+    request = msgspec.structs.replace(REQUEST, maximum_memory_bytes=1 << 20)
+    result = run_gemm(Run(request, SystemClock()), Watcher())
+    assert result.state is ResultState.REFUSED
+    assert "may be taken" in result.detail
+    assert result.metrics == ()
+
+
+def test_failing_device_is_told_as_died() -> None:
+    """A device that fails under torch gives a result that says what torch said, not a traceback."""
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        def lost(_a: Tensor, _b: Tensor, _out: Tensor) -> None:
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered\nmore lines")
+
+        return msgspec.structs.replace(choose_multiplication(name, kind, architecture), run=lost, exact=lost)
+
+    result = run_gemm(Run(REQUEST, SystemClock()), Watcher(), choose)
+    assert result.state is ResultState.DIED
+    assert result.detail == "CUDA error: uncorrectable ECC error encountered"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "architecture", "why"),
+    [
+        ("fp16", "cpu", None, "hundreds of times slower"),
+        ("tf32", "cpu", None, "no such format"),
+        ("fp8_e4m3", "cpu", None, "no such product"),
+        ("fp8_e4m3", "cuda", "sm80", "sm80 has no fp8 units"),
+        ("tf32", "rocm", "gfx942", "decides by itself"),
+        ("fp4", "cuda", "sm100", "unknown"),
+    ],
+)
+def test_format_that_a_device_lacks_is_refused(name: str, kind: str, architecture: str | None, why: str) -> None:
+    """Each format that cannot be run says why, and what to use."""
+    with pytest.raises(RefusedError, match=why):
+        choose_multiplication(name, kind, architecture)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "architecture", "element", "output"),
+    [
+        ("bf16", "cpu", None, torch.bfloat16, torch.bfloat16),
+        ("bf16", "cuda", "sm90", torch.bfloat16, torch.float32),
+        ("fp16", "rocm", "gfx942", torch.float16, torch.float32),
+        ("tf32", "cuda", "sm90", torch.float32, torch.float32),
+        ("fp8_e4m3", "cuda", "sm90", torch.float8_e4m3fn, torch.float32),
+        ("fp8_e4m3", "cuda", "sm100", torch.float8_e4m3fn, torch.float32),
+        ("fp8_e4m3", "rocm", "gfx942", torch.float8_e4m3fnuz, torch.float32),
+        ("fp8_e4m3", "rocm", "gfx950", torch.float8_e4m3fn, torch.float32),
+        ("int8", "cpu", None, torch.int8, torch.int32),
+    ],
+)
+def test_result_is_checked_in_the_widest_format_there_is(
+    name: str, kind: str, architecture: str | None, element: torch.dtype, output: torch.dtype
+) -> None:
+    """Only bf16 on a processor is checked after rounding, and is told to be narrow."""
+    chosen = choose_multiplication(name, kind, architecture)
+    assert (chosen.element, chosen.output) == (element, output)
+    assert chosen.narrow is (output is torch.bfloat16)
+
+
+def test_flags_are_set_and_read_back() -> None:
+    """Every flag that could round is off and stands in the result as read back."""
+    flags = apply_flags("fp32")
+    assert flags["cuda.matmul.allow_fp16_reduced_precision_reduction"] == "False"
+    assert set(flags.values()) <= {"False", "ieee"}
+
+
+def test_variables_that_change_arithmetic_are_named() -> None:
+    """Each of them is found, and no other."""
+    names = ["CUBLAS_EMULATE_DOUBLE_PRECISION", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"]
+    assert forbidden_variables(dict.fromkeys([*names, "CUBLAS_WORKSPACE_CONFIG", "PATH"], "1")) == names
