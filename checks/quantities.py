@@ -218,6 +218,7 @@ _TABLE: tuple[Quantity, ...] = (
         "Process ids that hold the device, separated by commas.",
         exported=False,
     ),
+    Quantity("partitioned", _F, _P.DEVICE, "Whether the device is split into instances; its links read as down then."),
     Quantity("persistence_mode", _F, _P.DEVICE, "Whether the driver stays loaded without a client."),
     # Host.
     Quantity("memory_available_bytes", _G, _P.DEVICE, "Memory that can be given to new processes.", 0),

@@ -152,6 +152,8 @@ SLOW = [
     ({"fabric_health_mask.3": 0x1A9}, "fabric_healthy", WHOLE, False),  # bandwidth degraded
     ({"fabric_health_mask.3": 0x19A}, "fabric_healthy", WHOLE, False),  # route unhealthy
     ({"fabric_health_mask.3": 0x5AA}, "fabric_healthy", WHOLE, False),  # too few links configured
+    ({"mig_mode.3": 1}, "partitioned", WHOLE, True),
+    ({"mig_mode.3": 0}, "partitioned", WHOLE, False),
     ({"persistence_mode.3": 0}, "persistence_mode", WHOLE, False),
     ({"link_version": 7, "link_recovery_errors.3.2": 5}, "link_recovery_errors", link(2), 5),
     ({"link_version": 7, "link_effective_errors.3.2": 6}, "link_effective_errors", link(2), 6),

@@ -4,7 +4,24 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from fakes.views import BAD, COMPUTE, GPU, LINKS, PCIE, SCOPE, SIBLING, bad, gpu, healthy, judge, link, of
+from fakes.views import (
+    BAD,
+    COMPUTE,
+    GPU,
+    GPU_READINGS,
+    LINKS,
+    PCIE,
+    SCOPE,
+    SIBLING,
+    bad,
+    gpu,
+    healthy,
+    judge,
+    link,
+    of,
+    sample,
+    with_samples,
+)
 
 from nodevet.checks.model import WHOLE, Action, Clearing, FaultClass, Outcome, Part, ReadingStatus, Scalar
 from nodevet.checks.view import Memory
@@ -21,6 +38,7 @@ PASS, WARN, FAIL, SKIPPED = Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.SK
         ("pcie", "pcie.width", "pcie_link_width", PCIE, 8, WARN),
         ("pcie", "pcie.generation", "pcie_link_generation", PCIE, 3, WARN),
         ("links", "link.down", "link_active", link(17), False, FAIL),
+        ("links", "fabric.health", "fabric_healthy", WHOLE, False, FAIL),
         ("links", "fabric.state", "fabric_state", WHOLE, "not_started", FAIL),
         ("links", "fabric.state", "fabric_state", WHOLE, "in_progress", FAIL),
         ("links", "fabric.state", "fabric_state", WHOLE, "failed", FAIL),
@@ -50,6 +68,7 @@ def test_state_is_judged_and_its_healthy_twin_passes(
         ("pcie", "pcie.fatal", "pcie_fatal_errors", PCIE, 1, FAIL),
         ("links", "link.replay", "link_replay_errors", link(0), 1, WARN),
         ("links", "link.recovery", "link_recovery_errors", link(0), 1, WARN),
+        ("links", "link.effective", "link_effective_errors", link(0), 1, WARN),
         ("links", "link.crc_rate", "link_crc_errors", link(0), 999, PASS),
         ("links", "link.crc_rate", "link_crc_errors", link(0), 1000, WARN),
     ],
@@ -97,10 +116,20 @@ def test_link_of_an_unbridged_board_raises_no_alarm() -> None:
 
 
 def test_fabric_that_never_came_up_is_told_by_the_table() -> None:
-    """Eighteen links belong to this model, although nobody ever saw one up."""
+    """Eighteen links belong to this model, although nobody ever saw one up on either board."""
+    board, other = gpu(model="NVIDIA H200"), gpu(SIBLING, "0000:2b:00.0", model="NVIDIA H200")
+    view = healthy(ALL_DOWN, device=board, memory=Memory())
+    view = with_samples(view, sample(other, {**GPU_READINGS, **ALL_DOWN}))
+    view = msgspec.structs.replace(view, devices=(board, other))
+    down = [f for f in judge("links", view) if f.code == "link.down" and f.outcome is FAIL]
+    assert len(down) == 2 * LINKS
+
+
+def test_board_alone_has_nobody_to_link_to() -> None:
+    """One board of a baseboard, lent to a virtual machine, has its links down in health."""
     board = gpu(model="NVIDIA H200")
-    down = [f for f in judge("links", healthy(ALL_DOWN, device=board, memory=Memory())) if f.outcome is FAIL]
-    assert len(down) == LINKS
+    view = msgspec.structs.replace(healthy(ALL_DOWN, device=board, memory=Memory()), devices=(board,))
+    assert {f.outcome for f in judge("links", view) if f.code == "link.down"} == {SKIPPED}
 
 
 def test_link_that_was_up_before_is_missed() -> None:
@@ -122,11 +151,12 @@ def test_link_that_a_sibling_has_is_missed() -> None:
 
 
 def test_link_of_a_partitioned_device_is_not_judged() -> None:
-    """With instances (MIG) the driver reports links as down."""
-    view = healthy(ALL_DOWN)
-    instance = gpu("MIG-1", "0000:1b:00.0", parent=GPU)
-    view = msgspec.structs.replace(view, devices=(*view.devices, instance))
-    assert {f.outcome for f in judge("links", view) if f.code == "link.down" and f.device == GPU} == {SKIPPED}
+    """With instances (MIG) the driver reports links as down, whether it says so or lists the instances."""
+    told = healthy({**ALL_DOWN, ("partitioned", WHOLE): True})
+    listed = healthy(ALL_DOWN)
+    listed = msgspec.structs.replace(listed, devices=(*listed.devices, gpu("MIG-1", "0000:1b:00.0", parent=GPU)))
+    for view in (told, listed):
+        assert {f.outcome for f in judge("links", view) if f.code == "link.down" and f.device == GPU} == {SKIPPED}
 
 
 def test_fabric_state_is_a_matter_of_configuration() -> None:

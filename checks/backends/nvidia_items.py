@@ -339,5 +339,6 @@ def _settings() -> list[Item]:
         Item("ecc_enabled", WHOLE, (Field(1), Call("nvmlDeviceGetEccMode")), _element(0, bool)),
         Item("fabric_state", WHOLE, (Call("nvmlDeviceGetGpuFabricInfoV"),), _fabric_state),
         Item("fabric_healthy", WHOLE, (Call("nvmlDeviceGetGpuFabricInfoV"),), _fabric_healthy),
+        Item("partitioned", WHOLE, (Call("nvmlDeviceGetMigMode"),), _element(0, bool)),
         Item("persistence_mode", WHOLE, (Call("nvmlDeviceGetPersistenceMode"),), bool),
     ]

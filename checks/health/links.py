@@ -33,6 +33,19 @@ RECOVERY = Rule(
 CRC_RATE = Rule(
     check="links", code="link.crc_rate", outcome=Outcome.WARN, action=Action.INSPECT, next_step="the signal is poor"
 )
+EFFECTIVE = Rule(
+    check="links",
+    code="link.effective",
+    outcome=Outcome.WARN,
+    action=Action.INSPECT,
+    next_step="errors are left after correction: inspect connectors and cables",
+)
+FABRIC_HEALTH = Rule(
+    check="links",
+    code="fabric.health",
+    action=Action.RESET_DEVICE,
+    next_step="read the fabric manager's log, drain the node and reset devices and switches",
+)
 FABRIC = Rule(
     check="links",
     code="fabric.state",
@@ -68,7 +81,16 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @check(
     "links",
     policy=Links,
-    inputs=("link_active", "link_replay_errors", "link_recovery_errors", "link_crc_errors", "fabric_state"),
+    inputs=(
+        "link_active",
+        "link_replay_errors",
+        "link_recovery_errors",
+        "link_crc_errors",
+        "link_effective_errors",
+        "fabric_state",
+        "fabric_healthy",
+        "partitioned",
+    ),
 )
 def judge(view: View, policy: Links) -> Iterator[Finding]:
     """Every link that this device should have is up and clean, and the device has joined its fabric."""
@@ -81,6 +103,12 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
             yield _counted(RECOVERY.confirmed_by(policy), look, "link.recovery")
         for look in looks(view, device, "link_crc_errors"):
             yield _crc_rate(CRC_RATE.confirmed_by(policy), look, policy)
+        for look in looks(view, device, "link_effective_errors"):
+            yield _counted(EFFECTIVE.confirmed_by(policy), look, "link.effective")
+        for look in looks(view, device, "fabric_healthy"):
+            rule = FABRIC_HEALTH.confirmed_by(policy)
+            facts = f"the device names {'no' if look.number else 'a'} fault of its fabric"
+            yield rule.blind(look) or rule.judge(look, not look.number, facts)
         for look in looks(view, device, "fabric_state"):
             yield FABRIC.blind(look) or _fabric(look, policy)
 
@@ -89,7 +117,7 @@ def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
     if look.number:
         return DOWN.judge(look, False, "the link is up")
     why = _expected(view, device, look, policy)
-    if any(other.parent == device.id for other in view.devices):
+    if view.number(device.id, "partitioned") or any(other.parent == device.id for other in view.devices):
         return DOWN.skip(look, "the link is down, as it is on a partitioned device")
     if why is None:
         return DOWN.skip(look, "the link is down, and nothing says that it was ever meant to be up")
@@ -108,6 +136,8 @@ def _expected(view: View, device: Device, look: Look, policy: Links) -> str | No
         remembered = view.memory.seen.get(sibling.id)
         if view.number(sibling.id, "link_active", look.part) or (remembered and port in remembered.links_up):
             return f"that of {sibling.pci or sibling.id} is up"
+    if not view.siblings(device):
+        return None  # alone in a virtual machine it has nobody to link to
     for row in load_table("expected_links.csv", ExpectedLinks):
         if row.vendor == device.vendor and fnmatchcase(device.model, row.model) and port is not None:
             return f"{device.model} has {row.links}" if port < row.links else None

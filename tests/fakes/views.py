@@ -147,7 +147,10 @@ GPU_READINGS: Mapping[Quantity, Scalar] = {
     ("link_replay_errors", link(0)): 0,
     ("link_recovery_errors", link(0)): 0,
     ("link_crc_errors", link(0)): 0,
+    ("link_effective_errors", link(0)): 0,
     ("fabric_state", WHOLE): "completed",
+    ("fabric_healthy", WHOLE): True,
+    ("partitioned", WHOLE): False,
 }
 CONTROLLER_READINGS: Mapping[Quantity, Scalar] = {
     ("ecc_uncorrected_errors", Part(PartKind.MEMORY_BLOCK, "controller", 0)): 0,
