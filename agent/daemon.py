@@ -49,7 +49,12 @@ SETTLE_SECONDS = 0.25
 FIRST_ROUND_SECONDS = 5.0
 """How long the first judgement waits for every reader; one that hangs at its start must not hide the others."""
 
-LONGEST_WAIT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 10.0
+"""How long the loop may sleep when nothing is due: whatever happens wakes it."""
+
+LONGEST_WAIT_BESIDE_LOAD_SECONDS = 0.5
+"""The same while a probe runs or a report is rendered, whose end nobody tells of."""
+
 STOP_SECONDS = 1.5
 SILENT_SECONDS = 30.0
 """A main loop that made no turn for so long is not healthy."""
@@ -191,7 +196,7 @@ class Daemon:
         if results:
             self.take_results(results, PROBE_PLAN)
         self._reports.tick()
-        if self._is_due():
+        if self._clock.monotonic() >= self._judge_at():
             self._evaluate()
         self._feed_watchdog()
 
@@ -210,10 +215,12 @@ class Daemon:
             self._kernel.next_deadline if self._kernel else None,
             self._prober.next_deadline,
             None if self._watchdog_seconds is None else self._watchdog_at,
-            None if self._dirty_since is None else self._dirty_since + SETTLE_SECONDS,
+            self._judge_at(),
         ]
-        wake = min((when for when in deadlines if when is not None), default=now + LONGEST_WAIT_SECONDS)
-        return min(max(wake - now, 0.0), LONGEST_WAIT_SECONDS)
+        is_loaded = self._prober.running or self._reports.rendering
+        longest = LONGEST_WAIT_BESIDE_LOAD_SECONDS if is_loaded else LONGEST_WAIT_SECONDS
+        wake = min((when for when in deadlines if when is not None), default=now + longest)
+        return min(max(wake - now, 0.0), longest)
 
     def _take_readers(self) -> None:
         self._supervisor.tick()
@@ -268,14 +275,15 @@ class Daemon:
         elif self._dirty_since is None:
             self._dirty_since = self._clock.monotonic()
 
-    def _is_due(self) -> bool:
-        now = self._clock.monotonic()
-        if not self._ready and now < self._began + FIRST_ROUND_SECONDS:
-            return False  # half a round would call everything that is still to come missing
-        if self._dirty_since is not None and now >= self._dirty_since + SETTLE_SECONDS:
-            return True
+    def _judge_at(self) -> float:
+        """Return when to judge next, in monotonic seconds."""
         # Time itself is evidence: a reading grows old although nothing comes in.
-        return now >= self._evaluated + self._configuration.agent.interval_seconds
+        since = self._evaluated + self._configuration.agent.interval_seconds
+        if self._dirty_since is not None:
+            since = min(since, self._dirty_since)
+        due = since + SETTLE_SECONDS
+        # Half a round would call everything that is still to come missing.
+        return due if self._ready else max(due, self._began + FIRST_ROUND_SECONDS)
 
     def _evaluate(self, also_changed: tuple[Episode, ...] = ()) -> None:
         before = self._snapshot
@@ -312,9 +320,16 @@ class Daemon:
             self._info,
             ready=self._ready,
             stopping=self._stopping,
-            load=self._prober.status,
+            load=self._load_words(),
+            probing=self.leases.current is not None,
             notices=(*self._info.notices, *(trouble for trouble in troubles if trouble)),
         )
+
+    def _load_words(self) -> str:
+        lease = self.leases.current
+        if lease is None or self._prober.running:
+            return self._prober.status
+        return f"{lease.holder} (pid {lease.pid}) runs"
 
     def _greet(self) -> None:
         url = self._http.url

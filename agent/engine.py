@@ -232,10 +232,13 @@ class Engine:
     def _interrupt(self, sample: Sample) -> None:
         """Keep the time of the last reading of each counter that *sample* should hold and does not."""
         last = self._times.get((sample.device, sample.group))
+        if last is None:
+            return
         read = {(entry.quantity, entry.part) for entry in sample.readings if entry.status is ReadingStatus.OK}
         for key, counter in self._counters.items():
-            is_due = (counter.device, counter.group) == (sample.device, sample.group) and not counter.interrupted
-            if is_due and last is not None and (counter.quantity, counter.part) not in read:
+            if counter.device != sample.device or counter.group != sample.group or counter.interrupted:
+                continue
+            if (counter.quantity, counter.part) not in read:
                 self._counters[key] = msgspec.structs.replace(counter, time=last, interrupted=True)
 
     def _count(self, sample: Sample, quantity: str, part: Part, value: float) -> None:

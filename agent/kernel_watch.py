@@ -17,6 +17,9 @@ __all__ = ["KernelWatch"]
 POLL_SECONDS = 0.5
 """How often a log that no selector can wait for is read: half of the budget from event to metric."""
 
+LOOK_SECONDS = 10.0
+"""How often one is read that the selector waits for: it would tell, so this is only for safety."""
+
 RETRY_SECONDS = 60.0
 
 
@@ -78,7 +81,7 @@ class KernelWatch:
             self._failed(str(error))
             self._next = now + RETRY_SECONDS
             return []
-        self._next = now + POLL_SECONDS
+        self._next = now + (POLL_SECONDS if self._must_poll() else LOOK_SECONDS)
         return events
 
     def wake(self, _mask: int) -> None:
@@ -108,6 +111,10 @@ class KernelWatch:
             self._log(note)
         self._lost = self._reader.statistics.lost
         return events
+
+    def _must_poll(self) -> bool:
+        """Return whether something may be due that the selector will not tell of."""
+        return self._reader is not None and (self._reader.holds_back or not self._reader.pollable)
 
     def _failed(self, detail: str) -> None:
         if detail != self._failure:

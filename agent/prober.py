@@ -21,6 +21,7 @@ __all__ = ["Prober", "phase_of_day", "scheduler_here"]
 
 PLAN = "probe"
 FIRST_SECONDS = 3.0
+NOT_READY_SECONDS = 1.0
 """After the first round, so that what is judged first is the node at rest."""
 
 RETRY_SECONDS = 60.0
@@ -80,9 +81,12 @@ class Prober:
         """Start, drive or end a probe, and return the results that came."""
         if self._run is not None:
             return self._drive(self._run, snapshot)
-        if self._off or snapshot is None or not snapshot.agent.ready or self._clock.monotonic() < self._due:
+        if self._off or snapshot is None or self._clock.monotonic() < self._due:
             return ()
-        self._try(snapshot)
+        if snapshot.agent.ready:
+            self._try(snapshot)
+        else:
+            self._due = self._clock.monotonic() + NOT_READY_SECONDS
         return ()
 
     def stop(self, reason: str) -> None:

@@ -60,6 +60,11 @@ class Reports:
             return
         self._deadline = time.monotonic() + RENDER_SECONDS
 
+    @property
+    def rendering(self) -> bool:
+        """Return whether a page is being made, so that ``tick`` must be called soon."""
+        return self._child is not None
+
     def tick(self) -> None:
         """Take a page that is finished, and drop the oldest reports."""
         if self._child is None:

@@ -27,14 +27,14 @@ class TableLimit(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=1)
-def _table() -> dict[str, TableLimit]:
-    return {row.key: row for row in load_table("limits.csv", TableLimit)}
+def _table() -> dict[str, Limit]:
+    rows = load_table("limits.csv", TableLimit)
+    return {row.key: Limit(row.op, row.value, row.unit, f"table limits.csv {row.key}") for row in rows}
 
 
 def from_table(key: str) -> Limit:
     """Return the limit *key* of reference/limits.csv."""
-    row = _table()[key]
-    return Limit(row.op, row.value, row.unit, f"table limits.csv {key}")
+    return _table()[key]
 
 
 def choose(

@@ -61,6 +61,11 @@ class KernelLogParser:
         self._last_xid: dict[str, Event] = {}
         self._identities: dict[str, str] = {}
 
+    @property
+    def holds_back(self) -> bool:
+        """Return whether an event waits for the line that its header announced."""
+        return bool(self._told)
+
     def feed(self, line: Line, time: Instant, number: int | None = None, starts_before: int | None = None) -> bool:
         """Take one *line* that was told at *time*; return whether a rule fits it.
 

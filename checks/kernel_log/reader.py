@@ -117,6 +117,11 @@ class KernelLogReader:
         """Return the counts so far."""
         return self._statistics
 
+    @property
+    def holds_back(self) -> bool:
+        """Return whether an event was read that waits for its next line, and must be asked for again."""
+        return self._parser.holds_back
+
     def fileno(self) -> int:
         """Return the descriptor, for a selector."""
         return self._descriptor
