@@ -1,47 +1,25 @@
-"""Who holds a TCP port of this machine, as /proc tells it."""
+"""Who holds a TCP port of this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 __all__ = ["holder_of"]
 
-_LISTEN = "0A"
 
-
-def holder_of(port: int, proc: Path = Path("/proc")) -> str | None:
+def holder_of(port: int) -> str | None:
     """Return name and pid of a process that listens on *port*, or None where this user may not see it."""
-    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port, proc)}
-    if not sockets:
+    import psutil  # only a refusal needs it: the agent's memory is counted in MiB
+
+    try:
+        listening = [
+            connection.pid
+            for connection in psutil.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+        ]
+    except psutil.Error:
         return None
-    for process in proc.iterdir():
-        if process.name.isdigit() and _holds(process, sockets):
-            return f"{_name(process)} (pid {process.name})"
-    return None
-
-
-def _listening_inodes(port: int, proc: Path) -> Iterator[str]:
-    for table in ("tcp", "tcp6"):
+    for pid in filter(None, listening):
         try:
-            lines = (proc / "net" / table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            fields = line.split()
-            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                yield fields[9]
-
-
-def _holds(process: Path, sockets: set[str]) -> bool:
-    try:
-        return any(str(entry.readlink()) in sockets for entry in (process / "fd").iterdir())
-    except OSError:
-        return False  # it ended, or belongs to another user
-
-
-def _name(process: Path) -> str:
-    try:
-        return (process / "comm").read_text().strip()
-    except OSError:
-        return "a process"
+            return f"{psutil.Process(pid).name()} (pid {pid})"
+        except psutil.Error:
+            continue  # it ended meanwhile
+    return None
