@@ -21,8 +21,10 @@ __all__ = ["Prober", "phase_of_day", "scheduler_here"]
 
 PLAN = "probe"
 FIRST_SECONDS = 3.0
-NOT_READY_SECONDS = 1.0
 """After the first round, so that what is judged first is the node at rest."""
+
+NOT_READY_SECONDS = 1.0
+"""When to look again while the readers have not answered once."""
 
 RETRY_SECONDS = 60.0
 """When to look again for idle devices."""
