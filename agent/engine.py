@@ -43,6 +43,9 @@ from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View, d
 
 __all__ = ["Armed", "Counter", "Engine", "Round", "narrowed"]
 
+WAITING_EVENTS = 1000
+"""So many events wait for a check that cannot run; the oldest are given up."""
+
 
 class Armed(msgspec.Struct, frozen=True):
     """A check with the policy that the configuration gives it."""
@@ -180,7 +183,11 @@ class Engine:
         self._memory = remember(self._memory, present, self._links_up, now)
         view = self._view(now, present)
         runs, findings = self._run_checks(view)
-        self._events.clear()
+        if all(run.success for run in runs):
+            self._events.clear()
+        else:
+            # The check that failed may be the one that judges events; what another saw twice is one occurrence.
+            del self._events[:-WAITING_EVENTS]
         self._ledger, changes = fold(self._ledger, findings, self._evidence(now, present))
         self._forget_replaced(changes)
         return Round(self._snapshot(now, view, runs, findings, agent), changes)

@@ -160,6 +160,7 @@ class Reader:
         self._failure: Failure | None = None
         self._starts = 0
         self._hangs = 0
+        self._crashes = 0
         self._last_round: Instant | None = None
         self._versions: dict[str, str] = {}
         self._groups: tuple[str, ...] = ()
@@ -182,6 +183,7 @@ class Reader:
             pid=self.record.pid if self.record else None,
             starts=self._starts,
             hangs=self._hangs,
+            crashes=self._crashes,
             last_round=self._last_round,
             failure=self._failure,
             versions=self._versions,
@@ -481,6 +483,7 @@ class Reader:
 
     def _fell(self, kind: FailureKind, detail: str) -> None:
         """Note that the reader went down, charge the device it was busy with, and plan the restart."""
+        self._crashes += kind is FailureKind.CRASHED
         assert self._child is not None
         failure = Failure(kind, detail)
         device = self._guilty = self._blamed(self._child.call)

@@ -143,11 +143,15 @@ def acknowledge(ledger: Ledger, key: Key, *, note: str, actor: str) -> tuple[Led
 
 
 def is_passed_retest(result: Result) -> bool:
-    """Return whether *result* proves its devices: finished, at least one result verified, none wrong."""
+    """Return whether *result* proves its devices: it finished, verified something, found nothing wrong.
+
+    A load that did not first find every fault that it planted in its own results proves nothing.
+    """
     return (
         result.state is ResultState.FINISHED
         and (result.metric("gemms_verified") or 0) > 0
         and result.metric("mismatches") == 0
+        and (result.metric("self_test_planted") or 0) > 0
         and result.metric("self_test_found") == result.metric("self_test_planted")
     )
 

@@ -536,6 +536,7 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     starts: int = 0
     hangs: int = 0
+    crashes: int = 0
     last_round: Instant | None = None
     failure: Failure | None = None
     versions: dict[str, str] = {}
@@ -554,7 +555,7 @@ class CheckRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's own state."""
+    """The agent's own state. ``load`` says in words why or what load runs; ``probing`` whether one may run now."""
 
     version: str
     started: Instant
@@ -567,6 +568,7 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool = False
     stopping: bool = False
     load: str = ""
+    probing: bool = False
     store: str = ""
     notices: tuple[str, ...] = ()
 

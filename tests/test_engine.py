@@ -166,6 +166,17 @@ def test_event_is_judged_once() -> None:
     assert [e.count for e in second.snapshot.episodes] == [1]
 
 
+def test_event_waits_for_a_check_that_could_not_run() -> None:
+    """What happened in a round in which a check raised is judged when it runs again."""
+    desk = Desk((*discover(), declared(crashing)))
+    desk.healthy_round()
+    desk.engine.take_event(event("nvidia.xid.79"))
+    first, second = desk.round(1), desk.round(1)
+    assert "nvidia.xid.79" in {f.code for f in second.snapshot.findings}
+    assert [e.count for e in second.snapshot.episodes if e.key.code == "nvidia.xid.79"] == [1]
+    assert first.snapshot.verdict.state is State.FAILED
+
+
 def growth_of(desk: Desk, *values: float | None, every: float = 10.0) -> list[Finding]:
     """Return the findings on replays while the counter shows *values* (None: it could not be read)."""
     found = []

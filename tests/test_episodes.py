@@ -189,6 +189,8 @@ def test_acknowledged_fault_that_went_away_and_returns_counts_again() -> None:
         (burn_in(started=15, mismatches=1), False),
         (burn_in(started=15, gemms_verified=0), False),
         (burn_in(started=15, self_test_found=5), False),
+        (burn_in(started=15, self_test_planted=None, self_test_found=None), False),
+        (burn_in(started=15, self_test_planted=0, self_test_found=0), False),
         (burn_in(started=15, state=ResultState.INTERRUPTED), False),
         (burn_in(started=15, state=ResultState.DIED), False),
     ],

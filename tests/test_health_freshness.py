@@ -108,6 +108,16 @@ def test_reader_that_hangs_is_unknown_first_and_failed_the_second_time(
     assert [f.outcome for f in twin] == [PASS]
 
 
+def test_reader_that_crashes_again_and_again_fails() -> None:
+    """A library that aborts before any device is reached has no device to blame."""
+    outcomes = [
+        of(judge("freshness", healthy(readers=(reader("nvidia", ReaderState.CRASHED, crashes=crashes),))),
+           "reader.crashed", NODE).outcome
+        for crashes in (1, 2)
+    ]  # fmt: skip
+    assert outcomes == [UNMEASURED, FAIL]
+
+
 def test_reader_of_one_backend_does_not_clear_that_of_another() -> None:
     """Each backend has its own key."""
     status = reader("nvidia", ReaderState.HUNG, hangs=2)

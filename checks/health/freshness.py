@@ -72,7 +72,10 @@ class Freshness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a driver that does not answer counts as broken."""
 
     hangs: Annotated[
-        int, Meta(ge=1, le=10, description="So many hangs of a reader make a failure of what was unknown before.")
+        int,
+        Meta(
+            ge=1, le=10, description="So many hangs or crashes of a reader make a failure of what was unknown before."
+        ),
     ] = 2
 
 
@@ -97,7 +100,7 @@ def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
     running = reader.state is ReaderState.RUNNING
     for kind in BROKEN:
         if BROKEN_STATES.get(reader.state) is kind:
-            final = kind is FailureKind.STUCK or reader.hangs >= policy.hangs
+            final = kind is FailureKind.STUCK or reader.hangs + reader.crashes >= policy.hangs
             message = f"{name} is {reader.state.value}: {reader.detail or 'no detail'}"
             yield _broken(kind, final).on_node(_severity(final), message, part=part, required=not final)
         elif running:
