@@ -45,11 +45,15 @@ def test_child_works_refuses_and_works_again() -> None:
         child.send(Burn("sort", {"device": "cpu-0"}))
         assert "'sort' is unknown" in child.result().detail
         child.burn(dtype="fp16")
-        assert "hundreds of times slower" in child.result().detail
+        refused = child.result()
+        assert "hundreds of times slower" in refused.detail
+        assert refused.conditions["refusal"] == "format"
         child.burn(device="cpu-77")
         assert "cpu-77: no processor" in child.result().detail
         child.burn(device="GPU-1234")
-        assert "sees no accelerator" in child.result().detail
+        refused = child.result()
+        assert "sees no accelerator" in refused.detail
+        assert refused.conditions["refusal"] == "device"
 
         child.burn(dtype="int8")
         assert child.result().state is ResultState.FINISHED

@@ -2,6 +2,7 @@
 
 BurninError
 ├── RefusedError        the workload cannot run here; one line says why and what to do
+│   └── FormatError     this number format cannot be run on this device; others may
 ├── NotExactError       operands whose sums would leave the exact range: never narrowed silently
 └── InterruptionError   the parent asked to stop
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from nodevet.checks.errors import NodevetError
 
-__all__ = ["BurninError", "InterruptionError", "NotExactError", "RefusedError"]
+__all__ = ["BurninError", "FormatError", "InterruptionError", "NotExactError", "RefusedError"]
 
 
 class BurninError(NodevetError):
@@ -19,6 +20,10 @@ class BurninError(NodevetError):
 
 class RefusedError(BurninError):
     """The workload cannot run here: names what is missing and what to do."""
+
+
+class FormatError(RefusedError):
+    """This number format cannot be run on this device; others may."""
 
 
 class NotExactError(BurninError):

@@ -11,15 +11,32 @@ from collections.abc import Mapping
 from .errors import RefusedError
 from .library import torch
 
-__all__ = ["apply_flags", "forbidden_variables", "require_clean_environment"]
+__all__ = ["apply_flags", "forbidden_variables", "relevant_variables", "require_clean_environment"]
 
 _FORBIDDEN = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 _FORBIDDEN_PREFIX = "CUBLAS_EMULATE_"
+_RELEVANT_PREFIXES = (
+    "CUBLAS",
+    "HIPBLAS",
+    "ROCBLAS",
+    "TORCH_",
+    "PYTORCH_",
+    "NVIDIA_TF32",
+    "OMP_",
+    "MKL_",
+    "ONEDNN_",
+    "DNNL_",
+)
 
 
 def forbidden_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the names of set variables that change the arithmetic of products."""
     return sorted(name for name in environment if name in _FORBIDDEN or name.startswith(_FORBIDDEN_PREFIX))
+
+
+def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the set variables that steer the libraries of a product, to be stored with its result."""
+    return {name: environment[name] for name in sorted(environment) if name.startswith(_RELEVANT_PREFIXES)}
 
 
 def require_clean_environment(environment: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@
 | peak_tflops | tflops | theoretical peak; None where it is not known |
 | efficiency_ratio | ratio | tflops_median / peak_tflops; None without a peak |
 | gemms_run | count | products in the measured time |
-| gemms_verified | count | of those, checked against a certified golden; None where the self-test failed |
+| gemms_verified | count | of those, checked against a certified golden; None: all right, but the self-test failed |
 | mismatches | count | of those verified, wrong in at least one bit; any is a fault |
 | verified_fraction | ratio | gemms_verified / gemms_run |
 | mismatch_rate_upper_bound_95 | ratio | 95 % upper bound of the rate of wrong products |
@@ -26,7 +26,8 @@
 ``conditions`` of the result carry, besides the settings: ``verification``, one of ``verified`` (nothing wrong),
 ``mismatch``, ``unmeasured: self-test``, ``unmeasured: range or device`` (certification failed: a device fault,
 unless every device of the model fails), ``unmeasured: nothing verified``; ``mismatch_reports``, one per located
-fault; ``self_test``, one per planted fault.
+fault; ``self_test``, one per planted fault. A refused result says in ``refusal`` whether the ``format`` is to blame
+(others may run) or the ``device`` (none will).
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ to nearest even, which is what a correct device must give.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import msgspec
 
-from .errors import RefusedError
+from .errors import FormatError
 from .families import DATA_TYPES, DataType
 from .library import Tensor, torch
 
@@ -19,6 +20,10 @@ __all__ = ["Multiplication", "Multiply", "choose_multiplication", "element_type"
 
 Multiply = Callable[[Tensor, Tensor, Tensor], None]
 """Computes A (M, K) times B (K, N) into the third tensor (M, N)."""
+
+
+_LEAST_COMPUTE_CAPABILITY = {"bf16": 80, "tf32": 80, "fp8_e4m3": 89, "int8": 75}
+_FNUZ = ("gfx940", "gfx941", "gfx942")
 
 
 class Multiplication(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,13 +43,13 @@ class Multiplication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_multiplication(name: str, kind: str, architecture: str | None = None) -> Multiplication:
-    """Return how *name* is multiplied on *kind* (``cpu``, ``cuda``, ``rocm``); raises RefusedError with the reason."""
+    """Return how *name* is multiplied on *kind* (``cpu``, ``cuda``, ``rocm``); raises FormatError with the reason."""
     data_type = DATA_TYPES.get(name)
     if data_type is None:
-        raise RefusedError(f"dtype {name!r} is unknown; choose one of {', '.join(DATA_TYPES)}")
+        raise FormatError(f"dtype {name!r} is unknown; choose one of {', '.join(DATA_TYPES)}")
     reason = _refusal(name, kind, architecture)
     if reason:
-        raise RefusedError(f"{name} on {kind}: {reason}")
+        raise FormatError(f"{name} on {kind}: {reason}")
     element = element_type(name, architecture)
     wide: torch.dtype = getattr(torch, data_type.wide)
     if name == "int8":
@@ -68,7 +73,7 @@ def choose_multiplication(name: str, kind: str, architecture: str | None = None)
 
 def element_type(name: str, architecture: str | None = None) -> torch.dtype:
     """Return the torch type of the operands of *name*; gfx940 to gfx942 have an fp8 of their own."""
-    if name == "fp8_e4m3" and architecture in ("gfx940", "gfx941", "gfx942"):
+    if name == "fp8_e4m3" and architecture in _FNUZ:
         return torch.float8_e4m3fnuz
     element: torch.dtype = getattr(torch, DATA_TYPES[name].torch_name)
     return element
@@ -83,15 +88,15 @@ def _refusal(name: str, kind: str, architecture: str | None) -> str | None:
         }.get(name)
     if name == "tf32" and kind == "rocm":
         return "the library decides by itself whether to use it; use fp32 or bf16"
-    if name == "fp8_e4m3" and not _has_fp8(architecture or ""):
-        return f"architecture {architecture or 'unknown'} has no fp8 units"
+    if not _has_units(name, architecture or ""):
+        return f"architecture {architecture or 'unknown'} has no such units"
     return None
 
 
-def _has_fp8(architecture: str) -> bool:
+def _has_units(name: str, architecture: str) -> bool:
     if architecture.startswith("sm"):
-        return int(architecture[2:] or 0) >= 89
-    return architecture in ("gfx940", "gfx941", "gfx942", "gfx950") or architecture.startswith("gfx12")
+        return int(architecture[2:]) >= _LEAST_COMPUTE_CAPABILITY.get(name, 0)
+    return name != "fp8_e4m3" or architecture in _FNUZ or architecture == "gfx950" or architecture.startswith("gfx12")
 
 
 def _same(data_type: DataType, element: torch.dtype, wide: torch.dtype, run: Multiply) -> Multiplication:
@@ -103,7 +108,7 @@ def _plain(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _int8(a: Tensor, b: Tensor, out: Tensor) -> None:
-    torch._int_mm(a, b, out=out)
+    torch.ops.aten._int_mm.out(a, b, out=out)
 
 
 def _widening(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -116,5 +121,11 @@ def _widened_operands(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 def _fp8(a: Tensor, b: Tensor, out: Tensor) -> None:
     # Fast accumulation keeps sums in the unit's 14 bits for the whole K; without it they are promoted on the way.
-    one = torch.ones((), device=a.device)
-    torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=out.dtype, use_fast_accum=False, out=out)
+    one = _one(a.device)
+    torch.ops.aten._scaled_mm.out(a, b, one, one, out_dtype=out.dtype, use_fast_accum=False, out=out)
+
+
+@functools.lru_cache(maxsize=1)
+def _one(device: torch.device) -> Tensor:
+    """Return the scale 1 on *device*, made once: a product must not allocate."""
+    return torch.ones((), device=device)

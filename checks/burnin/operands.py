@@ -140,10 +140,9 @@ def _exponents(recipe: Recipe, device: torch.device) -> Tensor:
     hashes = torch.arange(count, dtype=torch.int64, device=device).bitwise_xor_(recipe.exponent_key)
     hash_32_tensor(hashes)
     exponents = (hashes >> 8).remainder_(2 * recipe.exponent_span + 1).sub_(recipe.exponent_span)
-    return torch.ldexp(
-        torch.ones(count, dtype=torch.float64, device=device),
-        exponents * recipe.exponent_sign + recipe.exponent_shift,
-    )
+    # Built from its bits: a device's power function may be an ulp off, and then the operands are no integers.
+    biased = exponents.mul_(recipe.exponent_sign).add_(recipe.exponent_shift + 1023)
+    return (biased << 52).view(torch.float64)
 
 
 def _build(recipe: Recipe, element: torch.dtype, device: torch.device, transpose: bool) -> Operand:

@@ -15,8 +15,8 @@ from nodevet.checks.model import Result, ResultState
 from . import rates
 from .certify import Certificate, Golden, certify
 from .device import ComputeDevice, open_device
-from .errors import BurninError, InterruptionError
-from .flags import apply_flags, require_clean_environment
+from .errors import BurninError, FormatError, InterruptionError, NotExactError
+from .flags import apply_flags, relevant_variables, require_clean_environment
 from .layout import EXTRA_ROWS, WORKSPACE_BYTES, Layout, fit_shape, lay_out
 from .library import torch
 from .locate import Mismatch, locate
@@ -125,7 +125,8 @@ class Run:
             return {}
         flop = 2 * math.prod(layout.shape)
         run = sum(self.batch_gemms)
-        trusted = self.verified if self.self_test_passed else None
+        # A mismatch is evidence whoever found it; a clean sheet counts only from a checker that was proved.
+        trusted = self.verified if self.self_test_passed or self.mismatches else None
         return self._speed(flop) | {
             "gemms_run": run,
             "gemms_verified": trusted,
@@ -178,11 +179,13 @@ def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_m
     except InterruptionError as error:
         return run.result(ResultState.INTERRUPTED, str(error))
     except BurninError as error:
+        run.conditions["refusal"] = "format" if isinstance(error, (FormatError, NotExactError)) else "device"
         return run.result(ResultState.REFUSED, str(error))
     except torch.OutOfMemoryError as error:
         return run.result(ResultState.REFUSED, f"out of memory: {_first_line(error)}; choose a smaller memory_ratio")
     except RuntimeError as error:  # how torch tells of a device or driver that failed under it
-        return run.result(ResultState.DIED, _first_line(error))
+        state = ResultState.REFUSED if "DefaultCPUAllocator" in str(error) else ResultState.DIED
+        return run.result(state, _first_line(error))
     finally:
         if device is not None:
             device.release()
@@ -193,7 +196,10 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
     request = run.request
     control.tick(0.0, "preparing", {})
     multiplication = choose(request.dtype, device.kind, device.facts.architecture)
-    run.conditions |= _describe(device, multiplication) | {"flags": apply_flags(request.dtype)}
+    run.conditions |= _describe(device, multiplication) | {
+        "flags": apply_flags(request.dtype),
+        "environment": relevant_variables(os.environ),
+    }
     layout = _choose_layout(run, device, multiplication, control)
     sets = _build(run, device, multiplication, layout)
     goldens = _certify(run, control, multiplication, sets, layout)
