@@ -30,6 +30,7 @@ from nodevet.agent.prober import PLAN as PROBE_PLAN
 from nodevet.agent.prober import Prober
 from nodevet.agent.processes import ChildRecord, start_ticks
 from nodevet.agent.publisher import Publisher
+from nodevet.agent.recorder import LoadRecorder
 from nodevet.agent.reports import Reports
 from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe
@@ -39,7 +40,7 @@ from nodevet.checks.model import AgentInfo, Device, Episode, EpisodeState, Key, 
 from nodevet.checks.registry import installed
 from nodevet.checks.wire import Note
 from nodevet.exporters.http import HttpServer
-from nodevet.exporters.schema import burn_in_document, status_document
+from nodevet.exporters.schema import BurnInDocument, burn_in_document, status_document
 
 __all__ = ["Daemon"]
 
@@ -82,6 +83,8 @@ class Daemon:
         self._selector = selectors.DefaultSelector()
         self._engine = build_engine(self._armed, configuration, clock)
         self.leases = LeaseBook(clock.instant, lambda pid: start_ticks(pid) is not None)
+        self._recorder = LoadRecorder()
+        self._load_results: tuple[Result, ...] = ()
         self._snapshot: Snapshot | None = None
         self._stopping = False
         self._ready = False
@@ -106,15 +109,20 @@ class Daemon:
             self._evaluate((episode,))
         return episode
 
-    def take_results(self, results: tuple[Result, ...], plan: str) -> None:
-        """Judge and keep the results of a load."""
+    def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
+        """Judge and keep *results* of a load; return its document, or None while the agent's own probe goes on."""
         for result in results:
             self._engine.take_result(result)
             self._journal.keep_result(result)
             self._log.info("load ended", device=",".join(result.devices), dtype=result.dtype, state=result.state.value)
         self._evaluate()
-        if not self._prober.running:
-            self._reports.render(burn_in_document(self.snapshot, plan=plan))
+        self._load_results = (*self._load_results, *results)
+        if self._prober.running:
+            return None
+        document = burn_in_document(self.snapshot, plan=plan, results=self._load_results, series=self._recorder.end())
+        self._load_results = ()
+        self._reports.render(document)
+        return document
 
     def stop_probe(self, reason: str) -> bool:
         """Begin to end a probe that runs; False where none does."""
@@ -195,10 +203,18 @@ class Daemon:
         results = self._prober.tick(self._snapshot)
         if results:
             self.take_results(results, PROBE_PLAN)
+        self._record_load()
         self._reports.tick()
         if self._clock.monotonic() >= self._judge_at():
             self._evaluate()
         self._feed_watchdog()
+
+    def _record_load(self) -> None:
+        """Record heat, power and clock as long as somebody holds the lease."""
+        if self.leases.current is not None:
+            self._recorder.begin(self._clock.instant().boottime_ns / 1e9)
+        else:
+            self._recorder.end()
 
     def _feed_watchdog(self) -> None:
         """Tell the service manager that the loop turns; nothing else may say so for it."""
@@ -254,6 +270,7 @@ class Daemon:
 
     def _take_sample(self, sample: Sample) -> None:
         self._engine.take_sample(sample)
+        self._recorder.take(sample)
         self._journal.keep_sample(sample)
 
     def _take_kernel_events(self) -> None:

@@ -48,7 +48,9 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     root: Annotated[str, _about("stands before /proc and /sys, such as /host in a container")] = "/"
     log_level: Annotated[LogLevel, msgspec.Meta(description="repeats of what is known are debug")] = "info"
     interval_seconds: Annotated[float, _about("between readings of heat, power, clocks", 1, 3600)] = 10.0
-    slow_interval_seconds: Annotated[float, _about("between readings of link errors, PCIe and inventory; at least interval_seconds", 1, 86400)] = 60.0
+    slow_interval_seconds: Annotated[
+        float, _about("between readings of link errors, PCIe and inventory; at least interval_seconds", 1, 86400)
+    ] = 60.0
     deadline_seconds: Annotated[float, _about("a reading that takes longer counts as hung", 0.1, 600)] = 5.0
     backends: BackendSettings = BackendSettings()
 

@@ -12,7 +12,7 @@ from nodevet.agent.engine import narrowed
 from nodevet.agent.lease import LeaseBook, busy_reason, load_targets
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import NODE, Device, Episode, Key, PartKind, Result, Snapshot
-from nodevet.exporters.schema import burn_in_document, status_document
+from nodevet.exporters.schema import BurnInDocument, status_document
 
 __all__ = ["Served", "verbs"]
 
@@ -31,8 +31,8 @@ class Served(Protocol):
         """Acknowledge the episode of *key*."""
         ...
 
-    def take_results(self, results: tuple[Result, ...], plan: str) -> None:
-        """Judge and keep the results of a load."""
+    def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
+        """Judge and keep the results of a load, and return its document; None while the agent's own probe runs."""
         ...
 
     def stop_probe(self, reason: str) -> bool:
@@ -177,8 +177,9 @@ def _targets(snapshot: Snapshot, names: tuple[str, ...]) -> tuple[Device, ...]:
 
 def _result(served: Served, call: Call) -> Mapping[str, Any]:
     wanted: ResultArguments = call.arguments
-    served.take_results(wanted.results, wanted.plan)
-    burn_in = burn_in_document(served.snapshot, plan=wanted.plan, results=wanted.results)
+    burn_in = served.take_results(wanted.results, wanted.plan)
+    if burn_in is None:
+        raise BusyError("result: the agent's own probe runs, so these results are of no load that it granted")
     document: dict[str, Any] = msgspec.to_builtins(burn_in)
     return document
 
