@@ -57,6 +57,9 @@ LONGEST_WAIT_BESIDE_LOAD_SECONDS = 0.5
 """The same while a probe runs or a report is rendered, whose end nobody tells of."""
 
 STOP_SECONDS = 1.5
+LONGEST_START_SECONDS = 60.0
+"""A reader that never comes up does not keep the agent from being ready; it is told like any other fault."""
+
 SILENT_SECONDS = 30.0
 """A main loop that made no turn for so long is not healthy."""
 
@@ -205,6 +208,8 @@ class Daemon:
             self.take_results(results, PROBE_PLAN)
         self._record_load()
         self._reports.tick()
+        if self.snapshot.agent.probing != (self.leases.current is not None):
+            self._dirty(now=True)
         if self._clock.monotonic() >= self._judge_at():
             self._evaluate()
         self._feed_watchdog()
@@ -256,7 +261,8 @@ class Daemon:
         elif collected.samples or collected.inventory_changed:
             self._dirty(now=self._supervisor.settled)
         self._engine.take_readers(statuses)
-        if self._supervisor.settled and not self._ready:
+        patient = self._clock.monotonic() < self._began + LONGEST_START_SECONDS
+        if not self._ready and (self._supervisor.settled or not patient):
             self._ready = True
             self._dirty(now=True)
 

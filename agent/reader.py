@@ -205,6 +205,8 @@ class Reader:
             return self._round is None and not any(entry.due <= now for entry in self._offered())
         if self._phase is Phase.STUCK or self._wish is not Wish.READ:
             return self.at_rest
+        if self._predecessor is not None:
+            return self._state is ReaderState.STUCK
         return (
             self._phase is Phase.NONE and self._start_at is not None and self._start_at > now + LONGEST_RESTART_SECONDS
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 
 from nodevet.checks.model import Snapshot
-from nodevet.exporters.schema import DeviceDocument, FindingDocument, status_document
+from nodevet.exporters.schema import AgentDocument, DeviceDocument, FindingDocument, status_document
 
 __all__ = ["landing_page"]
 
@@ -44,13 +44,20 @@ def landing_page(snapshot: Snapshot, *, report: bool = False) -> str:
         f"<h1>nodevet on {escape(status.node)}</h1>{simulated}"
         f'<p class="verdict {escape(status.verdict)}" id="verdict">{escape(status.verdict)}</p>'
         f"<p>{escape(status.reason)}.{action}</p>"
-        f"{_findings(status.findings)}{_devices(status.devices)}"
+        f"{_findings(status.findings)}{_devices(status.devices)}{_agent(status.agent)}"
         f"<footer>{_REPORT_LINK if report else ''}"
         '<a href="/metrics">metrics</a> · <a href="/api/v1/status">status as JSON</a> · '
         '<a href="/-/healthy">healthy</a> · <a href="/-/ready">ready</a><br>'
         f"judged {escape(status.time)}, generation {status.generation}, nodevet {escape(status.agent.version)}"
         "</footer></body></html>\n"
     )
+
+
+def _agent(agent: AgentDocument) -> str:
+    """Return what the agent has to say of itself: a refused configuration, a store that cannot be written, its load."""
+    said = [agent.configuration_message, *agent.notices, f"load: {agent.load}" if agent.load else ""]
+    lines = "".join(f"<li>{escape(line)}</li>" for line in said if line)
+    return f"<h2>Agent</h2><ul>{lines}</ul>" if lines else ""
 
 
 def _findings(findings: Iterable[FindingDocument]) -> str:

@@ -146,7 +146,16 @@ def test_reader_that_failed_is_unmeasured() -> None:
     assert "no permission" in finding.message
 
 
-@pytest.mark.parametrize("state", [ReaderState.ABSENT, ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED])
+def test_reader_that_never_answered_is_unmeasured() -> None:
+    """Nobody knows yet what there is; once it has answered, a restart of its is no fault."""
+    waiting = View(now=at(), readers=(reader("amd", ReaderState.STARTING, last_round=None),))
+    (finding,) = judge("freshness", waiting)
+    assert (finding.code, finding.outcome, finding.required) == ("reader.failed", UNMEASURED, True)
+    again = View(now=at(), readers=(reader("amd", ReaderState.STARTING),))
+    assert [finding.outcome for finding in judge("freshness", again)] == [SKIPPED]
+
+
+@pytest.mark.parametrize("state", [ReaderState.ABSENT, ReaderState.RELEASED, ReaderState.STOPPED])
 def test_reader_that_is_away_for_a_known_reason_is_no_fault(state: ReaderState) -> None:
     """Nothing of this vendor is there, or somebody asked for it."""
     findings = judge("freshness", View(now=at(), readers=(reader("amd", state, last_round=None),)))

@@ -112,6 +112,9 @@ def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
         yield FAILED.on_node(Outcome.UNMEASURED, f"{name} failed: {detail}", part=part, required=True)
     elif running:
         yield FAILED.on_node(Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round)
+    elif reader.state is ReaderState.STARTING and reader.last_round is None:
+        # Whether there is anything to read is not known before the first answer: that is no reason to be ok.
+        yield FAILED.on_node(Outcome.UNMEASURED, f"{name} has not answered yet", part=part, required=True)
     elif reader.state in AWAY:
         yield FAILED.on_node(Outcome.SKIPPED, f"{name} is {reader.state.value}: {reader.detail}", part=part)
 

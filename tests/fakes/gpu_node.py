@@ -1,0 +1,115 @@
+"""A real agent on a node with eight fake H100, with a kernel log that the test writes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+from fakes.nvml.reader import uuid
+from fakes.nvml.scenario import FakeNvml
+from fakes.running_agent import RunningAgent
+
+from nodevet.exporters.state_reader import StateFile, parse
+
+__all__ = ["DEADLINE_SECONDS", "INTERVAL_SECONDS", "GpuNode", "pci"]
+
+INTERVAL_SECONDS = 1.0
+DEADLINE_SECONDS = 1.0
+CONFIGURATION = """
+[agent]
+node_name = "node-1"
+interval_seconds = {interval}
+slow_interval_seconds = {interval}
+deadline_seconds = {deadline}
+root = "{root}"
+[kernel_log]
+path = "{log}"
+[load]
+probe = "{probe}"
+"""
+
+
+class GpuNode(RunningAgent):
+    """The agent, its fake machine and its kernel log. ``with`` starts it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        library: Path,
+        *,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        root: str = "/",
+        probe: str = "off",
+        more: str = "",
+        logged: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare a healthy node in *directory*; *more* is added to its configuration."""
+        self.kernel_log = directory / "kernel.log"
+        self.kernel_log.write_text("")
+        self.machine = FakeNvml(directory / "nvml.scenario", library)
+        configuration = CONFIGURATION.format(
+            interval=INTERVAL_SECONDS, deadline=deadline_seconds, root=root, log=self.kernel_log, probe=probe
+        )
+        loaded = self.machine.logged_environment if logged else self.machine.environment
+        super().__init__(directory, configuration + more, environment={**loaded, **(environment or {})})
+
+    def start(self) -> None:
+        """Start the agent and wait until it has judged its first round."""
+        super().start()
+        self.wait_for(lambda status: status["agent"]["ready"], 20.0, "the first round did not come in")
+
+    def log_kernel(self, text: str) -> None:
+        """Let the kernel log *text*."""
+        with self.kernel_log.open("a") as file:
+            file.write(f"[{time.clock_gettime(time.CLOCK_BOOTTIME):12.6f}] {text}\n")
+
+    def reload(self) -> None:
+        """Have the agent read its configuration again."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGHUP)
+
+    def state_file(self) -> StateFile:
+        """Return what a reader of the state file learns from it."""
+        found = parse((self.runtime_dir / "state").read_text())
+        assert isinstance(found, StateFile), found
+        return found
+
+    def readers(self) -> list[int]:
+        """Return every process that has this node's fake library loaded."""
+        return [process.pid for process in psutil.process_iter() if self._holds_library(process.pid)]
+
+    def _holds_library(self, pid: int) -> bool:
+        try:
+            return str(self.machine.library) in Path(f"/proc/{pid}/maps").read_text()
+        except OSError:
+            return False
+
+    def verdicts(self, status: Mapping[str, Any]) -> dict[int, str]:
+        """Return the verdict of each GPU by its slot."""
+        by_id = {device["id"]: device["verdict"] for device in status["devices"]}
+        return {slot: by_id[uuid(slot)] for slot in range(8) if uuid(slot) in by_id}
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        """Return the value of one series of ``/metrics``, or None where it is not there."""
+        wanted = [re.escape(f'{key}="{value}"') for key, value in labels.items()]
+        for line in self.get("/metrics").splitlines():
+            if re.match(rf"{re.escape(name)}[{{ ]", line) and all(re.search(label, line) for label in wanted):
+                return float(line.rpartition(" ")[2])
+        return None
+
+    def seconds_until(self, happens: Callable[[], object], seconds: float) -> float:
+        """Ask until *happens* says yes and return how long that took; fail after *seconds*."""
+        began = time.monotonic()
+        self._wait(happens, seconds, "did not come")
+        return time.monotonic() - began
+
+
+def pci(slot: int) -> str:
+    """Return the PCI address of the GPU in *slot*."""
+    return f"0000:{16 * (slot + 1):02x}:00.0"
