@@ -117,10 +117,10 @@ class Daemon:
         for result in results:
             self._engine.take_result(result)
             self._journal.keep_result(result)
-            self._log.info("load ended", device=",".join(result.devices), dtype=result.dtype, state=result.state.value)
+            self._log.info("load ended", **_figures(result))
         self._evaluate()
         self._load_results = (*self._load_results, *results)
-        if self._prober.running:
+        if self._prober.running or not self._load_results:
             return None
         document = burn_in_document(self.snapshot, plan=plan, results=self._load_results, series=self._recorder.end())
         self._load_results = ()
@@ -203,8 +203,9 @@ class Daemon:
         self._last_turn = time.monotonic()
         self._take_readers()
         self._take_kernel_events()
+        probing = self._prober.running
         results = self._prober.tick(self._snapshot)
-        if results:
+        if results or probing is not self._prober.running:
             self.take_results(results, PROBE_PLAN)
         self._record_load()
         self._reports.tick()
@@ -427,6 +428,21 @@ class Daemon:
     def _on_note(self, note: Note) -> None:
         level = note.level if note.level in ("debug", "info", "warning", "error") else "info"
         getattr(self._log, level)(note.event, **note.fields)
+
+
+def _figures(result: Result) -> dict[str, object]:
+    """Return what a line of the log says of a load."""
+    rate, verified, wrong = (result.metric(name) for name in ("tflops_median", "gemms_verified", "mismatches"))
+    figures: dict[str, object] = {
+        "device": ",".join(result.devices),
+        "dtype": result.dtype,
+        "state": result.state.value,
+        "tflops": None if rate is None else round(rate, 4),
+        "verified": verified,
+        "wrong": wrong,
+        "detail": result.detail,
+    }
+    return {name: value for name, value in figures.items() if value not in (None, "")}
 
 
 def _ttl_seconds(configuration: Configuration) -> float:

@@ -78,6 +78,7 @@ class Reports:
         said = self._child.stderr.read().decode("utf-8", "replace").strip()
         if self._child.returncode == 0:
             self._latest = self._page
+            self._log(f"report: {self._page}")
         else:
             self._log(f"report was not rendered: {said or f'status {self._child.returncode}'}")
         self.close()
