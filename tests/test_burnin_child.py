@@ -165,4 +165,4 @@ def test_no_workload_for_what_does_not_compute() -> None:
     nic = DEVICE.__class__(id="nic", kind=DeviceKind.NIC, vendor="nvidia", model="any", backend="host")
     assert compute_kind(nic) is None
     assert compute_kind(DEVICE) == "cpu"
-    assert [request.dtype for request in requests_for("probe", "cpu-0", "cpu")] == ["fp32", "bf16"]
+    assert [request.dtype for request in requests_for("probe", "cpu-0", "cpu")] == ["fp32"]

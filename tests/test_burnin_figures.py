@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nodevet.checks.burnin.errors import RefusedError
 from nodevet.checks.burnin.families import DATA_TYPES
 from nodevet.checks.burnin.layout import fit_shape, lay_out
-from nodevet.checks.burnin.memory import cpu_quota, host_memory_allowance, last_level_cache_bytes
+from nodevet.checks.burnin.host import cpu_quota, has_bf16_units, host_memory_allowance, last_level_cache_bytes
 from nodevet.checks.burnin.metrics import UNITS, figures, verification_state
 from nodevet.checks.burnin.peak import (
     Accelerator,
@@ -270,6 +270,21 @@ def test_unreadable_memory_is_refused(tmp_path: Path) -> None:
 def test_processor_quota_is_read(tmp_path: Path, cgroup: str, files: dict[str, str], expected: float | None) -> None:
     """A quota of the cgroup bounds the threads; without one there is none."""
     assert cpu_quota(machine(tmp_path, available_kib=1, cgroup=cgroup, files=files)) == expected
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "expected"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16\n", True),
+        ("processor\t: 0\nflags\t\t: fpu avx2\n", False),
+        ("processor\t: 0\nFeatures\t: fp asimd bf16 sve\n", True),
+        ("", False),
+    ],
+)
+def test_bf16_units_are_read_from_the_flags(tmp_path: Path, cpuinfo: str, expected: bool) -> None:
+    """Processors of both architectures tell whether they multiply bf16 themselves."""
+    files = {"proc/cpuinfo": cpuinfo}
+    assert has_bf16_units(machine(tmp_path, available_kib=1, cgroup="", files=files)) is expected
 
 
 def test_caches_shared_by_processors_count_once(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from .errors import RefusedError
 from .library import torch
-from .memory import cpu_quota, host_memory_allowance, last_level_cache_bytes
+from .host import cpu_quota, host_memory_allowance, last_level_cache_bytes
 from .peak import DeviceFacts, table_cache_bytes
 
 __all__ = ["ComputeDevice", "open_device"]

@@ -93,9 +93,12 @@ def requests_for(
 ) -> tuple[GemmRequest, ...]:
     """Return the requests of *plan_name* for *device* of *kind* (``cpu``, ``cuda``, ``rocm``), one per format.
 
-    *seconds* (per format) and *dtypes* override the plan. Raises UsageError for a plan that does not exist.
+    *seconds* (per format) and *dtypes* override the plan. Raises UsageError for a plan or format that does not exist.
     """
     plan = plan_named(plan_name)
+    unknown = [dtype for dtype in dtypes or () if dtype not in DATA_TYPES]
+    if unknown:
+        raise UsageError(f"burn-in: no number format is called {unknown[0]!r}; there are {', '.join(DATA_TYPES)}")
     return tuple(
         GemmRequest(
             device=device,

@@ -17,6 +17,7 @@ from .certify import Certificate, Golden, certify
 from .device import ComputeDevice, open_device
 from .errors import BurninError, FormatError, InterruptionError, NotExactError
 from .flags import apply_flags, relevant_variables, require_clean_environment
+from .host import has_bf16_units
 from .layout import EXTRA_ROWS, WORKSPACE_BYTES, Layout, fit_shape, lay_out
 from .library import torch
 from .locate import Mismatch, locate
@@ -195,6 +196,8 @@ def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_m
 def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: ChooseMultiplication) -> None:
     request = run.request
     control.tick(0.0, "preparing", {})
+    if device.kind == "cpu" and request.dtype == "bf16" and not has_bf16_units():
+        raise FormatError("bf16 on cpu: this processor has no such units, libraries emulate it; use fp32")
     multiplication = choose(request.dtype, device.kind, device.facts.architecture)
     run.conditions |= _describe(device, multiplication) | {
         "flags": apply_flags(request.dtype),

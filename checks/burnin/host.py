@@ -1,4 +1,4 @@
-"""How much memory a load may take on the host: a share of what is free, never what a cgroup would kill for.
+"""What the host lends to a load: memory within its cgroup, processors within its quota, caches, formats.
 
 Everything is read under a root, so a captured tree answers like the machine that it was taken from.
 """
@@ -10,10 +10,12 @@ from pathlib import Path
 
 from .errors import RefusedError
 
-__all__ = ["HOST_SHARE", "cpu_quota", "host_memory_allowance", "last_level_cache_bytes"]
+__all__ = ["HOST_SHARE", "cpu_quota", "has_bf16_units", "host_memory_allowance", "last_level_cache_bytes"]
 
 HOST_SHARE = 0.10
 """Share of the available memory that a load may take on a host that others use too."""
+
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 
 def host_memory_allowance(root: str = "/") -> int:
@@ -41,6 +43,15 @@ def cpu_quota(root: str = "/") -> float | None:
         if quota and period:
             quotas.append(quota / period)
     return min(quotas, default=None)
+
+
+def has_bf16_units(root: str = "/") -> bool:
+    """Return whether the processor multiplies bf16 itself; else libraries convert it, 50 times slower than fp32."""
+    for line in _text(Path(root, "proc/cpuinfo")).splitlines():
+        name, _, words = line.partition(":")
+        if name.strip().lower() in ("flags", "features"):
+            return not _BF16_FLAGS.isdisjoint(words.split())
+    return False
 
 
 def last_level_cache_bytes(processors: frozenset[int], root: str = "/") -> int | None:
