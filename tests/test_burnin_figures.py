@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from nodevet.checks.burnin.errors import RefusedError
 from nodevet.checks.burnin.families import DATA_TYPES
-from nodevet.checks.burnin.layout import fit_shape, lay_out
 from nodevet.checks.burnin.host import cpu_quota, has_bf16_units, host_memory_allowance, last_level_cache_bytes
+from nodevet.checks.burnin.layout import fit_shape, lay_out
 from nodevet.checks.burnin.metrics import UNITS, figures, verification_state
 from nodevet.checks.burnin.peak import (
     Accelerator,

@@ -16,8 +16,8 @@ from typing import TypeVar
 import msgspec
 
 from .errors import RefusedError
-from .library import torch
 from .host import cpu_quota, host_memory_allowance, last_level_cache_bytes
+from .library import torch
 from .peak import DeviceFacts, table_cache_bytes
 
 __all__ = ["ComputeDevice", "open_device"]

@@ -13,6 +13,8 @@ import msgspec
 
 from nodevet.checks.errors import ReferenceDataError, UsageError
 
+from .families import DATA_TYPES
+
 __all__ = ["WORKLOAD", "GemmRequest", "Plan", "load_plans", "plan_named", "planned_shape", "requests_for"]
 
 WORKLOAD = "gemm"
