@@ -226,6 +226,10 @@ def _decode_check(raw: object, check: Configured, problems: list[Problem]) -> Ch
     if flat is None:
         return None
     values = msgspec.structs.asdict(flat)
+    needed, window = values.get("needed"), values.get("window")
+    if needed is not None and window is not None and needed > window:
+        problems.append(Problem(f"{path}.needed", f"found {needed}, expected no more than window = {window}"))
+        return None
     switches = {field.name: values.pop(field.name) for field in own}
     try:
         return CheckSettings(policy=check.policy(**values), **switches)

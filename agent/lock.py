@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -61,8 +62,9 @@ def acquire_node_lock(runtime_directory: Path, purpose: str = "nodevet") -> Node
         raise BusyError(
             f"{path}: held by {holder}, which reads the devices: ask it with `nodevet status`, or stop it first"
         ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()} {purpose}\n".encode(), 0)
+    with suppress(OSError):  # the lock holds on a full disk too; only our name is missing then
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {purpose}\n".encode(), 0)
     return NodeLock(path, descriptor)
 
 

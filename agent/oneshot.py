@@ -15,13 +15,16 @@ import msgspec
 
 from nodevet.agent.assembly import agent_info, arm, build_engine, build_supervisor
 from nodevet.agent.clock import Clock, SystemClock
+from nodevet.agent.database import DamagedError
 from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.agent.lock import acquire_node_lock
+from nodevet.agent.mirror import read_mirror, restore
+from nodevet.agent.publisher import MIRROR_NAME
 from nodevet.agent.settings import Configuration
 from nodevet.agent.store import read_store
 from nodevet.agent.supervisor import Supervisor
-from nodevet.checks.errors import StoreError
+from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import AgentInfo, Device, Result, Snapshot
 from nodevet.checks.registry import installed
 
@@ -47,7 +50,7 @@ def look(
     clock = SystemClock(configuration.agent.root)
     armed = tuple(_impatient(entry) for entry in arm(installed(), configuration, names))
     engine = build_engine(armed, configuration, clock, partial=bool(names))
-    memory, notices = _recall(engine, configuration)
+    memory, notices = _recall(engine, configuration, clock)
     info = msgspec.structs.replace(agent_info(configuration, armed, clock.instant()), notices=notices)
     for result in results:
         engine.take_result(result)
@@ -106,9 +109,21 @@ def _read_kernel_log(
     watch.close()
 
 
-def _recall(engine: Engine, configuration: Configuration) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
-    """Give *engine* the memory of the agent that is not running; return it, and what could not be read, in words."""
-    path = Path(configuration.agent.state_dir) / DATABASE_NAME
+def _recall(engine: Engine, configuration: Configuration, clock: Clock) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
+    """Give *engine* the memory of the agent that is not running; return it, and what could not be read, in words.
+
+    As at the agent's own start, the mirror of this boot counts where the store knows less or is lost.
+    """
+    memory, notices = _memory(engine, Path(configuration.agent.state_dir) / DATABASE_NAME)
+    try:
+        mirror = read_mirror(Path(configuration.agent.runtime_dir) / MIRROR_NAME)
+    except StoreError as error:
+        return memory, (*notices, str(error))
+    engine.adopt(restore(engine.episodes, mirror, clock.instant().boot_id))
+    return memory, notices
+
+
+def _memory(engine: Engine, path: Path) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
     if not path.exists():
         return {}, ()
     try:
@@ -118,7 +133,9 @@ def _recall(engine: Engine, configuration: Configuration) -> tuple[Mapping[str, 
         finally:
             store.close()
         engine.restore(memory)
-    except (StoreError, msgspec.MsgspecError) as error:
+    except DamagedError as error:
+        return {}, (f"history is not counted: {error}: start the agent, which moves it aside",)
+    except (StoreError, BusyError, msgspec.MsgspecError) as error:
         return {}, (f"history is not counted: {error}",)
     return memory, ()
 

@@ -62,6 +62,7 @@ class Progress:
         """Write to *stream* (default: standard error, so that standard output stays clean)."""
         self._stream = stream or sys.stderr
         self._last = 0.0
+        self._line = ""
         self._drawn = False
 
     def show(self, ratio: float, text: str) -> None:
@@ -75,9 +76,10 @@ class Progress:
             self._drawn = True
             return
         now = time.monotonic()
-        if now - self._last >= self.PLAIN_SECONDS or ratio >= 1.0:
-            self._last = now
-            say(f"{ratio:4.0%}  {text}", self._stream)
+        line = f"{ratio:4.0%}  {text}"
+        if now - self._last >= self.PLAIN_SECONDS or (ratio >= 1.0 and line != self._line):
+            self._last, self._line = now, line
+            say(line, self._stream)
 
     def done(self) -> None:
         """Take the bar away."""

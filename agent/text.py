@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from nodevet.agent.terminal import paint, table
@@ -22,6 +23,9 @@ ACTIONS = {
     "replace": "have the device replaced",
 }
 """Every action in words that say what to do."""
+
+LISTED_IN_FULL = 3
+"""So many things that could not be measured are told one by one, each with its reason."""
 
 
 def headline(document: StatusDocument) -> str:
@@ -70,9 +74,10 @@ def findings_lines(document: StatusDocument) -> Iterator[str]:
 
     A device that cannot be read lacks dozens of readings for one reason, which a finding that counts already tells.
     """
+    unjudged = Counter(finding.device for finding in document.findings if _is_unjudged(finding))
     missing: dict[str, list[str]] = {}
     for finding in document.findings:
-        if finding.outcome == "unmeasured" and finding.state is None:
+        if _is_unjudged(finding) and unjudged[finding.device] > LISTED_IN_FULL:
             missing.setdefault(finding.device, []).append(finding.code)
             continue
         yield f"{paint(finding.outcome)}  {finding.code}  {finding.message}"
@@ -80,6 +85,10 @@ def findings_lines(document: StatusDocument) -> Iterator[str]:
     for device, codes in missing.items():
         listed = ", ".join(dict.fromkeys(codes))
         yield f"{paint('unmeasured')}  {_name(document, device)}: could not be judged by {listed}"
+
+
+def _is_unjudged(finding: FindingDocument) -> bool:
+    return finding.outcome == "unmeasured" and finding.state is None
 
 
 def _name(document: StatusDocument, device: str) -> str:

@@ -405,9 +405,14 @@ def test_a_node_is_not_ok_while_its_driver_is_still_starting(tmp_path: Path, fak
     node = GpuNode(tmp_path, fake_nvml_library, root=accelerator_tree(tmp_path))
     node.machine.delay("nvmlInit_v2", 8000).delay("nvmlInitWithFlags", 8000)
     RunningAgent.start(node)
-    verdicts = []
+    verdicts: list[str] = []
+
+    def is_ok(status: dict[str, Any]) -> bool:
+        verdicts.append(status["verdict"])
+        return verdicts[-1] == "ok"
+
     try:
-        node.wait_for(lambda status: verdicts.append(status["verdict"]) or status["verdict"] == "ok", 20.0)
+        node.wait_for(is_ok, 20.0)
     finally:
         node.stop()
     assert set(verdicts[:-1]) == {"unknown"}

@@ -10,10 +10,11 @@ import msgspec
 
 from nodevet.agent import exits
 from nodevet.agent.commands import options
+from nodevet.agent.database import DamagedError
 from nodevet.agent.oneshot import DATABASE_NAME
 from nodevet.agent.store import HistoryRow, read_store
 from nodevet.agent.terminal import paint, say, table
-from nodevet.checks.errors import UsageError
+from nodevet.checks.errors import StoreError, UsageError
 
 SUMMARY = "what happened to this node and its devices"
 
@@ -33,12 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
     path = Path(settings.agent.state_dir) / DATABASE_NAME
     if not path.exists():
         raise UsageError(f"history: {path} does not exist: no agent has run with this state directory")
-    store = read_store(path)
     try:
-        device = _device_id(arguments.device, store.devices_seen()) if arguments.device else None
-        rows = store.history(device=device, serial=arguments.serial, limit=arguments.limit)
-    finally:
-        store.close()
+        rows = _rows(path, arguments)
+    except DamagedError as error:
+        raise StoreError(f"history: {error}: start the agent, which moves it aside") from error
     rows = tuple(reversed(rows))
     if arguments.json:
         document = {"schema": "nodevet.history/1", "changes": [_change(row) for row in rows]}
@@ -48,6 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         say("nothing happened yet")
     return exits.OK
+
+
+def _rows(path: Path, arguments: argparse.Namespace) -> tuple[HistoryRow, ...]:
+    store = read_store(path)
+    try:
+        device = _device_id(arguments.device, store.devices_seen()) if arguments.device else None
+        return store.history(device=device, serial=arguments.serial, limit=arguments.limit)
+    finally:
+        store.close()
 
 
 def _device_id(name: str, seen: tuple[object, ...]) -> str:

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 START_SECONDS = 20.0
 
@@ -44,7 +44,7 @@ class RunningAgent:
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
-    def __enter__(self) -> RunningAgent:
+    def __enter__(self) -> Self:
         """Start and wait until it listens."""
         self.start()
         return self
