@@ -1,23 +1,16 @@
-"""Cost of a scrape: the page of a healthy node with eight accelerators, beside the same page by prometheus_client.
-
-Prints medians and 95th percentiles in milliseconds. Run: python benchmarks/scrape.py
-"""
+"""Cost of a scrape: a healthy node with eight accelerators, beside the same series by prometheus_client alone."""
 
 from __future__ import annotations
 
 import http.client
-import statistics
-import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import msgspec
-from fakes.snapshots import gpu_node
-from prometheus_client import CollectorRegistry, Gauge, Metric, generate_latest
+from harness import Figure, Options, main, timed, timing
+
+from fakes.snapshots import gpu_node  # isort: skip - harness makes it importable
+from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
 from nodevet.checks.model import Snapshot
@@ -25,29 +18,26 @@ from nodevet.exporters.exposition import text
 from nodevet.exporters.http import HttpServer
 from nodevet.exporters.prometheus import MetricsPage, families
 
+SERIES_BUDGET = {False: 400, True: 1500}
+FIRST_BUDGET_MS = {False: 2.0, True: 7.0}
+REPEAT_BUDGET_MS = 1.0
 ROUNDS = 300
 
 
-def main() -> None:
-    """Measure and print."""
+def measure(options: Options) -> Iterator[Figure]:
+    """Yield the figures of both kinds of page."""
     snapshot = gpu_node()
     for detail in (False, True):
+        name = "links in detail" if detail else "default"
         page = text(families(snapshot, detail=detail)).decode()
         series = sum(not line.startswith("#") for line in page.splitlines())
-        registry, plain = _prometheus_client_twins(page)
-        say(f"{'with links in detail' if detail else 'default'}: {series} series, {len(page)} bytes")
-        report("nodevet: page from a Snapshot", timed(partial(_page, snapshot, detail)))
-        report("prometheus_client: write families that are ready", timed(partial(generate_latest, registry)))
-        report("prometheus_client: write its own gauges", timed(partial(generate_latest, plain)))
-        _over_http(snapshot, detail=detail)
+        yield Figure(what=f"{name}: series", value=series, unit="series", budget=SERIES_BUDGET[detail])
+        yield from _over_http(snapshot, detail, name, options)
+        yield _by_prometheus_client(page, name, options)
 
 
-def _page(snapshot: Snapshot, detail: bool) -> bytes:
-    return text(families(snapshot, detail=detail))
-
-
-def _over_http(snapshot: Snapshot, *, detail: bool) -> None:
-    """Time whole requests, connection included: a new Snapshot each time, then the same one again."""
+def _over_http(snapshot: Snapshot, detail: bool, name: str, options: Options) -> Iterator[Figure]:
+    """Yield whole requests, connection included: of a new Snapshot each time, then of the same one again."""
     current = [snapshot]
     server = HttpServer("127.0.0.1:0", lambda: current[0], lambda: None, page=MetricsPage(detail=detail))
     server.start()
@@ -57,10 +47,30 @@ def _over_http(snapshot: Snapshot, *, detail: bool) -> None:
             current[0] = msgspec.structs.replace(snapshot, generation=current[0].generation + 1)
             _get(server.address)
 
-        report("nodevet over HTTP: first scrape of a generation", timed(first))
-        report("nodevet over HTTP: repeated scrape", timed(lambda: _get(server.address)))
+        again = partial(_get, server.address)
+        seconds = timed(first, options.rounds(ROUNDS))
+        yield timing(f"{name}: first scrape of a generation", seconds, FIRST_BUDGET_MS[detail])
+        yield timing(f"{name}: the same again", timed(again, options.rounds(ROUNDS)), REPEAT_BUDGET_MS)
     finally:
         server.stop()
+
+
+def _by_prometheus_client(page: str, name: str, options: Options) -> Figure:
+    """Return what its own server takes for gauges with the names, labels and values of *page*."""
+    registry = CollectorRegistry()
+    for metric in text_string_to_metric_families(page):
+        names = list(metric.samples[0].labels)
+        gauge = Gauge(metric.name, metric.documentation, names, registry=registry)
+        for sample in metric.samples:
+            (gauge.labels(**sample.labels) if names else gauge).set(sample.value)
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    try:
+        seconds = timed(partial(_get, ("127.0.0.1", server.server_port)), options.rounds(ROUNDS))
+        return timing(f"{name}: beside, gauges of prometheus_client", seconds)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def _get(address: tuple[str, int]) -> None:
@@ -70,51 +80,5 @@ def _get(address: tuple[str, int]) -> None:
     connection.close()
 
 
-class _Ready:
-    """A collector whose families were made before: the cost of prometheus_client's writer alone."""
-
-    def __init__(self, found: Iterable[Metric]) -> None:
-        self._found = list(found)
-
-    def collect(self) -> Iterable[Metric]:
-        return self._found
-
-
-def _prometheus_client_twins(page: str) -> tuple[CollectorRegistry, CollectorRegistry]:
-    """Return registries that show what *page* shows: one of ready families, one of ordinary gauges."""
-    found = list(text_string_to_metric_families(page))
-    ready, plain = CollectorRegistry(auto_describe=False), CollectorRegistry()
-    ready.register(_Ready(found))
-    for metric in found:
-        names = list(metric.samples[0].labels)
-        gauge = Gauge(metric.name, metric.documentation, names, registry=plain)
-        for sample in metric.samples:
-            (gauge.labels(**sample.labels) if names else gauge).set(sample.value)
-    return ready, plain
-
-
-def timed(act: Callable[[], object]) -> list[float]:
-    """Return the seconds that *act* took in each of ROUNDS rounds, after warming up."""
-    for _ in range(20):
-        act()
-    seconds = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        act()
-        seconds.append(time.perf_counter() - start)
-    return seconds
-
-
-def report(what: str, seconds: list[float]) -> None:
-    """Print median and 95th percentile of *seconds*."""
-    median, high = statistics.median(seconds) * 1e3, statistics.quantiles(seconds, n=20)[-1] * 1e3
-    say(f"  {what:<52} median {median:6.2f} ms, p95 {high:6.2f} ms")
-
-
-def say(line: str) -> None:
-    """Print *line*."""
-    sys.stdout.write(line + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    main("scrape", lambda options: list(measure(options)))

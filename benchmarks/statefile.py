@@ -1,7 +1,4 @@
-"""Cost of the state file: writing it, and a shell's verdict from it beside an empty shell.
-
-Prints medians and 95th percentiles in milliseconds. Run: python benchmarks/statefile.py
-"""
+"""Cost of the state file: writing it, and a prolog's verdict from it by shell and by Python."""
 
 from __future__ import annotations
 
@@ -12,52 +9,77 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 import msgspec
-from fakes.snapshots import gpu_node
+from harness import ROOT, Figure, Options, main, timed, timing
 
+from fakes.snapshots import gpu_node  # isort: skip - harness makes it importable
 from nodevet.checks.model import Instant
 from nodevet.exporters.state_reader import boot_id, read_state, uptime_seconds
 from nodevet.exporters.statefile import write_state
 
-ROOT = Path(__file__).resolve().parent.parent
-ROUNDS = 200
+MEMORY_FILE_SYSTEM = "/dev/shm"  # noqa: S108 - like /run, where the state file lies
+SHELL_BUDGET_MS = 2.0
+PYTHON_BUDGET_MS = 25.0
 
 
-def main() -> None:
-    """Measure and print."""
+def measure(options: Options) -> Iterator[Figure]:
+    """Yield the figures."""
     present = Instant(boot_id(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
     snapshot = msgspec.structs.replace(gpu_node(), time=present)
-    gate = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/reference/state-file.md").read_text(), re.DOTALL)[0]
-    for where in ("/dev/shm", str(ROOT)):  # noqa: S108 - a memory file system, as /run is
+    for name, where in (("memory", MEMORY_FILE_SYSTEM), ("disk", str(ROOT))):
         with tempfile.TemporaryDirectory(dir=where) as folder:
-            path = Path(folder) / "state"
-            report(f"write, durable, under {where}", timed(partial(write_state, path, snapshot, ttl_seconds=600)))
-    with tempfile.TemporaryDirectory() as folder:
+            write = partial(write_state, Path(folder) / "state", snapshot, ttl_seconds=600)
+            yield timing(f"write, durable, on {name}", timed(write, options.rounds(200)))
+    with tempfile.TemporaryDirectory(dir=MEMORY_FILE_SYSTEM) as folder:
         path = Path(folder) / "state"
         write_state(path, snapshot, ttl_seconds=600)
-        script = Path(folder) / "gate.sh"
-        script.write_text(gate)
-        environment = {"NODEVET_STATE_FILE": str(path), "PATH": os.environ["PATH"]}
-        empty = timed(lambda: _run(["sh", "-c", ":"], environment))
-        verdict = timed(lambda: _run(["sh", str(script)], environment))
-        report("empty `sh -c :`", empty)
-        report("verdict by `sh`, the program of the reference page", verdict)
-        difference = statistics.median(verdict) - statistics.median(empty)
-        sys.stdout.write(
-            f"{'reading and deciding, without the start of a shell':<56} median {difference * 1e3:6.2f} ms\n"
+        yield from _by_shell(path, options)
+        yield from _by_python(path, options)
+
+
+def _by_shell(path: Path, options: Options) -> Iterator[Figure]:
+    """Yield the verdict by the program of the reference page, beside a shell that does nothing."""
+    page = (ROOT / "docs/reference/state-file.md").read_text(encoding="utf-8")
+    script = path.with_name("gate.sh")
+    script.write_text(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)[0], encoding="utf-8")
+    environment = {"NODEVET_STATE_FILE": str(path), "PATH": os.environ["PATH"]}
+    empty = timed(lambda: _run(["sh", "-c", ":"], environment), options.rounds(300))
+    verdict = timed(lambda: _run(["sh", str(script)], environment), options.rounds(300))
+    yield timing("beside: an empty `sh -c :`", empty)
+    yield timing("verdict by `sh`, started for it", verdict, SHELL_BUDGET_MS)
+    reading = (statistics.median(verdict) - statistics.median(empty)) * 1e3
+    yield Figure(what="of which reading and deciding", value=reading, unit="ms")
+
+
+def _by_python(path: Path, options: Options) -> Iterator[Figure]:
+    yield timing("verdict in Python that runs already", timed(lambda: _read(path), options.rounds(300)))
+    empty = [sys.executable, "-I", "-S", "-c", ""]
+    yield timing("beside: an empty `python -I -S`", timed(lambda: _run(empty, {}), options.rounds(50)))
+    with _importable(path.parent) as folder:
+        program = (
+            f"import sys; sys.path.insert(0, {str(folder)!r})\n"
+            "from nodevet.exporters.state_reader import boot_id, read_state, uptime_seconds\n"
+            f"found = read_state({str(path)!r}, boot_id=boot_id(), uptime_seconds=uptime_seconds(), "
+            f"owner_uid={os.getuid()})\n"
+            "assert found.devices\n"
         )
-        report("verdict in Python, interpreter running", timed(lambda: _read(path)))
-        python = "from nodevet.exporters.state_reader import *; import os; import sys; boot_id(); uptime_seconds()"
-        report(
-            "Python started for it, `python -I`",
-            timed(lambda: _run([sys.executable, "-I", "-c", python], environment), 30),
-        )
+        command = [sys.executable, "-I", "-S", "-c", program]
+        seconds = timed(lambda: _run(command, {}), options.rounds(50))
+        yield timing("verdict by `python -I -S`, started for it", seconds, PYTHON_BUDGET_MS)
+
+
+@contextmanager
+def _importable(where: Path) -> Iterator[Path]:
+    """Lend a folder that the package can be imported from without what an editable installation adds to every start."""
+    folder = where / "path"
+    (folder / "nodevet").mkdir(parents=True)
+    (folder / "nodevet" / "exporters").symlink_to(ROOT / "exporters")
+    yield folder
 
 
 def _read(path: Path) -> None:
@@ -65,27 +87,9 @@ def _read(path: Path) -> None:
     assert hasattr(found, "devices"), found
 
 
-def _run(command: list[str], environment: dict[str, str]) -> None:
+def _run(command: Sequence[str], environment: dict[str, str]) -> None:
     subprocess.run(command, env=environment, check=True)
 
 
-def timed(act: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
-    """Return the seconds that *act* took in each of *rounds* rounds, after warming up."""
-    for _ in range(5):
-        act()
-    seconds = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        act()
-        seconds.append(time.perf_counter() - start)
-    return seconds
-
-
-def report(what: str, seconds: list[float]) -> None:
-    """Print median and 95th percentile of *seconds*."""
-    median, high = statistics.median(seconds) * 1e3, statistics.quantiles(seconds, n=20)[-1] * 1e3
-    sys.stdout.write(f"{what:<56} median {median:6.2f} ms, p95 {high:6.2f} ms\n")
-
-
 if __name__ == "__main__":
-    main()
+    main("statefile", lambda options: list(measure(options)))
