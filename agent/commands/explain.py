@@ -12,9 +12,9 @@ from nodevet.agent.terminal import say
 from nodevet.agent.text import ACTIONS
 from nodevet.checks.episodes import clearing_table
 from nodevet.checks.errors import UsageError
-from nodevet.checks.model import Clearing
+from nodevet.checks.model import Action, Clearing, Outcome
 from nodevet.checks.quantities import QUANTITIES
-from nodevet.checks.reference.kernel_policy import known_codes, policy_of_code
+from nodevet.checks.reference.kernel_policy import event_clearing, known_codes, policy_of_code
 from nodevet.checks.registry import Check, installed
 
 SUMMARY = "what a code, a check or a quantity means"
@@ -46,7 +46,8 @@ def _event(name: str) -> str | None:
     lines = [f"{code}: {policy.name}: {policy.meaning}"]
     lines.append(f"  counts as {policy.outcome.value}, fault of: {policy.fault_class.value}")
     lines.append(f"  what to do: {ACTIONS[policy.action.value]}")
-    lines.append(f"  how it clears: {_ending(policy.clearing)}")
+    if policy.outcome in (Outcome.WARN, Outcome.FAIL):
+        lines.append(f"  how it clears: {_ending(event_clearing(policy), policy.action)}")
     lines.append(f"  source: {policy.source}")
     return "\n".join(lines)
 
@@ -71,11 +72,12 @@ def _quantity(name: str) -> str | None:
     return f"{entry.key} ({entry.kind.value}, per {entry.part.value}): {entry.help}"
 
 
-def _ending(clearing: Clearing) -> str:
+def _ending(clearing: Clearing, action: Action) -> str:
     row = clearing_table()[clearing]
+    reboot = " after a reboot" if action in row.retest_needs_reboot else ""
     ways: list[tuple[bool, Callable[[], str]]] = [
         (row.good_samples is not None, lambda: f"{row.good_samples} good samples in a row"),
-        (row.passed_retest, lambda: "a passed re-test (nodevet burn-in)"),
+        (row.passed_retest, lambda: f"a passed re-test{reboot} (nodevet burn-in)"),
         (row.other_serial, lambda: "another device in its place"),
         (row.job_ended, lambda: "the end of its process"),
     ]

@@ -73,9 +73,7 @@ class Freshness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     hangs: Annotated[
         int,
-        Meta(
-            ge=1, le=10, description="So many hangs or crashes of a reader make a failure of what was unknown before."
-        ),
+        Meta(ge=1, le=10, description="From so many hangs or crashes on a reader is failed, before that unknown."),
     ] = 2
 
 

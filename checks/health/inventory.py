@@ -84,8 +84,7 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the node should have besides what it once had."""
 
     expected_accelerators: (
-        Annotated[int, Meta(ge=0, le=1024, description="Accelerators that the node must have; None learns them.")]
-        | None
+        Annotated[int, Meta(ge=0, le=1024, description="Accelerators that the node must have; unset: learned.")] | None
     ) = None
 
 

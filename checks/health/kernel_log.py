@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from nodevet.checks.judging import Rule
-from nodevet.checks.model import NODE, Action, Clearing, DeviceKind, Event, FaultClass, Finding, Outcome
-from nodevet.checks.reference.kernel_policy import policy_of
+from nodevet.checks.model import NODE, Action, DeviceKind, Event, FaultClass, Finding, Outcome
+from nodevet.checks.reference.kernel_policy import event_clearing, policy_of
 from nodevet.checks.registry import check
 from nodevet.checks.view import View, device_name
 
@@ -63,8 +63,6 @@ def _event(view: View, event: Event) -> Finding:
     policy = policy_of(event)
     device = _device(view, event)
     is_fault = policy.outcome in (Outcome.WARN, Outcome.FAIL)
-    # A condition clears on good samples, and nothing will ever sample an event again: a re-test must disprove it.
-    clearing = Clearing.HARDWARE_EVENT if policy.clearing is Clearing.CONDITION else policy.clearing
     process = f", process {event.process or '?'} ({event.pid})" if event.pid is not None else ""
     return Finding(
         check="kernel-log",
@@ -74,7 +72,7 @@ def _event(view: View, event: Event) -> Finding:
         device=device,
         fault_class=policy.fault_class,
         action=policy.action if is_fault else Action.NONE,
-        clearing=clearing,
+        clearing=event_clearing(policy),
         occurrence=_identity(event),
         pid=event.pid,
         evidence_time=event.time,

@@ -68,7 +68,7 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of link errors; None takes the table."""
 
     expected: (
-        Annotated[int, Meta(ge=0, le=64, description="Links that each accelerator must have up; None learns it.")]
+        Annotated[int, Meta(ge=0, le=64, description="Links that each accelerator must have up; unset: learned.")]
         | None
     ) = None
     crc_per_second: (

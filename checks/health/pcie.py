@@ -67,7 +67,7 @@ class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of the PCIe link; None takes the table."""
 
     replays_per_minute: (
-        Annotated[float, Meta(ge=0, description="Packets sent again per minute; None follows generation and lanes.")]
+        Annotated[float, Meta(ge=0, description="Packets sent again per minute; unset: by generation and lanes.")]
         | None
     ) = None
     correctable_per_minute: (

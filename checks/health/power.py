@@ -38,8 +38,7 @@ class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of power; None takes the table."""
 
     limit_watts: (
-        Annotated[float, Meta(ge=1, le=20000, description="The power limit that is meant; None is the vendor's.")]
-        | None
+        Annotated[float, Meta(ge=1, le=20000, description="The power limit that is meant; unset: the vendor's.")] | None
     ) = None
     over_limit_ratio: (
         Annotated[float, Meta(ge=1, le=2, description="Warn when more than this multiple of the limit is drawn.")]

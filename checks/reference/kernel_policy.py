@@ -18,6 +18,7 @@ __all__ = [
     "SxidEffect",
     "SxidRow",
     "XidRow",
+    "event_clearing",
     "kernel_rules",
     "known_codes",
     "policy_of",
@@ -158,6 +159,14 @@ def policy_of(event: Event) -> Policy:
         return sxid_policy(int(number), event.fields.get("word", ""))
     policies = _rule_policies()
     return policies.get((event.code, event.severity)) or policies.get((event.code, None), _UNKNOWN)
+
+
+def event_clearing(policy: Policy) -> Clearing:
+    """Return what ends an event of *policy*.
+
+    A condition clears on good samples, and nothing will ever sample an event again: a re-test must disprove it.
+    """
+    return Clearing.HARDWARE_EVENT if policy.clearing is Clearing.CONDITION else policy.clearing
 
 
 def known_codes() -> tuple[str, ...]:
