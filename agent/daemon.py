@@ -334,6 +334,13 @@ class Daemon:
                 device=episode.key.device,
                 message=episode.cleared_by or episode.finding.message,
             )
+        known = before.agent.notices if before else ()
+        for notice in after.agent.notices:
+            if notice not in known:
+                self._complain(notice)
+        for notice in known:
+            if notice not in after.agent.notices:
+                self._log.info("trouble is over", detail=notice)
         if before is None or before.verdict.state is not after.verdict.state:
             self._log.warning("verdict", state=after.verdict.state.value, reason=after.verdict.reason)
             self._notifier.status(f"{after.verdict.state.value}: {after.verdict.reason}")
@@ -364,6 +371,7 @@ class Daemon:
         self._say("  ask      nodevet status")
         for notice in self._info.notices:
             self._say(f"  note     {notice}")
+            self._complain(notice)
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:

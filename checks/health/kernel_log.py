@@ -46,7 +46,7 @@ def _readable(view: View) -> Iterator[Finding]:
         Outcome.PASS if state.readable else Outcome.UNMEASURED,
         f"{state.path or 'the kernel log'} is read"
         if state.readable
-        else f"{state.path or 'the kernel log'} cannot be read: {state.detail or 'no reason given'}",
+        else f"the kernel log cannot be read: {state.detail or state.path}",
         required=watched and not state.readable,
         evidence_time=state.read,
     )

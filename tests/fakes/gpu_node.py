@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,12 +102,6 @@ class GpuNode(RunningAgent):
             if re.match(rf"{re.escape(name)}[{{ ]", line) and all(re.search(label, line) for label in wanted):
                 return float(line.rpartition(" ")[2])
         return None
-
-    def seconds_until(self, happens: Callable[[], object], seconds: float) -> float:
-        """Ask until *happens* says yes and return how long that took; fail after *seconds*."""
-        began = time.monotonic()
-        self._wait(happens, seconds, "did not come")
-        return time.monotonic() - began
 
 
 def pci(slot: int) -> str:

@@ -148,6 +148,12 @@ class RunningAgent:
         )
         return next(finding for finding in status["findings"] if finding["code"] == code)
 
+    def seconds_until(self, happens: Callable[[], object], seconds: float) -> float:
+        """Ask until *happens* says yes and return how long that took; fail after *seconds*."""
+        began = time.monotonic()
+        self._wait(happens, seconds, "did not come")
+        return time.monotonic() - began
+
     def _wait(self, look: Callable[[], Any], seconds: float, what: str) -> Any:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

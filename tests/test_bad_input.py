@@ -1,0 +1,329 @@
+"""What people and machines get wrong: one clear line that says what to do, a defined exit code, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from fakes.running_agent import RunningAgent
+
+DEGRADED, UNKNOWN, USAGE, SOFTWARE, CONFIGURATION = 1, 3, 64, 70, 78
+STOP_SECONDS = 2.0
+NO_TMPFS = "no file system of a few blocks may be mounted here"
+
+HOST_ONLY = """
+[agent]
+node_name = "node-1"
+interval_seconds = 1.0
+slow_interval_seconds = 1.0
+[agent.backends]
+enabled = ["host"]
+[kernel_log]
+path = "{log}"
+[load]
+probe = "{probe}"
+"""
+
+
+def nodevet(*words: str | Path, stdin: str = "", seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Run the command line and return what came of it."""
+    return subprocess.run(
+        [sys.executable, "-I", "-m", "nodevet.agent.cli", *map(str, words)],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        timeout=seconds,
+        check=False,
+    )
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """The command ended with *code* and said one line, with all *words* in it."""
+    assert done.returncode == code, done
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("nodevet")
+    assert [word for word in words if word not in line] == [], line
+
+
+class Places(NamedTuple):
+    """Directories of an agent, and its configuration."""
+
+    state: Path
+    runtime: Path
+    configuration: Path
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return them as arguments."""
+        words = ("--state-dir", self.state, "--runtime-dir", self.runtime, "--config", self.configuration)
+        return tuple(map(str, words))
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """Directories of its own for a command that reads the host only."""
+    (tmp_path / "kernel.log").write_text("")
+    configuration = tmp_path / "nodevet.toml"
+    configuration.write_text(HOST_ONLY.format(log=tmp_path / "kernel.log", probe="off"))
+    return Places(tmp_path / "state", tmp_path / "run", configuration)
+
+
+def host_agent(folder: Path, *, probe: str = "off", log: Path | None = None) -> RunningAgent:
+    """Return an agent that reads the host only; ``with`` starts it."""
+    kernel_log = folder / "kernel.log"
+    kernel_log.write_text("")
+    return RunningAgent(folder, HOST_ONLY.format(log=log or kernel_log, probe=probe))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["chekc"], ["no command 'chekc'", "did you mean check?"]),
+        (["xyzzy"], ["no command 'xyzzy'", "nodevet --help"]),
+        (["check", "--nope"], ["--nope", "nodevet check --help"]),
+        (["check", "nope"], ["no check is called 'nope'", "thermal"]),
+        (["check", "thermal", "--from", "x"], ["nodevet check kernel-log --from FILE"]),
+        (["check", "kernel-log", "--from", "/no/such"], ["/no/such", "cannot be read"]),
+        (["agent", "--interval", "x"], ["--interval", "'x'"]),
+        (["status", "--every"], ["--every"]),
+        (["topo", "--from", "/no/such"], ["/no/such", "cannot be read"]),
+        (["topo", "--from", "-"], ["no topology matrix", "nvidia-smi topo -m"]),
+        (["report"], ["required", "nodevet report --help"]),
+        (["report", "render", "/no/such"], ["/no/such", "cannot be read"]),
+        (["report", "render", "-"], ["no report document", "nodevet burn-in --json"]),
+        (["burn-in", "--plan", "x"], ["--plan", "quick"]),
+        (["burn-in", "--seconds", "-1"], ["--seconds", "above 0"]),
+        (["ack", "x"], ["--note"]),
+        (["explain", "xid", "79x"], ["nothing is called", "did you mean nvidia.xid.79"]),
+        (["history"], ["no agent has run with this state directory"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_wrong_usage_is_one_line_that_says_what_is_right(places: Places, words: list[str], said: list[str]) -> None:
+    """Exit 64, and the next step."""
+    with_places = places.words if words[0] in ("check", "history", "burn-in") and "--from" not in words else ()
+    assert_one_line(nodevet(*words, *with_places), USAGE, *said)
+
+
+@pytest.mark.parametrize("words", [["status"], ["ack", "x", "--note", "y"], ["release"]], ids=lambda words: words[0])
+def test_a_question_to_an_agent_that_does_not_run(places: Places, words: list[str]) -> None:
+    """Exit 3, with the directory that was looked in."""
+    done = nodevet(*words, *places.words)
+    assert done.returncode == UNKNOWN
+    assert str(places.runtime) in done.stderr
+    assert "nodevet agent" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[agnt]\n", ["agnt", "did you mean agent?"]),
+        ("[agent]\nintervall_seconds = 3\n", ["agent.intervall_seconds", "did you mean interval_seconds?"]),
+        ("[agent]\ninterval_seconds = 0.5\n", ["agent.interval_seconds", "found 0.5", "from 1 to 3600"]),
+        ("[agent]\ninterval_seconds = '10'\n", ["agent.interval_seconds", 'found "10"', "a number"]),
+        ("[agent]\ninterval_seconds = nan\n", ["agent.interval_seconds", "found nan", "from 1 to 3600"]),
+        ("[agent]\nstate_dir = 'here'\n", ["agent.state_dir", "an absolute path"]),
+        ("[agent]\nlisten = '127.0.0.1:99999'\n", ["agent.listen", "HOST:PORT"]),
+        ("[agent.backends]\nenabled = ['nvida']\n", ["agent.backends.enabled[0]", "did you mean nvidia?"]),
+        ("[agent.backends]\nenabled = []\n", ["agent.backends.enabled", "an empty list"]),
+        ("[load]\nprobe = 'sometimes'\n", ["load.probe", "auto, off, on"]),
+        ("[checks.therml]\n", ["checks.therml", "did you mean thermal?"]),
+        ("[checks.thermal]\nneeded = 7\nwindow = 3\n", ["checks.thermal.needed", "found 7", "window = 3"]),
+        ("[agent\n", ["no valid TOML", "line 1"]),
+    ],
+)
+def test_a_mistake_in_the_configuration_names_key_and_range(tmp_path: Path, text: str, said: list[str]) -> None:
+    """Exit 78, for every command that reads it; nothing is started."""
+    file = tmp_path / "nodevet.toml"
+    file.write_text(text)
+    assert_one_line(nodevet("config", "check", "--config", file), CONFIGURATION, str(file), *said)
+
+
+def test_no_command_runs_with_a_wrong_configuration(tmp_path: Path) -> None:
+    """Agent, one-shot and load refuse it alike; so does a file that is not there or is no text."""
+    file = tmp_path / "nodevet.toml"
+    file.write_bytes(b"\xff\xfe")
+    for words in (["agent"], ["check"], ["devices"], ["burn-in"], ["status"]):
+        assert_one_line(nodevet(*words, "--config", file), CONFIGURATION, "no UTF-8")
+    assert_one_line(nodevet("agent", "--config", tmp_path / "none"), CONFIGURATION, "no such file")
+    assert_one_line(nodevet("agent", "--interval", "0"), CONFIGURATION, "command line: agent.interval_seconds")
+
+
+def test_a_port_in_use_names_who_uses_it(places: Places) -> None:
+    """Exit 3 before anything is read, and the lock is given back."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        done = nodevet("agent", "--listen", address, *places.words)
+        assert_one_line(done, UNKNOWN, address.rpartition(":")[2], f"pid {os.getpid()}", "--listen HOST:PORT")
+    assert nodevet("check", *places.words).returncode == 0
+
+
+@pytest.mark.parametrize("which", ["state", "runtime"])
+def test_a_directory_that_cannot_be_written_is_named(places: Places, which: str) -> None:
+    """Nobody, root included, can make a directory there."""
+    nowhere = places._replace(**{which: Path("/proc/nowhere")})
+    done = nodevet("agent", "--listen", "127.0.0.1:0", *nowhere.words)
+    assert_one_line(done, UNKNOWN, "/proc/nowhere", f"choose another {which}_dir")
+
+
+def test_a_second_agent_is_refused_and_a_one_shot_asks_the_first(tmp_path: Path) -> None:
+    """One reader of the devices at a time; `check` then shows what the agent knows."""
+    with host_agent(tmp_path) as agent:
+        status = agent.wait_for_verdict("ok")
+        done = agent.command("agent", "--listen", "127.0.0.1:0")
+        assert agent.process is not None
+        assert_one_line(done, UNKNOWN, "node.lock", f"nodevet agent (pid {agent.process.pid})", "nodevet status")
+        check = agent.command("check", "--json")
+        assert check.returncode == 0
+        assert f'"started":"{status["agent"]["started"]}"' in check.stdout
+        assert_one_line(agent.command("check", "nope"), USAGE, "no check called 'nope'")
+        assert_one_line(agent.command("ack", "x", "--note", "y"), USAGE, "no finding x on node")
+        assert_one_line(agent.command("burn-in", "--device", "nope"), USAGE, "nope", "cpu-0")
+
+
+def test_a_damaged_database_is_moved_aside_and_told(tmp_path: Path) -> None:
+    """Never silently: the status, the log and the terminal name the file; one-shots do not touch it."""
+    agent = host_agent(tmp_path)
+    agent.state_dir.mkdir()
+    database = agent.state_dir / "nodevet.db"
+    database.write_bytes(b"no database " * 1000)
+
+    assert_one_line(agent.command("history"), UNKNOWN, str(database), "damaged", "start the agent")
+    check = agent.command("check")
+    assert check.returncode == 0
+    assert f"history is not counted: {database}: damaged" in check.stdout
+    assert database.read_bytes().startswith(b"no database")
+
+    with agent:
+        status = agent.wait_for_verdict("ok")
+        (aside,) = agent.state_dir.glob("nodevet.db.corrupt-*")
+        (notice,) = status["agent"]["notices"]
+        assert str(aside) in notice
+        assert "damaged" in notice
+        assert str(aside) in agent.log.read_text()
+        assert str(aside) in agent.output.read_text()
+        assert str(aside) in agent.get("/")
+        assert str(aside) in agent.command("status").stdout
+        assert agent.command("history").stdout == "nothing happened yet\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 512 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip(NO_TMPFS)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Callable[[], None]:
+    """Fill the file system to its last byte; the function that is returned empties it again."""
+    ballast = folder / "ballast"
+    with ballast.open("ab", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while file.write(b"x" * size) == size:
+                    pass
+            except OSError:
+                continue
+    return ballast.unlink
+
+
+def test_a_disk_that_is_full_at_the_start_is_one_line(places: Places, small_disk: Path) -> None:
+    """The agent says where to free space; a look without an agent needs none."""
+    fill(small_disk)
+    full = places._replace(state=small_disk / "state", runtime=small_disk / "run")
+    done = nodevet("agent", "--listen", "127.0.0.1:0", *full.words)
+    assert_one_line(done, UNKNOWN, "disk full", str(small_disk / "state"))
+    assert nodevet("check", *full.words).returncode == 0
+
+
+@pytest.mark.parametrize("which", ["state", "runtime"])
+def test_a_disk_that_fills_up_is_told_and_the_agent_goes_on(tmp_path: Path, small_disk: Path, which: str) -> None:
+    """It says what is wrong until there is space again, and then nothing is lost."""
+    agent = host_agent(tmp_path)
+    setattr(agent, f"{which}_dir", small_disk / which)
+    with agent:
+        agent.wait_for_verdict("ok")
+        empty = fill(small_disk)
+        status = agent.wait_for(lambda status: status["agent"]["notices"], 15.0, "nothing was told")
+        (notice,) = status["agent"]["notices"]
+        assert str(small_disk / which) in notice
+        assert "space" in notice
+        assert status["verdict"] == "ok"
+        assert notice in agent.command("status").stdout
+        assert notice in agent.log.read_text()
+        empty()
+        agent.wait_for(lambda status: not status["agent"]["notices"], 15.0, "the trouble did not end")
+        assert "trouble is over" in agent.log.read_text()
+        assert agent.stop() < STOP_SECONDS
+
+
+def test_an_unreadable_kernel_log_is_told_with_what_to_do(tmp_path: Path) -> None:
+    """What cannot be read is unmeasured, never passed, and the rest is judged."""
+    missing = tmp_path / "none"
+    with host_agent(tmp_path, log=missing) as agent:
+        status = agent.wait_for(
+            lambda status: any(finding["code"] == "kernel_log.readable" for finding in status["findings"])
+        )
+        (finding,) = [finding for finding in status["findings"] if finding["code"] == "kernel_log.readable"]
+        assert finding["outcome"] == "unmeasured"
+        assert str(missing) in finding["message"]
+        assert "mount /dev/kmsg or name a file" in finding["message"]
+        assert finding["message"] in agent.command("status").stdout
+        missing.write_text("")
+
+
+def test_an_agent_that_probes_ends_within_two_seconds(tmp_path: Path) -> None:
+    """A load of its own does not hold it up, and the state file says that it ran."""
+    agent = host_agent(tmp_path, probe="on")
+    with agent:
+        agent.wait_for(lambda status: status["agent"]["load"].startswith("probing"), 30.0, "no probe began")
+        agent.seconds_until(lambda: " probing " in (agent.runtime_dir / "state").read_text(), 5.0)
+        assert agent.stop() < STOP_SECONDS
+    assert " stopped " in (agent.runtime_dir / "state").read_text()
+
+
+def test_a_one_shot_remembers_what_the_agent_knew(tmp_path: Path) -> None:
+    """A failed node does not become healthy because its agent was stopped, nor because its store was lost too."""
+    agent = host_agent(tmp_path)
+    with agent:
+        agent.wait_for_verdict("ok")
+        with (tmp_path / "kernel.log").open("a") as file:
+            file.write("[  100.000000] mce: [Hardware Error]: Machine check events logged\n")
+            file.write("[  101.000000] EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0\n")
+        status = agent.wait_for(lambda status: status["verdict"] != "ok")
+    verdict = status["verdict"]
+    assert agent.command("check").stdout.startswith(f"node-1: {verdict}")
+    shutil.rmtree(agent.state_dir)
+    assert agent.command("check").stdout.startswith(f"node-1: {verdict}")
+
+
+def test_what_nobody_foresaw_has_its_own_exit_code(tmp_path: Path) -> None:
+    """Python's own code for an exception, 1, would read as degraded. Here a check of another package is broken."""
+    (tmp_path / "broken.py").write_text("1 / 0\n")
+    package = tmp_path / "broken-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[nodevet.checks]\nbroken = broken:judge\n")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['nodevet', 'check', '--list']; "
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", script + "from nodevet.agent.cli import main; sys.exit(main())"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == SOFTWARE, done
+    assert "ZeroDivisionError" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("nodevet: this is a bug of nodevet")
