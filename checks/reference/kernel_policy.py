@@ -141,7 +141,7 @@ _UNKNOWN = Policy(
     clearing=Clearing.HARDWARE_EVENT,
     hard=True,
     gates=False,
-    source="design law 1: an unknown code is surfaced, never dropped",
+    source="own rule: an unknown code is surfaced, never dropped",
 )
 
 
