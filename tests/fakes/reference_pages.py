@@ -1,0 +1,417 @@
+"""The reference pages that follow from the code and its tables: each is a function that returns its Markdown."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from nodevet.agent.cli import COMMANDS
+from nodevet.agent.config import SECTIONS
+from nodevet.agent.decoding import description, expected, field_types
+from nodevet.agent.settings import CheckSettings
+from nodevet.agent.text import ACTIONS
+from nodevet.checks.episodes import clearing_table
+from nodevet.checks.health.freshness import BROKEN, READING
+from nodevet.checks.health.throttle import FAULTS, WARNINGS
+from nodevet.checks.health.throttle import NEXT_STEPS as THROTTLE_STEPS
+from nodevet.checks.judging import Rule
+from nodevet.checks.limits import TableLimit
+from nodevet.checks.model import Action, Clearing, Outcome
+from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.reference.kernel_policy import SxidEffect, SxidRow, XidRow
+from nodevet.checks.reference.tables import load_table
+from nodevet.checks.registry import Check, discover
+
+__all__ = ["PAGES"]
+
+GENERATED = "<!-- Written by tests/test_docs_reference.py --update-golden from {source}. Edit that, not this page. -->"
+
+
+def checks_page(_repository: Path) -> str:
+    """Every check: what it judges, what it looks at, what can be set, what it can find."""
+    lines = _head("Checks", "checks/health and checks/reference/limits.csv")
+    lines += [
+        "A check judges what was read; it reads nothing itself. Beside a finding stands what to do; how it ends is in",
+        "[clearing](clearing.md). *Measured* findings count once `needed` of the last `window` looks agree (`nodevet",
+        "check` takes two looks, and both must agree); all others count at once. Where a limit is not set here it is,",
+        "in this order, the one that the device reports, or the one of the [table of limits](#limits).",
+        "",
+        "Besides its own codes every check can raise `check.error`: it could not run, which is a bug of it.",
+    ]
+    for declared in discover():
+        lines += ["", f"## {declared.name}", "", inspect.cleandoc(declared.judge.__doc__ or "")]
+        lines += _inputs(declared)
+        lines += _policy(declared)
+        lines += _codes(declared)
+    lines += ["", "## Limits", ""]
+    rows = load_table("limits.csv", TableLimit)
+    lines += _table(
+        ("Limit", "Broken when", "Source"),
+        ((f"`{row.key}`", f"{row.op} {row.value:g} {row.unit.replace('_', ' ')}", row.source) for row in rows),
+    )
+    return _page(lines)
+
+
+def configuration_page(_repository: Path) -> str:
+    """Every setting with its default and range."""
+    lines = _head("Configuration", "agent/settings.py and checks/health")
+    lines += [
+        "One TOML file: the one of `--config`, else `nodevet.toml` in the directory that systemd names, else",
+        "`/etc/nodevet/nodevet.toml` for root and `~/.config/nodevet/nodevet.toml` for others. It need not exist.",
+        "Unknown keys, wrong types and values out of range are refused, all at once, each with its key path and what",
+        "is allowed. `nodevet config check` tells them without using the file; `nodevet config show` prints what is in",
+        "force as a file. [How to configure](../how-to/configure.md) has the common cases.",
+        "",
+        "Where no directory is set it is systemd's, else `/var/lib/nodevet` and `/run/nodevet` for root, else",
+        "`~/.local/state/nodevet` and `$XDG_RUNTIME_DIR/nodevet`.",
+    ]
+    for name, struct in SECTIONS.items():
+        lines += _section(name, struct)
+    lines += ["", "## `[checks.NAME]`", "", "One table per check; what it means is in [checks](checks.md).", ""]
+    rows = [(*_field(CheckSettings, "enabled")[:3], "every check")]
+    for declared in discover():
+        fields = msgspec.structs.fields(declared.policy)
+        rows += [(*_field(declared.policy, field.name)[:3], f"`{declared.name}`") for field in fields]
+    lines += _table(
+        ("Key", "Default", "Accepts", "Check"),
+        ((f"`{key}`", default, what, check) for key, default, what, check in rows),
+    )
+    return _page(lines)
+
+
+def command_line_page(_repository: Path) -> str:
+    """Every command with its arguments."""
+    lines = _head("Command line", "agent/commands")
+    lines += [
+        "Exit codes: 0 `ok`, 1 `degraded`, 2 `failed`, 3 `unknown` or could not measure, 64 wrong usage, 78 wrong",
+        "configuration, 70 a bug of nodevet, 130 interrupted. Errors are one line on standard error.",
+        "",
+        "Colour and progress bars appear on a terminal only; `NO_COLOR` is honoured.",
+    ]
+    for name in COMMANDS:
+        module = importlib.import_module(f"nodevet.agent.commands.{name.replace('-', '_')}")
+        parser = argparse.ArgumentParser(prog=f"nodevet {name}", description=module.__doc__)
+        module.configure(parser)
+        lines += ["", f"## nodevet {name}", "", *(module.__doc__ or "").strip().splitlines()]
+        if _arguments(parser):
+            lines += ["", *_arguments(parser)]
+        for part in _subparsers(parser):
+            lines += ["", f"`{part.prog}`", "", *_arguments(part)]
+        lines += ["", _exits(module.run.__doc__ or "")]
+    return _page(lines)
+
+
+def clearing_page(_repository: Path) -> str:
+    """What ends a finding, by its class."""
+    lines = _head("What ends a finding", "checks/reference/clearing.csv")
+    lines += [
+        "A finding ends by the evidence that its class asks for, never by age and never by a restart. What the classes",
+        "are for is explained under [verdict](../explanation/verdict.md). Whatever the class, `nodevet ack` stops a",
+        "finding from counting until it occurs anew, and it is over when it is acknowledged and no longer seen.",
+        "",
+    ]
+    rows = clearing_table().values()
+    lines += _table(
+        ("Class", "Good looks in a row", "Passed re-test", "Another serial in its place", "Its process ended"),
+        (
+            (
+                f"`{row.clearing.value}`",
+                "never" if row.good_samples is None else str(row.good_samples),
+                *map(_yes, (row.passed_retest, row.other_serial, row.job_ended)),
+            )
+            for row in rows
+        ),
+    )
+    lines += ["", "A passed re-test is a finished burn-in or probe whose self-test found every planted fault and that"]
+    lines += ["verified at least one product and found none wrong. It must have begun after the finding was last seen."]
+    for row in rows:
+        if row.retest_needs_reboot:
+            actions = " or ".join(f"`{action.value}`" for action in row.retest_needs_reboot)
+            lines += [f"Where the finding asks for {actions}, only a re-test in a later boot counts."]
+    lines += ["", "| Class | Why |", "|---|---|"]
+    lines += [f"| `{row.clearing.value}` | {_cell(row.source)} |" for row in rows]
+    lines += ["", "## Actions", "", "From mild to hard; a verdict asks for the hardest that its findings ask for.", ""]
+    lines += _table(("Action", "In words"), ((f"`{action.value}`", ACTIONS[action.value]) for action in Action))
+    return _page(lines)
+
+
+def xid_page(_repository: Path) -> str:
+    """Every XID and SXid with what it means and what to do."""
+    lines = _head("XID and SXid", "checks/reference/nvidia_xid.csv, nvidia_sxid.csv and nvidia_sxid_effects.csv")
+    lines += [
+        "Codes that the NVIDIA driver reports for a GPU (XID, `nvidia.xid.N`) and for an NVSwitch (SXid,",
+        "`nvidia.sxid.N`). `nodevet explain xid 79` says the same on the command line. A number that stands in no row",
+        "counts as `warn`, class `unknown`, action `inspect`. Where the tables are arguable is listed under",
+        "[the kernel log](kernel-log.md#where-an-answer-is-arguable). *Class* `application` never counts against the",
+        "node. *Gates*: a node with this fault should not start new jobs.",
+        "",
+        "## XID",
+        "",
+    ]
+    rows = load_table("nvidia_xid.csv", XidRow)
+    told = [row for row in rows if row.name != "unused"]
+    lines += _table(
+        ("XID", "Case", "Meaning", "Counts as", "Class", "Action", "Clears as", "Gates"),
+        (
+            (
+                str(row.xid),
+                row.variant,
+                f"{row.name}: {row.meaning}",
+                row.outcome.value,
+                row.fault_class.value,
+                f"`{row.action.value}`",
+                _ends(row),
+                _yes(row.gates),
+            )
+            for row in told
+        ),
+    )
+    numbers = ", ".join(_ranges(row.xid for row in rows if row.name == "unused"))
+    lines += ["", f"Listed by the vendor as unused, so treated like unknown ones: {numbers}."]
+    sources = sorted({row.source for row in rows})
+    lines += ["", f"Source: {'; '.join(sources)}.", "", "## SXid", ""]
+    lines += ["A line that says `Fatal` or `Non-fatal` is believed; else the table decides.", ""]
+    effects = load_table("nvidia_sxid_effects.csv", SxidEffect)
+    lines += _table(
+        ("Effect", "Meaning", "Counts as", "Action", "Clears as", "Gates"),
+        (
+            (
+                f"`{row.effect}`",
+                row.meaning,
+                row.outcome.value,
+                f"`{row.action.value}`",
+                _ends(row),
+                _yes(row.gates),
+            )
+            for row in effects
+        ),
+    )
+    lines += [""]
+    lines += _table(
+        ("SXid", "Name", "Effect"),
+        ((str(row.sxid), row.name, f"`{row.effect}`") for row in load_table("nvidia_sxid.csv", SxidRow)),
+    )
+    return _page(lines)
+
+
+PAGES: dict[str, Callable[[Path], str]] = {
+    "checks.md": checks_page,
+    "clearing.md": clearing_page,
+    "command-line.md": command_line_page,
+    "configuration.md": configuration_page,
+    "xid.md": xid_page,
+}
+"""Every generated page of docs/reference by its name."""
+
+
+def _head(title: str, source: str) -> list[str]:
+    return [f"# {title}", "", GENERATED.format(source=source), ""]
+
+
+def _page(lines: Sequence[str]) -> str:
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _inputs(declared: Check) -> list[str]:
+    if not declared.inputs:
+        return []
+    return ["", "Looks at: " + ", ".join(f"`{key}`" for key in declared.inputs if key in QUANTITIES) + "."]
+
+
+def _policy(declared: Check) -> list[str]:
+    fields = msgspec.structs.fields(declared.policy)
+    if not fields:
+        return ["", "Nothing can be set but `enabled`."]
+    rows = [_field(declared.policy, field.name) for field in fields]
+    return [
+        "",
+        *_table(("Setting", "Default", "Accepts", "Meaning"), ((f"`{row[0]}`", *row[1:]) for row in rows)),
+    ]
+
+
+def _codes(declared: Check) -> list[str]:
+    rows = [*_declared_codes(declared), *MADE_WHILE_JUDGING.get(declared.name, ())]
+    lines = ["", *_table(("Code", "Counts as", "Class", "Action", "Clears as", "Next step"), rows)]
+    if declared.name == "kernel-log":
+        lines += ["", "And one code per kind of event: [XID and SXid](xid.md), [the kernel log](kernel-log.md)."]
+    return lines
+
+
+def _declared_codes(declared: Check) -> list[tuple[str, ...]]:
+    """Return a row per rule that the check's module declares, with what the module ever says by it."""
+    module = importlib.import_module(declared.module)
+    said = _outcomes_said(inspect.getsource(module))
+    found: dict[str, tuple[str, ...]] = {}
+    for name, rule in vars(module).items():
+        if isinstance(rule, Rule) and rule.check == declared.name and rule.code not in REPLACED:
+            found.setdefault(rule.code, _row(rule, said.get(name)))
+    return list(found.values())
+
+
+def _row(rule: Rule, said: set[str] | None) -> tuple[str, ...]:
+    counts = "told, does not count" if rule.code in NEVER_BROKEN else rule.outcome.value
+    if said and not said & {"FAIL", "WARN"}:
+        counts = "unknown" if "UNMEASURED" in said else "told, does not count"
+    step = rule.next_step or NEXT_STEPS_ELSEWHERE.get(rule.code, "")
+    action = ACTIONS_ELSEWHERE.get(rule.code, f"`{rule.action.value}`")
+    clearing = "`unmeasured`" if counts == "unknown" else f"`{rule.clearing.value}`" if "told" not in counts else ""
+    return f"`{rule.code}`", counts, rule.fault_class.value, action, clearing, step
+
+
+def _outcomes_said(source: str) -> dict[str, set[str]]:
+    """Return by name of a rule the outcomes that *source* hands to its ``on_node``, where nothing else uses it."""
+    found: dict[str, set[str]] = {}
+    tree = ast.parse(source)
+    uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    calls: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+            continue
+        if node.func.attr == "on_node" and isinstance(node.func.value, ast.Name):
+            names = {
+                part.attr
+                for part in ast.walk(node.args[0])
+                if isinstance(part, ast.Attribute) and part.attr in Outcome.__members__
+            }
+            found.setdefault(node.func.value.id, set()).update(names)
+            calls[node.func.value.id] += 1
+    return {name: names for name, names in found.items() if calls[name] == uses[name]}
+
+
+REPLACED = frozenset({"reading.missing"})
+"""Rules that never appear under their own code."""
+
+NEVER_BROKEN = frozenset({"power.reading"})
+"""Rules that only say whether something can be read."""
+
+NEXT_STEPS_ELSEWHERE = {"driver.missing": "install the vendor's driver and load its module; the message names both"}
+ACTIONS_ELSEWHERE = {"memory.recovery_action": "what the driver asks for"}
+MADE_WHILE_JUDGING: dict[str, tuple[tuple[str, ...], ...]] = {
+    "freshness": (
+        (
+            "`reading.QUANTITY`",
+            "unknown",
+            READING.fault_class.value,
+            f"`{READING.action.value}`",
+            "`unmeasured`",
+            READING.next_step,
+        ),
+        *(
+            (f"`{code}`", "unknown; fail when it is final", "node", "`reboot`", "`hardware_event`", next_step)
+            for code, next_step in BROKEN.values()
+        ),
+    ),
+    "throttle": tuple(
+        (
+            f"`throttle.{reason}`",
+            "fail" if reason in FAULTS else "warn",
+            "hardware",
+            "`inspect`",
+            "`condition`",
+            THROTTLE_STEPS[reason],
+        )
+        for reason in sorted(FAULTS | WARNINGS)
+    ),
+}
+"""Codes that a check puts together from what it sees."""
+
+
+def _section(name: str, struct: type[msgspec.Struct]) -> list[str]:
+    about = (struct.__doc__ or "").strip().splitlines()[0]
+    fields = msgspec.structs.fields(struct)
+    rows = [_field(struct, field.name) for field in fields if not isinstance(_default(field), msgspec.Struct)]
+    lines = ["", f"## `[{name}]`", "", about, ""]
+    lines += _table(("Key", "Default", "Accepts", "Meaning"), ((f"`{row[0]}`", *row[1:]) for row in rows))
+    for field in fields:
+        inner = _default(field)
+        if isinstance(inner, msgspec.Struct):
+            lines += _section(f"{name}.{field.name}", type(inner))
+    return lines
+
+
+def _field(struct: type[msgspec.Struct], name: str) -> tuple[str, str, str, str]:
+    """Return key, default, what it accepts, and what it means."""
+    field = next(entry for entry in msgspec.structs.fields(struct) if entry.name == name)
+    kind = msgspec.inspect.type_info(field_types(struct)[name])
+    default = _default(field)
+    shown = "not set" if default is None else "" if default == "" else f"`{_toml(default)}`"
+    return name, shown, expected(kind), description(kind)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _arguments(parser: argparse.ArgumentParser) -> list[str]:
+    actions = [action for action in parser._actions if not isinstance(action, argparse._SubParsersAction)]
+    rows = [(_usage(action), _cell(action.help or "")) for action in actions if action.dest != "help"]
+    return _table(("Argument", "Meaning"), rows) if rows else []
+
+
+def _subparsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    found = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return [part for action in found for part in action.choices.values()]
+
+
+def _usage(action: argparse.Action) -> str:
+    value = action.metavar or (
+        "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper().replace("_", "-")
+    )
+    if not action.option_strings:
+        return f"`{value}`" + (", may be given several times" if action.nargs in ("*", "+") else "")
+    takes_value = action.nargs != 0
+    words = ", ".join(f"`{option}{f' {value}' if takes_value else ''}`" for option in action.option_strings)
+    return words + (" (required)" if action.required else "")
+
+
+def _exits(doc: str) -> str:
+    text = re.sub(r"\s+", " ", doc.strip().splitlines()[0])
+    return text if text.endswith(".") else f"{text}."
+
+
+def _ranges(numbers: Iterable[int]) -> list[str]:
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return [str(low) if low == high else f"{low} to {high}" for low, high in found]
+
+
+def _ends(row: XidRow | SxidEffect) -> str:
+    """Return the class by which an event of *row* ends; nothing for one that is no fault."""
+    is_fault = row.outcome in (Outcome.WARN, Outcome.FAIL)
+    clearing = Clearing.HARDWARE_EVENT if row.clearing is Clearing.CONDITION else row.clearing
+    return f"`{clearing.value}`" if is_fault else ""
+
+
+def _yes(flag: bool) -> str:
+    return "yes" if flag else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(headings)} |", f"|{'|'.join('---' for _ in headings)}|"]
+    return [*lines, *(f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows)]
