@@ -29,9 +29,7 @@ wheel-test: $(VENV)/.test ## build the wheel, install it elsewhere, run the comm
 	@.ci/wheel-test $(ARGS)
 
 bench: $(VENV)/.test ## measure against the budgets; BENCH=scrape runs one
-	@for each in $(or $(BENCH:%=benchmarks/%.py),$(wildcard benchmarks/*.py)); do \
-		echo "$$each"; $(VENV)/bin/python $$each $(ARGS) || exit 1; \
-	done
+	@$(VENV)/bin/python benchmarks $(BENCH) $(ARGS)
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

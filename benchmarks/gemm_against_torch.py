@@ -2,7 +2,7 @@
 
 The difference holds more than checking: the ring works in memory, the bare loop in the caches. The data differ, too:
 hashed integers here, normal numbers there.
-Run: python benchmarks/gemm_against_torch.py [--dtype fp32] [--shape 512 512 4096] [--rounds 20] [--device cpu-0]
+Run: python benchmarks/gemm_against_torch.py [--dtype fp32] [--shape 512 512 4096] [--rounds 20] [--json PATH]
 """
 
 from __future__ import annotations

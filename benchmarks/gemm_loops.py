@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import sys
-import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from harness import Report, conditions, say, write_report
 
 from nodevet.checks.burnin.certify import certify
 from nodevet.checks.burnin.device import ComputeDevice, open_device
@@ -143,8 +141,9 @@ def interleave(bench: Bench, loops: dict[str, Loop], rounds: int) -> dict[str, l
 
 
 def report(title: str, ours: str, theirs: str) -> None:
-    """Measure loop *ours* against *theirs* for every format asked for; print a table and one line of JSON."""
+    """Measure loop *ours* against *theirs* for every format asked for; print a table, and write JSON where asked to."""
     options = arguments(title)
+    before = conditions()
     device = open_device(options.device)
     makers = {"checked": checked_loop, "unchecked": unchecked_loop, "bare": bare_loop}
     say(f"{'dtype':<10}{ours:>11}{theirs:>11}  TFLOPS   {ours} over {theirs}: median time (quartiles)")
@@ -158,8 +157,8 @@ def report(title: str, ours: str, theirs: str) -> None:
             f"{dtype:<10}{row[f'{ours}_tflops']:>11.3f}{row[f'{theirs}_tflops']:>11.3f}"
             f"{'':11}{row['median']:+.2%} ({row['low']:+.2%} .. {row['high']:+.2%})"
         )
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    say(json.dumps({"benchmark": title, "time": when, "load_average": os.getloadavg()[0], "rows": rows}))
+    if options.json:
+        write_report(options.json, Report(benchmark=title, quick=options.quick, conditions=before, rows=tuple(rows)))
 
 
 def arguments(title: str) -> argparse.Namespace:
@@ -169,12 +168,12 @@ def arguments(title: str) -> argparse.Namespace:
     parser.add_argument("--dtype", action="append", help="number format, may be repeated; default: fp32 bf16")
     parser.add_argument("--shape", type=int, nargs=3, default=(512, 512, 4096), metavar=("M", "N", "K"))
     parser.add_argument("--rounds", type=int, default=20, help="rounds of two batches each")
-    return parser.parse_args()
-
-
-def say(line: str) -> None:
-    """Print *line*."""
-    sys.stdout.write(f"{line}\n")
+    parser.add_argument("--quick", action="store_true", help="only show that it runs; the figures mean nothing")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.shape, options.dtype = 1, (64, 64, 256), ["fp32"]
+    return options
 
 
 def _row(bench: Bench, seconds: dict[str, list[float]], ours: str, theirs: str) -> dict[str, Any]:
