@@ -35,6 +35,6 @@ def test_every_page_is_reached_from_the_index(repository: Path) -> None:
 def test_readme_opens_with_the_two_commands(repository: Path) -> None:
     """`make run` and `make test` are the first two things a reader sees."""
     lines = (repository / "README.md").read_text().splitlines()
-    commands = [line.split("#")[0].strip() for line in lines if line.startswith("    ")]
+    commands = [line.split("#")[0].strip() for line in lines if line.startswith("make ")]
     assert commands[:2] == ["make run", "make test"]
-    assert lines.index(next(line for line in lines if "make test" in line)) < 5
+    assert lines.index(next(line for line in lines if "make test" in line)) < 7
