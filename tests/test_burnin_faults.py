@@ -60,6 +60,25 @@ def test_self_test_fails_where_the_golden_is_wrong() -> None:
     assert located == {"stuck_before_certification", "late_batch"}
 
 
+def test_self_test_fails_where_the_blame_is_not_the_planted_one() -> None:
+    """Found is not enough: where another cell is wrong beside the planted ones, the fault counts as not located."""
+    ready = prepared("fp32")
+    stage = make_stage(ready, Checking.BOTH)
+
+    def also_wrong(a: Tensor, b: Tensor, out: Tensor) -> None:
+        ready.multiplication.run(a, b, out)
+        # Only the first spoiled product writes this slot from this operand set.
+        if out is stage.slots[1] and b is ready.sets[2].b.matrix:
+            bit_view(out)[255, 1] ^= 1 << 22
+
+    multiplication = msgspec.structs.replace(ready.multiplication, run=also_wrong, exact=also_wrong)
+    plantings = self_test(msgspec.structs.replace(stage, multiplication=multiplication))
+    assert all(planting.found for planting in plantings)
+    located = {planting.fault for planting in plantings if planting.located}
+    assert located <= {"stuck_before_certification", "late_batch", "skipped_product"}
+    assert all(planting.detail for planting in plantings if not planting.located)
+
+
 @pytest.mark.parametrize("dtype", CPU_FORMATS)
 def test_every_single_bit_of_a_result_is_seen(dtype: str) -> None:
     """A flip of any one bit is found with its cell and its xor, whatever the bit is worth."""

@@ -11,7 +11,7 @@ from fakes.burnin import NO_TORCH  # skips this file where torch is not installe
 
 from nodevet.checks.burnin.errors import InterruptionError, RefusedError
 from nodevet.checks.burnin.faults import STUCK_COLUMNS, Planted
-from nodevet.checks.burnin.flags import apply_flags, forbidden_variables
+from nodevet.checks.burnin.flags import apply_flags, forbidden_variables, relevant_variables, require_clean_environment
 from nodevet.checks.burnin.library import Tensor, torch
 from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
 from nodevet.checks.burnin.plan import GemmRequest
@@ -235,3 +235,7 @@ def test_variables_that_change_arithmetic_are_named() -> None:
     """Each of them is found, and no other."""
     names = ["CUBLAS_EMULATE_DOUBLE_PRECISION", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"]
     assert forbidden_variables(dict.fromkeys([*names, "CUBLAS_WORKSPACE_CONFIG", "PATH"], "1")) == names
+    require_clean_environment({"PATH": "/bin", "OMP_NUM_THREADS": "2"})
+    with pytest.raises(RefusedError, match="NVIDIA_TF32_OVERRIDE changes the arithmetic of products; unset it"):
+        require_clean_environment({"NVIDIA_TF32_OVERRIDE": "0"})
+    assert relevant_variables({"PATH": "/bin", "OMP_NUM_THREADS": "2"}) == {"OMP_NUM_THREADS": "2"}
