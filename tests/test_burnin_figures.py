@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nodevet.checks.burnin.errors import RefusedError
 from nodevet.checks.burnin.families import DATA_TYPES
 from nodevet.checks.burnin.host import cpu_quota, has_bf16_units, host_memory_allowance, last_level_cache_bytes
-from nodevet.checks.burnin.layout import fit_shape, lay_out
+from nodevet.checks.burnin.layout import fit_memory, fit_shape, lay_out
 from nodevet.checks.burnin.metrics import UNITS, figures, verification_state
 from nodevet.checks.burnin.peak import (
     Accelerator,
@@ -191,6 +191,16 @@ def test_shape_is_halved_until_a_product_is_short_enough() -> None:
     assert seconds <= 0.01
     assert fit_shape((4096, 4096, 65536), 32768, 10.0, measure)[0] == (4096, 4096, 32768)
     assert fit_shape((512, 512, 4096), 65536, 1e-9, measure)[0] == (256, 256, 512)
+
+
+def test_shape_is_halved_until_it_fits_the_memory() -> None:
+    """A small machine gets a smaller product instead of a refusal; one that is small enough keeps its shape."""
+    bf16 = DATA_TYPES["bf16"]
+    assert fit_memory((4096, 4096, 8192), bf16, 4, 64 * GIB) == (4096, 4096, 8192)
+    shape = fit_memory((512, 512, 4096), bf16, 2, 16 << 20)
+    assert shape < (512, 512, 4096)
+    lay_out(shape, bf16, 2, budget_bytes=16 << 20, cache_bytes=None, gemm_seconds=0.01, seconds=1.0)
+    assert fit_memory((512, 512, 4096), bf16, 2, 0) == (256, 256, 512)
 
 
 def test_slow_device_is_not_sent_into_minutes_of_work() -> None:

@@ -10,7 +10,7 @@ import msgspec
 from .errors import RefusedError
 from .families import DataType
 
-__all__ = ["EXTRA_ROWS", "Layout", "fit_shape", "lay_out"]
+__all__ = ["EXTRA_ROWS", "Layout", "fit_memory", "fit_shape", "lay_out"]
 
 EXTRA_ROWS = 1024
 """Rows of A beyond M: the row offset of each product is drawn from them."""
@@ -53,18 +53,30 @@ def fit_shape(
     m, n, k = shape[0], shape[1], min(shape[2], maximum_k)
     small = (min(m, _LEAST_SIDE), min(n, _LEAST_SIDE), min(k, _LEAST_K))
     per_operation = measure(small) / math.prod(small)
+    current = (m, n, k)
     while True:
-        if per_operation * m * n * k <= _WORTH_A_TRY * limit_seconds:
-            seconds = measure((m, n, k))
-            if seconds <= limit_seconds:
-                return (m, n, k), seconds
-            per_operation = seconds / (m * n * k)
-        if k > _LEAST_K and k >= max(m, n):
-            k = _halve(k)
-        elif max(m, n) > _LEAST_SIDE:
-            m, n = (_halve(m), n) if m >= n else (m, _halve(n))
-        else:
-            return (m, n, k), per_operation * m * n * k
+        seconds = per_operation * math.prod(current)
+        if seconds <= _WORTH_A_TRY * limit_seconds:
+            seconds = measure(current)
+            per_operation = seconds / math.prod(current)
+        smaller = _shrink(current)
+        if seconds <= limit_seconds or smaller is None:
+            return current, seconds
+        current = smaller
+
+
+def fit_memory(
+    shape: tuple[int, int, int], data_type: DataType, output_bytes: int, budget_bytes: int
+) -> tuple[int, int, int]:
+    """Halve *shape* until the smallest ring fits *budget_bytes*, or it cannot get smaller."""
+    while (
+        _fixed_bytes(shape, data_type, output_bytes) + _LEAST_SLOTS * shape[0] * shape[1] * output_bytes > budget_bytes
+    ):
+        smaller = _shrink(shape)
+        if smaller is None:
+            break
+        shape = smaller
+    return shape
 
 
 def lay_out(
@@ -82,10 +94,8 @@ def lay_out(
     Raises RefusedError where not even the smallest ring fits.
     """
     m, n, k = shape
-    operands = _SETS * ((m + EXTRA_ROWS) * k + k * n) * data_type.bytes_per_element
     slot = m * n * output_bytes
-    exact = m * n * (8 if data_type.wide == "float64" else 4)
-    fixed = operands + exact + _SPARE_SLOTS * slot
+    fixed = _fixed_bytes(shape, data_type, output_bytes)
     most = (budget_bytes - fixed) // slot
     if most < _LEAST_SLOTS:
         needed = fixed + _LEAST_SLOTS * slot
@@ -110,6 +120,24 @@ def _not_divisible(wanted: int, most: int) -> int:
     if slots % _SETS:
         return slots
     return slots + 1 if slots < most else slots - 1
+
+
+def _fixed_bytes(shape: tuple[int, int, int], data_type: DataType, output_bytes: int) -> int:
+    """Return what operands, an exact result and the spare slots take, without the ring."""
+    m, n, k = shape
+    operands = _SETS * ((m + EXTRA_ROWS) * k + k * n) * data_type.bytes_per_element
+    exact = m * n * (8 if data_type.wide == "float64" else 4)
+    return operands + exact + _SPARE_SLOTS * m * n * output_bytes
+
+
+def _shrink(shape: tuple[int, int, int]) -> tuple[int, int, int] | None:
+    """Return *shape* with its longest side halved, K first, or None where it is as small as it gets."""
+    m, n, k = shape
+    if k > _LEAST_K and k >= max(m, n):
+        return (m, n, _halve(k))
+    if max(m, n) > _LEAST_SIDE:
+        return (_halve(m), n, k) if m >= n else (m, _halve(n), k)
+    return None
 
 
 def _halve(side: int) -> int:

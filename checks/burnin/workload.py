@@ -18,7 +18,7 @@ from .device import ComputeDevice, open_device
 from .errors import BurninError, FormatError, InterruptionError, NotExactError
 from .flags import apply_flags, relevant_variables, require_clean_environment
 from .host import has_bf16_units
-from .layout import EXTRA_ROWS, WORKSPACE_BYTES, Layout, fit_shape, lay_out
+from .layout import EXTRA_ROWS, WORKSPACE_BYTES, Layout, fit_memory, fit_shape, lay_out
 from .library import torch
 from .locate import Mismatch, locate
 from .metrics import figures, verification_state
@@ -250,19 +250,21 @@ def _choose_layout(run: Run, device: ComputeDevice, multiplication: Multiplicati
     request = run.request
     wanted = request.shape or planned_shape(request.plan, device.kind, device.facts.compute_units)
 
-    def measure(shape: tuple[int, int, int]) -> float:
-        control.pause()
-        return _one_product_seconds(shape, device, multiplication)
-
-    shape, gemm_seconds = fit_shape(wanted, multiplication.data_type.maximum_k, request.call_limit_seconds, measure)
     free = device.free_bytes()
     budget = free if device.kind == "cpu" else int(free * request.memory_ratio) - WORKSPACE_BYTES
     if request.maximum_memory_bytes:
         budget = min(budget, request.maximum_memory_bytes)
-    run.output_bytes = multiplication.output.itemsize
+    data_type, run.output_bytes = multiplication.data_type, multiplication.output.itemsize
+
+    def measure(shape: tuple[int, int, int]) -> float:
+        control.pause()
+        return _one_product_seconds(shape, device, multiplication)
+
+    affordable = fit_memory(wanted, data_type, run.output_bytes, budget)
+    shape, gemm_seconds = fit_shape(affordable, data_type.maximum_k, request.call_limit_seconds, measure)
     layout = lay_out(
         shape,
-        multiplication.data_type,
+        data_type,
         run.output_bytes,
         budget_bytes=budget,
         cache_bytes=device.cache_bytes,
