@@ -162,7 +162,7 @@ def _write(name: str, document: BurnInDocument) -> None:
 
 
 def _show(document: BurnInDocument, *, self_test: bool) -> None:
-    say(f"{document.node}: {paint(document.verdict)}: {document.reason}")
+    say(f"{document.node}: {paint(document.verdict)}" + ("" if document.verdict == "ok" else f": {document.reason}"))
     runs: dict[tuple[str, str], dict[str, float | int | None]] = {}
     states: dict[tuple[str, str], tuple[str, str]] = {}
     for result in document.results:
@@ -192,9 +192,21 @@ _COLUMNS = {
 
 
 def _show_self_test(device: str, dtype: str, planted: object) -> None:
+    rows = [
+        (
+            str(fault.get("fault", "")),
+            _yes(fault.get("found")),
+            _yes(fault.get("located")),
+            str(fault.get("detail", "")),
+        )
+        for fault in (planted if isinstance(planted, (list, tuple)) else ())
+    ]
     say(f"self-test of {device}, {dtype}:")
-    for fault in planted if isinstance(planted, (list, tuple)) else ():
-        say("  " + ", ".join(f"{key}: {value}" for key, value in fault.items()))
+    say(table(rows, ("PLANTED FAULT", "FOUND", "LOCATED", "WHY NOT")))
+
+
+def _yes(value: object) -> str:
+    return "yes" if value else "no"
 
 
 def _number(value: float | int | None) -> str:

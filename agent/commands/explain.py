@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import importlib
 import inspect
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from nodevet.agent.terminal import say
 from nodevet.agent.text import ACTIONS
 from nodevet.checks.episodes import clearing_table
 from nodevet.checks.errors import UsageError
+from nodevet.checks.judging import Rule
 from nodevet.checks.model import Action, Clearing, Outcome
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.reference.kernel_policy import event_clearing, known_codes, policy_of_code
@@ -22,18 +24,18 @@ SUMMARY = "what a code, a check or a quantity means"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet explain``."""
-    parser.add_argument("words", nargs="+", help="such as: xid 79, nvidia.xid.79, sxid 20034, thermal, power_watts")
+    parser.add_argument("words", nargs="+", help="such as: xid 79, sxid 20034, device.lost, thermal, power_watts")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the explanation; wrong usage where the words name nothing."""
     name = ".".join(arguments.words).lower()
-    for explain in (_event, _check, _quantity):
+    for explain in (_event, _finding, _check, _quantity):
         text = explain(name)
         if text is not None:
             say(text)
             return exits.OK
-    known = [*known_codes(), *(declared.name for declared in installed()), *QUANTITIES]
+    known = [*known_codes(), *_rules(), *(declared.name for declared in installed()), *QUANTITIES]
     near = difflib.get_close_matches(name, known, 3)
     raise UsageError(f"explain: nothing is called {name!r}" + (f", did you mean {', '.join(near)}?" if near else ""))
 
@@ -52,9 +54,35 @@ def _event(name: str) -> str | None:
     return "\n".join(lines)
 
 
+def _finding(name: str) -> str | None:
+    rule = _rules().get(name)
+    if rule is None:
+        return None
+    lines = [f"{rule.code}: a finding of check {rule.check}: {rule.next_step or ACTIONS[rule.action.value]}"]
+    lines.append(f"  counts as {rule.outcome.value}, fault of: {rule.fault_class.value}")
+    lines.append(f"  what to do: {ACTIONS[rule.action.value]}")
+    lines.append(f"  how it clears: {_ending(rule.clearing, rule.action)}")
+    return "\n".join(lines)
+
+
+def _rules() -> dict[str, Rule]:
+    """Return what each check declares beside its judgement, by code."""
+    found: dict[str, Rule] = {}
+    for declared in installed():
+        for value in vars(importlib.import_module(declared.module)).values():
+            entries = value.values() if isinstance(value, dict) else (value,)
+            found |= {entry.code: entry for entry in entries if isinstance(entry, Rule)}
+    return found
+
+
 def _check(name: str) -> str | None:
-    declared = next((entry for entry in installed() if entry.name in (name, name.replace(".", "-"))), None)
+    declared = next((entry for entry in installed() if entry.name in _possible_names(name)), None)
     return None if declared is None else _describe(declared)
+
+
+def _possible_names(name: str) -> tuple[str, ...]:
+    """Return names of the check that *name* may mean: itself, or the check that gives findings of that family."""
+    return (name, name.replace(".", "-"), name.partition(".")[0])
 
 
 def _describe(declared: Check) -> str:

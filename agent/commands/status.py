@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         document = options.status_of_agent(settings)
         if document is None:
             directory = Path(settings.agent.runtime_dir)
-            say(f"no agent runs here (looked in {directory}): start one with nodevet agent", sys.stderr)
+            say(f"nodevet: no agent runs here (looked in {directory}): start one with nodevet agent", sys.stderr)
             return exits.UNKNOWN
         facts = (document.verdict, document.reason, document.findings, document.agent.load)
         if facts != seen:

@@ -53,11 +53,26 @@ FAILED = Rule(
     action=Action.INSPECT,
     next_step="check permissions on the device nodes and the driver's installation",
 )
+
+
+def _final(code: str, next_step: str) -> Rule:
+    return Rule(
+        check="freshness",
+        code=code,
+        fault_class=FaultClass.NODE,
+        action=Action.REBOOT,
+        clearing=Clearing.HARDWARE_EVENT,
+        next_step=next_step,
+    )
+
+
 BROKEN = {
-    FailureKind.HUNG: ("reader.hung", "drain and reboot the node"),
-    FailureKind.STUCK: ("reader.stuck", "its process cannot be killed: drain and reboot the node"),
-    FailureKind.CRASHED: ("reader.crashed", "drain and reboot the node; report the crash to the driver's vendor"),
+    FailureKind.HUNG: _final("reader.hung", "drain and reboot the node"),
+    FailureKind.STUCK: _final("reader.stuck", "its process cannot be killed: drain and reboot the node"),
+    FailureKind.CRASHED: _final("reader.crashed", "drain and reboot the node; report the crash to the driver's vendor"),
 }
+"""What a driver that broke its reader once more is; the first time it is watched."""
+
 BROKEN_STATES = {
     ReaderState.HUNG: FailureKind.HUNG,
     ReaderState.STUCK: FailureKind.STUCK,
@@ -133,14 +148,13 @@ def _broken_by(view: View, device: Device, quarantined: bool) -> Iterator[Findin
 
 
 def _broken(kind: FailureKind, final: bool) -> Rule:
-    code, next_step = BROKEN[kind]
-    return Rule(
-        check="freshness",
-        code=code,
-        fault_class=FaultClass.NODE,
-        action=Action.REBOOT if final else Action.WATCH,
-        clearing=Clearing.HARDWARE_EVENT if final else Clearing.UNMEASURED,
-        next_step=next_step if final else "it is tried again; a second time counts as a failure",
+    if final:
+        return BROKEN[kind]
+    return msgspec.structs.replace(
+        BROKEN[kind],
+        action=Action.WATCH,
+        clearing=Clearing.UNMEASURED,
+        next_step="it is tried again; a second time counts as a failure",
     )
 
 

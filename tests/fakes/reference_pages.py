@@ -305,8 +305,8 @@ MADE_WHILE_JUDGING: dict[str, tuple[tuple[str, ...], ...]] = {
             READING.next_step,
         ),
         *(
-            (f"`{code}`", "unknown; fail when it is final", "node", "`reboot`", "`hardware_event`", next_step)
-            for code, next_step in BROKEN.values()
+            (f"`{rule.code}`", "unknown; fail when it is final", "node", "`reboot`", "`hardware_event`", rule.next_step)
+            for rule in BROKEN.values()
         ),
     ),
     "throttle": tuple(
