@@ -145,6 +145,9 @@ def report(title: str, ours: str, theirs: str) -> None:
     options = arguments(title)
     before = conditions()
     device = open_device(options.device)
+    if options.threads and device.kind == "cpu":
+        torch.set_num_threads(options.threads)
+        device = msgspec.structs.replace(device, threads=options.threads)
     makers = {"checked": checked_loop, "unchecked": unchecked_loop, "bare": bare_loop}
     say(f"{'dtype':<10}{ours:>11}{theirs:>11}  TFLOPS   {ours} over {theirs}: median time (quartiles)")
     rows = []
@@ -167,6 +170,7 @@ def arguments(title: str) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu-0", help="cpu-N, or anything else for the visible accelerator")
     parser.add_argument("--dtype", action="append", help="number format, may be repeated; default: fp32 bf16")
     parser.add_argument("--shape", type=int, nargs=3, default=(512, 512, 4096), metavar=("M", "N", "K"))
+    parser.add_argument("--threads", type=int, help="of a processor; one is steadier on a machine that others use")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of two batches each")
     parser.add_argument("--quick", action="store_true", help="only show that it runs; the figures mean nothing")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the figures there")

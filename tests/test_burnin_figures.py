@@ -114,14 +114,15 @@ def test_plans_can_be_run(plan: str, kind: str) -> None:
     for request in requests:
         assert request.dtype in DATA_TYPES
         assert msgspec.convert(msgspec.to_builtins(request), GemmRequest) == request
-        assert all(side % 128 == 0 for side in planned_shape(plan, kind, 2))
+        assert all(side % 128 == 0 for side in planned_shape(plan, kind, 2, request.dtype))
 
 
 def test_plan_is_scaled_to_the_processor() -> None:
     """A processor with many cores gets a larger product."""
-    shapes = [planned_shape("probe", "cpu", cores) for cores in (1, 2, 15, 16, 48, 128)]
+    shapes = [planned_shape("probe", "cpu", cores, "fp32") for cores in (1, 2, 15, 16, 48, 128)]
     assert shapes == sorted(shapes)
     assert shapes[0] < shapes[3] < shapes[5]
+    assert planned_shape("probe", "cpu", 2, "int8")[2] == 2 * planned_shape("probe", "cpu", 2, "fp32")[2]
 
 
 def test_probe_takes_seconds() -> None:

@@ -33,6 +33,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     maximum_memory_bytes: int
     call_limit_seconds: float
     dtypes: dict[str, tuple[str, ...]]
+    k_factor: dict[str, int]
     shapes: Shapes
 
 
@@ -126,10 +127,9 @@ def plan_named(name: str) -> Plan:
     return plans[name]
 
 
-def planned_shape(name: str, kind: str, cores: int | None) -> tuple[int, int, int]:
-    """Return (M, N, K) of plan *name* for a device of *kind* with *cores* (processors only)."""
-    shapes = plan_named(name).shapes
-    if kind != "cpu":
-        return shapes.accelerator
-    fitting = [int(least) for least in shapes.cpu if int(least) <= (cores or 1)]
-    return shapes.cpu[str(max(fitting))]
+def planned_shape(name: str, kind: str, cores: int | None, dtype: str) -> tuple[int, int, int]:
+    """Return (M, N, K) of plan *name* for *dtype* on a device of *kind* with *cores* (processors only)."""
+    plan = plan_named(name)
+    fitting = [int(least) for least in plan.shapes.cpu if int(least) <= (cores or 1)]
+    m, n, k = plan.shapes.cpu[str(max(fitting))] if kind == "cpu" else plan.shapes.accelerator
+    return (m, n, k * plan.k_factor.get(dtype, 1))

@@ -248,7 +248,7 @@ def _describe(device: ComputeDevice, multiplication: Multiplication) -> dict[str
 
 def _choose_layout(run: Run, device: ComputeDevice, multiplication: Multiplication, control: Control) -> Layout:
     request = run.request
-    wanted = request.shape or planned_shape(request.plan, device.kind, device.facts.compute_units)
+    wanted = request.shape or planned_shape(request.plan, device.kind, device.facts.compute_units, request.dtype)
 
     free = device.free_bytes()
     budget = free if device.kind == "cpu" else int(free * request.memory_ratio) - WORKSPACE_BYTES
