@@ -19,7 +19,14 @@ ADDRESS = "http://127.0.0.1:10917"
 """Where the agent of the pages listens; the one under test has a port of its own."""
 
 FAULTY = "gpu-07"
-PAGES = ("README.md", "docs/tutorial/first-look.md")
+PAGES = (
+    "README.md",
+    "docs/how-to/burn-in-a-node.md",
+    "docs/how-to/configure.md",
+    "docs/how-to/read-a-finding.md",
+    "docs/how-to/troubleshooting.md",
+    "docs/tutorial/first-look.md",
+)
 NOT_RUN = {
     "a node, as root": "installs and starts a service: .ci/wheel-test installs, test_systemd.py checks the unit",
     "a prolog": "a script to copy, not a command to type: tests/test_exporter_statefile.py runs it",
@@ -33,10 +40,10 @@ def pages(repository: Path) -> list[Path]:
     return [repository / "README.md", repository / "CONTRIBUTING.md", *sorted((repository / "docs").rglob("*.md"))]
 
 
-def faulty_tree() -> Files:
-    """The host of eight GPUs as its kernel shows it."""
+def faulty_tree(accelerators: int) -> Files:
+    """The host of so many GPUs as its kernel shows it."""
     files = node_files() | processor_files(2, 2, 2, vendor="GenuineIntel", model="Intel(R) Xeon(R) Platinum 8480C")
-    for slot in range(1, 9):
+    for slot in range(1, accelerators + 1):
         address = f"0000:{slot}0:00.0"
         files |= pci_device(address, "0x10de", "0x2330", "0x030200", driver="nvidia")
         files[f"proc/driver/nvidia/gpus/{address}/information"] = (
@@ -49,16 +56,20 @@ def _link_and_memory(nvml: FakeNvml) -> None:
     nvml.set("link_state.3.17", 0).set("ecc_uncorrected_volatile_dram.5", 2)
 
 
-FAULTS: dict[str, Callable[[FakeNvml], object]] = {
+Fault = Callable[[FakeNvml], object]
+FAULTS: dict[str, Fault] = {
     "a faulty node": _link_and_memory,
+    "a node that lost a GPU": lambda nvml: nvml.fail_device(6),
+    "a node that may not be read": lambda nvml: nvml.fail("", NvmlReturn.NO_PERMISSION, 2),
+}
+"""Faults that the fake driver plays on eight GPUs, by the place that pages name."""
+
+DRIVER_FAULTS: dict[str, Fault] = {
     "a node without its driver": lambda nvml: nvml.fail("nvmlInitWithFlags", NvmlReturn.DRIVER_NOT_LOADED),
     "a node whose driver was replaced": lambda nvml: nvml.fail("nvmlInitWithFlags", NvmlReturn.LIB_RM_VERSION_MISMATCH),
     "a node whose driver lists nothing": lambda nvml: nvml.set("count", 0),
-    "a node that lost a GPU": lambda nvml: nvml.fail_device(6),
-    "a node whose driver hangs": lambda nvml: nvml.hang("nvmlInitWithFlags"),
-    "a node that may not be read": lambda nvml: nvml.fail("", NvmlReturn.NO_PERMISSION, 2),
 }
-"""Faults that the fake driver plays, by the place that pages name."""
+"""The same on one GPU, so that messages that list all of them are short."""
 
 
 class Places:
@@ -78,7 +89,8 @@ class Places:
             "the agent with first-look.toml": lambda: self._start(
                 directory, (directory / "first-look.toml").read_text(), {}
             ),
-            **{name: partial(self._faulty, fault) for name, fault in FAULTS.items()},
+            **{name: partial(self._faulty, fault, 8) for name, fault in FAULTS.items()},
+            **{name: partial(self._faulty, fault, 1) for name, fault in DRIVER_FAULTS.items()},
             "a faulty node with its agent": self._faulty_agent,
         }
 
@@ -118,13 +130,13 @@ class Places:
             )
         return directory, environment
 
-    def _faulty(self, fault: Callable[[FakeNvml], object]) -> tuple[Path, dict[str, str]]:
-        """Return the place of eight GPUs with *fault*: directory and environment."""
+    def _faulty(self, fault: Fault, accelerators: int) -> tuple[Path, dict[str, str]]:
+        """Return the place of so many GPUs with *fault*: directory and environment."""
         self.fake_nvml.clear()
         fault(self.fake_nvml)
         self._faults += 1
         directory = self._directory / f"faulty{self._faults}"
-        root = write_tree(directory / "root", faulty_tree())
+        root = write_tree(directory / "root", faulty_tree(accelerators))
         (directory / "nodevet.toml").write_text(
             f'[agent]\nnode_name = "{FAULTY}"\nroot = "{root}"\ndeadline_seconds = 1.0\n[load]\nprobe = "off"\n'
             "[kernel_log]\nenabled = false\n"
@@ -132,7 +144,7 @@ class Places:
         return directory, self.fake_nvml.environment
 
     def _faulty_agent(self) -> tuple[Path, dict[str, str]]:
-        directory, environment = self._faulty(_link_and_memory)
+        directory, environment = self._faulty(_link_and_memory, 8)
         return self._start(directory, (directory / "nodevet.toml").read_text(), environment)
 
 
@@ -169,11 +181,17 @@ def test_commands_of_a_page_do_what_it_shows(
                 continue
             seen = places.run(block)
             if request.config.getoption("--update-golden"):
-                page.write_text(page.read_text().replace(block.text, written_anew(block, seen)))
+                old, new = (fenced(block, text) for text in (block.text, written_anew(block, seen)))
+                page.write_text(page.read_text().replace(old, new))
                 continue
             for shown, ran in zip(block.commands, seen, strict=True):
                 told = "\n".join([f"$ {shown.line}", "the page shows:", *shown.output, "it prints:", *ran.output])
                 assert block.kind == "sh" or same(shown.output, ran.output), told
+
+
+def fenced(block: Block, text: str) -> str:
+    """Return *text* as it stands in a page: the same commands may be shown in several places."""
+    return f"<!-- on: {block.place} -->\n```{block.kind}\n{text}"
 
 
 def written_anew(block: Block, seen: list[Command]) -> str:

@@ -108,7 +108,7 @@ def runs(
         shown = state == "0" or after.line == "echo $?"
         assert shown, f"{command.line!r} exits {state}, which the page does not show: {output}"
     return [
-        Command(command.line, tuple(_told(output, replace).splitlines()))
+        Command(command.line, tuple(_told(output, {**_standard_places(directory), **replace}).splitlines()))
         for command, output in zip(block.commands, outputs, strict=False)
     ]
 
@@ -124,6 +124,11 @@ def shape(line: str) -> str:
     text = NUMBER.sub("#", line.rstrip())
     row = ROW.match(text)
     return f"{row[1]} {row[2]}" if row else re.sub(r"\s+", " ", text)
+
+
+def _standard_places(directory: Path) -> dict[str, str]:
+    """Return where an installed agent has the files that this one keeps below *directory*."""
+    return {"/run/nodevet": str(directory / "run"), "/var/lib/nodevet": str(directory / "state")}
 
 
 def _told(output: str, replace: Mapping[str, str]) -> str:
