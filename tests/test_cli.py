@@ -1,0 +1,339 @@
+"""Every command, on a node with eight fake GPUs under an agent and on a CPU-only node without one: text and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import msgspec
+import pytest
+from fakes.gpu_node import GpuNode, pci
+from fakes.nvml.reader import uuid
+from fakes.nvml.scenario import FakeNvml
+
+from nodevet.agent.cli import COMMANDS
+from nodevet.agent.client import Session
+from nodevet.checks.registry import installed
+from nodevet.exporters.schema import BurnInDocument, StatusDocument
+
+MATRIX = """\
+\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV18\tPIX\t0-31\t0
+GPU1\tNV18\t X \tSYS\t32-63\t1
+NIC0\tPIX\tSYS\t X
+"""
+KERNEL_LOG = """\
+[   10.000000] NVRM: Xid (PCI:0000:30:00): 79, pid=1234, name=python, GPU has fallen off the bus.
+[   11.000000] usb 1-1: new device
+[   12.000000] NVRM: Xid (PCI:0000:40:00): 31, pid=99, name=train, Ch 00000001
+"""
+
+
+class CommandLine:
+    """Runs commands with the same directories, configuration and environment."""
+
+    def __init__(self, words: tuple[str, ...], environment: dict[str, str]) -> None:
+        """Add *words* to every command that reads a configuration."""
+        self._words = words
+        self._environment = {**os.environ, **environment}
+
+    def __call__(self, *words: str, stdin: str = "", code: int | None = 0, places: bool = True) -> str:
+        """Run a command, expect the exit *code* and silence on standard error, and return what it printed."""
+        done = subprocess.run(
+            [sys.executable, "-I", "-m", "nodevet.agent.cli", *words, *(self._words if places else ())],
+            capture_output=True,
+            text=True,
+            input=stdin,
+            timeout=180,
+            env=self._environment,
+            check=False,
+        )
+        assert code in (None, done.returncode), done
+        if words[0] != "burn-in":
+            assert done.stderr == ""
+        assert "\x1b" not in done.stdout
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory, fake_nvml_library: Path) -> Iterator[GpuNode]:
+    """One healthy agent that every test of this file may ask."""
+    with GpuNode(tmp_path_factory.mktemp("agent"), fake_nvml_library) as running:
+        running.wait_for_verdict("ok")
+        yield running
+
+
+@pytest.fixture
+def asked(agent: GpuNode) -> CommandLine:
+    """The command line beside the agent."""
+    return CommandLine(places(agent.directory), agent.machine.environment)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> CommandLine:
+    """The command line on a CPU-only node without an agent."""
+    (tmp_path / "kernel.log").write_text("")
+    (tmp_path / "nodevet.toml").write_text(
+        f'[agent]\nnode_name = "node-2"\n[agent.backends]\nenabled = ["host"]\n'
+        f'[kernel_log]\npath = "{tmp_path / "kernel.log"}"\n'
+    )
+    return CommandLine(places(tmp_path), {})
+
+
+@pytest.fixture
+def alone_with_gpus(tmp_path: Path, fake_nvml: FakeNvml) -> CommandLine:
+    """The command line on a node with eight GPUs without an agent."""
+    (tmp_path / "kernel.log").write_text("")
+    (tmp_path / "nodevet.toml").write_text(
+        f'[agent]\nnode_name = "node-3"\n[kernel_log]\npath = "{tmp_path / "kernel.log"}"\n'
+    )
+    return CommandLine(places(tmp_path), fake_nvml.environment)
+
+
+def places(folder: Path) -> tuple[str, ...]:
+    """Return the arguments that name the directories in *folder*."""
+    words = ("--config", folder / "nodevet.toml", "--state-dir", folder / "state", "--runtime-dir", folder / "run")
+    return tuple(map(str, words))
+
+
+def status_of(text: str) -> StatusDocument:
+    """Return the status document in *text*, every field of which has the type that its schema says."""
+    assert text.count("\n") <= 1
+    document = msgspec.json.decode(text, type=StatusDocument)
+    assert document.schema == "nodevet.status/1"
+    return document
+
+
+def test_overview_lists_every_command(alone: CommandLine) -> None:
+    """With its summary and the exit codes."""
+    text = alone("--help", places=False)
+    assert [name for name in COMMANDS if not re.search(rf"^  {name} +\w", text, re.MULTILINE)] == []
+    assert "70 a bug of nodevet" in text
+    assert re.fullmatch(r"nodevet \d+\.\d+\.\d+\S*\n", alone("--version", places=False))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(alone: CommandLine, name: str) -> None:
+    """Its help begins with its name and says what it does."""
+    text = alone(name, "--help", places=False)
+    assert text.startswith(f"usage: nodevet {name}")
+
+
+def test_check_and_status_ask_the_agent(asked: CommandLine, agent: GpuNode) -> None:
+    """Both are one answer, as text and as JSON."""
+    check, status = status_of(asked("check", "--json")), status_of(asked("status", "--json"))
+    assert (check.node, check.verdict, check.agent.started) == ("node-1", "ok", status.agent.started)
+    assert [device.kind for device in check.devices].count("accelerator") == 8
+    assert check.findings == ()
+    lines = asked("status").splitlines()
+    assert lines[0] == "node-1: ok"
+    (row,) = [line for line in lines if pci(3) in line]
+    assert re.split(r"  +", row) == ["accelerator 3", "NVIDIA H100 80GB HBM3", pci(3), "1765423000103", "ok"]
+    assert lines[-1] == "load: probe is off (load.probe)"
+
+
+def test_named_checks_judge_what_they_look_at(asked: CommandLine) -> None:
+    """What none of them looks at is said to be not judged, and does not count."""
+    document = status_of(asked("check", "thermal", "links", "--json"))
+    assert {run.check for run in document.checks} == {"thermal", "links"}
+    text = asked("check", "thermal", "links")
+    assert text.startswith("node-1: ok")
+    assert re.search(r"^memory .* not judged$", text, re.MULTILINE)
+
+
+def test_check_list_names_every_check(alone: CommandLine) -> None:
+    """With what it judges."""
+    lines = alone("check", "--list").splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [declared.name for declared in installed()]
+
+
+def test_a_cpu_only_node_is_ok_without_an_agent(alone: CommandLine) -> None:
+    """Its sockets are its devices; the exit code is the verdict's."""
+    document = status_of(alone("check", "--json"))
+    assert (document.node, document.verdict) == ("node-2", "ok")
+    assert {device.kind for device in document.devices} >= {"node", "memory", "cpu"}
+    assert alone("check").startswith("node-2: ok\n")
+
+
+def test_a_node_with_gpus_is_judged_without_an_agent(alone_with_gpus: CommandLine, fake_nvml: FakeNvml) -> None:
+    """Two looks confirm a fault, and name its device, its limit and what to do."""
+    fake_nvml.set("temperature_margin.3", -2)
+    text = alone_with_gpus("check", code=2)
+    lines = text.splitlines()
+    assert lines[0].startswith(f"node-3: failed: GPU 3 ({pci(3)}), sensor core: -2 celsius left before slowdown")
+    assert lines[1] == "what to do: have the node inspected"
+    assert f"fail  temperature.slowdown  GPU 3 ({pci(3)})" in text
+    assert re.search(r"open; limit <= 0 celsius \(table limits.csv .*\); since \d{4}-", text)
+
+
+def test_devices_are_listed_with_identity(asked: CommandLine) -> None:
+    """As a table and as a document of its own."""
+    document = json.loads(asked("devices", "--json"))
+    assert (document["schema"], document["node"]) == ("nodevet.devices/1", "node-1")
+    gpus = [device for device in document["devices"] if device["kind"] == "accelerator"]
+    assert [(gpu["id"], gpu["pci"], gpu["minor"]) for gpu in gpus] == [(uuid(n), pci(n), n) for n in range(8)]
+    assert asked("devices").splitlines()[0].split() == ["DEVICE", "MODEL", "PLACE", "SERIAL", "VERDICT"]
+
+
+def test_topology_of_this_node_and_of_a_saved_matrix(asked: CommandLine, tmp_path: Path) -> None:
+    """Live it comes from the driver; saved it is what the file says; a worse link fails."""
+    live = json.loads(asked("topo", "--json"))
+    assert live["schema"] == "nodevet.topo/1"
+    assert live["gpus"] == [f"GPU{slot}" for slot in range(8)]
+    assert live["matrix"] == [["X" if a == b else "NV18" for b in range(8)] for a in range(8)]
+    assert asked("topo").splitlines()[0].split()[:8] == live["gpus"]
+
+    saved = json.loads(asked("topo", "--from", "-", "--json", stdin=MATRIX))
+    assert (saved["gpus"], saved["matrix"]) == (["GPU0", "GPU1"], [["X", "NV18"], ["NV18", "X"]])
+    assert (saved["nics"], saved["cpu_affinity"], saved["numa_affinity"]) == (["NIC0"], ["0-31", "32-63"], ["0", "1"])
+    expected = tmp_path / "topo.txt"
+    expected.write_text(MATRIX)
+    worse = MATRIX.replace("NV18", "NV6")
+    text = asked("topo", "--from", "-", "--expect", str(expected), stdin=worse, code=2)
+    assert "GPU0 to GPU1: NV6, expected NV18" in text
+
+
+def test_a_saved_kernel_log_is_read_from_a_file_and_from_input(alone: CommandLine, tmp_path: Path) -> None:
+    """Every event with its line, code, device, severity and action; the worst gives the exit code."""
+    file = tmp_path / "dmesg.txt"
+    file.write_text(KERNEL_LOG)
+    document = json.loads(alone("check", "kernel-log", "--from", str(file), "--json", code=2))
+    assert document["schema"] == "nodevet.kernel-log/1"
+    keys = ("line", "code", "pci", "action", "pid", "process")
+    assert [tuple(event[key] for key in keys) for event in document["events"]] == [
+        (1, "nvidia.xid.79", "0000:30:00", "reboot", 1234, "python"),
+        (3, "nvidia.xid.31", "0000:40:00", "restart_app", 99, "train"),
+    ]
+    text = alone("check", "kernel-log", "--from", "-", stdin=KERNEL_LOG, code=2)
+    assert text.startswith("line 1: fatal: nvidia.xid.79 on 0000:30:00, process python (1234): ")
+    assert alone("check", "kernel-log", "--from", "-", stdin="nothing\n") == "no event of a device in this log\n"
+
+
+def test_history_begins_empty(asked: CommandLine) -> None:
+    """Nothing happened to a healthy node."""
+    assert asked("history") == "nothing happened yet\n"
+    assert json.loads(asked("history", "--json")) == {"schema": "nodevet.history/1", "changes": []}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["xid", "79"], ["nvidia.xid.79", "drain and reboot the node", "a passed re-test"]),
+        (["sxid", "20034"], ["nvidia.sxid.20034", "source: NVIDIA"]),
+        (["reader.hung"], ["check freshness", "drain and reboot the node"]),
+        (["device.lost"], ["check inventory", "reseat or replace the board"]),
+        (["thermal"], ["check thermal", "needed = 3", "temperature_celsius"]),
+        (["throttle.hardware_thermal"], ["check throttle"]),
+        (["power_watts"], ["power_watts (gauge, per power_scope)"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_explain_says_what_a_word_means(alone: CommandLine, words: list[str], said: list[str]) -> None:
+    """Events, findings, checks and quantities."""
+    text = alone("explain", *words, places=False)
+    assert [part for part in said if part not in text] == []
+
+
+def test_shown_configuration_is_one_that_is_accepted(alone: CommandLine, tmp_path: Path) -> None:
+    """What `config show` prints may be saved and used as it is."""
+    digest = alone("config", "check").split()[-1]
+    (tmp_path / "nodevet.toml").write_text(alone("config", "show"))
+    assert alone("config", "check").split()[-1] == digest
+
+
+def test_a_burn_in_without_an_agent_verifies_and_gives_a_report(alone: CommandLine, tmp_path: Path) -> None:
+    """The figures as text, the document in a file, and a page of it that needs nothing else."""
+    pytest.importorskip("torch", reason="the load needs torch")
+    file = tmp_path / "burn-in.json"
+    text = alone("burn-in", "--plan", "probe", "--seconds", "1", "--dtype", "fp32", "--output", str(file))
+    lines = text.splitlines()
+    assert lines[0] == "node-2: ok"
+    assert lines[1].split()[:5] == ["DEVICE", "FORMAT", "STATE", "RESULTS", "TFLOPS"]
+    assert lines[2].split()[:4] == ["cpu-0", "fp32", "finished", "verified"]
+    assert re.fullmatch(r"[1-9]\d* products verified bit for bit, 0 wrong", lines[-1])
+
+    document = msgspec.json.decode(file.read_bytes(), type=BurnInDocument)
+    assert (document.schema, document.plan, document.verdict) == ("nodevet.burn-in/1", "probe", "ok")
+    assert document.verified.gemms > 0
+    assert document.verified.mismatches == 0
+
+    page = tmp_path / "report.html"
+    assert alone("report", "render", str(file), "-o", str(page), places=False) == f"wrote {page}\n"
+    assert "node-2" in page.read_text()
+    assert links_of(page.read_text()) == []
+    assert alone("report", "render", "-", stdin=file.read_text(), places=False) == page.read_text()
+
+
+def links_of(page: str) -> list[str]:
+    """Return everything that a browser would fetch for *page*."""
+    found: list[str] = []
+
+    class Fetched(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            found.extend(
+                str(value)
+                for name, value in attrs
+                if name in ("src", "href") and tag != "a" and not str(value).startswith(("data:", "#"))
+            )
+
+    Fetched().feed(page)
+    return found
+
+
+def test_a_burn_in_runs_under_the_lease_of_the_agent(tmp_path: Path, fake_nvml_library: Path) -> None:
+    """Refused while another load holds it; else the agent judges the results, and its status has them."""
+    pytest.importorskip("torch", reason="the load needs torch")
+    node = GpuNode(tmp_path, fake_nvml_library, more='[agent.backends]\nenabled = ["host"]\n')
+    run = CommandLine(places(tmp_path), {})
+    words = ("burn-in", "--plan", "probe", "--seconds", "1", "--dtype", "fp32", "--json")
+    with node:
+        node.wait_for_verdict("ok")
+        with Session(node.runtime_dir / "control.socket") as holder:
+            holder.ask("lease", seconds=600.0)
+            refused = node.command(*words)
+            assert refused.returncode == 3
+            assert refused.stderr == f"nodevet: lease: burn-in (pid {os.getpid()}) holds it\n"
+            status = node.wait_for(lambda status: status["agent"]["load"].startswith("burn-in"))
+            assert str(os.getpid()) in status["agent"]["load"]
+            assert node.state_file().probing is True
+
+        node.wait_for(lambda status: not status["agent"]["load"].startswith("burn-in"))
+        document = msgspec.json.decode(run(*words), type=BurnInDocument)
+        assert (document.verdict, document.node) == ("ok", "node-1")
+        assert document.verified.gemms > 0
+        status = node.status()
+        found = {result["metric"]: result["value"] for result in status["results"]}
+        assert found["gemms_verified"] == document.verified.gemms
+        assert "gemm fp32 on cpu-0: finished" in node.command("status").stdout
+
+
+def test_status_watch_prints_again_when_something_changes(tmp_path: Path, fake_nvml_library: Path) -> None:
+    """It ends with the agent."""
+    with GpuNode(tmp_path, fake_nvml_library) as node:
+        node.wait_for_verdict("ok")
+        watch = subprocess.Popen(
+            [sys.executable, "-I", "-m", "nodevet.agent.cli", "status", "--watch", "--every", "0.2", *places(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        guard = threading.Timer(30.0, watch.kill)
+        guard.start()
+        assert watch.stdout is not None
+        assert watch.stdout.readline() == "node-1: ok\n"
+        node.machine.fail_device(3)
+        while not (line := watch.stdout.readline()).startswith("node-1: failed"):
+            assert line, "the watch ended"
+        assert f"GPU 3 ({pci(3)})" in line
+        node.stop()
+        _, error = watch.communicate(timeout=20)
+        guard.cancel()
+        assert watch.returncode == 3
+        assert error.startswith("nodevet: no agent runs here")
