@@ -249,3 +249,17 @@ def test_a_command_that_fails_unseen_is_told(tmp_path: Path) -> None:
     assert [entry.output for entry in runs(told, tmp_path, environment)] == [(), ("2",)]
     with pytest.raises(AssertionError, match="exits 2"):
         runs(untold, tmp_path, environment)
+
+
+def test_quoted_messages_are_ones_that_nodevet_prints(repository: Path) -> None:
+    """What stands under "It says" in the troubleshooting page stands in the sources, between its three dots."""
+    sources = [
+        path.read_text() for folder in ("agent", "checks", "exporters") for path in repository.glob(f"{folder}/**/*.py")
+    ]
+    spoken = re.sub(r"\"\s*f?\"|\{by\}", "", " ".join(" ".join(sources).split()))
+    page = (repository / "docs" / "how-to" / "troubleshooting.md").read_text()
+    quoted = re.findall(r"^\| `([^`]+)` \|", page.replace("| Finding | Do |", "", 1), re.M)
+    messages = [message for message in quoted if " " in message]
+    parts = [part.strip() for message in messages for part in message.split("...") if part.strip()]
+    assert len(messages) >= 10
+    assert [part for part in parts if part not in spoken] == []
