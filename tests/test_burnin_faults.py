@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from fakes.burnin import CPU_FORMATS, SEED, M, N, make_ring, make_stage, prepared
+from fakes.burnin import CPU_FORMATS, SEED, BatchClock, M, N, make_ring, make_stage, prepared
 
 from nodevet.checks.burnin.certify import Golden, certify
 from nodevet.checks.burnin.faults import STUCK_COLUMNS, Expected, OutputFault, Planted, slow_down
@@ -58,6 +58,14 @@ def test_self_test_fails_where_the_golden_is_wrong() -> None:
     stage = msgspec.structs.replace(make_stage(ready, Checking.BOTH), goldens=wrong)
     located = {planting.fault for planting in self_test(stage) if planting.located}
     assert located == {"stuck_before_certification", "late_batch"}
+
+
+@pytest.mark.parametrize("busy_batches", [0, 8, 16, 10**6])
+def test_late_batch_is_found_on_a_busy_machine(busy_batches: int) -> None:
+    """Neighbours that slow every batch twentyfold do not make a healthy device's self-test fail."""
+    clock = BatchClock(busy_batches, slowness=20.0)
+    plantings = self_test(make_stage(prepared("int8"), Checking.ALTERNATE, clock))
+    assert [planting.located for planting in plantings if planting.fault == "late_batch"] == [True]
 
 
 def test_self_test_fails_where_the_blame_is_not_the_planted_one() -> None:

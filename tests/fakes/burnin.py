@@ -14,7 +14,7 @@ from nodevet.checks.burnin.operands import OperandSet, build_sets, make_sets
 from nodevet.checks.burnin.ring import Checking, Ring
 from nodevet.checks.burnin.selftest import Stage
 
-__all__ = ["CPU_FORMATS", "NO_TORCH", "SEED", "K", "M", "N", "make_ring", "make_stage", "prepared"]
+__all__ = ["CPU_FORMATS", "NO_TORCH", "SEED", "BatchClock", "K", "M", "N", "make_ring", "make_stage", "prepared"]
 
 M, N, K, EXTRA = 256, 256, 512, 256
 SEED = 11
@@ -58,9 +58,12 @@ def make_ring(
 class BatchClock:
     """A clock on which each batch takes a second, plus what was slept meanwhile."""
 
-    def __init__(self) -> None:
-        """Start with nothing slept."""
+    def __init__(self, busy_batches: int = 0, slowness: float = 1.0) -> None:
+        """Start with nothing slept; batches 4 to 4 + *busy_batches* are slowed by others."""
         self._slept = 0.0
+        self._batches = 0
+        self._busy = range(4, 4 + busy_batches)
+        self._slowness = slowness
 
     def sleep(self, seconds: float) -> None:
         """Let *seconds* pass."""
@@ -70,12 +73,13 @@ class BatchClock:
         """Run a batch and return what it took on this clock."""
         self._slept = 0.0
         ring.run_batch(count)()
-        return 1.0 + self._slept
+        self._batches += 1
+        return (self._slowness if self._batches in self._busy else 1.0) + self._slept
 
 
-def make_stage(ready: Prepared, checking: Checking) -> Stage:
+def make_stage(ready: Prepared, checking: Checking, clock: BatchClock | None = None) -> Stage:
     """Return what the self-test needs, with a clock of its own."""
-    clock = BatchClock()
+    clock = clock or BatchClock()
     return Stage(
         sets=ready.sets,
         goldens=ready.goldens,
