@@ -85,6 +85,7 @@ class Places:
         self._name = ""
         self._machines: dict[str, Callable[[], tuple[Path, dict[str, str]]]] = {
             "this node": lambda: (directory, {}),
+            "an agent without a probe": lambda: self._start(directory, '[load]\nprobe = "off"\n', {}),
             "the agent": lambda: self._start(directory, "", {}, probes=True),
             "the agent with first-look.toml": lambda: self._start(
                 directory, (directory / "first-look.toml").read_text(), {}

@@ -18,7 +18,7 @@ def test_generated_pages_are_up_to_date(repository: Path, request: pytest.Fixtur
     page = PAGES[name](repository)
     if request.config.getoption("--update-golden"):
         path.write_text(page)
-    assert path.read_text() == page, f"{path.name} is out of date: pytest {__name__} --update-golden"
+    assert path.read_text() == page, f"{path.name} is out of date: pytest tests/test_docs_reference.py --update-golden"
 
 
 def test_every_check_and_every_command_has_its_section(repository: Path) -> None:

@@ -267,10 +267,12 @@ def _row(rule: Rule, said: set[str] | None) -> tuple[str, ...]:
 
 
 def _outcomes_said(source: str) -> dict[str, set[str]]:
-    """Return by name of a rule the outcomes that *source* hands to its ``on_node``, where nothing else uses it."""
+    """Return by name of a rule the outcomes that *source* hands to its ``on_node``, where no function uses it otherwise."""
     found: dict[str, set[str]] = {}
     tree = ast.parse(source)
-    uses = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    names_read = (node for function in functions for node in ast.walk(function) if isinstance(node, ast.Name))
+    uses = Counter(node.id for node in names_read if isinstance(node.ctx, ast.Load))
     calls: Counter[str] = Counter()
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
