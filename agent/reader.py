@@ -179,7 +179,7 @@ class Reader:
         return ReaderStatus(
             backend=self._plan.backend,
             state=self._state,
-            detail=self._detail,
+            detail=self._child.call if self._child and self._phase is Phase.LOADING else self._detail,
             pid=self.record.pid if self.record else None,
             starts=self._starts,
             hangs=self._hangs,

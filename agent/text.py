@@ -64,7 +64,7 @@ def devices_table(document: StatusDocument) -> str:
             device.serial or "-",
             "not judged" if device.reason == NOT_EVALUATED else paint(device.verdict),
         )
-        for device in document.devices
+        for device in sorted(document.devices, key=lambda device: device.pci or "")
     ]
     return table(rows, ("DEVICE", "MODEL", "PLACE", "SERIAL", "VERDICT"))
 

@@ -127,7 +127,10 @@ def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
         yield FAILED.on_node(Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round)
     elif reader.state is ReaderState.STARTING and reader.last_round is None:
         # Whether there is anything to read is not known before the first answer: that is no reason to be ok.
-        yield FAILED.on_node(Outcome.UNMEASURED, f"{name} has not answered yet", part=part, required=True)
+        facts = f"{name} has not answered yet" + (f", it is in {reader.detail}" if reader.detail else "")
+        next_step = "a driver may take a minute to start; after that it counts as hung"
+        rule = msgspec.structs.replace(FAILED, action=Action.WATCH, next_step=next_step)
+        yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True)
     elif reader.state in AWAY:
         yield FAILED.on_node(Outcome.SKIPPED, f"{name} is {reader.state.value}: {reader.detail}", part=part)
 
