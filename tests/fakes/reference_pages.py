@@ -7,7 +7,6 @@ import ast
 import importlib
 import inspect
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -267,25 +266,34 @@ def _row(rule: Rule, said: set[str] | None) -> tuple[str, ...]:
 
 
 def _outcomes_said(source: str) -> dict[str, set[str]]:
-    """Return by name of a rule the outcomes that *source* hands to its ``on_node``, where no function uses it otherwise."""
+    """Return by name of a rule the outcomes that *source* hands to its ``on_node``, where that is all."""
     found: dict[str, set[str]] = {}
-    tree = ast.parse(source)
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    names_read = (node for function in functions for node in ast.walk(function) if isinstance(node, ast.Name))
-    uses = Counter(node.id for node in names_read if isinstance(node.ctx, ast.Load))
-    calls: Counter[str] = Counter()
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
-            continue
-        if node.func.attr == "on_node" and isinstance(node.func.value, ast.Name):
-            names = {
-                part.attr
-                for part in ast.walk(node.args[0])
-                if isinstance(part, ast.Attribute) and part.attr in Outcome.__members__
-            }
-            found.setdefault(node.func.value.id, set()).update(names)
-            calls[node.func.value.id] += 1
-    return {name: names for name, names in found.items() if calls[name] == uses[name]}
+    used_otherwise: set[str] = set()
+    for function in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)):
+        aliases: dict[str, set[str]] = {}
+        counted: set[ast.AST] = set()
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                names = [part for part in ast.walk(node.value) if isinstance(part, ast.Name) and part.id.isupper()]
+                aliases.setdefault(node.targets[0].id, set()).update(part.id for part in names)
+                counted.update(names)
+        for node in ast.walk(function):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name) as receiver, attr="on_node")) if node.args:
+                    counted.add(receiver)
+                    for rule in aliases.get(name, {name}):
+                        found.setdefault(rule, set()).update(_outcomes_in(node.args[0]))
+        reads = (node for node in ast.walk(function) if isinstance(node, ast.Name) and node not in counted)
+        used_otherwise.update(node.id for node in reads)
+    return {name: outcomes for name, outcomes in found.items() if name not in used_otherwise}
+
+
+def _outcomes_in(argument: ast.expr) -> set[str]:
+    """Return the outcomes that *argument* may be; ``rule.outcome`` is that of the rule itself, a fault."""
+    attributes = {part.attr for part in ast.walk(argument) if isinstance(part, ast.Attribute)}
+    return {name for name in attributes if name in Outcome.__members__} | (
+        {"FAIL"} if "outcome" in attributes else set()
+    )
 
 
 REPLACED = frozenset({"reading.missing"})
