@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 
 from nodevet.agent.commands import options
 from nodevet.agent.terminal import say
@@ -29,4 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
         )
 
     settings = load()
+    gc.freeze()  # what was imported stays until the end: no collection need look at it again
     return Daemon(settings, SystemClock(settings.agent.root), reload=load, say=say).run()

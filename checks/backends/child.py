@@ -1,7 +1,7 @@
 """The reader child: loads one backend and reads its devices when the agent asks.
 
 Started as ``python -I -m nodevet.checks.backends.child --descriptor N --progress M``. One thread does it all, so the
-line of progress always names the one call that may hang; between rounds it asks the backend for events twice a
+line of progress always names the one call that may hang; between rounds it asks the backend for events about once a
 second. A driver that hangs or crashes takes down this process and nothing else: what is no documented error of the
 backend is left to end it, and the agent reports the last call and the last line of standard error.
 """
@@ -42,7 +42,7 @@ from nodevet.checks.wire import (
 
 __all__ = ["BACKENDS", "main"]
 
-EVENT_POLL_SECONDS = 0.5
+EVENT_POLL_SECONDS = 0.8
 """How often a backend that tells of events is asked for them: one must reach the state file within a second."""
 
 
