@@ -860,6 +860,15 @@ def test_an_adapter_is_placed_by_the_bridges_above_it(fake_nvml: FakeNvml, tmp_p
     assert found["nic_to_gpu"] == [["PIX", "NODE", "SYS"], ["PXB", "NODE", "SYS"], ["NODE", "PHB", "SYS"]]
 
 
+def test_a_device_that_is_silent_is_missing_from_the_topology_by_name(fake_nvml: FakeNvml) -> None:
+    """The others keep their numbers, and what is left out is said."""
+    found = topology(fake_nvml.fail_device(SLOT))
+    assert found["gpus"] == [f"GPU{slot}" for slot in range(8) if slot != SLOT]
+    (problem,) = found["problems"]
+    assert problem.startswith(f"GPU{SLOT} is left out: ")
+    assert "the device is lost" in problem
+
+
 def test_a_topology_that_cannot_be_read_is_a_failure(fake_nvml: FakeNvml) -> None:
     """Without a driver there is a reason and no empty matrix."""
     shown = ask_topology(fake_nvml.fail("nvmlInitWithFlags", NvmlReturn.DRIVER_NOT_LOADED), None)

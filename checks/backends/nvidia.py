@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.nvidia_items import fast_items, slow_items
 from nodevet.checks.backends.nvidia_topology import read_topology
@@ -160,9 +162,15 @@ class NvidiaBackend:
             milliseconds = 0
 
     def topology(self) -> Topology:
-        """Return how the devices that answer are connected with each other and with the network adapters."""
-        present = [gpu for gpu in sorted(self._gpus.values(), key=lambda gpu: gpu.index) if gpu.lost is None]
-        return read_topology(self._library, [(gpu.target, gpu.device) for gpu in present], self._context.root)
+        """Return how the devices that answer are connected; each keeps its number, and one that is silent is told."""
+        known = sorted(self._gpus.values(), key=lambda gpu: gpu.index)
+        present = [gpu for gpu in known if gpu.lost is None]
+        found = read_topology(self._library, [(gpu.target, gpu.device) for gpu in present], self._context.root)
+        return msgspec.structs.replace(
+            found,
+            gpus=tuple(f"GPU{gpu.index}" for gpu in present),
+            problems=tuple(f"GPU{gpu.index} is left out: {gpu.lost}" for gpu in known if gpu.lost is not None),
+        )
 
     def close(self) -> None:
         """Let go of the event set and of the library."""
