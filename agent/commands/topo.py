@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the matrix; exit 2 where it differs from what is expected, 1 where it contradicts itself or lacks a device."""
+    """Print the matrix; exit 2 where it is not the expected one, 1 where it contradicts itself or lacks a device."""
     topology = parse_topology(_text(arguments.source)) if arguments.source is not None else _of_this_node()
     differences = compare(topology, parse_topology(_text(arguments.expect))) if arguments.expect else ()
     contradictions = asymmetries(topology)
