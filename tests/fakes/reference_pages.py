@@ -130,7 +130,10 @@ def clearing_page(_repository: Path) -> str:
         ),
     )
     lines += ["", "A passed re-test is a finished burn-in or probe whose self-test found every planted fault and that"]
-    lines += ["verified at least one product and found none wrong. It must have begun after the finding was last seen."]
+    lines += [
+        "verified at least one product and found none wrong. It must have begun after the finding was last seen, and"
+    ]
+    lines += ["no wrong result of another workload or number format may stand beside it."]
     for row in rows:
         if row.retest_needs_reboot:
             actions = " or ".join(f"`{action.value}`" for action in row.retest_needs_reboot)
