@@ -23,6 +23,7 @@ PAGES = (
     "README.md",
     "docs/how-to/burn-in-a-node.md",
     "docs/how-to/configure.md",
+    "docs/how-to/judge-saved-logs.md",
     "docs/how-to/read-a-finding.md",
     "docs/how-to/troubleshooting.md",
     "docs/tutorial/first-look.md",
