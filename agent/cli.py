@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from nodevet.agent import __version__, exits
 from nodevet.agent.client import AgentRefused
+from nodevet.agent.terminal import say
 from nodevet.checks.errors import ConfigurationError, NodevetError, UsageError
 
 __all__ = ["COMMANDS", "main"]
@@ -66,10 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        print(_overview())  # noqa: T201 (output of the command)
+        say(_overview())
         return exits.OK if words else exits.USAGE
     if words[0] == "--version":
-        print(f"nodevet {__version__}")  # noqa: T201
+        say(f"nodevet {__version__}")
         return exits.OK
     name = words[0]
     if name not in COMMANDS:
@@ -82,7 +83,6 @@ def _run(words: list[str]) -> int:
     parser = _Parser(prog=f"nodevet {name}", description=module.__doc__)
     module.configure(parser)
     result: int = module.run(parser.parse_args(words[1:]))
-    sys.stdout.flush()
     return result
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
-from typing import Any, TextIO
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
@@ -21,6 +22,22 @@ PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """Levels as syslog(3) numbers them."""
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+class _Tolerant:
+    """A stream that loses what cannot be written: a full disk or a reader that went away does not end the agent."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            return self._stream.write(text)
+        return 0
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 class ChangeLog:
@@ -49,7 +66,7 @@ def configure(level: str = "info", stream: TextIO | None = None, environment: Ma
     structlog.configure(
         processors=_processors(stream, os.environ if environment is None else environment),
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Tolerant(stream))),
         cache_logger_on_first_use=False,
     )
 
@@ -60,7 +77,7 @@ def make_logger(
     """Return a logger of its own that writes to *stream* (standard error) from *level* on."""
     stream = sys.stderr if stream is None else stream
     logger: FilteringBoundLogger = structlog.wrap_logger(
-        structlog.WriteLogger(stream),
+        structlog.WriteLogger(cast(TextIO, _Tolerant(stream))),
         processors=_processors(stream, os.environ if environment is None else environment),
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
     ).bind()

@@ -6,10 +6,13 @@ import os
 import sys
 import time
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
-__all__ = ["Progress", "paint", "say", "table", "uses_colour"]
+from nodevet.checks.errors import NodevetError
+
+__all__ = ["OutputError", "Progress", "emit", "let_go_of_output", "paint", "say", "table", "uses_colour"]
 
 _COLOURS = {
     "ok": "32",
@@ -23,9 +26,50 @@ _COLOURS = {
 }
 
 
+class OutputError(NodevetError):
+    """Output cannot be written, such as to a file on a full disk."""
+
+
 def say(text: str = "", stream: TextIO | None = None) -> None:
-    """Write one line of output, at once, so that a pipe sees it as it happens."""
-    print(text, file=stream or sys.stdout, flush=True)
+    """Write one line of output, at once, so that a pipe sees it as it happens. Raises OutputError."""
+    chosen = stream or sys.stdout
+    with _writing(chosen):
+        print(text, file=chosen, flush=True)
+
+
+def emit(document: bytes) -> None:
+    """Write a *document* to standard output. Raises OutputError."""
+    with _writing(sys.stdout):
+        sys.stdout.buffer.write(document)
+        sys.stdout.flush()
+
+
+@contextmanager
+def _writing(stream: TextIO) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _give_up(stream)
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise OutputError(f"output cannot be written: {error.strerror}") from error
+
+
+def _give_up(stream: TextIO) -> None:
+    """Send what *stream* still holds nowhere, or Python tries again at its end and changes the exit code."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def let_go_of_output() -> None:
+    """Forget output that cannot be written: for the end of a process to which that does not matter."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _give_up(stream)
 
 
 def uses_colour(stream: TextIO) -> bool:

@@ -270,6 +270,34 @@ def test_a_disk_that_fills_up_is_told_and_the_agent_goes_on(tmp_path: Path, smal
         assert agent.stop() < STOP_SECONDS
 
 
+@pytest.mark.parametrize("words", [["check"], ["check", "--json"], ["config", "show"]], ids=" ".join)
+def test_output_that_cannot_be_written_is_one_line(places: Places, words: list[str]) -> None:
+    """A verdict that nobody received is no success."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-I", "-m", "nodevet.agent.cli", *words, *places.words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert_one_line(done, UNKNOWN, "output cannot be written", "No space left on device")
+
+
+def test_a_log_that_cannot_be_written_does_not_end_the_agent(tmp_path: Path) -> None:
+    """The disk of the log is full, or who read it went away; the agent vets on and ends as always."""
+    agent = host_agent(tmp_path)
+    words = ["--state-dir", str(agent.state_dir), "--runtime-dir", str(agent.runtime_dir), "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-I", "-m", "nodevet.agent.cli", "agent", "--config", str(agent.configuration_file)]
+    with Path("/dev/full").open("w") as full:
+        agent.process = subprocess.Popen([*command, *words], stdout=full, stderr=full)
+    agent.log.write_text("(it has none)")
+    agent.seconds_until(lambda: (agent.runtime_dir / "state").exists() and agent.state_line().startswith("ok "), 20.0)
+    process = agent.process
+    assert agent.stop() < STOP_SECONDS
+    assert process.returncode == 0
+
+
 def test_an_unreadable_kernel_log_is_told_with_what_to_do(tmp_path: Path) -> None:
     """What cannot be read is unmeasured, never passed, and the rest is judged."""
     missing = tmp_path / "none"

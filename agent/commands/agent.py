@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
+from contextlib import suppress
 
 from nodevet.agent.commands import options
-from nodevet.agent.terminal import say
+from nodevet.agent.terminal import OutputError, let_go_of_output, say
 
 SUMMARY = "read, judge and publish: the daemon"
 
@@ -29,6 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
             arguments, agent__listen=arguments.listen, agent__interval_seconds=arguments.interval
         )
 
+    def tell(line: str) -> None:
+        # Whoever started the agent may have gone, or the disk of its output be full: it goes on.
+        with suppress(OutputError, BrokenPipeError):
+            say(line)
+
     settings = load()
     gc.freeze()  # what was imported stays until the end: no collection need look at it again
-    return Daemon(settings, SystemClock(settings.agent.root), reload=load, say=say).run()
+    code = Daemon(settings, SystemClock(settings.agent.root), reload=load, say=tell).run()
+    let_go_of_output()
+    return code

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import selectors
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,7 +25,7 @@ from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
 from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe
-from nodevet.agent.terminal import Progress, paint, say, table
+from nodevet.agent.terminal import Progress, emit, paint, say, table
 from nodevet.checks.burnin.launch import compute_kind
 from nodevet.checks.burnin.plan import load_plans, requests_for
 from nodevet.checks.errors import BusyError, UsageError
@@ -64,8 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         _write(arguments.output, document)
     if arguments.json:
-        sys.stdout.buffer.write(encode(document))
-        sys.stdout.buffer.flush()
+        emit(encode(document))
     else:
         _show(document, self_test=arguments.self_test)
     if document.verified.gemms == 0 and document.verdict in ("ok", "degraded"):

@@ -6,11 +6,10 @@ With --from, `nodevet check kernel-log` reads a saved kernel log instead of this
 from __future__ import annotations
 
 import argparse
-import sys
 
 from nodevet.agent import exits
 from nodevet.agent.commands import options
-from nodevet.agent.terminal import say, table
+from nodevet.agent.terminal import emit, say, table
 from nodevet.agent.text import status_text
 from nodevet.checks.errors import UsageError
 from nodevet.checks.registry import installed
@@ -42,8 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         document = status_document(look(settings, names=arguments.names))
     if arguments.json:
-        sys.stdout.buffer.write(encode(document))
-        sys.stdout.buffer.flush()
+        emit(encode(document))
     else:
         say(status_text(document))
     return exits.of_state(document.verdict)
@@ -56,8 +54,7 @@ def _saved_log(arguments: argparse.Namespace) -> int:
 
     report = kernel_log_report(arguments.source)
     if arguments.json:
-        sys.stdout.buffer.write(report.json)
-        sys.stdout.buffer.flush()
+        emit(report.json)
     else:
         say(report.text)
     return report.exit_code

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 import msgspec
 
 from nodevet.agent import exits
 from nodevet.agent.commands import options
-from nodevet.agent.terminal import say
+from nodevet.agent.terminal import emit, say
 from nodevet.agent.text import devices_table
 from nodevet.exporters.schema import encode, status_document
 
@@ -32,8 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         document = status_document(look(settings, purpose="nodevet devices"))
     if arguments.json:
         inventory = {"schema": "nodevet.devices/1", "node": document.node, "devices": document.devices}
-        sys.stdout.buffer.write(encode(msgspec.to_builtins(inventory)))
-        sys.stdout.buffer.flush()
+        emit(encode(msgspec.to_builtins(inventory)))
     else:
         say(devices_table(document))
     return exits.of_state(document.verdict)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from nodevet.agent import exits
-from nodevet.agent.terminal import say
+from nodevet.agent.terminal import emit, say
 from nodevet.checks.errors import UsageError
 
 SUMMARY = "render a report"
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     page = render_file(_read(arguments.document), name=arguments.document)
     if arguments.output == "-":
-        sys.stdout.write(page)
+        emit(page.encode())
         return exits.OK
     try:
         Path(arguments.output).write_text(page, encoding="utf-8")

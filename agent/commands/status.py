@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nodevet.agent import exits
 from nodevet.agent.commands import options
-from nodevet.agent.terminal import say
+from nodevet.agent.terminal import emit, say
 from nodevet.agent.text import status_text
 from nodevet.exporters.schema import StatusDocument, encode
 
@@ -45,7 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show(document: StatusDocument, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.buffer.write(encode(document))
-        sys.stdout.buffer.flush()
+        emit(encode(document))
     else:
         say(status_text(document))
