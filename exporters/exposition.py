@@ -60,6 +60,8 @@ def _number(value: Value) -> str:
 
 def escape(value: str) -> str:
     """Return *value* as it stands between the quotes of a label."""
+    if value.isidentifier():
+        return value
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 

@@ -344,24 +344,26 @@ def _readers(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
 
 def _quantities(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     statuses = dict.fromkeys(ReadingStatus, 0)
-    taken: dict[str, Readings] = {}
+    shown = {key for key, quantity in QUANTITIES.items() if quantity.exported and (detail or key in _DEFAULT)}
+    taken: dict[str, Readings] = {key: {} for key in (*shown, "link_active")}
     for sample in sorted(snapshot.samples, key=lambda sample: sample.time.wall_seconds):
         age = snapshot.time.seconds_since(sample.time)
         if age is None or age > max(STALE_MINIMUM_SECONDS, STALE_ROUNDS * snapshot.agent.interval_seconds):
             continue
         for reading in sample.readings:
             statuses[reading.status] += 1
-            part = reading.part
-            taken.setdefault(reading.quantity, {})[sample.device, part.name, part.index] = reading
+            if reading.quantity in taken:
+                part = reading.part
+                taken[reading.quantity][sample.device, part.name, part.index] = reading
     yield _gauge(
         "readings",
         "Readings of the last rounds, by how they went.",
         {labels_text(status=status.value): count for status, count in statuses.items()},
     )
-    if "link_active" in taken:
+    if taken["link_active"]:
         yield from _link_counts(taken["link_active"])
     for key, quantity in QUANTITIES.items():
-        if quantity.exported and key in taken and (detail or key in _DEFAULT):
+        if key in shown and taken[key]:
             yield from _quantity(quantity, taken[key], detail=detail)
 
 
