@@ -144,7 +144,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             limit=limit,
             occurrence=occurrence if broken else None,
             evidence=tuple({entry.quantity: None for entry in read}),
-            evidence_time=_oldest(read),
+            evidence_time=look.time,  # limits are read more rarely: their age must not make two looks one
         )
 
     def against(self, look: Look, value: float, limit: Limit, facts: str, *, beside: Iterable[Look] = ()) -> Finding:
@@ -269,15 +269,6 @@ def looks(view: View, device: Device, quantity: str) -> tuple[Look, ...]:
 def number_of(entries: Iterable[Look], part: Part) -> Look | None:
     """Return the measured look of *entries* at *part*, or None."""
     return next((entry for entry in entries if entry.part == part and entry.measured), None)
-
-
-def _oldest(read: Iterable[Look]) -> Instant | None:
-    """Return when the oldest of *read* was taken, or None where none of them ever was."""
-    oldest: Instant | None = None
-    for look in read:
-        if look.time and (oldest is None or look.time.boottime_ns < oldest.boottime_ns):
-            oldest = look.time
-    return oldest
 
 
 def _growth(view: View, device_id: str, reading: Reading, taken: Instant) -> Growth | None:

@@ -415,7 +415,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     ``needed`` of ``window`` looks must agree before it counts (1 of 1 for hard findings).
     ``occurrence`` tells a new fault from an old one that is still visible: an event's identity, or a counter's value.
-    ``evidence`` names the quantities that were looked at, ``evidence_time`` when the oldest of them was read.
+    ``evidence`` names the quantities that were looked at, ``evidence_time`` says when the judged one was read.
     ``pid`` is the process that an application event belongs to.
     ``required`` says that the node must be able to measure this; its absence then makes the node unknown.
     """

@@ -60,6 +60,13 @@ def test_workload_that_was_stopped_says_nothing(state: ResultState) -> None:
     assert {f.outcome for f in judge("burn-in", healthy(results=(stopped,))) if f.device == GPU} == {SKIPPED}
 
 
+@pytest.mark.parametrize("state", [ResultState.INTERRUPTED, ResultState.DIED])
+def test_wrong_result_counts_although_its_workload_did_not_finish(state: ResultState) -> None:
+    """To be stopped by a job excuses no wrong product that was found before."""
+    stopped = burn_in(state=state, mismatches=3)
+    assert of(judge("burn-in", healthy(results=(stopped,))), "burnin.mismatch").outcome is FAIL
+
+
 def test_device_without_result_is_skipped() -> None:
     """Not every node was burned in."""
     assert {f.outcome for f in judge("burn-in", healthy(results=()))} == {SKIPPED}

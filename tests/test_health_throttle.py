@@ -75,3 +75,17 @@ def test_processor_is_judged_by_the_events_that_the_kernel_counts(events: float,
     """A count that stands still is history; one that grows is heat now."""
     view = healthy(host_growth={("throttle_events", reason("package")): events})
     assert of(judge("throttle", view), "throttle.package", CONTROLLER).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("seconds", "events", "outcome"), [(0.0, 3.0, Outcome.PASS), (2.0, 0.0, Outcome.WARN), (None, 3.0, Outcome.WARN)]
+)
+def test_processor_that_counts_time_and_events_is_judged_once(
+    seconds: float | None, events: float, outcome: Outcome
+) -> None:
+    """Two findings of one key would clear each other: the time decides, events only where it cannot be read."""
+    part = reason("package")
+    time = 60.0 if seconds is not None else bad("throttle_seconds", part, ReadingStatus.UNSUPPORTED)
+    growth = {("throttle_events", part): events, ("throttle_seconds", part): seconds or 0.0}
+    view = healthy(host={("throttle_seconds", part): time}, host_growth=growth)
+    assert of(judge("throttle", view), "throttle.package", CONTROLLER).outcome is outcome

@@ -66,7 +66,7 @@ def judge(view: View, _policy: BurnIn) -> Iterator[Finding]:
             )
             continue
         verified = [result for result in results if _is_verified_workload(result)]
-        yield _mismatch(view, device, verified)
+        yield _mismatch(view, device, results)
         yield _unverified(view, device, verified)
         yield _died(view, device, results)
 
@@ -77,6 +77,7 @@ def _is_verified_workload(result: Result) -> bool:
 
 
 def _mismatch(view: View, device: Device, results: Sequence[Result]) -> Finding:
+    """Judge wrong results, also those of a workload that was stopped or died: to find one it need not finish."""
     wrong = [result for result in results if (result.metric("mismatches") or 0) > 0]
     name = device_name(view, device.id)
     if wrong:

@@ -134,7 +134,8 @@ def _expected(view: View, device: Device, look: Look, policy: Links) -> str | No
         return "it was up before"
     for sibling in view.siblings(device):
         remembered = view.memory.seen.get(sibling.id)
-        if view.number(sibling.id, "link_active", look.part) or (remembered and port in remembered.links_up):
+        is_up = view.number(sibling.id, "link_active", look.part) or (remembered and port in remembered.links_up)
+        if is_up and _leads_to_switch(sibling, port):
             return f"that of {sibling.pci or sibling.id} is up"
     if not view.siblings(device):
         return None  # alone in a virtual machine it has nobody to link to
@@ -142,6 +143,11 @@ def _expected(view: View, device: Device, look: Look, policy: Links) -> str | No
         if row.vendor == device.vendor and fnmatchcase(device.model, row.model) and port is not None:
             return f"{device.model} has {row.links}" if port < row.links else None
     return None
+
+
+def _leads_to_switch(device: Device, port: int | None) -> bool:
+    """Return whether the port ends at a switch: then every board has its like, while a bridge joins but some boards."""
+    return any(link.port == port and link.peer == "switch" for link in device.links)
 
 
 def _counted(rule: Rule, look: Look, key: str) -> Finding:

@@ -62,6 +62,9 @@ NONFATAL = Rule(
 
 HIGHEST_GENERATION = 6
 
+TOGETHER_SECONDS = 3.0
+"""Groups that are due at once are read one after the other, well within this time; cadences are longer."""
+
 
 class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of the PCIe link; None takes the table."""
@@ -138,11 +141,21 @@ def _generation(view: View, device: Device, generation: Look, fastest: Look | No
     load = choose("pcie.generation_utilization", configuration=policy.utilization_ratio)
     if busy is None or not busy.measured:
         return rule.skip(generation, "whether the device is busy is not known; links slow down at idle")
+    if not _at_once(generation, busy):
+        return rule.skip(generation, "load and generation were not read together; links slow down at idle")
     if not load.holds(busy.number):
         return rule.skip(generation, f"the device is {busy.number:.0%} busy; links slow down at idle")
     facts = f"generation {generation.number:.0f} of {fastest.number:.0f} under load"
     limit = Limit("<", fastest.number, "", "reported by the device")
     return rule.against(generation, generation.number, limit, facts, beside=(fastest, busy))
+
+
+def _at_once(one: Look, other: Look) -> bool:
+    """Return whether both were read at about the same moment: their groups have cadences of their own."""
+    if one.time is None or other.time is None:
+        return False
+    apart = one.time.seconds_since(other.time)
+    return apart is not None and abs(apart) <= TOGETHER_SECONDS
 
 
 def _replays(view: View, device: Device, look: Look, policy: Pcie) -> Finding:

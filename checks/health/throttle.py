@@ -51,13 +51,12 @@ class Throttle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def judge(view: View, policy: Throttle) -> Iterator[Finding]:
     """No clock is held down by heat, by the hardware's own protection or by the power supply."""
     for device in view.devices:
-        times = {look.part: look for look in looks(view, device, "throttle_seconds")}
-        flags = {look.part: look for look in looks(view, device, "throttle_active")}
-        for part in dict.fromkeys((*times, *flags)):
-            yield _reason(_rule(part, policy), times.get(part), flags.get(part), policy)
-        for look in looks(view, device, "throttle_events"):
-            rule = _rule(look.part, policy)
-            yield _by_events(rule, look)
+        times, flags, events = (
+            {look.part: look for look in looks(view, device, f"throttle_{name}")}
+            for name in ("seconds", "active", "events")
+        )
+        for part in dict.fromkeys((*times, *flags, *events)):
+            yield _reason(_rule(part, policy), times.get(part), flags.get(part), events.get(part), policy)
 
 
 def _rule(part: Part, policy: Throttle) -> Rule:
@@ -70,11 +69,12 @@ def _rule(part: Part, policy: Throttle) -> Rule:
     ).confirmed_by(policy)
 
 
-def _reason(rule: Rule, time: Look | None, flag: Look | None, policy: Throttle) -> Finding:
-    read = [look for look in (time, flag) if look is not None]
+def _reason(rule: Rule, time: Look | None, flag: Look | None, events: Look | None, policy: Throttle) -> Finding:
+    """Judge one reason once, by what says most of it: time counted, else the flag, else events counted."""
+    read = [look for look in (time, flag, events) if look is not None]
     seen = next((look for look in read if look.measured), None)
     if seen is None:
-        # That one of the two is not supported explains less than that the other could not be read.
+        # That one of them is not supported explains less than that the other could not be read.
         blind = [finding for finding in map(rule.blind, read) if finding]
         return next((finding for finding in blind if finding.outcome is Outcome.UNMEASURED), blind[0])
     if seen.part.name in CHOSEN:
@@ -85,6 +85,8 @@ def _reason(rule: Rule, time: Look | None, flag: Look | None, policy: Throttle) 
         active = bool(flag.number)
         facts = "holds the clock down now" if active else "does not hold the clock down"
         return rule.judge(flag, active and flag.part.name not in NORMAL, facts)
+    if events is not None and events.measured and not (time is not None and time.measured):
+        return _by_events(rule, events)
     return rule.ungrown(seen) or rule.skip(seen, "nothing to compare with")
 
 
