@@ -22,6 +22,7 @@ from nodevet.checks.model import (
     Device,
     DeviceKind,
     Episode,
+    EpisodeState,
     Event,
     FaultClass,
     Finding,
@@ -29,9 +30,11 @@ from nodevet.checks.model import (
     Key,
     Outcome,
     Part,
+    PartKind,
     ReaderStatus,
     ReadingStatus,
     Result,
+    ResultState,
     Sample,
     Snapshot,
     State,
@@ -44,7 +47,7 @@ from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View, d
 __all__ = ["Armed", "Counter", "Engine", "Round", "narrowed"]
 
 WAITING_EVENTS = 1000
-"""So many events wait for a check that cannot run; the oldest are given up."""
+"""So many events wait for a check that cannot run, by each; the oldest are given up."""
 
 
 class Armed(msgspec.Struct, frozen=True):
@@ -108,6 +111,7 @@ class Engine:
         self._times: dict[tuple[str, str], Instant] = {}
         self._links_up: dict[str, set[int]] = {}
         self._events: list[Event] = []
+        self._waiting: dict[str, tuple[Event, ...]] = {}
         self._results: dict[tuple[str, tuple[str, ...], str | None], Result] = {}
         self._readers: tuple[ReaderStatus, ...] = ()
         self._kernel_log: KernelLogState | None = None
@@ -148,8 +152,15 @@ class Engine:
             self._events.append(event)
 
     def take_result(self, result: Result) -> None:
-        """Keep *result* as the latest of its workload, devices and number format."""
-        self._results[result.workload, result.devices, result.dtype] = result
+        """Keep *result* as the latest of its workload, devices and number format.
+
+        A wrong result stands until one that finished takes its place: to be stopped proves nothing.
+        """
+        key = (result.workload, result.devices, result.dtype)
+        before = self._results.get(key)
+        unproven = result.state is not ResultState.FINISHED and not result.metric("mismatches")
+        if not (before is not None and before.metric("mismatches") and unproven):
+            self._results[key] = result
 
     def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:
         """Replace what is known of the readers."""
@@ -183,11 +194,7 @@ class Engine:
         self._memory = remember(self._memory, present, self._links_up, now)
         view = self._view(now, present)
         runs, findings = self._run_checks(view)
-        if all(run.success for run in runs):
-            self._events.clear()
-        else:
-            # The check that failed may be the one that judges events; what another saw twice is one occurrence.
-            del self._events[:-WAITING_EVENTS]
+        self._events.clear()
         self._ledger, changes = fold(self._ledger, findings, self._evidence(now, present))
         self._forget_replaced(changes)
         return Round(self._snapshot(now, view, runs, findings, agent), changes)
@@ -207,6 +214,7 @@ class Engine:
             "times": encode(tuple((*key, time) for key, time in self._times.items())),
             "results": encode(tuple(self._results.values())),
             "events": encode(self._deduplicator.state),
+            "waiting": encode(self._waiting),
         }
 
     def restore(self, memory: Mapping[str, bytes]) -> None:
@@ -218,6 +226,7 @@ class Engine:
             self._memory = decode(memory["inventory"], type=Memory)
         if "events" in memory:
             self._deduplicator = Deduplicator(state=decode(memory["events"], type=DeduplicatorState))
+        self._waiting = decode(memory.get("waiting", b"\x80"), type=dict[str, tuple[Event, ...]])
         times: dict[tuple[str, str], Instant] = {}
         for device, group, moment in decode(memory.get("times", b"\x90"), type=tuple[tuple[str, str, Instant], ...]):
             times[device, group] = moment
@@ -297,11 +306,18 @@ class Engine:
             began = time.perf_counter()
             error = ""
             findings: tuple[Finding, ...] = ()
+            name = armed.check.name
+            waited = self._waiting.pop(name, ())
+            shown = msgspec.structs.replace(view, events=(*waited, *view.events)) if waited else view
             try:
-                findings = tuple(armed.check.judge(view, armed.policy))
+                findings = tuple(armed.check.judge(shown, armed.policy))
             except Exception as problem:  # noqa: BLE001 (the one broad except: a bug in a check costs only that check)
                 error = f"{type(problem).__name__}: {problem}"
+                # Nobody else may see its events again: an occurrence that comes back would count anew.
+                self._waiting[name] = tuple(shown.events)[-WAITING_EVENTS:]
             findings = findings or (_nothing_found(armed.check, error),)
+            if not error and self._ledger.find(Key("check.error", NODE, _part(armed.check))) is not None:
+                findings = (*findings, _runs_again(armed.check))
             runs.append(
                 CheckRun(
                     check=armed.check.name,
@@ -328,6 +344,7 @@ class Engine:
             now=now,
             devices=present,
             remembered=tuple(seen.device for seen in self._memory.seen.values()),
+            moved=frozenset(name for name, seen in self._memory.seen.items() if len(seen.slots) > 1),
             results=tuple(self._results.values()),
             processes=processes,
         )
@@ -397,16 +414,23 @@ def _verdicts(
 ) -> tuple[dict[str, Verdict], Verdict]:
     """Return the verdict of each known device, and the node's.
 
-    Before anything was judged only a failure that is remembered counts: it outlives the agent.
+    Before anything was judged only a failure that is remembered counts: it outlives the agent. What is open on a device
+    that nothing lists counts against the node, unless a person said that the device is gone.
     """
     of_device: dict[str, list[Finding]] = {}
     for finding in findings:
         of_device.setdefault(finding.device, []).append(finding)
-    verdicts = {device: verdict(device, episodes, of_device.get(device, ())) for device in known}
+    verdicts = {device: verdict(device, episodes, of_device.get(device, ()), partial=partial) for device in known}
     judged = {device: entry for device, entry in verdicts.items() if not (partial and entry.reason == NOT_EVALUATED)}
-    of_node = verdict(NODE, episodes, of_device.get(NODE, ()))
-    if of_node.episodes:
-        judged[NODE] = of_node
+    gone = {
+        entry.key.device
+        for entry in episodes
+        if entry.key.code == "device.missing" and entry.state is EpisodeState.ACKNOWLEDGED
+    }
+    for device in sorted({NODE, *(entry.key.device for entry in episodes)} - gone - verdicts.keys()):
+        unlisted = verdict(device, episodes, of_device.get(device, ()))
+        if unlisted.episodes:
+            judged[device] = unlisted
     if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
         return verdicts, Verdict(state=State.UNKNOWN, reason="starting: nothing was evaluated yet")
     return verdicts, node_verdict(judged, {device: device_name(view, device) for device in judged})
@@ -421,6 +445,23 @@ def _tally(findings: Iterable[Finding]) -> dict[str, int]:
     return {outcome.value: counts[outcome] for outcome in Outcome}
 
 
+def _part(check: Check) -> Part:
+    """Return what stands for *check* in a finding about itself."""
+    return Part(PartKind.DEVICE, f"vendor:{check.name}")
+
+
+def _runs_again(check: Check) -> Finding:
+    """Return what ends the finding that *check* could not run."""
+    return Finding(
+        check=check.name,
+        code="check.error",
+        outcome=Outcome.PASS,
+        message=f"check {check.name} runs again",
+        part=_part(check),
+        fault_class=FaultClass.UNKNOWN,
+    )
+
+
 def _nothing_found(check: Check, error: str) -> Finding:
     """Return the finding of a check that raised, or that matched nothing on this node."""
     if error:
@@ -429,6 +470,7 @@ def _nothing_found(check: Check, error: str) -> Finding:
             code="check.error",
             outcome=Outcome.UNMEASURED,
             message=f"check {check.name} could not run: {error}; please report this",
+            part=_part(check),
             fault_class=FaultClass.UNKNOWN,
             required=True,
         )

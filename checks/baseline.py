@@ -51,8 +51,9 @@ def remember(memory: Memory, devices: Iterable[Device], links_up: dict[str, set[
     for device in devices:
         known = seen.get(device.id)
         up = tuple(sorted({*(known.links_up if known else ()), *links_up.get(device.id, ())}))
-        if known is None or known.device != device or known.links_up != up:
-            seen[device.id] = Seen(device, known.first if known else now, now, up)
+        slots = tuple(dict.fromkeys((*(known.slots if known else ()), *((device.pci,) if device.pci else ()))))
+        if known is None or (known.device, known.links_up, known.slots) != (device, up, slots):
+            seen[device.id] = Seen(device, known.first if known else now, now, up, slots)
     real = {_slot(entry.device) for entry in seen.values() if entry.device.backend != "host" and entry.device.pci}
     for entry in tuple(seen.values()):
         if entry.device.backend == "host" and entry.device.pci and _slot(entry.device) in real:

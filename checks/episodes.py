@@ -6,7 +6,7 @@ when a person acknowledges it. The same findings folded twice, or folded by a re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -87,13 +87,14 @@ class Holders(msgspec.Struct, frozen=True):
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What one round saw besides findings.
 
-    ``devices`` are present, ``remembered`` those known from before. ``processes`` tell who held each device; one that
-    could not be asked is absent.
+    ``devices`` are present, ``remembered`` those known from before; ``moved`` names those that sat in another slot
+    before. ``processes`` tell who held each device; one that could not be asked is absent.
     """
 
     now: Instant
     devices: tuple[Device, ...] = ()
     remembered: tuple[Device, ...] = ()
+    moved: frozenset[str] = frozenset()
     results: tuple[Result, ...] = ()
     processes: Mapping[str, Holders] = {}
 
@@ -156,16 +157,20 @@ def is_passed_retest(result: Result) -> bool:
     )
 
 
-def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding]) -> Verdict:
-    """Return the verdict of one *device* id from its episodes; ``unknown`` where no check passed or failed on it."""
+def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding], *, partial: bool = False) -> Verdict:
+    """Return the verdict of one *device* id from its episodes; ``unknown`` where no check passed or failed on it.
+
+    Only a pass that rests on something read proves health: that a device is listed, or once passed a load, does not. It
+    is enough where only some checks were asked for (*partial*).
+    """
     counting = [episode for episode in episodes if episode.key.device == device and _counts(episode)]
     if counting:
         return _worst(counting)
     looks = [finding for finding in findings if finding.device == device]
     passed = [finding for finding in looks if finding.outcome is Outcome.PASS]
-    if not passed:
-        return Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
     times = [finding.evidence_time for finding in passed if finding.evidence_time]
+    if not times and not (partial and passed):
+        return Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
     oldest = min(times, key=lambda time: time.boottime_ns) if times else None
     pending = any(episode.key.device == device and episode.state is EpisodeState.PENDING for episode in episodes)
     return Verdict(
@@ -228,10 +233,10 @@ def _look(active: dict[Key, Episode], settled: dict[Key, str], finding: Finding,
 
 
 def _same_evidence(episode: Episode, finding: Finding) -> bool:
-    """Return whether this look was already counted: same sample, or the same occurrence of an event."""
+    """Return whether this look was already counted: same sample, and no occurrence that is new in it."""
     if finding.evidence_time is None:
         return False
-    return finding.evidence_time == episode.looked and finding.occurrence == episode.finding.occurrence
+    return finding.evidence_time == episode.looked and finding.occurrence in (None, episode.finding.occurrence)
 
 
 def _opened(finding: Finding, evidence: Evidence) -> Episode:
@@ -304,7 +309,7 @@ def _disproof(episode: Episode, evidence: Evidence) -> str | None:
     row = clearing_table()[episode.finding.clearing]
     return (
         (row.passed_retest and _retest(episode, row, evidence))
-        or (row.other_serial and _other_serial(episode, evidence.devices))
+        or (row.other_serial and _other_serial(episode, evidence))
         or (row.job_ended and _job_ended(episode, evidence))
         or None
     )
@@ -316,30 +321,39 @@ def _retest(episode: Episode, row: ClearingRow, evidence: Evidence) -> str | Non
     if episode.key.device == NODE:
         by_kind = {kind: tuple(d.id for d in evidence.devices if d.kind is kind) for kind in DeviceKind}
         tested = by_kind[DeviceKind.ACCELERATOR] or by_kind[DeviceKind.CPU]
-    proofs = [_passed(device, episode, row, evidence.results) for device in tested]
+    proofs = [_passed(device, episode, row, evidence) for device in tested]
     return proofs[0] if proofs and all(proofs) else None
 
 
-def _passed(device: str, episode: Episode, row: ClearingRow, results: Collection[Result]) -> str | None:
-    """Return which result proves *device* after the episode was last seen, or None."""
-    for result in results:
-        if device not in result.devices or not is_passed_retest(result):
-            continue
+def _passed(device: str, episode: Episode, row: ClearingRow, evidence: Evidence) -> str | None:
+    """Return which result proves *device* after the episode was last seen, or None.
+
+    Boots have no order but that the present one is the last: wall clocks may be wrong. While a wrong result of another
+    workload or number format stands, no passed one proves the device.
+    """
+    results = [result for result in evidence.results if device in result.devices]
+    if any(result.metric("mismatches") for result in results):
+        return None
+    for result in filter(is_passed_retest, results):
         same_boot = result.started.boot_id == episode.last_seen.boot_id
         if same_boot and episode.finding.action in row.retest_needs_reboot:
             continue
-        wall_later = result.started.wall_seconds > episode.last_seen.wall_seconds
-        if _is_later(result.started, episode.last_seen) if same_boot else wall_later:
+        this_boot = result.started.boot_id == evidence.now.boot_id
+        if _is_later(result.started, episode.last_seen) if same_boot else this_boot:
             return f"passed re-test ({result.workload}, {result.metric('gemms_verified')} verified)"
     return None
 
 
-def _other_serial(episode: Episode, devices: Collection[Device]) -> str | None:
-    """Return the proof that the device was replaced: another serial where it sat, and itself nowhere."""
-    if episode.serial is None or episode.pci is None or any(device.serial == episode.serial for device in devices):
+def _other_serial(episode: Episode, evidence: Evidence) -> str | None:
+    """Return the proof that the device was replaced: another serial where it sat, and itself nowhere.
+
+    A device that sat in another slot before replaced nothing: addresses change when a board falls out.
+    """
+    devices = evidence.devices
+    if not episode.serial or not episode.pci or any(device.serial == episode.serial for device in devices):
         return None
     for device in devices:
-        if device.pci == episode.pci and device.serial:
+        if device.pci == episode.pci and device.serial and device.id not in evidence.moved:
             return f"replaced: serial {device.serial} where {episode.serial} was"
     return None
 

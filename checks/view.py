@@ -69,12 +69,13 @@ class KernelLogState(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A device as this node remembers it: what it was, and which of its links were ever up."""
+    """A device as this node remembers it: what it was, which of its links were ever up, and where it ever sat."""
 
     device: Device
     first: Instant
     last: Instant
     links_up: tuple[int, ...] = ()
+    slots: tuple[str, ...] = ()
 
 
 class Memory(msgspec.Struct, frozen=True):

@@ -42,11 +42,11 @@ PENDING, OPEN, ACKNOWLEDGED, CLEARED = (
 )
 EXPECTED = {
     # class: good samples, passed re-test, other serial, end of the job
-    Clearing.CONDITION: (3, False, False, False),
-    Clearing.UNMEASURED: (1, False, False, False),
+    Clearing.CONDITION: (3, False, True, False),
+    Clearing.UNMEASURED: (1, False, True, False),
     Clearing.HARDWARE_EVENT: (None, True, True, False),
     Clearing.REPLACEMENT: (None, False, True, False),
-    Clearing.APPLICATION_EVENT: (None, False, False, True),
+    Clearing.APPLICATION_EVENT: (None, False, True, True),
 }
 DEVICES = (gpu(), gpu(SIBLING, "0000:2b:00.0"))
 
@@ -85,6 +85,10 @@ class Story:
 def good(finding: Finding) -> Finding:
     """Return the look at the same thing that finds it well."""
     return msgspec.structs.replace(finding, outcome=Outcome.PASS, occurrence=None)
+
+
+WELL = fault("c.c", Outcome.PASS, evidence_time=at())
+"""Something else that was read and is well."""
 
 
 def test_table_has_the_rows_that_these_tests_hold() -> None:
@@ -135,6 +139,15 @@ def test_end_of_the_job_ends_only_what_the_table_lets_it_end(clearing: Clearing)
     assert (left is None) is EXPECTED[clearing][3]
 
 
+def test_good_sample_of_a_counted_condition_is_one_look_however_often_it_is_judged() -> None:
+    """Slow groups are judged with every fast round: the same good sample seen thrice is one good sample."""
+    story, finding = Story(), fault(clearing=Clearing.CONDITION, occurrence="boot:1")
+    story.round(finding)
+    well = msgspec.structs.replace(good(finding), evidence_time=at(100))
+    for _ in range(5):
+        assert story.round(well) is not None
+
+
 @pytest.mark.parametrize("clearing", list(Clearing))
 def test_time_alone_ends_nothing(clearing: Clearing) -> None:
     """A year without a look leaves every episode as it was, also over a reboot."""
@@ -156,7 +169,7 @@ def test_acknowledgement_stops_every_class_from_counting(clearing: Clearing) -> 
     left = story.round(finding)
     assert left is not None
     assert (left.state, left.note, left.actor) == (ACKNOWLEDGED, "seen", "operator")
-    assert verdict(GPU, story.ledger.episodes, [good(finding)]).state is State.OK
+    assert verdict(GPU, story.ledger.episodes, [WELL]).state is State.OK
 
 
 def test_new_occurrence_reopens_what_was_acknowledged() -> None:
@@ -187,6 +200,7 @@ def test_acknowledged_fault_that_went_away_and_returns_counts_again() -> None:
         (burn_in(started=5), False),  # it ran before the fault was last seen
         (burn_in(SIBLING, started=15), False),
         (burn_in(started=15, mismatches=1), False),
+        (burn_in(started=15, mismatches=None), False),
         (burn_in(started=15, gemms_verified=0), False),
         (burn_in(started=15, self_test_found=5), False),
         (burn_in(started=15, self_test_planted=None, self_test_found=None), False),
@@ -215,6 +229,33 @@ def test_retest_counts_only_after_the_reboot_that_the_fault_asks_for(action: Act
         passed = burn_in(started=100)
         passed = msgspec.structs.replace(passed, started=at(100, boot="the next boot"))
         assert story.round(now=at(200, boot="the next boot"), results=(passed,)) is None
+
+
+def test_retest_of_an_earlier_boot_disproves_nothing_whatever_the_clock_says() -> None:
+    """The clock was lost with the boot: what ran before it seems to be later than what came after it."""
+    story = Story()
+    story.round(fault(clearing=Clearing.HARDWARE_EVENT), now=at(60, boot="the next boot", wall=1_000.0))
+    old = (burn_in(started=-300),)
+    assert story.round(now=at(70, boot="the next boot", wall=1_010.0), results=old) is not None
+    assert story.round(now=at(70, boot="a third boot", wall=1_020.0), results=old) is not None
+
+
+def test_retest_of_the_present_boot_counts_although_the_clock_was_set_back() -> None:
+    """It is later because its boot is."""
+    story = Story()
+    story.round(fault(clearing=Clearing.HARDWARE_EVENT))
+    passed = msgspec.structs.replace(burn_in(), started=at(0, boot="the next boot", wall=1_000.0))
+    assert story.round(now=at(99, boot="the next boot", wall=1_099.0), results=(passed,)) is None
+
+
+def test_retest_of_one_format_disproves_no_wrong_result_of_another() -> None:
+    """Products in bf16 are computed by other units than those in fp32: the wrong one must be run again."""
+    story = Story()
+    wrong = msgspec.structs.replace(burn_in(started=-100, mismatches=2), dtype="bf16")
+    other = msgspec.structs.replace(burn_in(started=15), dtype="fp32")
+    story.round(fault(clearing=Clearing.HARDWARE_EVENT))
+    assert story.round(results=(wrong, other)) is not None
+    assert story.round(results=(msgspec.structs.replace(burn_in(started=25), dtype="bf16"), other)) is None
 
 
 def test_fault_of_the_node_is_disproved_by_all_its_accelerators() -> None:
@@ -258,6 +299,20 @@ def test_swapped_boards_are_not_replaced_boards() -> None:
     story.round(fault(clearing=Clearing.REPLACEMENT))
     moved = (gpu(SIBLING), gpu(GPU, "0000:2b:00.0"))
     assert story.round(devices=moved) is not None
+
+
+def test_neighbour_whose_address_changed_replaced_nothing() -> None:
+    """A board fell out, the firmware numbered the buses anew, and another one of the node now has its address."""
+    story, gone = Story(), fault("device.missing", clearing=Clearing.HARDWARE_EVENT)
+    left = (gpu(SIBLING),)
+    assert story.round(gone, devices=left, remembered=DEVICES, moved=frozenset({SIBLING})) is not None
+
+
+def test_serial_that_was_never_told_cannot_differ() -> None:
+    """A board that begins to tell its serial is no other board."""
+    story = Story()
+    story.round(fault(clearing=Clearing.REPLACEMENT), devices=(gpu(serial=""),))
+    assert story.round(devices=(gpu(),)) is not None
 
 
 def test_list_of_processes_from_before_the_event_ends_nothing() -> None:
@@ -353,7 +408,14 @@ def test_verdict_of_a_device_that_nothing_passed_is_unknown() -> None:
     findings = [fault(outcome=Outcome.SKIPPED), fault("b.b", Outcome.UNMEASURED)]
     assert verdict(GPU, (), findings).state is State.UNKNOWN
     assert verdict(GPU, (), []).state is State.UNKNOWN
-    assert verdict(GPU, (), [*findings, fault("c.c", Outcome.PASS)]).state is State.OK
+    assert verdict(GPU, (), [*findings, WELL]).state is State.OK
+
+
+def test_being_listed_proves_no_health() -> None:
+    """A pass that rests on nothing read is none, unless it is all that was asked for."""
+    listed = fault("device.missing", Outcome.PASS)
+    assert verdict(GPU, (), [listed]).state is State.UNKNOWN
+    assert verdict(GPU, (), [listed], partial=True).state is State.OK
 
 
 @pytest.mark.parametrize(
@@ -364,14 +426,14 @@ def test_verdict_follows_the_worst_open_episode(outcome: Outcome, state: State) 
     """Failed before unknown before degraded before ok, whatever else passed."""
     story = Story()
     story.round(fault("a.warn", Outcome.WARN), fault("b.bad", outcome, required=True))
-    assert verdict(GPU, story.ledger.episodes, [fault("c.c", Outcome.PASS)]).state is state
+    assert verdict(GPU, story.ledger.episodes, [WELL]).state is state
 
 
 def test_fault_of_an_application_does_not_count_against_the_device() -> None:
     """A user's illegal access is told and closes no node."""
     story = Story()
     story.round(fault(outcome=Outcome.FAIL, fault_class=FaultClass.APPLICATION))
-    assert verdict(GPU, story.ledger.episodes, [fault("c.c", Outcome.PASS)]).state is State.OK
+    assert verdict(GPU, story.ledger.episodes, [WELL]).state is State.OK
 
 
 def test_verdict_of_the_node_is_that_of_its_worst_device() -> None:
