@@ -111,8 +111,8 @@ class LoadRun:
                 worker.seen += 1
                 worker.ratio = 0.0
                 self._results.append(_with_curve(result, worker.rate))
-                if result.state is ResultState.REFUSED:
-                    # The reason (no torch, no such device) holds for whatever was to follow.
+                if result.state is ResultState.REFUSED and result.conditions.get("refusal") != "format":
+                    # No torch or no such device holds for whatever was to follow; a missing format does not.
                     worker.waiting.clear()
             if worker.child.busy or not worker.child.alive:
                 continue

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.lease import LeaseBook, busy_reason, load_targets
-from nodevet.agent.load_run import LoadRun
+from nodevet.agent.load_run import LoadRun, Spawn
 from nodevet.agent.settings import LoadSettings
-from nodevet.checks.burnin.launch import compute_kind
+from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, requests_for
 from nodevet.checks.model import Device, Result, ResultState, Snapshot
 from nodevet.checks.wire import Note
@@ -44,6 +44,7 @@ class Prober:
         *,
         node: str,
         root: str = "/",
+        spawn: Spawn = burn_command,
         log: Callable[[Note], None] | None = None,
     ) -> None:
         """Schedule the first probe shortly after the start; later ones are spread over the fleet by *node*'s name."""
@@ -52,6 +53,7 @@ class Prober:
         self._leases = leases
         self._node = node
         self._root = root
+        self._spawn = spawn
         self._log = log
         self._run: LoadRun | None = None
         self._began = 0.0
@@ -106,7 +108,7 @@ class Prober:
         requests = {device.id: _requests(device) for device in devices}
         self._began = self._clock.monotonic()
         self._taken = 0
-        self._run = LoadRun(devices, requests, self._clock, self._selector, log=self._log)
+        self._run = LoadRun(devices, requests, self._clock, self._selector, spawn=self._spawn, log=self._log)
         self.status = "probing"
 
     def _why_not(self, snapshot: Snapshot, devices: tuple[Device, ...]) -> str | None:

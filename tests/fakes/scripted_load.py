@@ -1,0 +1,67 @@
+"""A load child that does what its argument says for each number format, without any load.
+
+Run as ``python -I scripted_load.py '{"fp32": "finish", "bf16": "die"}' --descriptor N --progress M``: ``finish`` is a
+verified result, ``no_format`` and ``no_torch`` are refusals, ``hang`` never answers, ``die`` ends at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+from nodevet.checks.child import become_child
+from nodevet.checks.model import Instant, Metric, Result, ResultState
+from nodevet.checks.wire import Burn, Closed, Stop, Ticked, Worked
+
+VERIFIED = {"gemms_verified": 10, "mismatches": 0, "self_test_planted": 3, "self_test_found": 3}
+
+
+def now() -> Instant:
+    """Return the present moment of a boot that is called after nothing."""
+    return Instant("boot", time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
+
+
+def result(burn: Burn, state: ResultState, **conditions: str) -> Result:
+    """Return the result of *burn*."""
+    figures = VERIFIED if state is ResultState.FINISHED else {}
+    return Result(
+        workload=burn.workload,
+        devices=(burn.parameters["device"],),
+        dtype=burn.parameters["dtype"],
+        state=state,
+        started=now(),
+        ended=now(),
+        detail=conditions.get("refusal", ""),
+        conditions=conditions,
+        metrics=tuple(Metric(name, value, "count") for name, value in figures.items()),
+    )
+
+
+def main() -> None:
+    """Answer each request as the script says."""
+    script = json.loads(sys.argv[1])
+    channel = become_child(sys.argv[2:]).channel
+    while not isinstance(message := channel.receive(), Stop):
+        assert isinstance(message, Burn)
+        match script[message.parameters["dtype"]]:
+            case "finish":
+                channel.send(Ticked(0.5, "measuring"))
+                channel.send(Worked(result(message, ResultState.FINISHED)))
+            case "no_format":
+                channel.send(Worked(result(message, ResultState.REFUSED, refusal="format")))
+            case "no_torch":
+                channel.send(Worked(result(message, ResultState.REFUSED, refusal="device")))
+            case "die":
+                os.kill(os.getpid(), signal.SIGABRT)
+            case "hang":
+                signal.pause()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Closed:
+        sys.exit(1)

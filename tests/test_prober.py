@@ -1,0 +1,209 @@
+"""The agent's own probe: when it runs, on what, and when it gives way."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+from fakes.snapshots import cpu_node, gpu_node
+
+from nodevet.agent.clock import SystemClock
+from nodevet.agent.lease import LeaseBook
+from nodevet.agent.prober import Prober, phase_of_day, scheduler_here
+from nodevet.agent.settings import LoadSettings
+from nodevet.checks.burnin.launch import Launch
+from nodevet.checks.model import Device, Reading, Result, ResultState, Snapshot
+
+PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
+PATIENCE_SECONDS = 20.0
+
+
+class LateClock(SystemClock):
+    """The machine's clock, moved forward by hand so that nothing has to be waited for."""
+
+    def __init__(self) -> None:
+        """Begin at the present moment."""
+        super().__init__()
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        """Return the seconds that the loop goes by."""
+        return super().monotonic() + self.ahead
+
+
+class Bench:
+    """A prober, the loop that drives it, and the lease that it needs."""
+
+    def __init__(self, behaviour: str = "finish", *, probe: str = "on", root: str = "/") -> None:
+        """Run loads that behave as told."""
+        self.clock = LateClock()
+        self.selector = selectors.DefaultSelector()
+        self.leases = LeaseBook(self.clock.instant, lambda _pid: True)
+
+        def spawn(_device: Device, environment: Mapping[str, str]) -> Launch:
+            script = json.dumps(dict.fromkeys(("fp32", "bf16"), behaviour))
+            return Launch((sys.executable, "-I", str(PROGRAM), script), dict(environment))
+
+        settings = msgspec.convert({"probe": probe}, LoadSettings)
+        self.prober = Prober(settings, self.clock, self.selector, self.leases, node="n1", root=root, spawn=spawn)
+
+    def due(self, snapshot: Snapshot) -> None:
+        """Let the first probe become due, and try it."""
+        self.clock.ahead += 60
+        self.prober.tick(ready(snapshot))
+
+    def finish(self, snapshot: Snapshot) -> list[Result]:
+        """Drive the probe to its end and return its results."""
+        results: list[Result] = []
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.prober.running and time.monotonic() < deadline:
+            for key, mask in self.selector.select(0.05):
+                key.data(mask)
+            results += self.prober.tick(ready(snapshot))
+        assert not self.prober.running
+        return results
+
+
+@pytest.fixture
+def benches() -> Iterator[list[Bench]]:
+    """Benches that are taken down after the test."""
+    made: list[Bench] = []
+    yield made
+    for bench in made:
+        bench.prober.stop("the test ends")
+        bench.finish(cpu_node())
+        bench.selector.close()
+
+
+def ready(snapshot: Snapshot) -> Snapshot:
+    """Return *snapshot* as of an agent whose first round is complete."""
+    return msgspec.structs.replace(snapshot, agent=msgspec.structs.replace(snapshot.agent, ready=True))
+
+
+def held_by(*pids: int) -> Snapshot:
+    """Return the node of eight GPUs, each held by processes, or idle where none is named."""
+    node = gpu_node()
+    told = (Reading("compute_process_ids", ",".join(map(str, pids))), Reading("memory_used_bytes", 0))
+    samples = tuple(msgspec.structs.replace(sample, readings=told) for sample in node.samples)
+    return msgspec.structs.replace(node, samples=samples)
+
+
+def test_an_idle_node_is_probed_under_a_lease_that_is_given_back(benches: list[Bench]) -> None:
+    """Every processor gives a finished result, and the next probe is due later."""
+    bench = Bench()
+    benches.append(bench)
+    bench.due(cpu_node())
+    assert bench.prober.running
+    assert bench.leases.current is not None
+
+    results = bench.finish(cpu_node())
+
+    assert {result.state for result in results} == {ResultState.FINISHED}
+    assert bench.leases.current is None
+    assert bench.prober.status == ""
+    assert (bench.prober.next_deadline or 0) > bench.clock.monotonic()
+
+
+def test_nothing_starts_before_the_first_round_is_complete(benches: list[Bench]) -> None:
+    """What is judged first is the node at rest."""
+    bench = Bench()
+    benches.append(bench)
+    bench.clock.ahead += 60
+    node = cpu_node()
+    bench.prober.tick(msgspec.structs.replace(node, agent=msgspec.structs.replace(node.agent, ready=False)))
+
+    assert not bench.prober.running
+
+
+def test_a_busy_node_is_asked_again_later(benches: list[Bench]) -> None:
+    """The status says who holds what."""
+    bench = Bench()
+    benches.append(bench)
+    bench.due(held_by(4711))
+
+    assert not bench.prober.running
+    assert "process(es) hold it" in bench.prober.status
+
+
+def test_a_probe_gives_way_to_whoever_comes(benches: list[Bench]) -> None:
+    """A process that takes a device while the probe runs ends the probe, and its results say interrupted."""
+    bench = Bench("hang")
+    benches.append(bench)
+    bench.due(held_by())
+    assert bench.prober.running
+
+    results = bench.finish(held_by(4711))
+
+    assert {result.state for result in results} == {ResultState.INTERRUPTED}
+    assert bench.leases.current is None
+
+
+def test_a_lease_of_another_load_comes_first(benches: list[Bench]) -> None:
+    """While a burn-in holds the lease the probe waits."""
+    bench = Bench()
+    benches.append(bench)
+    bench.leases.take("burn-in", 1, [], 3600)
+    bench.due(cpu_node())
+
+    assert not bench.prober.running
+    assert "burn-in holds the lease" in bench.prober.status
+
+
+def test_without_torch_the_status_says_so(benches: list[Bench]) -> None:
+    """A refusal is told, and the probe does not come back at once."""
+    bench = Bench("no_torch")
+    benches.append(bench)
+    bench.due(cpu_node())
+    bench.finish(cpu_node())
+
+    assert bench.prober.status.startswith("no probe: ")
+
+
+def test_a_simulated_node_is_never_loaded(benches: list[Bench]) -> None:
+    """There is nothing to load."""
+    bench = Bench()
+    benches.append(bench)
+    bench.due(msgspec.structs.replace(cpu_node(), simulated=True))
+
+    assert not bench.prober.running
+
+
+@pytest.mark.parametrize(
+    ("file", "probe", "off"),
+    [
+        (None, "auto", False),
+        ("etc/slurm/slurm.conf", "auto", True),
+        ("var/lib/kubelet", "auto", True),
+        ("etc/slurm/slurm.conf", "on", False),
+        (None, "off", True),
+    ],
+)
+def test_beside_a_scheduler_the_probe_is_off_unless_switched_on(
+    tmp_path: Path, benches: list[Bench], file: str | None, probe: str, off: bool
+) -> None:
+    """`auto` looks for the files of a scheduler; `on` and `off` do as they say."""
+    if file is not None:
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
+    bench = Bench(probe=probe, root=str(tmp_path))
+    benches.append(bench)
+    bench.due(cpu_node())
+
+    assert bench.prober.running is not off
+    assert bool(bench.prober.status) is True
+    assert (scheduler_here(str(tmp_path)) is not None) is (file is not None)
+
+
+def test_a_fleet_does_not_probe_all_at_once() -> None:
+    """The moments of a hundred nodes are spread over the interval, and each node keeps its own."""
+    moments = [phase_of_day(f"node{number:03}", 3600) for number in range(100)]
+
+    assert all(0 <= moment < 3600 for moment in moments)
+    assert len({int(moment // 360) for moment in moments}) == 10
+    assert phase_of_day("node001", 3600) == moments[1]
