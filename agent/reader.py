@@ -496,7 +496,9 @@ class Reader:
         state = ReaderState.HUNG if kind is FailureKind.HUNG else ReaderState.CRASHED
         self._abort_round()
         self._say(state, detail, failure)
-        self._outcome = _Outcome(state, detail, failure, self._next_wait())
+        # Where a device is to blame its quarantine spares the driver; its siblings should not wait for that.
+        wait = self._next_wait() if device is None else FIRST_RESTART_SECONDS
+        self._outcome = _Outcome(state, detail, failure, wait)
         self._note("error", f"reader {state.value}", detail=detail, device=device or "")
 
     def _blamed(self, call: str) -> str | None:

@@ -27,6 +27,9 @@ ACTIONS = {
 LISTED_IN_FULL = 3
 """So many things that could not be measured are told one by one, each with its reason."""
 
+NAMED = 6
+"""Of more than those so many are named."""
+
 
 def headline(document: StatusDocument) -> str:
     """Return the verdict in one line."""
@@ -83,7 +86,9 @@ def findings_lines(document: StatusDocument) -> Iterator[str]:
         yield f"{paint(finding.outcome)}  {finding.code}  {finding.message}"
         yield "      " + "; ".join(_details(finding))
     for device, codes in missing.items():
-        listed = ", ".join(dict.fromkeys(codes))
+        names = tuple(dict.fromkeys(codes))
+        more = f" and {len(names) - NAMED} more (--json lists them)" if len(names) > NAMED else ""
+        listed = ", ".join(names[:NAMED]) + more
         yield f"{paint('unmeasured')}  {_name(document, device)}: could not be judged by {listed}"
 
 
