@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from fakes.reference_pages import PAGES
 
 from nodevet.agent.cli import COMMANDS
+from nodevet.checks.burnin.families import DATA_TYPES
 from nodevet.checks.registry import discover
 
 
@@ -27,3 +29,13 @@ def test_every_check_and_every_command_has_its_section(repository: Path) -> None
     commands = PAGES["command-line.md"](repository).splitlines()
     assert {f"## {declared.name}" for declared in discover()} <= set(checks)
     assert {f"## nodevet {name}" for name in COMMANDS} <= set(commands)
+
+
+@pytest.mark.parametrize("name", DATA_TYPES)
+def test_ranges_of_formats_are_the_ones_that_are_explained(repository: Path, name: str) -> None:
+    """The page on verified load tells of each format the ranges, the accumulator and the largest K of the code."""
+    page = (repository / "docs" / "explanation" / "verified-load.md").read_text()
+    row = next(line for line in page.splitlines() if re.match(rf"\| [^|]*\b{name.removesuffix('_e4m3')}\b", line))
+    entry = DATA_TYPES[name]
+    first = str(entry.families[0]).replace(str(1 << 20), "2^20").replace("1..1", "1")
+    assert [part for part in (first, f"2^{entry.accumulator_bits}", str(entry.maximum_k)) if part not in row] == []
