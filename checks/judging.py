@@ -100,7 +100,8 @@ class Look(msgspec.Struct, frozen=True):
     @property
     def subject(self) -> str:
         """Return what people call the part: ``GPU 3 (0000:1b:00.0), link 17``."""
-        return self.name if self.part == WHOLE else f"{self.name}, {self.part}"
+        part = self.reading.part
+        return self.name if part == WHOLE else f"{self.name}, {part}"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,17 +134,25 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         beside: Iterable[Look] = (),
     ) -> Finding:
         """Return what the rule says of a measured *look*; *facts* tell what was seen, *beside* what else was read."""
-        read = (look, *beside)
-        return self._finding(
-            look,
-            self.outcome if broken else Outcome.PASS,
-            f"{look.subject}: {facts}" + (f"; {self.next_step}" if broken and self.next_step else ""),
-            action=self.action if broken else Action.NONE,
-            value=look.reading.value if value is None else value,
+        reading = look.reading
+        others = {entry.reading.quantity: None for entry in beside if entry.reading.quantity != reading.quantity}
+        return Finding(
+            check=self.check,
+            code=self.code,
+            outcome=self.outcome if broken else Outcome.PASS,
+            message=f"{look.subject}: {facts}" + (f"; {self.next_step}" if broken and self.next_step else ""),
+            device=look.device,
+            part=reading.part,
+            fault_class=self.fault_class,
+            value=reading.value if value is None else value,
             unit=unit,
             limit=limit,
+            action=self.action if broken else Action.NONE,
+            clearing=self.clearing,
+            needed=self.needed,
+            window=self.window,
             occurrence=occurrence if broken else None,
-            evidence=tuple({entry.quantity: None for entry in read}),
+            evidence=(reading.quantity, *others),
             evidence_time=look.time,  # limits are read more rarely: their age must not make two looks one
         )
 
@@ -162,13 +171,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         reading = look.reading
         why = f"{reading.quantity} is {reading.status.value}" + (f" ({reading.detail})" if reading.detail else "")
         unsupported = reading.status is ReadingStatus.UNSUPPORTED
-        return self._finding(
-            look,
-            Outcome.SKIPPED if unsupported else Outcome.UNMEASURED,
-            f"{look.subject}: {why}",
-            evidence=(reading.quantity,),
-            evidence_time=look.time,
-        )
+        return self._unjudged(look, Outcome.SKIPPED if unsupported else Outcome.UNMEASURED, why)
 
     def ungrown(self, look: Look) -> Finding | None:
         """Return why the growth of *look* cannot be judged: no value, or none before it; None where it can be."""
@@ -178,9 +181,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def skip(self, look: Look, why: str) -> Finding:
         """Return that the rule does not apply to *look* now, and why."""
-        return self._finding(
-            look, Outcome.SKIPPED, f"{look.subject}: {why}", evidence=(look.quantity,), evidence_time=look.time
-        )
+        return self._unjudged(look, Outcome.SKIPPED, why)
 
     def on_node(
         self,
@@ -215,38 +216,20 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             evidence_time=evidence_time,
         )
 
-    def _finding(
-        self,
-        look: Look,
-        outcome: Outcome,
-        message: str,
-        *,
-        evidence: tuple[str, ...],
-        evidence_time: Instant | None,
-        action: Action = Action.NONE,
-        value: Scalar | None = None,
-        unit: str = "",
-        limit: Limit | None = None,
-        occurrence: str | None = None,
-    ) -> Finding:
+    def _unjudged(self, look: Look, outcome: Outcome, why: str) -> Finding:
         return Finding(
             check=self.check,
             code=self.code,
             outcome=outcome,
-            message=message,
+            message=f"{look.subject}: {why}",
             device=look.device,
             part=look.part,
             fault_class=self.fault_class,
-            value=value,
-            unit=unit,
-            limit=limit,
-            action=action,
             clearing=self.clearing,
             needed=self.needed,
             window=self.window,
-            occurrence=occurrence,
-            evidence=evidence,
-            evidence_time=evidence_time,
+            evidence=(look.quantity,),
+            evidence_time=look.time,
         )
 
 
