@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from nodevet.checks.baseline import forget, remember, requirements
+from nodevet.checks.baseline import forget, named, remember, requirements
 from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Holders, Ledger, acknowledge, fold, node_verdict, verdict
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.model import (
@@ -191,11 +191,12 @@ class Engine:
         """Run every check over the present state, fold the findings, and return the snapshot."""
         now = self._clock()
         present = self._present()
+        names = named(self._memory, present)
         self._memory = remember(self._memory, present, self._links_up, now)
         view = self._view(now, present)
         runs, findings = self._run_checks(view)
         self._events.clear()
-        self._ledger, changes = fold(self._ledger, findings, self._evidence(now, present))
+        self._ledger, changes = fold(self._ledger, findings, self._evidence(now, present, names))
         self._forget_replaced(changes)
         return Round(self._snapshot(now, view, runs, findings, agent), changes)
 
@@ -331,7 +332,7 @@ class Engine:
             everything.extend(findings)
         return tuple(runs), tuple(everything)
 
-    def _evidence(self, now: Instant, present: tuple[Device, ...]) -> Evidence:
+    def _evidence(self, now: Instant, present: tuple[Device, ...], names: Mapping[str, str]) -> Evidence:
         processes: dict[str, Holders] = {}
         for sample in self._samples.values():
             if sample.failure is not None:
@@ -345,6 +346,7 @@ class Engine:
             devices=present,
             remembered=tuple(seen.device for seen in self._memory.seen.values()),
             moved=frozenset(name for name, seen in self._memory.seen.items() if len(seen.slots) > 1),
+            names=names,
             results=tuple(self._results.values()),
             processes=processes,
         )

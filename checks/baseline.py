@@ -14,7 +14,7 @@ from nodevet.checks.model import Device, DeviceKind, Instant
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.view import Memory, Seen
 
-__all__ = ["Requirement", "forget", "remember", "requirements"]
+__all__ = ["Requirement", "forget", "named", "remember", "requirements"]
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -47,7 +47,9 @@ def remember(memory: Memory, devices: Iterable[Device], links_up: dict[str, set[
 
     A device without a driver is not remembered by its PCI address once its own library names it.
     """
-    seen = dict(memory.seen)
+    devices = tuple(devices)
+    nameless = named(memory, devices)
+    seen = {key: entry for key, entry in memory.seen.items() if key not in nameless}
     for device in devices:
         known = seen.get(device.id)
         up = tuple(sorted({*(known.links_up if known else ()), *links_up.get(device.id, ())}))
@@ -59,6 +61,19 @@ def remember(memory: Memory, devices: Iterable[Device], links_up: dict[str, set[
         if entry.device.backend == "host" and entry.device.pci and _slot(entry.device) in real:
             del seen[entry.device.id]
     return Memory(seen) if seen != memory.seen else memory
+
+
+def named(memory: Memory, devices: Iterable[Device]) -> dict[str, str]:
+    """Return the id that each remembered accelerator has now which was known by its address alone.
+
+    A board that has fallen off the bus cannot tell its UUID, and one without driver is only seen by the kernel.
+    """
+    names = {_slot(device): device.id for device in devices if device.uuid and device.pci}
+    return {
+        key: names[_slot(entry.device)]
+        for key, entry in memory.seen.items()
+        if entry.device.kind is DeviceKind.ACCELERATOR and not entry.device.uuid and _slot(entry.device) in names
+    }
 
 
 def forget(memory: Memory, device_id: str) -> Memory:

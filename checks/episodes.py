@@ -88,13 +88,15 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What one round saw besides findings.
 
     ``devices`` are present, ``remembered`` those known from before; ``moved`` names those that sat in another slot
-    before. ``processes`` tell who held each device; one that could not be asked is absent.
+    before; ``names`` gives their ids to those that were known by address alone until now. ``processes`` tell who held
+    each device; one that could not be asked is absent.
     """
 
     now: Instant
     devices: tuple[Device, ...] = ()
     remembered: tuple[Device, ...] = ()
     moved: frozenset[str] = frozenset()
+    names: Mapping[str, str] = {}
     results: tuple[Result, ...] = ()
     processes: Mapping[str, Holders] = {}
 
@@ -117,7 +119,7 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     A pending episode that is never confirmed leaves without a trace.
     """
     before = {episode.key: episode for episode in ledger.episodes}
-    active = dict(before)
+    active = _renamed(before, evidence)
     settled = {entry.key: entry.occurrence for entry in ledger.settled}
     for finding in findings:
         _look(active, settled, finding, evidence)
@@ -201,6 +203,18 @@ def node_verdict(verdicts: Mapping[str, Verdict], names: Mapping[str, str]) -> V
         oldest_evidence=oldest,
         hard=any(entry.hard for entry in verdicts.values()),
     )
+
+
+def _renamed(episodes: Mapping[Key, Episode], evidence: Evidence) -> dict[Key, Episode]:
+    """Return *episodes* with those of a device that has just told its name under that name; the old ones end."""
+    active = dict(episodes)
+    for key, episode in episodes.items():
+        name = evidence.names.get(key.device)
+        if name is not None:
+            active[key] = _cleared(episode, f"goes on as {name}", evidence.now)
+            finding = msgspec.structs.replace(episode.finding, device=name)
+            active.setdefault(finding.key, msgspec.structs.replace(episode, key=finding.key, finding=finding))
+    return active
 
 
 def _look(active: dict[Key, Episode], settled: dict[Key, str], finding: Finding, evidence: Evidence) -> None:

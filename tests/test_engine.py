@@ -509,3 +509,24 @@ def test_fault_of_no_device_is_that_of_the_node() -> None:
     snapshot = desk.round(1).snapshot
     assert snapshot.verdict.state is State.FAILED
     assert [e.key.device for e in snapshot.episodes if e.state is EpisodeState.OPEN] == [NODE]
+
+
+def test_device_that_could_not_tell_its_name_is_the_one_in_its_slot() -> None:
+    """Lost and known by its address alone; back with its name, it is proved by its own re-test, and is not missed."""
+    address = "0000:1b:00.0"
+    nameless = gpu(address, address, uuid=None, serial=None, model="unknown")
+    desk = Desk()
+    desk.present(nameless, gpu(SIBLING, "0000:2b:00.0"))
+    desk.read(identity=SIBLING)
+    lost = failed(FailureKind.LOST, nameless)
+    desk.engine.take_sample(msgspec.structs.replace(lost, time=desk.now))
+    assert desk.round(0).snapshot.verdict.state is State.FAILED
+    after = Desk()
+    after.engine.restore(desk.engine.memory())
+    after.boot = "the next boot"
+    snapshot = after.healthy_round().snapshot
+    assert snapshot.verdict.state is State.FAILED
+    assert [e.key.code for e in snapshot.episodes] == ["device.lost"]
+    after.engine.take_result(msgspec.structs.replace(burn_in(), started=at(5, boot=after.boot)))
+    after.seconds = 70
+    assert after.healthy_round().snapshot.verdict.state is State.OK

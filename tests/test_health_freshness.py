@@ -185,3 +185,16 @@ def test_one_old_group_is_enough_to_be_unread() -> None:
         view, cadences={**view.cadences, ("nvidia", "slow"): view.cadences["nvidia", "fast"]}
     )
     assert "group slow" in of(judge("freshness", view), "device.unread").message
+
+
+def test_group_that_was_never_read_leaves_the_device_unread() -> None:
+    """Half of the readings are not all of them: until the slow group came, nothing is known of what it holds."""
+    view = healthy()
+    view = msgspec.structs.replace(
+        view, cadences={**view.cadences, ("nvidia", "slow"): view.cadences["nvidia", "fast"]}
+    )
+    finding = of(judge("freshness", view), "device.unread")
+    assert (finding.outcome, finding.required) == (UNMEASURED, True)
+    assert "group slow was not read yet" in finding.message
+    slow = sample(gpu(), {("power_watts", SCOPE): 500}, group="slow")
+    assert of(judge("freshness", with_samples(view, slow)), "device.unread").outcome is PASS

@@ -165,6 +165,12 @@ def test_count_is_compared_with_the_configuration(expected: int, outcome: Outcom
     assert (finding.outcome, finding.value) == (outcome, 2)
 
 
+def test_count_is_one_look_at_one_list() -> None:
+    """Judged again without another round of the reader it confirms or clears nothing."""
+    finding = of(judge("inventory", healthy(), expected_accelerators=2), "inventory.count", NODE)
+    assert finding.evidence_time == at()
+
+
 def test_count_waits_for_every_reader() -> None:
     """While a reader starts nobody can count."""
     readers = (reader("host"), reader("nvidia", ReaderState.STARTING, last_round=None))

@@ -184,7 +184,10 @@ def _unread(view: View, device: Device) -> Finding:
     if failed is not None and failed.failure is not None:
         why = f"group {failed.group} could not be read: {failed.failure.detail} ({failed.failure.kind.value})"
     else:
-        why = "; ".join(_age(view, sample) for sample in samples if view.is_stale(sample))
+        unread = {group for backend, group in view.cadences if backend == device.backend}
+        unread -= {sample.group for sample in samples}
+        ages = [_age(view, sample) for sample in samples if view.is_stale(sample)]
+        why = "; ".join((*ages, *(f"group {group} was not read yet" for group in sorted(unread))))
     return UNREAD.on_node(
         Outcome.UNMEASURED if why else Outcome.PASS,
         f"{name}: {why or 'was read lately'}",

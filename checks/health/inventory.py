@@ -245,9 +245,11 @@ def _count(view: View, expected: int) -> Finding:
             fault_class=FaultClass.CONFIGURATION,
             next_step="correct expected_accelerators in the configuration",
         )
+    listed = [reader.last_round for reader in view.readers if reader.last_round is not None]
     return rule.on_node(
         Outcome.PASS if count == expected else rule.outcome,
         f"{count} accelerators, {expected} expected",
         value=count,
         limit=Limit("!=", expected, "", "configuration"),
+        evidence_time=max(listed, key=lambda time: time.boottime_ns, default=None),
     )
