@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,26 @@ def read(name: str) -> list[Event]:
         json.dumps({"MESSAGE": LOST, "_TRANSPORT": "kernel", "__REALTIME_TIMESTAMP": "1700000000000000"}),
         f'         "msg": {json.dumps(LOST)}',
         f"\ufeff{LOST}",
+        f"/var/log/kern.log:Aug  5 12:02:03 node-7 kernel: [   12.000000] {LOST}",
+        f"kern.log.1-77-Aug  5 12:02:03 node-7 kernel: {LOST}",
+        f"1234:[   12.000000] {LOST}",
+        f"1234-[   12.000000] {LOST}",
+        f"node-7: [   12.000000] {LOST}",
+        f"node-7: Aug  5 12:02:03 node-7 kernel: {LOST}",
+        f"10.1.2.3: kern: warning: [2026-04-22T21:27:51.291660856Z]: {LOST}",
+        f"2023-10-18T09:12:33.123Z cpu12:2098765){LOST}",
+        f"2023-10-18T09:12:33.123Z In(182) vmkernel: cpu12:2098765){LOST}",
+        f"Fri 2024-11-15 12:02:03 UTC node-7 kernel: {LOST}",
+        f"1759600000.512345 node-7 kernel: {LOST}",
+        f"[    4.123456] node-7 kernel: {LOST}",
+        f"2024 Nov 15 12:02:03 node-7 kernel: {LOST}",
+        f"6月 28 02:52:53 node-7 kernel: {LOST}",
+        f"[2024-11-15 12:02:03.352444][  153.869131] {LOST}",
+        f"<4>1 2024-11-15T12:02:03Z node-7 kernel - - - [   12.000000] {LOST}",
+        f'<4>1 2024-11-15T12:02:03Z node-7 kernel - - [origin x="a]b"] {LOST}',
+        json.dumps({"log": f"[   12.000000] {LOST}", "stream": "stdout"}),
+        json.dumps({"host": "node-7", "appname": "kernel", "message": LOST}),
+        f'{{ "SYSLOG_IDENTIFIER" : "kernel", "MESSAGE" : {json.dumps(LOST)} }}',
     ],
 )
 def test_every_format_gives_the_same_event(line: str) -> None:
@@ -100,7 +121,7 @@ def test_stated_time_is_kept_and_none_is_invented(line: str, seconds: float | No
         ("NVRM: Xid (PCI:0009:01:00): 13, Graphics SM Warp", ("nvidia.xid.13", "0009:01:00", "warning", "restart_app")),
         ("NVRM: Xid (PCI:0000:01:00): 62, 0011 2233", ("nvidia.xid.62", "0000:01:00", "error", "drain_reset")),
         ("NVRM: Xid (PCI:0000:01:00): 38, pid=1659,", ("nvidia.xid.38", "0000:01:00", "warning", "watch")),
-        ("NVRM: Xid (PCI:0000:01:00): 133, new", ("nvidia.xid.133", "0000:01:00", "warning", "inspect")),
+        ("NVRM: Xid (PCI:0000:01:00): 177, new", ("nvidia.xid.177", "0000:01:00", "warning", "inspect")),
         ("NVRM: Xid (PCI:0000:01:00): 180, newer", ("nvidia.xid.180", "0000:01:00", "warning", "inspect")),
         ("NVRM: Xid (PCI:0000:01:00 GPU-I:03): 43, pid=9", ("nvidia.xid.43", "0000:01:00", "info", "none")),
         ("NVRM: Xid (somewhere): 79, x", ("nvidia.xid.79", None, "fatal", "reboot")),
@@ -140,6 +161,61 @@ def test_stated_time_is_kept_and_none_is_invented(line: str, seconds: float | No
         ),
         ("EDAC MC2: 3 CE memory read error on DIMM_B1 (channel:0)", ("memory.edac_ce", None, "info", "watch")),
         ("EDAC MC2: 1 UE memory read error on DIMM_B1 (channel:0)", ("memory.edac_ue", None, "fatal", "inspect")),
+        ("EDAC MC0: CE page 0x2b, offset 0x0, grain 0, row 0, channel 0", ("memory.edac_ce", None, "info", "watch")),
+        ("Kernel panic - not syncing: Fatal machine check", ("memory.mce_ue", None, "fatal", "inspect")),
+        ("NVRM: Xid (PCI:0000:01:00) 31, Ch 00000010", ("nvidia.xid.31", "0000:01:00", "warning", "restart_app")),
+        ("NVRM: Xid (PCI:0000:01:00): 175, memory", ("nvidia.xid.175", "0000:01:00", "warning", "inspect")),
+        (
+            "NVRM: knvlinkDiscoverPostRxDetLinks_GB100: Getting peer3's postRxDetLinkMask failed!",
+            ("nvidia.driver.nvlink_discovery_failed", None, "warning", "inspect"),
+        ),
+        (
+            "amdgpu 0000:c1:00.0: RAS records:256 exceed threshold:128",
+            ("amd.bad_page_threshold", "0000:c1:00.0", "fatal", "replace"),
+        ),
+        ("amdgpu 0000:c1:00.0: amdgpu: device lost from bus!", ("amd.gpu_lost", "0000:c1:00.0", "fatal", "reboot")),
+        (
+            "amdgpu 0000:c1:00.0: amdgpu: SMU: I'm not done with your previous command: SMN_C2PMSG_66:0x0000000E",
+            ("amd.smu_failed", "0000:c1:00.0", "error", "reset_device"),
+        ),
+        (
+            "amdgpu 0000:c1:00.0: probe with driver amdgpu failed with error -110",
+            ("amd.probe_failed", "0000:c1:00.0", "fatal", "reboot"),
+        ),
+        (
+            "[drm:amdgpu_device_ip_resume [amdgpu]] *ERROR* resume of IP block <gfx_v9_4_3> failed -110",
+            ("amd.ip_resume_failed", None, "error", "reset_device"),
+        ),
+        (
+            "amdgpu 0000:c1:00.0: Ring sdma0 reset succeeded",
+            ("amd.ring_reset_succeeded", "0000:c1:00.0", "info", "none"),
+        ),
+        (
+            "habanalabs 0000:1a:00.0: Failed to initialize hl2. Device is NOT usable !",
+            ("habana.init_failed", "0000:1a:00.0", "fatal", "reboot"),
+        ),
+        (
+            "habanalabs 0000:1a:00.0 hl2: Device CPU packet timeout (status = 0x0)",
+            ("habana.cpu_timeout", "0000:1a:00.0", "error", "drain_reset"),
+        ),
+        (
+            "nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
+            ("pcie.inaccessible", "0000:3b:00.0", "error", "inspect"),
+        ),
+        ("pciehp 0000:20:01.0:pcie004: Slot(3): Link Down", ("pcie.link_down", "0000:20:01.0", "error", "inspect")),
+        (
+            "mlx5_core: Port module event[error]: module 2, High Temperature",
+            ("infiniband.cable_error", None, "warning", "inspect"),
+        ),
+        (
+            "mlx5_core 0000:3b:00.0: poll_health:796:(pid 0): Fatal error 1 detected",
+            ("infiniband.health_compromised", "0000:3b:00.0", "fatal", "reboot"),
+        ),
+        ("mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link ACTIVE", ("infiniband.link_up", "0000:ab:00.0", "info", "none")),
+        (
+            "mlx5_core 0000:ab:00.0 mlx5_5: Port: 1 Link DOWN",
+            ("infiniband.link_down", "0000:ab:00.0", "warning", "watch"),
+        ),
     ],
 )
 def test_lines_of_each_family_are_rated_by_the_tables(line: str, expected: tuple[str, str | None, str, str]) -> None:
@@ -178,6 +254,9 @@ def test_lines_of_each_family_are_rated_by_the_tables(line: str, expected: tuple
         ("13, pid=1, name=a b, Graphics Exception: ChID 000c, Class 0", "warning", "restart_app", {"channel": "000c"}),
         ("74, NVLink: error detected on link 04", "fatal", "drain_reset", {"nvlink_link": "4"}),
         ("45, pid=uvicorn, channel 0x...", "info", "restart_app", {"pid_raw": "uvicorn"}),
+        ("45, pid=7, name=a, Ch 00000001 caused by previous Xid 149", "info", "none", {"follows": "nvidia.xid.149"}),
+        ("145, RLW_REMAP Nonfatal XC0 i0 Link 02 caused by previous Xid 149", "warning", "watch", {}),
+        ("13, pid='', name=, Graphics Exception", "warning", "restart_app", {}),
     ],
 )  # fmt: skip
 def test_words_behind_the_number_decide_where_they_must(
@@ -194,6 +273,30 @@ def test_words_behind_the_number_decide_where_they_must(
 def test_quiet_log_has_no_event() -> None:
     """What programs wrote, quoted, asked or merely resembles a fault is none."""
     assert read("quiet") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"/var/log/syslog.1:Aug  5 12:02:03 node-7 trainer[71]: {LOST}",
+        f"10.1.2.3: user: warning: [2026-04-22T21:27:51.291660856Z]: {LOST}",
+        f"<14>1 2024-11-15T12:02:03Z node-7 trainer 812 - - {LOST}",
+        f"Fri 2024-11-15 12:02:03 UTC node-7 trainer[17]: {LOST}",
+        f"1759600000.512345 node-7 trainer[17]: {LOST}",
+        f"[    4.123456] node-7 trainer[17]: {LOST}",
+        f"[    4.123456] trainer[17]: {LOST}",
+        f"2024-11-15 12:02:03,123 - INFO - health - {LOST}",
+        f"[2024-11-15 12:02:03,123][INFO][worker.py] {LOST}",
+        f"WARNING:root:{LOST}",
+        f"W1115 12:02:03.123456    7123 watch.go:12] kernel log: {LOST}",
+        json.dumps({"host": "node-7", "appname": "trainer", "message": LOST}),
+        json.dumps({"log": f"INFO:root:{LOST}", "stream": "stdout"}),
+        json.dumps({"MESSAGE": LOST, "_TRANSPORT": "journal"}),
+    ],
+)
+def test_what_a_program_wrote_is_no_event_in_any_format(line: str) -> None:
+    """The words of the kernel in a program's own line count for nothing, whatever the line was saved with."""
+    assert parse_line(line) is None
 
 
 def test_origin_decides_over_words() -> None:
@@ -225,6 +328,73 @@ def test_clean_up_follows_only_what_was_near_by_the_wall_clock(second: int, foll
         f"2025-03-04T11:{20 if follows else 21}:{second},000000+00:00 NVRM: Xid (PCI:0000:4a:00): 45, pid=1",
     ]
     assert ("follows" in events_from_lines(lines)[1].fields) is follows
+
+
+def told(*lines: str) -> list[tuple[str, str | None, str]]:
+    """Return code, address and severity of the events in *lines*."""
+    return [(event.code, event.pci, event.severity.value) for event in events_from_lines(lines)]
+
+
+@pytest.mark.parametrize(("word", "severity"), [("fatal", "fatal"), ("recoverable", "error"), ("corrected", "info")])
+def test_firmware_error_record_is_one_event_as_grave_as_it_says(word: str, severity: str) -> None:
+    """The lines of an APEI record are one event with the address of the device and the severity of the record."""
+    head = "[  88.100000] {3}[Hardware Error]:"
+    record = (
+        f"{head} Hardware error from APEI Generic Hardware Error Source: 2",
+        f"{head} event severity: {word}",
+        f"{head}  Error 0, type: {word}",
+        f"{head}   section_type: PCIe error",
+        f"{head}   device_id: 0000:54:01.0",
+        f"{head}   vendor_id: 0x8086, device_id: 0x352a",
+        "[  88.200000] pcieport 0000:54:01.0: AER: aer_status: 0x00004000, aer_mask: 0x00000000",
+    )
+    assert told(*record) == [("pcie.apei", "0000:54:01.0", severity)]
+    memory = (*record[:3], f"{head}   section_type: memory error", f"{head}   DIMM location: P0 DIMM_A1")
+    (event,) = events_from_lines(memory)
+    assert (event.code, event.severity.value, event.fields["dimm"]) == ("memory.apei", severity, "P0 DIMM_A1")
+
+
+def test_details_of_newer_drivers_belong_to_their_event() -> None:
+    """The process on a line of its own is that of the timeout or fault before it, blanks in its name and all."""
+    timeout, fault = events_from_lines(
+        [
+            "amdgpu 0000:c3:00.0: ring gfx_0.0.0 timeout, signaled seq=5, emitted seq=7",
+            "amdgpu 0000:c3:00.0:  Process Web Content pid 2288 thread Web:cs0 pid 2316",
+            "amdgpu 0000:c4:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:40 vmid:8 pasid:32770)",
+            "amdgpu 0000:c4:00.0: amdgpu:  for process python3 pid 812 thread python3 pid 812)",
+        ]
+    )
+    assert (timeout.code, timeout.process, timeout.pid) == ("amd.ring_timeout", "Web Content", 2288)
+    assert (fault.code, fault.process, fault.pid) == ("amd.page_fault", "python3", 812)
+
+
+def test_failed_reset_and_lost_memory_are_told_once() -> None:
+    """A block that does not come back joins the failed reset; a killed process joins the page that was lost."""
+    assert told(
+        "[drm:amdgpu_device_ip_resume [amdgpu]] *ERROR* resume of IP block <gfx_v9_0> failed -110",
+        "amdgpu 0000:c3:00.0: amdgpu: GPU reset(1) failed",
+        "amdgpu 0000:c3:00.0: amdgpu: GPU reset end with ret = -110",
+    ) == [("amd.gpu_reset_failed", "0000:c3:00.0", "fatal")]
+    assert told(
+        "Memory failure: 0x40fa6: Killing trainer:1296 due to hardware memory corruption",
+        "Memory failure: 0x40fa6: recovery action for dirty LRU page: Recovered",
+    ) == [("memory.page_lost", None, "error")]
+
+
+def test_ignored_link_change_is_no_event() -> None:
+    """A hotplug port that ignores a link change, because it recovers an error, lost nothing."""
+    assert told("pcieport 0000:b0:01.0: pciehp: Slot(12): Link Down/Up ignored") == []
+
+
+def test_cause_named_by_the_driver_is_kept_over_what_is_near() -> None:
+    """A clean-up that names its cause follows that, not the nearest other XID."""
+    events = events_from_lines(
+        [
+            "[ 10.000000] NVRM: Xid (PCI:0000:4a:00): 94, pid=1, Contained",
+            "[ 10.100000] NVRM: Xid (PCI:0000:4a:00): 45, pid=1, Ch 00000001 caused by previous Xid 145",
+        ]
+    )
+    assert events[1].fields["follows"] == "nvidia.xid.145"
 
 
 def test_lost_gpu_over_several_lines_is_told_once_with_its_address() -> None:
@@ -349,6 +519,51 @@ def test_broken_bytes_hide_no_other_line(tmp_path: Path) -> None:
     path = tmp_path / "dmesg.txt"
     path.write_bytes(b"\xff\xfe broken \x00\r\n" + LOST.encode() + b"\r\n\xc3")
     assert [(event.code, event.line) for event in events_from_file(str(path))] == [("nvidia.xid.79", 2)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-8-sig"])
+def test_file_with_a_byte_order_mark_is_read(tmp_path: Path, encoding: str) -> None:
+    """What PowerShell or an editor saved as UTF-16 or with a mark is read like any other log."""
+    path = tmp_path / "dmesg.txt"
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    path.write_bytes(f"{mark}[ 1.5] boot\r\n[ 2.5] {LOST}".encode(encoding))
+    assert [(event.code, event.line) for event in events_from_file(str(path))] == [("nvidia.xid.79", 2)]
+
+
+@pytest.mark.parametrize(
+    "filler",
+    [
+        b"\0" * 300_000,
+        b"Xid (PCI:" * 30_000,
+        b"amdgpu 0000:c1:00.0: " * 15_000,
+        b'{"a":' * 60_000,
+        b"a: " * 100_000,
+        b"",
+    ],
+)
+def test_endless_line_hides_nothing_and_takes_no_time(tmp_path: Path, filler: bytes) -> None:
+    """A line of any length and content costs no more than its first part, and the next line counts."""
+    path = tmp_path / "dmesg.bin"
+    path.write_bytes(filler + b"\n" + LOST.encode())
+    begins = time.perf_counter()
+    assert [(event.code, event.line) for event in events_from_file(str(path))] == [("nvidia.xid.79", 2)]
+    assert time.perf_counter() - begins < 5.0
+
+
+def test_time_grows_with_the_length_of_the_log_and_no_faster() -> None:
+    """Twenty thousand clean-ups, remarks and headers cost at most a few times what five thousand cost."""
+    lines = [
+        "[ 7.5] NVRM: RmFetchGspRmImages: No firmware image found",
+        "[ 7.5] NVRM: Xid (PCI:0000:3b:00): 45, pid=4100, name=python3, Ch 00000008",
+        "[ 7.5] pcieport 0000:c0:01.1: AER: Correctable error message received from 0000:c1:00.0",
+    ]
+
+    def seconds(count: int) -> float:
+        begins = time.process_time()
+        events_from_lines(lines * count)
+        return time.process_time() - begins
+
+    assert seconds(6_000) < 10 * seconds(1_500)
 
 
 def test_standard_input_and_unreadable_files(tmp_path: Path) -> None:

@@ -13,7 +13,14 @@ from enum import StrEnum
 
 import msgspec
 
-__all__ = ["Line", "Origin", "looks_like_continuation", "split_line"]
+__all__ = ["MAXIMUM_LINE", "MAXIMUM_TEXT", "Line", "Origin", "looks_like_continuation", "split_line"]
+
+
+MAXIMUM_LINE = 1 << 16
+"""What stands behind this many characters of a line is not read: no wrapper of a record is longer."""
+
+MAXIMUM_TEXT = 1 << 13
+"""And of its words: the kernel's own records end after 1 KiB. Binary files have lines of any length."""
 
 
 class Origin(StrEnum):
@@ -48,25 +55,42 @@ _DRIVER = re.compile(
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 _RECORD = re.compile(r"(?P<priority>\d{1,3}),(?P<sequence>\d+),(?P<usec>\d+),[^;]*;(?P<text>.*)", re.DOTALL)
 _HEX_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
-_JSON_MESSAGE = re.compile(r'\s*"(?:msg|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*,?\s*')
+_JSON_MESSAGE = re.compile(r'\s*"(?:msg|message|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*,?\s*')
 _DECORATION = re.compile(r"(?:[>|*`•]+\s*)+")
 _PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>(?:\d )?\s*")
 _LEVEL = re.compile(
-    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|res\d+|local\d)\s*"
-    r":\s*(?:emerg|alert|crit|err|warn|notice|info|debug)\s*:\s*"
+    r"(?P<facility>kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|res\d+|local\d)\s*:\s*"
+    r"(?:emerg|alert|crit|err|warn|notice|info|debug|emergency|critical|error|warning)\s*:\s*"
 )
 _ISO = re.compile(
+    r"(?:(?P<weekday>[^\W\d]{1,5})\.?\s+)?"
     r"(?P<date>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:(?P<mark>[.,])(?P<fraction>\d+))?"
-    r"\s?(?P<zone>Z|[+-]\d\d:?\d\d)?:?(?:\s+|$)"
+    r"\s?(?P<zone>Z|[+-]\d\d:?\d\d|(?(weekday)[A-Z]{2,5}|(?!)))?:?(?:\s+|$)"
 )
-_BRACKETS = re.compile(r"\[\s*(?P<inside>[^\[\]]*)\](?:\s+|$)?")
+_EPOCH = re.compile(r"(?P<seconds>\d{10}\.\d{3,9})\s+")
+_RFC_5424 = re.compile(
+    r"<(?P<priority>\d{1,3})>1\s+(?P<time>\S+)\s+\S+\s+(?P<program>\S+)\s+\S+\s+\S+\s+"
+    r"(?:-|(?:\[(?:[^\]\\]|\\.)*\])+)\s+(?:\ufeff)?"
+)
+_BRACKETS = re.compile(r"\[\s*(?P<inside>[^\[\]]*)\]:?(?:\s+|$)?")
 _SECONDS = re.compile(r"(?P<seconds>\d+\.\d+)(?:\s*<[^>]*>?)?$|[+-]\s*\d+\.\d+$")
 _CLOCK = re.compile(r"[\w. ]*\d{1,2}[:h]\d{2}(?:[:.]\d{2})?[^\]]*$")
 _THREAD = re.compile(r"[TC]\d+\s*$")
-_SYSLOG_TIME = re.compile(r"(?:\w{2,5}\.?\s+\d{1,2}|\d{1,2}\s+\w{2,5}\.?)(?:\s+\d{4})?\s+\d\d:\d\d:\d\d(?:[.,]\d+)?\s+")
-_KERNEL_TAG = re.compile(r"(?:\S+\s+){0,2}?(?:kernel|vmunix)(?:\[\d+\])?:\s*")
+_SYSLOG_TIME = re.compile(
+    r"(?:\d{4}\s+)?(?:\w{2,5}\.?\s+\d{1,2}|\d{1,2}\s+\w{2,5}\.?)(?:\s+\d{4})?\s+\d\d:\d\d:\d\d(?:[.,]\d+)?\s+"
+)
+_KERNEL_TAG = re.compile(
+    r"(?:\S+\s+){0,2}?(?:kernel|vmunix|vmkernel|klogd)(?:\[\d+\])?:\s*(?:cpu\d+:\d+\)(?:\[\w+\]\s*)?)?"
+)
+_HYPERVISOR = re.compile(r"cpu\d+:\d+\)")
 _HOST_AND_TAG = re.compile(r"(?P<host>\S+)\s+(?P<tag>[\w./@-]+)(?P<pid>\[\d+\])?:\s+")
 _PROGRAM_TAG = re.compile(r"(?:[\w.-]+\s+)?(?P<tag>[\w./@-]+)\[\d+\]:\s+")
+_PREFIX = re.compile(r"[^\s:\[\]{}'\"<>]{1,200}?(?::\s*|-(?=\[))")
+_PROGRAM_LEVEL = re.compile(
+    r"[-|\s\[]*(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b\s*[\]:|-]|"
+    r"[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ \S+:\d+\]"
+)
+"""How lines of a program's logger begin: Python, Go, shell. The kernel writes no level in words before NVRM."""
 _INNER_TIME = re.compile(r"\[\s*(?:\d+\.\d{3,}|\w{3}\s+\w{3}\s+\d{1,2}\s\d\d:\d\d:\d\d\s\d{4})\]\s+")
 
 
@@ -81,19 +105,21 @@ class _Header(msgspec.Struct):
 
 def split_line(raw: str) -> Line:
     """Return *raw* without everything that stands before the kernel's words. Never fails."""
-    raw = _ESCAPE.sub("", raw).replace("\0", "").lstrip("\ufeff").rstrip("\r\n")
-    record = _RECORD.fullmatch(raw)
+    raw = _ESCAPE.sub("", raw[:MAXIMUM_LINE]).replace("\0", "").lstrip("\ufeff").rstrip("\r\n")
+    record = _RECORD.match(raw[:MAXIMUM_TEXT])
     if record:
         return _record(record)
     message = _json_text(raw)
     if message is not None:
         return message
-    text = raw.strip()
+    text = raw[:MAXIMUM_TEXT].strip()
     decoration = _DECORATION.match(text)
     if decoration:
         text = text[decoration.end() :].rstrip("*`| ")
     header = _Header()
     text = _strip_header(text, header)
+    if not header.headed:
+        text = _strip_prefixed(text, header)
     if header.origin is Origin.UNKNOWN and not _DRIVER.match(text):
         text = _strip_wrapping(text, header)
     return Line(text, header.origin, header.headed, header.seconds, header.wall_seconds)
@@ -118,25 +144,36 @@ def _record(record: re.Match[str]) -> Line:
     )
 
 
+_JSON_TEXTS = ("MESSAGE", "msg", "message", "log")
+_JSON_WRITERS = ("_TRANSPORT", "SYSLOG_IDENTIFIER", "syslog_identifier", "appname", "ident", "program", "programname")
+
+
 def _json_text(raw: str) -> Line | None:
-    """Return the message of a line of ``journalctl -o json`` or ``dmesg --json``, or None where it is neither."""
-    if raw.startswith('{"'):
+    """Return the message of a line of ``journalctl -o json``, ``dmesg --json`` or a log shipper, else None."""
+    if raw.lstrip().startswith("{"):
         try:
             fields = msgspec.json.decode(raw.encode("utf-8", "replace"), type=dict[str, object])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return None
-        text = fields.get("MESSAGE", fields.get("msg"))
-        if not isinstance(text, str):
-            return None
-        foreign = fields.get("_TRANSPORT", "kernel") != "kernel"
-        foreign = foreign or fields.get("SYSLOG_IDENTIFIER", "kernel") != "kernel"
-        micros = str(fields.get("__REALTIME_TIMESTAMP", ""))
-        wall = int(micros) / 1e6 if micros.isdecimal() else None
-        return Line(text.strip(), Origin.PROGRAM if foreign else Origin.KERNEL, True, None, wall)
+        return _json_line(fields)
     match = _JSON_MESSAGE.fullmatch(raw)
     if match is None:
         return None
-    return Line(match["text"].replace('\\"', '"').strip(), Origin.KERNEL, True)
+    return Line(match["text"][:MAXIMUM_TEXT].replace('\\"', '"').strip(), Origin.KERNEL, True)
+
+
+def _json_line(fields: dict[str, object]) -> Line | None:
+    text = next((fields[name] for name in _JSON_TEXTS if isinstance(fields.get(name), str)), None)
+    if not isinstance(text, str):
+        return None
+    writers = [str(fields[name]) for name in _JSON_WRITERS if name in fields]
+    if not writers and "MESSAGE" not in fields and "msg" not in fields:
+        # A shipper wraps whole lines without telling who wrote them: the line itself does.
+        return split_line(text) if not text.lstrip().startswith("{") else None
+    micros = str(fields.get("__REALTIME_TIMESTAMP", ""))
+    wall = int(micros) / 1e6 if micros.isdecimal() else None
+    foreign = any(writer != "kernel" for writer in writers)
+    return Line(text[:MAXIMUM_TEXT].strip(), Origin.PROGRAM if foreign else Origin.KERNEL, True, None, wall)
 
 
 def _strip_header(text: str, header: _Header) -> str:
@@ -150,7 +187,26 @@ def _strip_header(text: str, header: _Header) -> str:
     return text
 
 
+def _strip_prefixed(text: str, header: _Header) -> str:
+    """Take off what grep, pdsh and the like put before a line: file, line number, node. Only where a header follows."""
+    rest = text
+    for _ in range(3):
+        match = _PREFIX.match(rest)
+        if match is None or _DRIVER.match(rest):
+            return text
+        rest = rest[match.end() :]
+        stripped = _strip_header(rest, header)
+        if header.headed:
+            return stripped
+    return text
+
+
 def _strip_one(text: str, header: _Header) -> str | None:
+    if match := _RFC_5424.match(text):
+        header.origin = Origin.KERNEL if match["program"] == "kernel" else Origin.PROGRAM
+        if stamp := _ISO.match(match["time"]):
+            header.wall_seconds = _iso_seconds(stamp)
+        return text[match.end() :]
     if match := _PRIORITY.match(text):
         # A printk level has no facility; anything else is syslog, which also carries lines of programs.
         if int(match["priority"]) < 8:
@@ -166,6 +222,9 @@ def _strip_one(text: str, header: _Header) -> str | None:
         return rest if match["mark"] == "," else _strip_host(rest, header)
     if match := _SYSLOG_TIME.match(text):
         return _strip_host(text[match.end() :], header)
+    if match := _EPOCH.match(text):
+        header.wall_seconds = float(match["seconds"])
+        return _strip_host(text[match.end() :], header)
     if match := _BRACKETS.match(text):
         return _strip_brackets(text, match, header)
     if not header.headed and (match := _KERNEL_TAG.match(text)):
@@ -176,21 +235,43 @@ def _strip_one(text: str, header: _Header) -> str | None:
 
 def _strip_brackets(text: str, match: re.Match[str], header: _Header) -> str | None:
     inside = match["inside"]
+    rest = text[match.end() :]
+    if stamp := _ISO.match(inside):
+        # A console server, a shipper or a program's own logger: the time alone does not tell who wrote the line.
+        header.wall_seconds = _iso_seconds(stamp)
+        return rest
     seconds = _SECONDS.match(inside)
     if seconds:
         if seconds["seconds"]:
             header.seconds = float(seconds["seconds"])
+        if header.origin is Origin.UNKNOWN and (tagged := _tagged(rest, header)) is not None:
+            return tagged
     elif _CLOCK.match(inside):
         header.wall_seconds = _calendar_seconds(inside)
     elif not (_THREAD.match(inside) and header.headed):
         return None
     if header.origin is Origin.UNKNOWN:
         header.origin = Origin.KERNEL
-    return text[match.end() :]
+    return rest
+
+
+def _tagged(text: str, header: _Header) -> str | None:
+    """Return *text* without host and tag where they follow the time since boot (``journalctl -o short-monotonic``).
+
+    Programs that write into the kernel's ring, such as systemd at boot, tag their lines as well.
+    """
+    if match := _KERNEL_TAG.match(text):
+        header.origin = Origin.KERNEL
+    elif match := _PROGRAM_TAG.match(text):
+        header.origin = Origin.PROGRAM
+    return text[match.end() :] if match else None
 
 
 def _strip_host(text: str, header: _Header) -> str:
     """Take host and tag off a line of syslog or journald; the tag says who wrote it."""
+    if match := _HYPERVISOR.match(text):
+        header.origin = Origin.KERNEL
+        return text[match.end() :]
     if match := _KERNEL_TAG.match(text):
         header.origin = Origin.KERNEL
         return text[match.end() :]
@@ -214,11 +295,13 @@ def _strip_wrapping(text: str, header: _Header) -> str:
             header.origin = Origin.KERNEL
             header.headed = True
             return text[inner.end() :]
+    if _PROGRAM_LEVEL.match(text):
+        header.origin = Origin.PROGRAM
     return text
 
 
 def _iso_seconds(match: re.Match[str]) -> float | None:
-    zone = (match["zone"] or "").replace("Z", "+00:00")
+    zone = {"Z": "+00:00", "UTC": "+00:00", "GMT": "+00:00"}.get(match["zone"] or "", match["zone"] or "")
     if not zone:
         return None
     try:

@@ -6,6 +6,7 @@ short distance, so that one fault counts once.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -28,6 +29,14 @@ FOLLOW_SECONDS = 60.0
 """How long after another XID the clean-up that it causes is told (XID 45)."""
 
 CLEAN_UP = "nvidia.xid.45"
+
+RECORD_SEVERITIES = {
+    "fatal": Severity.FATAL,
+    "recoverable": Severity.ERROR,
+    "corrected": Severity.INFO,
+    "info": Severity.INFO,
+}
+"""What the firmware says of an error record (UEFI, common platform error record), in our words."""
 
 _OWN_GROUPS = frozenset({"pci", "address", "number", "body", "pid", "process"})
 _GPU_INSTANCE = re.compile(r"\bGPU-I:(?P<instance>\d+)", re.IGNORECASE)
@@ -84,8 +93,13 @@ class KernelLogParser:
         An event that only its header announced is held back while it is younger than *settled_before*, because the
         line that it announces may still come; without *settled_before* nothing is held back.
         """
-        held = [told for told in self._told if told.waits_for and _younger(told.event.time, settled_before)]
-        ready = [told.event for told in self._told if told not in held]
+        held: list[_Told] = []
+        ready: list[Event] = []
+        for told in self._told:
+            if told.waits_for and _younger(told.event.time, settled_before):
+                held.append(told)
+            else:
+                ready.append(told.event)
         self._told = held
         return self._attribute_clean_up(ready)
 
@@ -98,6 +112,8 @@ class KernelLogParser:
                     self._identities[base_address(pci)] = groups["uuid"]
             case RuleKind.CONTEXT:
                 self._remarks.append(_Remark(self._position, rule, groups, pci))
+                # Only what is near can join, and a log may repeat a remark for ever.
+                self._remarks = [one for one in self._remarks if self._position - one.position <= JOIN_RECORDS]
             case RuleKind.DETAIL:
                 self._add_detail(rule, groups, pci)
             case RuleKind.ECHO if self._add_detail(rule, groups, pci):
@@ -150,29 +166,27 @@ class KernelLogParser:
 
     def _join_before(self, event: Event) -> Event:
         """Add what the lines before said of *event*: headers are taken back, remarks used up."""
-        for told in [told for told in self._told if self._announces(told, event)]:
+        for told in [told for told in self._near_told() if told.waits_for and _joins(told.waits_for, event)]:
             event = _with_fields(event, told.event.fields)
             self._told.remove(told)
-        for remark in [remark for remark in self._remarks if self._fits(remark.position, remark.rule.joins, event)]:
+        for remark in [remark for remark in self._remarks if _joins(remark.rule.joins, event)]:
             groups = {name: value for name, value in remark.groups.items() if name not in _OWN_GROUPS}
             event = _with_fields(event, groups)
             if event.pci is None and remark.pci:
                 event = msgspec.structs.replace(event, pci=remark.pci)
             self._remarks.remove(remark)
-        return event
+        severity = RECORD_SEVERITIES.get(event.fields.get("record_severity", "").lower())
+        return event if severity is None else msgspec.structs.replace(event, severity=severity)
 
-    def _announces(self, told: _Told, event: Event) -> bool:
-        return bool(told.waits_for) and self._fits(told.position, told.waits_for, event)
-
-    def _fits(self, position: int, joins: str, event: Event) -> bool:
-        return event.code.startswith(joins) and self._position - position <= JOIN_RECORDS
+    def _near_told(self) -> list[_Told]:
+        """Return the events whose lines are near enough to belong to this one, the latest first."""
+        near = itertools.takewhile(lambda told: self._position - told.position <= JOIN_RECORDS, reversed(self._told))
+        return list(near)
 
     def _add_detail(self, rule: KernelRule, groups: dict[str, str], pci: str | None) -> bool:
         """Add *groups* to the latest near event that *rule* is about; return whether there is one."""
-        for told in reversed(self._told):
-            if self._position - told.position > JOIN_RECORDS:
-                return False
-            if not told.event.code.startswith(rule.joins) or not _same(told.event.pci, pci):
+        for told in self._near_told():
+            if not _joins(rule.joins, told.event) or not _same(told.event.pci, pci):
                 continue
             event = _with_fields(told.event, {k: v for k, v in groups.items() if k not in _OWN_GROUPS and v})
             told.event = msgspec.structs.replace(
@@ -186,19 +200,30 @@ class KernelLogParser:
 
     def _lend_address(self, joins: str, event: Event) -> None:
         """Give the address of *event* to the event just before it that caused it and named none."""
-        for told in reversed(self._told):
-            if self._position - told.position > JOIN_RECORDS or event.pci is None:
+        for told in self._near_told():
+            if event.pci is None:
                 return
-            if told.event.code.startswith(joins) and told.event.pci is None:
+            if _joins(joins, told.event) and told.event.pci is None:
                 told.event = msgspec.structs.replace(_with_fields(told.event, {"pci_from": event.code}), pci=event.pci)
                 return
 
     def _attribute_clean_up(self, events: list[Event]) -> list[Event]:
-        """Tell for each clean-up (XID 45) which other XID of the same GPU caused it, where one is near."""
-        others = [event for event in events if event.code.startswith("nvidia.xid.") and event.code != CLEAN_UP]
-        causes = [*self._last_xid.values(), *others]
-        attributed = [_caused(event, causes) if event.code == CLEAN_UP else event for event in events]
-        self._last_xid |= {base_address(event.pci): event for event in others if event.pci}
+        """Tell for each clean-up (XID 45) which other XID of the same GPU caused it, where one is near.
+
+        The one before it in the log comes first, then the one behind it: some logs begin with the newest line.
+        """
+        following: dict[str, Event] = {}
+        behind: list[Event | None] = []
+        for event in reversed(events):
+            behind.append(following.get(event.pci or ""))
+            if _may_cause(event):
+                following[event.pci or ""] = event
+        attributed: list[Event] = []
+        for event, later in zip(events, reversed(behind), strict=True):
+            if _may_cause(event):
+                self._last_xid[event.pci or ""] = event
+            causes = (self._last_xid.get(event.pci or ""), later)
+            attributed.append(_caused(event, causes) if event.code == CLEAN_UP else event)
         return attributed
 
 
@@ -267,11 +292,20 @@ def _younger(time: Instant, limit: Instant | None) -> bool:
     return limit is not None and time.boottime_ns > limit.boottime_ns
 
 
-def _caused(event: Event, causes: list[Event]) -> Event:
-    near = [cause for cause in causes if event.pci and cause.pci == event.pci and _near(event.time, cause.time)]
-    if not near:
+def _joins(joins: str, event: Event) -> bool:
+    """Return whether the code of *event* begins with one of the names in *joins*, which ``|`` separates."""
+    return event.code.startswith(tuple(joins.split("|")))
+
+
+def _may_cause(event: Event) -> bool:
+    return bool(event.pci) and event.code.startswith("nvidia.xid.") and event.code != CLEAN_UP
+
+
+def _caused(event: Event, causes: tuple[Event | None, ...]) -> Event:
+    near = [cause for cause in causes if cause is not None and _near(event.time, cause.time)]
+    if not near or "follows" in event.fields:
         return event
-    fields = {**event.fields, "variant": "consequence", "follows": near[-1].code}
+    fields = {**event.fields, "variant": "consequence", "follows": near[0].code}
     event = msgspec.structs.replace(event, fields=fields)
     return msgspec.structs.replace(event, severity=policy_of(event).severity)
 

@@ -8,7 +8,9 @@ oldest record, because what happened since boot is still true of this boot. A FI
 from __future__ import annotations
 
 import errno
+import io
 import os
+import re
 import stat
 import sys
 import time
@@ -19,7 +21,7 @@ from typing import BinaryIO
 import msgspec
 
 from nodevet.checks.errors import NodevetError, UsageError
-from nodevet.checks.kernel_log.lines import Line, split_line
+from nodevet.checks.kernel_log.lines import MAXIMUM_LINE, Line, split_line
 from nodevet.checks.kernel_log.parse import KernelLogParser, events_from_lines
 from nodevet.checks.model import Event, Instant
 
@@ -45,6 +47,9 @@ MAXIMUM_OVERRUNS = 16
 
 SETTLE_NS = 1_000_000_000
 """How long a header waits for the line that it announces."""
+
+_UTF_16 = re.compile(rb"\xff\xfe[\s\S]\0|\xfe\xff\0")
+"""A byte order mark with a plain character behind it; the mark alone may be broken text."""
 
 
 class KernelLogError(NodevetError):
@@ -183,6 +188,11 @@ class KernelLogReader:
                 return
             budget -= len(data)
             *whole, self._partial = (self._partial + data).split(b"\n")
+            if len(self._partial) > MAXIMUM_LINE:
+                # No record is that long: it is no text, and waiting for its end would hold up what follows.
+                whole.append(self._partial)
+                self._offset -= len(b"\n")
+                self._partial = b""
             for raw in whole:
                 # The cursor stands behind the last whole line, so that an unfinished one is read again after a restart.
                 self._offset += len(raw) + 1
@@ -257,7 +267,8 @@ class KernelLogReader:
 def events_from_file(path: str, standard_input: BinaryIO | None = None) -> list[Event]:
     """Return the events in the saved log *path*, where ``-`` is *standard_input*. Raise UsageError.
 
-    Bytes that are no UTF-8 are replaced: one broken line must not hide the others.
+    Bytes that are no UTF-8 are replaced: one broken line must not hide the others. UTF-16 is read where the file
+    begins with its mark, as what PowerShell saves does.
     """
     if path == "-":
         return events_from_lines(_decoded(standard_input or sys.stdin.buffer))
@@ -271,8 +282,16 @@ def events_from_file(path: str, standard_input: BinaryIO | None = None) -> list[
 
 
 def _decoded(file: BinaryIO) -> Iterator[str]:
-    for raw in file:
-        yield raw.decode("utf-8", "replace").rstrip("\n")
+    """Yield the lines of *file*, each cut at MAXIMUM_LINE: a file of zeros is one line."""
+    buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)  # type: ignore[type-var]
+    encoding = "utf-16" if _UTF_16.match(buffered.peek(4)) else "utf-8"
+    text = io.TextIOWrapper(buffered, encoding, errors="replace", newline="\n")
+    begins = True
+    while piece := text.readline(MAXIMUM_LINE):
+        if begins:
+            yield piece.rstrip("\n")
+        begins = piece.endswith("\n")
+    text.detach()
 
 
 def _recorded(line: Line, now: Instant, offset_ns: int) -> Instant:

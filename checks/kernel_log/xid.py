@@ -10,12 +10,14 @@ from nodevet.checks.quantities import RECOVERY_ACTIONS
 
 __all__ = ["XidBody", "decode_body"]
 
+CLEAN_UP_XID = 45
 NVLINK5_XIDS = range(144, 151)
 RECOVERY_XID = 154
 
 _PID = re.compile(r"\bpid=(?P<pid>'?`?<[^>]*>`?'?|[^\s,]+)")
 _NAME = re.compile(r"\bname=(?P<name>[^,]*)")
 _CHANNEL = re.compile(r"\b(?:Ch|ChID|channel)\s+(?:0x)?(?P<channel>[0-9a-f]{2,16})\b", re.IGNORECASE)
+_PREVIOUS = re.compile(r"\bcaused by previous Xid (?P<previous>\d+)", re.IGNORECASE)
 _NVLINK5 = re.compile(
     r"(?P<unit>[A-Z][\w/]*)\s+(?P<severity>Non-?fatal|Link[ -]Fatal|Fatal)\s+XC-?\d+\s+i-?\d+"
     r"(?:\s+Link\s+(?P<link>-?\d+))?(?:\s*\((?P<words>[0-9a-fx ]+)\))?",
@@ -52,6 +54,8 @@ def _process_id(body: str, fields: dict[str, str]) -> int | None:
     if match is None or "<" in match["pid"]:
         return None
     word = match["pid"].strip("'`\"")
+    if not word:
+        return None
     if digits := re.match(r"\d+", word):
         return int(digits.group())
     fields["pid_raw"] = word
@@ -65,6 +69,11 @@ def _process_name(body: str) -> str | None:
 
 
 def _variant(xid: int, body: str, fields: dict[str, str]) -> str:
+    if match := _PREVIOUS.search(body):
+        # Drivers since r575 name the cause of a clean-up themselves.
+        fields["follows"] = f"nvidia.xid.{int(match['previous'])}"
+        if xid == CLEAN_UP_XID:
+            return "consequence"
     if xid in NVLINK5_XIDS:
         return _nvlink5(body, fields)
     if xid == RECOVERY_XID:

@@ -113,6 +113,8 @@ class KernelRule(msgspec.Struct, frozen=True):
 
     ``pattern`` is a regular expression, case ignored; ``%PCI%`` stands for an address in the group ``pci``, and
     ``%ADDRESS%`` for one without a group. Other named groups become fields of the event.
+    ``joins`` is the beginning of a code, or several with ``|`` between. Rows with one pattern are one rule: the first
+    one matches, and the others rate the event where another line of its record states another severity.
     """
 
     code: str
