@@ -14,7 +14,19 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["ROOT", "Figure", "Options", "Report", "conditions", "main", "say", "timed", "timing", "write_report"]
+__all__ = [
+    "ROOT",
+    "Figure",
+    "Options",
+    "Report",
+    "conditions",
+    "main",
+    "say",
+    "timed",
+    "timed_in_turn",
+    "timing",
+    "write_report",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))  # the fake driver and the hand-made snapshots live there
@@ -113,6 +125,12 @@ def timed(act: Callable[[], object], rounds: int) -> list[float]:
         act()
         seconds.append(time.perf_counter() - began)
     return seconds
+
+
+def timed_in_turn(first: Callable[[], object], second: Callable[[], object], rounds: int) -> tuple[list[float], ...]:
+    """Return the seconds of both, taken in turn, so that what else the machine does meets both alike."""
+    pairs = [(timed(first, 1)[0], timed(second, 1)[0]) for _ in range(rounds)]
+    return tuple(list(seconds) for seconds in zip(*pairs, strict=True))
 
 
 def timing(what: str, seconds: Sequence[float], budget_ms: float | None = None, note: str = "") -> Figure:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from harness import ROOT, Figure, Options, main, timed, timing
+from harness import ROOT, Figure, Options, main, timed, timed_in_turn, timing
 
 from fakes.snapshots import gpu_node  # isort: skip - harness makes it importable
 from nodevet.checks.model import Instant
@@ -48,8 +48,11 @@ def _by_shell(path: Path, options: Options) -> Iterator[Figure]:
     script = path.with_name("gate.sh")
     script.write_text(re.findall(r"```sh\n(.*?)```", page, re.DOTALL)[0], encoding="utf-8")
     environment = {"NODEVET_STATE_FILE": str(path), "PATH": os.environ["PATH"]}
-    empty = timed(lambda: _run(["sh", "-c", ":"], environment), options.rounds(300))
-    verdict = timed(lambda: _run(["sh", str(script)], environment), options.rounds(300))
+    empty, verdict = timed_in_turn(
+        lambda: _run(["sh", "-c", ":"], environment),
+        lambda: _run(["sh", str(script)], environment),
+        options.rounds(300),
+    )
     yield timing("beside: an empty `sh -c :`", empty)
     yield timing("verdict by `sh`, started for it", verdict, SHELL_BUDGET_MS)
     reading = (statistics.median(verdict) - statistics.median(empty)) * 1e3
@@ -58,8 +61,6 @@ def _by_shell(path: Path, options: Options) -> Iterator[Figure]:
 
 def _by_python(path: Path, options: Options) -> Iterator[Figure]:
     yield timing("verdict in Python that runs already", timed(lambda: _read(path), options.rounds(300)))
-    empty = [sys.executable, "-I", "-S", "-c", ""]
-    yield timing("beside: an empty `python -I -S`", timed(lambda: _run(empty, {}), options.rounds(50)))
     with _importable(path.parent) as folder:
         program = (
             f"import sys; sys.path.insert(0, {str(folder)!r})\n"
@@ -68,9 +69,12 @@ def _by_python(path: Path, options: Options) -> Iterator[Figure]:
             f"owner_uid={os.getuid()})\n"
             "assert found.devices\n"
         )
-        command = [sys.executable, "-I", "-S", "-c", program]
-        seconds = timed(lambda: _run(command, {}), options.rounds(50))
-        yield timing("verdict by `python -I -S`, started for it", seconds, PYTHON_BUDGET_MS)
+        python = [sys.executable, "-I", "-S", "-c"]
+        empty, verdict = timed_in_turn(
+            lambda: _run([*python, ""], {}), lambda: _run([*python, program], {}), options.rounds(50)
+        )
+        yield timing("beside: an empty `python -I -S`", empty)
+        yield timing("verdict by `python -I -S`, started for it", verdict, PYTHON_BUDGET_MS)
 
 
 @contextmanager
