@@ -62,11 +62,11 @@ class ChangeLog:
 
 def configure(level: str = "info", stream: TextIO | None = None, environment: Mapping[str, str] | None = None) -> None:
     """Make every structlog logger of this process write to *stream* (standard error) from *level* on."""
-    stream = sys.stderr if stream is None else stream
+    chosen: TextIO = sys.stderr if stream is None else stream
     structlog.configure(
-        processors=_processors(stream, os.environ if environment is None else environment),
+        processors=_processors(chosen, os.environ if environment is None else environment),
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Tolerant(stream))),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, _Tolerant(chosen))),
         cache_logger_on_first_use=False,
     )
 
@@ -75,10 +75,10 @@ def make_logger(
     level: str = "info", stream: TextIO | None = None, environment: Mapping[str, str] | None = None
 ) -> FilteringBoundLogger:
     """Return a logger of its own that writes to *stream* (standard error) from *level* on."""
-    stream = sys.stderr if stream is None else stream
+    chosen: TextIO = sys.stderr if stream is None else stream
     logger: FilteringBoundLogger = structlog.wrap_logger(
-        structlog.WriteLogger(cast(TextIO, _Tolerant(stream))),
-        processors=_processors(stream, os.environ if environment is None else environment),
+        structlog.WriteLogger(cast(TextIO, _Tolerant(chosen))),
+        processors=_processors(chosen, os.environ if environment is None else environment),
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
     ).bind()
     return logger

@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 from fakes.freezer import NO_FREEZER, freeze
+from fakes.small_disk import NO_SMALL_DISK, small_disk
 
-__all__ = ["freeze"]  # a fixture of every test, imported above
+__all__ = ["freeze", "small_disk"]  # fixtures of every test, imported above
 
 pytest_plugins = ["fakes.nvml.fixtures"]
 
@@ -20,7 +21,7 @@ CAPTURES = ROOT.parent / "shared" / "captures"
 NO_ACCELERATOR = "no accelerator on this machine"
 NO_CAPTURES = "no captured logs beside this checkout"
 NO_SOURCE_TREE = "no source tree: the installed wheel is under test"
-EXPECTED_SKIPS = (NO_ACCELERATOR, NO_CAPTURES, NO_FREEZER, NO_SOURCE_TREE)
+EXPECTED_SKIPS = (NO_ACCELERATOR, NO_CAPTURES, NO_FREEZER, NO_SMALL_DISK, NO_SOURCE_TREE)
 """Everything else that skips under CI=true is a failure: a tool that is missing there must be installed."""
 
 MUST_RUN_EVERYTHING = bool(os.environ.get("CI"))

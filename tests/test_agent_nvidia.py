@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from fakes.freezer import Freeze, freeze
+from fakes.freezer import Freeze
 from fakes.gpu_node import DEADLINE_SECONDS, INTERVAL_SECONDS, GpuNode, pci
 from fakes.host_tree import pci_device, virtual_machine, write_tree
 from fakes.nvml.reader import uuid
@@ -20,8 +20,6 @@ from fakes.nvml.scenario import FakeNvml, NvmlReturn
 from fakes.running_agent import RunningAgent
 
 from nodevet.agent.client import ask
-
-__all__ = ["freeze"]
 
 STOP_SECONDS = 2.0
 ANSWER_SECONDS = 2.0
@@ -402,7 +400,7 @@ def test_a_driver_that_cannot_be_used_is_told_with_its_class(
 def test_a_node_is_not_ok_while_its_driver_is_still_starting(tmp_path: Path, fake_nvml_library: Path) -> None:
     """Nothing was read of the GPUs yet: the node is unknown until the driver answers."""
     node = GpuNode(tmp_path, fake_nvml_library, root=accelerator_tree(tmp_path))
-    node.machine.delay("nvmlInit_v2", 8000).delay("nvmlInitWithFlags", 8000)
+    node.machine.delay("nvmlInit_v2", 7000).delay("nvmlInitWithFlags", 7000)
     RunningAgent.start(node)
     verdicts: list[str] = []
 

@@ -7,16 +7,15 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from fakes.running_agent import RunningAgent
+from fakes.small_disk import fill
 
 DEGRADED, UNKNOWN, USAGE, SOFTWARE, CONFIGURATION = 1, 3, 64, 70, 78
 STOP_SECONDS = 2.0
-NO_TMPFS = "no file system of a few blocks may be mounted here"
 
 HOST_ONLY = """
 [agent]
@@ -213,31 +212,6 @@ def test_a_damaged_database_is_moved_aside_and_told(tmp_path: Path) -> None:
         assert str(aside) in agent.get("/")
         assert str(aside) in agent.command("status").stdout
         assert agent.command("history").stdout == "nothing happened yet\n"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 512 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode != 0:
-        pytest.skip(NO_TMPFS)
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(folder: Path) -> Callable[[], None]:
-    """Fill the file system to its last byte; the function that is returned empties it again."""
-    ballast = folder / "ballast"
-    with ballast.open("ab", buffering=0) as file:
-        for size in (4096, 1):
-            try:
-                while file.write(b"x" * size) == size:
-                    pass
-            except OSError:
-                continue
-    return ballast.unlink
 
 
 def test_a_disk_that_is_full_at_the_start_is_one_line(places: Places, small_disk: Path) -> None:
