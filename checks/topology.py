@@ -43,6 +43,11 @@ _COLUMN = re.compile(r"CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID|\S+", re.I
 _GPU = re.compile(r"GPU\d+")
 _LEGEND_ENTRY = re.compile(r"\s*(?P<nic>NIC\d+)\s*:\s*(?P<name>\S+)\s*")
 _AFFINITIES = frozenset({"cpu affinity", "numa affinity", "gpu numa id"})
+_AFFINITY_CELL = re.compile(r"[\d,-]+|N/A")
+_FULL_NAME = re.compile(r"(?:GPU|NIC)\d+|mlx\w+\d|CPU|GPU|NUMA|Affinity|ID", re.IGNORECASE)
+_FIRST_ROW = re.compile(r"^(?P<prefix>[^\n]*?)GPU0[ \t\xa0|]+X(?=[\s|]|$)", re.MULTILINE)
+_COMMAND = re.compile(r"^.*?\bnvidia-smi\s+topo\s+-mp?(?=\s+GPU0)")
+_ESCAPED = (("\\r", ""), ("\\n", "\n"), ("\\t", "\t"), ("\\x1b", "\x1b"), ("\\u001b", "\x1b"), ("\\033", "\x1b"))
 
 _TAB = 8
 _MAXIMUM_HEADER_LINES = 6
@@ -100,11 +105,11 @@ class _Row(msgspec.Struct):
 
 def parse_topology(text: str) -> Topology:
     """Return what *text*, the output of ``nvidia-smi topo -m``, says. Raise UsageError where it holds no matrix."""
-    lines = [_ESCAPE.sub("", line).rstrip("\r") for line in text.split("\n")]
-    start, columns = _find_header(lines)
+    lines = _plain_lines(text)
+    start, columns, width = _find_header(lines)
     links = [name for name in columns if name not in _AFFINITIES]
     affinities = list(dict.fromkeys(name for name in columns if name in _AFFINITIES))
-    rows = _read_rows(lines[start:], links, affinities)
+    rows = _read_rows(lines[start:], links, affinities, width)
     gpus = tuple(name for name in links if _GPU.fullmatch(name))
     _refuse_other_tables(rows, gpus)
     nics = tuple(name for name in links if name not in gpus)
@@ -188,16 +193,40 @@ def render_table(topology: Topology) -> str:
     return "\n".join([*lines, *topology.problems]) + "\n"
 
 
-def _find_header(lines: Sequence[str]) -> tuple[int, list[str]]:
-    """Return the index of the first line behind the header, and the columns. A terminal may have wrapped it."""
+def _plain_lines(text: str) -> list[str]:
+    """Return the lines without colours and without what a mail, a table or a tool put before and between the cells."""
+    if "\\nGPU0" in text:
+        for escape, character in _ESCAPED:
+            text = text.replace(escape, character)
+    text = _ESCAPE.sub("", text.lstrip("\ufeff"))
+    first = _FIRST_ROW.search(text)
+    prefix = first["prefix"] if first else ""
+    if prefix.strip() and prefix.strip() != "|":
+        # Times and line numbers differ from line to line.
+        varying = re.sub(r"\d+", lambda _: r"\d+", re.escape(prefix.rstrip()))
+        text = re.sub(rf"^{varying} ?", "", text, flags=re.MULTILINE)
+    return [_plain_line(line.rstrip("\r")) for line in text.split("\n")]
+
+
+def _plain_line(line: str) -> str:
+    bare = line.strip()
+    if bare.startswith("|"):
+        cells = bare.removeprefix("|").removesuffix("|").split("|")
+        return cells[0] if len(cells) == 1 else "\t".join(cell.strip() for cell in cells)
+    return _COMMAND.sub("", line)
+
+
+def _find_header(lines: Sequence[str]) -> tuple[int, list[str], int]:
+    """Return the index of the first line behind the header, the columns, and the width at which it was wrapped or 0."""
     for index, line in enumerate(lines):
         if not _starts_header(line):
             continue
-        columns: list[str] = []
+        header = line
         for offset, following in enumerate(lines[index : index + _MAXIMUM_HEADER_LINES]):
             if _is_row(following):
-                return index + offset, columns
-            columns.extend(_column_names(following))
+                return index + offset, _column_names(header), len(line.expandtabs(_TAB)) if offset > 1 else 0
+            if offset:
+                header += _seam(header, following) + following
     raise UsageError(
         "no topology matrix: expected the output of nvidia-smi topo -m, a header GPU0 ... and a row for each GPU"
     )
@@ -206,6 +235,14 @@ def _find_header(lines: Sequence[str]) -> tuple[int, list[str]]:
 def _starts_header(line: str) -> bool:
     words = line.split()
     return bool(words) and _GPU.fullmatch(words[0]) is not None and not _is_row(line)
+
+
+def _seam(line: str, following: str) -> str:
+    """Return what stood between two lines of a wrapped header: nothing where a name was cut in two, else a blank."""
+    if line[-1:].isspace() or following[:1].isspace() or not line or not following:
+        return " "
+    whole = (_FULL_NAME.fullmatch(line.split()[-1]), _FULL_NAME.fullmatch(following.split()[0]))
+    return " " if all(whole) else ""
 
 
 def _is_row(line: str) -> bool:
@@ -219,30 +256,48 @@ def _column_names(line: str) -> list[str]:
     return [name.lower() if name.lower() in _AFFINITIES else name for name in names]
 
 
-def _read_rows(lines: Sequence[str], links: list[str], affinities: list[str]) -> dict[str, _Row]:
-    """Return the rows by their label, up to the first line that is neither row nor the rest of a wrapped one."""
+def _read_rows(lines: Sequence[str], links: list[str], affinities: list[str], width: int) -> dict[str, _Row]:
+    """Return the rows by their label, up to the first line that is neither row nor the rest of a wrapped one.
+
+    *width* is where a terminal cut the lines, through a cell or not; 0 where it is unknown.
+    """
     rows: dict[str, _Row] = {}
-    pending = ""
+    pending = last = ""
     for line in lines:
         words = line.split()
         if words and words[0] in links and _is_row(line):
             pending = line
-        elif pending and words and not line.strip().endswith(":"):
-            pending += "\t" + line.strip()
+        elif pending and _continues(pending, words, len(links), len(affinities)):
+            cut = width and len(last.expandtabs(_TAB)) == width and not last[-1].isspace() and not line[0].isspace()
+            pending += line if cut else "\t" + line.strip()
         else:
             pending = ""
             continue
+        last = line
         label = pending.split()[0]
         row = _read_row(pending, len(links), affinities)
         if label not in rows or _better(row, rows[label]):
             rows[label] = row
-        if all(cell is not None for cell in row.links):
-            pending = ""
     return rows
 
 
+def _continues(pending: str, words: list[str], links: int, affinities: int) -> bool:
+    """Return whether *words* are the rest of the row *pending*: cells that it still lacks, and nothing else."""
+    have = len(pending.split()) - 1
+    if not words or have >= links + affinities:
+        return False
+    if have >= links:
+        return all(_AFFINITY_CELL.fullmatch(word) for word in words)
+    return not words[-1].endswith(":")
+
+
 def _better(row: _Row, other: _Row) -> bool:
-    return sum(cell is not None for cell in row.links) > sum(cell is not None for cell in other.links)
+    return _known(row) > _known(other)
+
+
+def _known(row: _Row) -> tuple[int, int]:
+    """Return how many links and affinities of *row* are known."""
+    return sum(cell is not None for cell in row.links), sum(bool(cell) for cell in row.affinities or [])
 
 
 def _read_row(line: str, links: int, affinities: list[str]) -> _Row:

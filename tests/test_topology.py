@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +212,80 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert len(topology.matrix) == len(topology.gpus)
     render_table(topology)
     assert compare(topology, topology) is not None
+
+
+def quoted(text: str, mark: str) -> str:
+    """Return *text* with *mark* before each line."""
+    return "\n".join(mark + line for line in text.split("\n"))
+
+
+def cut_at(text: str, width: int) -> str:
+    """Return *text* as a terminal of *width* columns shows it: through words, if need be."""
+    shown = (line.expandtabs(8) for line in text.split("\n"))
+    return "\n".join(line[start : start + width] for line in shown for start in range(0, max(len(line), 1), width))
+
+
+def timed(text: str) -> str:
+    """Return *text* with a time before each line."""
+    return "\n".join(f"2025-01-0{n % 9 + 1}T00:00:{n:02} {line}" for n, line in enumerate(text.split("\n")))
+
+
+def as_markdown(text: str) -> str:
+    """Return *text* with its tabbed lines as rows of a Markdown table."""
+    return "\n".join(f"| {line.replace(chr(9), ' | ')} |" if "\t" in line else line for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("name", ["switch_4", "switch_4_lost_pair"])
+@pytest.mark.parametrize(
+    "pasted",
+    [
+        pytest.param(lambda text: quoted(text, "> "), id="mail quote"),
+        pytest.param(lambda text: quoted(text, ">"), id="mail quote without a blank"),
+        pytest.param(lambda text: quoted(text, "| "), id="bar"),
+        pytest.param(lambda text: quoted(text, "node-7: "), id="node before each line"),
+        pytest.param(timed, id="time before each line"),
+        pytest.param(as_markdown, id="Markdown table"),
+        pytest.param(lambda text: f"```\n{text}\n```\nand GPU0 is fine", id="Markdown fence"),
+        pytest.param(lambda text: f"$ nvidia-smi topo -m{text}\n$", id="prompt on the header"),
+        pytest.param(lambda text: "\ufeff" + text, id="byte order mark"),
+        pytest.param(lambda text: text.replace("\n", "\r\n"), id="carriage returns"),
+        pytest.param(lambda text: text.replace("\t", "\\t").replace("\n", "\\n"), id="escaped"),
+        pytest.param(lambda text: "\n".join(line.strip() for line in text.split("\n")), id="stripped lines"),
+        pytest.param(lambda text: text.replace("\n", "\n\n"), id="blank lines between"),
+        *(pytest.param(lambda text, w=width: cut_at(text, w), id=f"cut at {width}") for width in (47, 60, 72, 77, 80)),
+    ],
+)  # fmt: skip
+def test_matrix_is_the_same_however_it_was_pasted(name: str, pasted: Callable[[str], str]) -> None:
+    """Marks before the lines, tables, escapes and a terminal's edge change nothing in what is read."""
+    text = (FIXTURES / f"{name}.txt").read_text()
+    assert parse_topology(pasted(text)) == parse_topology(text)
+
+
+def test_second_table_changes_nothing_in_the_first() -> None:
+    """The peer-to-peer table behind the matrix, as reports print both, is neither mixed in nor refused."""
+    text = (FIXTURES / "switch_4.txt").read_text()
+    assert parse_topology(f"{text}\n{(FIXTURES / 'peer_to_peer.txt').read_text()}") == parse_topology(text)
+
+
+def test_lists_of_cores_and_memory_nodes_are_kept_as_printed() -> None:
+    """Coherent boards list memory nodes with commas and name the GPU's own; single cores are listed as well."""
+    topology = parse_topology(
+        "        GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID\n"
+        "GPU0     X      NV18    SYS     0-71    0,3-9,11-17             2\n"
+        "GPU1    NV18     X      SYS     4,6,8,10,12      1               N/A\n"
+        "NIC0    SYS     SYS      X\n"
+    )
+    assert topology.cpu_affinity == ("0-71", "4,6,8,10,12")
+    assert topology.numa_affinity == ("0,3-9,11-17", "1")
+    assert topology.gpu_numa_id == ("2", "N/A")
+
+
+@pytest.mark.parametrize(
+    "filler", ["GPU0 " * 60_000, "\0" * 300_000, "GPU0 X " * 40_000, "|" * 300_000, "\\nGPU0" * 40_000]
+)
+def test_endless_line_is_refused_in_no_time(filler: str) -> None:
+    """A line of any length is no matrix, and is told so at once."""
+    begins = time.perf_counter()
+    with pytest.raises(UsageError, match="no topology matrix"):
+        parse_topology(filler)
+    assert time.perf_counter() - begins < 5.0

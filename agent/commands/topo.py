@@ -6,6 +6,7 @@ With --expect it is compared with another one, and a worse link is a failure.
 from __future__ import annotations
 
 import argparse
+import codecs
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,9 @@ def _text(name: str) -> str:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         raise UsageError(f"topo: {name} cannot be read: {error.strerror}") from error
-    return data.decode("utf-8", "replace")
+    # PowerShell saves what it redirects as UTF-16 with a mark.
+    encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
+    return data.decode(encoding, "replace")
 
 
 def _of_this_node() -> Topology:
