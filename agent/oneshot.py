@@ -66,21 +66,22 @@ def _look(
             _read_kernel_log(engine, configuration, clock, selector, kernel_memory)
         supervisor = build_supervisor(configuration, clock, selector)
         patience = 4 * configuration.agent.deadline_seconds + 10
+        ready = msgspec.structs.replace(info, ready=True)
         try:
-            for turn in range(LOOKS):
-                if turn:
-                    supervisor.wait(lambda: False, APART_SECONDS)
-                    supervisor.ask()
-                supervisor.wait(lambda: supervisor.settled, patience)
-                _feed(engine, supervisor)
-                snapshot = engine.evaluate(msgspec.structs.replace(info, ready=True)).snapshot
+            for _ in range(LOOKS - 1):
+                _take_look(engine, supervisor, patience)
+                engine.evaluate(ready)
+                supervisor.wait(lambda: False, APART_SECONDS)
+                supervisor.ask()
+            _take_look(engine, supervisor, patience)
+            return engine.evaluate(ready).snapshot
         finally:
             supervisor.stop()
             supervisor.wait(lambda: supervisor.at_rest, STOP_SECONDS)
-    return snapshot
 
 
-def _feed(engine: Engine, supervisor: Supervisor) -> None:
+def _take_look(engine: Engine, supervisor: Supervisor, patience_seconds: float) -> None:
+    supervisor.wait(lambda: supervisor.settled, patience_seconds)
     collected = supervisor.collect()
     by_backend: dict[str, list[Device]] = {status.backend: [] for status in supervisor.statuses}
     for device in supervisor.devices:
