@@ -202,6 +202,14 @@ def test_stated_time_is_kept_and_none_is_invented(line: str, seconds: float | No
             "nvidia 0000:3b:00.0: Unable to change power state from D3cold to D0, device inaccessible",
             ("pcie.inaccessible", "0000:3b:00.0", "error", "inspect"),
         ),
+        (
+            "amdgpu 0000:c5:00.0: [drm] device wedged, needs recovery",
+            ("amd.gpu_reset_failed", "0000:c5:00.0", "fatal", "reboot"),
+        ),
+        (
+            "pcieport 0000:89:02.0: can't change power state from D3cold to D0 (config space inaccessible)",
+            ("pcie.inaccessible", "0000:89:02.0", "error", "inspect"),
+        ),
         ("pciehp 0000:20:01.0:pcie004: Slot(3): Link Down", ("pcie.link_down", "0000:20:01.0", "error", "inspect")),
         (
             "mlx5_core: Port module event[error]: module 2, High Temperature",
@@ -379,6 +387,25 @@ def test_failed_reset_and_lost_memory_are_told_once() -> None:
         "Memory failure: 0x40fa6: Killing trainer:1296 due to hardware memory corruption",
         "Memory failure: 0x40fa6: recovery action for dirty LRU page: Recovered",
     ) == [("memory.page_lost", None, "error")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "codes"),
+    [
+        (["[ 1.5] *ERROR* ring gfx timeout, but", "soft recovered"], []),
+        (["[ 1.5] *ERROR* ring gfx timeout,", "but soft recovered"], []),
+        (["[ 1.5] *ERROR* ring gfx", "timeout, but soft recovered"], []),
+        (["[ 1.5] *ERROR* ring gfx timeout,", "signaled seq=5, emitted seq=7"], ["amd.ring_timeout"]),
+        (["[ 1.5] *ERROR* ring gfx timeout,"], ["amd.ring_timeout"]),
+        (["[ 1.5] *ERROR* ring gfx timeout,", "[ 1.6] usb 1-2: reset"], ["amd.ring_timeout"]),
+        (["> [ 1.5] amdgpu 0000:c3:00.0: amdgpu: GPU res=", "> et(1) failed"], ["amd.gpu_reset_failed"]),
+        (["[ 1.5] amdgpu 0000:c3:00.0: GPU reset(2)", "succeeded!"], ["amd.gpu_reset_succeeded"]),
+        (["[ 1.5] NVRM: Xid (PCI:0000:01:00): 38, pid=1659,", LOST], ["nvidia.xid.38", "nvidia.xid.79"]),
+    ],
+)
+def test_wrapped_line_is_judged_as_a_whole(lines: list[str], codes: list[str]) -> None:
+    """What a mail client broke is read as one line before it is judged; a line that ends there counts as it is."""
+    assert [code for code, _, _ in told(*lines)] == codes
 
 
 def test_ignored_link_change_is_no_event() -> None:

@@ -252,15 +252,33 @@ def events_from_lines(
         line = split_line(raw)
         if origin is not None and line.origin is Origin.UNKNOWN:
             line = msgspec.structs.replace(line, origin=origin)
-        if waiting is not None and looks_like_continuation(line):
+        if waiting is not None:
             first, first_number = waiting
-            whole = msgspec.structs.replace(first, text=f"{first.text} {line.text}")
-            if parser.feed(whole, stated_time(whole, boot_id), first_number, len(first.text)):
-                waiting = None
-                continue
+            waiting = None
+            if looks_like_continuation(line):
+                whole = msgspec.structs.replace(first, text=_joined(first.text, line.text))
+                if parser.feed(whole, stated_time(whole, boot_id), first_number, len(first.text)):
+                    continue
+            elif _is_torn(first):
+                parser.feed(first, stated_time(first, boot_id), first_number)
+        if _is_torn(line):
+            waiting = (line, number)
+            continue
         fits = parser.feed(line, stated_time(line, boot_id), number)
         waiting = (line, number) if line.headed and not fits else None
+    if waiting is not None and _is_torn(waiting[0]):
+        parser.feed(waiting[0], stated_time(waiting[0], boot_id), waiting[1])
     return parser.take()
+
+
+def _is_torn(line: Line) -> bool:
+    """Return whether the words cannot end here: what follows may turn them around (``timeout, but soft recovered``)."""
+    return line.headed and line.text.endswith((",", "=", " but"))
+
+
+def _joined(text: str, rest: str) -> str:
+    """Return a wrapped line as one; an equals sign at its end is how mail marks that nothing stood there."""
+    return f"{text[:-1]}{rest}" if text.endswith("=") else f"{text} {rest}"
 
 
 def stated_time(line: Line, boot_id: str = "") -> Instant:
