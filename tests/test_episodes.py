@@ -345,6 +345,7 @@ def test_measured_fault_needs_three_of_five_looks(looks: str, state: EpisodeStat
 def test_one_sample_is_one_look() -> None:
     """Evaluating again without a new sample confirms nothing and clears nothing."""
     story, finding = Story(), fault(needed=3, window=5, evidence_time=at(1))
+    episode = None
     for _ in range(10):
         episode = story.round(finding)
     assert episode is not None

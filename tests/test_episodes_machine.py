@@ -129,14 +129,14 @@ class Course(RuleBasedStateMachine):
             if taken is not None:
                 node.take(taken)
             rounds[name] = node.evaluate()
-        self.round = rounds["steady"]
+        steady = self.round = rounds["steady"]
         for name in ("restarted", "wrong clock"):
             other = rounds[name].snapshot
-            assert shown(other.episodes) == shown(self.round.snapshot.episodes), name
-            assert other.verdict.state is self.round.snapshot.verdict.state, name
-            assert other.verdict.action is self.round.snapshot.verdict.action, name
+            assert shown(other.episodes) == shown(steady.snapshot.episodes), name
+            assert other.verdict.state is steady.snapshot.verdict.state, name
+            assert other.verdict.action is steady.snapshot.verdict.action, name
         if before is not None:
-            self.hold(before, self.round, taken)
+            self.hold(before, steady, taken)
 
     def hold(self, before: Round, after: Round, taken: Sample | Event | Result | None) -> None:
         """Hold what may never happen between two rounds."""

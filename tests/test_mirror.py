@@ -148,6 +148,7 @@ def test_killed_writer_leaves_a_whole_mirror(path: Path) -> None:
     )
     with subprocess.Popen([sys.executable, "-c", script, str(path)], cwd=TESTS, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
+        told = 0
         for _ in range(20):
             told = int(writer.stdout.readline())
         writer.kill()

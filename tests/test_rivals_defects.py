@@ -177,8 +177,7 @@ def test_device_without_the_interface_does_not_excuse_its_siblings() -> None:
         ("throttle_seconds", reason("hardware_thermal")): None,
         ("throttle_active", reason("hardware_thermal")): True,
     }
-    for _ in range(3):
-        snapshot = node.round(readings={GPU: dict(lacks), SIBLING: dict(slowed)})
+    *_, snapshot = [node.round(readings={GPU: dict(lacks), SIBLING: dict(slowed)}) for _ in range(3)]
     assert snapshot.device_verdicts[SIBLING].state is State.FAILED
     assert snapshot.device_verdicts[GPU].state is State.OK
 
@@ -288,6 +287,7 @@ def test_counter_that_went_back_is_no_error() -> None:
 def test_power_capping_under_load_is_health() -> None:
     """Any growth of the power counter warned, which is every full load."""
     node = Node()
+    snapshot = node.round()
     for second in range(6):
         capped: dict[Quantity, Scalar | Reading | None] = {
             ("throttle_seconds", reason("power_cap")): 4000.0 + 10 * second,
@@ -307,14 +307,14 @@ def test_idle_clocks_and_idle_pcie_are_health() -> None:
         ("utilization_ratio", next(p for q, p in GPU_READINGS if q == "utilization_ratio")): 0.0,
         ("power_watts", SCOPE): 75,
     }
-    for _ in range(6):
-        snapshot = node.round(readings={GPU: dict(idle)})
+    *_, snapshot = [node.round(readings={GPU: dict(idle)}) for _ in range(6)]
     assert snapshot.verdict.state is State.OK
 
 
 def test_corrected_errors_by_the_thousand_per_second_are_told() -> None:
     """A device with thousands of corrected errors per second was never reported."""
     node = Node()
+    snapshot = node.round()
     for second in range(5):
         errors: dict[Quantity, Scalar | Reading | None] = {("ecc_corrected_errors", DRAM): 46_000 * second}
         snapshot = node.round(readings={GPU: errors})

@@ -227,7 +227,7 @@ def test_healing_clears_what_the_table_says_and_nothing_else(rig: Rig, fault: Fa
     assert found is not None
     fault.heal(rig.machine)
 
-    states = []
+    states, snapshot = [], opened
     for _ in range(LONG_ENOUGH + 1):
         snapshot = rig.look()
         now = episode(snapshot, fault)
