@@ -38,7 +38,8 @@ _PEER_TO_PEER = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "U", "CNSX"})
 _CLOSENESS = ("SYS", "SOC", "NODE", "PHB", "PXB", "PSB", "PIX")
 """From far to near, as the legend of nvidia-smi explains them; SOC is the older word for SYS. Any NVLink is nearer."""
 
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\([AB0]|\^\[\[[0-9;]*[A-Za-z]|\^\[\([AB0]|\[\d{0,2}(?:;\d{1,3})*m")
+"""Colours and underlines, also as text and with the escape itself lost, as web pages and issue trackers show them."""
 _COLUMN = re.compile(r"CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID|\S+", re.IGNORECASE)
 _GPU = re.compile(r"GPU\d+")
 _LEGEND_ENTRY = re.compile(r"\s*(?P<nic>NIC\d+)\s*:\s*(?P<name>\S+)\s*")

@@ -65,6 +65,8 @@ def read(name: str) -> list[Event]:
         json.dumps({"MESSAGE": LOST, "_TRANSPORT": "kernel", "__REALTIME_TIMESTAMP": "1700000000000000"}),
         f'         "msg": {json.dumps(LOST)}',
         f"\ufeff{LOST}",
+        f"[32m[   12.000000] [0m[33mNVRM: [0m{LOST[6:]}",
+        f"^[[32m[   12.000000] ^[[0m^[[33mNVRM: ^[[0m{LOST[6:]}",
         f"/var/log/kern.log:Aug  5 12:02:03 node-7 kernel: [   12.000000] {LOST}",
         f"kern.log.1-77-Aug  5 12:02:03 node-7 kernel: {LOST}",
         f"1234:[   12.000000] {LOST}",

@@ -245,6 +245,10 @@ def as_markdown(text: str) -> str:
         pytest.param(lambda text: quoted(text, "node-7: "), id="node before each line"),
         pytest.param(timed, id="time before each line"),
         pytest.param(as_markdown, id="Markdown table"),
+        *(
+            pytest.param(lambda text, on=on, off=off: on + text.replace("\n", off + "\n", 1), id=f"underlined {on!r}")
+            for on, off in (("\x1b[4m", "\x1b[0m"), ("[4m", "[0m"), ("^[[4m", "^[[0m"), ("\x1b[4m", "\x1b(B\x1b[m"))
+        ),
         pytest.param(lambda text: f"```\n{text}\n```\nand GPU0 is fine", id="Markdown fence"),
         pytest.param(lambda text: f"$ nvidia-smi topo -m{text}\n$", id="prompt on the header"),
         pytest.param(lambda text: "\ufeff" + text, id="byte order mark"),

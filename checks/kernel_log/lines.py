@@ -52,7 +52,11 @@ _DRIVER = re.compile(
 )
 """How the kernel's own lines begin: neither host nor tag of a syslog line."""
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|\([AB0]|[@-Z\\^_])|"
+    r"\^\[\[[0-9;]*[A-Za-z]|\[\d{1,2}(?:;\d{1,3})*m"
+)
+"""Colours, also as text and with the escape itself lost, as web pages and issue trackers show them."""
 _RECORD = re.compile(r"(?P<priority>\d{1,3}),(?P<sequence>\d+),(?P<usec>\d+),[^;]*;(?P<text>.*)", re.DOTALL)
 _HEX_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 _JSON_MESSAGE = re.compile(r'\s*"(?:msg|message|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*,?\s*')
