@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nodevet.checks.burnin.certify import true_block
 from nodevet.checks.burnin.errors import NotExactError
-from nodevet.checks.burnin.families import DATA_TYPES, HEADROOM_SIGMAS, Family, headroom_sigmas, operand_families
+from nodevet.checks.burnin.families import HEADROOM_SIGMAS, Family, data_types, headroom_sigmas, operand_families
 from nodevet.checks.burnin.hashing import hash_32, hash_32_tensor, make_key
 from nodevet.checks.burnin.library import torch
 from nodevet.checks.burnin.operands import OperandSet, build_sets, make_integers, make_sets
@@ -26,8 +26,8 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 def build(dtype: str, m: int, n: int, k: int, seed: int) -> list[OperandSet]:
     """Return operands of *dtype* on the processor, accelerators' formats included."""
-    element = getattr(torch, DATA_TYPES[dtype].torch_name)
-    return build_sets(make_sets(DATA_TYPES[dtype], m, n, k, 0, seed), element, torch.device("cpu"))
+    element = getattr(torch, data_types()[dtype].torch_name)
+    return build_sets(make_sets(data_types()[dtype], m, n, k, 0, seed), element, torch.device("cpu"))
 
 
 def test_hash_agrees_with_published_vectors() -> None:
@@ -48,10 +48,10 @@ def test_key_depends_on_every_part_and_their_order() -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(dtype=st.sampled_from(sorted(DATA_TYPES)), k=MULTIPLES_OF_128, seed=SEEDS)
+@given(dtype=st.sampled_from(sorted(data_types())), k=MULTIPLES_OF_128, seed=SEEDS)
 def test_every_order_of_summation_gives_the_same_bits(dtype: str, k: int, seed: int) -> None:
     """Products added in fp32 forwards, backwards, shuffled and in eight parts are the integers of the hash."""
-    data_type = DATA_TYPES[dtype]
+    data_type = data_types()[dtype]
     accumulator = torch.float64 if data_type.accumulator_bits > 24 else torch.float32
     for operands in build(dtype, 128, 128, k, seed):
         a, b = operands.a.matrix.to(accumulator)[:16], operands.b.matrix.to(accumulator)[:, :16]
@@ -67,12 +67,12 @@ def test_every_order_of_summation_gives_the_same_bits(dtype: str, k: int, seed: 
 
 
 @given(
-    dtype=st.sampled_from(sorted(DATA_TYPES)),
+    dtype=st.sampled_from(sorted(data_types())),
     k=st.integers(1, 1 << 20),
 )
 def test_families_are_exact_or_refused(dtype: str, k: int) -> None:
     """No K gives a family whose sums could leave the accumulator: it is refused, never narrowed."""
-    data_type = DATA_TYPES[dtype]
+    data_type = data_types()[dtype]
     try:
         families = operand_families(data_type, k)
     except NotExactError:
@@ -89,7 +89,7 @@ def test_headroom_matches_known_figures() -> None:
     assert headroom_sigmas(old, 24, 16384) == pytest.approx(6.05, abs=0.06)
     expected = {"fp16": 10.6, "tf32": 10.6, "fp32": 10.6, "bf16": 40.0, "fp8_e4m3": 7.7, "int8": math.inf}
     for dtype, sigmas in expected.items():
-        data_type = DATA_TYPES[dtype]
+        data_type = data_types()[dtype]
         for family in data_type.families[:2]:
             headroom = headroom_sigmas(family, data_type.accumulator_bits, 32768)
             assert headroom == pytest.approx(sigmas, rel=0.02), dtype
@@ -98,14 +98,14 @@ def test_headroom_matches_known_figures() -> None:
 def test_square_family_of_bf16_gives_way_at_large_k() -> None:
     """64..127 squared is used up to K of 32k and replaced, not narrowed, above."""
     square = Family(64, 127, 64, 127)
-    assert square in operand_families(DATA_TYPES["bf16"], 32768)
-    assert square not in operand_families(DATA_TYPES["bf16"], 65536)
+    assert square in operand_families(data_types()["bf16"], 32768)
+    assert square not in operand_families(data_types()["bf16"], 65536)
 
 
-@pytest.mark.parametrize("dtype", sorted(DATA_TYPES))
+@pytest.mark.parametrize("dtype", sorted(data_types()))
 def test_no_operand_is_subnormal_and_exponents_toggle(dtype: str) -> None:
     """Every entry and its unit are normal numbers; columns of A differ in their scale where the format allows."""
-    data_type = DATA_TYPES[dtype]
+    data_type = data_types()[dtype]
     first = build(dtype, 128, 128, 512, 3)[0]
     for operand in (first.a, first.b):
         values = operand.matrix.to(torch.float64).abs()
@@ -118,7 +118,7 @@ def test_no_operand_is_subnormal_and_exponents_toggle(dtype: str) -> None:
 
 def test_cast_that_loses_bits_is_refused() -> None:
     """Operands of eleven bits do not become bf16 by rounding."""
-    recipes = make_sets(DATA_TYPES["fp32"], 128, 128, 128, 0, 1)
+    recipes = make_sets(data_types()["fp32"], 128, 128, 128, 0, 1)
     with pytest.raises(NotExactError, match="loses bits"):
         build_sets(recipes, torch.bfloat16, torch.device("cpu"))
 

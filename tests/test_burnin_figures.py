@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodevet.checks.burnin.errors import RefusedError
-from nodevet.checks.burnin.families import DATA_TYPES
+from nodevet.checks.burnin.families import data_types
 from nodevet.checks.burnin.host import cpu_quota, has_bf16_units, host_memory_allowance, last_level_cache_bytes
 from nodevet.checks.burnin.layout import fit_memory, fit_shape, lay_out
 from nodevet.checks.burnin.metrics import UNITS, figures, verification_state
@@ -112,7 +112,7 @@ def test_plans_can_be_run(plan: str, kind: str) -> None:
     requests = requests_for(plan, "some-device", kind)
     assert requests
     for request in requests:
-        assert request.dtype in DATA_TYPES
+        assert request.dtype in data_types()
         assert msgspec.convert(msgspec.to_builtins(request), GemmRequest) == request
         assert all(side % 128 == 0 for side in planned_shape(plan, kind, 2, request.dtype))
 
@@ -160,7 +160,7 @@ def test_ring_holds_its_promises(memory: int, cache: int | None, gemm_seconds: f
     try:
         ring = lay_out(
             shape,
-            DATA_TYPES["bf16"],
+            data_types()["bf16"],
             4,
             budget_bytes=memory,
             cache_bytes=cache,
@@ -196,7 +196,7 @@ def test_shape_is_halved_until_a_product_is_short_enough() -> None:
 
 def test_shape_is_halved_until_it_fits_the_memory() -> None:
     """A small machine gets a smaller product instead of a refusal; one that is small enough keeps its shape."""
-    bf16 = DATA_TYPES["bf16"]
+    bf16 = data_types()["bf16"]
     assert fit_memory((4096, 4096, 8192), bf16, 4, 64 * GIB) == (4096, 4096, 8192)
     shape = fit_memory((512, 512, 4096), bf16, 2, 16 << 20)
     assert shape < (512, 512, 4096)

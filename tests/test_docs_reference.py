@@ -9,7 +9,7 @@ import pytest
 from fakes.reference_pages import PAGES
 
 from nodevet.agent.cli import COMMANDS
-from nodevet.checks.burnin.families import DATA_TYPES
+from nodevet.checks.burnin.families import data_types
 from nodevet.checks.registry import discover
 
 
@@ -31,11 +31,11 @@ def test_every_check_and_every_command_has_its_section(repository: Path) -> None
     assert {f"## nodevet {name}" for name in COMMANDS} <= set(commands)
 
 
-@pytest.mark.parametrize("name", DATA_TYPES)
+@pytest.mark.parametrize("name", data_types())
 def test_ranges_of_formats_are_the_ones_that_are_explained(repository: Path, name: str) -> None:
     """The page on verified load tells of each format the ranges, the accumulator and the largest K of the code."""
     page = (repository / "docs" / "explanation" / "verified-load.md").read_text()
     row = next(line for line in page.splitlines() if re.match(rf"\| [^|]*\b{name.removesuffix('_e4m3')}\b", line))
-    entry = DATA_TYPES[name]
+    entry = data_types()[name]
     first = str(entry.families[0]).replace(str(1 << 20), "2^20").replace("1..1", "1")
     assert [part for part in (first, f"2^{entry.accumulator_bits}", str(entry.maximum_k)) if part not in row] == []

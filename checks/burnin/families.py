@@ -9,13 +9,18 @@ and row k of B by 2**-g: exponent bits toggle while every product keeps its unit
 
 from __future__ import annotations
 
+import functools
 import math
+import re
 
 import msgspec
 
+from nodevet.checks.errors import ReferenceDataError
+from nodevet.checks.reference.tables import load_table
+
 from .errors import NotExactError
 
-__all__ = ["DATA_TYPES", "HEADROOM_SIGMAS", "DataType", "Family", "headroom_sigmas", "operand_families"]
+__all__ = ["HEADROOM_SIGMAS", "DataType", "Family", "data_types", "headroom_sigmas", "operand_families"]
 
 HEADROOM_SIGMAS = 7.0
 """Standard deviations that must fit below the accumulator's limit: at 7, one overflow in 4e11 sums."""
@@ -32,10 +37,6 @@ class Family(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Return ``128..255 x 8..15``."""
         return f"{self.a_low}..{self.a_high} x {self.b_low}..{self.b_high}"
-
-    def swapped(self) -> Family:
-        """Return the family with the ranges of A and B exchanged."""
-        return Family(self.b_low, self.b_high, self.a_low, self.a_high)
 
 
 class DataType(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,108 +55,56 @@ class DataType(msgspec.Struct, frozen=True, kw_only=True):
     exponent_span: int
     maximum_k: int
     families: tuple[Family, Family, Family]
-    a_exponent: int = 0
-    bytes_per_element: int = 4
+    a_exponent: int
+    bytes_per_element: int
 
 
-def _both_orders(full: Family) -> tuple[Family, Family, Family]:
-    return (full, full.swapped(), full)
+class FormatRow(msgspec.Struct, frozen=True):
+    """A row of reference/number_formats.csv; ``families`` are three ranges such as ``128..255 x 8..15``."""
+
+    name: str
+    torch_name: str
+    wide: str
+    significand_bits: int
+    exponent_low: int
+    exponent_high: int
+    accumulator_bits: int
+    exponent_span: int
+    maximum_k: int
+    families: tuple[str, ...]
+    a_exponent: int
+    bytes_per_element: int
+    source: str
+
+    def data_type(self) -> DataType:
+        """Return the row as the format that it describes. Raises ReferenceDataError where a range is malformed."""
+        first, second, third = (_family(self.name, text) for text in self.families)
+        return DataType(
+            name=self.name,
+            torch_name=self.torch_name,
+            wide=self.wide,
+            significand_bits=self.significand_bits,
+            exponents=(self.exponent_low, self.exponent_high),
+            accumulator_bits=self.accumulator_bits,
+            exponent_span=self.exponent_span,
+            maximum_k=self.maximum_k,
+            families=(first, second, third),
+            a_exponent=self.a_exponent,
+            bytes_per_element=self.bytes_per_element,
+        )
 
 
-_ELEVEN_BITS = _both_orders(Family(1024, 2047, 4, 7))
+@functools.lru_cache(maxsize=1)
+def data_types() -> dict[str, DataType]:
+    """Return the formats that can be burnt in, by name."""
+    return {row.name: row.data_type() for row in load_table("number_formats.csv", FormatRow)}
 
-DATA_TYPES: dict[str, DataType] = {
-    entry.name: entry
-    for entry in (
-        DataType(
-            name="fp64",
-            torch_name="float64",
-            wide="float64",
-            significand_bits=53,
-            exponents=(-1022, 1023),
-            accumulator_bits=53,
-            exponent_span=20,
-            maximum_k=32768,
-            families=_both_orders(Family(1, 1 << 20, 1, 1 << 20)),
-            bytes_per_element=8,
-        ),
-        DataType(
-            name="fp32",
-            torch_name="float32",
-            wide="float32",
-            significand_bits=24,
-            exponents=(-126, 127),
-            accumulator_bits=24,
-            exponent_span=20,
-            maximum_k=32768,
-            families=_ELEVEN_BITS,
-        ),
-        DataType(
-            name="tf32",
-            torch_name="float32",
-            wide="float32",
-            significand_bits=11,
-            exponents=(-126, 127),
-            accumulator_bits=24,
-            exponent_span=20,
-            maximum_k=32768,
-            families=_ELEVEN_BITS,
-        ),
-        DataType(
-            name="bf16",
-            torch_name="bfloat16",
-            wide="float32",
-            significand_bits=8,
-            exponents=(-126, 127),
-            accumulator_bits=24,
-            exponent_span=20,
-            maximum_k=65536,
-            families=(Family(128, 255, 8, 15), Family(8, 15, 128, 255), Family(64, 127, 64, 127)),
-            bytes_per_element=2,
-        ),
-        # Scaling both operands by 2**-8 would give subnormals, which some matrix units flush: A alone is scaled.
-        DataType(
-            name="fp16",
-            torch_name="float16",
-            wide="float32",
-            significand_bits=11,
-            exponents=(-14, 15),
-            accumulator_bits=24,
-            exponent_span=2,
-            maximum_k=32768,
-            families=_ELEVEN_BITS,
-            a_exponent=-8,
-            bytes_per_element=2,
-        ),
-        # Hopper keeps about 14 bits while it accumulates fp8 (DeepSeek-V3 report, arXiv 2412.19437).
-        DataType(
-            name="fp8_e4m3",
-            torch_name="float8_e4m3fn",
-            wide="float32",
-            significand_bits=4,
-            exponents=(-6, 7),
-            accumulator_bits=14,
-            exponent_span=3,
-            maximum_k=32768,
-            families=_both_orders(Family(8, 15, 1, 1)),
-            bytes_per_element=1,
-        ),
-        # Without VNNI, x86 adds pairs of 8-bit products in 16 bits and saturates: B stays within +-64.
-        DataType(
-            name="int8",
-            torch_name="int8",
-            wide="int32",
-            significand_bits=7,
-            exponents=(0, 6),
-            accumulator_bits=31,
-            exponent_span=0,
-            maximum_k=65536,
-            families=(Family(0, 127, 0, 63), Family(64, 127, 32, 63), Family(0, 127, 0, 63)),
-            bytes_per_element=1,
-        ),
-    )
-}
-"""The formats that can be burnt in, by name."""
+
+def _family(name: str, text: str) -> Family:
+    found = re.fullmatch(r"(\d+)\.\.(\d+) x (\d+)\.\.(\d+)", text)
+    if found is None:
+        raise ReferenceDataError(f"number_formats.csv, {name}: {text!r} is no family such as 128..255 x 8..15")
+    return Family(*map(int, found.groups()))
 
 
 def headroom_sigmas(family: Family, accumulator_bits: int, k: int) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from .errors import FormatError
-from .families import DATA_TYPES, DataType
+from .families import DataType, data_types
 from .library import Tensor, torch
 
 __all__ = ["Multiplication", "Multiply", "choose_multiplication", "element_type"]
@@ -44,9 +44,9 @@ class Multiplication(msgspec.Struct, frozen=True, kw_only=True):
 
 def choose_multiplication(name: str, kind: str, architecture: str | None = None) -> Multiplication:
     """Return how *name* is multiplied on *kind* (``cpu``, ``cuda``, ``rocm``); raises FormatError with the reason."""
-    data_type = DATA_TYPES.get(name)
+    data_type = data_types().get(name)
     if data_type is None:
-        raise FormatError(f"dtype {name!r} is unknown; choose one of {', '.join(DATA_TYPES)}")
+        raise FormatError(f"dtype {name!r} is unknown; choose one of {', '.join(data_types())}")
     reason = _refusal(name, kind, architecture)
     if reason:
         raise FormatError(f"{name} on {kind}: {reason}")
@@ -75,7 +75,7 @@ def element_type(name: str, architecture: str | None = None) -> torch.dtype:
     """Return the torch type of the operands of *name*; gfx940 to gfx942 have an fp8 of their own."""
     if name == "fp8_e4m3" and architecture in _FNUZ:
         return torch.float8_e4m3fnuz
-    element: torch.dtype = getattr(torch, DATA_TYPES[name].torch_name)
+    element: torch.dtype = getattr(torch, data_types()[name].torch_name)
     return element
 
 

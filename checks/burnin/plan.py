@@ -13,7 +13,7 @@ import msgspec
 
 from nodevet.checks.errors import ReferenceDataError, UsageError
 
-from .families import DATA_TYPES
+from .families import data_types
 
 __all__ = ["WORKLOAD", "GemmRequest", "Plan", "load_plans", "plan_named", "planned_shape", "requests_for"]
 
@@ -99,9 +99,9 @@ def requests_for(
     *seconds* (per format) and *dtypes* override the plan. Raises UsageError for a plan or format that does not exist.
     """
     plan = plan_named(plan_name)
-    unknown = [dtype for dtype in dtypes or () if dtype not in DATA_TYPES]
+    unknown = [dtype for dtype in dtypes or () if dtype not in data_types()]
     if unknown:
-        raise UsageError(f"burn-in: no number format is called {unknown[0]!r}; there are {', '.join(DATA_TYPES)}")
+        raise UsageError(f"burn-in: no number format is called {unknown[0]!r}; there are {', '.join(data_types())}")
     return tuple(
         GemmRequest(
             device=device,
