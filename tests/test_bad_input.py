@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -287,6 +288,7 @@ def test_an_unreadable_kernel_log_is_told_with_what_to_do(tmp_path: Path) -> Non
         missing.write_text("")
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_an_agent_that_probes_ends_within_two_seconds(tmp_path: Path) -> None:
     """A load of its own does not hold it up, and the state file says that it ran."""
     agent = host_agent(tmp_path, probe="on")

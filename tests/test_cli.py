@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,8 @@ from nodevet.agent.cli import COMMANDS
 from nodevet.agent.client import Session
 from nodevet.checks.registry import installed
 from nodevet.exporters.schema import BurnInDocument, StatusDocument
+
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 MATRIX = """\
 \tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity
@@ -248,9 +251,9 @@ def test_shown_configuration_is_one_that_is_accepted(alone: CommandLine, tmp_pat
     assert alone("config", "check").split()[-1] == digest
 
 
+@needs_torch
 def test_a_burn_in_without_an_agent_verifies_and_gives_a_report(alone: CommandLine, tmp_path: Path) -> None:
     """The figures as text, the document in a file, and a page of it that needs nothing else."""
-    pytest.importorskip("torch", reason="the load needs torch")
     file = tmp_path / "burn-in.json"
     text = alone("burn-in", "--plan", "probe", "--seconds", "1", "--dtype", "fp32", "--output", str(file))
     lines = text.splitlines()
@@ -287,9 +290,9 @@ def links_of(page: str) -> list[str]:
     return found
 
 
+@needs_torch
 def test_a_burn_in_runs_under_the_lease_of_the_agent(tmp_path: Path, fake_nvml_library: Path) -> None:
     """Refused while another load holds it; else the agent judges the results, and its status has them."""
-    pytest.importorskip("torch", reason="the load needs torch")
     node = GpuNode(tmp_path, fake_nvml_library, more='[agent.backends]\nenabled = ["host"]\n')
     run = CommandLine(places(tmp_path), {})
     words = ("burn-in", "--plan", "probe", "--seconds", "1", "--dtype", "fp32", "--json")
