@@ -348,6 +348,28 @@ def test_growth_over_a_gap_is_no_burst() -> None:
     assert "12 replays in 60 s" in found[-1].message
 
 
+def test_sample_of_another_group_interrupts_no_counter() -> None:
+    """Between two slow samples come fast ones, which never hold the counter: it grew over the whole minute."""
+    desk, replays = Desk(), ("pcie_replays", PCIE)
+    for seconds in range(0, 121, 10):
+        desk.seconds = seconds
+        desk.present()
+        desk.read({replays: None})
+        if seconds % 60 == 0:
+            slow = {replays: seconds / 10, ("pcie_link_width", PCIE): 16, ("pcie_link_generation", PCIE): 5}
+            desk.engine.take_sample(sample(gpu(), slow, group="slow", time=desk.now))
+    (found,) = [f for f in desk.round(0).snapshot.findings if (f.code, f.device) == ("pcie.replay_rate", GPU)]
+    assert "6 replays in 60 s" in found.message
+
+
+def test_samples_of_a_device_leave_with_it() -> None:
+    """Listed again, it has to be read again."""
+    desk = Desk()
+    desk.healthy_round()
+    desk.present(gpu(SIBLING, "0000:2b:00.0"))
+    assert {entry.device for entry in desk.round(1).snapshot.samples} == {SIBLING}
+
+
 def test_growth_over_a_restart_is_seen() -> None:
     """Errors while the agent was away are not lost, and not taken for a burst."""
     desk = Desk()

@@ -362,6 +362,15 @@ def test_unmeasured_look_breaks_the_row_of_good_ones() -> None:
     assert story.round(good(finding)) is None
 
 
+def test_bad_look_begins_the_count_of_good_ones_anew() -> None:
+    """Three in a row, not three in all: a flapping reading stays open."""
+    story, finding = Story(), fault(clearing=Clearing.CONDITION)
+    story.round(finding)
+    for look in (good(finding), good(finding), finding, good(finding), good(finding)):
+        assert story.round(look) is not None
+    assert story.round(good(finding)) is None
+
+
 def test_required_reading_that_is_missing_counts_at_once() -> None:
     """Inability to measure needs no confirmation, and confirms no fault."""
     story = Story()
@@ -450,6 +459,26 @@ def test_verdict_of_the_node_is_that_of_its_worst_device() -> None:
     assert "GPU 1" in whole.reason
     assert "1 more" in whole.reason
     assert node_verdict({}, {}).state is State.UNKNOWN
+
+
+def test_what_could_not_be_measured_asks_for_nothing_beside_a_failure() -> None:
+    """The reset that the fault asks for comes first; perhaps the rest can be read again after it."""
+    story = Story()
+    story.round(
+        fault("a.a", Outcome.FAIL, action=Action.RESET_DEVICE),
+        fault("b.b", Outcome.UNMEASURED, required=True, action=Action.REBOOT),
+    )
+    assert verdict(GPU, story.ledger.episodes, []).action is Action.RESET_DEVICE
+
+
+def test_one_hard_failure_makes_the_node_s_failure_hard() -> None:
+    """Although the device that is told first failed by a measured threshold."""
+    story, measured = Story(), fault("a.a", needed=2, window=2, action=Action.REPLACE)
+    story.round(measured)
+    story.round(measured, fault("b.b", device=SIBLING, action=Action.WATCH))
+    verdicts = {device: verdict(device, story.ledger.episodes, []) for device in (GPU, SIBLING)}
+    assert (verdicts[GPU].hard, verdicts[SIBLING].hard) == (False, True)
+    assert node_verdict(verdicts, {}).hard
 
 
 def test_retest_needs_every_proof() -> None:

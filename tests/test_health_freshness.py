@@ -86,6 +86,16 @@ def test_core_sensor_must_be_supported() -> None:
     assert (finding.outcome, finding.required) == (UNMEASURED, True)
 
 
+def test_newest_failure_is_why_a_device_could_not_be_read() -> None:
+    """An old group's failure does not hide what happened since."""
+    old = failed(FailureKind.HUNG, detail="old", seconds=-20)
+    new = msgspec.structs.replace(failed(FailureKind.ERROR, detail="new"), group="slow")
+    for samples in ((old, new), (new, old)):
+        failure = with_samples(healthy(samples={}), *samples).failure(GPU)
+        assert failure is not None
+        assert failure.detail == "new"
+
+
 def test_unread_device_is_told_once() -> None:
     """Its required readings are unmeasured too, but only one finding counts."""
     findings = judge("freshness", with_samples(healthy(), failed(FailureKind.ERROR)))

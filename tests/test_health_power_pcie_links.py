@@ -161,6 +161,15 @@ def test_link_that_a_sibling_has_to_a_switch_is_missed(peer: str | None, outcome
     assert of(judge("links", view), "link.down", part=link(3)).outcome is outcome
 
 
+def test_link_of_another_model_says_nothing() -> None:
+    """Boards of different make have different ports."""
+    ports = tuple(Link(port, "switch") for port in range(LINKS))
+    board, other = gpu(model="a board of tomorrow"), gpu(SIBLING, "0000:2b:00.0", model="another", links=ports)
+    view = healthy({("link_active", link(3)): False}, device=board, memory=Memory())
+    view = msgspec.structs.replace(view, devices=(board, other))
+    assert of(judge("links", view), "link.down", part=link(3)).outcome is SKIPPED
+
+
 def test_link_of_a_partitioned_device_is_not_judged() -> None:
     """With instances (MIG) the driver reports links as down, whether it says so or lists the instances."""
     told = healthy({**ALL_DOWN, ("partitioned", WHOLE): True})

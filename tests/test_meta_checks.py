@@ -103,6 +103,14 @@ def test_failed_sample_never_passes(declared: Check, kind: FailureKind) -> None:
     assert len([f for f in passes(declared, view) if f.device != lost]) == len(before)
 
 
+@pytest.mark.parametrize("declared", WITH_INPUTS, ids=name)
+def test_device_that_could_not_be_read_is_told_by_each_check(declared: Check) -> None:
+    """None of them passes over it in silence: what it would have looked at is unmeasured."""
+    view = with_samples(healthy(), failed(FailureKind.ERROR))
+    lost = next(iter(view.devices)).id
+    assert {f.outcome for f in findings(declared, view) if f.device == lost} == {Outcome.UNMEASURED}
+
+
 @pytest.mark.parametrize("declared", CHECKS, ids=name)
 def test_healthy_node_has_no_finding_against_it(declared: Check) -> None:
     """The healthy twin of every fault is quiet."""
