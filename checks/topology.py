@@ -32,7 +32,7 @@ SCHEMA = "nodevet.topo/1"
 SELF = "X"
 
 _LINK = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|PSB|C2C")
-_PEER_TO_PEER = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "U", "CNSX"})
+_PEER_TO_PEER = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "CNSX"})
 """Cells of ``nvidia-smi topo -p2p``, which looks alike but tells capabilities, not connections."""
 
 _CLOSENESS = ("SYS", "SOC", "NODE", "PHB", "PXB", "PSB", "PIX")
