@@ -320,7 +320,10 @@ def _read_tabbed(line: str, links: int, affinities: int) -> _Row:
     found = _leading_links(cells[1 : links + 1], links)
     if None in found:
         return _Row(found, None)
-    # nvidia-smi fills the column before the GPU's own NUMA node with an empty cell.
+    filled = [cell for cell in cells[links + 1 :] if cell]
+    if len(filled) == affinities:
+        # Drivers put an empty cell now before one column, now before another; nothing is missing here.
+        return _Row(found, filled)
     rest = cells[links + 1 :] + [""] * affinities
     if affinities < 3:
         return _Row(found, rest[:affinities])

@@ -271,6 +271,26 @@ def test_second_table_changes_nothing_in_the_first() -> None:
     assert parse_topology(f"{text}\n{(FIXTURES / 'peer_to_peer.txt').read_text()}") == parse_topology(text)
 
 
+@pytest.mark.parametrize(
+    ("header", "cells", "expected"),
+    [
+        ("CPU Affinity\tNUMA Affinity", "0-7\t0", ("0-7", "0", None)),
+        ("CPU Affinity\tNUMA Affinity", "0-7\t\tN/A", ("0-7", "N/A", None)),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "0-7\t0\t\tN/A", ("0-7", "0", "N/A")),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "0-7\t\tN/A\t\tN/A", ("0-7", "N/A", "N/A")),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "\t\t\tN/A", ("", "", "N/A")),
+        ("CPU Affinity\tNUMA Affinity\tGPU NUMA ID", "0-71\t0,2-9\t\t1", ("0-71", "0,2-9", "1")),
+    ],
+)
+def test_empty_cells_between_the_affinities_shift_nothing(
+    header: str, cells: str, expected: tuple[str | None, ...]
+) -> None:
+    """Each generation of drivers puts its empty cells elsewhere; the values stand in their columns all the same."""
+    topology = parse_topology(f"\tGPU0\t{header}\nGPU0\t X \t{cells}\n")
+    found = (topology.cpu_affinity, topology.numa_affinity, topology.gpu_numa_id)
+    assert tuple(column and column[0] for column in found) == expected
+
+
 def test_lists_of_cores_and_memory_nodes_are_kept_as_printed() -> None:
     """Coherent boards list memory nodes with commas and name the GPU's own; single cores are listed as well."""
     topology = parse_topology(
