@@ -212,6 +212,11 @@ def test_stated_time_is_kept_and_none_is_invented(line: str, seconds: float | No
             "pcieport 0000:89:02.0: can't change power state from D3cold to D0 (config space inaccessible)",
             ("pcie.inaccessible", "0000:89:02.0", "error", "inspect"),
         ),
+        (
+            "pcieport 0000:0c:00.0: CXL Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer",
+            ("pcie.aer", "0000:0c:00.0", "fatal", "reboot"),
+        ),
+        ("amdgpu 0000:c1:00=2E0: device lost from bus!", ("amd.gpu_lost", "0000:c1:00.0", "fatal", "reboot")),
         ("pciehp 0000:20:01.0:pcie004: Slot(3): Link Down", ("pcie.link_down", "0000:20:01.0", "error", "inspect")),
         (
             "mlx5_core: Port module event[error]: module 2, High Temperature",

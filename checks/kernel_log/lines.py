@@ -57,6 +57,8 @@ _ESCAPE = re.compile(
     r"\^\[\[[0-9;]*[A-Za-z]|\[\d{1,2}(?:;\d{1,3})*m"
 )
 """Colours, also as text and with the escape itself lost, as web pages and issue trackers show them."""
+_QUOTED_PRINTABLE = re.compile(r"(?<=\d)=2E(?=\d)|(?<=[a-z])=3D")
+"""Dots and equals signs as mail encodes them, where only they can stand: other pairs of digits may be hexadecimal."""
 _RECORD = re.compile(r"(?P<priority>\d{1,3}),(?P<sequence>\d+),(?P<usec>\d+),[^;]*;(?P<text>.*)", re.DOTALL)
 _HEX_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 _JSON_MESSAGE = re.compile(r'\s*"(?:msg|message|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*,?\s*')
@@ -109,7 +111,8 @@ class _Header(msgspec.Struct):
 
 def split_line(raw: str) -> Line:
     """Return *raw* without everything that stands before the kernel's words. Never fails."""
-    raw = _ESCAPE.sub("", raw[:MAXIMUM_LINE]).replace("\0", "").lstrip("\ufeff").rstrip("\r\n")
+    raw = _QUOTED_PRINTABLE.sub(_decode_printable, raw[:MAXIMUM_LINE])
+    raw = _ESCAPE.sub("", raw).replace("\0", "").lstrip("\ufeff").rstrip("\r\n")
     record = _RECORD.match(raw[:MAXIMUM_TEXT])
     if record:
         return _record(record)
@@ -127,6 +130,10 @@ def split_line(raw: str) -> Line:
     if header.origin is Origin.UNKNOWN and not _DRIVER.match(text):
         text = _strip_wrapping(text, header)
     return Line(text, header.origin, header.headed, header.seconds, header.wall_seconds)
+
+
+def _decode_printable(code: re.Match[str]) -> str:
+    return chr(int(code.group()[1:], 16))
 
 
 def looks_like_continuation(line: Line) -> bool:
