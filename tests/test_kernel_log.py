@@ -307,6 +307,7 @@ def test_quiet_log_has_no_event() -> None:
         json.dumps({"host": "node-7", "appname": "trainer", "message": LOST}),
         json.dumps({"log": f"INFO:root:{LOST}", "stream": "stdout"}),
         json.dumps({"MESSAGE": LOST, "_TRANSPORT": "journal"}),
+        json.dumps({"level": "warn", "caller": "watch.go:12", "msg": LOST}),
     ],
 )
 def test_what_a_program_wrote_is_no_event_in_any_format(line: str) -> None:

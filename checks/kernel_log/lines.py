@@ -156,6 +156,7 @@ def _record(record: re.Match[str]) -> Line:
 
 
 _JSON_TEXTS = ("MESSAGE", "msg", "message", "log")
+_JSON_LOGGER = ("level", "levelname", "lvl", "caller", "logger")
 _JSON_WRITERS = ("_TRANSPORT", "SYSLOG_IDENTIFIER", "syslog_identifier", "appname", "ident", "program", "programname")
 
 
@@ -178,6 +179,8 @@ def _json_line(fields: dict[str, object]) -> Line | None:
     if not isinstance(text, str):
         return None
     writers = [str(fields[name]) for name in _JSON_WRITERS if name in fields]
+    if not writers and any(name in fields for name in _JSON_LOGGER):
+        return Line(text[:MAXIMUM_TEXT].strip(), Origin.PROGRAM, True)
     if not writers and "MESSAGE" not in fields and "msg" not in fields:
         # A shipper wraps whole lines without telling who wrote them: the line itself does.
         return split_line(text) if not text.lstrip().startswith("{") else None
