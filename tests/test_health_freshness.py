@@ -118,6 +118,13 @@ def test_reader_that_hangs_is_unknown_first_and_failed_the_second_time(
     assert [f.outcome for f in twin] == [PASS]
 
 
+def test_reader_that_a_quarantined_device_brought_down_is_not_broken_itself() -> None:
+    """The device fails; the reader is unknown until it answers again, and leaves nothing to be acknowledged."""
+    status = reader("nvidia", ReaderState.HUNG, hangs=2, quarantined=(GPU,))
+    finding = of(judge("freshness", healthy(readers=(status,))), "reader.hung", NODE)
+    assert (finding.outcome, finding.clearing) == (UNMEASURED, Clearing.UNMEASURED)
+
+
 def test_reader_that_crashes_again_and_again_fails() -> None:
     """A library that aborts before any device is reached has no device to blame."""
     outcomes = [

@@ -113,7 +113,9 @@ def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
     running = reader.state is ReaderState.RUNNING
     for kind in BROKEN:
         if BROKEN_STATES.get(reader.state) is kind:
-            final = kind is FailureKind.STUCK or reader.hangs + reader.crashes >= policy.hangs
+            # A device that is to blame fails by itself, and its siblings are read again: the reader is not broken.
+            again = reader.hangs + reader.crashes >= policy.hangs and not reader.quarantined
+            final = kind is FailureKind.STUCK or again
             message = f"{name} is {reader.state.value}: {reader.detail or 'no detail'}"
             yield _broken(kind, final).on_node(_severity(final), message, part=part, required=not final)
         elif running:
