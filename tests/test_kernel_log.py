@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import lzma
 import time
 from pathlib import Path
 
@@ -599,6 +601,24 @@ def test_time_grows_with_the_length_of_the_log_and_no_faster() -> None:
         return time.process_time() - begins
 
     assert seconds(6_000) < 10 * seconds(1_500)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (gzip.compress(LOST.encode()), "zcat"),
+        (lzma.compress(LOST.encode()), "xzcat"),
+        (b"LPKSHHRH\0\0\0\0", "journalctl"),
+    ],
+)
+def test_log_that_is_no_text_is_refused_with_a_way_out(tmp_path: Path, content: bytes, words: str) -> None:
+    """A compressed log or a file of journald is no log without events: it is refused, from a file and from input."""
+    path = tmp_path / "kern.log.1"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=f"{path}: .*{words}"):
+        events_from_file(str(path))
+    with pytest.raises(UsageError, match=words):
+        events_from_file("-", io.BytesIO(content))
 
 
 def test_standard_input_and_unreadable_files(tmp_path: Path) -> None:

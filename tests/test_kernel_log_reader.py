@@ -243,6 +243,19 @@ def test_file_is_followed_from_the_last_whole_line(tmp_path: Path, open_reader: 
     assert codes(reader.read_available(NOW)) == ["63"]
 
 
+def test_endless_line_does_not_hold_up_what_follows(tmp_path: Path, open_reader: Open) -> None:
+    """A file that begins with megabytes without a line end is read through; the line behind it counts once."""
+    path = tmp_path / "kmsg.log"
+    path.write_bytes(b"\0" * 5_000_000)
+    reader = open_reader(str(path))
+    for _ in range(8):
+        assert reader.read_available(NOW) == []
+    with path.open("a") as file:
+        file.write("\n" + xid(7))
+    assert codes(reader.read_available(NOW)) == ["79"]
+    assert codes(reader.read_available(NOW)) == []
+
+
 def test_cut_or_replaced_file_is_read_from_its_start(tmp_path: Path, open_reader: Open) -> None:
     """A log that was rotated away or cut is read anew."""
     path = tmp_path / "kern.log"

@@ -48,6 +48,17 @@ MAXIMUM_OVERRUNS = 16
 SETTLE_NS = 1_000_000_000
 """How long a header waits for the line that it announces."""
 
+_COMPRESSED = "is compressed; unpack it and give its lines to --from -, such as with zcat, xzcat or zstdcat"
+_NO_TEXT = {
+    b"\x1f\x8b": _COMPRESSED,
+    b"\xfd7zXZ": _COMPRESSED,
+    b"(\xb5/\xfd": _COMPRESSED,
+    b"BZh": _COMPRESSED,
+    b"PK\x03\x04": _COMPRESSED,
+    b"LPKSHHRH": "is a file of journald; give what journalctl -k --file prints to --from -",
+}
+"""How files begin that hold a log, but not as text: read as text they would seem to hold no event."""
+
 _UTF_16 = re.compile(rb"\xff\xfe[\s\S]\0|\xfe\xff\0")
 """A byte order mark with a plain character behind it; the mark alone may be broken text."""
 
@@ -271,19 +282,22 @@ def events_from_file(path: str, standard_input: BinaryIO | None = None) -> list[
     begins with its mark, as what PowerShell saves does.
     """
     if path == "-":
-        return events_from_lines(_decoded(standard_input or sys.stdin.buffer))
+        return events_from_lines(_decoded(standard_input or sys.stdin.buffer, path))
     try:
         with Path(path).open("rb") as file:
-            return events_from_lines(_decoded(file))
+            return events_from_lines(_decoded(file, path))
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be read: {error.strerror}; give a saved kernel log, or - for input"
         ) from error
 
 
-def _decoded(file: BinaryIO) -> Iterator[str]:
-    """Yield the lines of *file*, each cut at MAXIMUM_LINE: a file of zeros is one line."""
+def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
+    """Yield the lines of *file*, each cut at MAXIMUM_LINE: zeros are one line. Raise UsageError for no text."""
     buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file)  # type: ignore[type-var]
+    unreadable = next((way for magic, way in _NO_TEXT.items() if buffered.peek(8).startswith(magic)), None)
+    if unreadable:
+        raise UsageError(f"{name}: {unreadable}")
     encoding = "utf-16" if _UTF_16.match(buffered.peek(4)) else "utf-8"
     text = io.TextIOWrapper(buffered, encoding, errors="replace", newline="\n")
     begins = True
