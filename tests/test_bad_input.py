@@ -241,7 +241,7 @@ def test_a_disk_that_fills_up_is_told_and_the_agent_goes_on(tmp_path: Path, smal
         assert notice in agent.log.read_text()
         empty()
         agent.wait_for(lambda status: not status["agent"]["notices"], 15.0, "the trouble did not end")
-        assert "trouble is over" in agent.log.read_text()
+        agent.wait_for(lambda _status: "trouble is over" in agent.log.read_text(), 5.0, "its end was not logged")
         assert agent.stop() < STOP_SECONDS
 
 
