@@ -7,6 +7,7 @@ import pytest
 from fakes.views import (
     BAD,
     CORE,
+    DRAM,
     GPU,
     GPU_READINGS,
     SCOPE,
@@ -22,7 +23,17 @@ from fakes.views import (
     with_samples,
 )
 
-from nodevet.checks.model import NODE, Action, Clearing, FailureKind, Outcome, ReaderState, ReadingStatus
+from nodevet.checks.model import (
+    NODE,
+    WHOLE,
+    Action,
+    Clearing,
+    FailureKind,
+    Outcome,
+    ReaderState,
+    Reading,
+    ReadingStatus,
+)
 from nodevet.checks.view import View
 
 PASS, FAIL, UNMEASURED, SKIPPED = Outcome.PASS, Outcome.FAIL, Outcome.UNMEASURED, Outcome.SKIPPED
@@ -84,6 +95,26 @@ def test_core_sensor_must_be_supported() -> None:
     view = healthy({("temperature_celsius", CORE): bad("temperature_celsius", CORE, ReadingStatus.UNSUPPORTED)})
     finding = of(judge("freshness", view), "reading.temperature_celsius")
     assert (finding.outcome, finding.required) == (UNMEASURED, True)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "status", "outcome"),
+    [
+        (False, ReadingStatus.UNSUPPORTED, SKIPPED),
+        (False, ReadingStatus.DENIED, UNMEASURED),
+        (True, ReadingStatus.UNSUPPORTED, UNMEASURED),
+        (bad("ecc_enabled"), ReadingStatus.UNSUPPORTED, UNMEASURED),
+        (None, ReadingStatus.UNSUPPORTED, UNMEASURED),
+    ],
+)
+def test_counter_that_a_setting_turned_off_is_told_by_the_setting_alone(
+    enabled: bool | Reading | None, status: ReadingStatus, outcome: Outcome
+) -> None:
+    """Without error correction nothing is counted: that it is off has a code of its own, which names the command."""
+    counter = bad("ecc_uncorrected_errors", DRAM, status)
+    view = healthy({("ecc_enabled", WHOLE): enabled, ("ecc_uncorrected_errors", DRAM): counter})
+    finding = of(judge("freshness", view), "reading.ecc_uncorrected_errors")
+    assert (finding.outcome, finding.required) == (outcome, outcome is UNMEASURED)
 
 
 def test_newest_failure_is_why_a_device_could_not_be_read() -> None:

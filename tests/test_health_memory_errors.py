@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fakes.views import BAD, CONTROLLER, DRAM, bad, healthy, judge, of
+from fakes.views import BAD, CONTROLLER, DRAM, bad, gpu, healthy, judge, of
 
-from nodevet.checks.model import WHOLE, Action, Clearing, Outcome, Part, PartKind, ReadingStatus, Scalar
+from nodevet.checks.model import WHOLE, Action, Clearing, FaultClass, Outcome, Part, PartKind, ReadingStatus, Scalar
 from nodevet.checks.quantities import RECOVERY_ACTIONS
 
 PASS, WARN, FAIL = Outcome.PASS, Outcome.WARN, Outcome.FAIL
@@ -17,6 +17,7 @@ PASS, WARN, FAIL = Outcome.PASS, Outcome.WARN, Outcome.FAIL
         ("memory.uncorrected", "ecc_uncorrected_errors", DRAM, 1, FAIL, Action.DRAIN_RESET, Clearing.HARDWARE_EVENT),
         ("memory.row_remap_failed", "row_remap_failed", WHOLE, True, FAIL, Action.REPLACE, Clearing.REPLACEMENT),
         ("memory.row_remap_pending", "row_remap_pending", WHOLE, True, WARN, Action.RESET_DEVICE, Clearing.CONDITION),
+        ("memory.ecc_disabled", "ecc_enabled", WHOLE, False, WARN, Action.INSPECT, Clearing.CONDITION),
         (
             "memory.banks_without_spares",
             "row_remap_banks_without_spares",
@@ -59,6 +60,20 @@ def test_fault_is_hard_and_its_healthy_twin_passes(
         unsupported = status is ReadingStatus.UNSUPPORTED
         assert missing.outcome is (Outcome.SKIPPED if unsupported else Outcome.UNMEASURED)
         assert missing.key == finding.key
+
+
+def test_error_correction_that_is_off_names_the_command_and_the_class() -> None:
+    """Somebody turned it off: no fault of the board, and the message says how it is turned on."""
+    finding = of(judge("memory-errors", healthy({("ecc_enabled", WHOLE): False})), "memory.ecc_disabled")
+    assert finding.fault_class is FaultClass.CONFIGURATION
+    assert "nvidia-smi -e 1" in finding.message
+    assert "reboot" in finding.message
+
+
+def test_board_that_need_not_count_memory_errors_may_have_error_correction_off() -> None:
+    """Workstation boards ship so."""
+    view = healthy({("ecc_enabled", WHOLE): False}, device=gpu(model="NVIDIA RTX A5000"))
+    assert of(judge("memory-errors", view), "memory.ecc_disabled").outcome is Outcome.SKIPPED
 
 
 @pytest.mark.parametrize("asked", RECOVERY_ACTIONS)

@@ -144,6 +144,7 @@ FAULTS = (
     failed("SRAM over its threshold", steady("sram_threshold_exceeded", 1), "memory.sram_threshold", REPLACE),
     failed("driver asks for a reset", steady("recovery_action", 1), "memory.recovery_action", RESET),
     failed("driver asks for a reboot", steady("recovery_action", 2), "memory.recovery_action", REBOOT),
+    degraded("error correction off", steady("ecc_mode", 0), "memory.ecc_disabled", INSPECT, fault_class=SITE),
     degraded("power limit lowered", steady("power_limit_milliwatts", 400000), "power.limit_lowered", WATCH, part=POWER,
              fault_class=SITE),
     measured_degraded("narrow PCIe", steady("pcie_width", 8), "pcie.width", INSPECT, part=PCIE),

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.judging import Rule, looks
+from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.model import (
     Action,
     Clearing,
@@ -79,6 +79,8 @@ BROKEN_STATES = {
     ReaderState.CRASHED: FailureKind.CRASHED,
 }
 CORE = Part(PartKind.SENSOR, "core")
+NEEDS = {"ecc_uncorrected_errors": "ecc_enabled"}
+"""Readings that a device supports only while a setting is on. That it is off is told by the setting's own check."""
 AWAY = frozenset({ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED, ReaderState.ABSENT})
 """States in which nothing is to be expected of a reader, for a reason that is known."""
 
@@ -218,6 +220,9 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             yield rule.on_node(Outcome.UNMEASURED, f"{name}: the device was not read", device=device.id)
             continue
         entries = looks(view, device, quantity)
+        if _turned_off(view, device, quantity, entries):
+            yield rule.on_node(Outcome.SKIPPED, f"{name}: {NEEDS[quantity]} is off", device=device.id)
+            continue
         bad = [
             look
             for look in entries
@@ -237,6 +242,13 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             required=bool(why),
             evidence_time=view.evidence_time(device.id, quantity),
         )
+
+
+def _turned_off(view: View, device: Device, quantity: str, entries: tuple[Look, ...]) -> bool:
+    """Return whether the device does not support *quantity* because the setting that it needs is off."""
+    setting = view.reading(device.id, NEEDS[quantity]) if quantity in NEEDS else None
+    unsupported = all(look.reading.status is ReadingStatus.UNSUPPORTED for look in entries)
+    return unsupported and setting is not None and setting.value is False
 
 
 def _samples(view: View, device: Device) -> list[Sample]:

@@ -54,6 +54,14 @@ NO_SPARES = Rule(
     action=Action.WATCH,
     next_step="the next uncorrected error there cannot be repaired: plan a replacement",
 )
+ECC_DISABLED = Rule(
+    check="memory-errors",
+    code="memory.ecc_disabled",
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,  # it stays off until a person turns it on: there is nothing to watch
+    next_step="nothing counts its memory errors: turn it on (NVIDIA: nvidia-smi -e 1) and reboot the node",
+)
 SRAM_THRESHOLD = Rule(
     check="memory-errors",
     code="memory.sram_threshold",
@@ -103,6 +111,7 @@ class MemoryErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "row_remap_banks_without_spares",
         "ecc_sram_threshold_exceeded",
         "recovery_action",
+        "ecc_enabled",
     ),
 )
 def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
@@ -123,6 +132,8 @@ def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
             yield _flag(SRAM_THRESHOLD, look, "SRAM errors exceed the device's limit", "SRAM errors within its limit")
         for look in looks(view, device, "recovery_action"):
             yield RECOVERY.blind(look) or _recovery(look)
+        for look in looks(view, device, "ecc_enabled"):
+            yield ECC_DISABLED.blind(look) or _ecc_disabled(view, look)
 
 
 def _uncorrected(device: Device, look: Look) -> Finding:
@@ -146,6 +157,13 @@ def _corrected_rate(device: Device, look: Look, policy: MemoryErrors) -> Finding
 def _flag(rule: Rule, look: Look, bad: str, good: str) -> Finding:
     broken = bool(look.number)
     return rule.blind(look) or rule.judge(look, broken, bad if broken else good)
+
+
+def _ecc_disabled(view: View, look: Look) -> Finding:
+    off = not look.number
+    if off and not view.requires(look.device, "ecc_uncorrected_errors"):
+        return ECC_DISABLED.skip(look, "error correction is off, as boards of this model may ship")
+    return ECC_DISABLED.judge(look, off, f"error correction of the memory is {'off' if off else 'on'}")
 
 
 def _recovery(look: Look) -> Finding:

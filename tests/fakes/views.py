@@ -127,6 +127,7 @@ GPU_READINGS: Mapping[Quantity, Scalar] = {
     ("throttle_seconds", reason("hardware_thermal")): 0.0,
     ("throttle_seconds", reason("software_thermal")): 12.0,
     ("throttle_seconds", reason("power_cap")): 4000.0,
+    ("ecc_enabled", WHOLE): True,
     ("ecc_uncorrected_errors", DRAM): 0,
     ("ecc_corrected_errors", DRAM): 3,
     ("row_remap_failed", WHOLE): False,
