@@ -156,7 +156,7 @@ class Daemon:
         cleanup.callback(self._selector.close)
         self._signals = cleanup.enter_context(SignalPipe(self._selector, self._on_signal))
         self._journal = cleanup.enter_context(Journal(self._configuration, self._clock))
-        self._reports = Reports(self._configuration, log=self._complain)
+        self._reports = Reports(self._configuration, log=self._complain, rendered=self._on_report)
         cleanup.callback(self._reports.close)
         self._http = HttpServer(
             agent.listen, lambda: self._snapshot, self._complaint, report=self._reports.latest, log=self._complain
@@ -164,7 +164,7 @@ class Daemon:
         cleanup.callback(self._http.stop)
         memory = self._journal.restore(self._engine)
         self._info = msgspec.structs.replace(self._info, notices=self._journal.notices)
-        records = msgspec.msgpack.decode(memory.get("readers", b"\x90"), type=tuple[ChildRecord, ...])
+        records = self._remembered_readers(memory.get("readers", b"\x90"))
         self._supervisor = build_supervisor(self._configuration, self._clock, self._selector, records)
         self._kernel: KernelWatch | None = None
         if self._configuration.kernel_log.enabled:
@@ -195,6 +195,13 @@ class Daemon:
         self._watchdog_at = 0.0
         self._notifier.ready(f"reads {', '.join(agent.backends.enabled)}")
         self._greet()
+
+    def _remembered_readers(self, memory: bytes) -> tuple[ChildRecord, ...]:
+        try:
+            return msgspec.msgpack.decode(memory, type=tuple[ChildRecord, ...])
+        except msgspec.MsgspecError as error:
+            self._complain(f"readers left by an agent of an earlier version are not looked for: {error}")
+            return ()
 
     def _turn(self) -> None:
         """Wait for the next thing, take it in, do what is due, and judge where something changed."""
@@ -397,9 +404,9 @@ class Daemon:
         self._evaluate()
 
     def _apply(self, fresh: Configuration, armed: tuple[Armed, ...]) -> None:
-        fixed = {"agent": self._configuration.agent, "kernel_log": self._configuration.kernel_log}
+        fixed = {name: getattr(self._configuration, name) for name in ("agent", "kernel_log", "report", "store")}
         later = [name for name, value in fixed.items() if getattr(fresh, name) != value]
-        message = f"[{'] and ['.join(later)}] change with the next restart" if later else ""
+        message = f"[{'], ['.join(later)}] change with the next restart" if later else ""
         self._configuration = msgspec.structs.replace(fresh, **fixed)
         self._armed = armed
         self._engine.reconfigure(armed, engine_cadences(self._configuration, group_cadences(self._configuration)))
@@ -432,6 +439,9 @@ class Daemon:
 
     def _complain(self, line: str) -> None:
         self._log.warning("trouble", detail=line)
+
+    def _on_report(self, page: Path) -> None:
+        self._log.info("report rendered", page=str(page), url=f"{self._http.url}report")
 
     def _on_note(self, note: Note) -> None:
         level = note.level if note.level in ("debug", "info", "warning", "error") else "info"

@@ -15,20 +15,29 @@ __all__ = ["Reports"]
 
 RENDER_SECONDS = 30.0
 
+STAMP = "[0-9]" * 8 + "T*"
+"""How names of reports begin: other files in a directory that a site chose are neither shown nor removed."""
+
 
 class Reports:
     """Keeps the last reports in a directory: the document as JSON, the page as HTML beside it."""
 
-    def __init__(self, configuration: Configuration, *, log: Callable[[str], None]) -> None:
-        """Write into the directory of *configuration*; *log* takes a line about what went wrong."""
+    def __init__(
+        self, configuration: Configuration, *, log: Callable[[str], None], rendered: Callable[[Path], None]
+    ) -> None:
+        """Write into the directory of *configuration*.
+
+        *log* takes a line about what went wrong; *rendered* is called with each page that is there.
+        """
         chosen = configuration.report.directory
         self._directory = Path(chosen) if chosen else Path(configuration.agent.state_dir) / "reports"
         self._keep = configuration.report.keep
         self._log = log
+        self._rendered = rendered
         self._child: subprocess.Popen[bytes] | None = None
         self._page: Path | None = None
         self._deadline = 0.0
-        self._latest = max(self._directory.glob("*.html"), default=None)
+        self._latest = max(self._directory.glob(f"{STAMP}.html"), default=None)
 
     def latest(self) -> bytes | None:
         """Return the newest page, or None before there is one. Called from the HTTP threads."""
@@ -78,11 +87,18 @@ class Reports:
         said = self._child.stderr.read().decode("utf-8", "replace").strip()
         if self._child.returncode == 0:
             self._latest = self._page
-            self._log(f"report: {self._page}")
+            assert self._page is not None
+            self._rendered(self._page)
         else:
             self._log(f"report was not rendered: {said or f'status {self._child.returncode}'}")
         self.close()
-        for old in sorted(self._directory.glob("*.json"))[: -self._keep]:
+        try:
+            self._drop_oldest()
+        except OSError as error:
+            self._log(f"report: {error.filename} cannot be removed: {error.strerror}: set report.directory")
+
+    def _drop_oldest(self) -> None:
+        for old in sorted(self._directory.glob(f"{STAMP}.json"))[: -self._keep]:
             old.unlink(missing_ok=True)
             old.with_suffix(".html").unlink(missing_ok=True)
 
