@@ -162,6 +162,8 @@ def test_the_kernel_tells_who_asks(agent: Agent, path: Path) -> None:
         (b'{"verb": "who", "text": "a"}', "bad_request", "unknown argument 'text'"),
         (b'{"verb": "fails"}', "bad_request", "gpu 9: no such device, there are 8"),
         (b"\xff\xfe", "bad_request", "no JSON"),
+        (b'{"verb": "\xff"}', "bad_request", "no JSON"),
+        (b"[" * 60_000, "bad_request", "no JSON"),
     ],
 )
 def test_bad_requests_are_answered_and_the_connection_goes_on(
