@@ -63,13 +63,18 @@ class Publisher:
             self._write(snapshot)
 
     def _write(self, snapshot: Snapshot) -> None:
-        try:
-            self._write_mirror(snapshot)
-            write_state(self._directory / STATE_NAME, snapshot, ttl_seconds=self.ttl_seconds)
-        except NodevetError as error:
-            self._failure = str(error)
-        else:
-            self._failure = ""
+        # Mirror first, so that no verdict is told that a crash could lose. A mirror that cannot be written keeps no
+        # fault out of the state file: what stands there may still be an `ok` of before.
+        failures = []
+        for write in (self._write_mirror, self._write_state):
+            try:
+                write(snapshot)
+            except NodevetError as error:
+                failures.append(str(error))
+        self._failure = "; ".join(failures)
+
+    def _write_state(self, snapshot: Snapshot) -> None:
+        write_state(self._directory / STATE_NAME, snapshot, ttl_seconds=self.ttl_seconds)
 
     def _write_mirror(self, snapshot: Snapshot) -> None:
         """Write the mirror where an episode changed; a simulated node leaves no trace of faults."""
