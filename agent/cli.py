@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from nodevet.agent import __version__, exits
 from nodevet.agent.client import AgentRefused
-from nodevet.agent.terminal import say
+from nodevet.agent.terminal import complete_streams, say
 from nodevet.checks.errors import ConfigurationError, NodevetError, UsageError
 
 __all__ = ["COMMANDS", "main"]
@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         sys.excepthook = _bug
+        complete_streams()
     try:
         return _run(words)
     except ConfigurationError as error:
@@ -58,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NodevetError as error:
         return _complain(error, exits.UNKNOWN)
     except BrokenPipeError:
-        # The reader of a pipe went away (`nodevet history | head`): nothing is left to say, and no one to hear it.
-        sys.stderr.close()
-        return exits.OK
+        # The reader of a pipe went away (`nodevet check | head -1`): there is no one to hear more, and a verdict that
+        # was not heard to its end is not `ok`.
+        return exits.UNKNOWN
     except KeyboardInterrupt:
         return 130
 

@@ -8,11 +8,22 @@ import time
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from typing import TextIO
 
 from nodevet.checks.errors import NodevetError
 
-__all__ = ["OutputError", "Progress", "emit", "let_go_of_output", "paint", "say", "table", "uses_colour"]
+__all__ = [
+    "OutputError",
+    "Progress",
+    "complete_streams",
+    "emit",
+    "let_go_of_output",
+    "paint",
+    "say",
+    "table",
+    "uses_colour",
+]
 
 _COLOURS = {
     "ok": "32",
@@ -28,6 +39,23 @@ _COLOURS = {
 
 class OutputError(NodevetError):
     """Output cannot be written, such as to a file on a full disk."""
+
+
+def complete_streams() -> None:
+    """Open on nothing what was closed when the process began, or files opened later would receive what is printed.
+
+    Text that the output's encoding lacks is escaped: a name in another script must not end a command.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+        elif number and isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def say(text: str = "", stream: TextIO | None = None) -> None:

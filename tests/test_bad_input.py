@@ -331,3 +331,51 @@ def test_what_nobody_foresaw_has_its_own_exit_code(tmp_path: Path) -> None:
     assert done.returncode == SOFTWARE, done
     assert "ZeroDivisionError" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("nodevet: this is a bug of nodevet")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_an_agent_without_standard_streams_vets_on(tmp_path: Path, closed: str) -> None:
+    """A supervisor may close any of them; what is opened next must not receive what is printed."""
+    agent = host_agent(tmp_path)
+    words = ["--state-dir", str(agent.state_dir), "--runtime-dir", str(agent.runtime_dir), "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-I", "-m", "nodevet.agent.cli", "agent", "--config", str(agent.configuration_file)]
+    agent.process = subprocess.Popen(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    agent.log.write_text("(it has none)")
+    agent.seconds_until(lambda: (agent.runtime_dir / "state").exists() and agent.state_line().startswith("ok "), 20.0)
+    process = agent.process
+    assert agent.stop() < STOP_SECONDS
+    assert process.returncode == 0
+
+
+def test_a_verdict_that_nobody_heard_is_no_success(places: Places) -> None:
+    """`nodevet check | head -1` with pipefail must not read as `ok`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-m", "nodevet.agent.cli", "check", "--list"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (UNKNOWN, b"")
+
+
+def test_letters_that_the_output_lacks_are_escaped(tmp_path: Path) -> None:
+    """Names of nodes and devices come from outside; none of them ends a command."""
+    file = tmp_path / "nodevet.toml"
+    file.write_text('[agent]\nnode_name = "kn\u00f6ten"\n', encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "nodevet.agent.cli", "config", "show", "--config", str(file)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, b"kn\\xf6ten" in done.stdout) == (0, True), done
