@@ -40,7 +40,7 @@ class KernelWatch:
         self._clock = clock
         self._selector = selector
         self._log = log
-        self._cursor = msgspec.msgpack.decode(memory, type=Cursor) if memory else None
+        self._cursor = self._recalled(memory)
         self._reader: KernelLogReader | None = None
         self._next = 0.0
         self._lost = 0
@@ -96,6 +96,13 @@ class KernelWatch:
                 self._selector.unregister(self._reader)
             self._reader.close()
             self._reader = None
+
+    def _recalled(self, memory: bytes | None) -> Cursor | None:
+        try:
+            return msgspec.msgpack.decode(memory, type=Cursor) if memory else None
+        except msgspec.MsgspecError as error:
+            self._log(f"{self._path}: read from the boot on, the place of an earlier version is not readable: {error}")
+            return None
 
     def _open(self) -> None:
         instant = self._clock.instant()

@@ -1,0 +1,26 @@
+"""The follower of the kernel log goes on where it was."""
+
+from __future__ import annotations
+
+import selectors
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from nodevet.agent.clock import SystemClock
+from nodevet.agent.kernel_watch import KernelWatch
+
+
+@pytest.mark.parametrize("memory", [b"\xc1", msgspec.msgpack.encode({"another": "version"})])
+def test_memory_of_another_version_is_told_and_the_log_is_read_from_the_boot_on(tmp_path: Path, memory: bytes) -> None:
+    """An upgrade must not leave an agent that cannot start."""
+    path = tmp_path / "kernel.log"
+    path.write_text("")
+    told: list[str] = []
+    with selectors.DefaultSelector() as selector:
+        watch = KernelWatch(str(path), SystemClock(), selector, memory=memory, log=told.append)
+        watch.tick()
+        assert watch.state.readable
+        watch.close()
+    assert "another" in told[0] or "earlier version" in told[0]
