@@ -62,8 +62,12 @@ class LoadRun:
         self._clock = clock
         self._results: list[Result] = []
         self._workers: list[_Worker] = []
+        # A child that cannot be started (no memory, an interpreter that is being replaced) is one refused load.
         for device in devices:
-            self._start(device, requests.get(device.id, ()), selector, spawn, log)
+            try:
+                self._start(device, requests.get(device.id, ()), selector, spawn, log)
+            except OSError as error:
+                self._refuse(device, f"the load cannot be started: {error.strerror or error}")
         self.tick()
 
     @property
@@ -158,6 +162,13 @@ class LoadRun:
         )
         worker = _Worker(device, child, deque(requests), len(requests))
         self._workers.append(worker)
+
+    def _refuse(self, device: Device, detail: str) -> None:
+        now = self._clock.instant()
+        state = ResultState.REFUSED
+        self._results.append(
+            Result(workload=WORKLOAD, devices=(device.id,), state=state, started=now, ended=now, detail=detail)
+        )
 
     def _next(self, worker: _Worker) -> None:
         request = worker.waiting.popleft()

@@ -98,3 +98,24 @@ def test_a_stopped_load_is_interrupted_within_two_seconds(second: str) -> None:
     assert ("fp32", ResultState.FINISHED) in states(load)
     if second == "hang":
         assert states(load)[-1][1] is ResultState.INTERRUPTED
+
+
+def test_a_load_that_cannot_be_started_is_refused_and_the_others_run() -> None:
+    """No memory for a process, or an interpreter that is being replaced, does not end who asked for the load."""
+
+    def spawn(device: Device, environment: Mapping[str, str]) -> Launch:
+        program = sys.executable if device is DEVICES[1] else "/nonexistent/python"
+        return Launch((program, "-I", str(PROGRAM), json.dumps({"fp32": "finish"})), dict(environment))
+
+    requests = {device.id: (GemmRequest(device=device.id, dtype="fp32", seconds=0.1),) for device in DEVICES}
+    with selectors.DefaultSelector() as selector:
+        load = LoadRun(DEVICES, requests, SystemClock(), selector, spawn=spawn)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not load.done and time.monotonic() < deadline:
+            for key, mask in selector.select(0.05):
+                key.data(mask)
+            load.tick()
+    assert load.done
+    assert [result.state for result in load.results if result.devices == ("GPU-0",)] == [ResultState.REFUSED]
+    assert "cannot be started: No such file" in load.results[0].detail
+    assert [result.state for result in load.results if result.devices == ("GPU-1",)] == [ResultState.FINISHED]
