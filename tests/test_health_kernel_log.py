@@ -75,12 +75,17 @@ def test_two_events_are_two_occurrences_and_one_read_twice_is_one() -> None:
     assert occurrence(sequence=None) != occurrence(sequence=None, time=at(1))
 
 
-def test_application_event_names_its_process() -> None:
-    """It closes with that process."""
-    told = event("nvidia.xid.31", pid=4242, process="python")
+def test_application_event_belongs_to_its_process_and_does_not_name_it() -> None:
+    """It closes with that process; the message, which leaves over HTTP, tells nobody whose job it was."""
+    told = msgspec.structs.replace(
+        event("nvidia.xid.31", pid=4242, process="train-secret"),
+        text="NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, name=train-secret, Ch 00000008",
+    )
     finding = of(judge("kernel-log", healthy(events=(told,))), "nvidia.xid.31")
     assert (finding.pid, finding.clearing) == (4242, Clearing.APPLICATION_EVENT)
-    assert "python (4242)" in finding.message
+    assert "4242" not in finding.message
+    assert "train-secret" not in finding.message
+    assert "pid=-, name=-, Ch 00000008" in finding.message
 
 
 def test_unreadable_log_matters_where_accelerators_are_watched() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -63,12 +64,11 @@ def _event(view: View, event: Event) -> Finding:
     policy = policy_of(event)
     device = _device(view, event)
     is_fault = policy.outcome in (Outcome.WARN, Outcome.FAIL)
-    process = f", process {event.process or '?'} ({event.pid})" if event.pid is not None else ""
     return Finding(
         check="kernel-log",
         code=event.code,
         outcome=policy.outcome if is_fault else Outcome.SKIPPED,
-        message=f"{device_name(view, device)}: {policy.name}: {policy.meaning}{process} [{event.text.strip()}]",
+        message=f"{device_name(view, device)}: {policy.name}: {policy.meaning} [{_without_process(event)}]",
         device=device,
         fault_class=policy.fault_class,
         action=policy.action if is_fault else Action.NONE,
@@ -77,6 +77,15 @@ def _event(view: View, event: Event) -> Finding:
         pid=event.pid,
         evidence_time=event.time,
     )
+
+
+def _without_process(event: Event) -> str:
+    """Return the kernel's line without pid and name of a process: a message is read by everyone who may scrape."""
+    text = event.text.strip()
+    for word in (event.pid, event.process):
+        if word is not None:
+            text = re.sub(rf"(?<!\w){re.escape(str(word))}(?!\w)", "-", text)
+    return text
 
 
 def _device(view: View, event: Event) -> str:
