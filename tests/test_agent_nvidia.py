@@ -308,6 +308,11 @@ def test_a_reload_takes_a_good_configuration_and_refuses_a_bad_one(node: GpuNode
     assert "thermal" not in {check["check"] for check in status["checks"]}
     assert node.command("check", "inventory").returncode == 0
 
+    node.configuration_file.write_text(good + "[report]\nkeep = 3\n[store]\nrollup_days = 1\n")
+    node.reload()
+    status = node.wait_for(lambda status: status["agent"]["configuration_message"])
+    assert status["agent"]["configuration_message"] == "[report], [store] change with the next restart"
+
 
 def test_released_devices_are_let_go_of_and_read_again(node: GpuNode) -> None:
     """While released no process holds the library; the node says so and is not failed."""
