@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.host_tree import pci_device, write_tree
 from fakes.nvml.build import build_fake_nvml
 from fakes.nvml.reader import ReaderProcess, uuid
 from fakes.nvml.scenario import FakeNvml, NvmlReturn
@@ -506,6 +507,23 @@ def test_a_device_lost_before_the_start_is_listed(
     assert failure is not None
     assert failure.kind is FailureKind.LOST
     assert len(samples) == 8
+
+
+@pytest.mark.parametrize(
+    ("driver", "device_id", "address"), [("nvidia", "0000:40:00.0", "0000:40:00.0"), ("vfio-pci", "nvidia-3", None)]
+)
+def test_a_device_lost_before_the_start_has_the_address_of_its_function(
+    fake_nvml: FakeNvml, tmp_path: Path, driver: str, device_id: str, address: str | None
+) -> None:
+    """Where the kernel driver lists nothing the PCI bus does, and nobody takes the board for one without driver."""
+    files: dict[str, str] = {}
+    for slot in range(8):
+        bound = driver if slot == SLOT else "nvidia"
+        files |= pci_device(f"0000:{slot + 1}0:00.0", "0x10de", "0x2330", "0x030200", driver=bound)
+    fake_nvml.fail_device(SLOT)
+    with ReaderProcess(fake_nvml.environment, root=str(write_tree(tmp_path, files))) as reader:
+        lost = reader.ready().devices[SLOT]
+    assert (lost.id, lost.pci) == (device_id, address)
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,47 @@ def test_driver_that_refuses_boards_on_the_bus_fails(code: str, kind: FailureKin
     assert of(judge("inventory", healthy()), code, NODE).key == finding.key
 
 
+def beside_answering_siblings(driver: str | None, state: ReaderState = ReaderState.RUNNING) -> View:
+    """Return the healthy node with one more board, bound to *driver*, which the library does not list."""
+    board = bare_board("0000:3b:00.0", driver)
+    view = healthy(readers=(reader("host"), reader("nvidia", state)))
+    return msgspec.structs.replace(view, devices=(*view.devices, board))
+
+
+def test_board_that_its_own_driver_does_not_answer_for_is_lost() -> None:
+    """The driver is bound and answers for the siblings: the board is at fault, and there is nothing to install."""
+    findings = judge("inventory", beside_answering_siblings("nvidia"))
+    lost = of(findings, "device.lost", "pci-0000:3b:00.0")
+    assert (lost.outcome, lost.fault_class, lost.action) == (FAIL, FaultClass.HARDWARE, Action.REBOOT)
+    assert "0000:3b:00.0" in lost.message
+    assert of(findings, "driver.missing", NODE).outcome is PASS
+    assert [finding.message for finding in findings if "install" in finding.message] == []
+
+
+@pytest.mark.parametrize("driver", [None, "nouveau"])
+def test_board_without_its_own_driver_beside_siblings_is_driverless(driver: str | None) -> None:
+    """Nothing or another driver is bound: that is a matter of installation."""
+    findings = judge("inventory", beside_answering_siblings(driver))
+    assert of(findings, "driver.missing", NODE).outcome is FAIL
+    assert of(findings, "device.lost", "pci-0000:3b:00.0").outcome is SKIPPED
+
+
+@pytest.mark.parametrize("state", [ReaderState.STARTING, ReaderState.HUNG, ReaderState.RELEASED])
+def test_board_is_not_lost_while_its_reader_does_not_answer(state: ReaderState) -> None:
+    """A list that cannot be had tells of no loss."""
+    findings = judge("inventory", beside_answering_siblings("nvidia", state))
+    assert of(findings, "device.lost", "pci-0000:3b:00.0").outcome is SKIPPED
+    assert of(findings, "driver.missing", NODE).outcome is UNMEASURED
+
+
+def test_board_that_is_remembered_by_name_is_told_once() -> None:
+    """It is missing under its UUID; its address is no second fault."""
+    view = without(healthy(), GPU)
+    view = msgspec.structs.replace(view, devices=(*view.devices, bare_board(driver="nvidia")))
+    findings = judge("inventory", view)
+    assert [finding.code for finding in findings if finding.outcome is FAIL] == ["device.missing"]
+
+
 def test_board_is_not_driverless_while_its_reader_starts() -> None:
     """The PCI scan is faster than the driver."""
     view = driverless(ReaderState.STARTING, None, "nvidia")

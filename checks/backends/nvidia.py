@@ -31,6 +31,8 @@ from nodevet.checks.backends.nvml import (
     kind_of,
     load,
 )
+from nodevet.checks.backends.pci import pci_accelerators
+from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import (
     Device,
     DeviceKind,
@@ -325,12 +327,22 @@ class NvidiaBackend:
         return gpu
 
     def _stranger(self, index: int, found: dict[str, _Gpu]) -> Device:
-        """Return what the kernel driver's own list says of a device that never answered."""
+        """Return what the kernel driver's own list, or else the PCI bus, says of a device that never answered."""
         answering = {gpu.device.pci for gpu in found.values()}
         silent = [path for path in self._pages() if path.parent.name not in answering | self._skipped]
-        if not silent:
-            return _unknown(f"nvidia-{index}", None, {})
-        return _unknown(silent[0].parent.name, silent[0].parent.name, _information(silent[0]))
+        if silent:
+            return _unknown(silent[0].parent.name, silent[0].parent.name, _information(silent[0]))
+        bound = self._bound()
+        address = bound[index] if index < len(bound) and bound[index] not in answering | self._skipped else None
+        return _unknown(address or f"nvidia-{index}", address, {})
+
+    def _bound(self) -> list[str]:
+        """Return the addresses on the PCI bus that the NVIDIA driver is bound to, in the order of NVML's indexes."""
+        try:
+            boards = pci_accelerators(Tree(self._context.root, self._context.progress))
+        except OSError:
+            return []
+        return sorted(board.pci for board in boards if board.pci and board.driver == "nvidia")
 
     # ---- Rounds and events ------------------------------------------------------------------------------------
 

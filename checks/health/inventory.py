@@ -76,6 +76,8 @@ HOW_TO_INSTALL = {
     "amd": "install ROCm's amdgpu driver with amdsmi and load the module (modprobe amdgpu)",
     "habana": "install the habanalabs driver and load the module (modprobe habanalabs)",
 }
+OWN_DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu", "habana": "habanalabs"}
+"""The kernel module that drives the boards of each vendor."""
 LENT_DRIVERS = ("vfio-pci", "xen-pciback", "pci-stub")
 """Drivers that hand a device on to a virtual machine."""
 
@@ -119,6 +121,14 @@ def _lost(view: View, device: Device) -> Finding:
         detail = sample.failure.detail if sample.failure else ""
         return LOST.on_node(
             Outcome.FAIL, f"{name}: no longer answers ({detail})", device=device.id, evidence_time=sample.time
+        )
+    if _unanswered(view, device):
+        reader = _reader(view, device.vendor)
+        return LOST.on_node(
+            Outcome.FAIL,
+            f"{name}: bound to {device.driver}, which answers for others and not for it",
+            device=device.id,
+            evidence_time=reader.last_round if reader else None,
         )
     if not samples:
         return LOST.on_node(Outcome.SKIPPED, f"{name}: was not read yet", device=device.id)
@@ -174,17 +184,44 @@ def _bare(view: View, vendor: str) -> list[Device]:
     return [d for d in view.of_kind(DeviceKind.ACCELERATOR) if d.backend == "host" and d.vendor == vendor]
 
 
+def _unanswered(view: View, board: Device) -> bool:
+    """Return whether its own driver holds *board*, answers for its siblings, and does not list it.
+
+    One that is remembered by its name is missing under that name.
+    """
+    return (
+        board.backend == "host"
+        and board.kind is DeviceKind.ACCELERATOR
+        and _is_driven(view, board)
+        and any(device.backend == board.vendor for device in view.devices)
+        and board.pci not in _remembered(view, board.vendor)
+    )
+
+
+def _is_driven(view: View, board: Device) -> bool:
+    """Return whether the driver of its vendor is bound to *board*, and runs: there is nothing to install."""
+    reader = _reader(view, board.vendor)
+    running = reader is not None and reader.state is ReaderState.RUNNING
+    return running and board.driver is not None and board.driver == OWN_DRIVERS.get(board.vendor)
+
+
+def _remembered(view: View, vendor: str) -> set[str | None]:
+    """Return the addresses of the devices that the library of *vendor* once named."""
+    return {seen.device.pci for seen in view.memory.seen.values() if seen.device.backend == vendor}
+
+
 def _reader(view: View, backend: str) -> ReaderStatus | None:
     return next((reader for reader in view.readers if reader.backend == backend), None)
 
 
 def _driver(view: View, vendor: str) -> Iterator[Finding]:
     part = Part(PartKind.DEVICE, f"vendor:{vendor}")
-    remembered = {s.device.pci for s in view.memory.seen.values() if s.device.backend == vendor}
+    remembered = _remembered(view, vendor)
     boards = [board for board in _bare(view, vendor) if board.driver not in LENT_DRIVERS]
     reader = _reader(view, vendor)
     if reader is not None and reader.state is ReaderState.RUNNING:
-        boards = [board for board in boards if board.pci not in remembered]  # told as device.missing
+        # One that is remembered is told as device.missing, one that its driver holds and does not list as device.lost.
+        boards = [board for board in boards if board.pci not in remembered and not _is_driven(view, board)]
     where = ", ".join(f"{board.pci} (bound to {board.driver or 'no driver'})" for board in boards)
     failure = reader.failure if reader else None
     says = f"; the reader says: {failure.detail}" if failure else ""
