@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.shell_gate import gate, on_this_boot, shell_examples
 from fakes.snapshots import EVERY_STATE, at, cpu_node, failed_node, gpu_node, starting_node, unknown_node
 
-from nodevet.checks.model import Instant, ReaderState, Snapshot, State, Verdict
+from nodevet.checks.model import ReaderState, Snapshot, State, Verdict
 from nodevet.exporters.state_reader import NEVER, Absent, StateFile, boot_id, parse, read_state, uptime_seconds
 from nodevet.exporters.statefile import StateFileError, advice, state_text, write_state
 
@@ -37,12 +38,6 @@ def found(path: Path, now: float = NOW) -> StateFile:
     state = read(path, now=now)
     assert isinstance(state, StateFile), state
     return state
-
-
-def on_this_boot(snapshot: Snapshot) -> Snapshot:
-    """Return *snapshot* as if it were judged here and now, for readers that look at the real clock."""
-    present = Instant(boot_id(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
-    return msgspec.structs.replace(snapshot, time=present)
 
 
 @pytest.mark.parametrize("state", EVERY_STATE, ids=lambda state: state.value)
@@ -227,18 +222,6 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     """The runtime directory is never created here: its absence is told."""
     with pytest.raises(StateFileError, match="its directory does not exist: create it or set --runtime-dir"):
         write_state(tmp_path / "absent" / "state", gpu_node(), ttl_seconds=TTL)
-
-
-def shell_examples(repository: Path) -> list[str]:
-    """Return the shell programs of the reference page."""
-    page = (repository / "docs" / "reference" / "state-file.md").read_text()
-    return re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-
-
-def gate(shell: str, program: str, path: Path) -> subprocess.CompletedProcess[str]:
-    """Run a shell *program* of the reference page on the state file *path*."""
-    environment = {"NODEVET_STATE_FILE": str(path), "PATH": os.environ["PATH"]}
-    return subprocess.run([shell, "-c", program], env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -13,11 +13,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.nvml.reader import uuid
+from fakes.nvml.scenario import FakeNvml, NvmlReturn
+from fakes.rig import Rig
+from fakes.shell_gate import gate, on_this_boot, shell_examples
 from fakes.snapshots import EVERY_STATE, cpu_node, gpu_node, starting_node
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from nodevet.checks.model import Snapshot
+from nodevet.checks.kernel_log.parse import events_from_lines
+from nodevet.checks.model import NODE, Metric, Result, ResultState, Snapshot
 from nodevet.exporters.http import HttpServer
 from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, render, render_file
@@ -31,8 +36,93 @@ NODES: dict[str, Callable[[], Snapshot]] = {
     "starting": starting_node,
     "simulated": lambda: gpu_node(simulated=True),
 }
+LOOKS = 4
+"""Intervals after which a finding that needs 3 of 5 looks has been confirmed."""
+
 Verdicts = tuple[str, dict[str, str]]
 """Of the node, and by device id."""
+
+
+def healthy(rig: Rig) -> Snapshot:
+    """Eight devices and nothing wrong."""
+    return rig.look(LOOKS)
+
+
+def degraded(rig: Rig) -> Snapshot:
+    """Slot 3 has half its PCIe lanes."""
+    rig.machine.set("pcie_width.3", 8)
+    return rig.look(LOOKS)
+
+
+def failed(rig: Rig) -> Snapshot:
+    """Slot 3 has had an uncorrected memory error."""
+    rig.machine.set("ecc_uncorrected_volatile_dram.3", 1)
+    return rig.look(LOOKS)
+
+
+def unknown(rig: Rig) -> Snapshot:
+    """Slot 3 does not tell its temperature, which its board must."""
+    for name in ("Temperature", "TemperatureV", "MarginTemperature"):
+        rig.machine.fail(f"nvmlDeviceGet{name}", NvmlReturn.NOT_SUPPORTED, 3)
+    return rig.look(LOOKS)
+
+
+def every_state_at_once(rig: Rig) -> Snapshot:
+    """Slot 3 is unknown, slot 4 degraded, slot 5 failed, and the others are ok."""
+    rig.machine.set("pcie_width.4", 8).set("remap_failed.5", 1)
+    return unknown(rig)
+
+
+def lost(rig: Rig) -> Snapshot:
+    """Slot 3 fell off the bus."""
+    rig.machine.fail_device(3)
+    return rig.look(LOOKS)
+
+
+def vanished(rig: Rig) -> Snapshot:
+    """Slot 3 is not listed any more."""
+    rig.machine.vanish(3)
+    return rig.look(LOOKS)
+
+
+def wrong_products(rig: Rig) -> Snapshot:
+    """A verified load on slot 3 found wrong results."""
+    figures = {"gemms_verified": 100, "mismatches": 2, "self_test_planted": 10, "self_test_found": 10}
+    now = rig.clock.instant()
+    rig.retest(
+        Result(
+            workload="gemm",
+            devices=(uuid(3),),
+            dtype="bf16",
+            state=ResultState.FINISHED,
+            started=now,
+            ended=now,
+            metrics=tuple(Metric(name, value, "count") for name, value in figures.items()),
+        )
+    )
+    return rig.look(LOOKS)
+
+
+def host_memory_error(rig: Rig) -> Snapshot:
+    """The host's memory has had an uncorrected error: a fault of the node and of no device."""
+    (event,) = events_from_lines(["EDAC MC0: 1 UE memory read error on DIMM_B1 (channel:0)"])
+    rig.engine.take_event(msgspec.structs.replace(event, time=rig.clock.instant()))
+    return rig.look(LOOKS)
+
+
+STORIES: dict[str, tuple[Callable[[Rig], Snapshot], str, dict[int, str]]] = {
+    "engine: ok": (healthy, "ok", {}),
+    "engine: degraded": (degraded, "degraded", {3: "degraded"}),
+    "engine: failed": (failed, "failed", {3: "failed"}),
+    "engine: unknown": (unknown, "unknown", {3: "unknown"}),
+    "engine: every state": (every_state_at_once, "failed", {3: "unknown", 4: "degraded", 5: "failed"}),
+    "engine: lost": (lost, "failed", {3: "failed"}),
+    "engine: vanished": (vanished, "failed", {3: "failed"}),
+    "engine: wrong products": (wrong_products, "failed", {3: "failed"}),
+    "engine: host memory": (host_memory_error, "failed", {}),
+}
+"""What happens to a fake machine that the real reader reads and the real engine judges; the verdict of the node, and of
+each slot that is not ok."""
 
 
 def meant(snapshot: Snapshot) -> Verdicts:
@@ -78,10 +168,22 @@ def from_page(page: str) -> Verdicts:
     return verdict, {html.unescape(label): word for label, _, word in rows}
 
 
-@pytest.fixture(params=NODES)
-def snapshot(request: pytest.FixtureRequest) -> Snapshot:
-    """A node in each state."""
-    return NODES[request.param]()
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory, fake_nvml_library: Path) -> dict[str, Snapshot]:
+    """The last snapshot of each story, as the engine made it."""
+    snapshots = {}
+    for name, (story, _, _) in STORIES.items():
+        machine = FakeNvml(tmp_path_factory.mktemp("story") / "nvml.scenario", fake_nvml_library)
+        with Rig(machine) as rig:
+            rig.look(2)
+            snapshots[name] = story(rig)
+    return snapshots
+
+
+@pytest.fixture(params=[*NODES, *STORIES])
+def snapshot(request: pytest.FixtureRequest, judged: dict[str, Snapshot]) -> Snapshot:
+    """A node in each state, built by hand or judged by the engine."""
+    return NODES[request.param]() if request.param in NODES else judged[request.param]
 
 
 @pytest.fixture
@@ -101,6 +203,13 @@ def fetch(server: HttpServer, path: str) -> bytes:
         return connection.getresponse().read()
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_the_engine_makes_the_states_that_are_compared(judged: dict[str, Snapshot], name: str) -> None:
+    """Every story ends in its state, on its devices alone: the comparisons below are of something."""
+    _, node, slots = STORIES[name]
+    assert meant(judged[name]) == (node, {uuid(slot): slots.get(slot, "ok") for slot in range(8)})
 
 
 @pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
@@ -132,6 +241,28 @@ def test_a_shell_reads_the_same_from_the_state_file(snapshot: Snapshot, tmp_path
     command = ["sh", "-c", script, "sh", str(tmp_path / "state")]
     done = subprocess.run(command, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True)
     assert done.stdout == f"{snapshot.verdict.state.value}|{snapshot.verdict.reason}"
+
+
+def test_the_documented_gate_tells_the_verdict(snapshot: Snapshot, tmp_path: Path, repository: Path) -> None:
+    """The program of the reference page closes for a hard failure, and finds no verdict in unknown and in a drill."""
+    write_state(tmp_path / "state", on_this_boot(snapshot), ttl_seconds=60)
+    state, hard = snapshot.verdict.state.value, snapshot.verdict.hard
+    absent = snapshot.simulated or state == "unknown"
+    done = gate("sh", shell_examples(repository)[0], tmp_path / "state")
+    assert done.returncode == (3 if absent else 1 if state == "failed" and hard else 0), done.stderr
+
+
+def test_the_documented_loop_reads_every_verdict(snapshot: Snapshot, tmp_path: Path, repository: Path) -> None:
+    """The page's loop over the file, with another body: each device's line splits into the fields that it names."""
+    write_state(tmp_path / "state", snapshot, ttl_seconds=60)
+    loop = re.sub(
+        r"(?<=; do\n).*(?=\ndone)", 'echo "$kind|$id|$verdict"', shell_examples(repository)[1], flags=re.DOTALL
+    )
+    lines = [line.split("|") for line in gate("sh", loop, tmp_path / "state").stdout.splitlines()]
+    assert {identity: state for kind, identity, state in lines[2:-1] if kind != "node"} == meant(snapshot)[1]
+    kind, identity, own = lines[2]
+    assert (kind, identity) == ("node", NODE)
+    assert own in ("ok", meant(snapshot)[0])
 
 
 def test_reports_tell_the_verdict(snapshot: Snapshot) -> None:
