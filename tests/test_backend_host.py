@@ -22,6 +22,7 @@ from fakes.host_tree import (
     virtual_machine,
     write_tree,
 )
+from fakes.node_exporter import NodeExporter
 
 from nodevet.agent.clock import SteppedClock, SystemClock
 from nodevet.agent.supervisor import ReaderPlan, Supervisor
@@ -378,3 +379,53 @@ def test_a_read_of_sysfs_that_never_returns_is_named(tmp_path: Path, selector: s
     supervisor.stop()
     clock.advance(1.0)
     until(lambda: supervisor.at_rest)
+
+
+TREES: dict[str, tuple[Callable[[], Files], dict[str, tuple[str, str]]]] = {
+    "intel": (
+        server,
+        {"cpu-0": ("platform_coretemp_0", "Package id 0"), "cpu-1": ("platform_coretemp_1", "Package id 1")},
+    ),
+    "amd": (amd_server, {"cpu-0": ("hwmon2_device", "Tctl"), "cpu-1": ("hwmon1_device", "Tctl")}),
+}
+"""Files, and for each socket the chip and the label under which the node exporter tells its temperature."""
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_the_node_exporter_reads_the_same_temperatures(host: Opener, tmp_path: Path, kind: str) -> None:
+    """Another program's reading of every socket's temperature and limit is ours, before and after it changed."""
+    build, chips = TREES[kind]
+    backend = host(build())
+    with NodeExporter(tmp_path) as other:
+        for millidegrees in (None, 61_125, -5_500):
+            if millidegrees is not None:
+                for number, sensor in enumerate(sorted((tmp_path / HWMON).glob("*/temp1_input"))):
+                    sensor.write_text(f"{millidegrees + 1000 * number}\n")
+            theirs = other.temperatures()
+            for device, chip in chips.items():
+                ours = values(read(backend, device))
+                assert ours["temperature_celsius sensor package"] == theirs[(*chip, "input")]
+                assert ours.get("temperature_slowdown_celsius sensor package") == theirs.get((*chip, "crit"))
+    assert len({theirs[(*chip, "input")] for chip in chips.values()}) == 2
+
+
+def test_the_node_exporter_reads_the_same_memory_errors(host: Opener, tmp_path: Path) -> None:
+    """Another program's counts of each memory controller are ours, before and after they grew."""
+    backend = host(server() | controllers(12))
+    with NodeExporter(tmp_path) as other:
+        for grown in (0, 1000):
+            for number in range(12):
+                for file, count in (("ce_count", 7 * number), ("ue_count", number + 100)):
+                    (tmp_path / EDAC / f"mc{number}" / file).write_text(f"{count + grown}\n")
+            ours = values(read(backend, "memory"))
+            theirs = other.memory_errors()
+            assert len(theirs) == 24
+            for (number, kind), told in theirs.items():
+                assert ours[f"ecc_{kind}_errors memory_block controller {number}"] == told
+            assert theirs[11, "uncorrected"] == 111 + grown
+
+
+def controllers(count: int) -> Files:
+    """Return *count* memory controllers that counted nothing."""
+    names = ("ce_count", "ue_count", "ce_noinfo_count", "ue_noinfo_count")
+    return {f"{EDAC}/mc{number}/{name}": "0\n" for number in range(count) for name in names}

@@ -78,6 +78,8 @@ def server() -> Files:
         chip = f"{HWMON}/hwmon{socket + 3}"
         files |= {
             f"{chip}/name": "coretemp\n",
+            f"{chip}/device": f"{LINK}../../../devices/platform/coretemp.{socket}",
+            f"sys/devices/platform/coretemp.{socket}/modalias": "platform:coretemp\n",
             f"{chip}/temp1_label": f"Package id {socket}\n",
             f"{chip}/temp1_input": f"{50 + socket}000\n",
             f"{chip}/temp1_max": "84000\n",
@@ -87,6 +89,8 @@ def server() -> Files:
             f"{EDAC}/mc{socket}/mc_name": "Intel_10nm Socket\n",
             f"{EDAC}/mc{socket}/ce_count": f"{socket * 3}\n",
             f"{EDAC}/mc{socket}/ue_count": "0\n",
+            f"{EDAC}/mc{socket}/ce_noinfo_count": "0\n",
+            f"{EDAC}/mc{socket}/ue_noinfo_count": "0\n",
         }
     return files | {
         f"{HWMON}/hwmon0/name": "acpitz\n",
