@@ -45,13 +45,15 @@ def requirements(device: Device) -> frozenset[str]:
 def remember(memory: Memory, devices: Iterable[Device], links_up: dict[str, set[int]], now: Instant) -> Memory:
     """Return *memory* with *devices* as seen now, and the links of ``links_up`` (ports by device id) as once up.
 
-    A device without a driver is not remembered by its PCI address once its own library names it.
+    A device without a driver is not remembered by its PCI address once its own library names it. What was remembered
+    of a device under another name is remembered of it.
     """
     devices = tuple(devices)
-    nameless = named(memory, devices)
-    seen = {key: entry for key, entry in memory.seen.items() if key not in nameless}
+    names = named(memory, devices)
+    renamed = {name: memory.seen[key] for key, name in names.items()}
+    seen = {key: entry for key, entry in memory.seen.items() if key not in names}
     for device in devices:
-        known = seen.get(device.id)
+        known = seen.get(device.id) or renamed.get(device.id)
         up = tuple(sorted({*(known.links_up if known else ()), *links_up.get(device.id, ())}))
         slots = tuple(dict.fromkeys((*(known.slots if known else ()), *((device.pci,) if device.pci else ()))))
         if known is None or (known.device, known.links_up, known.slots) != (device, up, slots):
@@ -64,21 +66,31 @@ def remember(memory: Memory, devices: Iterable[Device], links_up: dict[str, set[
 
 
 def named(memory: Memory, devices: Iterable[Device]) -> dict[str, str]:
-    """Return the id that each remembered accelerator has now which was known by its address alone.
+    """Return the id that each remembered accelerator has now which went by its address alone, or by another UUID.
 
-    A board that has fallen off the bus cannot tell its UUID, and one without driver is only seen by the kernel.
+    A board that has fallen off the bus cannot tell its UUID, and one without driver is only seen by the kernel. One of
+    the same serial in the same slot is the same board under another UUID, as after its firmware was written anew.
     """
-    names = {_slot(device): device.id for device in devices if device.uuid and device.pci}
-    return {
-        key: names[_slot(entry.device)]
-        for key, entry in memory.seen.items()
-        if entry.device.kind is DeviceKind.ACCELERATOR and not entry.device.uuid and _slot(entry.device) in names
-    }
+    at_slot = {_slot(device): device for device in devices if device.uuid and device.pci and device.parent is None}
+    present = {device.id for device in devices}
+    names = {}
+    for key, entry in memory.seen.items():
+        board = at_slot.get(_slot(entry.device))
+        if board is not None and key not in present and _is_same_board(entry.device, board):
+            names[key] = board.id
+    return names
 
 
 def forget(memory: Memory, device_id: str) -> Memory:
     """Return *memory* without the device: a person said that it is gone for good, or another one took its place."""
     return Memory({key: entry for key, entry in memory.seen.items() if key != device_id})
+
+
+def _is_same_board(before: Device, now: Device) -> bool:
+    """Return whether two devices of one slot are one board: nothing named it before, or it kept its serial."""
+    if before.kind is not DeviceKind.ACCELERATOR or before.parent is not None:
+        return False
+    return not before.uuid or (before.serial is not None and before.serial == now.serial)
 
 
 def _slot(device: Device) -> str:

@@ -88,8 +88,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What one round saw besides findings.
 
     ``devices`` are present, ``remembered`` those known from before; ``moved`` names those that sat in another slot
-    before; ``names`` gives their ids to those that were known by address alone until now. ``processes`` tell who held
-    each device; one that could not be asked is absent.
+    before; ``names`` gives their ids to those that were known by address alone, or by another UUID, until now.
+    ``processes`` tell who held each device; one that could not be asked is absent.
     """
 
     now: Instant

@@ -27,6 +27,7 @@ from fakes.views import (
 )
 
 from nodevet.agent.engine import Armed, Engine, Round
+from nodevet.checks.baseline import remember
 from nodevet.checks.model import (
     NODE,
     WHOLE,
@@ -45,7 +46,7 @@ from nodevet.checks.model import (
     State,
 )
 from nodevet.checks.registry import Check, check, discover
-from nodevet.checks.view import Cadence, View
+from nodevet.checks.view import Cadence, Memory, View
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -532,6 +533,39 @@ def test_fault_of_no_device_is_that_of_the_node() -> None:
     snapshot = desk.round(1).snapshot
     assert snapshot.verdict.state is State.FAILED
     assert [e.key.device for e in snapshot.episodes if e.state is EpisodeState.OPEN] == [NODE]
+
+
+@pytest.mark.parametrize(
+    ("serial", "slot", "is_same"),
+    [
+        (f"serial of {GPU}", "0000:1b:00.0", True),
+        (f"serial of {GPU}", "0000:5d:00.0", False),
+        (None, "0000:1b:00.0", False),
+    ],
+)
+def test_board_with_a_new_uuid_is_known_by_its_serial_in_its_slot(serial: str | None, slot: str, is_same: bool) -> None:
+    """Its faults go on under the new name, and the old one is not missed for ever."""
+    desk = Desk()
+    desk.healthy_round()
+    desk.read({("row_remap_failed", WHOLE): True})
+    desk.read(identity=SIBLING)
+    assert desk.round(0).snapshot.verdict.state is State.FAILED
+
+    desk.present(gpu("GPU-new", slot, serial=serial), gpu(SIBLING, "0000:2b:00.0"))
+    desk.read({("row_remap_failed", WHOLE): True}, identity="GPU-new")
+    desk.read(identity=SIBLING)
+    told = {(e.key.code, e.key.device) for e in desk.round(10).snapshot.episodes if e.state is EpisodeState.OPEN}
+
+    assert ("memory.row_remap_failed", "GPU-new") in told
+    assert ({code for code, device in told if device == GPU} == set()) is is_same
+    assert (("device.missing", GPU) in told) is not is_same
+
+
+def test_links_of_a_board_with_a_new_uuid_are_remembered() -> None:
+    """A link that was up under the old name is missed when it stays down."""
+    before = remember(Memory(), (gpu(),), {GPU: {4}}, at())
+    after = remember(before, (gpu("GPU-new", serial=f"serial of {GPU}"),), {}, at(10))
+    assert {key: (entry.first, entry.links_up) for key, entry in after.seen.items()} == {"GPU-new": (at(), (4,))}
 
 
 def test_device_that_could_not_tell_its_name_is_the_one_in_its_slot() -> None:

@@ -341,6 +341,20 @@ def test_another_serial_in_its_place_ends_what_the_old_board_had(rig: Rig) -> No
     assert len(after.device_verdicts) == 8
 
 
+def test_same_serial_in_its_place_is_the_same_board_whatever_its_uuid(rig: Rig) -> None:
+    """A board whose UUID changed is not missed, and what it had goes on."""
+    fault = next(entry for entry in FAULTS if entry.code == "memory.row_remap_failed")
+    live(rig, fault, 1, 1)
+    name = "GPU-11111111-2222-3333-4444-555555555555"
+    rig.machine.set(f"uuid.{SLOT}", name)
+
+    after = rig.look(2)
+
+    assert [entry.key for entry in after.episodes] == [Key(fault.code, name)]
+    assert DEVICE not in after.device_verdicts
+    assert len(after.device_verdicts) == 8
+
+
 def test_same_event_from_nvml_and_the_kernel_log_counts_once(rig: Rig) -> None:
     """The episode of an XID that both sources tell has one occurrence."""
     rig.machine.xid(SLOT, 79)
