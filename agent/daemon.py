@@ -367,7 +367,7 @@ class Daemon:
         lease = self.leases.current
         if lease is None or self._prober.running:
             return self._prober.status
-        return f"{lease.holder} (pid {lease.pid}) runs"
+        return f"{lease.holder} runs"
 
     def _greet(self) -> None:
         url = self._http.url
@@ -381,10 +381,10 @@ class Daemon:
             self._complain(notice)
 
     def _on_signal(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            self._reconfigure()
-        else:
+        if number != signal.SIGHUP:
             self._stopping = True
+        elif not self._stopping:
+            self._reconfigure()
 
     def _reconfigure(self) -> None:
         """Read the configuration again; a refused one leaves everything as it was, and says so."""
@@ -401,7 +401,11 @@ class Daemon:
         else:
             self._apply(fresh, armed)
         self._notifier.ready("")
-        self._evaluate()
+        if self._ready:
+            self._evaluate()
+        else:
+            # Half a first round would open findings about all that is still to come.
+            self._dirty(now=True)
 
     def _apply(self, fresh: Configuration, armed: tuple[Armed, ...]) -> None:
         fixed = {name: getattr(self._configuration, name) for name in ("agent", "kernel_log", "report", "store")}
