@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -379,3 +381,33 @@ def test_letters_that_the_output_lacks_are_escaped(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, b"kn\\xf6ten" in done.stdout) == (0, True), done
+
+
+def test_a_reload_right_after_the_start_finds_no_fault_in_what_is_still_to_come(tmp_path: Path) -> None:
+    """The journal keeps forever what it is told: a round that is not complete is not judged."""
+    with host_agent(tmp_path) as agent:
+        assert agent.process is not None
+        agent.process.send_signal(signal.SIGHUP)
+        agent.wait_for_verdict("ok")
+        assert "reloaded" in agent.log.read_text()
+        assert agent.command("history").stdout == "nothing happened yet\n"
+
+
+def test_an_agent_of_another_version_is_one_line(places: Places) -> None:
+    """After an upgrade the old agent may still run: what it says is not guessed at."""
+    places.runtime.mkdir(exist_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(places.runtime / "control.socket"))
+        listener.listen(1)
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b'{"schema": "nodevet.status/0"}\n')
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        done = nodevet("status", *places.words)
+        thread.join(5)
+    assert_one_line(done, UNKNOWN, "the agent is of another version", "restart it")

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent.client import AgentAbsent, ask
+from nodevet.agent.client import AgentAbsent, AgentSilent, ask
 from nodevet.agent.config import load_configuration
 from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.settings import Configuration
@@ -49,9 +49,17 @@ def ask_agent(arguments: argparse.Namespace, verb: str, **fields: Any) -> dict[s
 
 
 def status_of_agent(settings: Configuration, checks: Sequence[str] = ()) -> StatusDocument | None:
-    """Return what the running agent says, by the named *checks* alone where some are, or None where none runs."""
+    """Return what the running agent says, by the named *checks* alone where some are, or None where none runs.
+
+    Raises AgentSilent where its answer is not understood.
+    """
     try:
         answer = ask(Path(settings.agent.runtime_dir) / SOCKET_NAME, "status", checks=list(checks))
     except AgentAbsent:
         return None
-    return msgspec.convert(answer, StatusDocument)
+    try:
+        return msgspec.convert(answer, StatusDocument)
+    except msgspec.ValidationError as error:
+        raise AgentSilent(
+            f"the agent is of another version, its answer is not understood ({error}): restart it"
+        ) from error
