@@ -254,7 +254,9 @@ def _agent_problems(agent: AgentSettings) -> list[Problem]:
         problems.append(Problem("agent.listen", str(error)))
     for name in ("state_dir", "runtime_dir", "root"):
         value = getattr(agent, name)
-        if not Path(value).is_absolute():
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            problems.append(Problem(f"agent.{name}", f"found {value!a}, expected a path in UTF-8"))
+        elif not Path(value).is_absolute():
             problems.append(Problem(f"agent.{name}", f'found "{value}", expected an absolute path'))
     if not agent.node_name.isprintable() or any(letter.isspace() for letter in agent.node_name):
         problems.append(Problem("agent.node_name", f"found {agent.node_name!r}, expected a name without blanks"))

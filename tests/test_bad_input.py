@@ -102,6 +102,8 @@ def host_agent(folder: Path, *, probe: str = "off", log: Path | None = None) -> 
         (["report", "render", "-"], ["no report document", "nodevet burn-in --json"]),
         (["burn-in", "--plan", "x"], ["--plan", "quick"]),
         (["burn-in", "--seconds", "-1"], ["--seconds", "above 0"]),
+        (["burn-in", "--seconds", "nan"], ["--seconds", "above 0"]),
+        (["burn-in", "--seconds", "inf"], ["--seconds", "above 0"]),
         (["ack", "x"], ["--note"]),
         (["explain", "xid", "79x"], ["nothing is called", "did you mean nvidia.xid.79"]),
         (["history"], ["no agent has run with this state directory"]),
@@ -411,3 +413,9 @@ def test_an_agent_of_another_version_is_one_line(places: Places) -> None:
         done = nodevet("status", *places.words)
         thread.join(5)
     assert_one_line(done, UNKNOWN, "the agent is of another version", "restart it")
+
+
+def test_a_directory_whose_name_is_no_text_is_refused(places: Places) -> None:
+    """Paths are told on every surface, and those speak UTF-8."""
+    done = nodevet("check", *places.words[2:], "--state-dir", os.fsdecode(b"/tmp/\xff"))
+    assert_one_line(done, CONFIGURATION, "agent.state_dir", "expected a path in UTF-8")

@@ -53,8 +53,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the load and judge it; exit 0 ok, 1 degraded, 2 failed, 3 unknown or not measured."""
-    if arguments.seconds is not None and arguments.seconds <= 0:
-        raise UsageError(f"burn-in: --seconds {arguments.seconds:g}: must be above 0")
+    if arguments.seconds is not None and not 0 < arguments.seconds < float("inf"):
+        raise UsageError(f"burn-in: --seconds {arguments.seconds:g}: must be a number above 0")
     settings = options.configuration(arguments)
     try:
         document = _with_agent(arguments, settings)
