@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
-__all__ = ["ChangeLog", "configure", "make_logger", "speaks_to_journal"]
+__all__ = ["configure", "make_logger", "speaks_to_journal"]
 
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """Levels as syslog(3) numbers them."""
@@ -38,26 +38,6 @@ class _Tolerant:
     def flush(self) -> None:
         with suppress(OSError):
             self._stream.flush()
-
-
-class ChangeLog:
-    """Tells of each subject's state when it changes, and keeps quiet about it while it goes on."""
-
-    def __init__(self, logger: FilteringBoundLogger) -> None:
-        """Write to *logger*."""
-        self._logger = logger
-        self._states: dict[str, object] = {}
-
-    def tell(self, subject: str, state: object, event: str, *, usual: bool = False, **fields: object) -> None:
-        """Log *event*: a change of *state* as a warning, the same again as debug.
-
-        *usual* says that this is how things should be: then the first word of a subject is information only.
-        """
-        first = subject not in self._states
-        changed = first or self._states[subject] != state
-        self._states[subject] = state
-        level = "debug" if not changed else "info" if first and usual else "warning"
-        self._logger.log(LEVELS[level], event, subject=subject, state=state, **fields)
 
 
 def configure(level: str = "info", stream: TextIO | None = None, environment: Mapping[str, str] | None = None) -> None:

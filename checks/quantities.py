@@ -6,14 +6,13 @@ A value outside the plausible range is not a measurement: backends report it as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
 
-from nodevet.checks.model import PartKind, Reading, ReadingStatus, Scalar
+from nodevet.checks.model import PartKind, Reading, ReadingStatus
 
-__all__ = ["QUANTITIES", "Quantity", "QuantityKind", "measured", "not_measured", "quantity"]
+__all__ = ["QUANTITIES", "Quantity", "QuantityKind", "measured", "quantity"]
 
 
 class QuantityKind(StrEnum):
@@ -254,13 +253,6 @@ def measured(reading: Reading) -> Reading:
     ):
         return _implausible(reading, f"outside {entry.low} to {entry.high}")
     return reading
-
-
-def not_measured(
-    keys: Iterable[str], status: ReadingStatus, detail: str, value: Scalar | None = None
-) -> tuple[Reading, ...]:
-    """Return one reading per key of *keys* with the same bad *status*."""
-    return tuple(Reading(key, value, status=status, detail=detail) for key in keys)
 
 
 def _implausible(reading: Reading, why: str) -> Reading:

@@ -102,7 +102,6 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     results: Sequence[Result] = ()
     required: Mapping[str, frozenset[str]] = {}
     kernel_log: KernelLogState | None = None
-    load_running: bool = False
 
     def device(self, device_id: str) -> Device | None:
         """Return the device of *device_id*, present or remembered."""

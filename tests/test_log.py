@@ -13,7 +13,7 @@ from typing import TextIO
 import pytest
 import structlog
 
-from nodevet.agent.log import ChangeLog, configure, make_logger, speaks_to_journal
+from nodevet.agent.log import configure, make_logger, speaks_to_journal
 from nodevet.checks.model import Key
 
 TEXT = "lost\nat \x1b[31mnight"
@@ -111,17 +111,3 @@ def test_every_logger_of_the_process_can_be_set_up(tmp_path: Path) -> None:
     (line,) = (tmp_path / "log").read_text().splitlines()
 
     assert json.loads(line[3:])["gpu"] == 3
-
-
-def test_changes_are_warnings_and_repeats_are_debug(tmp_path: Path) -> None:
-    """What is as it should be begins quietly; every change, for better or worse, is told once."""
-    told = (("ok", True), ("ok", True), ("failed", False), ("failed", False), ("ok", True), ("ok", True))
-    with (tmp_path / "log").open("w") as stream:
-        changes = ChangeLog(make_logger("debug", stream, journal(stream)))
-        for state, usual in told:
-            changes.tell("GPU-0", state, "verdict", usual=usual, reason="heat")
-        changes.tell("GPU-1", "failed", "verdict")
-    lines = (tmp_path / "log").read_text().splitlines()
-
-    assert [line[:3] for line in lines] == ["<6>", "<7>", "<4>", "<7>", "<4>", "<7>", "<4>"]
-    assert json.loads(lines[2][3:])["reason"] == "heat"
