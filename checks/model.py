@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.errors import ModelError
+from nodevet.checks.parts import PART_NAMES, WHOLE, Part, PartKind
 
 __all__ = [
     "NODE",
@@ -37,6 +38,7 @@ __all__ = [
     "Limit",
     "Link",
     "Metric",
+    "Mode",
     "Outcome",
     "Part",
     "PartKind",
@@ -72,74 +74,6 @@ class Instant(msgspec.Struct, frozen=True):
         if earlier.boot_id != self.boot_id:
             return None
         return (self.boottime_ns - earlier.boottime_ns) / 1e9
-
-
-class PartKind(StrEnum):
-    """What kind of part of a device a reading or finding is about."""
-
-    DEVICE = "device"
-    SENSOR = "sensor"
-    LINK = "link"
-    MEMORY_BLOCK = "memory_block"
-    CLOCK = "clock"
-    REASON = "reason"
-    PCIE = "pcie"
-    POWER_SCOPE = "power_scope"
-    ENGINE = "engine"
-
-
-PART_NAMES: dict[PartKind, frozenset[str]] = {
-    PartKind.DEVICE: frozenset({""}),
-    PartKind.SENSOR: frozenset({"core", "memory", "hotspot", "edge", "package", "inlet", "other"}),
-    PartKind.LINK: frozenset({""}),
-    PartKind.MEMORY_BLOCK: frozenset({"dram", "sram", "l1", "l2", "register", "texture", "cbu", "controller"}),
-    PartKind.CLOCK: frozenset({"sm", "memory", "graphics", "video", "core"}),
-    PartKind.REASON: frozenset(
-        {
-            "idle",
-            "applications_clocks",
-            "power_cap",
-            "hardware_slowdown",
-            "sync_boost",
-            "software_thermal",
-            "hardware_thermal",
-            "power_brake",
-            "display_clocks",
-            "board_limit",
-            "low_utilization",
-            "reliability",
-            "core",
-            "package",
-        }
-    ),
-    PartKind.PCIE: frozenset({""}),
-    PartKind.POWER_SCOPE: frozenset({"device", "module", "memory"}),
-    PartKind.ENGINE: frozenset({"compute", "copy", "video", "fabric"}),
-}
-"""The closed set of names per kind. ``vendor:xyz`` is the only open door."""
-
-
-class Part(msgspec.Struct, frozen=True, order=True):
-    """A part of a device, such as ``link 17`` or ``sensor memory 2``."""
-
-    kind: PartKind = PartKind.DEVICE
-    name: str = ""
-    index: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse names outside the closed set of the part's kind."""
-        if self.name not in PART_NAMES[self.kind] and not self.name.startswith("vendor:"):
-            raise ModelError(f"part {self.kind.value} has no name {self.name!r}: use one of PART_NAMES or vendor:NAME")
-
-    def __str__(self) -> str:
-        """Return the words that people and labels use: ``link 17``, ``sensor memory 2``."""
-        name = f" {self.name}" if self.name else ""
-        index = "" if self.index is None else f" {self.index}"
-        return f"{self.kind.value}{name}{index}"
-
-
-WHOLE = Part()
-"""The device itself."""
 
 
 class ReadingStatus(StrEnum):
@@ -511,6 +445,19 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     episodes: tuple[Key, ...] = ()
     oldest_evidence: Instant | None = None
     hard: bool = False
+
+
+class Mode(StrEnum):
+    """How far a hard finding of a check may reach: be seen, close the local gate, or also drain the node."""
+
+    OBSERVE = "observe"
+    GATE = "gate"
+    DRAIN = "drain"
+
+    @property
+    def rank(self) -> int:
+        """Return the position from seen only (0) to draining."""
+        return list(Mode).index(self)
 
 
 class ReaderState(StrEnum):

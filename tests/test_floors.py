@@ -18,7 +18,13 @@ import pytest
 FOLDERS = ("agent", "checks", "exporters")
 ROOMS = ("backends", "burnin", "health", "kernel_log")
 
-FLOOR_LIMITS = {"checks.errors": 0, "checks.model": 1, "checks.quantities": 2, "checks.reference": 3}
+FLOOR_LIMITS = {
+    "checks.errors": 0,
+    "checks.parts": 1,
+    "checks.model": 2,
+    "checks.quantities": 3,
+    "checks.reference": 4,
+}
 PURE_FLOOR, ROOM_FLOOR, EXPORTER_FLOOR, AGENT_FLOOR = 4, 5, 6, 7
 
 LIBRARY_HOMES = {
