@@ -25,7 +25,7 @@ FLOOR_LIMITS = {
     "checks.quantities": 3,
     "checks.reference": 4,
 }
-PURE_FLOOR, ROOM_FLOOR, EXPORTER_FLOOR, AGENT_FLOOR = 4, 5, 6, 7
+PURE_FLOOR, ROOM_FLOOR, EXPORTER_FLOOR, AGENT_FLOOR = 5, 6, 7, 8
 
 LIBRARY_HOMES = {
     "amdsmi": "checks.backends.amd",
