@@ -9,9 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 from fakes.freezer import NO_FREEZER, freeze
+from fakes.slurm_cluster import slurm, start_slurm
 from fakes.small_disk import NO_SMALL_DISK, small_disk
 
-__all__ = ["freeze", "small_disk"]  # fixtures of every test, imported above
+__all__ = ["freeze", "slurm", "small_disk", "start_slurm"]  # fixtures of every test, imported above
 
 pytest_plugins = ["fakes.nvml.fixtures"]
 
