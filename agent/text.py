@@ -7,22 +7,10 @@ from collections.abc import Iterator
 
 from nodevet.agent.terminal import paint, table
 from nodevet.checks.episodes import NOT_EVALUATED
+from nodevet.checks.explanation import ACTIONS
 from nodevet.exporters.schema import DeviceDocument, FindingDocument, ResultDocument, StatusDocument
 
 __all__ = ["devices_table", "findings_lines", "headline", "status_text"]
-
-ACTIONS = {
-    "none": "nothing to do",
-    "watch": "watch it",
-    "restart_app": "restart the application",
-    "reset_device": "reset the device when it is idle",
-    "drain_reset": "drain the node, then reset the device",
-    "reboot": "drain and reboot the node",
-    "power_cycle": "drain and power-cycle the node",
-    "inspect": "have the node inspected",
-    "replace": "have the device replaced",
-}
-"""Every action in words that say what to do."""
 
 LISTED_IN_FULL = 3
 """So many things that could not be measured are told one by one, each with its reason."""

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib
 import inspect
-from collections.abc import Callable
 
 from nodevet.agent import exits
 from nodevet.agent.terminal import say
-from nodevet.agent.text import ACTIONS
-from nodevet.checks.episodes import clearing_table
 from nodevet.checks.errors import UsageError
-from nodevet.checks.judging import Rule
-from nodevet.checks.model import Action, Clearing, Outcome
+from nodevet.checks.explanation import ACTIONS, Explanation, declared_rules, explain_event, explain_rule
 from nodevet.checks.quantities import QUANTITIES
-from nodevet.checks.reference.kernel_policy import event_clearing, known_codes, policy_of_code
+from nodevet.checks.reference.kernel_policy import known_codes
 from nodevet.checks.registry import Check, installed
 
 SUMMARY = "what a code, a check or a quantity means"
@@ -35,44 +30,33 @@ def run(arguments: argparse.Namespace) -> int:
         if text is not None:
             say(text)
             return exits.OK
-    known = [*known_codes(), *_rules(), *(declared.name for declared in installed()), *QUANTITIES]
+    known = [*known_codes(), *declared_rules(), *(declared.name for declared in installed()), *QUANTITIES]
     near = difflib.get_close_matches(name, known, 3)
     raise UsageError(f"explain: nothing is called {name!r}" + (f", did you mean {', '.join(near)}?" if near else ""))
 
 
 def _event(name: str) -> str | None:
     code = f"nvidia.{name}" if name.startswith(("xid.", "sxid.")) else name
-    policy = policy_of_code(code)
-    if policy is None:
-        return None
-    lines = [f"{code}: {policy.name}: {policy.meaning}"]
-    lines.append(f"  counts as {policy.outcome.value}, fault of: {policy.fault_class.value}")
-    lines.append(f"  what to do: {ACTIONS[policy.action.value]}")
-    if policy.outcome in (Outcome.WARN, Outcome.FAIL):
-        lines.append(f"  how it clears: {_ending(event_clearing(policy), policy.action)}")
-    lines.append(f"  source: {policy.source}")
-    return "\n".join(lines)
+    found = explain_event(code)
+    return None if found is None else _told(f"{code}: {found.title}: {found.meaning}", found)
 
 
 def _finding(name: str) -> str | None:
-    rule = _rules().get(name)
+    rule = declared_rules().get(name)
     if rule is None:
         return None
-    lines = [f"{rule.code}: a finding of check {rule.check}: {rule.next_step or ACTIONS[rule.action.value]}"]
-    lines.append(f"  counts as {rule.outcome.value}, fault of: {rule.fault_class.value}")
-    lines.append(f"  what to do: {ACTIONS[rule.action.value]}")
-    lines.append(f"  how it clears: {_ending(rule.clearing, rule.action)}")
+    found = explain_rule(rule)
+    return _told(f"{found.code}: {found.title}: {found.meaning}", found)
+
+
+def _told(headline: str, found: Explanation) -> str:
+    lines = [headline, f"  counts as {found.outcome.value}, fault of: {found.fault_class.value}"]
+    lines.append(f"  what to do: {ACTIONS[found.action.value]}")
+    if found.ends:
+        lines.append(f"  how it clears: {found.ends}")
+    if found.source:
+        lines.append(f"  source: {found.source}")
     return "\n".join(lines)
-
-
-def _rules() -> dict[str, Rule]:
-    """Return what each check declares beside its judgement, by code."""
-    found: dict[str, Rule] = {}
-    for declared in installed():
-        for value in vars(importlib.import_module(declared.module)).values():
-            entries = value.values() if isinstance(value, dict) else (value,)
-            found |= {entry.code: entry for entry in entries if isinstance(entry, Rule)}
-    return found
 
 
 def _check(name: str) -> str | None:
@@ -98,15 +82,3 @@ def _quantity(name: str) -> str | None:
     if entry is None:
         return None
     return f"{entry.key} ({entry.kind.value}, per {entry.part.value}): {entry.help}"
-
-
-def _ending(clearing: Clearing, action: Action) -> str:
-    row = clearing_table()[clearing]
-    reboot = " after a reboot" if action in row.retest_needs_reboot else ""
-    ways: list[tuple[bool, Callable[[], str]]] = [
-        (row.good_samples is not None, lambda: f"{row.good_samples} good samples in a row"),
-        (row.passed_retest, lambda: f"a passed re-test{reboot} (nodevet burn-in)"),
-        (row.other_serial, lambda: "another device in its place"),
-        (row.job_ended, lambda: "the end of its process"),
-    ]
-    return ", ".join([text() for applies, text in ways if applies] + ["or an acknowledgement (nodevet ack)"])

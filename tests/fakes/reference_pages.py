@@ -16,8 +16,8 @@ from nodevet.agent.cli import COMMANDS
 from nodevet.agent.config import SECTIONS
 from nodevet.agent.decoding import description, expected, field_types
 from nodevet.agent.settings import CheckSettings
-from nodevet.agent.text import ACTIONS
 from nodevet.checks.episodes import clearing_table
+from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.health.freshness import BROKEN, READING
 from nodevet.checks.health.throttle import FAULTS, WARNINGS
 from nodevet.checks.health.throttle import NEXT_STEPS as THROTTLE_STEPS
