@@ -353,14 +353,17 @@ class Daemon:
             self._notifier.status(f"{after.verdict.state.value}: {after.verdict.reason}")
 
     def _agent(self) -> AgentInfo:
-        troubles = (*self._journal.troubles, self._publisher.failure) if self._snapshot else ()
+        store = "; ".join(self._journal.troubles) if self._snapshot else ""
+        state_file = self._publisher.failure if self._snapshot else ""
         return msgspec.structs.replace(
             self._info,
             ready=self._ready,
             stopping=self._stopping,
             load=self._load_words(),
             probing=self.leases.current is not None,
-            notices=(*self._info.notices, *(trouble for trouble in troubles if trouble)),
+            store=store,
+            state_file=state_file,
+            notices=(*self._info.notices, *(trouble for trouble in (store, state_file) if trouble)),
         )
 
     def _load_words(self) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from nodevet.checks.baseline import forget, named, remember, requirements
 from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Holders, Ledger, acknowledge, fold, node_verdict, verdict
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
+from nodevet.checks.kernel_log.tally import Counts, count_events
 from nodevet.checks.model import (
     NODE,
     AgentInfo,
@@ -24,6 +25,7 @@ from nodevet.checks.model import (
     Episode,
     EpisodeState,
     Event,
+    EventCount,
     FaultClass,
     Finding,
     Instant,
@@ -111,6 +113,7 @@ class Engine:
         self._times: dict[tuple[str, str], Instant] = {}
         self._links_up: dict[str, set[int]] = {}
         self._events: list[Event] = []
+        self._counts: Counts = {}
         self._waiting: dict[str, tuple[Event, ...]] = {}
         self._results: dict[tuple[str, tuple[str, ...], str | None], Result] = {}
         self._readers: tuple[ReaderStatus, ...] = ()
@@ -194,6 +197,7 @@ class Engine:
         names = named(self._memory, present)
         self._memory = remember(self._memory, present, self._links_up, now)
         view = self._view(now, present)
+        self._counts = count_events(self._counts, self._events, view)
         runs, findings = self._run_checks(view)
         self._events.clear()
         self._ledger, changes = fold(self._ledger, findings, self._evidence(now, present, names))
@@ -215,6 +219,7 @@ class Engine:
             "times": encode(tuple((*key, time) for key, time in self._times.items())),
             "results": encode(tuple(self._results.values())),
             "events": encode(self._deduplicator.state),
+            "event_counts": encode(tuple(self._counts.values())),
             "waiting": encode(self._waiting),
         }
 
@@ -235,6 +240,8 @@ class Engine:
             self._counters[counter.device, counter.quantity, counter.part] = counter
         for result in decode(memory.get("results", b"\x90"), type=tuple[Result, ...]):
             self.take_result(result)
+        counts = decode(memory.get("event_counts", b"\x90"), type=tuple[EventCount, ...])
+        self._counts = {(entry.code, entry.device): entry for entry in counts}
         self._times = times
 
     @property
@@ -386,6 +393,7 @@ class Engine:
             readers=self._readers,
             checks=runs,
             agent=agent,
+            events=tuple(self._counts.values()),
         )
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "Episode",
     "EpisodeState",
     "Event",
+    "EventCount",
     "Failure",
     "FailureKind",
     "FaultClass",
@@ -217,6 +218,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     process: str | None = None
     fields: dict[str, str] = {}
+
+
+class EventCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How often events of one code came on one device since they are counted, and when the last one came."""
+
+    code: str
+    device: str
+    fault_class: FaultClass
+    count: int
+    last: Instant
 
 
 class ResultState(StrEnum):
@@ -502,7 +513,10 @@ class CheckRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's own state. ``load`` says in words why or what load runs; ``probing`` whether one may run now."""
+    """The agent's own state. ``load`` says in words why or what load runs; ``probing`` whether one may run now.
+
+    ``store`` and ``state_file`` say why the last write of either failed, and are empty where it succeeded.
+    """
 
     version: str
     started: Instant
@@ -517,6 +531,7 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     load: str = ""
     probing: bool = False
     store: str = ""
+    state_file: str = ""
     notices: tuple[str, ...] = ()
 
 
@@ -524,7 +539,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a surface may show, taken at one moment. Surfaces render it and add nothing.
 
     ``samples`` are the latest of each (device, group); ``findings`` the last look of every check; ``episodes`` all
-    that are not cleared; ``results`` the last of each workload and device.
+    that are not cleared; ``results`` the last of each workload and device; ``events`` counts what the kernel log and
+    the drivers told, also what is no fault of the hardware.
     """
 
     generation: int
@@ -542,3 +558,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     readers: tuple[ReaderStatus, ...]
     checks: tuple[CheckRun, ...]
     agent: AgentInfo
+    events: tuple[EventCount, ...] = ()

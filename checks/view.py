@@ -121,6 +121,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         matches = [device for device in known if device.pci and device.pci.split(".")[0] == wanted]
         return next((device for device in matches if device.backend != "host"), matches[0] if matches else None)
 
+    def owner(self, event: Event) -> str:
+        """Return the id of the device that *event* is about, or the node's where it names none that is known."""
+        for named in (event.device, event.fields.get("gpu_uuid")):
+            if named is not None and self.device(named) is not None:
+                return named
+        device = self.by_pci(event.pci)
+        return device.id if device else NODE
+
     def requires(self, device_id: str, quantity: str) -> bool:
         """Return whether the node must be able to read *quantity* of the device."""
         return quantity in self.required.get(device_id, frozenset())

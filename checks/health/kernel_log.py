@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from nodevet.checks.judging import Rule
-from nodevet.checks.model import NODE, Action, DeviceKind, Event, FaultClass, Finding, Outcome
+from nodevet.checks.model import Action, DeviceKind, Event, FaultClass, Finding, Outcome
 from nodevet.checks.reference.kernel_policy import event_clearing, policy_of
 from nodevet.checks.registry import check
 from nodevet.checks.view import View, device_name
@@ -62,7 +62,7 @@ def _readable(view: View) -> Iterator[Finding]:
 def _event(view: View, event: Event) -> Finding:
     """Judge one event. An event that is no fault is no proof of health either, so it never passes."""
     policy = policy_of(event)
-    device = _device(view, event)
+    device = view.owner(event)
     is_fault = policy.outcome in (Outcome.WARN, Outcome.FAIL)
     return Finding(
         check="kernel-log",
@@ -86,16 +86,6 @@ def _without_process(event: Event) -> str:
         if word is not None:
             text = re.sub(rf"(?<!\w){re.escape(str(word))}(?!\w)", "-", text)
     return text
-
-
-def _device(view: View, event: Event) -> str:
-    if event.device is not None and view.device(event.device) is not None:
-        return event.device
-    named = event.fields.get("gpu_uuid")
-    if named is not None and view.device(named) is not None:
-        return named
-    device = view.by_pci(event.pci)
-    return device.id if device else NODE
 
 
 def _identity(event: Event) -> str:
