@@ -18,7 +18,7 @@ from nodevet.agent.processes import ChildRecord
 from nodevet.agent.settings import Configuration
 from nodevet.agent.supervisor import ReaderPlan, Supervisor
 from nodevet.checks.errors import UsageError
-from nodevet.checks.model import AgentInfo, Instant
+from nodevet.checks.model import AgentInfo, Instant, Mode, Modes
 from nodevet.checks.registry import Check
 from nodevet.checks.view import Cadence
 
@@ -30,6 +30,7 @@ __all__ = [
     "build_engine",
     "build_supervisor",
     "cadences",
+    "modes_in_force",
     "node_name",
 ]
 
@@ -76,6 +77,7 @@ def build_engine(
         clock=clock.instant,
         cadences=engine_cadences(configuration, rates),
         partial=partial,
+        modes=modes_in_force(configuration),
     )
 
 
@@ -86,6 +88,16 @@ def engine_cadences(configuration: Configuration, rates: dict[str, Cadence]) -> 
         for backend in configuration.agent.backends.enabled
         for group, cadence in rates.items()
     }
+
+
+def modes_in_force(configuration: Configuration) -> Modes:
+    """Return how far the faults of each check may reach; what a check said that is switched off by now is only seen."""
+    return Modes(
+        site=configuration.gate.mode,
+        checks={
+            name: settings.mode if settings.enabled else Mode.OBSERVE for name, settings in configuration.checks.items()
+        },
+    )
 
 
 def build_supervisor(
@@ -114,13 +126,14 @@ def agent_info(configuration: Configuration, armed: Sequence[Armed], started: In
         started=started,
         interval_seconds=configuration.agent.interval_seconds,
         configuration_digest=digest(configuration),
-        rules_digest=_rules_digest(armed),
+        rules_digest=_rules_digest(armed, modes_in_force(configuration)),
         configuration_file=configuration.file,
     )
 
 
-def _rules_digest(armed: Sequence[Armed]) -> str:
-    """Return sixteen hexadecimal digits over the version, the checks and their policies."""
+def _rules_digest(armed: Sequence[Armed], modes: Modes) -> str:
+    """Return sixteen hexadecimal digits over the version, the checks, their modes and their policies."""
     text = [f"{__version__} {os.uname().machine}"]
-    text += [f"{entry.check.name} {entry.check.module} {msgspec.json.encode(entry.policy).decode()}" for entry in armed]
+    for name, module, policy in ((entry.check.name, entry.check.module, entry.policy) for entry in armed):
+        text.append(f"{name} {module} {modes.of(name).value} {msgspec.json.encode(policy).decode()}")
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]

@@ -23,6 +23,7 @@ from nodevet.agent.settings import (
     AgentSettings,
     CheckSettings,
     Configuration,
+    GateSettings,
     KernelLogSettings,
     LoadSettings,
     ReportSettings,
@@ -39,6 +40,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "load": LoadSettings,
     "report": ReportSettings,
     "store": StoreSettings,
+    "gate": GateSettings,
 }
 
 
@@ -208,7 +210,7 @@ def _decode_checks(raw: object, checks: Sequence[Configured], problems: list[Pro
 
 
 def _decode_check(raw: object, check: Configured, problems: list[Problem]) -> CheckSettings | None:
-    """Decode one flat table: ``enabled``, and beside it the fields of the check's own policy."""
+    """Decode one flat table: ``enabled`` and ``mode``, and beside them the fields of the check's own policy."""
     own = [field for field in msgspec.structs.fields(CheckSettings) if field.name != "policy"]
     policy = msgspec.structs.fields(check.policy)
     clash = {field.name for field in own} & {field.name for field in policy}

@@ -12,6 +12,7 @@ from msgspec import inspect
 from nodevet.agent.config import SECTIONS, Configured
 from nodevet.agent.decoding import description, expected, field_types
 from nodevet.agent.settings import CheckSettings, Configuration
+from nodevet.checks.model import Mode
 
 __all__ = ["render"]
 
@@ -48,6 +49,7 @@ def _table(path: str, value: msgspec.Struct) -> Iterator[str]:
 
 def _switches(settings: CheckSettings) -> Iterator[str]:
     yield _entry("enabled", settings.enabled, True, "true or false")
+    yield _entry("mode", settings.mode, Mode.DRAIN, f"one of {', '.join(Mode)}; [gate] mode at most")
 
 
 def _values(value: msgspec.Struct) -> Iterator[str]:

@@ -16,7 +16,15 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent.assembly import agent_info, arm, build_engine, build_supervisor, engine_cadences, node_name
+from nodevet.agent.assembly import (
+    agent_info,
+    arm,
+    build_engine,
+    build_supervisor,
+    engine_cadences,
+    modes_in_force,
+    node_name,
+)
 from nodevet.agent.assembly import cadences as group_cadences
 from nodevet.agent.clock import Clock
 from nodevet.agent.control import SOCKET_NAME, Control
@@ -416,7 +424,8 @@ class Daemon:
         message = f"[{'], ['.join(later)}] change with the next restart" if later else ""
         self._configuration = msgspec.structs.replace(fresh, **fixed)
         self._armed = armed
-        self._engine.reconfigure(armed, engine_cadences(self._configuration, group_cadences(self._configuration)))
+        rates = engine_cadences(self._configuration, group_cadences(self._configuration))
+        self._engine.reconfigure(armed, rates, modes_in_force(self._configuration))
         self._prober.configure(fresh.load)
         info = agent_info(self._configuration, armed, self._info.started)
         self._info = msgspec.structs.replace(info, notices=self._info.notices, configuration_message=message)

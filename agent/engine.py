@@ -30,6 +30,7 @@ from nodevet.checks.model import (
     Finding,
     Instant,
     Key,
+    Modes,
     Outcome,
     Part,
     PartKind,
@@ -94,12 +95,14 @@ class Engine:
         cadences: Mapping[tuple[str, str], Cadence] | None = None,
         scope: str = "node",
         partial: bool = False,
+        modes: Modes | None = None,
     ) -> None:
         """Start with nothing known. *clock* gives the present moment; *cadences* are keyed by (backend, group).
 
         *partial* says that only some checks were asked for, so that a device which none of them judges does not count.
         """
         self._partial = partial
+        self._modes = modes or Modes()
         self._checks = tuple(checks)
         self._node = node
         self._clock = clock
@@ -173,8 +176,9 @@ class Engine:
         """Replace what is known of the kernel log's readability."""
         self._kernel_log = state
 
-    def reconfigure(self, checks: Sequence[Armed], cadences: Mapping[tuple[str, str], Cadence]) -> None:
-        """Judge by other policies and cadences from the next evaluation on."""
+    def reconfigure(self, checks: Sequence[Armed], cadences: Mapping[tuple[str, str], Cadence], modes: Modes) -> None:
+        """Judge by other policies, cadences and modes from the next evaluation on."""
+        self._modes = modes
         self._checks = tuple(checks)
         self._cadences = dict(cadences)
 
@@ -393,6 +397,7 @@ class Engine:
             readers=self._readers,
             checks=runs,
             agent=agent,
+            modes=self._modes,
             events=tuple(self._counts.values()),
         )
 

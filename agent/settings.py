@@ -9,11 +9,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from nodevet.checks.model import Mode
+
 __all__ = [
     "AgentSettings",
     "BackendSettings",
     "CheckSettings",
     "Configuration",
+    "GateSettings",
     "KernelLogSettings",
     "LoadSettings",
     "ReportSettings",
@@ -88,11 +91,21 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     )
 
 
+class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a fault that one look proves may reach. What is measured only is shown, whatever stands here."""
+
+    mode: Annotated[
+        Mode,
+        msgspec.Meta(description="be seen, also close the prolog's gate, or also drain the node (where [slurm] may)"),
+    ] = Mode.DRAIN
+
+
 class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How one check is run: whether, and by which policy."""
+    """How one check is run: whether, by which policy, and how far its hard findings reach (the site's mode at most)."""
 
     policy: msgspec.Struct
     enabled: bool = True
+    mode: Mode = Mode.DRAIN
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,5 +116,6 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     load: LoadSettings
     report: ReportSettings
     store: StoreSettings
+    gate: GateSettings
     checks: dict[str, CheckSettings]
     file: str | None = None

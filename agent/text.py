@@ -31,6 +31,7 @@ def status_text(document: StatusDocument) -> str:
     lines = [headline(document)]
     if document.verdict != "ok" and document.action != "none":
         lines.append(f"what to do: {ACTIONS[document.action]}")
+    lines += _gate(document)
     if document.devices:
         lines += ["", devices_table(document)]
     findings = list(findings_lines(document))
@@ -43,6 +44,14 @@ def status_text(document: StatusDocument) -> str:
     if troubles:
         lines += ["", *troubles]
     return "\n".join(lines)
+
+
+def _gate(document: StatusDocument) -> Iterator[str]:
+    """Yield what the verdict does to jobs, where it rests on a fault that one look proves."""
+    if document.gate.closed:
+        yield f"gate: closed by {', '.join(document.gate.codes)} where the prolog is installed"
+    elif document.hard and not document.simulated:
+        yield "gate: open, for these faults may only be observed: see mode in [gate] and [checks.NAME]"
 
 
 def devices_table(document: StatusDocument) -> str:

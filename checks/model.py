@@ -40,6 +40,7 @@ __all__ = [
     "Link",
     "Metric",
     "Mode",
+    "Modes",
     "Outcome",
     "Part",
     "PartKind",
@@ -471,6 +472,17 @@ class Mode(StrEnum):
         return list(Mode).index(self)
 
 
+class Modes(msgspec.Struct, frozen=True):
+    """The modes in force: the site's, and those of its checks. The lower of the two counts."""
+
+    site: Mode = Mode.DRAIN
+    checks: dict[str, Mode] = {}
+
+    def of(self, check: str) -> Mode:
+        """Return how far a hard finding of *check* may reach."""
+        return min(self.site, self.checks.get(check, self.site), key=lambda mode: mode.rank)
+
+
 class ReaderState(StrEnum):
     """How the child that reads a backend is doing."""
 
@@ -558,4 +570,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     readers: tuple[ReaderStatus, ...]
     checks: tuple[CheckRun, ...]
     agent: AgentInfo
+    modes: Modes = Modes()
     events: tuple[EventCount, ...] = ()

@@ -22,6 +22,7 @@ from nodevet.checks.model import (
     Instant,
     Limit,
     Metric,
+    Modes,
     Outcome,
     Part,
     Result,
@@ -30,6 +31,7 @@ from nodevet.checks.model import (
     State,
     Verdict,
 )
+from nodevet.checks.modes import closing
 
 __all__ = [
     "BURN_IN_SCHEMA",
@@ -38,6 +40,7 @@ __all__ = [
     "BurnInDocument",
     "DeviceDocument",
     "FindingDocument",
+    "GateDocument",
     "ResultDocument",
     "SeriesDocument",
     "StatusDocument",
@@ -91,6 +94,7 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A fault that lasts, or what the last look of a check found without passing it.
 
     ``state`` is null where no episode exists: nothing was confirmed, and it is not what the verdict rests on.
+    ``hard`` says that one look proves it; ``mode`` how far a hard one may reach.
     """
 
     check: str
@@ -111,6 +115,16 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     clearing: str = "condition"
     required: bool = False
     note: str | None = None
+    hard: bool = False
+    mode: str = "drain"
+
+
+class GateDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether faults close the local gate, which they are, and how far a hard fault may reach at this site."""
+
+    closed: bool
+    mode: str
+    codes: tuple[str, ...]
 
 
 class ReaderDocument(msgspec.Struct, frozen=True):
@@ -207,6 +221,7 @@ class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
     readers: tuple[ReaderDocument, ...]
     results: tuple[ResultDocument, ...]
     agent: AgentDocument
+    gate: GateDocument
 
 
 class BurnInDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,6 +265,7 @@ def status_document(snapshot: Snapshot) -> StatusDocument:
         readers=_readers(snapshot),
         results=tuple(_results(snapshot.results, snapshot)),
         agent=_agent(snapshot),
+        gate=_gate(snapshot),
     )
 
 
@@ -323,9 +339,9 @@ def _findings(snapshot: Snapshot) -> tuple[FindingDocument, ...]:
     """Return the episodes, then what did not pass at the last look and has no episode; gravest first."""
     lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.CLEARED]
     keys = {episode.key for episode in lasting}
-    documents = [_from_episode(episode) for episode in lasting]
+    documents = [_from_episode(episode, snapshot.modes) for episode in lasting]
     documents += [
-        _from_finding(finding)
+        _from_finding(finding, snapshot.modes)
         for finding in snapshot.findings
         if finding.outcome in (Outcome.WARN, Outcome.FAIL, Outcome.UNMEASURED) and finding.key not in keys
     ]
@@ -333,9 +349,10 @@ def _findings(snapshot: Snapshot) -> tuple[FindingDocument, ...]:
     return tuple(sorted(documents, key=lambda document: (document.state is None, gravity.get(document.outcome, 3))))
 
 
-def _from_episode(episode: Episode) -> FindingDocument:
+def _from_episode(episode: Episode, modes: Modes) -> FindingDocument:
     return _finding(
         episode.finding,
+        modes,
         code=episode.key.code,
         device=episode.key.device,
         part=_part(episode.key.part),
@@ -348,9 +365,10 @@ def _from_episode(episode: Episode) -> FindingDocument:
     )
 
 
-def _from_finding(finding: Finding) -> FindingDocument:
+def _from_finding(finding: Finding, modes: Modes) -> FindingDocument:
     return _finding(
         finding,
+        modes,
         code=finding.code,
         device=finding.device,
         part=_part(finding.part),
@@ -363,7 +381,7 @@ def _from_finding(finding: Finding) -> FindingDocument:
     )
 
 
-def _finding(finding: Finding, **fields: Any) -> FindingDocument:
+def _finding(finding: Finding, modes: Modes, **fields: Any) -> FindingDocument:
     return FindingDocument(
         check=finding.check,
         fault_class=finding.fault_class.value,
@@ -374,6 +392,8 @@ def _finding(finding: Finding, **fields: Any) -> FindingDocument:
         action=finding.action.value,
         clearing=finding.clearing.value,
         required=finding.required,
+        hard=finding.hard,
+        mode=modes.of(finding.check).value,
         **fields,
     )
 
@@ -449,6 +469,12 @@ def _judged(result: Result, findings: Iterable[Finding]) -> str | None:
 
 def _total(results: Iterable[Result], metric: str) -> int:
     return sum(int(result.metric(metric) or 0) for result in results)
+
+
+def _gate(snapshot: Snapshot) -> GateDocument:
+    faults = closing(snapshot)
+    codes = tuple(dict.fromkeys(episode.key.code for episode in faults))
+    return GateDocument(closed=bool(faults), mode=snapshot.modes.site.value, codes=codes)
 
 
 def _agent(snapshot: Snapshot) -> AgentDocument:

@@ -18,6 +18,7 @@ NEVER = 9_999_999_999
 
 MAXIMUM_BYTES = 1 << 20
 STATES = ("ok", "degraded", "unknown", "failed")
+REACHES = ("hard", "observed", "soft")
 AGENT_STATES = ("starting", "running", "released", "stopped")
 
 
@@ -28,7 +29,7 @@ class Absent(NamedTuple):
 
 
 class DeviceState(NamedTuple):
-    """The line of one device, or of the node's own faults (kind ``node``)."""
+    """The line of one device, or of the node's own faults (kind ``node``). ``hard``: its faults close the gate."""
 
     kind: str
     pci: str | None
@@ -41,7 +42,7 @@ class DeviceState(NamedTuple):
 
 
 class StateFile(NamedTuple):
-    """A state file that was read. Times are seconds of uptime (CLOCK_BOOTTIME)."""
+    """A state file that was read. Times are seconds of uptime (CLOCK_BOOTTIME); ``hard``: its faults close the gate."""
 
     state: str
     expires_uptime: int
@@ -133,7 +134,7 @@ def _parsed(lines: list[str]) -> StateFile:
         simulated=_one_of(origin, ("real", "simulated")) == "simulated",
         agent=_one_of(agent, AGENT_STATES),
         probing=_one_of(load, ("idle", "probing")) == "probing",
-        hard=_one_of(hard, ("hard", "soft")) == "hard",
+        hard=_one_of(hard, REACHES) == "hard",
         action=action,
         fresh_until_uptime=int(fresh),
         node=node,
@@ -148,7 +149,7 @@ def _device(line: str) -> DeviceState:
         pci=None if pci == "-" else pci,
         minor=None if minor == "-" else int(minor),
         state=_one_of(state, STATES),
-        hard=_one_of(hard, ("hard", "soft")) == "hard",
+        hard=_one_of(hard, REACHES) == "hard",
         action=action,
         id=identity,
         reason=reason,

@@ -16,6 +16,7 @@ from pathlib import Path
 from nodevet.checks.episodes import verdict as judge
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import NODE, AgentInfo, Device, ReaderState, ReaderStatus, Snapshot, State, Verdict
+from nodevet.checks.modes import reach
 from nodevet.exporters.state_reader import FORMAT, NEVER
 
 __all__ = ["StateFileError", "advice", "state_text", "write_state"]
@@ -43,7 +44,8 @@ def write_state(path: Path, snapshot: Snapshot, *, ttl_seconds: float) -> None:
 def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
     """Return the text of the state file of *snapshot*.
 
-    A verdict ``failed`` that rests on a hard fault does not expire within its boot: it outlives the agent.
+    A verdict ``failed`` that rests on a hard fault does not expire within its boot: it outlives the agent. That holds
+    too where its mode lets it only be seen, so that the mode alone decides what it does.
     """
     verdict = snapshot.verdict
     fresh_until = int(snapshot.time.boottime_ns / 1e9 + ttl_seconds)
@@ -57,7 +59,7 @@ def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
                 "simulated" if snapshot.simulated else "real",
                 _agent(snapshot.agent, snapshot.readers),
                 "probing" if snapshot.agent.probing else "idle",
-                _hard(verdict),
+                reach(snapshot, verdict),
                 verdict.action.value,
                 str(fresh_until),
                 _words(snapshot.node),
@@ -81,23 +83,19 @@ def _device_lines(snapshot: Snapshot) -> Iterator[str]:
     """Yield the line of the node's own faults, then one per device; a device that was never judged is unknown."""
     of_node = snapshot.device_verdicts.get(NODE) or judge(NODE, snapshot.episodes, snapshot.findings)
     evaluated = snapshot.findings and not of_node.episodes
-    yield _line("node", None, Verdict(state=State.OK, reason="healthy") if evaluated else of_node)
+    yield _line(snapshot, "node", None, Verdict(state=State.OK, reason="healthy") if evaluated else of_node)
     unjudged = Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
     for device in snapshot.devices:
         if device.id != NODE:
-            yield _line(device.kind.value, device, snapshot.device_verdicts.get(device.id, unjudged))
+            yield _line(snapshot, device.kind.value, device, snapshot.device_verdicts.get(device.id, unjudged))
 
 
-def _line(kind: str, device: Device | None, verdict: Verdict) -> str:
+def _line(snapshot: Snapshot, kind: str, device: Device | None, verdict: Verdict) -> str:
     pci = NOTHING if device is None or device.pci is None else device.pci.lower()
     minor = NOTHING if device is None or device.minor is None else str(device.minor)
     identity = NODE if device is None else _words(device.id).replace(" ", "_")
-    words = (kind, pci, minor, verdict.state.value, _hard(verdict), verdict.action.value, identity)
+    words = (kind, pci, minor, verdict.state.value, reach(snapshot, verdict), verdict.action.value, identity)
     return " ".join((*words, _words(verdict.reason)))
-
-
-def _hard(verdict: Verdict) -> str:
-    return "hard" if verdict.hard else "soft"
 
 
 def _words(text: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
+from fakes.metrics_reference import metrics_page
 
 from nodevet.agent.cli import COMMANDS
 from nodevet.agent.config import SECTIONS
@@ -75,7 +76,7 @@ def configuration_page(_repository: Path) -> str:
     for name, struct in SECTIONS.items():
         lines += _section(name, struct)
     lines += ["", "## `[checks.NAME]`", "", "One table per check; what it means is in [checks](checks.md).", ""]
-    rows = [(*_field(CheckSettings, "enabled")[:3], "every check")]
+    rows = [(*_field(CheckSettings, name)[:3], "every check") for name in ("enabled", "mode")]
     for declared in discover():
         fields = msgspec.structs.fields(declared.policy)
         rows += [(*_field(declared.policy, field.name)[:3], f"`{declared.name}`") for field in fields]
@@ -209,6 +210,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "clearing.md": clearing_page,
     "command-line.md": command_line_page,
     "configuration.md": configuration_page,
+    "metrics.md": metrics_page,
     "xid.md": xid_page,
 }
 """Every generated page of docs/reference by its name."""
@@ -231,7 +233,7 @@ def _inputs(declared: Check) -> list[str]:
 def _policy(declared: Check) -> list[str]:
     fields = msgspec.structs.fields(declared.policy)
     if not fields:
-        return ["", "Nothing can be set but `enabled`."]
+        return ["", "Nothing can be set but `enabled` and `mode`."]
     rows = [_field(declared.policy, field.name) for field in fields]
     return [
         "",
