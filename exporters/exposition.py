@@ -6,14 +6,26 @@ docs/decisions/0002-metrics-text.md has the figures. Tests read every page back 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-__all__ = ["CONTENT_TYPE_OPENMETRICS", "CONTENT_TYPE_TEXT", "Family", "Value", "escape", "labels_text", "text"]
+__all__ = [
+    "CONTENT_TYPE_OPENMETRICS",
+    "CONTENT_TYPE_TEXT",
+    "Family",
+    "Value",
+    "counter",
+    "escape",
+    "gauge",
+    "labels_text",
+    "text",
+]
 
 CONTENT_TYPE_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 CONTENT_TYPE_OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+PREFIX = "nodevet_"
 
 Value = float | int | bool
 
@@ -27,12 +39,25 @@ class Family(msgspec.Struct):
     samples: dict[str, Value]
 
 
+def gauge(name: str, description: str, samples: Mapping[str, Value | None]) -> Family:
+    """Return a gauge with our prefix; samples that are None were not measured and are left out."""
+    return Family(PREFIX + name, "gauge", description, _measured(samples))
+
+
+def counter(name: str, description: str, samples: Mapping[str, Value | None]) -> Family:
+    """Return a counter with our prefix; the page adds ``_total``."""
+    return Family(PREFIX + name, "counter", description, _measured(samples))
+
+
+def _measured(samples: Mapping[str, Value | None]) -> dict[str, Value]:
+    return {labels: value for labels, value in samples.items() if value is not None}
+
+
 def text(found: Iterable[Family], *, openmetrics: bool = False) -> bytes:
     """Return *found* as a page in the text format 0.0.4, or in OpenMetrics 1.0."""
     lines: list[str] = []
     for family in found:
-        counter = family.kind == "counter"
-        series = f"{family.name}_total" if counter else family.name
+        series = f"{family.name}_total" if family.kind == "counter" else family.name
         described = family.name if openmetrics else series
         lines.append(f"# HELP {described} {_escape_help(family.help, quotes=openmetrics)}")
         lines.append(f"# TYPE {described} {family.kind}")

@@ -13,8 +13,10 @@ import pytest
 from fakes.snapshots import (
     EVERY_STATE,
     at,
+    burn_in,
     cpu_node,
     degraded_node,
+    eventful_node,
     failed_node,
     gpu_id,
     gpu_node,
@@ -29,14 +31,17 @@ from nodevet.checks.model import (
     NODE,
     Failure,
     FailureKind,
+    Limit,
     ReaderState,
     Reading,
     ReadingStatus,
+    Result,
+    ResultState,
     Sample,
     Snapshot,
     State,
 )
-from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.quantities import QUANTITIES, QuantityKind
 from nodevet.exporters.exposition import Family, escape, labels_text, text
 from nodevet.exporters.prometheus import MetricsPage, families
 
@@ -56,7 +61,13 @@ NODES: dict[str, Callable[[], Snapshot]] = {
     **{state.value: build for state, build in EVERY_STATE.items()},
     "cpu": cpu_node,
     "starting": starting_node,
+    "eventful": eventful_node,
 }
+STATE_SETS = {
+    *(f"nodevet_{of}_state" for of in ("node", "device", "reader", "burnin")),
+    *(f"nodevet_{key}" for key, quantity in QUANTITIES.items() if quantity.kind is QuantityKind.STATE),
+}
+"""Metrics of which exactly one series per thing is 1."""
 
 
 def page(snapshot: Snapshot, *, detail: bool = False) -> str:
@@ -190,6 +201,25 @@ def test_exactly_one_state_is_set(state: State) -> None:
         assert of_device == {word.value: float(word is verdict.state) for word in State}
 
 
+@pytest.mark.parametrize("detail", [False, True], ids=["default", "detail"])
+@pytest.mark.parametrize("node", NODES)
+def test_every_state_set_has_exactly_one_state(node: str, detail: bool) -> None:
+    """Whatever is labelled by state and is no count: all its words are there, and one of them is 1."""
+    for name, series in values(NODES[node](), detail=detail).items():
+        if not any("state" in dict(labels) for labels in series) or name.startswith("nodevet_episode"):
+            continue
+        things: dict[tuple[tuple[str, str], ...], list[float]] = {}
+        words: dict[tuple[tuple[str, str], ...], set[str]] = {}
+        for labels, value in series.items():
+            thing = tuple(label for label in labels if label[0] != "state")
+            things.setdefault(thing, []).append(value)
+            words.setdefault(thing, set()).add(dict(labels)["state"])
+        assert name in STATE_SETS, f"{name} is labelled by state: is it a set of states?"
+        assert {tuple(sorted(set(of))) for of in things.values()} == {(0.0, 1.0)}, name
+        assert {sum(of) for of in things.values()} == {1.0}, name
+        assert len({frozenset(of) for of in words.values()}) == 1, name
+
+
 def of_device(snapshot: Snapshot, device: str) -> set[str]:
     """Return the names of the quantities that the page shows of *device*."""
     judged = {
@@ -197,6 +227,7 @@ def of_device(snapshot: Snapshot, device: str) -> set[str]:
         "nodevet_device_info",
         "nodevet_episode_active",
         "nodevet_episode_occurrences_total",
+        "nodevet_episode_opened_timestamp_seconds",
     }
     return {
         name
@@ -279,14 +310,17 @@ def test_an_open_episode_is_a_series_while_it_lasts() -> None:
     series = values(failed_node())
     (labels,) = series["nodevet_episode_active"]
     assert dict(labels) == {
+        "check": "kernel-log",
         "code": "nvidia.xid.79",
         "device": gpu_id(5),
         "fault_class": "hardware",
+        "outcome": "fail",
         "action": "power_cycle",
         "state": "open",
     }
     assert series["nodevet_episodes"][(("state", "open"),)] == 1
     assert list(series["nodevet_episode_occurrences_total"].values()) == [3.0]
+    assert list(series["nodevet_episode_opened_timestamp_seconds"].values()) == [at(30).wall_seconds]
     assert "nodevet_episode_active" not in values(gpu_node())
 
 
@@ -322,15 +356,82 @@ def test_burn_in_results_are_metrics_with_their_time() -> None:
     labels = (("device", "cpu-0"), ("dtype", "bfloat16"), ("workload", "gemm"))
     assert series["nodevet_burnin_flops_per_second"][labels] == 1.41e12
     assert series["nodevet_burnin_efficiency_ratio"][labels] == 0.71
-    assert series["nodevet_burnin_gemms_verified"][labels] == 90_112
     assert series["nodevet_burnin_mismatches"][labels] == 0
+    assert values(cpu_node(), detail=True)["nodevet_burnin_gemms_verified"][labels] == 90_112
     assert series["nodevet_burnin_finished_timestamp_seconds"][labels] == at(100).wall_seconds
 
 
-def test_limits_in_force_are_listed_with_detail() -> None:
-    """A threshold is a metric of its own in its unit, so that no dashboard repeats the number."""
-    series = values(degraded_node(), detail=True)
-    assert list(series["nodevet_limit_celsius"].values()) == [5.0]
+@pytest.mark.parametrize(
+    ("result", "state"),
+    [
+        (burn_in("cpu-0", 1.4, 0.7), "passed"),
+        (burn_in("cpu-0", 1.4, 0.7, wrong=1), "failed"),
+        (msgspec.structs.replace(burn_in("cpu-0", 1.4, 0.7), state=ResultState.INTERRUPTED), "unproven"),
+        (msgspec.structs.replace(burn_in("cpu-0", 1.4, 0.7, wrong=2), state=ResultState.DIED), "failed"),
+        (msgspec.structs.replace(burn_in("cpu-0", 1.4, 0.7), metrics=()), "unproven"),
+    ],
+    ids=["right", "wrong", "stopped", "wrong and died", "nothing verified"],
+)
+def test_what_a_burn_in_proved_is_a_state(result: Result, state: str) -> None:
+    """To be stopped proves nothing, but a wrong result is one however the load ended."""
+    series = values(msgspec.structs.replace(cpu_node(), results=(result,)))["nodevet_burnin_state"]
+    assert [dict(labels)["state"] for labels, value in series.items() if value] == [state]
+
+
+def test_limits_in_force_are_listed() -> None:
+    """A threshold is a metric of its own in its unit, so that no dashboard repeats the number; the strictest counts."""
+    series = values(eventful_node())
+    model = ("model", "NVIDIA H100 80GB HBM3")
+    celsius = {dict(labels)["code"]: value for labels, value in series["nodevet_limit_celsius"].items()}
+    assert celsius == {"thermal.margin": 5.0, "thermal.celsius": 84.0}
+    assert list(series["nodevet_limit_ratio"]) == [
+        (("check", "thermal"), ("code", "thermal.ratio"), model, ("op", ">"))
+    ]
+
+
+@pytest.mark.parametrize(("op", "strictest"), [(">=", 84.0), (">", 84.0), ("<=", 90.0), ("<", 90.0)])
+def test_of_two_limits_the_one_is_shown_that_is_broken_first(op: str, strictest: float) -> None:
+    """An upper limit is strict when it is low, a lower limit when it is high; the order of devices does not matter."""
+    hot = degraded_node()
+    finding = next(finding for finding in hot.findings if finding.limit)
+    pair = [
+        msgspec.structs.replace(finding, device=gpu_id(n), limit=Limit(op, value, "celsius", "table"))
+        for n, value in enumerate((90.0, 84.0))
+    ]
+    for findings in (pair, pair[::-1]):
+        series = values(msgspec.structs.replace(hot, findings=tuple(findings)))["nodevet_limit_celsius"]
+        assert list(series.values()) == [strictest]
+
+
+def test_events_are_counted_with_the_time_of_the_last() -> None:
+    """A user's XID has its own class, so that alerts tell it from the hardware's."""
+    series = values(eventful_node())
+    labels = (("code", "nvidia.xid.31"), ("device", gpu_id(1)), ("fault_class", "application"))
+    assert series["nodevet_events_total"][labels] == 2
+    assert series["nodevet_event_last_timestamp_seconds"][labels] == at(40).wall_seconds
+
+
+@pytest.mark.parametrize(
+    ("changes", "store", "state_file"),
+    [({}, 1, 1), ({"store": "disk full"}, 0, 1), ({"state_file": "read-only"}, 1, 0)],
+    ids=["well", "store", "state file"],
+)
+def test_trouble_with_what_the_agent_writes_is_told(changes: dict[str, str], store: int, state_file: int) -> None:
+    """Store and state file are known in advance and so always there."""
+    healthy = gpu_node()
+    troubled = msgspec.structs.replace(healthy, agent=msgspec.structs.replace(healthy.agent, **changes))
+    series = values(troubled)["nodevet_output_success"]
+    assert {dict(labels)["output"]: value for labels, value in series.items()} == {
+        "store": store, "state_file": state_file,
+    }  # fmt: skip
+
+
+def test_the_node_is_named_once_and_says_whether_it_is_simulated() -> None:
+    """The name is a label of one series, to be joined; rules carry it and `simulated` to every alert."""
+    for simulated in (False, True):
+        ((labels, value),) = values(gpu_node(simulated=simulated))["nodevet_node_info"].items()
+        assert dict(labels) == {"node": "n0042", "scope": "node", "simulated": str(simulated).lower()}
+        assert value == 1
 
 
 def test_a_state_quantity_lists_all_its_words() -> None:

@@ -21,6 +21,7 @@ from nodevet.checks.model import (
     DeviceKind,
     Episode,
     EpisodeState,
+    EventCount,
     Failure,
     FailureKind,
     FaultClass,
@@ -218,6 +219,29 @@ def starting_node() -> Snapshot:
         device_verdicts={device.id: unknown for device in snapshot.devices},
         agent=msgspec.structs.replace(snapshot.agent, ready=False),
     )
+
+
+def eventful_node() -> Snapshot:
+    """Return the hot node with everything that a metrics page can tell: events, limits in force, a load that runs."""
+    hot = degraded_node()
+    sample = next(finding for finding in hot.findings if finding.limit)
+    limits = (
+        Limit(">=", 84, "celsius", "table limits.csv temperature.high"),
+        Limit(">=", 90, "celsius", "reported by the device"),
+        Limit(">", 0.01, "ratio", "table limits.csv throttle.ratio"),
+    )
+    passing = tuple(
+        msgspec.structs.replace(
+            sample, code=f"{sample.check}.{limit.unit}", device=gpu_id(n), outcome=Outcome.PASS, limit=limit
+        )
+        for n, limit in enumerate(limits)
+    )
+    events = (
+        EventCount(code="nvidia.xid.31", device=gpu_id(1), fault_class=FaultClass.APPLICATION, count=2, last=at(40)),
+        EventCount(code="nvidia.xid.94", device=gpu_id(3), fault_class=FaultClass.HARDWARE, count=1, last=at(900)),
+    )
+    agent = msgspec.structs.replace(hot.agent, probing=True, load="probe runs")
+    return msgspec.structs.replace(hot, findings=(*hot.findings, *passing), events=events, agent=agent)
 
 
 EVERY_STATE = {

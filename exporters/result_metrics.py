@@ -1,0 +1,58 @@
+"""The last burn-in on the metrics page: its figures, when it ended, and what it proved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nodevet.checks.episodes import is_passed_retest
+from nodevet.checks.model import NODE, Result, ResultState, Snapshot
+from nodevet.exporters.exposition import Family, gauge, labels_text
+
+__all__ = ["RESULT_STATES", "result_metrics"]
+
+RESULT_STATES = ("passed", "failed", "unproven")
+"""``passed``: finished, its self-test too, all that was verified is right. ``failed``: a result is wrong.
+``unproven``: anything else, such as one that was stopped, refused, or that verified nothing."""
+
+_FIGURES = (
+    ("tflops_median", 1e12, "flops_per_second", True, "Median rate of the last finished burn-in of this workload."),
+    ("efficiency_ratio", 1, "efficiency_ratio", True, "Rate of the last finished burn-in over the theoretical peak."),
+    ("mismatches", 1, "mismatches", True, "Wrong matrix products that the last finished burn-in found."),
+    ("gemms_verified", 1, "gemms_verified", False, "Matrix products of the last finished burn-in that were verified."),
+)
+"""Figure of a result, what brings it to a base unit, its name here, whether a default page has it, and its help."""
+
+
+def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
+    """Yield the last burn-in of each workload, device and number format."""
+    newest = sorted(snapshot.results, key=lambda result: result.ended.wall_seconds)
+    yield gauge(
+        "burnin_state",
+        "What the last burn-in of this workload proved, 1 for the state it is in.",
+        {_labels(result, state=state): _state(result) == state for result in newest for state in RESULT_STATES},
+    )
+    last = {_labels(result): result for result in newest if result.state is ResultState.FINISHED}
+    for figure, scale, name, by_default, description in _FIGURES:
+        if by_default or detail:
+            found = ((labels, result.metric(figure)) for labels, result in last.items())
+            yield gauge(
+                f"burnin_{name}",
+                description,
+                {labels: value * scale for labels, value in found if value is not None},
+            )
+    yield gauge(
+        "burnin_finished_timestamp_seconds",
+        "When the last finished burn-in of this workload ended.",
+        {labels: result.ended.wall_seconds for labels, result in last.items()},
+    )
+
+
+def _state(result: Result) -> str:
+    if (result.metric("mismatches") or 0) > 0:
+        return "failed"
+    return "passed" if is_passed_retest(result) else "unproven"
+
+
+def _labels(result: Result, **more: str) -> str:
+    device = result.devices[0] if len(result.devices) == 1 else NODE
+    return labels_text(workload=result.workload, device=device, dtype=result.dtype or "", **more)
