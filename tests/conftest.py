@@ -14,7 +14,7 @@ from fakes.small_disk import NO_SMALL_DISK, small_disk
 
 __all__ = ["freeze", "slurm", "small_disk", "start_slurm"]  # fixtures of every test, imported above
 
-pytest_plugins = ["fakes.nvml.fixtures"]
+pytest_plugins = ["fakes.amdsmi.fixtures", "fakes.nvml.fixtures"]
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURES = ROOT.parent / "shared" / "captures"
@@ -27,7 +27,7 @@ EXPECTED_SKIPS = (NO_ACCELERATOR, NO_CAPTURES, NO_FREEZER, NO_SMALL_DISK, NO_SOU
 
 MUST_RUN_EVERYTHING = bool(os.environ.get("CI"))
 
-FOREIGN_PREFIXES = ("NODEVET_", "SLURM_", "SBATCH_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_")
+FOREIGN_PREFIXES = ("NODEVET_", "SLURM_", "SBATCH_", "CUDA_", "NVIDIA_", "HIP_", "ROCR_", "ROCM_")
 FOREIGN_NAMES = (
     "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID",
     "RUNTIME_DIRECTORY", "STATE_DIRECTORY", "CACHE_DIRECTORY", "LOGS_DIRECTORY", "CONFIGURATION_DIRECTORY",

@@ -15,8 +15,7 @@ import pytest
 from fakes.freezer import Freeze
 from fakes.gpu_node import DEADLINE_SECONDS, INTERVAL_SECONDS, GpuNode, pci
 from fakes.host_tree import pci_device, virtual_machine, write_tree
-from fakes.nvml.reader import uuid
-from fakes.nvml.scenario import FakeNvml, NvmlReturn
+from fakes.nvml.scenario import FakeNvml, NvmlReturn, uuid
 from fakes.running_agent import RunningAgent
 
 from nodevet.agent.client import ask

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from fakes.host_tree import pci_device, write_tree
 from fakes.nvml.build import build_fake_nvml
-from fakes.nvml.reader import ReaderProcess, uuid
-from fakes.nvml.scenario import FakeNvml, NvmlReturn
+from fakes.nvml.scenario import FakeNvml, NvmlReturn, uuid
+from fakes.reader import ReaderProcess
 
 from nodevet.checks.model import WHOLE, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
 from nodevet.checks.quantities import QUANTITIES

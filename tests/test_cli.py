@@ -16,8 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fakes.gpu_node import GpuNode, pci
-from fakes.nvml.reader import uuid
-from fakes.nvml.scenario import FakeNvml
+from fakes.nvml.scenario import FakeNvml, uuid
 
 from nodevet.agent.cli import COMMANDS
 from nodevet.agent.client import Session

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
-from fakes.nvml.reader import uuid
-from fakes.nvml.scenario import FakeNvml, NvmlReturn
+from fakes.nvml.scenario import FakeNvml, NvmlReturn, uuid
 from fakes.rig import Rig
 
 from nodevet.checks.kernel_log.parse import events_from_lines

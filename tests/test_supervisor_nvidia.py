@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from fakes.host_tree import virtual_machine, write_tree
-from fakes.nvml.reader import uuid
-from fakes.nvml.scenario import FakeNvml, NvmlReturn
+from fakes.nvml.scenario import FakeNvml, NvmlReturn, uuid
 
 from nodevet.agent.clock import SteppedClock, SystemClock
 from nodevet.agent.supervisor import ReaderPlan, Supervisor

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fakes.nvml.reader import uuid
-from fakes.nvml.scenario import FakeNvml, NvmlReturn
+from fakes.nvml.scenario import FakeNvml, NvmlReturn, uuid
 from fakes.rig import Rig
 from fakes.shell_gate import gate, on_this_boot, shell_examples
 from fakes.snapshots import EVERY_STATE, cpu_node, gpu_node, starting_node

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from fakes.nvml.reader import uuid
-from fakes.nvml.scenario import FakeNvml
+from fakes.nvml.scenario import FakeNvml, uuid
 from fakes.running_agent import RunningAgent
 
 from nodevet.exporters.state_reader import StateFile, parse

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 
 import msgspec
-from fakes.nvml.reader import ReaderProcess
 from fakes.nvml.scenario import FakeNvml
+from fakes.reader import ReaderProcess
 
 from nodevet.agent.clock import SteppedClock
 from nodevet.agent.engine import Armed, Engine

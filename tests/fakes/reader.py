@@ -1,4 +1,4 @@
-"""The real reader child of the nvidia backend on a fake machine, driven by a test over the real protocol."""
+"""The real reader child of a backend on a fake machine, driven by a test over the real protocol."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
+
+from fakes.amdsmi.scenario import FakeAmdSmi
+from fakes.nvml.scenario import FakeNvml
 
 from nodevet.checks.model import Device, Event, Failure, Part, Reading, Sample
 from nodevet.checks.wire import (
@@ -33,14 +36,19 @@ __all__ = ["ReaderProcess"]
 PATIENCE_SECONDS = 20.0
 CHILD = (sys.executable, "-I", "-m", "nodevet.checks.backends.child")
 
+UUIDS = {machine.backend: machine.uuid for machine in (FakeNvml, FakeAmdSmi)}
+
 Kind = TypeVar("Kind", bound=Message)
 
 
 class ReaderProcess:
     """A reader child from its start to its end. Leave it as a context manager, which kills what is left."""
 
-    def __init__(self, environment: Mapping[str, str], *, root: str = "/", skip: Sequence[str] = ()) -> None:
-        """Start the child in *environment*; it is told to load the backend by ``ready`` or ``failed``."""
+    def __init__(
+        self, environment: Mapping[str, str], backend: str = "nvidia", *, root: str = "/", skip: Sequence[str] = ()
+    ) -> None:
+        """Start the child of *backend* in *environment*; ``ready`` or ``failed`` waits until it has loaded it."""
+        self._backend = backend
         self._own, other = socket.socketpair()
         self.progress, shared = Progress.create()
         self._decoder = Decoder()
@@ -58,7 +66,7 @@ class ReaderProcess:
         )
         other.close()
         os.close(shared)
-        self.send(Start("nvidia", root=root, skip=tuple(skip)))
+        self.send(Start(backend, root=root, skip=tuple(skip)))
 
     def __enter__(self) -> ReaderProcess:
         """Return self."""
@@ -115,7 +123,7 @@ class ReaderProcess:
 
     def sample(self, slot: int, group: str) -> Sample:
         """Read *group* and return the sample of the device of *slot*."""
-        return self.round(group)[uuid(slot)]
+        return self.round(group)[UUIDS[self._backend](slot)]
 
     def wait_for_event(self) -> Event:
         """Wait for the next event that the child tells."""
@@ -160,8 +168,3 @@ class ReaderProcess:
                 self.events.append(message.event)
             else:
                 self._waiting.append(message)
-
-
-def uuid(slot: int) -> str:
-    """Return the UUID that the fake gives to the device in *slot*."""
-    return f"GPU-5eed{slot:04x}-c0de-4abc-8def-{0x100 + slot:012x}"
