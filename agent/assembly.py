@@ -13,6 +13,7 @@ import msgspec
 from nodevet.agent import __version__
 from nodevet.agent.clock import Clock
 from nodevet.agent.config import digest
+from nodevet.agent.doors import command_plan
 from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.processes import ChildRecord
 from nodevet.agent.settings import Configuration
@@ -82,12 +83,11 @@ def build_engine(
 
 
 def engine_cadences(configuration: Configuration, rates: dict[str, Cadence]) -> dict[tuple[str, str], Cadence]:
-    """Return *rates* by (backend, group)."""
-    return {
-        (backend, group): cadence
-        for backend in configuration.agent.backends.enabled
-        for group, cadence in rates.items()
-    }
+    """Return *rates* by (backend, group); a command has the groups that its settings name."""
+    backends = configuration.agent.backends
+    groups: dict[str, tuple[str, ...]] = {backend: tuple(rates) for backend in backends.enabled}
+    groups |= {command.backend: command.groups for command in backends.commands}
+    return {(backend, group): rates[group] for backend, names in groups.items() for group in names}
 
 
 def modes_in_force(configuration: Configuration) -> Modes:
@@ -107,15 +107,13 @@ def build_supervisor(
     remembered: Iterable[ChildRecord] = (),
 ) -> Supervisor:
     """Return the readers of every enabled backend, not started yet."""
+    agent = configuration.agent
+    rates = cadences(configuration)
     plans = [
-        ReaderPlan(
-            backend=backend,
-            cadences=cadences(configuration),
-            root=configuration.agent.root,
-            holds_devices=backend != "host",
-        )
-        for backend in configuration.agent.backends.enabled
+        ReaderPlan(backend=backend, cadences=rates, root=agent.root, holds_devices=backend != "host")
+        for backend in agent.backends.enabled
     ]
+    plans += [command_plan(command, agent, rates) for command in agent.backends.commands]
     return Supervisor(plans, clock, selector, remembered)
 
 

@@ -19,6 +19,7 @@ import msgspec
 import msgspec.inspect
 
 from nodevet.agent.decoding import Problem, decode, field_types, suggestion
+from nodevet.agent.doors import command_problems
 from nodevet.agent.settings import (
     AgentSettings,
     CheckSettings,
@@ -265,7 +266,7 @@ def _agent_problems(agent: AgentSettings) -> list[Problem]:
     enabled = agent.backends.enabled
     if len(set(enabled)) < len(enabled):
         problems.append(Problem("agent.backends.enabled", "names a backend twice"))
-    return problems
+    return [*problems, *command_problems(agent)]
 
 
 def _line(problem: Problem, file: str, overrides: Mapping[str, object]) -> str:

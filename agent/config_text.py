@@ -45,6 +45,16 @@ def _table(path: str, value: msgspec.Struct) -> Iterator[str]:
             yield ""
             yield from _described(type(inner))
             yield from _table(f"{path}.{_key(field.name)}", inner)
+        for entry in inner if _is_tables(inner) else ():
+            yield ""
+            yield from _described(type(entry))
+            yield f"[[{path}.{_key(field.name)}]]"
+            yield from _values(entry)
+
+
+def _is_tables(held: object) -> bool:
+    """Return whether *held* is written as an array of tables."""
+    return isinstance(held, tuple) and bool(held) and isinstance(held[0], msgspec.Struct)
 
 
 def _switches(settings: CheckSettings) -> Iterator[str]:
@@ -56,7 +66,7 @@ def _values(value: msgspec.Struct) -> Iterator[str]:
     hints = field_types(type(value))
     for field in msgspec.structs.fields(type(value)):
         held = getattr(value, field.name)
-        if isinstance(held, msgspec.Struct):
+        if isinstance(held, msgspec.Struct) or _is_tables(held):
             continue
         kind = inspect.type_info(hints[field.name])
         about, accepted = description(kind).removesuffix("."), expected(kind)

@@ -201,7 +201,7 @@ class Daemon:
         self._notifier = Notifier.from_environment()
         self._watchdog_seconds = watchdog_interval_seconds(os.environ, os.getpid())
         self._watchdog_at = 0.0
-        self._notifier.ready(f"reads {', '.join(agent.backends.enabled)}")
+        self._notifier.ready(f"reads {', '.join(agent.backends.names)}")
         self._greet()
 
     def _remembered_readers(self, memory: bytes) -> tuple[ChildRecord, ...]:
@@ -283,7 +283,7 @@ class Daemon:
             self._dirty(now=True)
 
     def _take_inventory(self) -> None:
-        by_backend: dict[str, list[Device]] = {name: [] for name in self._configuration.agent.backends.enabled}
+        by_backend: dict[str, list[Device]] = {name: [] for name in self._configuration.agent.backends.names}
         for device in self._supervisor.devices:
             by_backend.setdefault(device.backend, []).append(device)
         for backend, devices in by_backend.items():

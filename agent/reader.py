@@ -75,6 +75,7 @@ class ReaderPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How a backend is to be read: the cadence of each group, and what the child is started with.
 
     ``holds_devices`` is False where reading keeps no handle of a device open, so that a release may leave it running.
+    ``required`` says that the node must have devices of this backend.
     """
 
     backend: str
@@ -85,6 +86,7 @@ class ReaderPlan(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] | None = None
     start_deadline_seconds: float = 60.0
     holds_devices: bool = True
+    required: bool = False
 
 
 class Phase(Enum):
@@ -188,6 +190,7 @@ class Reader:
             failure=self._failure,
             versions=self._versions,
             quarantined=tuple(self._quarantine.skipped),
+            required=self._plan.required,
         )
 
     @property

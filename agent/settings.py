@@ -15,6 +15,7 @@ __all__ = [
     "AgentSettings",
     "BackendSettings",
     "CheckSettings",
+    "CommandSettings",
     "Configuration",
     "GateSettings",
     "KernelLogSettings",
@@ -24,12 +25,43 @@ __all__ = [
 ]
 
 Backend = Literal["host", "nvidia"]
+Group = Literal["fast", "slow"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Probe = Literal["auto", "on", "off"]
 
 
 def _about(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
     return msgspec.Meta(description=text, ge=low, le=high)
+
+
+class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command of the site that prints readings, for whatever has no backend of its own."""
+
+    name: Annotated[str, msgspec.Meta(description="a lower-case word; its backend is called command.NAME")]
+    argv: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(description="the program by its absolute path, and its arguments; no shell", min_length=1),
+    ]
+    environment: Annotated[
+        dict[str, str], msgspec.Meta(description="added to PATH, HOME, LC_ALL, NODEVET_ROOT and NODEVET_GROUP")
+    ] = {}
+    timeout_seconds: (
+        Annotated[float, _about("for one run; unset: seven tenths of deadline_seconds", 0.1, 600)] | None
+    ) = None
+    groups: Annotated[
+        tuple[Group, ...],
+        msgspec.Meta(description="fast: each interval_seconds; slow: each slow_interval_seconds", min_length=1),
+    ] = ("fast",)
+    required: Annotated[bool, msgspec.Meta(description="whether a node on which it lists no device is unknown")] = True
+
+    @property
+    def backend(self) -> str:
+        """Return what its backend is called."""
+        return f"command.{self.name}"
+
+    def run_seconds(self, deadline_seconds: float) -> float:
+        """Return for how long a run may last where a reading may take *deadline_seconds*."""
+        return 0.7 * deadline_seconds if self.timeout_seconds is None else self.timeout_seconds
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +71,14 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         tuple[Backend, ...],
         msgspec.Meta(description="what is read; a vendor without hardware here costs nothing", min_length=1),
     ] = ("host", "nvidia")
+    commands: Annotated[
+        tuple[CommandSettings, ...], msgspec.Meta(description="one [[agent.backends.commands]] table for each")
+    ] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return every backend that is read, commands last."""
+        return (*self.enabled, *(command.backend for command in self.commands))
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

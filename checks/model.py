@@ -498,7 +498,10 @@ class ReaderState(StrEnum):
 
 
 class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One reader: what it does, since when, and what it hung in."""
+    """One reader: what it does, since when, and what it hung in.
+
+    ``required``: somebody said that this node has such devices, so that their absence is no proof of health.
+    """
 
     backend: str
     state: ReaderState
@@ -511,6 +514,7 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     versions: dict[str, str] = {}
     quarantined: tuple[str, ...] = ()
+    required: bool = False
 
 
 class CheckRun(msgspec.Struct, frozen=True, kw_only=True):

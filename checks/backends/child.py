@@ -59,6 +59,9 @@ BACKENDS = {
 }
 """The backends that exist. Nothing else is ever imported by name."""
 
+COMMAND = Known("nodevet.checks.backends.command", None)
+"""The backend of every ``command.NAME``: which command it runs stands in its options."""
+
 WAITING = "waiting for the agent"
 
 
@@ -113,7 +116,7 @@ class Reader:
     def _next_message(self) -> Message:
         """Wait for the agent, looking for events meanwhile."""
         self._progress.write(WAITING)
-        while not self._receive(BACKENDS[self._start.backend].event_poll_seconds):
+        while not self._receive(known(self._start.backend).event_poll_seconds):
             self._send_events()
             self._progress.write(WAITING)
         return self._queue.popleft()
@@ -209,10 +212,17 @@ def _factory(start: Start) -> BackendFactory:
             FailureKind.VERSION_MISMATCH,
             f"agent speaks protocol {start.protocol}, reader {PROTOCOL}: restart the agent after the upgrade",
         )
-    if start.backend not in BACKENDS:
-        raise BackendError(FailureKind.ERROR, f"no backend {start.backend!r}: there are {', '.join(sorted(BACKENDS))}")
-    factory: BackendFactory = importlib.import_module(BACKENDS[start.backend].module).open_backend
+    factory: BackendFactory = importlib.import_module(known(start.backend).module).open_backend
     return factory
+
+
+def known(backend: str) -> Known:
+    """Return where *backend* is implemented; raise BackendError where no such backend exists."""
+    if backend.startswith("command."):
+        return COMMAND
+    if backend not in BACKENDS:
+        raise BackendError(FailureKind.ERROR, f"no backend {backend!r}: there are {', '.join(sorted(BACKENDS))}")
+    return BACKENDS[backend]
 
 
 if __name__ == "__main__":

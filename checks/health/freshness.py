@@ -124,7 +124,7 @@ def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
             yield _broken(kind, True).on_node(
                 Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round
             )
-    if reader.state is ReaderState.FAILED:
+    if reader.state is ReaderState.FAILED or (reader.state is ReaderState.ABSENT and reader.required):
         detail = reader.failure.detail if reader.failure else reader.detail
         yield FAILED.on_node(Outcome.UNMEASURED, f"{name} failed: {detail}", part=part, required=True)
     elif running:

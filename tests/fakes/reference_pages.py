@@ -349,7 +349,19 @@ def _section(name: str, struct: type[msgspec.Struct]) -> list[str]:
         inner = _default(field)
         if isinstance(inner, msgspec.Struct):
             lines += _section(f"{name}.{field.name}", type(inner))
+        entry = _table_type(struct, field.name)
+        if entry is not None:
+            lines += _section(f"[{name}.{field.name}]", entry)
     return lines
+
+
+def _table_type(struct: type[msgspec.Struct], name: str) -> type[msgspec.Struct] | None:
+    """Return what each table of the array of tables *name* is, or None where it is no such array."""
+    kind = msgspec.inspect.type_info(field_types(struct)[name])
+    kind = kind.type if isinstance(kind, msgspec.inspect.Metadata) else kind
+    if isinstance(kind, msgspec.inspect.VarTupleType) and isinstance(kind.item_type, msgspec.inspect.StructType):
+        return kind.item_type.cls
+    return None
 
 
 def _field(struct: type[msgspec.Struct], name: str) -> tuple[str, str, str, str]:

@@ -1,0 +1,248 @@
+"""Whatever has no backend of its own: a command of the site prints the readings, this checks and passes them on.
+
+One run of the command serves one round of one group. What it prints is refused as a whole where anything in it is
+wrong; then every device of the round is unread, and the message names the command, what it did and the next step.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+
+from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.backends.command_run import Runner, beginning
+from nodevet.checks.model import Device, Event, FailureKind, Firmware, Link, Part, Reading, ReadingStatus, Severity
+from nodevet.checks.readings import DeviceEntry, Document, EventEntry, parse, reading_of
+
+__all__ = ["PREFIX", "Door", "open_backend", "runner", "taken"]
+
+PREFIX = "command."
+"""A backend ``command.gaudi`` is the door of the command ``gaudi``."""
+
+LIFELINE = 0
+"""Standard input of a reader child: it hangs up when the agent is gone."""
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MISTAKES_TOLD = 3
+
+
+class Door(msgspec.Struct, frozen=True, kw_only=True):
+    """One configured command: what is run, for at most how long, and for which groups. ``fast`` stands first."""
+
+    name: str
+    argv: tuple[str, ...]
+    timeout_seconds: float
+    groups: tuple[str, ...]
+    environment: dict[str, str] = {}
+
+    @property
+    def backend(self) -> str:
+        """Return what its backend is called everywhere."""
+        return PREFIX + self.name
+
+
+class Round(msgspec.Struct):
+    """One run for one group: what it printed or why not, and which devices have had theirs."""
+
+    entries: dict[str, DeviceEntry]
+    failure: BackendError | None
+    served: set[str]
+
+
+class CommandBackend:
+    """The devices that one command tells of."""
+
+    def __init__(self, door: Door, context: Context) -> None:
+        """Run the command of *door* when something is to be read."""
+        self.groups = door.groups
+        self.versions: dict[str, str] = {}
+        self._door = door
+        self._context = context
+        self._runner = runner(door, context.root, lifeline=LIFELINE)
+        self._devices: tuple[Device, ...] | None = None
+        self._rounds: dict[str, Round] = {}
+        self._keys: dict[str, frozenset[tuple[str, str, Part]]] = {}
+        self._events: list[Event] = []
+        self._told = -1
+        self._said = ""
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return the devices of the last document of the last group; raise BackendError where there never was one."""
+        self._rounds.clear()
+        if self._devices is None:
+            self._take(self.groups[-1])
+        devices = self._devices or ()
+        if not devices:
+            raise BackendError(FailureKind.NO_DEVICES, f"{self._door.backend} ({self._door.argv[0]}) lists no device")
+        return devices
+
+    def read(self, group: str, device: Device) -> Iterable[Reading]:
+        """Return what the command prints for *group* of *device*; the first device of a round has it run.
+
+        Raises BackendError where it printed no proper document, or tells that the device cannot be read.
+        """
+        current = self._rounds.get(group)
+        if current is None or device.id in current.served:
+            current = self._rounds[group] = self._run(group)
+        current.served.add(device.id)
+        if current.failure is not None:
+            raise BackendError(current.failure.failure.kind, current.failure.failure.detail)
+        entry = current.entries.get(device.id)
+        if entry is None:
+            raise BackendError(FailureKind.LOST, f"{self._door.backend} does not list it any more")
+        if entry.failure is not None:
+            raise BackendError(FailureKind(entry.failure.kind), f"{self._door.backend} says: {entry.failure.detail}")
+        return self._readings(entry)
+
+    def events(self, timeout_seconds: float) -> Iterator[Event]:
+        """Return what the documents since the last call told of."""
+        events, self._events = self._events, []
+        return iter(events)
+
+    def close(self) -> None:
+        """Do nothing: no run goes on between readings."""
+
+    def _run(self, group: str) -> Round:
+        """Run the command for *group*; what went wrong is told of every device of the round."""
+        try:
+            return Round(self._take(group), None, set())
+        except BackendError as error:
+            return Round({}, error, set())
+
+    def _take(self, group: str) -> dict[str, DeviceEntry]:
+        """Run the command and return its entries by the id of their device; raise BackendError."""
+        self._context.progress.write(f"run {self._door.backend} for group {group}: {self._door.argv[0]}")
+        document, said = taken(self._door, self._runner, group)
+        ids = {entry.id: identity(self._door, entry) for entry in document.devices}
+        self._refuse_repeats(group, document, ids)
+        if said and said != self._said:
+            self._context.note("info", "command said", line=said)
+        self._said = said
+        if group == self.groups[-1]:
+            self._devices = tuple(_device(self._door, entry, ids) for entry in document.devices)
+            self.versions = dict(document.versions)
+        self._queue(document.events, ids)
+        return {ids[entry.id]: entry for entry in document.devices}
+
+    def _refuse_repeats(self, group: str, document: Document, ids: dict[str, str]) -> None:
+        """Refuse a reading that another group gave too: a counter would be counted twice."""
+        keys = frozenset(
+            (ids[device.id], entry.quantity, reading_of(entry).part)
+            for device in document.devices
+            for entry in device.readings
+        )
+        for other, others in self._keys.items():
+            repeated = sorted(keys & others) if other != group else []
+            if repeated:
+                device, quantity, part = repeated[0]
+                text = f"prints {quantity} of {part} of {device} for group {other} and for {group}: print it for one"
+                raise _refused(self._door, text)
+        self._keys[group] = keys
+
+    def _readings(self, entry: DeviceEntry) -> tuple[Reading, ...]:
+        """Return the readings of *entry*; of a device of which nothing at all was measured nothing is known."""
+        readings = tuple(map(reading_of, entry.readings))
+        if not any(reading.status is ReadingStatus.OK for reading in readings):
+            first = readings[0]
+            raise BackendError(
+                FailureKind.ERROR,
+                f"{self._door.backend} measured nothing of it: {first.quantity} is {first.status.value}"
+                + (f" ({first.detail})" if first.detail else ""),
+            )
+        return readings
+
+    def _queue(self, entries: Iterable[EventEntry], ids: dict[str, str]) -> None:
+        """Keep the events that are newer than all before: a command may print the old ones again."""
+        fresh = sorted((entry for entry in entries if entry.sequence > self._told), key=lambda entry: entry.sequence)
+        for entry in fresh:
+            self._told = entry.sequence
+            self._events.append(
+                Event(
+                    code=f"{self._door.backend}.{entry.code}",
+                    source=self._door.backend,
+                    time=self._context.now(),
+                    text=entry.text,
+                    severity=Severity(entry.severity),
+                    device=None if entry.device is None else ids[entry.device],
+                    sequence=entry.sequence,
+                )
+            )
+
+
+def open_backend(context: Context) -> CommandBackend:
+    """Return the backend of the command that the options of *context* describe; a SIGTERM ends its run too."""
+    signal.signal(signal.SIGTERM, _terminated)
+    return CommandBackend(msgspec.convert(context.options, Door), context)
+
+
+def runner(door: Door, root: str, *, lifeline: int | None = None) -> Runner:
+    """Return what runs the command of *door*; of the agent's own environment it sees PATH and HOME alone."""
+    environment = {
+        "PATH": os.environ.get("PATH", DEFAULT_PATH),
+        "HOME": os.environ.get("HOME", "/"),
+        "LC_ALL": "C",
+        "NODEVET_ROOT": root,
+        **door.environment,
+    }
+    return Runner(door.argv, environment, door.timeout_seconds, lifeline=lifeline)
+
+
+def taken(door: Door, runs: Runner, group: str) -> tuple[Document, str]:
+    """Return what one run for *group* printed, and its last line of standard error; raise BackendError."""
+    try:
+        printed = runs.run(NODEVET_GROUP=group)
+    except BackendError as error:
+        raise _refused(door, error.failure.detail, error.failure.kind) from error
+    document, mistakes = parse(printed.output)
+    if document is None:
+        told = "; ".join(map(str, mistakes[:MISTAKES_TOLD]))
+        more = f"; and {len(mistakes) - MISTAKES_TOLD} more" if len(mistakes) > MISTAKES_TOLD else ""
+        begins = f" (it begins with {beginning(printed.output)})" if printed.output.strip() else ""
+        said = f"; its last line on standard error: {printed.last_line}" if printed.last_line else ""
+        raise _refused(door, f"printed no proper document{begins}: {told}{more}{said}")
+    return document, printed.last_line
+
+
+def identity(door: Door, entry: DeviceEntry) -> str:
+    """Return the id of a device on this node: its UUID, else its PCI address, else its name behind its door.
+
+    A part of a device shares the address of the whole.
+    """
+    address = entry.pci if entry.parent is None else None
+    return entry.uuid or address or f"{door.name}:{entry.id}"
+
+
+def _device(door: Door, entry: DeviceEntry, ids: dict[str, str]) -> Device:
+    return Device(
+        id=ids[entry.id],
+        kind=entry.device_kind,
+        vendor=entry.vendor,
+        model=entry.model,
+        backend=door.backend,
+        uuid=entry.uuid,
+        serial=entry.serial,
+        pci=entry.pci,
+        minor=entry.minor,
+        parent=None if entry.parent is None else ids[entry.parent],
+        numa_node=entry.numa_node,
+        driver=entry.driver,
+        firmware=tuple(Firmware(firmware.component, firmware.version) for firmware in entry.firmware),
+        links=tuple(Link(link.port, ids.get(link.peer or "", link.peer), link.generation) for link in entry.links),
+        memory_bytes=entry.memory_bytes,
+    )
+
+
+def _refused(door: Door, text: str, kind: FailureKind = FailureKind.ERROR) -> BackendError:
+    return BackendError(
+        kind, f"{door.backend} ({door.argv[0]}) {text}; next: nodevet readings check --command {door.name}"
+    )
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Leave through every ``finally``, so that a command that runs is ended too."""
+    raise SystemExit(128 + signal.SIGTERM)

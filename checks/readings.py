@@ -1,0 +1,383 @@
+"""The document that a site's own command prints: devices with their readings, checked strictly and told in full.
+
+Schema ``nodevet.readings/1``; docs/reference/command-backend.md explains it, readings_schema.py writes it as JSON
+Schema. A document with one mistake is refused as a whole: what half of it meant cannot be known. Every mistake is
+told with its place, because the person who reads it is writing a program.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from nodevet.checks.model import DeviceKind, Reading, ReadingStatus, Scalar
+from nodevet.checks.parts import PART_NAMES, WHOLE, Part, PartKind
+from nodevet.checks.quantities import QUANTITIES, Quantity, QuantityKind, measured
+
+__all__ = [
+    "LARGEST_NUMBER",
+    "SCHEMA",
+    "VENDOR_PART",
+    "DeviceEntry",
+    "Document",
+    "EventEntry",
+    "FailureEntry",
+    "Mistake",
+    "PartEntry",
+    "ReadingEntry",
+    "implausible",
+    "parse",
+    "reading_of",
+]
+
+SCHEMA = "nodevet.readings/1"
+
+LARGEST_NUMBER = 2**63 - 1
+"""No counter of a device is larger, and nothing behind this door has more bits."""
+
+VENDOR_PART = "^vendor:[a-z0-9_.-]{1,32}$"
+"""The name of a part that our closed sets do not know."""
+
+PROCESS_IDS = re.compile(r"(\d{1,10}(,\d{1,10})*)?")
+MISTAKES_TOLD = 50
+
+Name = Annotated[str, Meta(pattern=r"^[!-~]{1,128}$", description="1 to 128 printable ASCII characters, no blank.")]
+Word = Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]{0,31}$", description="A lower-case word.")]
+Text = Annotated[
+    str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,200}$", description="1 to 200 characters, no control character.")
+]
+PciAddress = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$",
+        description="Domain, bus, device and function in lower case: 0000:19:00.0.",
+    ),
+]
+Index = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class PartEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The part of a device that a reading is about; its kind is the one of the quantity."""
+
+    kind: PartKind
+    name: str = ""
+    index: Index | None = None
+
+
+class ReadingEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One reading. The value is absent or null exactly when the status is not ``ok``."""
+
+    quantity: str
+    value: Scalar | None = None
+    part: PartEntry | None = None
+    status: ReadingStatus = ReadingStatus.OK
+    detail: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]{0,500}$")] = ""
+
+
+class LinkEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A link port; ``peer`` is an id of this document, a PCI address, or ``switch``."""
+
+    port: Index
+    peer: Name | None = None
+    generation: Text | None = None
+
+
+class FirmwareEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A firmware component and its version."""
+
+    component: Text
+    version: Text
+
+
+class FailureEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a device has no readings: it no longer answers, access is denied, or anything else."""
+
+    kind: Literal["lost", "denied", "error"]
+    detail: Text
+
+
+class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device: what it is, and either its readings or why there are none."""
+
+    id: Annotated[Name, Meta(description="Names the device within this document and from run to run.")]
+    kind: Literal["accelerator", "cpu", "nic", "memory", "disk"]
+    vendor: Word
+    model: Text
+    uuid: (
+        Annotated[str, Meta(pattern="^[!-~]{8,128}$", description="Unique in the world, and so on the node.")] | None
+    ) = None
+    serial: Name | None = None
+    pci: PciAddress | None = None
+    minor: Annotated[Index, Meta(description="Number of the device node, such as 3 of /dev/accel/accel3.")] | None = (
+        None
+    )
+    parent: Annotated[Name, Meta(description="Id of the device that this one is a part of.")] | None = None
+    numa_node: Index | None = None
+    driver: Text | None = None
+    firmware: tuple[FirmwareEntry, ...] = ()
+    links: tuple[LinkEntry, ...] = ()
+    memory_bytes: Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)] | None = None
+    readings: tuple[ReadingEntry, ...] = ()
+    failure: FailureEntry | None = None
+
+    @property
+    def device_kind(self) -> DeviceKind:
+        """Return the kind in our vocabulary."""
+        return DeviceKind(self.kind)
+
+
+class EventEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something that happened once. ``sequence`` tells it from every other of this boot, also when printed again."""
+
+    code: Word
+    sequence: Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
+    text: Text
+    severity: Literal["warning", "error", "fatal"] = "error"
+    device: (
+        Annotated[Name, Meta(description="Id of a device of this document; the node where none is named.")] | None
+    ) = None
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that one run of a command prints."""
+
+    schema: Literal["nodevet.readings/1"]
+    devices: tuple[DeviceEntry, ...]
+    events: tuple[EventEntry, ...] = ()
+    versions: dict[Word, Text] = {}
+
+
+class Mistake(msgspec.Struct, frozen=True):
+    """One mistake: its place in the document, such as ``devices[0].readings[3].part``, and what is wrong there."""
+
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        """Return ``place: text``."""
+        return f"{self.place}: {self.text}"
+
+
+def parse(data: bytes) -> tuple[Document | None, tuple[Mistake, ...]]:
+    """Return the document in *data*, or None with every mistake in it."""
+    try:
+        raw = msgspec.json.decode(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return None, (Mistake(f"byte {error.start}", "is no UTF-8"),)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return None, (_malformed(data, str(error)),)
+    mistakes: list[Mistake] = []
+    document = _document(raw, mistakes)
+    if document is not None:
+        mistakes.extend(_contradictions(document))
+    return (None if mistakes else document), tuple(mistakes[:MISTAKES_TOLD])
+
+
+def reading_of(entry: ReadingEntry) -> Reading:
+    """Return *entry* in our vocabulary; one whose value is implausible has status ``error``."""
+    part = WHOLE if entry.part is None else Part(entry.part.kind, entry.part.name, entry.part.index)
+    return measured(Reading(entry.quantity, entry.value, part, entry.status, entry.detail))
+
+
+def implausible(document: Document) -> tuple[Mistake, ...]:
+    """Return the readings that the agent will take for errors, because no device can have such a value."""
+    return tuple(
+        Mistake(f"devices[{number}].readings[{index}].value", f"{entry.quantity}: {reading.detail}")
+        for number, device in enumerate(document.devices)
+        for index, entry in enumerate(device.readings)
+        for reading in (reading_of(entry),)
+        if entry.status is ReadingStatus.OK and reading.status is not ReadingStatus.OK
+    )
+
+
+def _malformed(data: bytes, reason: str) -> Mistake:
+    """Return what is wrong with text that is no JSON, at its line and column."""
+    text = data.decode("utf-8")
+    if not text.strip():
+        return Mistake("output", "is empty: print one JSON document")
+    found = re.search(r"\(byte (\d+)\)", reason)
+    before = data[: int(found[1])] if found else data
+    line, column = before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
+    place = f"line {line}, column {column}"
+    if "trailing" in reason:
+        return Mistake(place, "something follows the document: print exactly one")
+    if "truncated" in reason:
+        return Mistake(place, "the document breaks off here: print it whole")
+    return Mistake(place, f"no JSON: {reason.removeprefix('JSON is malformed: ')}")
+
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+def _convert(raw: object, struct: type[_Struct], place: str, mistakes: list[Mistake]) -> _Struct | None:
+    try:
+        return msgspec.convert(raw, struct)
+    except msgspec.ValidationError as error:
+        text, _, inner = str(error).partition(" - at `$")
+        inner = inner.rstrip("`").removeprefix("." if not place else "")
+        mistakes.append(Mistake(f"{place}{inner}" or "document", f"{text[:1].lower()}{text[1:]}"))
+        return None
+
+
+def _document(raw: object, mistakes: list[Mistake]) -> Document | None:
+    """Convert level by level: one wrong reading must not hide the next."""
+    document = _convert(_emptied(raw, "devices", "events"), Document, "", mistakes)
+    devices = _each(raw, "devices", "", mistakes, _device)
+    events = _each(raw, "events", "", mistakes, _event)
+    if document is None or mistakes:
+        return None
+    return msgspec.structs.replace(document, devices=devices, events=events)
+
+
+def _device(raw: object, place: str, mistakes: list[Mistake]) -> DeviceEntry | None:
+    device = _convert(_emptied(raw, "readings"), DeviceEntry, place, mistakes)
+    readings = _each(raw, "readings", f"{place}.", mistakes, _reading)
+    return None if device is None else msgspec.structs.replace(device, readings=readings)
+
+
+def _event(raw: object, place: str, mistakes: list[Mistake]) -> EventEntry | None:
+    return _convert(raw, EventEntry, place, mistakes)
+
+
+def _reading(raw: object, place: str, mistakes: list[Mistake]) -> ReadingEntry | None:
+    entry = _convert(raw, ReadingEntry, place, mistakes)
+    if entry is None:
+        return None
+    if entry.quantity not in QUANTITIES:
+        mistakes.append(Mistake(f"{place}.quantity", _unknown_quantity(entry.quantity)))
+        return None
+    quantity = QUANTITIES[entry.quantity]
+    mistakes.extend(Mistake(f"{place}.part", text) for text in _part_mistakes(entry.part, quantity))
+    mistakes.extend(Mistake(f"{place}.value", text) for text in _value_mistakes(entry, quantity))
+    return entry
+
+
+def _emptied(raw: object, *names: str) -> object:
+    """Return *raw* with the lists called *names* empty: their entries are converted one by one."""
+    if not isinstance(raw, Mapping):
+        return raw
+    return {key: [] if key in names and isinstance(value, list) else value for key, value in raw.items()}
+
+
+_Convert = Callable[[object, str, list[Mistake]], _Struct | None]
+
+
+def _each(
+    raw: object, name: str, before: str, mistakes: list[Mistake], convert: _Convert[_Struct]
+) -> tuple[_Struct, ...]:
+    """Convert every entry of the list *name*, which stands at the place *before* it."""
+    entries = raw.get(name) if isinstance(raw, Mapping) else None
+    if not isinstance(entries, list):
+        return ()
+    found = (convert(entry, f"{before}{name}[{index}]", mistakes) for index, entry in enumerate(entries))
+    return tuple(entry for entry in found if entry is not None)
+
+
+def _unknown_quantity(name: str) -> str:
+    near = difflib.get_close_matches(name, QUANTITIES, 1, 0.4)
+    hint = f"did you mean {near[0]}?" if near else "docs/reference/readings-1.schema.json lists them"
+    return f"no quantity is called {name!r}, {hint}"
+
+
+def _part_mistakes(part: PartEntry | None, quantity: Quantity) -> Iterator[str]:
+    kind = PartKind.DEVICE if part is None else part.kind
+    if kind is not quantity.part:
+        yield f"{quantity.key} is about a part of kind {quantity.part.value}, found {kind.value}"
+        return
+    name, index = ("", None) if part is None else (part.name, part.index)
+    if name not in PART_NAMES[kind] and not re.fullmatch(VENDOR_PART[1:-1], name):
+        names = ", ".join(sorted(PART_NAMES[kind] - {""})) or "no name"
+        yield f"a {kind.value} is not called {name!r}: allowed are {names}, or vendor:WORD"
+    if kind is PartKind.LINK and index is None:
+        yield "a link needs the index of its port"
+
+
+def _value_mistakes(entry: ReadingEntry, quantity: Quantity) -> Iterator[str]:
+    value = entry.value
+    if entry.status is not ReadingStatus.OK:
+        if value is not None:
+            yield f"status {entry.status.value} and a value exclude each other, found {value!r}"
+        return
+    if value is None:
+        yield "a reading without a value needs a status: unsupported, unavailable, denied or error"
+        return
+    expected = {
+        QuantityKind.FLAG: "true or false",
+        QuantityKind.STATE: f"one of {', '.join(quantity.states)}",
+        QuantityKind.TEXT: "text",
+    }.get(quantity.kind, "a number")
+    if not _fits(value, quantity):
+        yield f"{quantity.key} is {expected}, found {value!r}"
+
+
+def _fits(value: Scalar, quantity: Quantity) -> bool:
+    """Return whether *value* is of the kind of *quantity*; whether it is plausible is another question."""
+    match quantity.kind:
+        case QuantityKind.FLAG:
+            return isinstance(value, bool)
+        case QuantityKind.STATE:
+            return isinstance(value, str)
+        case QuantityKind.TEXT if quantity.key == "compute_process_ids":
+            return isinstance(value, str) and PROCESS_IDS.fullmatch(value) is not None
+        case QuantityKind.TEXT:
+            return isinstance(value, str) and value.isprintable() and len(value) <= 500
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
+
+
+def _contradictions(document: Document) -> Iterator[Mistake]:
+    """Yield what is wrong between entries that are each in order."""
+    devices = document.devices
+    yield from _unprintable(msgspec.to_builtins(document), "")
+    for field in ("id", "uuid", "pci", "serial"):
+        yield from _twice(devices, field)
+    ids = {device.id for device in devices}
+    for number, device in enumerate(devices):
+        place = f"devices[{number}]"
+        if device.parent is not None and (device.parent not in ids or device.parent == device.id):
+            yield Mistake(f"{place}.parent", f"{device.parent!r} is no other device of this document")
+        if (device.failure is None) is not bool(device.readings):
+            found = "both" if device.failure else "neither"
+            yield Mistake(place, f"needs either readings or a failure, found {found}")
+        yield from _readings_twice(device.readings, place)
+    for number, event in enumerate(document.events):
+        if event.device is not None and event.device not in ids:
+            yield Mistake(f"events[{number}].device", f"{event.device!r} is no device of this document")
+
+
+def _unprintable(found: object, place: str) -> Iterator[Mistake]:
+    """Yield every text that would break a line, or hide in one, of a log or a state file."""
+    match found:
+        case str() if not found.isprintable():
+            yield Mistake(place, f"{found[:40]!r} holds what cannot be printed")
+        case dict():
+            for key, value in found.items():
+                yield from _unprintable(key, f"{place}.{key!r}".lstrip("."))
+                yield from _unprintable(value, f"{place}.{key}".lstrip("."))
+        case list() | tuple():
+            for index, value in enumerate(found):
+                yield from _unprintable(value, f"{place}[{index}]")
+
+
+def _twice(devices: Iterable[DeviceEntry], field: str) -> Iterator[Mistake]:
+    """Yield the identities that two devices share. A part of a device has the address and serial of the whole."""
+    seen: dict[str, int] = {}
+    for number, device in enumerate(devices):
+        value: str | None = getattr(device, field)
+        if value is None or (device.parent is not None and field in ("pci", "serial")):
+            continue
+        if value in seen:
+            yield Mistake(f"devices[{number}].{field}", f"{value!r} is that of devices[{seen[value]}] too")
+        seen.setdefault(value, number)
+
+
+def _readings_twice(readings: Iterable[ReadingEntry], place: str) -> Iterator[Mistake]:
+    seen: dict[tuple[str, PartEntry | None], int] = {}
+    for index, entry in enumerate(readings):
+        first = seen.setdefault((entry.quantity, entry.part), index)
+        if first != index:
+            yield Mistake(f"{place}.readings[{index}]", f"{entry.quantity} of this part is in readings[{first}] too")
