@@ -14,16 +14,17 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
-from nodevet.checks.model import Snapshot
+from nodevet.checks.model import Instant, Snapshot
 from nodevet.exporters.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT
 from nodevet.exporters.listeners import holder_of
-from nodevet.exporters.page import landing_page
+from nodevet.exporters.page import StatusPage
 from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.schema import encode, status_document
 
@@ -41,6 +42,9 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
 _HTML = "text/html; charset=utf-8"
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+_STILL = "refresh=off"
 
 SnapshotSource = Callable[[], Snapshot | None]
 Complaint = Callable[[], str | None]
@@ -65,7 +69,8 @@ class HttpServer:
 
     ``snapshot`` returns the newest Snapshot or None before the first; ``complaint`` returns why the agent's main loop
     makes no progress, or None while it does; ``report`` returns the newest report page, or None;
-    ``log`` takes a line about what went wrong with a request.
+    ``now`` tells the time by which a judgement grows old (default: the machine's own clock); ``log`` takes a line
+    about what went wrong with a request.
     """
 
     def __init__(
@@ -76,13 +81,15 @@ class HttpServer:
         *,
         page: MetricsPage | None = None,
         report: ReportSource = _no_report,
+        now: Callable[[], Instant] | None = None,
         log: Callable[[str], None] | None = None,
         connection_seconds: float = CONNECTION_SECONDS,
     ) -> None:
         """Bind to *listen*. Raises UsageError, BusyError (port in use) or ConfigurationError (not permitted)."""
         host, port = parse_listen(listen)
         try:
-            site = _Site(snapshot, complaint, page or MetricsPage(), report, host)
+            status = StatusPage(now or SystemClock().instant)
+            site = _Site(snapshot, complaint, page or MetricsPage(), status, report, host)
             self._server = _Server((host, port), site, log, connection_seconds)
         except OSError as error:
             raise _refusal(error, host, port) from error
@@ -123,15 +130,22 @@ class _Site:
     """What the paths answer. ``local_only`` is set where only the names of loopback may be asked for."""
 
     def __init__(
-        self, snapshot: SnapshotSource, complaint: Complaint, page: MetricsPage, report: ReportSource, host: str
+        self,
+        snapshot: SnapshotSource,
+        complaint: Complaint,
+        page: MetricsPage,
+        status: StatusPage,
+        report: ReportSource,
+        host: str,
     ) -> None:
         self.snapshot = snapshot
+        self.status = status
         self.report = report
         self.complaint = complaint
         self.page = page
         self.local_only = _is_loopback(host)
 
-    def answer(self, path: str, accept: str, accept_encoding: str) -> _Answer:
+    def answer(self, path: str, query: str, accept: str, accept_encoding: str) -> _Answer:
         match path:
             case "/-/healthy":
                 complaint = self.complaint()
@@ -149,11 +163,16 @@ class _Site:
         if path == "/api/v1/status":
             return _Answer(HTTPStatus.OK, _JSON, encode(status_document(snapshot)))
         if path == "/":
-            return _Answer(HTTPStatus.OK, _HTML, landing_page(snapshot, report=self.report() is not None).encode())
+            return self._status_page(snapshot, still=query == _STILL)
         if not snapshot.agent.ready or snapshot.agent.stopping:
             what = "stopping" if snapshot.agent.stopping else "starting: the first round is not complete"
             return _plain(HTTPStatus.SERVICE_UNAVAILABLE, what)
         return _plain(HTTPStatus.OK, "ready")
+
+    def _status_page(self, snapshot: Snapshot, *, still: bool) -> _Answer:
+        has_report = self.report() is not None
+        body = self.status.render(snapshot, complaint=self.complaint(), report=has_report, still=still)
+        return _Answer(HTTPStatus.OK, _HTML, body, headers=self.status.headers(snapshot, still=still))
 
     def _report(self) -> _Answer:
         page = self.report()
@@ -170,11 +189,20 @@ class _Site:
 
 
 class _Answer:
-    def __init__(self, status: HTTPStatus, kind: str, body: bytes, encoding: str | None = None) -> None:
+    def __init__(
+        self,
+        status: HTTPStatus,
+        kind: str,
+        body: bytes,
+        *,
+        encoding: str | None = None,
+        headers: Mapping[str, str] = {},
+    ) -> None:
         self.status = status
         self.kind = kind
         self.body = body
         self.encoding = encoding
+        self.headers = {"Content-Security-Policy": _POLICY, **headers}
 
 
 class _Server(ThreadingHTTPServer):
@@ -307,9 +335,9 @@ class _Handler(BaseHTTPRequestHandler):
                 with_body=with_body,
             )
             return
-        path = self.path.split("?", 1)[0]
+        path, _, query = self.path.partition("?")
         accept, encoding = self.headers.get("Accept", ""), self.headers.get("Accept-Encoding", "")
-        self._send(site.answer(path, accept, encoding), with_body=with_body)
+        self._send(site.answer(path, query, accept, encoding), with_body=with_body)
 
     def _send(self, answer: _Answer, *, with_body: bool = True) -> None:
         self.close_connection = True
@@ -319,7 +347,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; img-src data:")
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
         if answer.encoding:
             self.send_header("Content-Encoding", answer.encoding)
         if answer.kind in (CONTENT_TYPE_TEXT, CONTENT_TYPE_OPENMETRICS):

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fakes.snapshots import failed_node, gpu_node, starting_node
+from fakes.snapshots import at, failed_node, gpu_node, starting_node
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -42,7 +42,7 @@ def start() -> Iterator[Start]:
         listen: str = "127.0.0.1:0",
         **more: Any,
     ) -> HttpServer:
-        server = HttpServer(listen, lambda: snapshot, lambda: complaint, **more)
+        server = HttpServer(listen, lambda: snapshot, lambda: complaint, now=at, **more)
         servers.append(server)
         server.start()
         return server
@@ -144,7 +144,7 @@ def test_the_landing_page_shows_the_verdict(start: Start) -> None:
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
     assert '<p class="verdict failed" id="verdict">failed</p>' in page
     assert "nvidia.xid.79" in page
-    assert "What to do: power cycle." in page
+    assert "What to do: <strong>drain and power-cycle the node</strong>" in page
     assert "http://" not in page
     assert "https://" not in page
     assert "<script" not in page
@@ -152,7 +152,7 @@ def test_the_landing_page_shows_the_verdict(start: Start) -> None:
 
 def test_a_simulated_node_says_so(start: Start) -> None:
     """Nobody takes a drill for the real thing."""
-    assert "simulated node" in ask(start(gpu_node(simulated=True)), "/").body.decode()
+    assert "Simulated node." in ask(start(gpu_node(simulated=True)), "/").body.decode()
 
 
 def test_names_of_hardware_cannot_script_the_landing_page(start: Start) -> None:

@@ -188,7 +188,7 @@ def snapshot(request: pytest.FixtureRequest, judged: dict[str, Snapshot]) -> Sna
 @pytest.fixture
 def server(snapshot: Snapshot) -> Iterator[HttpServer]:
     """The HTTP surface of that node."""
-    running = HttpServer("127.0.0.1:0", lambda: snapshot, lambda: None)
+    running = HttpServer("127.0.0.1:0", lambda: snapshot, lambda: None, now=lambda: snapshot.time)
     running.start()
     yield running
     running.stop()

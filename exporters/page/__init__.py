@@ -1,0 +1,7 @@
+"""The status page: what the node is found to be, for a person with a browser. No script, nothing from outside."""
+
+from __future__ import annotations
+
+from nodevet.exporters.page.render import StatusPage
+
+__all__ = ["StatusPage"]

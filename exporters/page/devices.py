@@ -1,0 +1,272 @@
+"""A card per device: what it is, where it sits, how it is judged, and what it reads now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from nodevet.checks.episodes import NOT_EVALUATED
+from nodevet.checks.model import (
+    NODE,
+    Device,
+    DeviceKind,
+    PartKind,
+    Reading,
+    ReadingStatus,
+    Snapshot,
+    State,
+    Verdict,
+)
+from nodevet.exporters.page.findings import Told
+from nodevet.exporters.page.markup import Html, element
+from nodevet.exporters.page.present import Present, number_of
+from nodevet.exporters.page.shapes import badge, bar
+from nodevet.exporters.page.words import age, bytes_of, counted, hertz, number, percent, words
+
+__all__ = ["MAXIMUM_DEVICES", "devices_sections"]
+
+MAXIMUM_DEVICES = 64
+SENSORS_SHOWN = 2
+
+_SENSORS = ("core", "hotspot", "edge", "package", "memory", "inlet", "other")
+_LIMITS = ("slowdown", "maximum", "shutdown")
+_NO_RESTRAINT = frozenset({"idle"})
+_UNREAD = {
+    ReadingStatus.DENIED: "not permitted",
+    ReadingStatus.UNAVAILABLE: "not available",
+    ReadingStatus.ERROR: "could not be read",
+}
+_UNJUDGED = Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
+
+
+def devices_sections(snapshot: Snapshot, entries: Sequence[Told], names: dict[str, str], now: Present) -> list[Html]:
+    """Return a section of accelerators and one of the host; the first says so where there is no accelerator."""
+    accelerators = [device for device in snapshot.devices if device.kind is DeviceKind.ACCELERATOR]
+    others = [device for device in snapshot.devices if device.kind not in (DeviceKind.ACCELERATOR, DeviceKind.NODE)]
+    sections = []
+    if accelerators or not others:
+        sections.append(_section("Accelerators", accelerators, snapshot, entries, names, now))
+    host = _section("Host", others, snapshot, entries, names, now, first=_node_card(snapshot, entries, now))
+    return [*sections, host]
+
+
+def _section(
+    title: str,
+    devices: Sequence[Device],
+    snapshot: Snapshot,
+    entries: Sequence[Told],
+    names: dict[str, str],
+    now: Present,
+    *,
+    first: Html | None = None,
+) -> Html:
+    cards = [] if first is None else [first]
+    cards += [_card(device, snapshot, entries, names, now) for device in devices[:MAXIMUM_DEVICES]]
+    hidden = len(devices) - MAXIMUM_DEVICES
+    more = element("p", f"and {counted(hidden, 'device')} more", class_="soft") if hidden > 0 else None
+    name = f"{title.lower()}-name"
+    count = element("small", f" {len(devices)}") if len(devices) > 1 else None
+    body = element("div", *cards, class_="cards") if cards else element("p", "None was found.", class_="soft quiet")
+    return element("section", element("h2", title, count, id=name), body, more, aria_labelledby=name)
+
+
+def _card(device: Device, snapshot: Snapshot, entries: Sequence[Told], names: dict[str, str], now: Present) -> Html:
+    verdict = snapshot.device_verdicts.get(device.id, _UNJUDGED)
+    own = [(place, entry) for place, entry in enumerate(entries) if entry.finding.device == device.id]
+    model = device.model if device.model != "unknown" else f"{device.vendor} {device.kind.value}"
+    place = [device.pci, None if device.numa_node is None else f"NUMA {device.numa_node}"]
+    if device.pci is None and names[device.id] != device.id:
+        place.insert(0, device.id)
+    tones = _tones([entry for _, entry in own])
+    rows = list(
+        _accelerator_rows(device, now, tones)
+        if device.kind is DeviceKind.ACCELERATOR
+        else _host_rows(device, now, tones)
+    )
+    return _assembled(
+        names[device.id], verdict.state.value, model, " · ".join(filter(None, place)), rows,
+        [_unread(device.id, snapshot, now), _worst(verdict, own)],
+    )  # fmt: skip
+
+
+def _node_card(snapshot: Snapshot, entries: Sequence[Told], now: Present) -> Html:
+    own = [(place, entry) for place, entry in enumerate(entries) if entry.finding.device == NODE]
+    worst = next((entry.outcome.value for _, entry in own if entry.counts), None)
+    rows = []
+    total, free = now.value(NODE, "memory_total_bytes"), now.value(NODE, "memory_available_bytes")
+    if total and free is not None:
+        rows.append(_row("Memory", bytes_of(total - free), f"of {bytes_of(total)}", (total - free) / total))
+    load, processors = now.value(NODE, "load_average_ratio"), now.value(NODE, "logical_processors")
+    if load is not None:
+        beside = f"of {number(processors, 6)} processors" if processors else ""
+        rows.append(_row("Load", percent(load), beside, load))
+    uptime = now.value(NODE, "uptime_seconds")
+    if uptime is not None:
+        rows.append(_row("Up", _days(uptime), "since boot"))
+    system = next((reader.versions.get("kernel") for reader in snapshot.readers if reader.versions.get("kernel")), None)
+    return _assembled(
+        "Node", worst, snapshot.node, f"Linux {system}" if system else "", rows,
+        [_unread(NODE, snapshot, now), _first_finding(own)],
+    )  # fmt: skip
+
+
+def _assembled(
+    name: str, state: str | None, model: str, place: str, rows: Sequence[Html], notes: Sequence[Html | None]
+) -> Html:
+    said = badge(state) if state else None
+    return element(
+        "article",
+        element("header", element("h3", name), said),
+        element("p", model, class_="model"),
+        element("p", place, class_="place") if place else None,
+        element("dl", *rows) if rows else None,
+        *notes,
+        class_=f"card {state or 'plain'}",
+    )
+
+
+def _accelerator_rows(device: Device, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+    yield from _temperature(device.id, now, tones)
+    yield from _power(device.id, now, tones)
+    busy = now.reading(device.id, "utilization_ratio", "compute")
+    if busy is not None:
+        value = number_of(busy)
+        yield _row("Busy", _said(busy, percent(value or 0)), "", value)
+    used, total = now.reading(device.id, "memory_used_bytes"), now.value(device.id, "memory_total_bytes")
+    if used is not None:
+        value = number_of(used)
+        beside = f"of {bytes_of(total)}" if total else ""
+        yield _row(
+            "Memory", _said(used, bytes_of(value or 0)), beside, value / total if value is not None and total else None
+        )
+    yield from _clock(device, now)
+    yield from _throttle(device.id, now, tones)
+
+
+def _host_rows(device: Device, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+    yield from _temperature(device.id, now, tones)
+    yield from _power(device.id, now, tones)
+    yield from _clock(device, now)
+    events = [number_of(reading) for reading in now.readings(device.id, "throttle_events")]
+    known = [count for count in events if count is not None]
+    if known:
+        yield _row("Throttled", counted(int(sum(known)), "event"), "since boot", tone=tones.get("throttle", ""))
+
+
+def _temperature(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+    """Yield the sensors that are nearest to their limits."""
+    found = {reading.part.name: reading for reading in now.readings(device, "temperature_celsius")}
+    if not found:
+        return
+    limits = {name: _limit_of(device, name, number_of(reading), now) for name, reading in found.items()}
+    order = {name: place for place, name in enumerate(_SENSORS)}
+
+    def headroom(name: str) -> tuple[float, int]:
+        value, limit = number_of(found[name]), limits[name]
+        known = value is not None and limit is not None
+        return (limit - value if known and limit is not None and value is not None else 1e3, order.get(name, 99))
+
+    nearest = sorted(found, key=headroom)[:SENSORS_SHOWN]
+    for place, name in enumerate(nearest):
+        value, limit = number_of(found[name]), limits[name]
+        beside = f"limit {limit:.0f} °C" if limit is not None else ""
+        ratio = value / limit if value is not None and limit else None
+        said = _said(found[name], f"{value or 0:.0f} °C")
+        title = "Heat" if len(nearest) == 1 else f"Heat, {name}"
+        yield _row(title, said, beside, ratio, tones.get("temperature", "") if place == 0 else "")
+
+
+def _limit_of(device: str, sensor: str, value: float | None, now: Present) -> float | None:
+    """Return the temperature at which the device slows itself down: from its own margin, else what it reports."""
+    margin = now.value(device, "temperature_margin_celsius", sensor)
+    if margin is not None and value is not None:
+        return value + margin
+    reported = (now.value(device, f"temperature_{name}_celsius", sensor) for name in _LIMITS)
+    return next((limit for limit in reported if limit is not None), None)
+
+
+def _power(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+    drawn = next(iter(now.readings(device, "power_watts")), None)
+    if drawn is None:
+        return
+    value, cap = number_of(drawn), now.value(device, "power_limit_watts", drawn.part.name)
+    beside = f"cap {cap:,.0f} W" if cap else ""
+    ratio = value / cap if value is not None and cap else None
+    yield _row("Power", _said(drawn, f"{value or 0:,.0f} W"), beside, ratio, tones.get("power", ""))
+
+
+def _clock(device: Device, now: Present) -> Iterator[Html]:
+    for name in ("sm", "core", "graphics"):
+        held = now.reading(device.id, "clock_hertz", name)
+        if held is None:
+            continue
+        value = number_of(held)
+        highest = now.value(device.id, "clock_maximum_hertz", name) or device.maximum_clock_hertz
+        beside = f"of {hertz(highest)}" if highest else ""
+        ratio = value / highest if value is not None and highest else None
+        yield _row("Clock", _said(held, hertz(value or 0)), beside, ratio)
+        return
+
+
+def _throttle(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+    reasons = [reading for reading in now.readings(device, "throttle_active") if reading.part.name not in _NO_RESTRAINT]
+    if not reasons:
+        return
+    held = [words(reading.part.name) for reading in reasons if reading.value is True]
+    unread = [reading for reading in reasons if reading.value is None]
+    said = ", ".join(held) or (_UNREAD.get(unread[0].status, "unknown") if unread else "no")
+    yield _row("Throttled", said, "", tone=tones.get("throttle", ""))
+
+
+def _row(name: str, said: str, beside: str, ratio: float | None = None, tone: str = "") -> Html:
+    small = element("small", f" {beside}") if beside else None
+    drawn = None if ratio is None else bar(ratio, tone)
+    return element("div", element("dt", name), element("dd", said, small), drawn, class_=f"row {tone}".rstrip())
+
+
+def _said(reading: Reading, text: str) -> str:
+    """Return *text*, or why nothing was measured."""
+    return _UNREAD.get(reading.status, text)
+
+
+def _tones(entries: Sequence[Told]) -> dict[str, str]:
+    """Return the outcome that colours each row: the worst of the findings that looked at what the row shows."""
+    kinds = {PartKind.SENSOR: "temperature", PartKind.POWER_SCOPE: "power", PartKind.REASON: "throttle"}
+    found: dict[str, str] = {}
+    for entry in entries:
+        rows = {quantity.partition("_")[0] for quantity in entry.finding.evidence}
+        rows.add(kinds.get(entry.finding.part.kind, ""))
+        for row in rows & {"temperature", "power", "throttle"}:
+            found.setdefault(row, entry.outcome.value)
+    return found
+
+
+def _unread(device: str, snapshot: Snapshot, now: Present) -> Html | None:
+    failure, last = now.failure(device), now.last_read(device)
+    if failure is not None:
+        return element("p", f"{words(failure.kind.value)}: {failure.detail}", class_="note")
+    if last is not None and not now.is_read(device):
+        return element("p", f"stale: read last {age(snapshot.time, last)}", class_="note")
+    return element("p", "not read yet", class_="note") if last is None else None
+
+
+def _worst(verdict: Verdict, own: Sequence[tuple[int, Told]]) -> Html | None:
+    if own:
+        return _first_finding(own)
+    if verdict.state is State.OK:
+        return None
+    return element("p", verdict.reason, class_="worst")
+
+
+def _first_finding(own: Sequence[tuple[int, Told]]) -> Html | None:
+    if not own:
+        return None
+    place, entry = own[0]
+    more = f" and {len(own) - 1} more" if len(own) > 1 else ""
+    link = element("a", entry.finding.code, href=f"#finding-{place}")
+    return element("p", link, more, class_=f"worst {entry.outcome.value}")
+
+
+def _days(seconds: float) -> str:
+    days, rest = divmod(int(seconds), 86_400)
+    hours, rest = divmod(rest, 3_600)
+    return f"{days} d {hours} h" if days else f"{hours} h {rest // 60} min"

@@ -1,0 +1,158 @@
+"""The head of the page: what the node is, whether this is still true, and what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from nodevet.checks.explanation import ACTIONS
+from nodevet.checks.model import Action, DeviceKind, Instant, ReaderState, Snapshot, State
+from nodevet.exporters.page.findings import Told
+from nodevet.exporters.page.markup import Html, element, joined
+from nodevet.exporters.page.shapes import icon
+from nodevet.exporters.page.words import age, counted, duration, moment, number
+
+__all__ = ["banners", "hero", "staleness", "tallies"]
+
+STALE_ROUNDS = 3
+STALE_MINIMUM_SECONDS = 30.0
+"""A judgement older than both is history: the agent judges every round, whether anything changed or not."""
+
+_KINDS = {DeviceKind.ACCELERATOR: "GPU", DeviceKind.CPU: "CPU", DeviceKind.NIC: "NIC"}
+
+
+def staleness(snapshot: Snapshot, now: Instant, complaint: str | None) -> str:
+    """Return why *snapshot* does not say what is true *now*, or an empty string while it does."""
+    seconds = now.seconds_since(snapshot.time)
+    if seconds is None:
+        return "this was judged before the last boot"
+    longest = max(STALE_MINIMUM_SECONDS, STALE_ROUNDS * snapshot.agent.interval_seconds)
+    if seconds > longest:
+        return f"the last judgement is older than {duration(longest)}"
+    return complaint or ""
+
+
+def banners(snapshot: Snapshot, stale: str) -> Iterator[Html]:
+    """Yield what a reader must know before anything else."""
+    if snapshot.simulated:
+        said = "Simulated node. Nothing on this page was measured on hardware; it never gates or drains."
+        yield element("p", element("strong", said), class_="banner simulated", role="note")
+    if stale:
+        said = f"{stale[:1].upper()}{stale[1:]}. Everything below is what was true then: look at the agent's log."
+        yield element("p", element("strong", "Stale. "), said, class_="banner stale", role="alert")
+    released = [reader.backend for reader in snapshot.readers if reader.state is ReaderState.RELEASED]
+    if released:
+        said = f"Devices of {', '.join(released)} are closed on request and not read meanwhile."
+        yield element("p", element("strong", "Released. "), said, class_="banner note")
+    if snapshot.agent.stopping:
+        said = "The agent is ending; this page ends with it."
+        yield element("p", element("strong", "Stopping. "), said, class_="banner note")
+    elif not snapshot.agent.ready:
+        said = "The first round of reading is not complete."
+        yield element("p", element("strong", "Starting. "), said, class_="banner note")
+
+
+def hero(snapshot: Snapshot, entries: Sequence[Told], stale: str, freshness: Html) -> Html:
+    """Return the verdict with its reason and remedy; of a stale one only that it is not known any more."""
+    verdict = snapshot.verdict
+    state = State.UNKNOWN.value if stale else verdict.state.value
+    reason = f"stale; the last verdict was {verdict.state.value}: {verdict.reason}" if stale else verdict.reason
+    remedy = None
+    if verdict.action is not Action.NONE:
+        remedy = element("p", "What to do: ", element("strong", ACTIONS[verdict.action.value]), class_="action")
+    details = [freshness, *_since(snapshot, entries)]
+    return element(
+        "section",
+        icon(state),
+        element("p", state, class_=f"verdict {state}", id="verdict"),
+        element(
+            "div",
+            element("p", reason, class_="reason"),
+            remedy,
+            element("p", *joined_by(details, " · "), class_="soft since"),
+            class_="why",
+        ),
+        class_=f"hero {state}",
+        aria_label="Verdict",
+    )
+
+
+def joined_by(parts: Sequence[Html], between: str) -> Iterator[object]:
+    """Yield *parts* with *between* them."""
+    for place, part in enumerate(parts):
+        if place:
+            yield between
+        yield part
+
+
+def _since(snapshot: Snapshot, entries: Sequence[Told]) -> Iterator[Html]:
+    """Yield since when the verdict stands, as far as an episode tells, and how old what it rests on is."""
+    verdict = snapshot.verdict
+    keys = set(verdict.episodes)
+    opened = [entry.first_seen for entry in entries if entry.finding.key in keys and entry.first_seen is not None]
+    if opened:
+        first = min(opened, key=lambda instant: instant.wall_seconds)
+        yield joined([f"since {moment(first)} ({age(snapshot.time, first)})"])
+    oldest = verdict.oldest_evidence
+    seconds = None if oldest is None else snapshot.time.seconds_since(oldest)
+    if seconds is not None:
+        yield joined([f"rests on readings up to {duration(seconds)} old"])
+    if verdict.hard:
+        yield joined(["a hard fault: one look is enough"])
+
+
+def tallies(snapshot: Snapshot, entries: Sequence[Told]) -> Html:
+    """Return the node in four figures."""
+    figures = (
+        ("Devices", *_devices(snapshot)),
+        ("Findings", *_findings(entries)),
+        ("Products verified", *_verified(snapshot)),
+        ("Readings", *_readings(snapshot)),
+    )
+    return element(
+        "dl",
+        *(
+            element("div", element("dt", name), element("dd", figure, element("small", beside) if beside else None))
+            for name, figure, beside in figures
+        ),
+        class_="tallies",
+    )
+
+
+def _devices(snapshot: Snapshot) -> tuple[str, str]:
+    devices = [device for device in snapshot.devices if device.kind is not DeviceKind.NODE]
+    kinds = Counter(_KINDS.get(device.kind, device.kind.value) for device in devices)
+    states = Counter(
+        snapshot.device_verdicts[device.id].state.value
+        if device.id in snapshot.device_verdicts
+        else State.UNKNOWN.value
+        for device in devices
+    )
+    figure = ", ".join(counted(count, kind) for kind, count in kinds.items()) or "none"
+    worst = sorted(states.items(), key=lambda entry: -State(entry[0]).rank)
+    return figure, ", ".join(f"{count} {state}" for state, count in worst)
+
+
+def _findings(entries: Sequence[Told]) -> tuple[str, str]:
+    counting = sum(entry.counts for entry in entries)
+    others = len(entries) - counting
+    return (f"{counting:,} open" if counting else "none"), f"{others:,} not confirmed" if others else ""
+
+
+def _verified(snapshot: Snapshot) -> tuple[str, str]:
+    verified = sum(int(result.metric("gemms_verified") or 0) for result in snapshot.results)
+    wrong = sum(int(result.metric("mismatches") or 0) for result in snapshot.results)
+    if not verified:
+        return "none", "no load has run"
+    last = max(snapshot.results, key=lambda result: result.ended.wall_seconds).ended
+    return number(verified), f"{wrong:,} wrong, {age(snapshot.time, last)}"
+
+
+def _readings(snapshot: Snapshot) -> tuple[str, str]:
+    """Return how many readings are at hand, and of how many a value was expected and not had."""
+    total = Counter(reading.status.value for sample in snapshot.samples for reading in sample.readings)
+    failures = sum(sample.failure is not None for sample in snapshot.samples)
+    missed = sum(count for status, count in total.items() if status not in ("ok", "unsupported"))
+    beside = [f"{missed:,} could not be read"] if missed else []
+    beside += [f"{counted(failures, 'group')} failed"] if failures else []
+    return number(total["ok"]), ", ".join(beside) or ("all that were asked for" if total["ok"] else "")

@@ -1,0 +1,108 @@
+"""The agent's own state: who reads, which checks ran, and what it has to say of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nodevet.checks.model import AgentInfo, CheckRun, Outcome, ReaderState, ReaderStatus, Snapshot
+from nodevet.exporters.page.markup import Html, element
+from nodevet.exporters.page.shapes import badge
+from nodevet.exporters.page.words import age, duration, moment
+
+__all__ = ["agent_section"]
+
+_OUTCOMES = (Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.UNMEASURED, Outcome.SKIPPED)
+_HEALTHY = frozenset({ReaderState.RUNNING, ReaderState.ABSENT})
+_QUIET = frozenset({ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED})
+
+
+def agent_section(snapshot: Snapshot) -> Html:
+    """Return the section of the agent: notices first, then its readers and checks."""
+    agent = snapshot.agent
+    notices = [agent.configuration_message, *agent.notices]
+    said = [element("li", notice) for notice in notices if notice]
+    return element(
+        "section",
+        element("h2", "Agent", id="agent-name"),
+        element("ul", *said, class_="notices") if said else None,
+        element("dl", *_facts(snapshot.agent, snapshot), class_="facts"),
+        element(
+            "div",
+            element("div", _readers(snapshot), class_="wide"),
+            element("div", _checks(snapshot.checks), class_="wide"),
+            class_="pair",
+        ),
+        aria_labelledby="agent-name",
+    )
+
+
+def _facts(agent: AgentInfo, snapshot: Snapshot) -> Sequence[Html]:
+    state = "stopping" if agent.stopping else "ready" if agent.ready else "starting: the first round is not complete"
+    facts = [
+        ("State", state),
+        ("Runs since", f"{moment(agent.started)} ({age(snapshot.time, agent.started)})"),
+        ("Reads every", duration(agent.interval_seconds)),
+        ("Load", agent.load or "none"),
+        ("Configuration", agent.configuration_file or "built-in defaults"),
+        ("Version", agent.version),
+    ]
+    if not agent.configuration_accepted:
+        facts.insert(1, ("Reload", "refused: the configuration on disk is not the one in force"))
+    return [element("div", element("dt", name), element("dd", text)) for name, text in facts]
+
+
+def _readers(snapshot: Snapshot) -> Html:
+    rows = [_reader(reader, snapshot) for reader in snapshot.readers]
+    head = element(
+        "tr", *(element("th", text, scope="col") for text in ("reader", "state", "last round", "what it uses"))
+    )
+    return element(
+        "table", element("caption", "Readers"), element("thead", head),
+        element("tbody", *rows) if rows else element("tbody", element("tr", element("td", "none", colspan=4))),
+    )  # fmt: skip
+
+
+def _reader(reader: ReaderStatus, snapshot: Snapshot) -> Html:
+    state = "ok" if reader.state in _HEALTHY else "unknown" if reader.state in _QUIET else "failed"
+    troubles = [
+        reader.detail,
+        f"hung {reader.hangs} times" if reader.hangs else "",
+        f"crashed {reader.crashes} times" if reader.crashes else "",
+        f"not asked any more: {', '.join(reader.quarantined)}" if reader.quarantined else "",
+    ]
+    uses = [f"{name} {version}" for name, version in reader.versions.items()]
+    return element(
+        "tr",
+        element("th", reader.backend, scope="row"),
+        element("td", reader.state.value, class_=f"state {state}"),
+        element("td", age(snapshot.time, reader.last_round)),
+        element("td", "; ".join(filter(None, [*troubles, *uses]))),
+    )
+
+
+def _checks(runs: Sequence[CheckRun]) -> Html:
+    rows = [_check(run) for run in runs]
+    columns = ["check", *(outcome.value for outcome in _OUTCOMES)]
+    head = element(
+        "tr", *(element("th", text, scope="col", class_="n" if text != "check" else None) for text in columns)
+    )
+    empty = element("tr", element("td", "none has run yet", colspan=len(columns)))
+    return element(
+        "table",
+        element("caption", "Checks, findings by outcome"),
+        element("thead", head),
+        element("tbody", *rows or [empty]),
+    )
+
+
+def _check(run: CheckRun) -> Html:
+    name = element("th", run.check, scope="row")
+    if not run.success:
+        return element(
+            "tr", name, element("td", badge("unmeasured"), f" did not run: {run.error}", colspan=len(_OUTCOMES))
+        )
+    cells = []
+    for outcome in _OUTCOMES:
+        count = run.outcomes.get(outcome.value, 0)
+        cells.append(element("td", count or "·", class_=f"n {outcome.value if count else 'soft'}"))
+    return element("tr", name, *cells)
