@@ -389,7 +389,11 @@ static long long now_nanoseconds(void)
 
 static const double energy_resolution = 15.259; /* microjoules per tick */
 
-static uint64_t energy_ticks(int slot) { return (uint64_t)((double)number("energy_millijoules", slot, 7200000) * 1e3 / energy_resolution); }
+static uint64_t energy_ticks(int slot)
+{
+    double microjoules = (double)number("energy_millijoules", slot, 7200000) * 1e3;
+    return (uint64_t)(microjoules / energy_resolution + 0.5);
+}
 
 status_t amdsmi_get_energy_count(void *device, uint64_t *ticks, float *resolution, uint64_t *timestamp)
 {
@@ -623,13 +627,18 @@ static int links(int slot) { return (int)number("links", slot, 7); }
 /* 0 is down, 1 up, 2 disabled; a port beyond the links of the device is disabled. */
 static uint32_t link_state(int slot, int link)
 {
-    return link < links(slot) ? (uint32_t)number_of("link_state", slot, link, AMDSMI_XGMI_LINK_UP) : AMDSMI_XGMI_LINK_DISABLE;
+    if (link >= links(slot)) return AMDSMI_XGMI_LINK_DISABLE;
+    return (uint32_t)number_of("link_state", slot, link, AMDSMI_XGMI_LINK_UP);
 }
 
 /* The links of a device lead to the others in their order. */
 static int peer_of(int slot, int link) { return link < slot ? link : link + 1; }
 
-static long long link_rate(int slot, int link) { return number_of("link_megabytes_per_second", slot, link, 64000) * 8 / 1000; }
+/* Gigabits per second, all lanes together. */
+static long long link_rate(int slot, int link)
+{
+    return number_of("link_megabytes_per_second", slot, link, 64000) * 8 / 1000;
+}
 
 #ifdef HAS_amdsmi_get_gpu_xgmi_link_status
 /* The library lists as many ports as there are devices. */
