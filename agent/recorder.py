@@ -10,9 +10,11 @@ __all__ = ["LoadRecorder"]
 
 RECORDED = {
     ("temperature_celsius", Part(PartKind.SENSOR, "core")),
+    ("temperature_celsius", Part(PartKind.SENSOR, "hotspot")),
     ("temperature_celsius", Part(PartKind.SENSOR, "package")),
     ("power_watts", Part(PartKind.POWER_SCOPE, "device")),
     ("clock_hertz", Part(PartKind.CLOCK, "sm")),
+    ("clock_hertz", Part(PartKind.CLOCK, "graphics")),
     ("clock_hertz", Part(PartKind.CLOCK, "core")),
 }
 """What says whether a device was hot, capped or slow: one sensor of each kind, the device's own."""

@@ -24,7 +24,7 @@ __all__ = [
     "StoreSettings",
 ]
 
-Backend = Literal["host", "nvidia"]
+Backend = Literal["host", "nvidia", "amd"]
 Group = Literal["fast", "slow"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Probe = Literal["auto", "on", "off"]
@@ -70,7 +70,7 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     enabled: Annotated[
         tuple[Backend, ...],
         msgspec.Meta(description="what is read; a vendor without hardware here costs nothing", min_length=1),
-    ] = ("host", "nvidia")
+    ] = ("host", "nvidia", "amd")
     commands: Annotated[
         tuple[CommandSettings, ...], msgspec.Meta(description="one [[agent.backends.commands]] table for each")
     ] = ()

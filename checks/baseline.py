@@ -27,11 +27,12 @@ class Requirement(msgspec.Struct, frozen=True):
     source: str
 
     def applies_to(self, device: Device) -> bool:
-        """Return whether *device* is of this make; ``model`` may hold ``*``."""
+        """Return whether *device* is of this make; ``model`` may hold ``*``. A part of a device owes nothing itself."""
         return (
             self.vendor == device.vendor
             and self.kind is device.kind
             and device.backend != "host"
+            and device.parent is None
             and fnmatchcase(device.model, self.model)
         )
 

@@ -171,7 +171,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """A device by its identity (UUID, PCI address, serial), never by an index that a reboot may change.
 
     ``id`` is the UUID where there is one; else PCI address or a stable name such as ``cpu-0``.
-    ``minor`` is the number of the device node (``/dev/nvidia3``), which schedulers use.
+    ``minor`` is the number of the device node (``/dev/nvidia3``, ``/dev/dri/renderD128``), which schedulers use.
     """
 
     id: str

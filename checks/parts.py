@@ -47,6 +47,10 @@ PART_NAMES: dict[PartKind, frozenset[str]] = {
             "reliability",
             "core",
             "package",
+            "processor_hot",
+            "socket_thermal",
+            "memory_thermal",
+            "regulator_thermal",
         }
     ),
     PartKind.PCIE: frozenset({""}),

@@ -66,6 +66,9 @@ RECOVERY_ACTIONS = (
     "reboot_system",
 )
 
+COMPUTE_PARTITIONS = ("spx", "dpx", "tpx", "qpx", "cpx")
+MEMORY_PARTITIONS = ("nps1", "nps2", "nps4", "nps8")
+
 FABRIC_STATES = ("not_started", "in_progress", "completed", "failed")
 
 _G, _C, _F, _S, _T = (
@@ -165,6 +168,14 @@ _TABLE: tuple[Quantity, ...] = (
         judged_by_growth=True,
     ),
     Quantity(
+        "ecc_deferred_errors",
+        _C,
+        _P.MEMORY_BLOCK,
+        "Errors that could not be corrected and were set aside before anything used the data.",
+        0,
+        judged_by_growth=True,
+    ),
+    Quantity(
         "ecc_uncorrected_lifetime_errors",
         _C,
         _P.MEMORY_BLOCK,
@@ -179,6 +190,10 @@ _TABLE: tuple[Quantity, ...] = (
     Quantity("row_remap_pending", _F, _P.DEVICE, "Whether a row waits for the next reset to be replaced."),
     Quantity("row_remap_failed", _F, _P.DEVICE, "Whether replacing a row failed: no spare rows are left in a bank."),
     Quantity("row_remap_banks_without_spares", _G, _P.DEVICE, "Memory banks that have no spare row left.", 0),
+    Quantity("bad_pages_retired", _G, _P.DEVICE, "Memory pages that were found bad and are no longer used.", 0),
+    Quantity("bad_pages_pending", _G, _P.DEVICE, "Memory pages found bad that wait to be taken out of use.", 0),
+    Quantity("bad_pages_unreservable", _G, _P.DEVICE, "Memory pages found bad that cannot be taken out of use.", 0),
+    Quantity("bad_pages_threshold", _G, _P.DEVICE, "Bad memory pages from which the vendor replaces the device.", 1),
     Quantity("recovery_action", _S, _P.DEVICE, "What the driver says must be done.", states=RECOVERY_ACTIONS),
     # PCIe.
     Quantity("pcie_link_generation", _G, _P.PCIE, "PCIe generation in use; lower at idle on many boards.", 1, 8),
@@ -218,6 +233,20 @@ _TABLE: tuple[Quantity, ...] = (
         exported=False,
     ),
     Quantity("partitioned", _F, _P.DEVICE, "Whether the device is split into instances; its links read as down then."),
+    Quantity(
+        "compute_partition",
+        _S,
+        _P.DEVICE,
+        "Into how many devices the compute units are split: one (spx), two, three, four, or one per die (cpx).",
+        states=COMPUTE_PARTITIONS,
+    ),
+    Quantity(
+        "memory_partition",
+        _S,
+        _P.DEVICE,
+        "Into how many NUMA domains the device memory is split.",
+        states=MEMORY_PARTITIONS,
+    ),
     Quantity("persistence_mode", _F, _P.DEVICE, "Whether the driver stays loaded without a client."),
     # Host.
     Quantity("memory_available_bytes", _G, _P.DEVICE, "Memory that can be given to new processes.", 0),

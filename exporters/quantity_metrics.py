@@ -37,6 +37,10 @@ _HELD_DOWN = frozenset(
         "power_brake",
         "core",
         "package",
+        "processor_hot",
+        "socket_thermal",
+        "memory_thermal",
+        "regulator_thermal",
     }
 )
 
@@ -44,11 +48,14 @@ _DEFAULT: Mapping[str, frozenset[str]] = {
     "temperature_celsius": _ANY,
     "temperature_margin_celsius": _ANY,
     "power_watts": frozenset({"device"}),
-    "clock_hertz": frozenset({"sm", "core"}),
+    "clock_hertz": frozenset({"sm", "core", "graphics"}),
     "throttle_seconds": _HELD_DOWN,
     "throttle_events": _ANY,
     "ecc_corrected_errors": _ANY,
     "ecc_uncorrected_errors": _ANY,
+    "ecc_deferred_errors": _ANY,
+    "bad_pages_retired": _ANY,
+    "bad_pages_pending": _ANY,
     "row_remap_failed": _ANY,
     "pcie_replays": _ANY,
     "pcie_correctable_errors": _ANY,

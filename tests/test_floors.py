@@ -28,7 +28,7 @@ FLOOR_LIMITS = {
 PURE_FLOOR, ROOM_FLOOR, EXPORTER_FLOOR, AGENT_FLOOR = 5, 6, 7, 8
 
 LIBRARY_HOMES = {
-    "amdsmi": "checks.backends.amd",
+    "amdsmi": "checks.backends.amdsmi",
     "jinja2": "exporters.report",
     "prometheus_client": "exporters",
     "pynvml": "checks.backends.nvml",

@@ -54,6 +54,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 BACKENDS = {
+    "amd": Known("nodevet.checks.backends.amd", None),
     "host": Known("nodevet.checks.backends.host", None),
     "nvidia": Known("nodevet.checks.backends.nvidia", EVENT_POLL_SECONDS),
 }

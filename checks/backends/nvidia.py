@@ -32,6 +32,7 @@ from nodevet.checks.backends.nvml import (
     load,
 )
 from nodevet.checks.backends.pci import pci_accelerators
+from nodevet.checks.backends.places import numa_node, slot
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import (
     Device,
@@ -270,11 +271,7 @@ class NvidiaBackend:
         bits = [64 * word + bit for word, mask in enumerate(nodes or ()) for bit in range(64) if mask >> bit & 1]
         if len(bits) == 1:
             return bits[0]
-        try:
-            node = int(Path(self._context.root, f"sys/bus/pci/devices/{pci}/numa_node").read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            return None
-        return node if node >= 0 else None  # the kernel's -1 means that the firmware names none
+        return numa_node(slot(pci, self._context.root))
 
     def _firmware(self, target: Target) -> tuple[Firmware, ...]:
         symbols = {

@@ -9,12 +9,11 @@ device names every bridge above it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from nodevet.checks.backends.nvml import SUCCESS, Call, Library, Target, raise_if_gone
+from nodevet.checks.backends.places import between, network_adapters, ranges
 from nodevet.checks.model import Device
 from nodevet.checks.topology import SELF, Topology
 
@@ -24,8 +23,6 @@ ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """NVML's level of the common ancestor; 0 is two devices on one board."""
 
 PEER_NVLINK, PEER_OK = 2, 0
-BELOW_ONE_SWITCH = 2
-"""Path components below the common ancestor of two devices at one switch: its downstream port and the device."""
 
 Gpu = tuple[Target, Device]
 Peers = Sequence[str | None]
@@ -39,14 +36,14 @@ def read_topology(library: Library, gpus: Sequence[Gpu], root: str) -> Topology:
     active = [_active_peers(library, gpu) for gpu in gpus]
     devices = [device for _, device in gpus]
     rows = range(len(gpus))
-    adapters = sorted(Path(root, "sys/class/infiniband").glob("*"), key=_natural)
+    adapters = network_adapters(root)
     names = tuple(f"NIC{number}" for number in range(len(adapters)))
     return Topology(
         gpus=tuple(f"GPU{row}" for row in rows),
         matrix=tuple(tuple(_cell(library, gpus, active, row, column) for column in rows) for row in rows),
         nics=names,
         nic_to_gpu=tuple(
-            tuple(_between(adapter / "device", device, root) for device in devices) for adapter in adapters
+            tuple(between(adapter / "device", device, root) for device in devices) for adapter in adapters
         ),
         nic_legend=dict(zip(names, (adapter.name for adapter in adapters), strict=True)),
         cpu_affinity=tuple(_cpus(library, target) for target, _ in gpus),
@@ -97,47 +94,4 @@ def _cpus(library: Library, target: Target) -> str | None:
     masks = library.optional(target, "nvmlDeviceGetCpuAffinity", words)
     if masks is None:
         return None
-    return _ranges(64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
-
-
-# ---- Adapter to GPU ---------------------------------------------------------------------------------------------
-
-
-def _natural(path: Path) -> tuple[str, int]:
-    """Order mlx5_2 before mlx5_10."""
-    stem = path.name.rstrip("0123456789")
-    return stem, int(path.name[len(stem) :] or 0)
-
-
-def _between(adapter: Path, device: Device, root: str) -> str | None:
-    """Return what lies between an adapter and a GPU by their places in sysfs."""
-    gpu = Path(root, f"sys/bus/pci/devices/{device.pci}")
-    if device.pci is None or not adapter.exists() or not gpu.exists():
-        return None
-    ours, theirs = adapter.resolve().parts, gpu.resolve().parts
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False)))
-    nearest = ours[common - 1]
-    if nearest.startswith("pci"):
-        return "PHB"
-    if nearest == "devices":
-        node = _numa_node(adapter)
-        return None if node is None or device.numa_node is None else "NODE" if node == device.numa_node else "SYS"
-    return "PIX" if max(len(ours), len(theirs)) - common <= BELOW_ONE_SWITCH else "PXB"
-
-
-def _numa_node(device: Path) -> int | None:
-    try:
-        node = int((device / "numa_node").read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None
+    return ranges(64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.checks.backends.tree import Tree
-from nodevet.checks.model import Device, DeviceKind
+from nodevet.checks.backends.tree import Tree, explain, status_of
+from nodevet.checks.model import Device, DeviceKind, Part, PartKind, Reading, ReadingStatus
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["PciAccelerator", "pci_accelerators"]
+__all__ = ["PciAccelerator", "error_readings", "pci_accelerators"]
 
 _DEVICES = "sys/bus/pci/devices"
+_ERRORS = {
+    "pcie_correctable_errors": ("aer_dev_correctable", "TOTAL_ERR_COR"),
+    "pcie_nonfatal_errors": ("aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
+    "pcie_fatal_errors": ("aer_dev_fatal", "TOTAL_ERR_FATAL"),
+}
+"""Advanced error reporting of the kernel (Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats)."""
 
 
 class PciAccelerator(msgspec.Struct, frozen=True):
@@ -32,6 +38,23 @@ def pci_accelerators(tree: Tree, backend: str = "host") -> tuple[Device, ...]:
     known = {(row.vendor_id, row.class_id): row.vendor for row in load_table("pci_accelerators.csv", PciAccelerator)}
     devices = (_device(tree, address, known, backend) for address in tree.names(_DEVICES))
     return tuple(device for device in devices if device is not None)
+
+
+def error_readings(tree: Tree, device: Device) -> list[Reading]:
+    """Return the errors that the kernel counted on the PCIe link of *device*; unsupported where it counts none."""
+    return [_error_reading(tree, device, quantity, *place) for quantity, place in _ERRORS.items()]
+
+
+def _error_reading(tree: Tree, device: Device, quantity: str, file: str, total: str) -> Reading:
+    part = Part(PartKind.PCIE)
+    relative = f"{_DEVICES}/{device.pci}/{file}"
+    try:
+        counts = dict(line.rsplit(maxsplit=1) for line in tree.text(relative).splitlines())
+        return Reading(quantity, int(counts[total]), part)
+    except (OSError, ValueError) as error:
+        return Reading(quantity, None, part, status_of(error), explain(error, relative))
+    except KeyError:
+        return Reading(quantity, None, part, ReadingStatus.ERROR, f"/{relative} has no {total}")
 
 
 def _device(tree: Tree, address: str, known: dict[tuple[str, str], str], backend: str) -> Device | None:

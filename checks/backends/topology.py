@@ -23,7 +23,7 @@ from nodevet.checks.wire import Progress
 
 __all__ = ["VENDORS", "main"]
 
-VENDORS = ("nvidia",)
+VENDORS = ("nvidia", "amd")
 """The backends that know how their devices are connected."""
 
 NOT_READ, WRONG_USAGE = 3, 64
