@@ -7,6 +7,7 @@ import os
 import selectors
 import socket
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -34,6 +35,9 @@ __all__ = [
     "modes_in_force",
     "node_name",
 ]
+
+SIMULATED = "simulated"
+"""The backend that stands in for all others on a simulated node."""
 
 FAST = "fast"
 SLOW = "slow"
@@ -68,7 +72,12 @@ def cadences(configuration: Configuration) -> dict[str, Cadence]:
 
 
 def build_engine(
-    armed: Sequence[Armed], configuration: Configuration, clock: Clock, *, partial: bool = False
+    armed: Sequence[Armed],
+    configuration: Configuration,
+    clock: Clock,
+    *,
+    partial: bool = False,
+    simulated: bool = False,
 ) -> Engine:
     """Return an engine that knows nothing yet."""
     rates = cadences(configuration)
@@ -79,6 +88,7 @@ def build_engine(
         cadences=engine_cadences(configuration, rates),
         partial=partial,
         modes=modes_in_force(configuration),
+        simulated=simulated,
     )
 
 
@@ -105,12 +115,23 @@ def build_supervisor(
     clock: Clock,
     selector: selectors.BaseSelector,
     remembered: Iterable[ChildRecord] = (),
+    simulation: Path | None = None,
 ) -> Supervisor:
-    """Return the readers of every enabled backend, not started yet."""
+    """Return the readers of every enabled backend, not started yet.
+
+    Where the file *simulation* is given, it says what they read: no driver is asked, and no file of this machine read.
+    """
     agent = configuration.agent
     rates = cadences(configuration)
     plans = [
-        ReaderPlan(backend=backend, cadences=rates, root=agent.root, holds_devices=backend != "host")
+        ReaderPlan(
+            backend=backend,
+            cadences=rates,
+            root=agent.root,
+            holds_devices=backend != "host",
+            stand_in=SIMULATED if simulation else None,
+            options={"simulation": str(simulation), "stands_for": backend} if simulation else {},
+        )
         for backend in agent.backends.enabled
     ]
     plans += [command_plan(command, agent, rates) for command in agent.backends.commands]

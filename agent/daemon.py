@@ -34,6 +34,7 @@ from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.agent.lease import LeaseBook
 from nodevet.agent.log import make_logger
 from nodevet.agent.notify import Notifier, watchdog_interval_seconds
+from nodevet.agent.origin import keep_apart
 from nodevet.agent.prober import PLAN as PROBE_PLAN
 from nodevet.agent.prober import Prober
 from nodevet.agent.processes import ChildRecord, start_ticks
@@ -42,6 +43,8 @@ from nodevet.agent.recorder import LoadRecorder
 from nodevet.agent.reports import Reports
 from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe
+from nodevet.agent.simulated_node import Simulate, SimulatedNode
+from nodevet.agent.simulated_prober import SimulatedProber
 from nodevet.agent.verbs import verbs
 from nodevet.checks.errors import ConfigurationError
 from nodevet.checks.model import AgentInfo, Device, Episode, EpisodeState, Key, Result, Sample, Snapshot
@@ -82,8 +85,12 @@ class Daemon:
         *,
         reload: Callable[[], Configuration],
         say: Callable[[str], None] = lambda _line: None,
+        simulate: Simulate | None = None,
     ) -> None:
-        """Prepare by *configuration*; *reload* reads it again; *say* takes lines meant for a person at a terminal."""
+        """Prepare by *configuration*; *reload* reads it again; *say* takes lines meant for a person at a terminal.
+
+        Where *simulate* is given, the agent stands for that node and reads nothing of this machine.
+        """
         self._configuration = configuration
         self._clock = clock
         self._reload = reload
@@ -92,7 +99,8 @@ class Daemon:
         self._armed = arm(installed(), configuration)
         self._info = agent_info(configuration, self._armed, clock.instant())
         self._selector = selectors.DefaultSelector()
-        self._engine = build_engine(self._armed, configuration, clock)
+        self._engine = build_engine(self._armed, configuration, clock, simulated=simulate is not None)
+        self._simulated = SimulatedNode.of(simulate, configuration, clock, self._note_simulation)
         self.leases = LeaseBook(clock.instant, lambda pid: start_ticks(pid) is not None)
         self._recorder = LoadRecorder()
         self._load_results: tuple[Result, ...] = ()
@@ -162,6 +170,7 @@ class Daemon:
         agent = self._configuration.agent
         runtime = Path(agent.runtime_dir)
         cleanup.callback(self._selector.close)
+        keep_apart(self._configuration.agent, self._simulated)
         self._signals = cleanup.enter_context(SignalPipe(self._selector, self._on_signal))
         self._journal = cleanup.enter_context(Journal(self._configuration, self._clock))
         self._reports = Reports(self._configuration, log=self._complain, rendered=self._on_report)
@@ -170,10 +179,13 @@ class Daemon:
             agent.listen, lambda: self._snapshot, self._complaint, report=self._reports.latest, log=self._complain
         )
         cleanup.callback(self._http.stop)
+        if self._simulated is not None:
+            self._simulated.start()
         memory = self._journal.restore(self._engine)
         self._info = msgspec.structs.replace(self._info, notices=self._journal.notices)
         records = self._remembered_readers(memory.get("readers", b"\x90"))
-        self._supervisor = build_supervisor(self._configuration, self._clock, self._selector, records)
+        simulation = self._simulated.file if self._simulated else None
+        self._supervisor = build_supervisor(self._configuration, self._clock, self._selector, records, simulation)
         self._kernel: KernelWatch | None = None
         if self._configuration.kernel_log.enabled:
             self._kernel = KernelWatch(
@@ -183,15 +195,7 @@ class Daemon:
                 memory=memory.get("kernel_log"),
                 log=self._complain,
             )
-        self._prober = Prober(
-            self._configuration.load,
-            self._clock,
-            self._selector,
-            self.leases,
-            node=node_name(self._configuration),
-            root=agent.root,
-            log=self._on_note,
-        )
+        self._prober = self._make_prober()
         self._publisher = Publisher(runtime, ttl_seconds=_ttl_seconds(self._configuration))
         self._control = Control(runtime / SOCKET_NAME, verbs(self), self._selector)
         cleanup.callback(self._control.close)
@@ -203,6 +207,19 @@ class Daemon:
         self._watchdog_at = 0.0
         self._notifier.ready(f"reads {', '.join(agent.backends.names)}")
         self._greet()
+
+    def _make_prober(self) -> Prober | SimulatedProber:
+        if self._simulated is not None:
+            return SimulatedProber(self._simulated, self._clock)
+        return Prober(
+            self._configuration.load,
+            self._clock,
+            self._selector,
+            self.leases,
+            node=node_name(self._configuration),
+            root=self._configuration.agent.root,
+            log=self._on_note,
+        )
 
     def _remembered_readers(self, memory: bytes) -> tuple[ChildRecord, ...]:
         try:
@@ -217,6 +234,8 @@ class Daemon:
             key.data(mask)
         self._last_turn = time.monotonic()
         self._take_readers()
+        if self._simulated is not None:
+            self._simulated.tick()
         self._take_kernel_events()
         probing = self._prober.running
         results = self._prober.tick(self._snapshot)
@@ -251,6 +270,7 @@ class Daemon:
             self._supervisor.next_deadline,
             self._kernel.next_deadline if self._kernel else None,
             self._prober.next_deadline,
+            self._simulated.next_deadline if self._simulated else None,
             None if self._watchdog_seconds is None else self._watchdog_at,
             self._judge_at(),
         ]
@@ -363,6 +383,7 @@ class Daemon:
     def _agent(self) -> AgentInfo:
         store = "; ".join(self._journal.troubles) if self._snapshot else ""
         state_file = self._publisher.failure if self._snapshot else ""
+        scenario = self._simulated.trouble if self._simulated else ""
         return msgspec.structs.replace(
             self._info,
             ready=self._ready,
@@ -371,7 +392,7 @@ class Daemon:
             probing=self.leases.current is not None,
             store=store,
             state_file=state_file,
-            notices=(*self._info.notices, *(trouble for trouble in (store, state_file) if trouble)),
+            notices=(*self._info.notices, *(trouble for trouble in (store, state_file, scenario) if trouble)),
         )
 
     def _load_words(self) -> str:
@@ -383,10 +404,15 @@ class Daemon:
     def _greet(self) -> None:
         url = self._http.url
         self._say(f"nodevet {self._info.version} vets {node_name(self._configuration)}")
+        if self._simulated is not None:
+            self._say(
+                f"  SIMULATED: {self._simulated.profile}, {self._simulated.title}; nothing of this machine is read"
+            )
         self._say(f"  status   {url}")
         self._say(f"  metrics  {url}metrics")
         self._say(f"  report   {url}report (after the first probe)")
-        self._say("  ask      nodevet status")
+        where = f" --runtime-dir {self._configuration.agent.runtime_dir}" if self._simulated else ""
+        self._say(f"  ask      nodevet status{where}")
         for notice in self._info.notices:
             self._say(f"  note     {notice}")
             self._complain(notice)
@@ -398,7 +424,9 @@ class Daemon:
             self._reconfigure()
 
     def _reconfigure(self) -> None:
-        """Read the configuration again; a refused one leaves everything as it was, and says so."""
+        """Read the configuration again, and a scenario; what is refused leaves everything as it was, and is told."""
+        if self._simulated is not None:
+            self._simulated.reload()
         self._notifier.reloading()
         try:
             fresh = self._reload()
@@ -452,6 +480,9 @@ class Daemon:
     def _complaint(self) -> str | None:
         silent = time.monotonic() - self._last_turn
         return f"the main loop has made no turn for {silent:.0f} s" if silent > SILENT_SECONDS else None
+
+    def _note_simulation(self, line: str) -> None:
+        self._log.warning("simulation", detail=line)
 
     def _complain(self, line: str) -> None:
         self._log.warning("trouble", detail=line)

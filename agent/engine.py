@@ -96,10 +96,12 @@ class Engine:
         scope: str = "node",
         partial: bool = False,
         modes: Modes | None = None,
+        simulated: bool = False,
     ) -> None:
         """Start with nothing known. *clock* gives the present moment; *cadences* are keyed by (backend, group).
 
         *partial* says that only some checks were asked for, so that a device which none of them judges does not count.
+        A *simulated* node is so from its first snapshot on, before any sample has said it.
         """
         self._partial = partial
         self._modes = modes or Modes()
@@ -124,7 +126,7 @@ class Engine:
         self._deduplicator = Deduplicator()
         self._ledger = Ledger()
         self._memory = Memory()
-        self._simulated = False
+        self._simulated = simulated
 
     # What comes in.
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import re
 import selectors
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import Enum
 
 import msgspec
 
-from nodevet.agent.child_process import Child, Exit, Patience, python_module
+from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
 from nodevet.agent.outbox import Outbox
 from nodevet.agent.predecessor import Predecessor
 from nodevet.agent.processes import ChildRecord
 from nodevet.agent.quarantine import Quarantine
+from nodevet.agent.reader_plan import ReaderPlan
 from nodevet.agent.schedule import Schedule
 from nodevet.checks.model import (
     Device,
@@ -30,7 +31,6 @@ from nodevet.checks.model import (
     ReaderStatus,
     Sample,
 )
-from nodevet.checks.view import Cadence
 from nodevet.checks.wire import (
     PROTOCOL,
     Failed,
@@ -45,8 +45,6 @@ from nodevet.checks.wire import (
 )
 
 __all__ = ["Reader", "ReaderPlan"]
-
-READER_MODULE = "nodevet.checks.backends.child"
 
 FIRST_RESTART_SECONDS = 1.0
 LONGEST_RESTART_SECONDS = 60.0
@@ -69,24 +67,6 @@ PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 
 ABSENT = frozenset({FailureKind.NO_LIBRARY, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
 FALLEN = frozenset({FailureKind.HUNG, FailureKind.STUCK, FailureKind.CRASHED})
-
-
-class ReaderPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a backend is to be read: the cadence of each group, and what the child is started with.
-
-    ``holds_devices`` is False where reading keeps no handle of a device open, so that a release may leave it running.
-    ``required`` says that the node must have devices of this backend.
-    """
-
-    backend: str
-    cadences: Mapping[str, Cadence]
-    root: str = "/"
-    options: Mapping[str, object] = {}
-    argv: tuple[str, ...] = python_module(READER_MODULE)
-    environment: Mapping[str, str] | None = None
-    start_deadline_seconds: float = 60.0
-    holds_devices: bool = True
-    required: bool = False
 
 
 class Phase(Enum):
@@ -468,7 +448,7 @@ class Reader:
         addresses = (device.pci for device in self._devices if device.id in skipped and device.pci)
         self._child.send(
             Start(
-                self._plan.backend,
+                self._plan.stand_in or self._plan.backend,
                 root=self._plan.root,
                 skip=(*skipped, *addresses),
                 last=self._quarantine.suspects,
@@ -540,7 +520,10 @@ class Reader:
         if all(known.id != device for known in self._devices):
             return
         instant = self._clock.instant()
-        self._outbox.samples.append(Sample(self._plan.backend, group, device, number, instant, 0.0, failure=failure))
+        simulated = self._plan.stand_in is not None
+        self._outbox.samples.append(
+            Sample(self._plan.backend, group, device, number, instant, 0.0, failure=failure, simulated=simulated)
+        )
 
     # Small steps.
 

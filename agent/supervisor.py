@@ -14,7 +14,8 @@ import msgspec
 from nodevet.agent.clock import Clock
 from nodevet.agent.outbox import Outbox
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.reader import Reader, ReaderPlan
+from nodevet.agent.reader import Reader
+from nodevet.agent.reader_plan import ReaderPlan
 from nodevet.checks.model import Device, Event, ReaderStatus, Sample
 from nodevet.checks.wire import Note
 

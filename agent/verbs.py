@@ -144,6 +144,7 @@ def _words(key: Key) -> str:
 
 def _lease(served: Served, call: Call) -> Mapping[str, Any]:
     wanted: LeaseArguments = call.arguments
+    _refuse_simulated(served, "lease")
     if served.stop_probe("gives way to a burn-in"):
         raise BusyError("lease: the agent's probe is ending: ask again in two seconds")
     devices = _targets(served.snapshot, wanted.devices)
@@ -164,6 +165,12 @@ def _lease(served: Served, call: Call) -> Mapping[str, Any]:
     return {"granted": True, "devices": [msgspec.to_builtins(device) for device in devices]}
 
 
+def _refuse_simulated(served: Served, verb: str) -> None:
+    """Keep real loads away: what they measure is no result of a node that does not exist."""
+    if served.snapshot.simulated:
+        raise BusyError(f"{verb}: {served.snapshot.node} is simulated, no load runs on it; ask the real node's agent")
+
+
 def _targets(snapshot: Snapshot, names: tuple[str, ...]) -> tuple[Device, ...]:
     targets = load_targets(snapshot.devices)
     if not names:
@@ -177,6 +184,7 @@ def _targets(snapshot: Snapshot, names: tuple[str, ...]) -> tuple[Device, ...]:
 
 def _result(served: Served, call: Call) -> Mapping[str, Any]:
     wanted: ResultArguments = call.arguments
+    _refuse_simulated(served, "result")
     burn_in = served.take_results(wanted.results, wanted.plan)
     if burn_in is None:
         raise BusyError("result: the agent's own probe runs, so these results are of no load that it granted")

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 from contextlib import suppress
+from pathlib import Path
 
 from nodevet.agent.commands import options
+from nodevet.agent.config import directories
 from nodevet.agent.terminal import OutputError, let_go_of_output, say
+from nodevet.checks.errors import UsageError
+from nodevet.checks.profiles import load_profile, profile_names
 
 SUMMARY = "read, judge and publish: the daemon"
 
@@ -16,6 +21,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet agent``."""
     parser.add_argument("--listen", metavar="HOST:PORT", help="metrics and status page (default: 127.0.0.1:10917)")
     parser.add_argument("--interval", metavar="SECONDS", type=float, help="between readings (default: 10)")
+    parser.add_argument("--node-name", metavar="NAME", help="name of this node in all output (default: the host name)")
+    parser.add_argument(
+        "--simulate",
+        metavar="PROFILE",
+        help=f"stand for a node that does not exist, and read nothing of this machine: {', '.join(profile_names())}",
+    )
+    parser.add_argument("--scenario", metavar="FILE", help="timeline of faults of the simulated node (TOML)")
     options.add_places(parser)
 
 
@@ -24,11 +36,23 @@ def run(arguments: argparse.Namespace) -> int:
     from nodevet.agent.clock import SystemClock
     from nodevet.agent.daemon import Daemon
     from nodevet.agent.settings import Configuration
+    from nodevet.agent.simulated_node import Simulate, simulated_configuration
+
+    profile: str | None = arguments.simulate
+    if profile is not None:
+        load_profile(profile)
+        _be_simulated(arguments, profile)
+    elif arguments.scenario:
+        raise UsageError("--scenario: belongs to a simulated node: give --simulate PROFILE too")
 
     def load() -> Configuration:
-        return options.configuration(
-            arguments, agent__listen=arguments.listen, agent__interval_seconds=arguments.interval
+        settings = options.configuration(
+            arguments,
+            agent__listen=arguments.listen,
+            agent__interval_seconds=arguments.interval,
+            agent__node_name=arguments.node_name,
         )
+        return simulated_configuration(settings, profile) if profile else settings
 
     def tell(line: str) -> None:
         # Whoever started the agent may have gone, or the disk of its output be full: it goes on.
@@ -37,6 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = load()
     gc.freeze()  # what was imported stays until the end: no collection need look at it again
-    code = Daemon(settings, SystemClock(settings.agent.root), reload=load, say=tell).run()
+    simulate = Simulate(profile, Path(arguments.scenario) if arguments.scenario else None) if profile else None
+    code = Daemon(settings, SystemClock(settings.agent.root), reload=load, say=tell, simulate=simulate).run()
     let_go_of_output()
     return code
+
+
+def _be_simulated(arguments: argparse.Namespace, profile: str) -> None:
+    """Give a simulated node a name and directories of its own, whatever the configuration gives the real one."""
+    places = directories(os.environ, os.geteuid())
+    arguments.node_name = arguments.node_name or f"simulated-{profile}"
+    arguments.state_dir = arguments.state_dir or str(places.state / "simulated" / profile)
+    arguments.runtime_dir = arguments.runtime_dir or str(places.runtime / "simulated" / profile)

@@ -47,16 +47,21 @@ EVENT_POLL_SECONDS = 0.8
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A backend that exists: the module whose ``open_backend`` loads it, and how often it is asked for events."""
+    """A backend that exists: the module whose ``open_backend`` loads it, and how often it is asked for events.
+
+    What a ``simulated`` one reads is marked so.
+    """
 
     module: str
     event_poll_seconds: float | None
+    simulated: bool = False
 
 
 BACKENDS = {
     "amd": Known("nodevet.checks.backends.amd", None),
     "host": Known("nodevet.checks.backends.host", None),
     "nvidia": Known("nodevet.checks.backends.nvidia", EVENT_POLL_SECONDS),
+    "simulated": Known("nodevet.checks.backends.simulated", None, simulated=True),
 }
 """The backends that exist. Nothing else is ever imported by name."""
 
@@ -154,7 +159,7 @@ class Reader:
         except BackendError as error:
             readings, failure = (), error.failure
         return Sample(
-            backend=self._start.backend,
+            backend=device.backend,
             group=request.group,
             device=device.id,
             sequence=request.round,
@@ -162,6 +167,7 @@ class Reader:
             duration_seconds=time.perf_counter() - began,
             readings=readings,
             failure=failure,
+            simulated=known(self._start.backend).simulated,
         )
 
     def _enumerate_again(self) -> tuple[Device, ...] | None:

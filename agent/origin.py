@@ -1,0 +1,80 @@
+"""Keeps simulated and real nodes apart: no directory ever serves both.
+
+A simulated node marks its directories with a file that names it. A real agent refuses a marked directory; a simulated
+one refuses a directory that holds anything of another node, real or simulated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from nodevet.agent.settings import AgentSettings
+from nodevet.agent.simulated_node import SimulatedNode
+from nodevet.checks.errors import StoreError
+
+__all__ = ["MARKER_NAME", "keep_apart", "refuse_simulated"]
+
+MARKER_NAME = "simulated"
+
+LEFT_BY_AN_AGENT = ("nodevet.db", "state", "episodes.json", "node.lock")
+
+
+def refuse_simulated(*directories: Path) -> None:
+    """Raise StoreError where one of *directories* belongs to a simulated node."""
+    for directory in directories:
+        owner = _owner(directory)
+        if owner is not None:
+            raise StoreError(
+                f"{directory}: belongs to the simulated node {owner}: name another directory for the real node, "
+                f"or remove it"
+            )
+
+
+def keep_apart(agent: AgentSettings, simulated: SimulatedNode | None) -> None:
+    """Refuse directories of the other sort, and mark those of a *simulated* node. Raises StoreError."""
+    directories = (Path(agent.state_dir), Path(agent.runtime_dir))
+    if simulated is None:
+        refuse_simulated(*directories)
+    else:
+        _claim(directories, simulated.identity)
+
+
+def _claim(directories: Iterable[Path], identity: str) -> None:
+    """Mark *directories* as those of the simulated node *identity*, and make them where they are missing.
+
+    Raises StoreError where one holds something of a real node or of another simulated one, or cannot be written.
+    """
+    everything = tuple(directories)
+    for directory in everything:
+        owner = _owner(directory)
+        if owner is not None and owner != identity:
+            raise StoreError(
+                f"{directory}: belongs to the simulated node {owner}, this is {identity}: "
+                f"name another with --state-dir and --runtime-dir, or remove it"
+            )
+        left = next((name for name in LEFT_BY_AN_AGENT if (directory / name).exists()), None)
+        if owner is None and left is not None:
+            raise StoreError(
+                f"{directory}: holds {left} of a real node, which a simulated one must not touch: "
+                f"name another with --state-dir and --runtime-dir"
+            )
+    for directory in everything:
+        try:
+            directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+            (directory / MARKER_NAME).write_text(f"{identity}\n", encoding="utf-8")
+        except OSError as error:
+            raise StoreError(
+                f"{directory}: cannot be written by uid {os.geteuid()} ({error.strerror}): name another directory"
+            ) from error
+
+
+def _owner(directory: Path) -> str | None:
+    """Return which simulated node *directory* belongs to, or None."""
+    try:
+        return (directory / MARKER_NAME).read_text(encoding="utf-8", errors="replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{directory / MARKER_NAME}: cannot be read ({error.strerror}): look whose it is") from error

@@ -1,0 +1,340 @@
+"""Scenarios: a timeline of faults and loads for a simulated node, read from TOML. Pure.
+
+Every time in a scenario counts from the moment at which the agent took the file up. A file with a mistake is refused
+as a whole: one line per mistake, with its line in the file and what is allowed there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.errors import ConfigurationError, ModelError
+from nodevet.checks.model import ReadingStatus, Scalar
+from nodevet.checks.profiles import Profile, part_of
+from nodevet.checks.quantities import QUANTITIES
+
+__all__ = ["KINDS", "Fault", "Kind", "Load", "Scenario", "parse_scenario", "targets_of"]
+
+ALL = "all"
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))+")
+SPAN_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
+
+COMMON = ("kind", "at", "until", "device")
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of fault: what it stands for, the settings that it takes, and those that it cannot do without."""
+
+    help: str
+    settings: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    on_links: bool = False
+    on_accelerators: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "overheat": Kind("every sensor rises beyond the temperature at which the device slows itself down", ("celsius",)),
+    "throttle": Kind("the hardware holds the clock down", ("ratio",)),
+    "ecc_uncorrected": Kind("memory errors that could not be corrected", ("count",)),
+    "ecc_corrected_storm": Kind("many corrected memory errors", ("per_second",)),
+    "link_down": Kind("a link is down", ("link",), on_links=True, on_accelerators=True),
+    "link_errors": Kind(
+        "a link repeats and loses packets", ("link", "per_second"), on_links=True, on_accelerators=True
+    ),
+    "pcie_narrow": Kind("the PCIe link lost lanes", ("lanes",), on_accelerators=True),
+    "lost": Kind("the device no longer answers", on_accelerators=True),
+    "missing": Kind("the device is not enumerated", on_accelerators=True),
+    "hang": Kind("a call into the driver does not return"),
+    "crash": Kind("the driver's library aborts its process"),
+    "slow": Kind("a probe is slower than before", ("ratio",)),
+    "wrong_result": Kind("a probe finds wrong results", ("count",)),
+    "xid": Kind("the NVIDIA driver logs an XID", ("code", "pid", "process", "text"), ("code",), on_accelerators=True),
+    "kernel_log": Kind("the kernel logs this line; {pci} stands for the device's address", ("text",), ("text",)),
+    "set": Kind(
+        "a quantity reads as given",
+        ("quantity", "part", "value", "status", "detail"),
+        ("quantity",),
+    ),
+}
+"""The kinds of faults. What each does to the readings of a device is data: reference/simulated_faults.csv."""
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One fault of the timeline. It is there from ``at`` until ``until`` (None: for good), in seconds."""
+
+    kind: str
+    at: float
+    devices: tuple[str, ...]
+    until: float | None = None
+    link: int = 0
+    code: int | None = None
+    pid: int | None = None
+    process: str | None = None
+    text: str | None = None
+    count: int | None = None
+    ratio: float | None = None
+    celsius: float | None = None
+    per_second: float | None = None
+    lanes: int | None = None
+    quantity: str | None = None
+    part: str | None = None
+    value: Scalar | None = None
+    status: ReadingStatus = ReadingStatus.OK
+    detail: str = ""
+
+    def elapsed(self, seconds: float) -> float:
+        """Return how long the fault has lasted *seconds* into the scenario; 0 before it begins."""
+        end = seconds if self.until is None else min(seconds, self.until)
+        return max(0.0, end - self.at)
+
+    def is_active(self, seconds: float) -> bool:
+        """Return whether the fault is there *seconds* into the scenario."""
+        return self.at <= seconds and (self.until is None or seconds < self.until)
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A load on devices from ``at`` until ``until``: level 0 is rest, 1 is full."""
+
+    level: float
+    at: float
+    devices: tuple[str, ...]
+    until: float | None = None
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A timeline. ``level`` is the load at all other times; None lets it go up and down as on a busy node."""
+
+    title: str = "a healthy node"
+    seed: int = 0
+    level: float | None = None
+    probe_every: float = 900.0
+    faults: tuple[Fault, ...] = ()
+    loads: tuple[Load, ...] = ()
+
+
+def targets_of(profile: Profile) -> tuple[str, ...]:
+    """Return the names of all devices of *profile* in a scenario: slots by number, the rest by id."""
+    slots = profile.accelerators.slots if profile.accelerators else ()
+    sockets = (f"cpu-{index}" for index in range(profile.sockets.count))
+    return (*(str(slot) for slot in range(len(slots))), *sockets, "memory", "node")
+
+
+def parse_scenario(text: str, name: str, profile: Profile) -> Scenario:
+    """Return the scenario in *text* for nodes of *profile*; *name* stands for the file in messages.
+
+    Raises ConfigurationError with one line per mistake.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{name}: no valid TOML: {error}") from error
+    reader = _Reader(text, name, profile)
+    scenario = reader.scenario(raw)
+    if reader.problems or scenario is None:
+        raise ConfigurationError("\n".join(reader.problems))
+    return scenario
+
+
+class _Mistake(Exception):  # noqa: N818 (a step of reading: it never leaves this module)
+    """A key whose value is refused, and why."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(why)
+        self.key = key
+        self.why = why
+
+
+class _Reader:
+    """Reads the tables of one file and collects what is wrong with them."""
+
+    def __init__(self, text: str, name: str, profile: Profile) -> None:
+        self._lines = text.splitlines()
+        self._name = name
+        self._profile = profile
+        self._targets = targets_of(profile)
+        self.problems: list[str] = []
+
+    def scenario(self, raw: Mapping[str, Any]) -> Scenario | None:
+        """Return the scenario, or None where something is wrong with it."""
+        scalars = ("title", "seed", "level", "probe_every")
+        values: dict[str, Any] = {}
+        try:
+            for key in raw:
+                _known(key, (*scalars, "fault", "load"))
+            values = {key: raw[key] for key in scalars if key in raw}
+            if "probe_every" in values:
+                values["probe_every"] = _seconds(raw, "probe_every", low=1.0)
+            if "level" in values:
+                values["level"] = _number(raw, "level", 0, 1)
+            values["faults"] = self._tables(raw, "fault", self._fault)
+            values["loads"] = self._tables(raw, "load", self._load)
+            return msgspec.convert(values, Scenario, from_attributes=True)
+        except _Mistake as mistake:
+            self._tell(mistake, None, 0)
+        except msgspec.ValidationError as error:
+            self.problems.append(f"{self._name}: {error}")
+        return None
+
+    def _tables(self, raw: Mapping[str, Any], name: str, read: Any) -> tuple[Any, ...]:
+        tables = raw.get(name, [])
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise _Mistake(name, f"expected tables, each begun with [[{name}]]")
+        found = []
+        for number, table in enumerate(tables, 1):
+            try:
+                found.append(read(table))
+            except _Mistake as mistake:
+                self._tell(mistake, name, number)
+        return tuple(found)
+
+    def _tell(self, mistake: _Mistake, table: str | None, number: int) -> None:
+        line = self._line_of(mistake.key, table, number)
+        where = f"{table} {number}: " if table else ""
+        self.problems.append(f"{self._name}, line {line}: {where}{mistake.key}: {mistake.why}")
+
+    def _line_of(self, key: str, table: str | None, number: int) -> int:
+        """Return the line of *key* in the *number*-th table of that name; TOML's own reader does not tell lines."""
+        begin, seen = 0, 0
+        for index, line in enumerate(self._lines):
+            if table and re.match(rf"\s*\[\[\s*{table}\s*\]\]", line):
+                seen += 1
+                if seen == number:
+                    begin = index
+                    break
+        for index in range(begin, len(self._lines)):
+            if re.match(rf"\s*(?:\[\[\s*)?{re.escape(key)}\b", self._lines[index]):
+                return index + 1
+            if index > begin and self._lines[index].lstrip().startswith("[["):
+                break
+        return begin + 1
+
+    def _load(self, table: Mapping[str, Any]) -> Load:
+        for key in table:
+            _known(key, ("level", "at", "until", "device"))
+        return Load(
+            level=_number(table, "level", 0, 1),
+            at=_seconds(table, "at"),
+            until=_until(table),
+            devices=self._devices(table, ALL),
+        )
+
+    def _fault(self, table: Mapping[str, Any]) -> Fault:
+        name = table.get("kind")
+        if not isinstance(name, str) or name not in KINDS:
+            raise _Mistake("kind", f"found {name!r}, {_allowed(str(name), KINDS)}")
+        kind = KINDS[name]
+        for key in table:
+            _known(key, (*COMMON, *kind.settings))
+        for key in kind.required:
+            if key not in table:
+                raise _Mistake("kind", f"{name} needs the setting {key}")
+        default = None if name != "kernel_log" else "node"
+        values = {key: table[key] for key in kind.settings if key in table}
+        values |= {
+            "kind": name,
+            "at": _seconds(table, "at"),
+            "until": _until(table),
+            "devices": self._devices(table, default),
+        }
+        try:
+            fault = msgspec.convert(values, Fault)
+        except msgspec.ValidationError as error:
+            key = str(error).rpartition("$.")[2].rstrip("`")
+            raise _Mistake(key if key in values else "kind", str(error)) from error
+        self._fits(fault, kind)
+        return fault
+
+    def _fits(self, fault: Fault, kind: Kind) -> None:
+        """Refuse a fault that no device of the profile can have."""
+        board = self._profile.accelerators
+        if kind.on_accelerators and (board is None or any(not name.isdigit() for name in fault.devices)):
+            boards = f"slots 0 to {len(board.slots) - 1}" if board else "none here"
+            raise _Mistake("device", f"{fault.kind} is about accelerators: {boards}")
+        if kind.on_links and board is not None and not 0 <= fault.link < board.links:
+            raise _Mistake("link", f"found {fault.link}, expected 0 to {board.links - 1}")
+        if fault.kind == "xid" and board is not None and board.vendor != "nvidia":
+            raise _Mistake("kind", f"xid is of NVIDIA's driver, this node has {board.vendor}: use kernel_log with text")
+        if fault.kind == "set":
+            _check_set(fault)
+
+    def _devices(self, table: Mapping[str, Any], default: str | None) -> tuple[str, ...]:
+        given = table.get("device", default)
+        if given is None:
+            raise _Mistake("device", f"is missing; there are {self._target_words()}")
+        names = [str(name) for name in (given if isinstance(given, list) else [given])]
+        if names == [ALL]:
+            accelerators = tuple(name for name in self._targets if name.isdigit())
+            return accelerators or tuple(name for name in self._targets if name.startswith("cpu-"))
+        unknown = [name for name in names if name not in self._targets]
+        if unknown or not names:
+            raise _Mistake("device", f"found {given!r}, there are {self._target_words()}")
+        return tuple(names)
+
+    def _target_words(self) -> str:
+        slots = [name for name in self._targets if name.isdigit()]
+        words = [f"slots {slots[0]} to {slots[-1]}"] if slots else []
+        return ", ".join((*words, *(name for name in self._targets if not name.isdigit()), ALL))
+
+
+def _check_set(fault: Fault) -> None:
+    if fault.quantity not in QUANTITIES:
+        raise _Mistake("quantity", f"found {fault.quantity!r}, {_allowed(str(fault.quantity), QUANTITIES)}")
+    try:
+        part = part_of(fault.part) if fault.part else None
+    except ModelError as error:
+        raise _Mistake("part", str(error)) from error
+    wanted = QUANTITIES[fault.quantity].part
+    if part is not None and part.kind is not wanted:
+        raise _Mistake("part", f"found {fault.part!r}, {fault.quantity} is about a {wanted.value}")
+    if (fault.value is None) is (fault.status is ReadingStatus.OK):
+        raise _Mistake("value", "expected either a value, or a status that is not ok")
+
+
+def _known(key: str, allowed: Iterable[str]) -> None:
+    names = tuple(allowed)
+    if key not in names:
+        raise _Mistake(key, f"unknown key, {_allowed(key, names)}")
+
+
+def _allowed(word: str, names: Iterable[str]) -> str:
+    known = tuple(names)
+    near = difflib.get_close_matches(word, known, 1)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"there are {', '.join(known)}" if len(known) <= 24 else "see docs/reference/metrics.md for all names"
+
+
+def _number(table: Mapping[str, Any], key: str, low: float, high: float) -> float:
+    value = table.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise _Mistake(key, f"found {value!r}, expected a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def _until(table: Mapping[str, Any]) -> float | None:
+    if "until" not in table:
+        return None
+    until = _seconds(table, "until")
+    if until <= _seconds(table, "at"):
+        raise _Mistake("until", f"found {table['until']!r}, expected a time after at = {table.get('at')!r}")
+    return until
+
+
+def _seconds(table: Mapping[str, Any], key: str, low: float = 0.0) -> float:
+    """Return the seconds of a span such as ``90``, ``"30s"`` or ``"1h30m"``."""
+    value = table.get(key, 0 if key == "at" else None)
+    seconds: float | None = None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        seconds = float(value)
+    elif isinstance(value, str) and SPAN.fullmatch(value):
+        seconds = sum(float(number) * UNITS[unit] for number, unit in SPAN_PART.findall(value))
+    if seconds is None or not low <= seconds < 1e9:
+        raise _Mistake(key, f'found {value!r}, expected a time of at least {low:g} s, such as "30s", "5m" or "1h30m"')
+    return seconds
