@@ -1,0 +1,461 @@
+"""The prolog's answer for every state file that it may meet, in every shell that it may be run by."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes.shell_gate import on_this_boot
+from fakes.slurm_gate import Gate, Line, accelerator, shells
+from fakes.small_disk import fill
+from fakes.snapshots import cpu_node, failed_node, gpu_node, starting_node, unknown_node
+
+from nodevet.checks.model import Snapshot
+from nodevet.exporters.state_reader import StateFile, parse
+from nodevet.exporters.statefile import write_state
+
+EIGHT = tuple(accelerator(minor) for minor in range(8))
+
+
+@pytest.fixture(params=shells(), ids=lambda shell: shell[0])
+def gate(request: pytest.FixtureRequest, repository: Path, tmp_path: Path) -> Gate:
+    """The scripts beside an empty runtime directory."""
+    return Gate(repository, tmp_path, request.param)
+
+
+def with_faults(*minors: int) -> tuple[Line, ...]:
+    """Return eight GPUs, those of *minors* broken for good."""
+    return tuple(accelerator(n, "failed", "hard") if n in minors else accelerator(n) for n in range(8))
+
+
+def test_a_healthy_job_starts_and_is_claimed(gate: Gate) -> None:
+    """Exit 0, nothing said, one line in the log, and the claim stands until the epilog."""
+    gate.write(*EIGHT)
+    decided = gate.prolog("0,1")
+    assert (decided.code, decided.decision, decided.said) == (0, "open", "")
+    assert [entry.name for entry in gate.claims.iterdir()] == ["7"]
+    assert gate.run("epilog.sh", SLURM_JOB_ID="7").returncode == 0
+    assert list(gate.claims.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "faults", "code"),
+    [
+        ("0,1", (1,), 1),
+        ("0,1", (2, 7), 0),
+        ("7", (7,), 1),
+        ("0,1,2,3,4,5,6,7", (4,), 1),
+        (None, (0, 1, 2, 3, 4, 5, 6, 7), 0),
+        ("", (3,), 0),
+        ("garbage!", (3,), 1),
+        ("0-1", (3,), 1),
+    ],
+)
+def test_only_the_gpus_of_the_job_count(gate: Gate, gpus: str | None, faults: tuple[int, ...], code: int) -> None:
+    """A fault on another's GPU closes nothing; where the job's GPUs cannot be told, every GPU counts."""
+    gate.write(*with_faults(*faults), never=True)
+    decided = gate.prolog(gpus)
+    assert (decided.code, decided.decision) == (code, "closed" if code else "open")
+    if code:
+        assert "XID 79" in decided.said
+        assert list(gate.claims.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("gres", "closed_by"),
+    [
+        ("Name=gpu File=/dev/nvidia[0-7]", {"0": 0, "3": 3}),
+        (
+            "Name=gpu Type=h100 File=/dev/nvidia[4-7] Cores=0-3\nName=gpu File=/dev/nvidia[0-3]",
+            {"0": 4, "4": 0, "7": 3},
+        ),
+        (
+            "# local\nname=gpu file=/dev/nvidia3\nName=gpu File=/dev/nvidia1\nName=gpu File=/dev/nvidia0",
+            {"0": 3, "2": 0},
+        ),
+        ("NodeName=n[2-9] Name=gpu File=/dev/nvidia[0-7]\nNodeName=n[01-1] Name=gpu File=/dev/nvidia[2,5]", {"1": 5}),
+        ("NodeName=n1 Name=gpu \\\n  File=/dev/nvidia7\nNodeName=n10 Name=gpu File=/dev/nvidia0", {"0": 7}),
+        ("Name=nic File=/dev/mlx5\nName=gpu File=/dev/nvidia[2-3]", {"0": 2}),
+    ],
+)
+def test_gres_conf_says_which_device_an_index_is(gate: Gate, gres: str, closed_by: dict[str, int]) -> None:
+    """The place in SLURM's list leads to the device node that stands there, and to no other."""
+    gate.gres.write_text(gres + "\n")
+    for index, minor in closed_by.items():
+        gate.write(*with_faults(minor), never=True)
+        assert gate.prolog(index).decision == "closed"
+        gate.write(*with_faults(*set(range(8)) - {minor}), never=True)
+        assert gate.prolog(index).decision == "open"
+
+
+@pytest.mark.parametrize(
+    "gres",
+    [
+        None,
+        "",
+        "Name=gpu Count=8",
+        "Name=gpu MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap3",
+        "Name=gpu File=/dev/nvidia[0-",
+        "Name=gpu File=/dev/nvidia[0-999999]",
+        "Name=gpu File=/dev/accel/accel0",
+        "AutoDetect=nvml\nName=gpu File=/dev/nvidia[0-7]",
+        "NodeName=n1,n2 Name=gpu File=/dev/nvidia[0-7]",
+        "Include /etc/slurm/gpus.conf",
+        "NodeName=n[08-09] Name=gpu File=/dev/nvidia[0-7]",
+    ],
+)
+def test_where_the_order_cannot_be_told_every_gpu_counts(gate: Gate, gres: str | None) -> None:
+    """A job never starts beside a fault that may be its own, with or without GPUs that SLURM knows of."""
+    if gres is None:
+        gate.gres.unlink()
+    else:
+        gate.gres.write_text(gres)
+    gate.write(*with_faults(5), never=True)
+    assert gate.prolog("0").decision == "closed"
+    assert gate.prolog(None).decision == "closed"
+    gate.write(*EIGHT)
+    assert gate.prolog("0").decision == "open"
+
+
+def test_autodetect_counts_by_pci_address(gate: Gate) -> None:
+    """Lines come in the order of PCI addresses, and the device numbers may run the other way."""
+    gate.gres.write_text("AutoDetect=nvml\n")
+    lines = [accelerator(7 - place, pci=place) for place in range(8)]
+    lines[2] = accelerator(5, "failed", "hard", pci=2)
+    gate.write(*lines, never=True)
+    assert gate.prolog("2").decision == "closed"
+    assert gate.prolog("5").decision == "open"
+
+
+def test_amd_devices_are_found_by_their_render_node(gate: Gate) -> None:
+    """/dev/dri/renderD130 is number 130."""
+    gate.gres.write_text("Name=gpu Type=mi300x File=/dev/dri/renderD[128-135]\n")
+    gate.write(*(accelerator(128 + n, *(("failed", "hard") if n == 2 else ()), pci=n) for n in range(8)), never=True)
+    assert gate.prolog("2").decision == "closed"
+    assert gate.prolog("3").decision == "open"
+
+
+@pytest.mark.parametrize(("gpus", "code"), [("minor", 0), ("pci", 1), ("all", 1), ("0 1 2 3", 0), ("2 0", 1)])
+def test_a_site_may_say_how_the_index_is_read(gate: Gate, gpus: str, code: int) -> None:
+    """The setting outranks gres.conf; here number 2 is broken, which lies first on the bus."""
+    gate.set(gpus=gpus)
+    gate.write(accelerator(2, "failed", "hard", pci=0), accelerator(0, pci=1), accelerator(1, pci=2), never=True)
+    assert gate.prolog("0").code == code
+
+
+@pytest.mark.parametrize(
+    ("lines", "decision"),
+    [
+        ((Line(verdict="failed", hard="hard", reason="driver hung"), *EIGHT), "closed"),
+        ((*EIGHT, Line("nic", "0000:9a:00.0", "-", "failed", "hard", "none", "mlx5_0", "is gone")), "closed"),
+        ((*EIGHT, Line("disk", "-", "-", "unknown", "soft", "none", "nvme0", "nothing was evaluated")), "open"),
+        ((*EIGHT[:7], accelerator("-", "failed", "hard", pci=7)), "closed"),
+        ((*EIGHT[:7], accelerator("-", "unknown", pci=7)), "open"),
+        ((accelerator(0, "failed", "soft"), *EIGHT[1:]), "open"),
+        ((accelerator(0, "degraded"), *EIGHT[1:]), "open"),
+        ((accelerator(0, "unknown"), *EIGHT[1:]), "no_verdict_open"),
+        ((*EIGHT[:7], accelerator(7, "unknown")), "open"),
+        ((Line(verdict="unknown", reason="kernel log unreadable"), *EIGHT), "no_verdict_open"),
+        (EIGHT[1:], "no_verdict_open"),
+    ],
+)
+def test_what_counts_besides_the_jobs_gpu(gate: Gate, lines: tuple[Line, ...], decision: str) -> None:
+    """For a job on GPU 0: hard faults of all that jobs share count; its GPU without a line is unknown."""
+    gate.write(*lines)
+    assert gate.prolog("0").decision == decision
+
+
+def test_a_fault_that_no_line_carries_is_the_nodes(gate: Gate) -> None:
+    """The first line alone says failed and hard: that is nobody's fault in particular, so everybody's."""
+    gate.write(*EIGHT)
+    gate.state.write_text(gate.state.read_text().replace("ok ", "failed ", 1).replace(" idle soft ", " idle hard ", 1))
+    assert gate.prolog(None).decision == "closed"
+
+
+DISTRUSTED: dict[str, Callable[[Gate], object]] = {
+    "absent": lambda gate: gate.state.unlink(),
+    "link": lambda gate: gate.state.symlink_to(gate.state.rename(gate.runtime / "other")),
+    "dangling link": lambda gate: (gate.state.unlink(), gate.state.symlink_to("nowhere")),
+    "directory": lambda gate: (gate.state.unlink(), gate.state.mkdir()),
+    "pipe": lambda gate: (gate.state.unlink(), subprocess.run(["mkfifo", gate.state], check=True)),
+    "empty": lambda gate: gate.state.write_text(""),
+    "one line": lambda gate: gate.state.write_text("ok 99999999 1 healthy\n"),
+    "no end": lambda gate: gate.state.write_text(gate.text(*EIGHT).rsplit("end", 1)[0]),
+    "cut line": lambda gate: gate.state.write_text(gate.text(*EIGHT)[:-3]),
+    "wrong end": lambda gate: gate.state.write_text(gate.text(*EIGHT).replace("end 11", "end 12")),
+    "zeros": lambda gate: gate.state.write_bytes(bytes(4096)),
+    "noise": lambda gate: gate.state.write_bytes(os.urandom(4096)),
+    "expired": lambda gate: gate.write(*EIGHT, expires_in=-5),
+    "other boot": lambda gate: gate.write(*EIGHT, boot_id="7c9e6679-7425-40de-944b-e07fc1f90ae7"),
+    "simulated": lambda gate: gate.write(*with_faults(0), origin="simulated"),
+    "other format": lambda gate: gate.write(*EIGHT, format="nodevet-state/2"),
+    "no number": lambda gate: gate.write(*EIGHT, fresh_until="soon"),
+    "long number": lambda gate: gate.write(*EIGHT, fresh_until="9" * 40),
+    "stale lines": lambda gate: gate.write(*with_faults(7), expires_in=-5, never=True),
+    "no runtime directory": lambda gate: gate.runtime.rename(gate.runtime.with_name("gone")),
+}
+
+
+@pytest.mark.parametrize("what", DISTRUSTED)
+def test_without_a_verdict_the_site_decides(gate: Gate, what: str) -> None:
+    """`pass` opens, `fail` closes, and the log says that there was no verdict."""
+    gate.write(*EIGHT)
+    DISTRUSTED[what](gate)
+    logged = gate.runtime.is_dir()
+    passed = gate.prolog("0")
+    assert (passed.code, passed.decision) == (0, "no_verdict_open" if logged else "")
+    gate.set(on_stale="fail")
+    failed = gate.prolog("0")
+    assert (failed.code, failed.decision) == (1, "no_verdict_closed" if logged else "")
+    assert failed.said.startswith("nodevet: ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root gives files away")
+def test_a_file_of_another_user_counts_as_absent(gate: Gate) -> None:
+    """Whoever can write the file may not decide."""
+    gate.write(*EIGHT)
+    os.chown(gate.state, 65534, 65534)
+    assert gate.prolog("0").decision == "no_verdict_open"
+
+
+def test_a_hard_fault_outlives_the_agent(gate: Gate) -> None:
+    """The failed GPU stays closed although nothing is up to date; a job elsewhere has no verdict."""
+    gate.write(*with_faults(3), never=True, expires_in=-3600)
+    assert gate.prolog("3").decision == "closed"
+    assert gate.prolog("4").decision == "no_verdict_open"
+
+
+def test_observe_closes_nothing_and_tells(gate: Gate) -> None:
+    """What would have closed is counted as observed."""
+    gate.set(mode="observe", on_stale="fail")
+    gate.write(*with_faults(0), never=True)
+    assert (gate.prolog("0").code, gate.prolog("0").decision) == (0, "observed")
+    gate.state.unlink()
+    assert (gate.prolog("0").code, gate.prolog("0").decision) == (0, "observed")
+
+
+def test_a_slip_in_the_settings_costs_a_word_in_the_log(gate: Gate) -> None:
+    """Bad lines of gate.conf leave the default and are named; nothing in it is executed."""
+    canary = gate.runtime / "canary"
+    gate.set(on_stale="maybe", probe_wait_seconds="5; touch " + str(canary))
+    with (gate.scripts / "gate.conf").open("a") as settings:
+        settings.write(f"$(touch {canary})\nmode=`touch {canary}`")
+    gate.write(*EIGHT)
+    decided = gate.prolog("0")
+    assert (decided.code, decided.decision) == (0, "open")
+    assert "gate.conf: not understood: mode=`touch" in decided.words
+    assert not canary.exists()
+
+
+def test_the_shipped_settings_are_the_defaults(gate: Gate, repository: Path) -> None:
+    """Every line of the shipped gate.conf is understood, its explanations are not read, and it changes nothing."""
+    shipped = (repository / "deploy" / "slurm" / "gate.conf").read_text()
+    (gate.scripts / "gate.conf").write_text(shipped.replace("/run/nodevet", str(gate.runtime)))
+    gate.write(*EIGHT)
+    assert gate.prolog("0").words == "generation 42"
+    library = (repository / "deploy" / "slurm" / "gate.sh").read_text()
+    settings = shipped.split("# end of settings")[0].split()
+    assert [line for line in settings if f" {line}" not in library] == []
+
+
+@pytest.mark.parametrize("job", ["", "../../state", "7 8", "-rf", "7\n8", "9" * 200, "$(reboot)", "*"])
+def test_a_job_id_that_is_no_number_claims_nothing(gate: Gate, job: str) -> None:
+    """It names no file, inside the folder or out of it, and the log keeps its form."""
+    gate.write(*EIGHT)
+    before = gate.state.read_text()
+    decided = gate.prolog("0", job=job)
+    assert (decided.code, decided.decision) == (0, "no_claim_open")
+    assert (list(gate.claims.iterdir()), gate.state.read_text(), len(gate.lines())) == ([], before, 1)
+    assert gate.run("epilog.sh", SLURM_JOB_ID=job).returncode == 0
+    assert gate.state.read_text() == before
+
+
+def test_the_folder_of_claims_is_not_followed_elsewhere(gate: Gate, tmp_path: Path) -> None:
+    """Neither prolog nor epilog touches what a link leads to."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "7").write_text("precious")
+    gate.claims.rmdir()
+    gate.claims.symlink_to(elsewhere)
+    gate.write(*EIGHT)
+    assert gate.prolog("0").decision == "no_claim_open"
+    assert gate.run("epilog.sh", SLURM_JOB_ID="7").returncode == 0
+    gate.claims.unlink()
+    gate.claims.mkdir()
+    (gate.claims / "7").symlink_to(elsewhere / "7")
+    assert gate.prolog("0").decision == "no_claim_open"
+    assert (elsewhere / "7").read_text() == "precious"
+
+
+def test_a_folder_of_claims_that_is_missing_follows_the_policy(gate: Gate) -> None:
+    """A load could start beside the job, so the verdict alone does not open."""
+    gate.write(*EIGHT)
+    gate.claims.rmdir()
+    assert gate.prolog("0").decision == "no_claim_open"
+    gate.set(on_stale="fail")
+    decided = gate.prolog("0")
+    assert (decided.code, decided.decision) == (1, "no_claim_closed")
+    assert "cannot be written" in decided.said
+
+
+def test_a_full_disk_costs_no_node(small_disk: Path, repository: Path) -> None:
+    """Neither claim nor log fits: the policy decides, and a hard fault still closes."""
+    for shell in shells():
+        gate = Gate(repository, small_disk / shell[0], shell)
+        gate.write(*EIGHT)
+        taken = [(gate.claims / f"{number}") for number in range(100000, 103000)]
+        for path in taken:  # a file system without a free block may still have room for names
+            try:
+                path.touch()
+            except OSError:
+                break
+        empty = fill(small_disk)
+        decided = gate.prolog("0")
+        assert decided.code == 0, decided
+        empty()
+        gate.write(*with_faults(0), never=True)
+        again = fill(small_disk)
+        assert gate.prolog("0").code == 1
+        again()
+
+
+def test_a_file_that_is_replaced_all_the_time_is_read_whole(gate: Gate) -> None:
+    """The reader keeps the file that it opened: every run finds a verdict, whatever the writer does."""
+    gate.write(*EIGHT)
+    ends = threading.Event()
+
+    def replace() -> None:
+        while not ends.is_set():
+            fresh = gate.runtime / ".state.new"
+            fresh.write_text(gate.text(*EIGHT))
+            fresh.replace(gate.state)
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    try:
+        decisions = {gate.prolog("0,7").decision for _ in range(20)}
+    finally:
+        ends.set()
+        writer.join()
+    assert decisions == {"open"}
+
+
+def test_a_load_that_does_not_end_is_waited_for_so_long_and_no_longer(gate: Gate) -> None:
+    """The bound is the site's, and then its policy decides."""
+    gate.set(probe_wait_seconds=1)
+    gate.write(*EIGHT, load="probing")
+    began = time.monotonic()
+    decided = gate.prolog("0")
+    assert (decided.code, decided.decision) == (0, "probing_open")
+    assert 0.9 < time.monotonic() - began < 5
+    gate.set(on_stale="fail", probe_wait_seconds=0)
+    assert gate.prolog("0").decision == "probing_closed"
+
+
+def test_a_job_waits_until_the_load_is_gone(gate: Gate) -> None:
+    """The claim is there before the state is read, and the job starts once the state says idle."""
+    gate.write(*EIGHT, load="probing")
+    seen: list[str] = []
+
+    def finish() -> None:
+        while not any(gate.claims.iterdir()):
+            time.sleep(0.01)
+        seen.append("claim")
+        fresh = gate.runtime / ".state.new"
+        fresh.write_text(gate.text(*EIGHT))
+        fresh.replace(gate.state)
+
+    agent = threading.Thread(target=finish)
+    agent.start()
+    decided = gate.prolog("0")
+    agent.join()
+    assert (decided.decision, seen) == ("open", ["claim"])
+
+
+def test_a_hard_fault_does_not_wait_for_the_load(gate: Gate) -> None:
+    """What closes the gate anyway closes it at once."""
+    gate.set(probe_wait_seconds=10)
+    gate.write(*with_faults(0), never=True, load="probing")
+    began = time.monotonic()
+    assert gate.prolog("0").decision == "closed"
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "gpus", "decision"),
+    [
+        (gpu_node(), "0,7", "open"),
+        (cpu_node(), None, "open"),
+        (failed_node(), "0,1,2,3,4,5,6,7", "closed"),
+        (unknown_node(), "0,1,2,3,4,5,6,7", "no_verdict_open"),
+        (starting_node(), "0", "no_verdict_open"),
+    ],
+    ids=["healthy", "processors", "failed", "unknown", "starting"],
+)
+def test_what_the_agent_writes_is_understood(gate: Gate, snapshot: Snapshot, gpus: str | None, decision: str) -> None:
+    """The real writer's file leads to the decision that its verdict asks for."""
+    write_state(gate.state, on_this_boot(snapshot), ttl_seconds=60)
+    assert gate.prolog(gpus).decision == decision
+
+
+def test_the_files_of_these_tests_are_state_files(gate: Gate) -> None:
+    """The Python reader takes them as well, so the shell is not tested on inventions."""
+    found = parse(gate.text(*with_faults(3), never=True))
+    assert isinstance(found, StateFile)
+    assert [device.minor for device in found.devices if device.state == "failed"] == [3]
+
+
+@pytest.mark.parametrize("missing", ["gate.sh", "gres.sh"])
+def test_half_an_installation_drains_nothing(gate: Gate, missing: str) -> None:
+    """The scripts say what is missing."""
+    gate.write(*EIGHT)
+    (gate.scripts / missing).unlink()
+    decided = gate.prolog("0")
+    assert decided.code == 0
+    assert missing in decided.said
+    assert gate.run("epilog.sh", SLURM_JOB_ID="7").returncode == 0
+
+
+def test_a_log_that_nobody_reads_does_not_grow_without_end(gate: Gate) -> None:
+    """At 4 MiB no line is added; the decision stands all the same."""
+    gate.write(*EIGHT)
+    gate.log.write_bytes(b"x" * ((4 << 20) - 1) + b"\n")
+    assert gate.prolog("0").code == 0
+    assert gate.log.stat().st_size == 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("lines", "origin", "code"),
+    [
+        (EIGHT, "real", 0),
+        (with_faults(6), "real", 1),
+        (EIGHT, "simulated", 3),
+        ((accelerator(0, "unknown"),), "real", 3),
+    ],
+)
+def test_the_health_check_tells_and_does_not_wait(gate: Gate, lines: tuple[Line, ...], origin: str, code: int) -> None:
+    """On a machine that has been up for long it is a pure reader, and writes neither claim nor log."""
+    gate.set(boot_window_seconds=0)
+    gate.write(*lines, origin=origin)
+    done = gate.run("healthcheck.sh")
+    assert (done.returncode, done.stdout.startswith("nodevet: ")) == (code, True)
+    assert (gate.lines(), list(gate.claims.iterdir())) == ([], [])
+
+
+def test_the_health_check_of_a_young_machine_waits_for_the_first_verdict(gate: Gate) -> None:
+    """It waits while the agent starts, and answers with the verdict; it gives up at its bound."""
+    gate.set(boot_window_seconds=99999999, boot_wait_seconds=10)
+    gate.write(*EIGHT, agent="starting")
+    timer = threading.Timer(0.5, lambda: gate.write(*EIGHT))
+    timer.start()
+    done = gate.run("healthcheck.sh")
+    timer.join()
+    assert (done.returncode, done.stdout) == (0, "nodevet: ok: healthy\n")
+    gate.set(boot_wait_seconds=0)
+    gate.state.unlink()
+    assert gate.run("healthcheck.sh").returncode == 3
