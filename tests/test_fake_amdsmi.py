@@ -145,7 +145,7 @@ TABLE = [
     ("amdsmi_get_gpu_metrics_info(device)['temperature_mem']", "memory_temperature.3", 77, "77"),
     ("amdsmi_get_gpu_metrics_info(device)['temperature_edge']", "count", 8, "N/A"),
     ("amdsmi_get_gpu_metrics_info(device)['pcie_link_speed']", "pcie_generation.3", 4, "160"),
-    ("amdsmi_get_gpu_metrics_info(device)['hbm_thm_residency_acc']", "violation_memory_thermal_nanoseconds", 10**7, "10"),
+    ("amdsmi_get_gpu_metrics_info(device)['prochot_residency_acc']", "violation_processor_hot_nanoseconds", 10**6, "1"),
     ("amdsmi_get_gpu_fan_rpms(device, 0)", "count", 8, "code 2"),
 ]  # fmt: skip
 

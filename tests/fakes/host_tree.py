@@ -21,6 +21,7 @@ def write_tree(root: Path, files: Files) -> Path:
         path = root / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         if text.startswith(LINK):
+            path.unlink(missing_ok=True)
             path.symlink_to(text.removeprefix(LINK))
         else:
             path.write_text(text)

@@ -47,6 +47,10 @@ class FakeMachine:
         """The variables that a child needs from its start on: the dynamic linker reads them only then."""
         raise NotImplementedError
 
+    def host_files(self) -> dict[str, str]:
+        """Return what the kernel shows of the machine below ``/``: its boards on the PCI bus, bound to their driver."""
+        raise NotImplementedError
+
     @property
     def logged_environment(self) -> dict[str, str]:
         """The same, with every call into the library written to ``log``."""

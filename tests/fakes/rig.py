@@ -1,11 +1,12 @@
-"""The real reader on a fake machine, the real engine, and a clock that the test moves: a timeline in milliseconds."""
+"""The real readers on fake machines, the real engine, and a clock that the test moves: a timeline in milliseconds."""
 
 from __future__ import annotations
 
 from types import TracebackType
 
 import msgspec
-from fakes.nvml.scenario import FakeNvml
+from fakes.host_tree import write_tree
+from fakes.machine import FakeMachine
 from fakes.reader import ReaderProcess
 
 from nodevet.agent.clock import SteppedClock
@@ -21,48 +22,68 @@ DEADLINE_SECONDS = 5.0
 
 
 class Rig:
-    """Eight fake H100 behind the nvidia reader, judged by every check."""
+    """A node of one or more fake machines, each behind the reader of its vendor, judged by every check."""
 
-    def __init__(self, machine: FakeNvml) -> None:
-        """Start the reader on *machine*."""
-        self.machine = machine
+    def __init__(self, *machines: FakeMachine) -> None:
+        """Start a reader on each of *machines*; all of them find the libraries of all."""
+        self.machines = machines
         self.clock = SteppedClock()
-        self.reader = ReaderProcess(machine.environment)
+        environment = {name: value for machine in machines for name, value in machine.environment.items()}
+        root = machines[0].path.with_suffix(".root")
+        for machine in machines:
+            write_tree(root, machine.host_files())
+        self.readers = {
+            machine.backend: ReaderProcess(environment, machine.backend, root=str(root)) for machine in machines
+        }
         self.engine = self._engine()
         self.changes: list[Episode] = []
         self.snapshot: Snapshot | None = None
 
     def __enter__(self) -> Rig:
-        """Wait until the backend is loaded."""
-        ready = self.reader.ready()
-        self.engine.take_devices("nvidia", ready.devices)
+        """Wait until the backends are loaded."""
+        for backend, reader in self.readers.items():
+            self.engine.take_devices(backend, reader.ready().devices)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the reader."""
-        self.reader.__exit__(kind, error, trace)
+        """End the readers."""
+        for reader in self.readers.values():
+            reader.__exit__(kind, error, trace)
+
+    @property
+    def machine(self) -> FakeMachine:
+        """The only machine, or the first."""
+        return self.machines[0]
+
+    @property
+    def reader(self) -> ReaderProcess:
+        """The reader of that machine."""
+        return self.readers[self.machine.backend]
 
     def look(self, intervals: int = 1, *, slow: bool = True) -> Snapshot:
         """Let *intervals* pass, read and judge after each, and return the last snapshot."""
         for _ in range(intervals):
             self.clock.advance(INTERVAL_SECONDS)
-            self._read("fast")
-            if slow:
-                self._read("slow")
-                self.engine.take_devices("nvidia", self.reader.devices)
+            for machine in self.machines:
+                machine.advance(INTERVAL_SECONDS)
+            for backend, reader in self.readers.items():
+                self._read(reader, "fast")
+                if slow:
+                    self._read(reader, "slow")
+                    self.engine.take_devices(backend, reader.devices)
             self.judge()
         assert self.snapshot is not None
         return self.snapshot
 
     def judge(self) -> Snapshot:
         """Judge what is there, without another reading."""
-        for event in self.reader.events:
-            self.engine.take_event(msgspec.structs.replace(event, time=self.clock.instant()))
-        self.reader.events.clear()
-        status = ReaderStatus(backend="nvidia", state=ReaderState.RUNNING, last_round=self.clock.instant(), starts=1)
-        self.engine.take_readers((status,))
+        for reader in self.readers.values():
+            for event in reader.events:
+                self.engine.take_event(msgspec.structs.replace(event, time=self.clock.instant()))
+            reader.events.clear()
+        self.engine.take_readers(tuple(map(self._status, self.readers)))
         self.engine.take_kernel_log(KernelLogState(readable=True, path="/dev/kmsg", read=self.clock.instant()))
         done = self.engine.evaluate(AgentInfo(version="0", started=self.clock.instant(), interval_seconds=10))
         self.changes += done.changes
@@ -78,14 +99,18 @@ class Rig:
         memory = self.engine.memory()
         self.engine = self._engine()
         self.engine.restore(memory)
-        self.engine.take_devices("nvidia", self.reader.devices)
+        for backend, reader in self.readers.items():
+            self.engine.take_devices(backend, reader.devices)
 
     def _engine(self) -> Engine:
         armed = [Armed(check, check.policy()) for check in discover()]
         cadence = Cadence(INTERVAL_SECONDS, DEADLINE_SECONDS)
-        cadences = {("nvidia", "fast"): cadence, ("nvidia", "slow"): cadence}
+        cadences = {(backend, group): cadence for backend in self.readers for group in ("fast", "slow")}
         return Engine(armed, node="rig", clock=self.clock.instant, cadences=cadences)
 
-    def _read(self, group: str) -> None:
-        for sample in self.reader.round(group).values():
+    def _status(self, backend: str) -> ReaderStatus:
+        return ReaderStatus(backend=backend, state=ReaderState.RUNNING, last_round=self.clock.instant(), starts=1)
+
+    def _read(self, reader: ReaderProcess, group: str) -> None:
+        for sample in reader.round(group).values():
             self.engine.take_sample(msgspec.structs.replace(sample, time=self.clock.instant()))

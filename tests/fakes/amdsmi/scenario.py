@@ -46,6 +46,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Self
 
+from fakes.host_tree import Files, pci_device
 from fakes.machine import FakeMachine
 
 __all__ = ["AmdSmiStatus", "FakeAmdSmi", "uuid"]
@@ -96,6 +97,17 @@ class FakeAmdSmi(FakeMachine):
             "AMDSMI_LIB_OVERRIDE": str(self.library),
             self.variable: str(self.path),
         }
+
+    def host_files(self) -> Files:
+        """Return what the kernel shows of the machine below ``/``: its module, and its boards on the PCI bus."""
+        boards = (
+            pci_device(
+                f"0000:{0x10 * slot + 0x0C:02x}:00.0", "0x1002", "0x74a1", "0x120000", driver="amdgpu", node=slot // 4
+            )
+            for slot in range(8)
+        )
+        files = {name: text for board in boards for name, text in board.items()}
+        return {**files, "sys/module/amdgpu/version": "6.14.14\n"}
 
     def advance(self, seconds: float) -> Self:
         """Let the firmware count the passes of *seconds*; from the first time on it no longer counts by itself."""

@@ -35,6 +35,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Self
 
+from fakes.host_tree import Files, pci_device
 from fakes.machine import FakeMachine
 
 __all__ = ["FakeNvml", "NvmlReturn", "uuid"]
@@ -79,6 +80,16 @@ class FakeNvml(FakeMachine):
     def environment(self) -> dict[str, str]:
         """The variables that a child needs from its start on: the dynamic linker reads them only then."""
         return {"LD_LIBRARY_PATH": str(self.library.parent), self.variable: str(self.path)}
+
+    def host_files(self) -> Files:
+        """Return what the kernel shows of the machine below ``/``: its boards on the PCI bus, bound to their driver."""
+        boards = (
+            pci_device(
+                f"0000:{0x10 * (slot + 1):02x}:00.0", "0x10de", "0x2330", "0x030200", driver="nvidia", node=slot // 4
+            )
+            for slot in range(8)
+        )
+        return {name: text for board in boards for name, text in board.items()}
 
     def xid(self, gpu: int, code: int) -> Self:
         """Report an XID of the device in slot *gpu* to everybody who waits for events."""
