@@ -94,11 +94,13 @@ class ThrottleClock:
     """Turns the accumulators of one device into seconds that each reason held its clocks down.
 
     The accumulators count ticks of the device. What share of the ticks between two looks a reason took is its share
-    of the time between them. The first look only sets the clock; a device that was reset begins anew.
+    of the time between them. The driver says when it took the answer (``system_clock_counter``, nanoseconds since
+    boot), which is nearer to the ticks than our own clock. The first look only sets the clock; a device that was reset
+    begins anew.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Start before the first look; *monotonic* gives seconds."""
+        """Start before the first look; *monotonic* gives seconds where the driver tells no time."""
         self._monotonic = monotonic
         self._answer: Any = None
         self._ticks: int | float | None = None
@@ -125,7 +127,8 @@ class ThrottleClock:
         passed = 0 if ticks is None or self._ticks is None else ticks - self._ticks
         if passed == 0 and present.keys() == self._held.keys():
             return
-        now = self._monotonic()
+        taken = number(answer.get("system_clock_counter"))
+        now = self._monotonic() if taken is None else taken / 1e9
         for name, count in present.items():
             grown = count - self._held.get(name, count)
             share = min(grown / passed, 1.0) if passed > 0 and grown > 0 else 0.0

@@ -861,6 +861,7 @@ status_t amdsmi_get_gpu_metrics_info(void *device, amdsmi_gpu_metrics_t *metrics
     metrics->current_socket_power = (uint16_t)ratio_of("power_milliwatts", slot, 140000, 1000);
     metrics->energy_accumulator = energy_ticks(slot);
     metrics->firmware_timestamp = passes(slot) * 100000; /* in 10 ns */
+    metrics->system_clock_counter = passes(slot) * (1000000000 / TICKS_PER_SECOND);
     metrics->current_gfxclk = metrics->current_gfxclks[0] = (uint16_t)number("sm_clock_megahertz", slot, 2100);
     metrics->current_uclk = (uint16_t)number("memory_clock_megahertz", slot, 1300);
     metrics->current_socclk = (uint16_t)number("fabric_clock_megahertz", slot, 1700);
