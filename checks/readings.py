@@ -30,7 +30,7 @@ __all__ = [
     "Mistake",
     "PartEntry",
     "ReadingEntry",
-    "implausible",
+    "doubts",
     "parse",
     "reading_of",
 ]
@@ -184,15 +184,18 @@ def reading_of(entry: ReadingEntry) -> Reading:
     return measured(Reading(entry.quantity, entry.value, part, entry.status, entry.detail))
 
 
-def implausible(document: Document) -> tuple[Mistake, ...]:
-    """Return the readings that the agent will take for errors, because no device can have such a value."""
-    return tuple(
-        Mistake(f"devices[{number}].readings[{index}].value", f"{entry.quantity}: {reading.detail}")
-        for number, device in enumerate(document.devices)
-        for index, entry in enumerate(device.readings)
-        for reading in (reading_of(entry),)
-        if entry.status is ReadingStatus.OK and reading.status is not ReadingStatus.OK
-    )
+def doubts(document: Document) -> tuple[Mistake, ...]:
+    """Return what the agent will not take for a measurement: values that no device has, and devices without any."""
+    found = []
+    for number, device in enumerate(document.devices):
+        readings = [reading_of(entry) for entry in device.readings]
+        for index, (entry, reading) in enumerate(zip(device.readings, readings, strict=True)):
+            if entry.status is not reading.status:
+                place = f"devices[{number}].readings[{index}].value"
+                found.append(Mistake(place, f"{entry.quantity}: {reading.detail}: is the unit right?"))
+        if readings and not any(reading.status is ReadingStatus.OK for reading in readings):
+            found.append(Mistake(f"devices[{number}]", "has no measured value, so nothing is known of it"))
+    return tuple(found)
 
 
 def _malformed(data: bytes, reason: str) -> Mistake:
@@ -208,7 +211,8 @@ def _malformed(data: bytes, reason: str) -> Mistake:
         return Mistake(place, "something follows the document: print exactly one")
     if "truncated" in reason:
         return Mistake(place, "the document breaks off here: print it whole")
-    return Mistake(place, f"no JSON: {reason.removeprefix('JSON is malformed: ')}")
+    what = reason.removeprefix("JSON is malformed: ").partition(" (byte")[0].partition(" - at")[0]
+    return Mistake(place, f"no JSON: {what[:1].lower()}{what[1:]}")
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)

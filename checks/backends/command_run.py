@@ -189,7 +189,7 @@ class _Run:
 
     def _hung(self, seconds: float) -> BackendError:
         printed = f"it printed {len(self._output)} bytes so far" if self._output else "it printed nothing"
-        return BackendError(FailureKind.HUNG, f"did not end within {seconds:g} s, {printed}{self._said()}")
+        return BackendError(FailureKind.ERROR, f"did not end within {seconds:g} s, {printed}{self._said()}")
 
     def _left_behind(self) -> BackendError:
         return BackendError(

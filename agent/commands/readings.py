@@ -1,0 +1,103 @@
+"""For authors of commands that print readings: check what one prints, or show its JSON Schema.
+
+`nodevet readings check FILE` looks at saved output (- for standard input), `nodevet readings check --command NAME`
+runs a configured command once per group as the agent would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from nodevet.agent import exits
+from nodevet.agent.commands import options
+from nodevet.agent.doors import door_of
+from nodevet.agent.settings import Configuration
+from nodevet.agent.terminal import say, table
+from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.command import Door, identity, runner, taken
+from nodevet.checks.backends.command_run import MAXIMUM_OUTPUT_BYTES
+from nodevet.checks.errors import UsageError
+from nodevet.checks.model import ReadingStatus
+from nodevet.checks.readings import Document, doubts, parse, reading_of
+from nodevet.checks.readings_schema import readings_schema
+
+SUMMARY = "check what a command of the site prints"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``nodevet readings``."""
+    parser.add_argument("verb", choices=("check", "schema"), help="check: is it accepted; schema: its JSON Schema")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="check only: saved output; - reads standard input")
+    parser.add_argument("--command", metavar="NAME", help="check only: run this configured command instead")
+    options.add_places(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit 0 where all is accepted, 1 where a value or device is doubtful, 2 where the agent would refuse it."""
+    if arguments.verb == "schema":
+        if arguments.file or arguments.command:
+            raise UsageError("readings: schema takes no file and no command")
+        say(json.dumps(readings_schema(), indent=2))
+        return exits.OK
+    if (arguments.file is None) is (arguments.command is None):
+        raise UsageError("readings: check takes either a FILE (- for standard input) or --command NAME")
+    if arguments.file is not None:
+        return _check_file(arguments.file)
+    settings = options.configuration(arguments)
+    door = _door(settings, arguments.command)
+    return max(_check_group(door, settings.agent.root, group) for group in door.groups)
+
+
+def _check_file(name: str) -> int:
+    shown = "standard input" if name == "-" else name
+    try:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise UsageError(f"readings: {shown} cannot be read: {error.strerror}") from error
+    if len(data) > MAXIMUM_OUTPUT_BYTES:
+        say(f"{shown}: has {len(data)} bytes, the agent takes at most {MAXIMUM_OUTPUT_BYTES}")
+        return exits.FAILED
+    document, mistakes = parse(data)
+    for mistake in mistakes:
+        say(f"{shown}: {mistake}")
+    return exits.FAILED if document is None else _accepted(shown, document, None)
+
+
+def _door(settings: Configuration, name: str) -> Door:
+    commands = {command.name: command for command in settings.agent.backends.commands}
+    if name not in commands:
+        known = ", ".join(commands) or "none"
+        raise UsageError(f"readings: no command is called {name!r}; [[agent.backends.commands]] has {known}")
+    return door_of(commands[name], settings.agent.deadline_seconds)
+
+
+def _check_group(door: Door, root: str, group: str) -> int:
+    shown = f"{door.backend}, group {group}"
+    try:
+        document, said = taken(door, runner(door, root), group)
+    except BackendError as error:
+        for line in error.failure.detail.split("; "):
+            say(f"{shown}: {line}")
+        return exits.FAILED
+    if said:
+        say(f"{shown}: last line on standard error: {said}")
+    return _accepted(shown, document, door)
+
+
+def _accepted(shown: str, document: Document, door: Door | None) -> int:
+    """Show what was understood, so that the author sees it with the eyes of the agent."""
+    doubtful = doubts(document)
+    for doubt in doubtful:
+        say(f"{shown}: {doubt}")
+    say(f"{shown}: accepted, {len(document.devices)} devices, {len(document.events)} events")
+    rows = []
+    for device in document.devices:
+        measured = sum(reading_of(entry).status is ReadingStatus.OK for entry in device.readings)
+        state = device.failure.kind if device.failure else f"{measured} of {len(device.readings)}"
+        rows.append((identity(door, device) if door else device.id, device.vendor, device.model, state))
+    if rows:
+        say(table(rows, ("DEVICE", "VENDOR", "MODEL", "MEASURED")))
+    return exits.DEGRADED if doubtful else exits.OK

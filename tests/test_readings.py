@@ -1,0 +1,252 @@
+"""What a command prints: every mistake is told with its place, and the JSON Schema agrees with what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.door import device, document, reading, temperature
+from jsonschema import Draft202012Validator
+
+from nodevet.checks.model import Reading, ReadingStatus
+from nodevet.checks.parts import PART_NAMES, Part, PartKind
+from nodevet.checks.quantities import QUANTITIES, Quantity, QuantityKind
+from nodevet.checks.readings import doubts, parse, reading_of
+from nodevet.checks.readings_schema import readings_schema
+
+CORE = {"kind": "sensor", "name": "core"}
+
+WRONG_ENTRIES: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown quantity": (
+        document(device("a", reading("temperature_celcius", 45, part=CORE))),
+        "devices[0].readings[0].quantity: no quantity is called 'temperature_celcius', "
+        "did you mean temperature_celsius?",
+    ),
+    "a part of another kind": (
+        document(device("a", reading("power_watts", 90, part=CORE))),
+        "devices[0].readings[0].part: power_watts is about a part of kind power_scope, found sensor",
+    ),
+    "no part where one is needed": (
+        document(device("a", reading("temperature_celsius", 45))),
+        "devices[0].readings[0].part: temperature_celsius is about a part of kind sensor, found device",
+    ),
+    "a name outside the closed set": (
+        document(device("a", reading("temperature_celsius", 45, part={"kind": "sensor", "name": "lid"}))),
+        "devices[0].readings[0].part: a sensor is not called 'lid': allowed are core, edge,",
+    ),
+    "a link without its port": (
+        document(device("a", reading("link_active", True, part={"kind": "link"}))),
+        "devices[0].readings[0].part: a link needs the index of its port",
+    ),
+    "a value beside a bad status": (
+        document(device("a", {**temperature(45), "status": "denied"})),
+        "devices[0].readings[0].value: status denied and a value exclude each other, found 45",
+    ),
+    "no value and no status": (
+        document(device("a", temperature(None))),
+        "devices[0].readings[0].value: a reading without a value needs a status",
+    ),
+    "an unknown status": (
+        document(device("a", {**temperature(None), "status": "broken"})),
+        "devices[0].readings[0].status: invalid enum value 'broken'",
+    ),
+    "text for a number": (
+        document(device("a", temperature("45 C"))),
+        "devices[0].readings[0].value: temperature_celsius is a number, found '45 C'",
+    ),
+    "true for a number": (
+        document(device("a", temperature(True))),
+        "devices[0].readings[0].value: temperature_celsius is a number, found True",
+    ),
+    "a number for a flag": (
+        document(device("a", reading("ecc_enabled", 1))),
+        "devices[0].readings[0].value: ecc_enabled is true or false, found 1",
+    ),
+    "process ids that are none": (
+        document(device("a", reading("compute_process_ids", "12, root"))),
+        "devices[0].readings[0].value: compute_process_ids is text, found '12, root'",
+    ),
+    "a number with more bits than a counter": (
+        document(device("a", reading("memory_used_bytes", 2**63))),
+        "devices[0].readings[0].value: memory_used_bytes is a number, found 9223372036854775808",
+    ),
+    "an unknown field": (
+        document(device("a", colour="red")),
+        "devices[0]: object contains unknown field `colour`",
+    ),
+    "a PCI address in capitals": (
+        document(device("a", pci="0000:4D:00.0")),
+        "devices[0].pci: expected `str` matching regex",
+    ),
+    "neither readings nor a failure": (
+        document({**device("a"), "readings": []}),
+        "devices[0]: needs either readings or a failure, found neither",
+    ),
+    "both readings and a failure": (
+        document({**device("a", failure={"kind": "error", "detail": "x"}), "readings": [temperature(45)]}),
+        "devices[0]: needs either readings or a failure, found both",
+    ),
+    "a failure of no known kind": (
+        document(device("a", failure={"kind": "hung", "detail": "x"})),
+        "devices[0].failure.kind: invalid enum value 'hung'",
+    ),
+    "another schema": ({**document(), "schema": "nodevet.readings/2"}, "schema: invalid enum value"),
+    "no devices": ({"schema": "nodevet.readings/1"}, "document: object missing required field `devices`"),
+    "a list": ([], "document: expected `object`, got `array`"),  # type: ignore[dict-item]
+}
+"""Documents with one mistake that lies in one entry, and how it is told."""
+
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "two devices of one id": (document(device("a"), device("a")), "devices[1].id: 'a' is that of devices[0] too"),
+    "two devices of one serial": (
+        document(device("a", serial="S1"), device("b", serial="S1")),
+        "devices[1].serial: 'S1' is that of devices[0] too",
+    ),
+    "two devices in one slot": (
+        document(device("a", pci="0000:04:00.0"), device("b", pci="0000:04:00.0")),
+        "devices[1].pci: '0000:04:00.0' is that of devices[0] too",
+    ),
+    "a parent that is not there": (document(device("a", parent="z")), "devices[0].parent: 'z' is no other device"),
+    "one reading twice": (
+        document(device("a", temperature(45), temperature(46))),
+        "devices[0].readings[1]: temperature_celsius of this part is in readings[0] too",
+    ),
+    "an event of a device that is not there": (
+        document(device("a"), events=[{"code": "flap", "sequence": 1, "text": "x", "device": "z"}]),
+        "events[0].device: 'z' is no device of this document",
+    ),
+    "an identity with a line break": (document(device("a\n")), "devices[0].id: 'a\\n' holds what cannot be printed"),
+    "a model that hides its letters": (
+        document(device("a", model="X1\u2028")),
+        "devices[0].model: 'X1\\u2028' holds what cannot be printed",
+    ),
+}
+"""Documents whose entries are each in order, and how what is wrong between them is told."""
+
+NOT_JSON = {
+    "nothing": (b" \n", "output: is empty: print one JSON document"),
+    "NaN": (b'{\n "value": NaN}', "line 2, column 11: no JSON: invalid character"),
+    "half a document": (b'{"schema": "nodevet.rea', "line 1, column 24: the document breaks off here"),
+    "two documents": (b"{}\n{}", "line 2, column 2: something follows the document: print exactly one"),
+    "bytes that are no UTF-8": (b'{"schema": "\xff"}', "byte 12: is no UTF-8"),
+    "a number that no computer holds": (b'{"schema": 1e999}', "line 1, column 18: no JSON: number out of range"),
+    "nesting without end": (b"[" * 100_000, "line 1, column"),
+    "plain text": (b"hl-smi: command not found", "line 1, column 1: no JSON"),
+}
+
+
+def told(data: bytes) -> list[str]:
+    """Return the mistakes in *data* as lines."""
+    found, mistakes = parse(data)
+    assert (found is None) is bool(mistakes)
+    return [str(mistake) for mistake in mistakes]
+
+
+@pytest.mark.parametrize("name", WRONG_ENTRIES | CONTRADICTIONS)
+def test_a_mistake_is_told_with_its_place(name: str) -> None:
+    """One mistake gives one line that names the place and what is allowed."""
+    wrong, expected = (WRONG_ENTRIES | CONTRADICTIONS)[name]
+    (line,) = told(json.dumps(wrong).encode())
+    assert line.startswith(expected)
+
+
+@pytest.mark.parametrize("name", NOT_JSON)
+def test_what_is_no_document_is_told_at_its_line(name: str) -> None:
+    """Broken text gives one line with the place, whatever it holds."""
+    data, expected = NOT_JSON[name]
+    (line,) = told(data)
+    assert line.startswith(expected)
+
+
+def test_one_mistake_does_not_hide_the_next() -> None:
+    """Every device and every reading is looked at, and each mistake has its own line."""
+    first = device("a", reading("temprature", 45), reading("power_watts", "90 W", part=CORE))
+    lines = told(json.dumps(document(first, device("b", pci="4D:00.0"))).encode())
+    assert [line.partition(":")[0] for line in lines] == [
+        "devices[0].readings[0].quantity",
+        "devices[0].readings[1].part",
+        "devices[0].readings[1].value",
+        "devices[1].pci",
+    ]
+
+
+def test_a_flood_of_mistakes_is_cut() -> None:
+    """A message stays a message, however much is wrong."""
+    wrong = document(*(device(str(number), reading("nothing", 1)) for number in range(1000)))
+    assert len(told(json.dumps(wrong).encode())) == 50
+
+
+def test_parts_of_a_device_share_its_address_and_serial() -> None:
+    """A partition has a parent, and its address and serial are those of the whole."""
+    whole = device("a", serial="S1", pci="0000:04:00.0")
+    part = device("a/0", serial="S1", pci="0000:04:00.0", parent="a", uuid="ACME-0000-0001")
+    assert told(json.dumps(document(whole, part)).encode()) == []
+
+
+def test_a_value_in_the_wrong_unit_is_an_error_and_is_doubted() -> None:
+    """A power in milliwatts is no measurement: its reading has status error, and the author is told."""
+    wrong = reading("power_watts", 90_000, part={"kind": "power_scope", "name": "device"})
+    found, _ = parse(json.dumps(document(device("a", temperature(45), wrong))).encode())
+    assert found is not None
+    (doubt,) = doubts(found)
+    assert str(doubt).startswith("devices[0].readings[1].value: power_watts: 90000 is implausible")
+    assert reading_of(found.devices[0].readings[1]).status is ReadingStatus.ERROR
+
+
+def test_a_device_of_which_nothing_is_measured_is_doubted() -> None:
+    """Readings that all lack a value say nothing of the device."""
+    found, _ = parse(json.dumps(document(device("a", {**temperature(None), "status": "unsupported"}))).encode())
+    assert found is not None
+    assert [str(doubt) for doubt in doubts(found)] == ["devices[0]: has no measured value, so nothing is known of it"]
+
+
+def _healthy(quantity: Quantity) -> tuple[dict[str, Any], Reading]:
+    """Return a reading of *quantity* as printed, and as it is to be understood."""
+    values: dict[QuantityKind, object] = {
+        QuantityKind.FLAG: True,
+        QuantityKind.STATE: quantity.states[0] if quantity.states else "",
+        QuantityKind.TEXT: "17,42",
+    }
+    value: Any = values.get(quantity.kind, 1 if quantity.high == 1 else 30 if quantity.low == 20 else 2)
+    name = sorted(PART_NAMES[quantity.part])[0]
+    index = 3 if quantity.part is PartKind.LINK else None
+    part = {"kind": quantity.part.value, "name": name, **({} if index is None else {"index": index})}
+    return reading(quantity.key, value, part=part), Reading(quantity.key, value, Part(quantity.part, name, index))
+
+
+def test_every_quantity_can_be_printed() -> None:
+    """A reading of each quantity is accepted by us and by the schema, and arrives as it was meant."""
+    pairs = [_healthy(quantity) for quantity in QUANTITIES.values()]
+    whole = document(device("a", *(printed for printed, _ in pairs)))
+    found, mistakes = parse(json.dumps(whole).encode())
+    assert found is not None, mistakes
+    assert [reading_of(entry) for entry in found.devices[0].readings] == [meant for _, meant in pairs]
+    assert [error.message for error in Draft202012Validator(readings_schema()).iter_errors(whole)] == []
+
+
+def test_the_schema_is_one() -> None:
+    """It is valid JSON Schema of the dialect that it names."""
+    Draft202012Validator.check_schema(readings_schema())
+
+
+@pytest.mark.parametrize("name", WRONG_ENTRIES)
+def test_the_schema_refuses_what_we_refuse(name: str) -> None:
+    """An author who validates by the schema finds each mistake that lies in one entry."""
+    assert not Draft202012Validator(readings_schema()).is_valid(WRONG_ENTRIES[name][0])
+
+
+def test_the_schema_also_refuses_a_value_in_the_wrong_unit() -> None:
+    """Ranges are part of the schema: we take such a value for an error of the device, and say so."""
+    wrong = document(device("a", reading("utilization_ratio", 55, part={"kind": "engine", "name": "compute"})))
+    assert not Draft202012Validator(readings_schema()).is_valid(wrong)
+
+
+def test_the_committed_schema_is_up_to_date(repository: Path, request: pytest.FixtureRequest) -> None:
+    """The file that authors validate by is what the code gives now; --update-golden writes it anew."""
+    path = repository / "docs" / "reference" / "readings-1.schema.json"
+    text = json.dumps(readings_schema(), indent=2) + "\n"
+    if request.config.getoption("--update-golden"):
+        path.write_text(text)
+    assert path.read_text() == text, "out of date: pytest tests/test_readings.py --update-golden"
