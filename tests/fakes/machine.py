@@ -42,6 +42,11 @@ class FakeMachine:
         """Return the UUID that a healthy machine gives to the device in *slot*."""
         raise NotImplementedError
 
+    @staticmethod
+    def pci(slot: int) -> str:
+        """Return the address that a healthy machine gives to the device in *slot*."""
+        raise NotImplementedError
+
     @property
     def environment(self) -> dict[str, str]:
         """The variables that a child needs from its start on: the dynamic linker reads them only then."""

@@ -49,7 +49,7 @@ from typing import Self
 from fakes.host_tree import Files, pci_device
 from fakes.machine import FakeMachine
 
-__all__ = ["AmdSmiStatus", "FakeAmdSmi", "uuid"]
+__all__ = ["AmdSmiStatus", "FakeAmdSmi", "pci", "uuid"]
 
 TICKS_PER_SECOND = 1000
 
@@ -79,6 +79,11 @@ def uuid(slot: int) -> str:
     return f"5eed{slot:04x}-0000-1000-80a1-{0x100 + slot:012x}"
 
 
+def pci(slot: int) -> str:
+    """Return the PCI address that the fake gives to the device in *slot*."""
+    return f"0000:{0x10 * slot + 0x0C:02x}:00.0"
+
+
 class FakeAmdSmi(FakeMachine):
     """Eight MI300X, each linked with every other."""
 
@@ -86,6 +91,7 @@ class FakeAmdSmi(FakeMachine):
     backend = "amd"
     lost = AmdSmiStatus.IO
     uuid = staticmethod(uuid)
+    pci = staticmethod(pci)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -101,10 +107,7 @@ class FakeAmdSmi(FakeMachine):
     def host_files(self) -> Files:
         """Return what the kernel shows of the machine below ``/``: its module, and its boards on the PCI bus."""
         boards = (
-            pci_device(
-                f"0000:{0x10 * slot + 0x0C:02x}:00.0", "0x1002", "0x74a1", "0x120000", driver="amdgpu", node=slot // 4
-            )
-            for slot in range(8)
+            pci_device(pci(slot), "0x1002", "0x74a1", "0x120000", driver="amdgpu", node=slot // 4) for slot in range(8)
         )
         files = {name: text for board in boards for name, text in board.items()}
         return {**files, "sys/module/amdgpu/version": "6.14.14\n"}

@@ -38,7 +38,7 @@ from typing import Self
 from fakes.host_tree import Files, pci_device
 from fakes.machine import FakeMachine
 
-__all__ = ["FakeNvml", "NvmlReturn", "uuid"]
+__all__ = ["FakeNvml", "NvmlReturn", "pci", "uuid"]
 
 XID = 8
 """The event type of an XID in NVML's mask of event types."""
@@ -68,6 +68,11 @@ def uuid(slot: int) -> str:
     return f"GPU-5eed{slot:04x}-c0de-4abc-8def-{0x100 + slot:012x}"
 
 
+def pci(slot: int) -> str:
+    """Return the PCI address that the fake gives to the device in *slot*."""
+    return f"0000:{0x10 * (slot + 1):02x}:00.0"
+
+
 class FakeNvml(FakeMachine):
     """Eight H100 behind NVSwitch."""
 
@@ -75,6 +80,7 @@ class FakeNvml(FakeMachine):
     backend = "nvidia"
     lost = NvmlReturn.GPU_IS_LOST
     uuid = staticmethod(uuid)
+    pci = staticmethod(pci)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -84,10 +90,7 @@ class FakeNvml(FakeMachine):
     def host_files(self) -> Files:
         """Return what the kernel shows of the machine below ``/``: its boards on the PCI bus, bound to their driver."""
         boards = (
-            pci_device(
-                f"0000:{0x10 * (slot + 1):02x}:00.0", "0x10de", "0x2330", "0x030200", driver="nvidia", node=slot // 4
-            )
-            for slot in range(8)
+            pci_device(pci(slot), "0x10de", "0x2330", "0x030200", driver="nvidia", node=slot // 4) for slot in range(8)
         )
         return {name: text for board in boards for name, text in board.items()}
 
