@@ -6,6 +6,7 @@ from nodevet.agent.clock import Clock
 from nodevet.agent.settings import LoadSettings
 from nodevet.agent.simulated_node import SimulatedNode
 from nodevet.checks.burnin.metrics import figures, verification_state
+from nodevet.checks.faults import KINDS
 from nodevet.checks.model import Instant, Result, ResultState, Snapshot
 from nodevet.checks.profiles import Probe, load_profile
 from nodevet.checks.simulation import ProbeFigures
@@ -14,8 +15,6 @@ __all__ = ["SimulatedProber", "probe_results"]
 
 PROBE_DELAY_SECONDS = 3.0
 """How long after a repair, or after a fault that only a probe can see began, a probe runs."""
-
-PROBED_KINDS = ("slow", "wrong_result")
 
 
 class SimulatedProber:
@@ -64,7 +63,7 @@ class SimulatedProber:
         """Return the seconds until the next probe."""
         scenario, seconds = self._node.scenario, self._node.seconds()
         edges = [fault.until for fault in scenario.faults if fault.until is not None]
-        edges += [fault.at for fault in scenario.faults if fault.kind in PROBED_KINDS]
+        edges += [fault.at for fault in scenario.faults if KINDS[fault.kind].probed]
         waits = [edge + PROBE_DELAY_SECONDS - seconds for edge in edges]
         return min([wait for wait in waits if wait > 0] + [scenario.probe_every])
 

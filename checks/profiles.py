@@ -22,6 +22,7 @@ __all__ = [
     "NodeProfile",
     "Probe",
     "Profile",
+    "Readings",
     "Row",
     "Slot",
     "SocketProfile",
@@ -81,6 +82,11 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     fast: tuple[Row, ...] = ()
     slow: tuple[Row, ...] = ()
 
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Return the rows of both groups."""
+        return (*self.fast, *self.slow)
+
 
 class NodeProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The machine itself."""
@@ -113,7 +119,11 @@ class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AcceleratorProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The accelerators: one per slot, all alike. ``peer``: its links end at a ``switch`` or at each ``other``."""
+    """The accelerators: one per slot, all alike.
+
+    ``peer``: links end at a ``switch``, or where the library does not tell (``unknown``). ``first_minor`` is the number
+    of the first one's device node.
+    """
 
     vendor: str
     model: str
@@ -126,6 +136,7 @@ class AcceleratorProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     maximum_clock_hertz: int
     links: int
     peer: str
+    first_minor: int
     link_generation: str
     slots: tuple[Slot, ...]
     readings: Readings
@@ -156,6 +167,27 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def backends(self) -> tuple[str, ...]:
         """Return the backends that would read such a node."""
         return ("host", self.accelerators.vendor) if self.accelerators else ("host",)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Return the names of all devices in a scenario: slots of accelerators by number, the rest by id."""
+        slots = range(len(self.accelerators.slots)) if self.accelerators else ()
+        sockets = (f"cpu-{index}" for index in range(self.sockets.count))
+        return (*map(str, slots), *sockets, "memory", "node")
+
+    def subject(self, target: str) -> str:
+        """Return what tables of faults call *target*: the vendor of an accelerator, or ``cpu`` and so on."""
+        if target.isdigit():
+            return self.accelerators.vendor if self.accelerators else ""
+        return target.split("-")[0]
+
+    def readings(self, target: str) -> Readings:
+        """Return the rows of the device that a scenario calls *target*."""
+        if target.isdigit() and self.accelerators:
+            return self.accelerators.readings
+        return {"cpu": self.sockets.readings, "memory": self.node.memory_readings}.get(
+            self.subject(target), self.node.readings
+        )
 
 
 def profile_names() -> tuple[str, ...]:

@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.errors import ConfigurationError, ModelError
+from nodevet.checks.faults import KINDS, Kind, effects_of
 from nodevet.checks.model import ReadingStatus, Scalar
 from nodevet.checks.profiles import Profile, part_of
 from nodevet.checks.quantities import QUANTITIES
 
-__all__ = ["KINDS", "Fault", "Kind", "Load", "Scenario", "parse_scenario", "targets_of"]
+__all__ = ["Fault", "Load", "Scenario", "parse_scenario"]
 
 ALL = "all"
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -27,43 +28,6 @@ SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))+")
 SPAN_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
 
 COMMON = ("kind", "at", "until", "device")
-
-
-class Kind(msgspec.Struct, frozen=True):
-    """A kind of fault: what it stands for, the settings that it takes, and those that it cannot do without."""
-
-    help: str
-    settings: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
-    on_links: bool = False
-    on_accelerators: bool = False
-
-
-KINDS: dict[str, Kind] = {
-    "overheat": Kind("every sensor rises beyond the temperature at which the device slows itself down", ("celsius",)),
-    "throttle": Kind("the hardware holds the clock down", ("ratio",)),
-    "ecc_uncorrected": Kind("memory errors that could not be corrected", ("count",)),
-    "ecc_corrected_storm": Kind("many corrected memory errors", ("per_second",)),
-    "link_down": Kind("a link is down", ("link",), on_links=True, on_accelerators=True),
-    "link_errors": Kind(
-        "a link repeats and loses packets", ("link", "per_second"), on_links=True, on_accelerators=True
-    ),
-    "pcie_narrow": Kind("the PCIe link lost lanes", ("lanes",), on_accelerators=True),
-    "lost": Kind("the device no longer answers", on_accelerators=True),
-    "missing": Kind("the device is not enumerated", on_accelerators=True),
-    "hang": Kind("a call into the driver does not return"),
-    "crash": Kind("the driver's library aborts its process"),
-    "slow": Kind("a probe is slower than before", ("ratio",)),
-    "wrong_result": Kind("a probe finds wrong results", ("count",)),
-    "xid": Kind("the NVIDIA driver logs an XID", ("code", "pid", "process", "text"), ("code",), on_accelerators=True),
-    "kernel_log": Kind("the kernel logs this line; {pci} stands for the device's address", ("text",), ("text",)),
-    "set": Kind(
-        "a quantity reads as given",
-        ("quantity", "part", "value", "status", "detail"),
-        ("quantity",),
-    ),
-}
-"""The kinds of faults. What each does to the readings of a device is data: reference/simulated_faults.csv."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,13 +83,6 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     loads: tuple[Load, ...] = ()
 
 
-def targets_of(profile: Profile) -> tuple[str, ...]:
-    """Return the names of all devices of *profile* in a scenario: slots by number, the rest by id."""
-    slots = profile.accelerators.slots if profile.accelerators else ()
-    sockets = (f"cpu-{index}" for index in range(profile.sockets.count))
-    return (*(str(slot) for slot in range(len(slots))), *sockets, "memory", "node")
-
-
 def parse_scenario(text: str, name: str, profile: Profile) -> Scenario:
     """Return the scenario in *text* for nodes of *profile*; *name* stands for the file in messages.
 
@@ -158,7 +115,7 @@ class _Reader:
         self._lines = text.splitlines()
         self._name = name
         self._profile = profile
-        self._targets = targets_of(profile)
+        self._targets = profile.targets
         self.problems: list[str] = []
 
     def scenario(self, raw: Mapping[str, Any]) -> Scenario | None:
@@ -263,6 +220,18 @@ class _Reader:
             raise _Mistake("kind", f"xid is of NVIDIA's driver, this node has {board.vendor}: use kernel_log with text")
         if fault.kind == "set":
             _check_set(fault)
+        for target in fault.devices:
+            self._has_effect(fault, target)
+
+    def _has_effect(self, fault: Fault, target: str) -> None:
+        """Refuse a fault of readings that *target* does not have: a drill must not pass because nothing happened."""
+        subject = self._profile.subject(target)
+        known = {row.quantity for row in self._profile.readings(target).rows if not row.unsupported}
+        touched = {fault.quantity} if fault.kind == "set" else {effect.quantity for effect in effects_of(fault.kind)}
+        if touched:
+            here = touched if fault.kind == "set" else {e.quantity for e in effects_of(fault.kind, subject)}
+            if not here & known:
+                raise _Mistake("device", f"{fault.kind} changes nothing that {target} of this profile reads")
 
     def _devices(self, table: Mapping[str, Any], default: str | None) -> tuple[str, ...]:
         given = table.get("device", default)

@@ -16,6 +16,7 @@ from enum import StrEnum
 
 import msgspec
 
+from nodevet.checks.faults import KINDS, Effect, effects_of, lines_of
 from nodevet.checks.model import (
     NODE,
     Device,
@@ -30,7 +31,6 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.profiles import AcceleratorProfile, Row, load_profile, part_of
 from nodevet.checks.quantities import QUANTITIES, QuantityKind
-from nodevet.checks.reference.tables import load_table
 from nodevet.checks.scenario import Fault, Scenario
 
 __all__ = ["MEMORY", "ProbeFigures", "Simulation", "Trouble", "World"]
@@ -74,33 +74,6 @@ class ProbeFigures(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     tflops: float
     mismatches: int
-
-
-class Effect(msgspec.Struct, frozen=True):
-    """A row of reference/simulated_faults.csv: what a kind of fault does to one quantity of one part.
-
-    ``change``: ``set`` and ``scale`` the value, or put it ``above`` the reported slowdown, while the fault lasts;
-    ``add`` to a counter once, or let it ``grow`` by so much per second, for good. ``setting`` names the key of the
-    scenario that replaces ``amount``.
-    """
-
-    kind: str
-    device: str
-    quantity: str
-    part: str
-    change: str
-    amount: float
-    setting: str
-    source: str
-
-
-class LogLine(msgspec.Struct, frozen=True):
-    """A row of reference/simulated_lines.csv: what the kernel logs when a kind of fault begins."""
-
-    kind: str
-    device: str
-    text: str
-    source: str
 
 
 class _Wave(msgspec.Struct, frozen=True):
@@ -166,15 +139,25 @@ class World:
             for fault in self._scenario.faults
             if after_seconds < fault.at <= until_seconds
             for target in fault.devices
-            for line in self._lines(fault, self._devices[target])
+            for line in self._lines(fault, target)
         ]
         return tuple(sorted(lines, key=lambda entry: entry[0]))
 
     def probe(self, now: Instant) -> tuple[ProbeFigures, ...]:
-        """Return what a probe that ends now measures, for each device that a load runs on and that answers."""
+        """Return what a probe that ends now measures, for each device that a load runs on.
+
+        A device that has any other fault is left out until that is over: it is the repair that a probe proves.
+        """
         boards = [device for device in self._devices.values() if device.kind is DeviceKind.ACCELERATOR]
         loaded = boards or [device for device in self._devices.values() if device.kind is DeviceKind.CPU]
-        return tuple(self._figures(device.id, now) for device in loaded if self.trouble(device.id, now) is None)
+        seconds = self._seconds(now)
+        faulty = {
+            target
+            for fault in self._scenario.faults
+            if fault.is_active(seconds) and not KINDS[fault.kind].probed
+            for target in fault.devices
+        }
+        return tuple(self._figures(device.id, now) for device in loaded if self._targets[device.id] not in faulty)
 
     # The devices.
 
@@ -226,24 +209,25 @@ class World:
     def _accelerator(self, board: AcceleratorProfile, slot: int) -> Device:
         digits = self._digest(f"uuid {slot}")
         uuid = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-9{digits[17:20]}-{digits[20:32]}"
+        # NVIDIA goes by one name everywhere; AMD's tools show a UUID, and ROCm chooses devices by another name.
         name = f"GPU-{uuid}" if board.vendor == "nvidia" else uuid
-        others = [entry.pci for index, entry in enumerate(board.slots) if index != slot]
-        peers = ["switch"] * board.links if board.peer == "switch" else others[: board.links]
+        chosen = name if board.vendor == "nvidia" else f"GPU-{digits[:16]}"
+        peer = board.peer if board.peer == "switch" else None
         return Device(
             id=name,
             kind=DeviceKind.ACCELERATOR,
             vendor=board.vendor,
             model=board.model,
             backend=board.vendor,
-            uuid=name,
+            uuid=chosen,
             serial=self._serial(f"slot {slot}"),
             pci=board.slots[slot].pci,
             pci_device_id=board.pci_device_id,
-            minor=slot,
+            minor=board.first_minor + slot,
             numa_node=board.slots[slot].numa,
             driver=board.driver,
             firmware=tuple(Firmware(name, version) for name, version in board.firmware.items()),
-            links=tuple(Link(port, peer, board.link_generation) for port, peer in enumerate(peers)),
+            links=tuple(Link(port, peer, board.link_generation) for port in range(board.links)),
             memory_bytes=board.memory_bytes,
             compute_units=board.compute_units,
             maximum_clock_hertz=board.maximum_clock_hertz,
@@ -310,16 +294,8 @@ class World:
     # The readings.
 
     def _rows(self, device: str, group: str) -> tuple[Row, ...]:
-        kind = self._devices[self._targets[device]].kind
-        board = self._profile.accelerators
-        readings = {
-            DeviceKind.NODE: self._profile.node.readings,
-            DeviceKind.MEMORY: self._profile.node.memory_readings,
-            DeviceKind.CPU: self._profile.sockets.readings,
-            DeviceKind.ACCELERATOR: board.readings if board else self._profile.node.readings,
-        }[kind]
-        rows: tuple[Row, ...] = getattr(readings, group, ())
-        return rows
+        readings = self._profile.readings(self._targets[device])
+        return {"fast": readings.fast, "slow": readings.slow}.get(group, ())
 
     def _reading(self, device: str, row: Row, part: Part, level: float, now: Instant) -> Reading:
         if row.unsupported:
@@ -363,10 +339,9 @@ class World:
             if fault.is_active(seconds):
                 _set(fault, values)
             return
-        for effect in load_table("simulated_faults.csv", Effect):
-            if effect.kind == fault.kind and self._is_about(effect.device, self._devices[self._targets[device]]):
-                for key in _matching(effect, fault, values):
-                    values[key] = self._changed(effect, fault, values[key], device, seconds)
+        for effect in effects_of(fault.kind, self._profile.subject(self._targets[device])):
+            for key in _matching(effect, fault, values):
+                values[key] = self._changed(effect, fault, values[key], device, seconds)
 
     def _changed(
         self,
@@ -409,24 +384,19 @@ class World:
         names = ("temperature_slowdown_celsius", "temperature_maximum_celsius", "temperature_shutdown_celsius")
         return next((float(limits[name]) for name in names if name in limits), None)
 
-    def _is_about(self, words: str, device: Device) -> bool:
-        """Return whether *words* of a table name *device*: its vendor if it is an accelerator, else its kind."""
-        return words in ("*", device.vendor if device.kind is DeviceKind.ACCELERATOR else device.kind.value)
-
-    def _lines(self, fault: Fault, device: Device) -> Iterator[str]:
-        for row in load_table("simulated_lines.csv", LogLine):
-            if row.kind == fault.kind and self._is_about(row.device, device):
-                pci = device.pci or ""
-                yield row.text.format(
-                    pci=pci,
-                    slot=pci.split(".")[0],
-                    link=fault.link,
-                    code=fault.code,
-                    count=fault.count or 1,
-                    pid=FIRST_PID if fault.pid is None else fault.pid,
-                    process=fault.process or "simulated",
-                    text=(fault.text or "simulated").replace("{pci}", pci),
-                )
+    def _lines(self, fault: Fault, target: str) -> Iterator[str]:
+        pci = self._devices[target].pci or ""
+        for text in lines_of(fault.kind, self._profile.subject(target)):
+            yield text.format(
+                pci=pci,
+                slot=pci.split(".")[0],
+                link=fault.link,
+                code=fault.code,
+                count=fault.count or 1,
+                pid=FIRST_PID if fault.pid is None else fault.pid,
+                process=fault.process or "simulated",
+                text=(fault.text or "simulated").replace("{pci}", pci),
+            )
 
     def _figures(self, device: str, now: Instant) -> ProbeFigures:
         seconds = self._seconds(now)

@@ -1,0 +1,89 @@
+"""What can go wrong on a simulated node: the kinds of faults, and what each does to readings and kernel log. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nodevet.checks.reference.tables import load_table
+
+__all__ = ["KINDS", "Effect", "Kind", "LogLine", "effects_of", "lines_of"]
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of fault: what it stands for, the settings that it takes, and those that it cannot do without.
+
+    One that is ``probed`` shows in nothing but the results of probes.
+    """
+
+    help: str
+    settings: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    on_links: bool = False
+    on_accelerators: bool = False
+    probed: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "overheat": Kind("every sensor rises beyond the temperature at which the device slows itself down", ("celsius",)),
+    "throttle": Kind("the hardware holds the clock down", ("ratio",)),
+    "ecc_uncorrected": Kind("memory errors that could not be corrected", ("count",)),
+    "ecc_corrected_storm": Kind("many corrected memory errors", ("per_second",)),
+    "link_down": Kind("a link is down", ("link",), on_links=True, on_accelerators=True),
+    "link_errors": Kind(
+        "a link repeats and loses packets", ("link", "per_second"), on_links=True, on_accelerators=True
+    ),
+    "pcie_narrow": Kind("the PCIe link lost lanes", ("lanes",), on_accelerators=True),
+    "lost": Kind("the device no longer answers", on_accelerators=True),
+    "missing": Kind("the device is not enumerated", on_accelerators=True),
+    "hang": Kind("a call into the driver does not return"),
+    "crash": Kind("the driver's library aborts its process"),
+    "slow": Kind("a probe is slower than before", ("ratio",), probed=True),
+    "wrong_result": Kind("a probe finds wrong results", ("count",), probed=True),
+    "xid": Kind("the NVIDIA driver logs an XID", ("code", "pid", "process", "text"), ("code",), on_accelerators=True),
+    "kernel_log": Kind("the kernel logs this line; {pci} stands for the device's address", ("text",), ("text",)),
+    "set": Kind(
+        "a quantity reads as given",
+        ("quantity", "part", "value", "status", "detail"),
+        ("quantity",),
+    ),
+}
+"""The kinds of faults by name."""
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """A row of reference/simulated_faults.csv: what a kind of fault does to one quantity of one part.
+
+    ``change``: ``set`` and ``scale`` the value, or put it ``above`` the reported slowdown, while the fault lasts;
+    ``add`` to a counter once, or let it ``grow`` by so much per second, for good. ``setting`` names the key of the
+    scenario that replaces ``amount``. ``device`` is the vendor of an accelerator, the kind of another device, or ``*``.
+    """
+
+    kind: str
+    device: str
+    quantity: str
+    part: str
+    change: str
+    amount: float
+    setting: str
+    source: str
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A row of reference/simulated_lines.csv: what the kernel logs when a kind of fault begins."""
+
+    kind: str
+    device: str
+    text: str
+    source: str
+
+
+def effects_of(kind: str, subject: str | None = None) -> tuple[Effect, ...]:
+    """Return what the fault *kind* does to a *subject* (None: to any): a vendor's accelerator, or a kind of device."""
+    rows = load_table("simulated_faults.csv", Effect)
+    return tuple(row for row in rows if row.kind == kind and (subject is None or row.device in ("*", subject)))
+
+
+def lines_of(kind: str, subject: str) -> tuple[str, ...]:
+    """Return the lines, with their gaps, that the kernel logs when the fault *kind* begins on a *subject*."""
+    rows = load_table("simulated_lines.csv", LogLine)
+    return tuple(row.text for row in rows if row.kind == kind and row.device in ("*", subject))
