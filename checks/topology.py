@@ -38,6 +38,10 @@ _PEER_TO_PEER = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "CNSX"})
 _CLOSENESS = ("SYS", "SOC", "NODE", "PHB", "PXB", "PSB", "PIX")
 """From far to near, as the legend of nvidia-smi explains them; SOC is the older word for SYS. Any NVLink is nearer."""
 
+_XGMI = re.compile(r"XGMI(\d*)")
+"""A link of AMD devices, and over how many it goes where it is not a direct one."""
+_MOST_LINKS = 99
+
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\([AB0]|\^\[\[[0-9;]*[A-Za-z]|\^\[\([AB0]|\[\d{0,2}(?:;\d{1,3})*m")
 """Colours and underlines, also as text and with the escape itself lost, as web pages and issue trackers show them."""
 _COLUMN = re.compile(r"CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID|\S+", re.IGNORECASE)
@@ -498,9 +502,11 @@ def _worse(actual: str | None, expected: str | None) -> bool | None:
 
 
 def _closeness(cell: str | None) -> int | None:
-    """Return a rank that grows with closeness: more NVLinks are closer, and any is closer than PCI Express."""
+    """Return a rank that grows with closeness: more NVLinks or fewer xGMI hops are closer, PCI Express is farther."""
     if cell is None or cell == SELF:
         return None
+    if (link := _XGMI.fullmatch(cell)) is not None:
+        return len(_CLOSENESS) + _MOST_LINKS - int(link.group(1) or 1)
     if cell.startswith("NV"):
         return len(_CLOSENESS) + int(cell[2:])
     return _CLOSENESS.index(cell) if cell in _CLOSENESS else None

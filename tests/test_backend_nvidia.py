@@ -888,10 +888,12 @@ def test_a_device_that_is_silent_is_missing_from_the_topology_by_name(fake_nvml:
 
 
 def test_a_topology_that_cannot_be_read_is_a_failure(fake_nvml: FakeNvml) -> None:
-    """Without a driver there is a reason and no empty matrix."""
+    """There is a reason and no empty matrix; that there is no driver is told apart, another vendor may have one."""
     shown = ask_topology(fake_nvml.fail("nvmlInitWithFlags", NvmlReturn.DRIVER_NOT_LOADED), None)
-    assert (shown.returncode, shown.stdout) == (3, "")
+    assert (shown.returncode, shown.stdout) == (4, "")
     assert "modprobe nvidia" in shown.stderr.splitlines()[-1]
+    shown = ask_topology(fake_nvml.clear().fail("nvmlDeviceGetCount_v2", NvmlReturn.UNKNOWN), None)
+    assert (shown.returncode, shown.stdout) == (3, "")
 
 
 @pytest.mark.gpu

@@ -19,7 +19,7 @@ from nodevet.checks.model import (
     ReaderState,
     ReaderStatus,
 )
-from nodevet.checks.view import Memory, View
+from nodevet.checks.view import Memory, Seen, View
 
 PASS, WARN, FAIL, UNMEASURED, SKIPPED = (
     Outcome.PASS,
@@ -226,3 +226,14 @@ def test_instances_of_a_device_are_not_counted() -> None:
     instance = gpu("MIG-1", "0000:1b:00.0", parent=GPU)
     view = msgspec.structs.replace(view, devices=(*view.devices, instance))
     assert of(judge("inventory", view, expected_accelerators=2), "inventory.count", NODE).outcome is PASS
+
+
+def test_instances_that_were_put_together_again_are_not_missing() -> None:
+    """To split a board otherwise is no loss; without the board its instances are lost with it."""
+    view = healthy()
+    instance = gpu("part-1", "0000:1b:00.0", parent=GPU)
+    memory = Memory({**view.memory.seen, "part-1": Seen(instance, view.now, view.now)})
+    view = msgspec.structs.replace(view, memory=memory)
+    assert not any(finding.device == "part-1" for finding in judge("inventory", view))
+    alone = without(view, GPU)
+    assert of(judge("inventory", alone), "device.missing", "part-1").outcome is FAIL

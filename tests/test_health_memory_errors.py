@@ -15,6 +15,7 @@ PASS, WARN, FAIL = Outcome.PASS, Outcome.WARN, Outcome.FAIL
     ("code", "quantity", "part", "value", "outcome", "action", "clearing"),
     [
         ("memory.uncorrected", "ecc_uncorrected_errors", DRAM, 1, FAIL, Action.DRAIN_RESET, Clearing.HARDWARE_EVENT),
+        ("memory.deferred", "ecc_deferred_errors", DRAM, 1, WARN, Action.RESET_DEVICE, Clearing.CONDITION),
         ("memory.row_remap_failed", "row_remap_failed", WHOLE, True, FAIL, Action.REPLACE, Clearing.REPLACEMENT),
         ("memory.row_remap_pending", "row_remap_pending", WHOLE, True, WARN, Action.RESET_DEVICE, Clearing.CONDITION),
         ("memory.ecc_disabled", "ecc_enabled", WHOLE, False, WARN, Action.INSPECT, Clearing.CONDITION),

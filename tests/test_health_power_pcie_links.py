@@ -179,6 +179,29 @@ def test_link_of_a_partitioned_device_is_not_judged() -> None:
         assert {f.outcome for f in judge("links", view) if f.code == "link.down" and f.device == GPU} == {SKIPPED}
 
 
+def test_link_of_a_board_that_keeps_its_links_when_split_is_judged() -> None:
+    """A board that tells its partition mode has its links for all partitions together."""
+    view = healthy({("link_active", link(3)): False, ("compute_partition", WHOLE): "cpx"})
+    view = msgspec.structs.replace(view, devices=(*view.devices, gpu("part-1", "0000:1b:00.0", parent=GPU)))
+    assert of(judge("links", view), "link.down", part=link(3)).outcome is FAIL
+
+
+@pytest.mark.parametrize("unused", [0, LINKS])
+def test_a_port_that_a_board_leaves_out_counts_for_none(unused: int) -> None:
+    """Which of its ports a board does not use differs by its slot; the table says how many it uses."""
+    parts = {("link_active", link(port)): True for port in range(LINKS + 1)}
+    broken = LINKS - unused or 1
+    states = parts | {
+        ("link_active", link(unused)): bad("link_active", link(unused), ReadingStatus.UNSUPPORTED),
+        ("link_active", link(broken)): False,
+    }
+    view = healthy(states, memory=Memory())
+    view = msgspec.structs.replace(view, devices=(*view.devices, gpu(SIBLING, "0000:2b:00.0")))
+    findings = judge("links", view)
+    assert of(findings, "link.down", part=link(unused)).outcome is SKIPPED
+    assert of(findings, "link.down", part=link(broken)).outcome is FAIL
+
+
 def test_fabric_state_is_a_matter_of_configuration() -> None:
     """Nobody replaces a board because its fabric manager is down; that it is on its way must be seen thrice."""
     failed = of(judge("links", healthy({("fabric_state", WHOLE): "failed"})), "fabric.state")

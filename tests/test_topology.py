@@ -141,6 +141,22 @@ def test_unreadable_cell_is_a_difference() -> None:
     assert compare(whole, read("truncated")) == ()
 
 
+@pytest.mark.parametrize(
+    ("actual", "expected", "worse"),
+    [
+        ("XGMI2", "XGMI", True),
+        ("XGMI", "XGMI2", False),
+        ("SYS", "XGMI2", True),
+        ("XGMI", "PIX", False),
+        ("PCIE", "XGMI", None),
+    ],
+)
+def test_more_hops_over_xgmi_are_farther_and_pcie_is_farthest(actual: str, expected: str, worse: bool | None) -> None:
+    """A direct link is the closest; where sysfs does not tell what kind of PCIe it is there is no order."""
+    pair = [Topology(gpus=("GPU0", "GPU1"), matrix=(("X", cell), (cell, "X"))) for cell in (actual, expected)]
+    assert [difference.worse for difference in compare(*pair)] == [worse]
+
+
 def test_missing_and_additional_devices_are_told() -> None:
     """A GPU or adapter that is expected and absent is worse; an additional GPU has no order."""
     small, large = read("blanks"), read("switch_4")

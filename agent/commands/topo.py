@@ -1,6 +1,7 @@
 """Link matrix of the accelerators: of this node, or of a saved `nvidia-smi topo -m` with --from.
 
-With --expect it is compared with another one, and a worse link is a failure.
+Where there are accelerators of several vendors --vendor chooses. With --expect the matrix is compared with another one,
+and a worse link is a failure.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import argparse
 import codecs
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,6 +18,7 @@ import msgspec
 from nodevet.agent import exits
 from nodevet.agent.commands import options
 from nodevet.agent.terminal import say
+from nodevet.checks.backends.topology import ABSENT, VENDORS
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.topology import Topology, asymmetries, compare, parse_topology, render_table, to_json
 
@@ -27,13 +30,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet topo``."""
     parser.add_argument("--from", dest="source", metavar="FILE", help="saved output of nvidia-smi topo -m; - is stdin")
     parser.add_argument("--expect", metavar="FILE", help="what it should be: saved output of nvidia-smi topo -m")
+    parser.add_argument("--vendor", choices=VENDORS, help="whose accelerators; otherwise the first that has some")
     options.add_json(parser)
     options.add_places(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the matrix; exit 2 where it is not the expected one, 1 where it contradicts itself or lacks a device."""
-    topology = parse_topology(_text(arguments.source)) if arguments.source is not None else _of_this_node()
+    source, vendors = arguments.source, (arguments.vendor,) if arguments.vendor else VENDORS
+    topology = parse_topology(_text(source)) if source is not None else _of_this_node(vendors)
     differences = compare(topology, parse_topology(_text(arguments.expect))) if arguments.expect else ()
     contradictions = asymmetries(topology)
     if arguments.json:
@@ -60,14 +65,24 @@ def _text(name: str) -> str:
     return data.decode(encoding, "replace")
 
 
-def _of_this_node() -> Topology:
-    """Return the matrix that the vendor's library gives, read by a child that may hang."""
-    command = [sys.executable, "-I", "-m", "nodevet.checks.backends.topology", "nvidia"]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=READ_SECONDS, check=False, text=True)
-    except subprocess.TimeoutExpired as error:
-        raise BusyError(f"topo: the driver did not answer within {READ_SECONDS:g} s; see nodevet status") from error
-    if done.returncode != 0:
+def _of_this_node(vendors: Sequence[str]) -> Topology:
+    """Return the matrix of the first of *vendors* that has accelerators here."""
+    absent = []
+    for vendor in vendors:
+        done = _read(vendor)
+        if done.returncode == 0:
+            return msgspec.json.decode(done.stdout, type=Topology)
         last = done.stderr.strip().splitlines()[-1:] or [f"the reader ended with status {done.returncode}"]
-        raise BusyError(f"topo: cannot be read: {last[0]}")
-    return msgspec.json.decode(done.stdout, type=Topology)
+        if done.returncode != ABSENT:
+            raise BusyError(f"topo: {vendor} cannot be read: {last[0]}")
+        absent.append(f"{vendor}: {last[0]}")
+    raise BusyError(f"topo: no accelerator can be read: {'; '.join(absent)}")
+
+
+def _read(vendor: str) -> subprocess.CompletedProcess[str]:
+    """Run the child that asks the library of *vendor*, which may hang."""
+    command = [sys.executable, "-I", "-m", "nodevet.checks.backends.topology", vendor]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=READ_SECONDS, check=False, text=True)
+    except subprocess.TimeoutExpired as error:
+        raise BusyError(f"topo: the driver of {vendor} did not answer within {READ_SECONDS:g} s") from error

@@ -2,7 +2,7 @@
 
 Started as ``python -I -m nodevet.checks.backends.topology NAME [ROOT]``, because a driver that hangs or crashes must
 not take the command with it. Standard output carries the Topology and nothing else; where it cannot be had the last
-line of standard error says why.
+line of standard error says why, and the status tells a vendor that is not here from one that cannot be read.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ import msgspec
 
 from nodevet.checks.backends.base import Backend, BackendError
 from nodevet.checks.clock import SystemClock
-from nodevet.checks.model import Instant
+from nodevet.checks.model import FailureKind, Instant
 from nodevet.checks.topology import Topology
 from nodevet.checks.wire import Progress
 
-__all__ = ["VENDORS", "main"]
+__all__ = ["ABSENT", "VENDORS", "main"]
 
 VENDORS = ("nvidia", "amd")
 """The backends that know how their devices are connected."""
 
-NOT_READ, WRONG_USAGE = 3, 64
+NOT_READ, ABSENT, WRONG_USAGE = 3, 4, 64
+"""How the child ends: the devices cannot be read, there are none of this vendor, it was asked wrongly."""
+NOT_HERE = frozenset({FailureKind.NO_DEVICES, FailureKind.NO_DRIVER, FailureKind.NO_LIBRARY})
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 
@@ -54,7 +56,7 @@ class _Context:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the topology of the vendor that *arguments* name; 3 and one line where it cannot be read."""
+    """Write the topology of the vendor that *arguments* name, or one line why it cannot be had; return the status."""
     if not arguments or arguments[0] not in VENDORS or len(arguments) > 2:
         sys.stderr.write(f"usage: topology NAME [ROOT]; NAME is one of {', '.join(VENDORS)}\n")
         return WRONG_USAGE
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         topology = _read(arguments[0], arguments[1] if len(arguments) == 2 else "/")
     except BackendError as error:
         sys.stderr.write(f"{error}\n")
-        return NOT_READ
+        return ABSENT if error.failure.kind in NOT_HERE else NOT_READ
     with os.fdopen(answer, "wb") as output:
         output.write(msgspec.json.encode(topology) + b"\n")
     return 0

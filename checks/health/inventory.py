@@ -104,7 +104,7 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
         yield MISSING.on_node(Outcome.PASS, f"{device_name(view, device.id)}: is there", device=device.id)
         yield _lost(view, device)
     for seen in view.memory.seen.values():
-        if seen.device.id not in present:
+        if seen.device.id not in present and not _merged(seen.device, present):
             yield _missing(view, seen.device)
     for vendor in _vendors(view):
         yield from _driver(view, vendor)
@@ -157,6 +157,11 @@ def _missing(view: View, device: Device) -> Finding:
         device=device.id,
         evidence_time=reader.last_round if reader else None,
     )
+
+
+def _merged(device: Device, present: set[str]) -> bool:
+    """Return whether *device* was a part of another one, which is there and was put together again."""
+    return device.parent is not None and device.parent in present
 
 
 def _enumerated(view: View, backend: str) -> bool:

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import choose
-from nodevet.checks.model import Action, Device, FaultClass, Finding, Outcome
+from nodevet.checks.model import Action, Device, FaultClass, Finding, Outcome, ReadingStatus
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.registry import check
 from nodevet.checks.view import View
@@ -53,6 +53,9 @@ FABRIC = Rule(
     action=Action.INSPECT,
     next_step="start the fabric manager of the driver's own version and read its log",
 )
+
+
+UNSUPPORTED = ReadingStatus.UNSUPPORTED
 
 
 class ExpectedLinks(msgspec.Struct, frozen=True):
@@ -117,7 +120,7 @@ def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
     if look.number:
         return DOWN.judge(look, False, "the link is up")
     why = _expected(view, device, look, policy)
-    if view.number(device.id, "partitioned") or any(other.parent == device.id for other in view.devices):
+    if _is_split(view, device):
         return DOWN.skip(look, "the link is down, as it is on a partitioned device")
     if why is None:
         return DOWN.skip(look, "the link is down, and nothing says that it was ever meant to be up")
@@ -126,9 +129,9 @@ def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
 
 def _expected(view: View, device: Device, look: Look, policy: Links) -> str | None:
     """Return why the link should be up, or None: an unbridged board has all its links down in health."""
-    port = look.part.index
+    port, before = look.part.index, _ports_before(view, device, look.part.index)
     if policy.expected is not None:
-        return f"the configuration expects {policy.expected}" if port is None or port < policy.expected else None
+        return f"the configuration expects {policy.expected}" if before < policy.expected else None
     seen = view.memory.seen.get(device.id)
     if seen is not None and port in seen.links_up:
         return "it was up before"
@@ -141,8 +144,21 @@ def _expected(view: View, device: Device, look: Look, policy: Links) -> str | No
         return None  # alone in a virtual machine it has nobody to link to
     for row in load_table("expected_links.csv", ExpectedLinks):
         if row.vendor == device.vendor and fnmatchcase(device.model, row.model) and port is not None:
-            return f"{device.model} has {row.links}" if port < row.links else None
+            return f"{device.model} has {row.links}" if before < row.links else None
     return None
+
+
+def _is_split(view: View, device: Device) -> bool:
+    """Return whether instances take the links from *device*. One that tells its partition mode keeps them."""
+    if view.reading(device.id, "compute_partition") is not None:
+        return False
+    return bool(view.number(device.id, "partitioned")) or any(other.parent == device.id for other in view.devices)
+
+
+def _ports_before(view: View, device: Device, port: int | None) -> int:
+    """Return how many ports in use come before *port*: which of them a board leaves out may differ by its slot."""
+    parts = [look.part.index for look in looks(view, device, "link_active") if look.reading.status is not UNSUPPORTED]
+    return sum(port is not None and other is not None and other < port for other in parts)
 
 
 def _leads_to_switch(device: Device, port: int | None) -> bool:

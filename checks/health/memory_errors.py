@@ -26,6 +26,13 @@ UNCORRECTED = Rule(
 UNCORRECTED_ON_HOST = msgspec.structs.replace(
     UNCORRECTED, action=Action.INSPECT, next_step="drain the node, find the memory module, replace it, run a burn-in"
 )
+DEFERRED = Rule(
+    check="memory-errors",
+    code="memory.deferred",
+    outcome=Outcome.WARN,
+    action=Action.RESET_DEVICE,
+    next_step="nothing used the bad data yet: reset the device when it is next idle, prove it with a burn-in",
+)
 CORRECTED_RATE = Rule(
     check="memory-errors",
     code="memory.corrected_rate",
@@ -60,7 +67,8 @@ ECC_DISABLED = Rule(
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,  # it stays off until a person turns it on: there is nothing to watch
-    next_step="nothing counts its memory errors: turn it on (NVIDIA: nvidia-smi -e 1) and reboot the node",
+    next_step="nothing counts its memory errors: turn it on (NVIDIA: nvidia-smi -e 1; AMD: amdgpu.ras_enable=1) "
+    "and reboot the node",
 )
 SRAM_THRESHOLD = Rule(
     check="memory-errors",
@@ -105,6 +113,7 @@ class MemoryErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy=MemoryErrors,
     inputs=(
         "ecc_uncorrected_errors",
+        "ecc_deferred_errors",
         "ecc_corrected_errors",
         "row_remap_failed",
         "row_remap_pending",
@@ -119,6 +128,9 @@ def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
     for device in view.devices:
         for look in looks(view, device, "ecc_uncorrected_errors"):
             yield _uncorrected(device, look)
+        for look in looks(view, device, "ecc_deferred_errors"):
+            facts = f"{look.number:.0f} errors were set aside before anything used the data"
+            yield DEFERRED.blind(look) or DEFERRED.judge(look, look.number > 0, facts, occurrence=look.occurrence)
         for look in looks(view, device, "ecc_corrected_errors"):
             yield _corrected_rate(device, look, policy)
         for look in looks(view, device, "row_remap_failed"):

@@ -19,8 +19,8 @@ from nodevet.checks.view import View
 
 __all__ = ["Throttle", "judge"]
 
-FAULTS = frozenset({"hardware_thermal", "hardware_slowdown", "power_brake"})
-WARNINGS = frozenset({"software_thermal", "core", "package"})
+FAULTS = frozenset({"hardware_thermal", "hardware_slowdown", "power_brake", "processor_hot"})
+WARNINGS = frozenset({"software_thermal", "socket_thermal", "memory_thermal", "regulator_thermal", "core", "package"})
 NORMAL = frozenset({"idle", "power_cap", "board_limit", "low_utilization", "reliability"})
 """Under full load a device runs at its power cap; without load it idles. Both are health."""
 CHOSEN = frozenset({"applications_clocks", "sync_boost", "display_clocks"})
@@ -31,6 +31,10 @@ NEXT_STEPS = {
     "hardware_slowdown": "the hardware halved its clocks: check cooling and power supply",
     "power_brake": "the power supply asked for less load: check supplies, cables and the rack's budget",
     "software_thermal": "the driver lowers clocks because of heat: check fans and inlet air",
+    "processor_hot": "the board calls for protection from heat: check fans, coolant, inlet air and power supply",
+    "socket_thermal": "the device lowers clocks because of heat: check fans and inlet air",
+    "memory_thermal": "the device lowers clocks because its memory is hot: check fans, inlet air and the heat sink",
+    "regulator_thermal": "the device lowers clocks because its voltage regulators are hot: check fans and inlet air",
     "core": "the processor protects itself from heat: check its cooler and the fans",
     "package": "the processor protects itself from heat: check its cooler and the fans",
 }

@@ -1,0 +1,85 @@
+"""Pages of device memory that were found bad: taken out of use, waiting for it, or beyond it.
+
+A retired page is repaired as far as that goes: nothing uses it any more. The device keeps the list over reboots, and
+its vendor says how long it may become.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from nodevet.checks.judging import Look, Rule, looks, number_of
+from nodevet.checks.model import Action, Clearing, Device, Finding, Limit, Outcome
+from nodevet.checks.registry import check
+from nodevet.checks.view import View
+
+__all__ = ["BadPages", "judge"]
+
+PENDING = Rule(
+    check="bad-pages",
+    code="memory.bad_pages_pending",
+    outcome=Outcome.WARN,
+    action=Action.RESET_DEVICE,
+    next_step="jobs may go on; reset the device when it is next idle",
+)
+UNRESERVABLE = Rule(
+    check="bad-pages",
+    code="memory.bad_pages_unreservable",
+    action=Action.REPLACE,
+    clearing=Clearing.REPLACEMENT,
+    next_step="the memory cannot be kept from use: have the board replaced",
+)
+THRESHOLD = Rule(
+    check="bad-pages",
+    code="memory.bad_pages_threshold",
+    action=Action.REPLACE,
+    clearing=Clearing.REPLACEMENT,
+    next_step="the vendor replaces boards from there on: have the board replaced",
+)
+
+
+class BadPages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many bad pages a device may have; None takes what the device reports."""
+
+    threshold: (
+        Annotated[int, Meta(ge=1, description="Bad pages from which a board is replaced; unset: the device's own.")]
+        | None
+    ) = None
+
+
+@check(
+    "bad-pages",
+    policy=BadPages,
+    inputs=("bad_pages_retired", "bad_pages_pending", "bad_pages_unreservable", "bad_pages_threshold"),
+)
+def judge(view: View, policy: BadPages) -> Iterator[Finding]:
+    """Every bad page of device memory was taken out of use, and they are few."""
+    for device in view.devices:
+        for look in looks(view, device, "bad_pages_pending"):
+            facts = f"{look.number:.0f} bad memory pages wait to be taken out of use"
+            yield PENDING.blind(look) or PENDING.judge(look, look.number > 0, facts)
+        for look in looks(view, device, "bad_pages_unreservable"):
+            facts = f"{look.number:.0f} bad memory pages cannot be taken out of use"
+            yield UNRESERVABLE.blind(look) or UNRESERVABLE.judge(look, look.number > 0, facts)
+        for look in looks(view, device, "bad_pages_retired"):
+            yield _threshold(view, device, look, policy)
+
+
+def _threshold(view: View, device: Device, look: Look, policy: BadPages) -> Finding:
+    blind = THRESHOLD.blind(look)
+    if blind:
+        return blind
+    pages = f"{look.number:.0f} bad memory pages were taken out of use"
+    told = looks(view, device, "bad_pages_threshold")
+    reported = number_of(told, look.part)
+    if policy.threshold is not None:
+        limit = Limit(">=", policy.threshold, "", "configuration")
+        return THRESHOLD.against(look, look.number, limit, f"{pages}, limit {limit.value:.0f}")
+    if reported is None:
+        return THRESHOLD.blind(*told) or THRESHOLD.skip(look, f"{pages}; how many there may be is not known")
+    limit = Limit(">=", reported.number, "", "reported by the device")
+    return THRESHOLD.against(look, look.number, limit, f"{pages}, limit {limit.value:.0f}", beside=(reported,))
