@@ -1,0 +1,395 @@
+"""Commands of a site behind the real reader child: whatever they do is told, and nothing of them is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from fakes.door import SettableDoor, device, document, program, reading, temperature
+from fakes.freezer import Freeze
+
+from nodevet.agent.clock import SteppedClock
+from nodevet.agent.doors import command_plan
+from nodevet.agent.settings import AgentSettings, CommandSettings, Group
+from nodevet.agent.supervisor import Supervisor
+from nodevet.checks.model import Event, FailureKind, ReaderState, ReaderStatus, ReadingStatus, Sample
+from nodevet.checks.view import Cadence
+
+REAL_SECONDS = 20.0
+INTERVAL_SECONDS = 10.0
+RUN_SECONDS = 0.5
+GOOD = json.dumps(document(device("a")))
+
+
+class Doors:
+    """The real readers of some commands, with a clock that the test moves."""
+
+    def __init__(self, selector: selectors.BaseSelector, *commands: CommandSettings) -> None:
+        """Prepare a reader for each of *commands*."""
+        rates = {group: Cadence(INTERVAL_SECONDS, 5.0) for group in ("fast", "slow")}
+        plans = [command_plan(command, AgentSettings(), rates) for command in commands]
+        self.clock = SteppedClock()
+        self.events: list[Event] = []
+        self.lines: list[str] = []
+        self._selector = selector
+        self.supervisor = Supervisor(plans, self.clock, selector)
+        self.samples: dict[tuple[str, str], Sample] = {}
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Run the readers until *done*."""
+        end = time.monotonic() + REAL_SECONDS
+        while not done():
+            assert time.monotonic() < end, (self.supervisor.statuses, self.samples)
+            self.supervisor.tick()
+            for key, mask in self._selector.select(0.02):
+                self.supervisor.handle(key, mask)
+            collected = self.supervisor.collect()
+            self.samples.update({(sample.device, sample.group): sample for sample in collected.samples})
+            self.events += collected.events
+            self.lines += [note.fields["line"] for note in collected.notes if "line" in note.fields]
+
+    def round(self) -> dict[tuple[str, str], Sample]:
+        """Let an interval pass, wait until all is answered, and return what came by device and group."""
+        self.clock.advance(INTERVAL_SECONDS)
+        self.samples = {}
+        self.until(lambda: bool(self.samples) and self.supervisor.settled)
+        return self.samples
+
+    def status(self, name: str) -> ReaderStatus:
+        """Return how the reader of the command *name* does."""
+        return next(status for status in self.supervisor.statuses if status.backend == f"command.{name}")
+
+    def stop(self) -> None:
+        """End every reader, as the agent does."""
+        self.supervisor.stop()
+        end = time.monotonic() + REAL_SECONDS
+        while not self.supervisor.at_rest and time.monotonic() < end:
+            self.clock.advance(0.02)
+            for key, mask in self._selector.select(0.02):
+                self.supervisor.handle(key, mask)
+            self.supervisor.tick()
+
+
+@pytest.fixture
+def open_doors() -> Iterator[Callable[..., Doors]]:
+    """Return a function that starts readers for commands; they end with the test."""
+    opened: list[Doors] = []
+    with selectors.DefaultSelector() as selector:
+
+        def start(*commands: CommandSettings) -> Doors:
+            opened.append(Doors(selector, *commands))
+            return opened[-1]
+
+        yield start
+        for doors in opened:
+            doors.stop()
+
+
+def command(path: Path, name: str = "acme", groups: tuple[Group, ...] = ("fast",)) -> CommandSettings:
+    """Return the settings of a command."""
+    return CommandSettings(name=name, argv=(str(path),), timeout_seconds=RUN_SECONDS, groups=groups)
+
+
+SCRIPTS = {
+    "hangs": (
+        "echo looking for cards >&2; sleep 60",
+        "did not end within 0.5 s, it printed nothing; its last line on standard error: looking for cards",
+    ),
+    "hangs half way": (f"printf '{GOOD[:20]}'; sleep 60", "did not end within 0.5 s, it printed 20 bytes so far"),
+    "hangs and will not be told": ("trap '' TERM; sleep 60", "did not end within 0.5 s, it printed nothing"),
+    "floods its output": ("exec yes", "printed more than 4 MiB, beginning with 'y\\ny"),
+    "floods its standard error": ("yes >&2", "did not end within 0.5 s, it printed nothing; its last line on"),
+    "leaves a grandchild that holds the pipe": (
+        f"sleep 60 & printf '{GOOD}'",
+        "ended with status 0 and left a process behind that holds its output open",
+    ),
+    "fails after a good document": (
+        f"printf '{GOOD}'; echo driver not loaded >&2; exit 3",
+        "ended with status 3; its last line on standard error: driver not loaded",
+    ),
+    "crashes": ("kill -SEGV $$", "was killed by SIGSEGV"),
+    "prints nothing": ("exit 0", "printed no proper document: output: is empty: print one JSON document"),
+    "prints text": (
+        "echo hl-smi: not found",
+        "printed no proper document (it begins with 'hl-smi: not found\\n'): line 1, column 1: no JSON",
+    ),
+    "breaks off": (f"printf '{GOOD[:-3]}'", "the document breaks off here: print it whole"),
+    "prints two documents": (f"printf '{GOOD}{GOOD}'", "something follows the document: print exactly one"),
+    "prints bytes that are no text": (r"printf '{\377}'", "byte 1: is no UTF-8"),
+    "prints NaN": (
+        """printf '{"schema": "nodevet.readings/1", "devices": [NaN]}'""",
+        "line 1, column 46: no JSON: invalid character",
+    ),
+    "prints five mistakes": (
+        f"printf '{json.dumps(document(*(device(str(number), pci='X') for number in range(5))))}'",
+        "devices[0].pci: expected `str` matching regex",
+    ),
+    "prints one device twice": (
+        f"printf '{json.dumps(document(device('a'), device('a')))}'",
+        "devices[1].id: 'a' is that of devices[0] too",
+    ),
+}
+"""What a command does instead of printing a document, and how that is told."""
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_command_that_misbehaves_is_told_by_name(tmp_path: Path, open_doors: Callable[..., Doors], name: str) -> None:
+    """The reader fails with the command, what it did and the next step, and no process of the command is left."""
+    script, expected = SCRIPTS[name]
+    path = program(tmp_path / "door", f"#!/bin/sh\necho $$ > {tmp_path}/pid\n{script}\n")
+    doors = open_doors(command(path))
+    doors.until(lambda: doors.status("acme").state is ReaderState.FAILED or doors.status("acme").crashes > 0)
+    failure = doors.status("acme").failure
+    assert failure is not None
+    assert failure.kind is FailureKind.ERROR
+    assert failure.detail.startswith(f"command.acme ({path}) ")
+    assert expected in failure.detail
+    assert failure.detail.endswith("; next: nodevet readings check --command acme")
+    assert _group_of(tmp_path / "pid") == []
+
+
+def _group_of(file: Path, line: int = 0) -> list[int]:
+    """Return the processes of the group that the command in *line* of *file* led."""
+    leader = int(file.read_text().splitlines()[line])
+    return [pid for pid in psutil.pids() if _group(pid) == leader]
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return None if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE else os.getpgid(pid)
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return None
+
+
+def test_a_program_that_cannot_run_is_told(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
+    """Absent, not executable, no program, or open to everybody: each is a failure of its own, none is a crash."""
+    plain = tmp_path / "plain"
+    plain.write_text("#!/bin/sh\n")
+    garbage = program(tmp_path / "garbage", "\x7fELF")
+    shared = program(tmp_path / "shared", "#!/bin/sh\n")
+    shared.chmod(0o777)
+    doors = open_doors(
+        command(tmp_path / "absent", "absent"),
+        command(plain, "plain"),
+        command(garbage, "garbage"),
+        command(shared, "shared"),
+    )
+    doors.until(lambda: all(status.failure for status in doors.supervisor.statuses))
+    told = {status.backend: status.failure.detail for status in doors.supervisor.statuses if status.failure}
+    assert f"{tmp_path}/absent cannot be started: No such file or directory" in told["command.absent"]
+    assert f"{plain} cannot be started: Permission denied" in told["command.plain"]
+    assert f"{garbage} cannot be started: Exec format error" in told["command.garbage"]
+    assert f"{shared} can be written by everybody: chmod o-w {shared}" in told["command.shared"]
+    assert {status.crashes for status in doors.supervisor.statuses} == {0}
+
+
+def test_a_failed_run_leaves_no_device_looking_healthy(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
+    """Every device of a bad round is unread with the reason, and the next good one is read again."""
+    door = SettableDoor(tmp_path)
+    door.print(device("a"), device("b"))
+    doors = open_doors(command(door.program))
+    assert {sample.failure for sample in doors.round().values()} == {None}
+
+    door.print(device("a"), device("b", temperature("hot")))
+    for sample in doors.round().values():
+        assert sample.readings == ()
+        assert sample.failure is not None
+        assert "devices[1].readings[0].value: temperature_celsius is a number, found 'hot'" in sample.failure.detail
+    assert [entry.id for entry in doors.supervisor.devices] == ["acme:a", "acme:b"]
+
+    door.print(device("a"), device("b"))
+    assert {sample.failure for sample in doors.round().values()} == {None}
+    assert doors.status("acme").crashes == 0
+
+
+def test_a_device_that_is_not_listed_any_more_is_lost_then_gone(
+    tmp_path: Path, open_doors: Callable[..., Doors]
+) -> None:
+    """In the round in which it is missing it is lost; after that round it is no device of the node."""
+    door = SettableDoor(tmp_path)
+    door.print(device("a"), device("b"))
+    doors = open_doors(command(door.program))
+    doors.round()
+    door.print(device("a"))
+    failure = doors.round()["acme:b", "fast"].failure
+    assert failure is not None
+    assert (failure.kind, failure.detail) == (FailureKind.LOST, "command.acme does not list it any more")
+    assert [entry.id for entry in doors.supervisor.devices] == ["acme:a"]
+
+
+def test_what_a_command_says_of_a_device_is_passed_on(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
+    """A failure of one device is its own; a value in the wrong unit is an error; a device without a value is unread."""
+    door = SettableDoor(tmp_path)
+    milliwatts = reading("power_watts", 90_000, part={"kind": "power_scope", "name": "device"})
+    door.print(
+        device("lost", failure={"kind": "lost", "detail": "off the bus"}),
+        device("wrong unit", temperature(45), milliwatts) | {"id": "unit"},
+        device("dark", {**temperature(None), "status": "denied", "detail": "not root"}),
+    )
+    found = open_doors(command(door.program)).round()
+    lost, unit, dark = (found[f"acme:{name}", "fast"] for name in ("lost", "unit", "dark"))
+    assert lost.failure is not None and lost.failure.kind is FailureKind.LOST
+    assert lost.failure.detail == "command.acme says: off the bus"
+    assert [entry.status for entry in unit.readings] == [ReadingStatus.OK, ReadingStatus.ERROR]
+    assert dark.failure is not None
+    assert dark.failure.detail == "command.acme measured nothing of it: temperature_celsius is denied (not root)"
+
+
+def test_identity_is_the_uuid_then_the_address_then_the_name(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
+    """Devices are called as on every other surface, and what refers to them within the document follows."""
+    door = SettableDoor(tmp_path)
+    links = [{"port": 0, "peer": "b"}, {"port": 1, "peer": "switch"}]
+    door.print(
+        device("a", uuid="ACME-0000-0001", pci="0000:04:00.0", links=links, minor=3),
+        device("b", pci="0000:05:00.0"),
+        device("c"),
+        device("part", pci="0000:04:00.0", parent="a"),
+    )
+    doors = open_doors(command(door.program))
+    doors.round()
+    first, *others = doors.supervisor.devices
+    assert (first.id, first.minor, first.backend) == ("ACME-0000-0001", 3, "command.acme")
+    assert [link.peer for link in first.links] == ["0000:05:00.0", "switch"]
+    assert [(entry.id, entry.parent) for entry in others] == [
+        ("0000:05:00.0", None),
+        ("acme:c", None),
+        ("acme:part", "ACME-0000-0001"),
+    ]
+
+
+def test_one_door_that_hangs_closes_no_other(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
+    """A command in a child of its own is read while another one hangs."""
+    door = SettableDoor(tmp_path)
+    door.print(device("a"))
+    hang = program(tmp_path / "hang", "#!/bin/sh\nsleep 60\n")
+    patient = CommandSettings(name="slow", argv=(str(hang),), timeout_seconds=4.0)
+    doors = open_doors(patient, command(door.program))
+    assert doors.clock.monotonic() >= 0
+    doors.until(lambda: ("acme:a", "fast") in doors.samples)
+    assert doors.status("slow").state is ReaderState.STARTING
+    assert doors.status("acme").state is ReaderState.RUNNING
+
+
+def test_a_command_that_runs_ends_with_the_agent(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
+    """Stopping the readers ends a command in the middle of its run, with everything that it started."""
+    path = program(
+        tmp_path / "door", f"#!/bin/sh\necho $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid\nsleep 60\n"
+    )
+    doors = open_doors(CommandSettings(name="acme", argv=(str(path),), timeout_seconds=4.0))
+    doors.until((tmp_path / "pid").exists)
+    assert _group_of(tmp_path / "pid") != []
+    doors.stop()
+    assert _group_of(tmp_path / "pid") == []
+
+
+def test_groups_are_printed_apart_and_told_apart(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
+    """With two groups the command runs for each, and the group is in its environment."""
+    door = SettableDoor(tmp_path)
+    door.print(device("a"), group="fast")
+    door.print(device("a", reading("memory_total_bytes", 1 << 30)), group="slow")
+    doors = open_doors(command(door.program, groups=("slow", "fast")))
+    found = doors.round()
+    assert [entry.quantity for entry in found["acme:a", "fast"].readings] == ["temperature_celsius"]
+    assert [entry.quantity for entry in found["acme:a", "slow"].readings] == ["memory_total_bytes"]
+
+
+def test_a_reading_in_two_groups_is_refused(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
+    """A counter that two groups print would be counted twice: the second one is refused with its name."""
+    door = SettableDoor(tmp_path)
+    door.print(device("a"))
+    failures = [
+        sample.failure for sample in open_doors(command(door.program, groups=("fast", "slow"))).round().values()
+    ]
+    assert any(
+        failure is not None and "prints temperature_celsius of sensor core of acme:a for group" in failure.detail
+        for failure in failures
+    )
+
+
+def test_events_are_told_once_under_the_name_of_the_command(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
+    """An event that is printed again is the same one; its code can be none of ours."""
+    door = SettableDoor(tmp_path)
+    flap = {"code": "flap", "sequence": 7, "text": "link 3 went down", "severity": "warning", "device": "a"}
+    door.print(device("a"), events=[flap])
+    doors = open_doors(command(door.program))
+    doors.round()
+    doors.round()
+    door.print(device("a"), events=[flap, {**flap, "sequence": 8}])
+    doors.round()
+    assert [(event.code, event.device, event.sequence) for event in doors.events] == [
+        ("command.acme.flap", "acme:a", 7),
+        ("command.acme.flap", "acme:a", 8),
+    ]
+
+
+def test_what_a_command_complains_of_is_logged_once(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
+    """The last line on standard error of a good run is a line of the log, until it changes."""
+    path = program(tmp_path / "door", f"#!/bin/sh\necho first >&2\necho card 3 is slow >&2\nprintf '{GOOD}'\n")
+    doors = open_doors(command(path))
+    doors.round()
+    doors.round()
+    assert doors.lines == ["card 3 is slow"]
+
+
+def test_a_command_sees_no_more_of_the_environment_than_is_promised(
+    tmp_path: Path, open_doors: Callable[..., Doors], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PATH, HOME, LC_ALL, root and group, and what was configured: nothing else of the agent's environment."""
+    monkeypatch.setenv("TOKEN_OF_THE_AGENT", "secret")
+    path = program(tmp_path / "door", f"#!/bin/sh\nenv > {tmp_path}/seen\nprintf '{GOOD}'\n")
+    settings = CommandSettings(name="acme", argv=(str(path),), environment={"HABANA_LOGS": "/var/log/habana"})
+    open_doors(settings).round()
+    seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines())
+    of_the_shell = {"PWD", "OLDPWD", "SHLVL", "_"}
+    assert seen.keys() - of_the_shell == {"PATH", "HOME", "LC_ALL", "NODEVET_ROOT", "NODEVET_GROUP", "HABANA_LOGS"}
+    assert (seen["NODEVET_GROUP"], seen["NODEVET_ROOT"], seen["HABANA_LOGS"]) == ("fast", "/", "/var/log/habana")
+
+
+def test_a_command_that_lists_nothing_is_absent(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
+    """No device is a state of its own; whether that is in order is for the settings to say, and is passed on."""
+    door = SettableDoor(tmp_path)
+    door.print()
+    doors = open_doors(command(door.program))
+    doors.until(lambda: doors.status("acme").state is ReaderState.ABSENT)
+    assert doors.status("acme").required
+    assert "lists no device" in doors.status("acme").detail
+
+
+def test_a_command_that_cannot_be_killed_is_not_doubled(
+    tmp_path: Path, open_doors: Callable[..., Doors], freeze: Freeze
+) -> None:
+    """One in state D is told as stuck, and no second one is started beside it; when it is gone it runs again."""
+    door = SettableDoor(tmp_path)
+    door.print(device("a"))
+    gate = tmp_path / "gate"
+    path = program(
+        tmp_path / "wedged",
+        f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nwhile [ -e {gate} ]; do sleep 0.01; done\nexec {door.program}\n",
+    )
+    settings = CommandSettings(name="acme", argv=(str(path),), timeout_seconds=1.0)
+    doors = open_doors(settings)
+    doors.round()
+    gate.touch()
+    runs = len((tmp_path / "pids").read_text().split())
+    doors.clock.advance(INTERVAL_SECONDS)
+    doors.until(lambda: len((tmp_path / "pids").read_text().split()) > runs)
+    thaw = freeze(int((tmp_path / "pids").read_text().split()[-1]))
+    doors.samples = {}
+    doors.until(lambda: bool(doors.samples) and doors.supervisor.settled)
+
+    (sample,) = doors.round().values()
+    assert sample.failure is not None
+    assert sample.failure.kind is FailureKind.STUCK
+    assert "cannot be killed, and no second one is started beside it" in sample.failure.detail
+    assert len((tmp_path / "pids").read_text().split()) == runs + 1
+
+    gate.unlink()
+    thaw()
+    doors.until(lambda: _group_of(tmp_path / "pids", -1) == [])
+    assert [sample.failure for sample in doors.round().values()] == [None]
