@@ -218,7 +218,7 @@ def _throttle(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html
 
 
 def _row(name: str, said: str, beside: str, ratio: float | None = None, tone: str = "") -> Html:
-    small = element("small", f" {beside}") if beside else None
+    small = element("small", f" {beside}") if beside and said not in _UNREAD.values() else None
     drawn = None if ratio is None else bar(ratio, tone)
     return element("div", element("dt", name), element("dd", said, small), drawn, class_=f"row {tone}".rstrip())
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.model import Action, DeviceKind, Instant, ReaderState, Snapshot, State
+from nodevet.checks.modes import reach
 from nodevet.exporters.page.findings import Told
 from nodevet.exporters.page.markup import Html, element, joined
 from nodevet.exporters.page.shapes import icon
@@ -97,8 +98,11 @@ def _since(snapshot: Snapshot, entries: Sequence[Told]) -> Iterator[Html]:
     seconds = None if oldest is None else snapshot.time.seconds_since(oldest)
     if seconds is not None:
         yield joined([f"rests on readings up to {duration(seconds)} old"])
-    if verdict.hard:
-        yield joined(["a hard fault: one look is enough"])
+    match reach(snapshot, verdict):
+        case "hard":
+            yield joined(["closes the gate"])
+        case "observed":
+            yield joined(["a hard fault that may only be observed: the gate stays open"])
 
 
 def tallies(snapshot: Snapshot, entries: Sequence[Told]) -> Html:

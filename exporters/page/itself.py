@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nodevet.checks.model import AgentInfo, CheckRun, Outcome, ReaderState, ReaderStatus, Snapshot
+from nodevet.checks.modes import closing
 from nodevet.exporters.page.markup import Html, element
 from nodevet.exporters.page.shapes import badge
 from nodevet.exporters.page.words import age, duration, moment
@@ -19,7 +20,7 @@ _QUIET = frozenset({ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOP
 def agent_section(snapshot: Snapshot) -> Html:
     """Return the section of the agent: notices first, then its readers and checks."""
     agent = snapshot.agent
-    notices = [agent.configuration_message, *agent.notices]
+    notices = dict.fromkeys([agent.configuration_message, agent.state_file, agent.store, *agent.notices])
     said = [element("li", notice) for notice in notices if notice]
     return element(
         "section",
@@ -42,6 +43,7 @@ def _facts(agent: AgentInfo, snapshot: Snapshot) -> Sequence[Html]:
         ("State", state),
         ("Runs since", f"{moment(agent.started)} ({age(snapshot.time, agent.started)})"),
         ("Reads every", duration(agent.interval_seconds)),
+        ("Gate", _gate(snapshot)),
         ("Load", agent.load or "none"),
         ("Configuration", agent.configuration_file or "built-in defaults"),
         ("Version", agent.version),
@@ -49,6 +51,15 @@ def _facts(agent: AgentInfo, snapshot: Snapshot) -> Sequence[Html]:
     if not agent.configuration_accepted:
         facts.insert(1, ("Reload", "refused: the configuration on disk is not the one in force"))
     return [element("div", element("dt", name), element("dd", text)) for name, text in facts]
+
+
+def _gate(snapshot: Snapshot) -> str:
+    """Return whether jobs are kept away from this node, and how far a hard fault may reach here."""
+    if snapshot.simulated:
+        return "none: a simulated node keeps no job away"
+    closed = sorted({episode.key.code for episode in closing(snapshot)})
+    state = f"closed by {', '.join(closed)}" if closed else "open"
+    return f"{state} (mode {snapshot.modes.site.value})"
 
 
 def _readers(snapshot: Snapshot) -> Html:

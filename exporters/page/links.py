@@ -129,7 +129,8 @@ def _cell(square: _Square | None, name: str, *, itself: bool = False) -> Html:
 def _sum(row: Sequence[_Square]) -> Html:
     up, links, errors = sum(s.up for s in row), sum(s.links for s in row), sum(s.errors for s in row)
     beside = element("small", f" {counted(errors, 'error')}") if errors else None
-    return element("td", f"{up} of {links}", beside, class_="sum")
+    unread = all(square.state == "unknown" for square in row)
+    return element("td", "unknown" if unread else f"{up} of {links}", beside, class_="sum")
 
 
 def _short(count: int) -> str:

@@ -17,6 +17,7 @@ from nodevet.checks.model import Instant, Snapshot
 from nodevet.exporters.page.about import about_section
 from nodevet.exporters.page.burnin import burn_in_section
 from nodevet.exporters.page.devices import devices_sections
+from nodevet.exporters.page.events import events_section
 from nodevet.exporters.page.findings import findings_section, told
 from nodevet.exporters.page.hero import banners, hero, staleness, tallies
 from nodevet.exporters.page.itself import agent_section
@@ -107,6 +108,7 @@ class StatusPage:
             *devices_sections(snapshot, entries, names, now),
             links_section(snapshot, entries, names, now),
             burn_in_section(snapshot, names, report=variant.report),
+            events_section(snapshot, names),
             agent_section(snapshot),
             about_section(entries, self._rules),
             _footer(snapshot, variant),

@@ -1,0 +1,96 @@
+"""The status page in a real browser: it loads nothing else, complains of nothing, and fits a phone and a desk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from fakes.chromium import picture_size, served, visit
+from fakes.page_nodes import NODES
+from fakes.snapshots import at
+
+from nodevet.exporters.http import HttpServer
+from nodevet.exporters.page import StatusPage
+
+PAGES = ("ok", "degraded", "failed", "unknown", "simulated", "starting", "stale")
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A page that a real server serves."""
+
+    name: str
+    url: str
+
+
+@pytest.fixture(params=PAGES)
+def shown(request: pytest.FixtureRequest) -> Iterator[Shown]:
+    """A server for each page that a person may meet; a stale one was judged ten minutes ago."""
+    name = request.param
+    snapshot = NODES["ok" if name == "stale" else name]()
+    server = HttpServer("127.0.0.1:0", lambda: snapshot, lambda: None, now=lambda: at(-600 if name == "stale" else -3))
+    server.start()
+    yield Shown(name, server.url)
+    server.stop()
+
+
+def test_a_browser_shows_it_without_scripts_and_asks_for_nothing_else(shown: Shown, tmp_path: Path) -> None:
+    """Verdict and devices stand in the document; no request of the page's own, no word on the console."""
+    seen = visit(shown.url, tmp_path, scripts=False)
+    verdict = {"simulated": "degraded", "starting": "unknown", "stale": "unknown"}.get(shown.name, shown.name)
+    assert re.findall(r'id="verdict">(\w+)<', seen.document) == [verdict]
+    assert "GPU 7" in seen.document
+    assert "NVIDIA H100 80GB HBM3" in seen.document
+    assert ("Simulated node." in seen.document) is (shown.name == "simulated")
+    assert seen.requested == ()
+    assert seen.console == ()
+
+
+@pytest.mark.parametrize(("width", "dark"), [(400, True), (1400, False)], ids=["phone, dark", "desk, light"])
+def test_a_browser_paints_it(shown: Shown, tmp_path: Path, width: int, dark: bool) -> None:
+    """A phone in the dark and a desk by day; the pictures stay in the test's directory, to be looked at."""
+    picture = tmp_path / f"{shown.name}-{width}-{'dark' if dark else 'light'}.png"
+    seen = visit(shown.url, tmp_path, width=width, height=1200, dark=dark, picture=picture)
+    assert picture_size(picture) == (width, 1200)
+    assert picture.stat().st_size > 20_000
+    assert (seen.requested, seen.console) == ((), ())
+
+
+PHONES = """<!doctype html><title>not measured</title>{frames}
+<script>
+onload = () => {{
+  document.title = Array.from(frames, (frame) => frame.document.documentElement.scrollWidth).join(" ")
+}}
+</script>"""
+"""No window is as narrow as a phone, a frame in it is."""
+
+
+def test_nothing_sticks_out_on_a_phone(tmp_path: Path) -> None:
+    """No page of any node scrolls sideways; only wide tables do, within their frames."""
+    pages = {f"/{place}": _page(name) for place, name in enumerate(NODES)}
+    frames = "".join(f'<iframe src="{path}" width="360" height="300"></iframe>' for path in pages)
+    with served({"/": PHONES.format(frames=frames), **pages}) as address:
+        seen = visit(f"{address}/", tmp_path)
+    (title,) = re.findall(r"<title>(.*?)</title>", seen.document)
+    assert dict(zip(NODES, title.split(), strict=True)) == dict.fromkeys(NODES, "360")
+
+
+def _page(name: str) -> str:
+    return StatusPage(lambda: at(-3)).render(NODES[name]()).decode()
+
+
+def test_the_browser_would_tell(tmp_path: Path) -> None:
+    """What the tests above rest on: a page that loads from elsewhere and complains is found out."""
+    page = (
+        "<!doctype html><title>x</title><link rel=stylesheet href='http://other.example/a.css'>"
+        "<script>console.error('boom'); document.title = 'ran'</script>"
+    )
+    with served({"/": page}) as address:
+        seen = visit(f"{address}/", tmp_path)
+        without = visit(f"{address}/", tmp_path, scripts=False)
+    assert "http://other.example/a.css" in seen.requested
+    assert seen.console == ("boom",)
+    assert "<title>ran</title>" in seen.document
+    assert "<title>x</title>" in without.document
