@@ -45,6 +45,7 @@ _HTML = "text/html; charset=utf-8"
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 _STILL = "refresh=off"
+_DETAIL = "detail=yes"
 
 SnapshotSource = Callable[[], Snapshot | None]
 Complaint = Callable[[], str | None]
@@ -143,6 +144,7 @@ class _Site:
         self.report = report
         self.complaint = complaint
         self.page = page
+        self.detailed = MetricsPage(detail=True)
         self.local_only = _is_loopback(host)
 
     def answer(self, path: str, query: str, accept: str, accept_encoding: str) -> _Answer:
@@ -159,7 +161,8 @@ class _Site:
         if snapshot is None:
             return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "starting: the node was not judged yet")
         if path == "/metrics":
-            return self._metrics(snapshot, accept, accept_encoding)
+            page = self.detailed if query == _DETAIL else self.page
+            return self._metrics(page, snapshot, accept, accept_encoding)
         if path == "/api/v1/status":
             return _Answer(HTTPStatus.OK, _JSON, encode(status_document(snapshot)))
         if path == "/":
@@ -180,10 +183,10 @@ class _Site:
             return _plain(HTTPStatus.NOT_FOUND, "no report yet: the first comes with the first load")
         return _Answer(HTTPStatus.OK, _HTML, page)
 
-    def _metrics(self, snapshot: Snapshot, accept: str, accept_encoding: str) -> _Answer:
+    def _metrics(self, page: MetricsPage, snapshot: Snapshot, accept: str, accept_encoding: str) -> _Answer:
         openmetrics = _accepts(accept, "application/openmetrics-text")
         compressed = _accepts(accept_encoding, "gzip")
-        body = self.page.render(snapshot, openmetrics, compressed=compressed)
+        body = page.render(snapshot, openmetrics, compressed=compressed)
         kind = CONTENT_TYPE_OPENMETRICS if openmetrics else CONTENT_TYPE_TEXT
         return _Answer(HTTPStatus.OK, kind, body, encoding="gzip" if compressed else None)
 

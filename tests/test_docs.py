@@ -25,9 +25,9 @@ def test_every_link_leads_to_a_file(repository: Path) -> None:
 
 
 def test_every_page_is_reached_from_the_index(repository: Path) -> None:
-    """docs/README.md, and the index of decisions, name every page below them."""
+    """docs/README.md, and the indexes of decisions and runbooks, name every page below them."""
     docs = repository / "docs"
-    indexes = [docs / "README.md", docs / "decisions" / "README.md"]
+    indexes = [docs / "README.md", docs / "decisions" / "README.md", docs / "runbooks" / "README.md"]
     reached = {target for index in indexes for target in _links(index)}
     assert set(docs.rglob("*.md")) - reached - {docs / "README.md"} == set()
 

@@ -130,6 +130,15 @@ def test_ready_means_that_a_round_is_complete(start: Start, snapshot: Snapshot |
     assert ask(start(snapshot), "/-/ready").status == status
 
 
+def test_links_one_by_one_are_asked_for(start: Start) -> None:
+    """`?detail=yes` has a series per link, whatever else was asked before; any other question gets the plain page."""
+    server = start(gpu_node())
+    plain, detailed = ask(server, "/metrics").body, ask(server, "/metrics?detail=yes").body
+    assert b'link="17"' in detailed
+    assert b'link="17"' not in plain
+    assert ask(server, "/metrics?other=1").body == ask(server, "/metrics").body == plain
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/status", "/"])
 def test_nothing_is_claimed_before_the_first_judgement(start: Start, path: str) -> None:
     """Without a Snapshot every page is a 503 that says so, and none is an empty success."""

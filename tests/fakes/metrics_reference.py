@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fakes.snapshots import cpu_node, eventful_node, failed_node, gpu_node, unknown_node
 
+from nodevet.checks.model import Snapshot
 from nodevet.checks.quantities import QUANTITIES, QuantityKind
 from nodevet.exporters.exposition import PREFIX, Family
 from nodevet.exporters.node_metrics import node_metrics
@@ -35,8 +36,9 @@ names of other exporters went is told under [Prometheus](../how-to/prometheus.md
   zero. `nodevet_readings` counts readings by how they went. A device that vanished has no readings.
 - Verdicts and other states are one series per state with the value 0 or 1; exactly one is 1.
 - `device` is the UUID, else a stable name; join `nodevet_device_info` for model, PCI address, serial and driver.
-- A default page has at most 400 series for eight accelerators. With detail (at most 1,500) the metrics marked *summed*
-  carry one series per link or memory block, and those marked *detail* appear. Sums over a device are the same in both.
+- A default page has at most 400 series for eight accelerators. On `/metrics?detail=yes` (at most 1,500) the metrics
+  marked *summed* carry one series per link or memory block, and those marked *detail* appear. Sums over a device are
+  the same on both.
 - A sum of which a part could not be read is left out: it would be too small.
 - No metric carries a process id, a job, a user or a message. Times are seconds since 1970, not ages.
 """
@@ -64,11 +66,11 @@ def metrics_page(_repository: Path) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _merged(make: Callable[[Callable[[], object], bool], Iterable[Family]]) -> dict[str, Family]:
+def _merged(make: Callable[[Callable[[], Snapshot], bool], Iterable[Family]]) -> dict[str, Family]:
     """Return every family that any of the nodes has, with the samples of the first that has some."""
     found: dict[str, Family] = {}
     for build in NODES:
-        for family in make(build, True):  # type: ignore[arg-type]
+        for family in make(build, True):
             if family.name not in found or not found[family.name].samples:
                 found[family.name] = family
     return {name: family for name, family in found.items() if family.samples or name.startswith(LIMIT)}
