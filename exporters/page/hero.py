@@ -109,7 +109,7 @@ def tallies(snapshot: Snapshot, entries: Sequence[Told]) -> Html:
     """Return the node in four figures."""
     figures = (
         ("Devices", *_devices(snapshot)),
-        ("Findings", *_findings(entries)),
+        ("Findings", *_findings(snapshot, entries)),
         ("Products verified", *_verified(snapshot)),
         ("Readings", *_readings(snapshot)),
     )
@@ -124,7 +124,9 @@ def tallies(snapshot: Snapshot, entries: Sequence[Told]) -> Html:
 
 
 def _devices(snapshot: Snapshot) -> tuple[str, str]:
-    devices = [device for device in snapshot.devices if device.kind is not DeviceKind.NODE]
+    order = list(DeviceKind)
+    devices = sorted(snapshot.devices, key=lambda device: order.index(device.kind))
+    devices = [device for device in devices if device.kind is not DeviceKind.NODE]
     kinds = Counter(_KINDS.get(device.kind, device.kind.value) for device in devices)
     states = Counter(
         snapshot.device_verdicts[device.id].state.value
@@ -137,7 +139,9 @@ def _devices(snapshot: Snapshot) -> tuple[str, str]:
     return figure, ", ".join(f"{count} {state}" for state, count in worst)
 
 
-def _findings(entries: Sequence[Told]) -> tuple[str, str]:
+def _findings(snapshot: Snapshot, entries: Sequence[Told]) -> tuple[str, str]:
+    if not snapshot.checks and not entries:
+        return "unknown", "no check has run"
     counting = sum(entry.counts for entry in entries)
     others = len(entries) - counting
     return (f"{counting:,} open" if counting else "none"), f"{others:,} not confirmed" if others else ""
@@ -159,4 +163,6 @@ def _readings(snapshot: Snapshot) -> tuple[str, str]:
     missed = sum(count for status, count in total.items() if status not in ("ok", "unsupported"))
     beside = [f"{missed:,} could not be read"] if missed else []
     beside += [f"{counted(failures, 'group')} failed"] if failures else []
+    if not total and not failures:
+        return "none", "nothing was read yet"
     return number(total["ok"]), ", ".join(beside) or ("all that were asked for" if total["ok"] else "")

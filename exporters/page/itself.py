@@ -13,8 +13,7 @@ from nodevet.exporters.page.words import age, duration, moment
 __all__ = ["agent_section"]
 
 _OUTCOMES = (Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.UNMEASURED, Outcome.SKIPPED)
-_HEALTHY = frozenset({ReaderState.RUNNING, ReaderState.ABSENT})
-_QUIET = frozenset({ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED})
+_QUIET = frozenset({ReaderState.ABSENT, ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED})
 
 
 def agent_section(snapshot: Snapshot) -> Html:
@@ -74,7 +73,7 @@ def _readers(snapshot: Snapshot) -> Html:
 
 
 def _reader(reader: ReaderStatus, snapshot: Snapshot) -> Html:
-    state = "ok" if reader.state in _HEALTHY else "unknown" if reader.state in _QUIET else "failed"
+    state = "ok" if reader.state is ReaderState.RUNNING else "unknown" if reader.state in _QUIET else "failed"
     troubles = [
         reader.detail,
         f"hung {reader.hangs} times" if reader.hangs else "",

@@ -112,6 +112,7 @@ class StatusPage:
             agent_section(snapshot),
             about_section(entries, self._rules),
             _footer(snapshot, variant),
+            class_="history" if variant.stale else None,
         )
         title = f"{snapshot.node}: {state}{' (simulated)' if snapshot.simulated else ''}"
         head = element(
