@@ -33,6 +33,7 @@ class FakeMachine:
         self.path = path
         self.library = library
         self.log = path.with_suffix(".calls")
+        self._clock: dict[str, str] = {}
         self._values: dict[str, str] = {}
         self._events: list[str] = []
         self._write()
@@ -76,7 +77,7 @@ class FakeMachine:
         return self
 
     def clear(self, *keys: str) -> Self:
-        """Forget *keys*, or everything but the events that happened, and return self."""
+        """Forget *keys*, or everything but time and the events that happened, and return self."""
         for key in keys or tuple(self._values):
             self._values.pop(key, None)
         self._write()
@@ -121,7 +122,7 @@ class FakeMachine:
         return self.set(".".join(word for word in words if word), value)
 
     def _write(self) -> None:
-        lines = [f"{key} {value}" for key, value in self._values.items()] + self._events
+        lines = [f"{key} {value}" for key, value in (self._clock | self._values).items()] + self._events
         new = self.path.with_suffix(".new")
         new.write_text("\n".join(lines) + "\n", encoding="ascii")
         new.replace(self.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import TracebackType
 
 import msgspec
@@ -11,6 +12,7 @@ from fakes.reader import ReaderProcess
 
 from nodevet.agent.clock import SteppedClock
 from nodevet.agent.engine import Armed, Engine
+from nodevet.checks.kernel_log.parse import events_from_lines
 from nodevet.checks.model import AgentInfo, Episode, ReaderState, ReaderStatus, Result, Snapshot
 from nodevet.checks.registry import discover
 from nodevet.checks.view import Cadence, KernelLogState
@@ -28,21 +30,16 @@ class Rig:
         """Start a reader on each of *machines*; all of them find the libraries of all."""
         self.machines = machines
         self.clock = SteppedClock()
-        environment = {name: value for machine in machines for name, value in machine.environment.items()}
-        root = machines[0].path.with_suffix(".root")
         for machine in machines:
-            write_tree(root, machine.host_files())
-        self.readers = {
-            machine.backend: ReaderProcess(environment, machine.backend, root=str(root)) for machine in machines
-        }
+            write_tree(self.root, machine.host_files())
+        self.readers = self._start()
         self.engine = self._engine()
         self.changes: list[Episode] = []
         self.snapshot: Snapshot | None = None
 
     def __enter__(self) -> Rig:
         """Wait until the backends are loaded."""
-        for backend, reader in self.readers.items():
-            self.engine.take_devices(backend, reader.ready().devices)
+        self._wait()
         return self
 
     def __exit__(
@@ -51,6 +48,11 @@ class Rig:
         """End the readers."""
         for reader in self.readers.values():
             reader.__exit__(kind, error, trace)
+
+    @property
+    def root(self) -> Path:
+        """The folder in which the readers find what the kernel shows."""
+        return self.machine.path.with_suffix(".root")
 
     @property
     def machine(self) -> FakeMachine:
@@ -90,6 +92,15 @@ class Rig:
         self.snapshot = done.snapshot
         return done.snapshot
 
+    def event(self) -> None:
+        """Wait for what the driver of the first machine tells without being asked, and keep it for the next look."""
+        self.reader.events.append(self.reader.wait_for_event())
+
+    def kernel(self, *lines: str) -> None:
+        """Let the kernel print *lines* now."""
+        for event in events_from_lines(lines):
+            self.engine.take_event(msgspec.structs.replace(event, time=self.clock.instant()))
+
     def retest(self, result: Result) -> None:
         """Hand in the result of a load."""
         self.engine.take_result(result)
@@ -101,6 +112,25 @@ class Rig:
         self.engine.restore(memory)
         for backend, reader in self.readers.items():
             self.engine.take_devices(backend, reader.devices)
+
+    def reboot(self) -> None:
+        """Boot the node again: new readers, and an engine that goes on from what was kept."""
+        self.__exit__(None, None, None)
+        self.clock.reboot("boot-2", 60)
+        self.readers = self._start()
+        self.restart()
+        self._wait()
+
+    def _start(self) -> dict[str, ReaderProcess]:
+        environment = {name: value for machine in self.machines for name, value in machine.environment.items()}
+        return {
+            machine.backend: ReaderProcess(environment, machine.backend, root=str(self.root))
+            for machine in self.machines
+        }
+
+    def _wait(self) -> None:
+        for backend, reader in self.readers.items():
+            self.engine.take_devices(backend, reader.ready().devices)
 
     def _engine(self) -> Engine:
         armed = [Armed(check, check.policy()) for check in discover()]

@@ -114,5 +114,7 @@ class FakeAmdSmi(FakeMachine):
 
     def advance(self, seconds: float) -> Self:
         """Let the firmware count the passes of *seconds*; from the first time on it no longer counts by itself."""
-        ticks = int(self._values.get("accumulation_ticks", 0)) + round(seconds * TICKS_PER_SECOND)
-        return self.set("accumulation_ticks", ticks)
+        ticks = int(self._clock.get("accumulation_ticks", 0)) + round(seconds * TICKS_PER_SECOND)
+        self._clock["accumulation_ticks"] = str(ticks)
+        self._write()
+        return self

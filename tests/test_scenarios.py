@@ -1,0 +1,529 @@
+"""Scenario to timeline of verdicts: real wrappers on fake drivers, real engine, and a clock that the test moves.
+
+One set of faults stands for every vendor that can have it; what only one vendor can have stands in its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import pytest
+from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi
+from fakes.machine import FakeMachine
+from fakes.nvml.scenario import FakeNvml, NvmlReturn
+from fakes.rig import Rig
+
+from nodevet.checks.model import (
+    WHOLE,
+    Action,
+    Clearing,
+    Episode,
+    EpisodeState,
+    FaultClass,
+    Key,
+    Metric,
+    Outcome,
+    Part,
+    PartKind,
+    Result,
+    ResultState,
+    Snapshot,
+    State,
+)
+
+SLOT = 3
+LONG_ENOUGH = 5
+"""Intervals in which a finding that needs 3 of 5 looks must have been confirmed."""
+
+Plant = Callable[[Rig, int], object]
+
+
+class Fault(NamedTuple):
+    """A fault of the machine in slot 3, and what must be said of it."""
+
+    name: str
+    plant: Plant
+    code: str
+    verdict: State
+    action: Action
+    looks: int
+    part: Part
+    fault_class: FaultClass
+    heal: Callable[[FakeMachine], object]
+
+
+class Case(NamedTuple):
+    """A fault of the machine of one vendor."""
+
+    vendor: type[FakeMachine]
+    fault: Fault
+
+    @property
+    def key(self) -> Key:
+        """The key of the episode that the fault must open."""
+        return Key(self.fault.code, self.vendor.uuid(SLOT), self.fault.part)
+
+
+def everything_again(machine: FakeMachine) -> object:
+    """Make the machine what it was."""
+    return machine.clear()
+
+
+def failed(
+    name: str,
+    plant: Plant,
+    code: str,
+    action: Action,
+    *,
+    looks: int = 1,
+    part: Part = WHOLE,
+    fault_class: FaultClass = FaultClass.HARDWARE,
+    verdict: State = State.FAILED,
+    heal: Callable[[FakeMachine], object] = everything_again,
+) -> Fault:
+    """Return a fault that must fail its device after *looks* intervals."""
+    return Fault(name, plant, code, verdict, action, looks, part, fault_class, heal)
+
+
+degraded = functools.partial(failed, verdict=State.DEGRADED)
+measured = functools.partial(failed, looks=3)
+measured_degraded = functools.partial(failed, looks=3, verdict=State.DEGRADED)
+
+
+def steady(key: str, value: float) -> Plant:
+    """Return a fault that sets *key* of slot 3, or of a part of it (``link_state/5``)."""
+    return lambda rig, _turn: rig.machine.set(_of_slot(key), value)
+
+
+def growing(key: str, step: int) -> Plant:
+    """Return a fault that lets the counter *key* grow by *step* each interval."""
+    return lambda rig, turn: rig.machine.set(_of_slot(key), turn * step)
+
+
+def xid(code: int) -> Plant:
+    """Return an XID that the driver reports once."""
+
+    def plant(rig: Rig, turn: int) -> None:
+        if turn == 1:
+            machine = rig.machine
+            assert isinstance(machine, FakeNvml)
+            machine.xid(SLOT, code)
+            rig.event()
+
+    return plant
+
+
+def kernel(line: str) -> Plant:
+    """Return a line of the kernel log that comes once, with the address of slot 3 for ``PCI``."""
+
+    def plant(rig: Rig, turn: int) -> None:
+        if turn == 1:
+            rig.kernel(line.replace("PCI", rig.machine.pci(SLOT)))
+
+    return plant
+
+
+def slow_under_load(rig: Rig, _turn: int) -> None:
+    """Let the bus run slower than it could while the device works; at idle that is how boards save power."""
+    rig.machine.set(f"pcie_generation.{SLOT}", 3).set(f"utilization_percent.{SLOT}", 95)
+
+
+def _of_slot(key: str) -> str:
+    name, _, part = key.partition("/")
+    return f"{name}.{SLOT}.{part}" if part else f"{name}.{SLOT}"
+
+
+A_FIFTH = 2_000_000_000
+"""Nanoseconds of an interval of ten seconds."""
+
+CORE, HOTSPOT, MEMORY = (Part(PartKind.SENSOR, name) for name in ("core", "hotspot", "memory"))
+DRAM, PCIE, LINK = Part(PartKind.MEMORY_BLOCK, "dram"), Part(PartKind.PCIE), Part(PartKind.LINK, "", 5)
+GRAPHICS = Part(PartKind.MEMORY_BLOCK, "vendor:gfx")
+POWER = Part(PartKind.POWER_SCOPE, "device")
+SITE, UNKNOWN = FaultClass.CONFIGURATION, FaultClass.UNKNOWN
+INSPECT, REBOOT, RESET, WATCH = Action.INSPECT, Action.REBOOT, Action.RESET_DEVICE, Action.WATCH
+DRAIN, REPLACE, RESTART = Action.DRAIN_RESET, Action.REPLACE, Action.RESTART_APP
+
+
+def held(reason: str) -> Part:
+    """Return the part that stands for a throttle reason."""
+    return Part(PartKind.REASON, reason)
+
+
+def violation(reason: str) -> Plant:
+    """Return a fault that holds the clock down for a fifth of the time."""
+    return growing(f"violation_{reason}_nanoseconds", A_FIFTH)
+
+
+# fmt: off
+EVERY_VENDOR = (
+    measured("hot memory", steady("memory_temperature", 105), "temperature.slowdown", INSPECT, part=MEMORY),
+    failed("uncorrected memory error", steady("ecc_uncorrected_volatile_dram", 1), "memory.uncorrected", DRAIN,
+           part=DRAM),
+    measured_degraded("many corrected memory errors", growing("ecc_corrected_volatile_dram", 100),
+                      "memory.corrected_rate", WATCH, part=DRAM),
+    degraded("error correction off", steady("ecc_mode", 0), "memory.ecc_disabled", INSPECT, fault_class=SITE),
+    degraded("power limit lowered", steady("power_limit_milliwatts", 400000), "power.limit_lowered", WATCH, part=POWER,
+             fault_class=SITE),
+    measured_degraded("narrow PCIe", steady("pcie_width", 8), "pcie.width", INSPECT, part=PCIE),
+    measured_degraded("slow PCIe under load", slow_under_load, "pcie.generation", INSPECT, part=PCIE,
+                      heal=lambda machine: machine.clear(f"pcie_generation.{SLOT}")),
+    measured_degraded("PCIe replays", growing("pcie_replays", 500), "pcie.replay_rate", INSPECT, part=PCIE),
+    failed("one link down", steady("link_state/5", 0), "link.down", RESET, part=LINK),
+    failed("fell off the bus", lambda rig, _turn: rig.machine.fail_device(SLOT), "device.lost", REBOOT),
+    failed("vanished", lambda rig, _turn: rig.machine.vanish(SLOT), "device.missing", REBOOT),
+)
+
+NVIDIA_ONLY = (
+    measured("beyond its margin", steady("temperature_margin", -2), "temperature.slowdown", INSPECT, part=CORE),
+    measured_degraded("near its margin", steady("temperature_margin", 3), "temperature.high", INSPECT, part=CORE),
+    measured("hardware thermal slowdown", violation("hardware_thermal"), "throttle.hardware_thermal", INSPECT,
+             part=held("hardware_thermal")),
+    measured("power brake", violation("power_brake"), "throttle.power_brake", INSPECT, part=held("power_brake")),
+    measured("hardware slowdown flag", steady("event_reasons", 0x8), "throttle.hardware_slowdown", INSPECT,
+             part=held("hardware_slowdown")),
+    measured_degraded("software thermal slowdown", violation("software_thermal"), "throttle.software_thermal", INSPECT,
+                      part=held("software_thermal")),
+    failed("row remap failed", steady("remap_failed", 1), "memory.row_remap_failed", REPLACE),
+    degraded("row remap pending", steady("remap_pending", 1), "memory.row_remap_pending", RESET),
+    failed("SRAM over its threshold", steady("sram_threshold_exceeded", 1), "memory.sram_threshold", REPLACE),
+    failed("driver asks for a reset", steady("recovery_action", 1), "memory.recovery_action", RESET),
+    failed("driver asks for a reboot", steady("recovery_action", 2), "memory.recovery_action", REBOOT),
+    failed("fatal PCIe errors", growing("pcie_fatal_errors", 1), "pcie.fatal", REBOOT, part=PCIE),
+    measured_degraded("link replays", growing("link_replay_errors/5", 7), "link.replay", INSPECT, part=LINK),
+    measured_degraded("link recoveries", growing("link_recovery_errors/5", 2), "link.recovery", INSPECT, part=LINK),
+    failed("fabric not joined", steady("fabric_state", 1), "fabric.state", INSPECT, fault_class=SITE),
+    failed("XID 79", xid(79), "nvidia.xid.79", REBOOT),
+    failed("XID 48", xid(48), "nvidia.xid.48", DRAIN),
+    degraded("an XID that no table knows", xid(999), "nvidia.xid.999", INSPECT, fault_class=UNKNOWN),
+)
+
+AMD_ONLY = (
+    measured("hotspot at its limit", steady("temperature", 100), "temperature.slowdown", INSPECT, part=HOTSPOT),
+    measured_degraded("hotspot near its limit", steady("temperature", 96), "temperature.high", INSPECT, part=HOTSPOT),
+    measured("PROCHOT", violation("processor_hot"), "throttle.processor_hot", INSPECT, part=held("processor_hot")),
+    measured_degraded("socket held down by heat", violation("thermal"), "throttle.socket_thermal", INSPECT,
+                      part=held("socket_thermal")),
+    measured_degraded("held down by hot memory", violation("memory_thermal"), "throttle.memory_thermal", INSPECT,
+                      part=held("memory_thermal")),
+    measured_degraded("held down by hot regulators", violation("regulator_thermal"), "throttle.regulator_thermal",
+                      INSPECT, part=held("regulator_thermal")),
+    failed("uncorrected error of a block", steady("ecc_uncorrected_volatile_gfx", 1), "memory.uncorrected", DRAIN,
+           part=GRAPHICS),
+    degraded("deferred memory error", steady("ecc_deferred_volatile_dram", 1), "memory.deferred", RESET, part=DRAM),
+    degraded("bad pages pending", steady("bad_pages_pending", 1), "memory.bad_pages_pending", RESET),
+    failed("bad pages that stay in use", steady("bad_pages_unreservable", 1), "memory.bad_pages_unreservable", REPLACE),
+    failed("as many bad pages as allowed", steady("bad_pages_reserved", 128), "memory.bad_pages_threshold", REPLACE),
+    failed("kernel: uncorrectable errors", kernel(
+        "amdgpu PCI: amdgpu: 2 uncorrectable hardware errors detected in umc block"), "amd.ras_ue", DRAIN),
+    degraded("kernel: deferred errors", kernel(
+        "amdgpu PCI: amdgpu: 1 deferred hardware errors detected in umc block"), "amd.ras_de", DRAIN),
+    failed("kernel: poison consumed", kernel(
+        "amdgpu PCI: amdgpu: RAS poison consumption handling"), "amd.poison_consumed", DRAIN),
+    failed("kernel: bad pages at the threshold", kernel(
+        "amdgpu PCI: amdgpu: Saved bad pages 128 reaches threshold value 128"), "amd.bad_page_threshold", REPLACE),
+    failed("kernel: reset failed", kernel(
+        "amdgpu PCI: amdgpu: GPU reset(2) failed"), "amd.gpu_reset_failed", REBOOT),
+    failed("kernel: lost from its bus", kernel("amdgpu PCI: amdgpu: device lost from bus!"), "amd.gpu_lost", REBOOT),
+    degraded("kernel: ring timeout", kernel(
+        "amdgpu PCI: amdgpu: ring sdma0 timeout, signaled seq=41, emitted seq=43"), "amd.ring_timeout", RESTART,
+        fault_class=UNKNOWN),
+)
+# fmt: on
+
+CASES = (
+    *(Case(vendor, fault) for vendor in (FakeNvml, FakeAmdSmi) for fault in EVERY_VENDOR),
+    *(Case(FakeNvml, fault) for fault in NVIDIA_ONLY),
+    *(Case(FakeAmdSmi, fault) for fault in AMD_ONLY),
+)
+
+
+VENDORS = (FakeNvml, FakeAmdSmi)
+FIXTURES = {FakeNvml: "fake_nvml", FakeAmdSmi: "fake_amdsmi"}
+
+every_vendor = pytest.mark.parametrize("rig", VENDORS, ids=lambda vendor: vendor.backend, indirect=True)
+every_case = pytest.mark.parametrize(
+    ("rig", "case"),
+    [(case.vendor, case) for case in CASES],
+    ids=[f"{case.vendor.backend}: {case.fault.name}" for case in CASES],
+    indirect=["rig"],
+)
+
+
+@pytest.fixture
+def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+    """A healthy machine of the vendor that is asked for, looked at twice, so that counters have a rate."""
+    with Rig(request.getfixturevalue(FIXTURES[request.param])) as running:
+        running.look(2)
+        yield running
+
+
+def case_of(rig: Rig, code: str) -> Case:
+    """Return the case of the rig's vendor that must open *code*."""
+    return next(case for case in CASES if isinstance(rig.machine, case.vendor) and case.fault.code == code)
+
+
+def episode(snapshot: Snapshot, case: Case) -> Episode | None:
+    """Return the episode of *case*, or None."""
+    return next((entry for entry in snapshot.episodes if entry.key == case.key), None)
+
+
+def live(rig: Rig, case: Case, first: int, last: int) -> Snapshot:
+    """Let the fault be there in its intervals *first* to *last*, and return the last snapshot."""
+    assert rig.snapshot is not None
+    for turn in range(first, last + 1):
+        case.fault.plant(rig, turn)
+        rig.look()
+    return rig.snapshot
+
+
+def device_of(rig: Rig) -> str:
+    """Return the id of the device in slot 3."""
+    return rig.machine.uuid(SLOT)
+
+
+@every_vendor
+def test_healthy_machine_is_ok(rig: Rig) -> None:
+    """Eight healthy devices give ok, no episode, and nothing that was not measured."""
+    snapshot = rig.look(LONG_ENOUGH)
+
+    assert snapshot.verdict.state is State.OK
+    assert snapshot.episodes == ()
+    assert [finding.code for finding in snapshot.findings if finding.outcome is Outcome.UNMEASURED] == []
+    assert {verdict.state for verdict in snapshot.device_verdicts.values()} == {State.OK}
+    assert len(snapshot.device_verdicts) == 8
+
+
+@every_case
+def test_fault_gives_state_device_code_class_and_action(rig: Rig, case: Case) -> None:
+    """Every fault is confirmed after exactly its looks, on its device alone, with class and action."""
+    fault, device = case.fault, case.key.device
+    before = live(rig, case, 1, fault.looks - 1)
+    early = episode(before, case)
+    assert early is None or early.state is EpisodeState.PENDING
+    assert before.verdict.state is State.OK
+
+    after = live(rig, case, fault.looks, fault.looks)
+
+    found = episode(after, case)
+    assert found is not None, [entry.key for entry in after.episodes]
+    assert found.state is EpisodeState.OPEN
+    assert (found.finding.fault_class, found.finding.action) == (fault.fault_class, fault.action)
+    assert after.device_verdicts[device].state is fault.verdict
+    assert after.verdict.state is fault.verdict
+    others = {name: verdict.state for name, verdict in after.device_verdicts.items() if name != device}
+    assert set(others.values()) == {State.OK}
+
+
+@every_case
+def test_healing_clears_what_the_table_says_and_nothing_else(rig: Rig, case: Case) -> None:
+    """Conditions clear on the third good look; hardware events stay; replacements stay; nothing else moves."""
+    opened = live(rig, case, 1, case.fault.looks)
+    found = episode(opened, case)
+    assert found is not None
+    case.fault.heal(rig.machine)
+
+    states, snapshot = [], opened
+    for _ in range(LONG_ENOUGH + 1):
+        snapshot = rig.look()
+        now = episode(snapshot, case)
+        states.append(now is not None and now.state is EpisodeState.OPEN)
+
+    if found.finding.clearing is Clearing.CONDITION:
+        # Growth is seen once more in the look after the counter's reset, which begins a new epoch: no look at all.
+        assert states[0] is True
+        assert states[-1] is False
+        assert snapshot.verdict.state is State.OK
+        cleared = [change.key for change in rig.changes if change.state is EpisodeState.CLEARED]
+        family = case.fault.code.partition(".")[0]
+        assert {(key.device, key.code.partition(".")[0]) for key in cleared} == {(case.key.device, family)}
+    elif found.finding.clearing is Clearing.APPLICATION_EVENT:
+        # It closes with the job that it came from, and no process holds the device.
+        assert states[-1] is False
+        assert snapshot.verdict.state is State.OK
+    else:
+        assert states == [True] * len(states)
+        assert snapshot.verdict.state is case.fault.verdict
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.vendor.backend}: {case.fault.name}")
+def test_restart_in_the_middle_changes_nothing(request: pytest.FixtureRequest, case: Case) -> None:
+    """An agent that is restarted after every look tells the same timeline as one that is not."""
+    machine, fault = request.getfixturevalue(FIXTURES[case.vendor]), case.fault
+
+    def timeline(*, restarting: bool) -> list[tuple[State, list[tuple[str, str]]]]:
+        machine.clear()
+        story = []
+        with Rig(machine) as rig:
+            rig.look(2)
+            for turn in range(1, fault.looks + 6):
+                if turn == fault.looks + 2:
+                    fault.heal(rig.machine)
+                snapshot = live(rig, case, turn, turn) if turn < fault.looks + 2 else rig.look()
+                told = [(str(entry.key), entry.state.value) for entry in snapshot.episodes]
+                story.append((snapshot.verdict.state, told))
+                if restarting:
+                    rig.restart()
+        return story
+
+    assert timeline(restarting=True) == timeline(restarting=False)
+
+
+def passed(rig: Rig, **changed: float) -> Result:
+    """Return the result of a verified load that ran just now, with *changed* figures."""
+    figures = {"gemms_verified": 100, "mismatches": 0, "self_test_planted": 10, "self_test_found": 10} | changed
+    return Result(
+        workload="gemm",
+        devices=(device_of(rig),),
+        dtype="bf16",
+        state=ResultState.FINISHED,
+        started=rig.clock.instant(),
+        ended=rig.clock.instant(),
+        metrics=tuple(Metric(name, value, "count") for name, value in figures.items()),
+    )
+
+
+@every_vendor
+def test_passed_retest_clears_an_uncorrected_error_although_its_counter_still_stands(rig: Rig) -> None:
+    """The occurrence is settled; one more error opens it anew."""
+    live(rig, case_of(rig, "memory.uncorrected"), 1, 1)
+    rig.clock.advance(5)
+    rig.retest(passed(rig))
+
+    after = rig.look(3)
+    assert after.verdict.state is State.OK
+
+    rig.machine.set(f"ecc_uncorrected_volatile_dram.{SLOT}", 2)
+    again = rig.look()
+    assert again.verdict.state is State.FAILED
+
+
+@every_vendor
+def test_failed_retest_clears_nothing(rig: Rig) -> None:
+    """A load with nothing verified, a wrong result or an incomplete self-test is no proof."""
+    live(rig, case_of(rig, "memory.uncorrected"), 1, 1)
+    for changed in ({"gemms_verified": 0}, {"self_test_found": 9}, {"mismatches": 1}):
+        rig.clock.advance(5)
+        rig.retest(passed(rig, **changed))
+
+        assert rig.look().verdict.state is State.FAILED
+
+
+@every_vendor
+def test_lost_device_needs_a_reboot_before_its_retest_counts(rig: Rig) -> None:
+    """In the same boot a passed load proves nothing of a device that fell off the bus; in the next it does."""
+    live(rig, case_of(rig, "device.lost"), 1, 1)
+    rig.machine.clear()
+    rig.clock.advance(5)
+    rig.retest(passed(rig))
+    assert rig.look().verdict.state is State.FAILED
+
+    rig.clock.reboot("boot-2", 60)
+    assert rig.look().verdict.state is State.FAILED
+
+    rig.clock.advance(5)
+    rig.retest(passed(rig))
+    assert rig.look().verdict.state is State.OK
+
+
+WORN_OUT = {FakeNvml: "memory.row_remap_failed", FakeAmdSmi: "memory.bad_pages_threshold"}
+"""What only another board heals."""
+OTHER_NAME = "11111111-2222-3333-4444-555555555555"
+
+
+@every_vendor
+def test_another_serial_in_its_place_ends_what_the_old_board_had(rig: Rig) -> None:
+    """A replaced board takes its own history with it."""
+    live(rig, case_of(rig, WORN_OUT[type(rig.machine)]), 1, 1)
+    rig.machine.clear()
+    rig.machine.update({f"uuid.{SLOT}": OTHER_NAME, f"serial.{SLOT}": "1650000000999"})
+    rig.reboot()
+
+    after = rig.look(2)
+
+    assert after.verdict.state is State.OK
+    assert [entry.key.code for entry in after.episodes] == []
+    assert device_of(rig) not in after.device_verdicts
+    assert len(after.device_verdicts) == 8
+
+
+@every_vendor
+def test_same_serial_in_its_place_is_the_same_board_whatever_its_uuid(rig: Rig) -> None:
+    """A board whose UUID changed is not missed, and what it had goes on."""
+    case = case_of(rig, WORN_OUT[type(rig.machine)])
+    live(rig, case, 1, 1)
+    rig.machine.set(f"uuid.{SLOT}", OTHER_NAME)
+    rig.reboot()
+
+    after = rig.look(2)
+
+    assert [entry.key for entry in after.episodes] == [Key(case.fault.code, OTHER_NAME)]
+    assert device_of(rig) not in after.device_verdicts
+    assert len(after.device_verdicts) == 8
+
+
+@pytest.mark.parametrize("rig", [FakeNvml], indirect=True)
+def test_same_event_from_nvml_and_the_kernel_log_counts_once(rig: Rig) -> None:
+    """The episode of an XID that both sources tell has one occurrence."""
+    xid(79)(rig, 1)
+    rig.look()
+    rig.kernel(f"NVRM: Xid (PCI:{rig.machine.pci(SLOT)[:-2]}): 79, pid=1234, GPU has fallen off the bus.")
+    snapshot = rig.look()
+
+    (found,) = [entry for entry in snapshot.episodes if entry.key.code == "nvidia.xid.79"]
+    assert found.count == 1
+
+
+@pytest.mark.parametrize("rig", [FakeAmdSmi], indirect=True)
+def test_same_error_from_the_counters_and_the_kernel_log_is_told_by_both(rig: Rig) -> None:
+    """The kernel names the block and the counters prove it: two findings of one device, and no other."""
+    rig.machine.set(f"ecc_uncorrected_volatile_dram.{SLOT}", 1)
+    rig.kernel(f"amdgpu {rig.machine.pci(SLOT)}: amdgpu: 1 uncorrectable hardware errors detected in umc block")
+    snapshot = rig.look()
+
+    told = {(entry.key.code, entry.key.device) for entry in snapshot.episodes}
+    assert told == {("memory.uncorrected", device_of(rig)), ("amd.ras_ue", device_of(rig))}
+
+
+TEMPERATURE = {
+    FakeNvml: ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature", "nvmlDeviceGetMarginTemperature"),
+    FakeAmdSmi: ("amdsmi_get_temp_metric", "amdsmi_get_gpu_metrics_info"),
+}
+REFUSALS = {
+    FakeNvml: (NvmlReturn.NOT_SUPPORTED, NvmlReturn.NO_PERMISSION, NvmlReturn.UNKNOWN),
+    FakeAmdSmi: (AmdSmiStatus.NOT_SUPPORTED, AmdSmiStatus.NO_PERM, AmdSmiStatus.API_FAILED),
+}
+
+
+@pytest.mark.parametrize("refusal", range(3), ids=("not supported", "no permission", "unknown error"))
+@every_vendor
+def test_required_reading_that_cannot_be_had_makes_the_device_unknown(rig: Rig, refusal: int) -> None:
+    """A board that must report its temperature and does not is never ok."""
+    for function in TEMPERATURE[type(rig.machine)]:
+        rig.machine.fail(function, REFUSALS[type(rig.machine)][refusal], SLOT)
+
+    snapshot = rig.look(2)
+
+    assert snapshot.device_verdicts[device_of(rig)].state is State.UNKNOWN
+    assert snapshot.verdict.state is State.UNKNOWN
+
+
+def test_node_with_boards_of_both_vendors_is_read_and_judged_as_one(
+    fake_nvml: FakeNvml, fake_amdsmi: FakeAmdSmi
+) -> None:
+    """Sixteen devices behind two readers; a fault of either vendor fails its own device and the node."""
+    with Rig(fake_nvml, fake_amdsmi) as rig:
+        snapshot = rig.look(LONG_ENOUGH)
+        assert (snapshot.verdict.state, len(snapshot.device_verdicts)) == (State.OK, 16)
+        assert snapshot.episodes == ()
+
+        fake_nvml.set(f"link_state.{SLOT}.5", 0)
+        fake_amdsmi.set(f"ecc_uncorrected_volatile_dram.{SLOT}", 1)
+        snapshot = rig.look()
+
+    broken = {device for device, verdict in snapshot.device_verdicts.items() if verdict.state is State.FAILED}
+    assert broken == {FakeNvml.uuid(SLOT), FakeAmdSmi.uuid(SLOT)}
+    assert {device.vendor for device in snapshot.devices} == {"nvidia", "amd"}
+    assert snapshot.verdict.state is State.FAILED
