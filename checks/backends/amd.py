@@ -46,14 +46,19 @@ def open_backend(context: Context) -> AmdBackend:
 class _Gpu:
     """One device that was seen: its identity, its handle, and what is known about what it supports."""
 
-    def __init__(self, index: int, target: Target, device: Device) -> None:
+    def __init__(self, index: int, target: Target, device: Device, name: str | None = None) -> None:
         self.index = index
+        self.name = name
         self.target = target
         self.device = device
         self.lost: BackendError | None = None
         self.in_tree = False
         self.throttle = ThrottleClock()
         self.plans: dict[str, Plan] = {}
+
+    def stands_for(self, index: int, pci: str, name: str | None) -> bool:
+        """Return whether this is the device that calls itself so: one may be exchanged for another in its place."""
+        return (self.index, self.device.pci, self.name) == (index, pci, name) and self.lost is None
 
 
 class AmdBackend:
@@ -161,17 +166,17 @@ class AmdBackend:
         if code:
             raise BackendError(kind_of(code), f"{target.text(symbol)}: {describe(code)}")
         target.label = f"PCI {pci}"
-        known = next((gpu for gpu in self._remembered.values() if _is(gpu, index, pci)), None)
-        name = known.device.id if known else self._library.optional(target, "amdsmi_get_gpu_device_uuid") or None
+        name = self._library.optional(target, "amdsmi_get_gpu_device_uuid") or None
         if self._skipped & {pci, name}:
             return None
+        known = next((gpu for gpu in self._remembered.values() if gpu.stands_for(index, pci, name)), None)
         if known is not None:
             known.target.handle = handle
             known.plans.clear()
             return known
         device = _below(identify(self._library, self._tree, target, pci, name, self.versions.get("driver")), found)
         target.label = name_of(device)
-        gpu = _Gpu(index, target, device)
+        gpu = _Gpu(index, target, device, name)
         gpu.in_tree = listed(self._tree, device)
         return gpu
 
@@ -242,10 +247,6 @@ def _boards(tree: Tree) -> list[Device]:
     return sorted(
         (board for board in boards if board.vendor == VENDOR and board.pci), key=lambda board: board.pci or ""
     )
-
-
-def _is(gpu: _Gpu, index: int, pci: str) -> bool:
-    return gpu.index == index and gpu.device.pci == pci and gpu.lost is None
 
 
 def _below(device: Device, found: dict[str, _Gpu]) -> Device:
