@@ -98,8 +98,12 @@ class Child:
         clock: Clock,
         *,
         environment: Mapping[str, str] | None = None,
+        inherit: tuple[int, ...] = (),
     ) -> None:
-        """Start *argv* with descriptors appended, and register with *selector*; keys carry a callback as data."""
+        """Start *argv* with descriptors appended, and register with *selector*; keys carry a callback as data.
+
+        The child also gets the descriptors *inherit*, which it knows nothing of.
+        """
         self._name = name
         self._selector = selector
         self._owner = owner
@@ -111,7 +115,7 @@ class Child:
         self.abandoned = False
         self._last_call: str | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_own:
-            self._open(argv, environment, on_failure, childs_own)
+            self._open(argv, environment, inherit, on_failure, childs_own)
             on_failure.pop_all()
         self._start_ticks = start_ticks(self.pid)
         self._watch()
@@ -197,6 +201,7 @@ class Child:
         self,
         argv: Sequence[str],
         environment: Mapping[str, str] | None,
+        inherit: tuple[int, ...],
         on_failure: contextlib.ExitStack,
         childs_own: contextlib.ExitStack,
     ) -> None:
@@ -219,7 +224,7 @@ class Child:
             stdin=stdin,
             stdout=stderr,
             stderr=stderr,
-            pass_fds=(theirs.fileno(), shared),
+            pass_fds=(theirs.fileno(), shared, *inherit),
             env=None if environment is None else dict(environment),
             cwd="/",
             start_new_session=True,

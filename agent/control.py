@@ -83,6 +83,10 @@ class Call:
         self._connection.awaited.discard(id(self))
         self._connection.answer(message)
 
+    def refuse(self, reason: str) -> None:
+        """Send the error that a refusal at once would have been."""
+        self.answer(_error("refused", reason))
+
     def when_gone(self, callback: Callable[[], None]) -> None:
         """Call *callback* once, when the caller disconnects or dies: how a lease ends with its holder."""
         self._connection.farewells.append(callback)

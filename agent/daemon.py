@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.assembly import (
+    FAST,
     agent_info,
     arm,
     build_engine,
@@ -29,9 +30,10 @@ from nodevet.agent.assembly import cadences as group_cadences
 from nodevet.agent.clock import Clock
 from nodevet.agent.control import SOCKET_NAME, Control
 from nodevet.agent.engine import Armed
+from nodevet.agent.gate_log import GateLog
 from nodevet.agent.journal import Journal
 from nodevet.agent.kernel_watch import KernelWatch
-from nodevet.agent.lease import LeaseBook
+from nodevet.agent.load_guard import LoadGuard
 from nodevet.agent.log import make_logger
 from nodevet.agent.notify import Notifier, watchdog_interval_seconds
 from nodevet.agent.origin import keep_apart
@@ -101,7 +103,12 @@ class Daemon:
         self._selector = selectors.DefaultSelector()
         self._engine = build_engine(self._armed, configuration, clock, simulated=simulate is not None)
         self._simulated = SimulatedNode.of(simulate, configuration, clock, self._note_simulation)
-        self.leases = LeaseBook(clock.instant, lambda pid: start_ticks(pid) is not None)
+        self.guard = LoadGuard(
+            Path(configuration.agent.runtime_dir),
+            clock,
+            lambda pid: start_ticks(pid) is not None,
+            lambda: self._publisher.written,
+        )
         self._recorder = LoadRecorder()
         self._load_results: tuple[Result, ...] = ()
         self._snapshot: Snapshot | None = None
@@ -196,6 +203,8 @@ class Daemon:
                 log=self._complain,
             )
         self._prober = self._make_prober()
+        self.guard.claims.prepare()
+        self._gate_log = GateLog(runtime, memory=memory.get("gate_log"), log=self._complain)
         self._publisher = Publisher(runtime, ttl_seconds=_ttl_seconds(self._configuration))
         self._control = Control(runtime / SOCKET_NAME, verbs(self), self._selector)
         cleanup.callback(self._control.close)
@@ -215,8 +224,9 @@ class Daemon:
             self._configuration.load,
             self._clock,
             self._selector,
-            self.leases,
+            self.guard,
             node=node_name(self._configuration),
+            refresh=lambda: self._supervisor.ask(FAST),
             root=self._configuration.agent.root,
             log=self._on_note,
         )
@@ -243,7 +253,8 @@ class Daemon:
             self.take_results(results, PROBE_PLAN)
         self._record_load()
         self._reports.tick()
-        if self.snapshot.agent.probing != (self.leases.current is not None):
+        self.guard.tick()
+        if self.snapshot.agent.probing != self.guard.probing:
             self._dirty(now=True)
         if self._clock.monotonic() >= self._judge_at():
             self._evaluate()
@@ -251,7 +262,7 @@ class Daemon:
 
     def _record_load(self) -> None:
         """Record heat, power and clock as long as somebody holds the lease."""
-        if self.leases.current is not None:
+        if self.guard.leases.current is not None:
             self._recorder.begin(self._clock.instant().boottime_ns / 1e9)
         else:
             self._recorder.end()
@@ -270,6 +281,7 @@ class Daemon:
             self._supervisor.next_deadline,
             self._kernel.next_deadline if self._kernel else None,
             self._prober.next_deadline,
+            self.guard.next_deadline,
             self._simulated.next_deadline if self._simulated else None,
             None if self._watchdog_seconds is None else self._watchdog_at,
             self._judge_at(),
@@ -346,12 +358,14 @@ class Daemon:
 
     def _evaluate(self, also_changed: tuple[Episode, ...] = ()) -> None:
         before = self._snapshot
+        self._gate_log.tick()
         done = self._engine.evaluate(self._agent())
         self._dirty_since = None
         self._evaluated = self._clock.monotonic()
         self._snapshot = done.snapshot
         self._publisher.publish(done.snapshot)
-        memory = {"readers": msgspec.msgpack.encode(self._supervisor.records)}
+        readers = msgspec.msgpack.encode(self._supervisor.records)
+        memory = {"readers": readers, "gate_log": self._gate_log.memory}
         if self._kernel is not None and self._kernel.memory is not None:
             memory["kernel_log"] = self._kernel.memory
         self._journal.keep_round((*also_changed, *done.changes), {**self._engine.memory(), **memory})
@@ -384,20 +398,24 @@ class Daemon:
         store = "; ".join(self._journal.troubles) if self._snapshot else ""
         state_file = self._publisher.failure if self._snapshot else ""
         scenario = self._simulated.trouble if self._simulated else ""
+        claims = self.guard.claims.look()
         return msgspec.structs.replace(
             self._info,
             ready=self._ready,
             stopping=self._stopping,
             load=self._load_words(),
-            probing=self.leases.current is not None,
+            probing=self.guard.probing,
+            jobs=claims.count,
+            oldest_job_seconds=claims.oldest_seconds,
+            gate_decisions=self._gate_log.counts,
             store=store,
             state_file=state_file,
             notices=(*self._info.notices, *(trouble for trouble in (store, state_file, scenario) if trouble)),
         )
 
     def _load_words(self) -> str:
-        lease = self.leases.current
-        if lease is None or self._prober.running:
+        lease = self.guard.leases.current
+        if lease is None or lease.pid == os.getpid():
             return self._prober.status
         return f"{lease.holder} runs"
 

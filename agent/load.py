@@ -51,6 +51,7 @@ class LoadChild:
         silence_seconds: float = 60.0,
         on_tick: Callable[[Ticked], None] | None = None,
         on_note: Callable[[Note], None] | None = None,
+        inherit: tuple[int, ...] = (),
     ) -> None:
         """Start the child; it must say something at least every *silence_seconds* while a workload runs."""
         self._devices = tuple(devices)
@@ -65,7 +66,7 @@ class LoadChild:
         self._stuck = False
         self._ended = False
         self.results: list[Result] = []
-        self._child = Child(name, argv, selector, self, clock, environment=environment)
+        self._child = Child(name, argv, selector, self, clock, environment=environment, inherit=inherit)
 
     @property
     def busy(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from nodevet.agent.claims import LoadLock
 from nodevet.agent.clock import Clock
 from nodevet.agent.curve import Curve
 from nodevet.agent.load import LoadChild
@@ -57,17 +58,26 @@ class LoadRun:
         *,
         spawn: Spawn = burn_command,
         log: Callable[[Note], None] | None = None,
+        lock: LoadLock | None = None,
     ) -> None:
-        """Start every child."""
+        """Start every child; *lock* is held as long as one of them lives.
+
+        Raises BusyError and StoreError where the lock cannot be taken.
+        """
         self._clock = clock
         self._results: list[Result] = []
         self._workers: list[_Worker] = []
         # A child that cannot be started (no memory, an interpreter that is being replaced) is one refused load.
-        for device in devices:
-            try:
-                self._start(device, requests.get(device.id, ()), selector, spawn, log)
-            except OSError as error:
-                self._refuse(device, f"the load cannot be started: {error.strerror or error}")
+        held = () if lock is None else (lock.acquire(),)
+        try:
+            for device in devices:
+                try:
+                    self._start(device, requests.get(device.id, ()), selector, spawn, log, held)
+                except OSError as error:
+                    self._refuse(device, f"the load cannot be started: {error.strerror or error}")
+        finally:
+            for descriptor in held:
+                os.close(descriptor)
         self.tick()
 
     @property
@@ -138,6 +148,7 @@ class LoadRun:
         selector: selectors.BaseSelector,
         spawn: Spawn,
         log: Callable[[Note], None] | None,
+        held: tuple[int, ...],
     ) -> None:
         launch = spawn(device, os.environ)
         worker: _Worker
@@ -159,6 +170,7 @@ class LoadRun:
             silence_seconds=START_SECONDS,
             on_tick=on_tick,
             on_note=log,
+            inherit=held,
         )
         worker = _Worker(device, child, deque(requests), len(requests))
         self._workers.append(worker)

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodevet.agent.clock import Clock
-from nodevet.agent.lease import LeaseBook, busy_reason, load_targets
+from nodevet.agent.lease import IDLE_MEMORY_BYTES, busy_reason, load_targets
+from nodevet.agent.load_guard import POLL_SECONDS, LoadGuard
 from nodevet.agent.load_run import LoadRun, Spawn
 from nodevet.agent.settings import LoadSettings
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, requests_for
-from nodevet.checks.model import Device, Result, ResultState, Snapshot
+from nodevet.checks.errors import NodevetError
+from nodevet.checks.model import Device, DeviceKind, Instant, Result, ResultState, Snapshot
 from nodevet.checks.wire import Note
 
 __all__ = ["Prober", "phase_of_day", "scheduler_here"]
@@ -29,6 +31,9 @@ NOT_READY_SECONDS = 1.0
 RETRY_SECONDS = 60.0
 """When to look again for idle devices."""
 
+MEMORY_SECONDS = 2.0
+"""How long after its last process a load's memory may take to be seen free; then the readers are not waited for."""
+
 SCHEDULER_FILES = ("etc/slurm/slurm.conf", "run/slurmd.pid", "var/run/secrets/kubernetes.io", "var/lib/kubelet")
 
 
@@ -40,22 +45,29 @@ class Prober:
         settings: LoadSettings,
         clock: Clock,
         selector: selectors.BaseSelector,
-        leases: LeaseBook,
+        guard: LoadGuard,
         *,
         node: str,
         root: str = "/",
         spawn: Spawn = burn_command,
+        refresh: Callable[[], None] = lambda: None,
         log: Callable[[Note], None] | None = None,
     ) -> None:
-        """Schedule the first probe shortly after the start; later ones are spread over the fleet by *node*'s name."""
+        """Schedule the first probe shortly after the start; later ones are spread over the fleet by *node*'s name.
+
+        *refresh* has the devices read at once, to see that their memory is free.
+        """
         self._clock = clock
         self._selector = selector
-        self._leases = leases
+        self._guard = guard
         self._node = node
         self._root = root
         self._spawn = spawn
+        self._refresh = refresh
         self._log = log
+        self._announced: tuple[Device, ...] = ()
         self._run: LoadRun | None = None
+        self._ended: Instant | None = None
         self._began = 0.0
         self._taken = 0
         self.status = ""
@@ -66,25 +78,31 @@ class Prober:
         """Go on with other *settings*."""
         self._settings = settings
         self._off = _why_off(settings, self._root)
-        if self._run is None:
+        if not self.running and not self._announced:
             self.status = self._off
 
     @property
     def running(self) -> bool:
-        """Return whether a probe runs."""
-        return self._run is not None
+        """Return whether a probe runs, or what is left of it is still going away."""
+        return self._run is not None or self._ended is not None
 
     @property
     def next_deadline(self) -> float | None:
         """Return when ``tick`` must be called next, in monotonic seconds."""
-        if self._run is not None:
-            return self._run.next_deadline
+        if self.running or self._announced:
+            return self._clock.monotonic() + POLL_SECONDS
         return None if self._off else self._due
 
     def tick(self, snapshot: Snapshot | None) -> tuple[Result, ...]:
         """Start, drive or end a probe, and return the results that came."""
         if self._run is not None:
             return self._drive(self._run, snapshot)
+        if self._ended is not None:
+            self._leave(self._ended, snapshot)
+            return ()
+        if self._announced:
+            self._begin()
+            return ()
         if self._off or snapshot is None or self._clock.monotonic() < self._due:
             return ()
         if snapshot.agent.ready:
@@ -94,22 +112,57 @@ class Prober:
         return ()
 
     def stop(self, reason: str) -> None:
-        """Begin to end a probe that runs."""
+        """Begin to end a probe that runs; one that is only announced does not begin."""
         if self._run is not None:
             self._run.stop(reason)
+        elif self._announced:
+            self._withdraw(reason)
 
     def _try(self, snapshot: Snapshot) -> None:
         devices = tuple(device for device in load_targets(snapshot.devices) if compute_kind(device))
         reason = self._why_not(snapshot, devices)
         if reason:
-            self.status = f"probe waits: {reason}"
-            self._due = self._clock.monotonic() + RETRY_SECONDS
+            self._wait(reason)
             return
+        self._announced = devices
+        self.status = "probe is announced"
+
+    def _begin(self) -> None:
+        """Start the announced probe once its announcement is on disk and no job is here."""
+        standing = self._guard.standing(os.getpid())
+        if standing is None:
+            return
+        if standing:
+            self._withdraw(standing)
+            return
+        devices = self._announced
         requests = {device.id: _requests(device) for device in devices}
+        try:
+            self._run = LoadRun(
+                devices,
+                requests,
+                self._clock,
+                self._selector,
+                spawn=self._spawn,
+                log=self._log,
+                lock=self._guard.lock,
+            )
+        except NodevetError as error:
+            self._withdraw(str(error))
+            return
+        self._announced = ()
         self._began = self._clock.monotonic()
         self._taken = 0
-        self._run = LoadRun(devices, requests, self._clock, self._selector, spawn=self._spawn, log=self._log)
         self.status = "probing"
+
+    def _withdraw(self, reason: str) -> None:
+        self._announced = ()
+        self._guard.leases.give_back(os.getpid())
+        self._wait(reason)
+
+    def _wait(self, reason: str) -> None:
+        self.status = f"probe waits: {reason}"
+        self._due = self._clock.monotonic() + RETRY_SECONDS
 
     def _why_not(self, snapshot: Snapshot, devices: tuple[Device, ...]) -> str | None:
         if not devices:
@@ -120,13 +173,13 @@ class Prober:
         if reason:
             return reason
         seconds = self._settings.budget_seconds + RETRY_SECONDS
-        lease = self._leases.take("probe", os.getpid(), (device.id for device in devices), seconds)
-        if lease is None:
-            current = self._leases.current
-            return f"{current.holder} holds the lease" if current else "the lease is taken"
-        return None
+        names = (device.id for device in devices)
+        return self._guard.announce("probe", os.getpid(), names, seconds, snapshot.generation)
 
     def _drive(self, run: LoadRun, snapshot: Snapshot | None) -> tuple[Result, ...]:
+        claimed = self._guard.claims.look().reason
+        if claimed:
+            run.stop(f"gives way: {claimed}")
         run.tick()
         if self._clock.monotonic() - self._began > self._settings.budget_seconds + RETRY_SECONDS:
             run.stop("the probe exceeded its budget")
@@ -145,19 +198,43 @@ class Prober:
 
     def _finish(self, run: LoadRun) -> None:
         self._run = None
-        self._leases.give_back(os.getpid())
+        self._ended = now = self._clock.instant()
+        self._refresh()
         refused = next((result for result in run.results if result.state is ResultState.REFUSED), None)
         self.status = f"no probe: {refused.detail}" if refused else ""
-        now = self._clock.instant()
         interval = self._settings.interval_seconds
         wait = (phase_of_day(self._node, interval) - now.wall_seconds) % interval
         self._due = self._clock.monotonic() + max(wait, RETRY_SECONDS)
+
+    def _leave(self, ended: Instant, snapshot: Snapshot | None) -> None:
+        """Give the lease back once no process of the probe is left and its memory is seen free."""
+        if self._guard.has_processes():
+            return
+        waited_ns = self._clock.instant().boottime_ns - ended.boottime_ns
+        if snapshot is None or waited_ns >= MEMORY_SECONDS * 1e9 or _memory_is_free(snapshot, ended):
+            self._ended = None
+            self._guard.leases.give_back(os.getpid())
 
 
 def phase_of_day(node: str, interval_seconds: float) -> float:
     """Return this node's own moment within the interval, so that a fleet does not probe all at once."""
     digest = hashlib.sha256(node.encode()).digest()
     return int.from_bytes(digest[:8]) / 2**64 * interval_seconds
+
+
+def _memory_is_free(snapshot: Snapshot, since: Instant) -> bool:
+    """Return whether readings that began after *since* show every accelerator without much memory in use."""
+    accelerators = {device.id for device in load_targets(snapshot.devices) if device.kind is DeviceKind.ACCELERATOR}
+    seen_free = {
+        sample.device
+        for sample in snapshot.samples
+        if sample.time.boottime_ns > since.boottime_ns
+        for reading in sample.readings
+        if reading.quantity == "memory_used_bytes"
+        and isinstance(reading.value, (int, float))
+        and reading.value <= IDLE_MEMORY_BYTES
+    }
+    return accelerators <= seen_free
 
 
 def scheduler_here(root: str = "/") -> str | None:

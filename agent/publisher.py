@@ -30,6 +30,7 @@ class Publisher:
         self._waiting: Snapshot | None = None
         self._closing = False
         self._failure = ""
+        self._written: Snapshot | None = None
         self._mirrored: tuple[object, ...] | None = None
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self._thread.start()
@@ -38,6 +39,11 @@ class Publisher:
     def failure(self) -> str:
         """Return why the last write failed, or an empty string."""
         return self._failure
+
+    @property
+    def written(self) -> Snapshot | None:
+        """Return the snapshot that the state file on disk is of; None before the first write."""
+        return self._written
 
     def publish(self, snapshot: Snapshot) -> None:
         """Have *snapshot* written soon."""
@@ -75,6 +81,7 @@ class Publisher:
 
     def _write_state(self, snapshot: Snapshot) -> None:
         write_state(self._directory / STATE_NAME, snapshot, ttl_seconds=self.ttl_seconds)
+        self._written = snapshot
 
     def _write_mirror(self, snapshot: Snapshot) -> None:
         """Write the mirror where an episode changed; a simulated node leaves no trace of faults."""

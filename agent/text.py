@@ -155,3 +155,9 @@ def _troubles(document: StatusDocument) -> Iterator[str]:
     yield from document.agent.notices
     if document.agent.load:
         yield f"load: {document.agent.load}"
+    if document.agent.jobs:
+        oldest = document.agent.oldest_job_seconds or 0.0
+        yield f"jobs: {document.agent.jobs} claim this node, the oldest for {oldest / 3600:.1f} h"
+    decided = [f"{name} {count}" for name, count in document.agent.gate_decisions.items() if count]
+    if decided:
+        yield f"gate: {', '.join(decided)}"

@@ -9,7 +9,8 @@ import msgspec
 
 from nodevet.agent.control import Call, NoArguments, Verb
 from nodevet.agent.engine import narrowed
-from nodevet.agent.lease import LeaseBook, busy_reason, load_targets
+from nodevet.agent.lease import busy_reason, load_targets
+from nodevet.agent.load_guard import LoadGuard
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import NODE, Device, Episode, Key, PartKind, Result, Snapshot
 from nodevet.exporters.schema import BurnInDocument, status_document
@@ -20,7 +21,7 @@ __all__ = ["Served", "verbs"]
 class Served(Protocol):
     """What the verbs need of the daemon."""
 
-    leases: LeaseBook
+    guard: LoadGuard
 
     @property
     def snapshot(self) -> Snapshot:
@@ -142,7 +143,8 @@ def _words(key: Key) -> str:
     return f"{key.code} --device {key.device}{part}"
 
 
-def _lease(served: Served, call: Call) -> Mapping[str, Any]:
+def _lease(served: Served, call: Call) -> None:
+    """Announce a load; the answer follows when its announcement is on disk and no job is here."""
     wanted: LeaseArguments = call.arguments
     _refuse_simulated(served, "lease")
     if served.stop_probe("gives way to a burn-in"):
@@ -152,17 +154,22 @@ def _lease(served: Served, call: Call) -> Mapping[str, Any]:
     if reason:
         raise BusyError(f"lease: {reason}; a load runs on idle devices only")
     pid = call.peer.pid
-    lease = served.leases.take("burn-in", pid, (device.id for device in devices), wanted.seconds)
-    if lease is None:
-        current = served.leases.current
-        holder = f"{current.holder} (pid {current.pid})" if current else "another load"
-        raise BusyError(f"lease: {holder} holds it")
+    names = (device.id for device in devices)
+    refusal = served.guard.announce("burn-in", pid, names, wanted.seconds, served.snapshot.generation)
+    if refusal:
+        raise BusyError(f"lease: {refusal}")
 
     def give_back() -> None:
-        served.leases.give_back(pid)
+        served.guard.leases.give_back(pid)
+
+    def answer(refused: str | None) -> None:
+        if refused:
+            call.refuse(f"lease: {refused}")
+        else:
+            call.answer({"granted": True, "devices": [msgspec.to_builtins(device) for device in devices]})
 
     call.when_gone(give_back)
-    return {"granted": True, "devices": [msgspec.to_builtins(device) for device in devices]}
+    served.guard.tell(pid, answer)
 
 
 def _refuse_simulated(served: Served, verb: str) -> None:

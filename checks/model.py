@@ -531,7 +531,8 @@ class CheckRun(msgspec.Struct, frozen=True, kw_only=True):
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's own state. ``load`` says in words why or what load runs; ``probing`` whether one may run now.
 
-    ``store`` and ``state_file`` say why the last write of either failed, and are empty where it succeeded.
+    ``store`` and ``state_file`` say why the last write of either failed, and are empty where it succeeded. ``jobs`` counts
+    those that claim the node, ``gate_decisions`` what their prologs decided.
     """
 
     version: str
@@ -549,6 +550,9 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     store: str = ""
     state_file: str = ""
     notices: tuple[str, ...] = ()
+    jobs: int = 0
+    oldest_job_seconds: float | None = None
+    gate_decisions: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from nodevet.checks.model import (
     NODE,
+    AgentInfo,
     Device,
     DeviceKind,
     Episode,
@@ -75,6 +76,18 @@ def _agent(snapshot: Snapshot) -> Iterator[Family]:
             labels_text(output="store"): not agent.store,
             labels_text(output="state_file"): not agent.state_file,
         },
+    )
+    yield from _gate(agent)
+
+
+def _gate(agent: AgentInfo) -> Iterator[Family]:
+    decisions = {labels_text(decision=name): count for name, count in agent.gate_decisions.items()}
+    yield counter("gate_decisions", "What the prologs of jobs decided, over restarts of the agent.", decisions)
+    yield gauge("jobs", "Jobs that claim this node: begun by a prolog, not ended by an epilog.", {"": agent.jobs})
+    yield gauge(
+        "oldest_job_seconds",
+        "Age of the oldest claim of a job; one that outlives its job keeps the agent's probe away.",
+        {"": agent.oldest_job_seconds},
     )
 
 

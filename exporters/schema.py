@@ -154,6 +154,9 @@ class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
     rules_digest: str
     load: str
     notices: tuple[str, ...]
+    jobs: int
+    oldest_job_seconds: float | None
+    gate_decisions: dict[str, int]
 
 
 class CheckDocument(msgspec.Struct, frozen=True):
@@ -491,4 +494,7 @@ def _agent(snapshot: Snapshot) -> AgentDocument:
         rules_digest=agent.rules_digest,
         load=agent.load,
         notices=agent.notices,
+        jobs=agent.jobs,
+        oldest_job_seconds=agent.oldest_job_seconds,
+        gate_decisions=agent.gate_decisions,
     )

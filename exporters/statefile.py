@@ -80,12 +80,15 @@ def _agent(agent: AgentInfo, readers: tuple[ReaderStatus, ...]) -> str:
 
 
 def _device_lines(snapshot: Snapshot) -> Iterator[str]:
-    """Yield the line of the node's own faults, then one per device; a device that was never judged is unknown."""
+    """Yield the line of the node's own faults, then one per device; a device that was never judged is unknown.
+
+    Devices come in the order of their PCI addresses, by which SLURM numbers GPUs that it finds itself.
+    """
     of_node = snapshot.device_verdicts.get(NODE) or judge(NODE, snapshot.episodes, snapshot.findings)
     evaluated = snapshot.findings and not of_node.episodes
     yield _line(snapshot, "node", None, Verdict(state=State.OK, reason="healthy") if evaluated else of_node)
     unjudged = Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
-    for device in snapshot.devices:
+    for device in sorted(snapshot.devices, key=lambda device: (device.pci or "").lower()):
         if device.id != NODE:
             yield _line(snapshot, device.kind.value, device, snapshot.device_verdicts.get(device.id, unjudged))
 

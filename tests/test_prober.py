@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import pytest
 from fakes.snapshots import cpu_node, gpu_node
 
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.lease import LeaseBook
+from nodevet.agent.load_guard import LoadGuard
 from nodevet.agent.prober import Prober, phase_of_day, scheduler_here
 from nodevet.agent.settings import LoadSettings
 from nodevet.checks.burnin.launch import Launch
@@ -40,23 +41,33 @@ class LateClock(SystemClock):
 class Bench:
     """A prober, the loop that drives it, and the lease that it needs."""
 
-    def __init__(self, behaviour: str = "finish", *, probe: str = "on", root: str = "/") -> None:
-        """Run loads that behave as told."""
+    def __init__(self, folder: Path, behaviour: str = "finish", *, probe: str = "on", root: str = "/") -> None:
+        """Run loads that behave as told, with *folder* as runtime directory."""
         self.clock = LateClock()
         self.selector = selectors.DefaultSelector()
-        self.leases = LeaseBook(self.clock.instant, lambda _pid: True)
+        self.written: Snapshot | None = None
+        self.guard = LoadGuard(folder, self.clock, lambda _pid: True, lambda: self.written)
+        self.guard.claims.prepare()
+        self.leases = self.guard.leases
 
         def spawn(_device: Device, environment: Mapping[str, str]) -> Launch:
             script = json.dumps(dict.fromkeys(("fp32", "bf16"), behaviour))
             return Launch((sys.executable, "-I", str(PROGRAM), script), dict(environment))
 
         settings = msgspec.convert({"probe": probe}, LoadSettings)
-        self.prober = Prober(settings, self.clock, self.selector, self.leases, node="n1", root=root, spawn=spawn)
+        self.prober = Prober(settings, self.clock, self.selector, self.guard, node="n1", root=root, spawn=spawn)
 
     def due(self, snapshot: Snapshot) -> None:
-        """Let the first probe become due, and try it."""
+        """Let the first probe become due, and begin it once it is announced on disk."""
         self.clock.ahead += 60
         self.prober.tick(ready(snapshot))
+        self.publish(snapshot)
+        self.prober.tick(ready(snapshot))
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Have the next generation on disk, as the agent's publisher does."""
+        agent = msgspec.structs.replace(snapshot.agent, probing=self.guard.probing)
+        self.written = msgspec.structs.replace(snapshot, generation=snapshot.generation + 1, agent=agent)
 
     def finish(self, snapshot: Snapshot) -> list[Result]:
         """Drive the probe to its end and return its results."""
@@ -70,11 +81,24 @@ class Bench:
         return results
 
 
+class MakeBench(Protocol):
+    """Makes a bench in a folder of its own."""
+
+    def __call__(self, behaviour: str = "finish", *, probe: str = "on", root: str = "/") -> Bench:
+        """Run loads that behave as told."""
+        ...
+
+
 @pytest.fixture
-def benches() -> Iterator[list[Bench]]:
-    """Benches that are taken down after the test."""
+def make_bench(tmp_path: Path) -> Iterator[MakeBench]:
+    """A function that makes benches, which are taken down after the test."""
     made: list[Bench] = []
-    yield made
+
+    def make(behaviour: str = "finish", *, probe: str = "on", root: str = "/") -> Bench:
+        made.append(Bench(tmp_path, behaviour, probe=probe, root=root))
+        return made[-1]
+
+    yield make
     for bench in made:
         bench.prober.stop("the test ends")
         bench.finish(cpu_node())
@@ -94,10 +118,9 @@ def held_by(*pids: int) -> Snapshot:
     return msgspec.structs.replace(node, samples=samples)
 
 
-def test_an_idle_node_is_probed_under_a_lease_that_is_given_back(benches: list[Bench]) -> None:
+def test_an_idle_node_is_probed_under_a_lease_that_is_given_back(make_bench: MakeBench) -> None:
     """Every processor gives a finished result, and the next probe is due later."""
-    bench = Bench()
-    benches.append(bench)
+    bench = make_bench()
     bench.due(cpu_node())
     assert bench.prober.running
     assert bench.leases.current is not None
@@ -110,10 +133,9 @@ def test_an_idle_node_is_probed_under_a_lease_that_is_given_back(benches: list[B
     assert (bench.prober.next_deadline or 0) > bench.clock.monotonic()
 
 
-def test_nothing_starts_before_the_first_round_is_complete(benches: list[Bench]) -> None:
+def test_nothing_starts_before_the_first_round_is_complete(make_bench: MakeBench) -> None:
     """What is judged first is the node at rest."""
-    bench = Bench()
-    benches.append(bench)
+    bench = make_bench()
     bench.clock.ahead += 60
     node = cpu_node()
     bench.prober.tick(msgspec.structs.replace(node, agent=msgspec.structs.replace(node.agent, ready=False)))
@@ -121,20 +143,18 @@ def test_nothing_starts_before_the_first_round_is_complete(benches: list[Bench])
     assert not bench.prober.running
 
 
-def test_a_busy_node_is_asked_again_later(benches: list[Bench]) -> None:
+def test_a_busy_node_is_asked_again_later(make_bench: MakeBench) -> None:
     """The status says who holds what."""
-    bench = Bench()
-    benches.append(bench)
+    bench = make_bench()
     bench.due(held_by(4711))
 
     assert not bench.prober.running
     assert "process(es) hold it" in bench.prober.status
 
 
-def test_a_probe_gives_way_to_whoever_comes(benches: list[Bench]) -> None:
+def test_a_probe_gives_way_to_whoever_comes(make_bench: MakeBench) -> None:
     """A process that takes a device while the probe runs ends the probe, and its results say interrupted."""
-    bench = Bench("hang")
-    benches.append(bench)
+    bench = make_bench("hang")
     bench.due(held_by())
     assert bench.prober.running
 
@@ -144,31 +164,28 @@ def test_a_probe_gives_way_to_whoever_comes(benches: list[Bench]) -> None:
     assert bench.leases.current is None
 
 
-def test_a_lease_of_another_load_comes_first(benches: list[Bench]) -> None:
+def test_a_lease_of_another_load_comes_first(make_bench: MakeBench) -> None:
     """While a burn-in holds the lease the probe waits."""
-    bench = Bench()
-    benches.append(bench)
+    bench = make_bench()
     bench.leases.take("burn-in", 1, [], 3600)
     bench.due(cpu_node())
 
     assert not bench.prober.running
-    assert "burn-in holds the lease" in bench.prober.status
+    assert "burn-in (pid 1) holds it" in bench.prober.status
 
 
-def test_without_torch_the_status_says_so(benches: list[Bench]) -> None:
+def test_without_torch_the_status_says_so(make_bench: MakeBench) -> None:
     """A refusal is told, and the probe does not come back at once."""
-    bench = Bench("no_torch")
-    benches.append(bench)
+    bench = make_bench("no_torch")
     bench.due(cpu_node())
     bench.finish(cpu_node())
 
     assert bench.prober.status.startswith("no probe: ")
 
 
-def test_a_simulated_node_is_never_loaded(benches: list[Bench]) -> None:
+def test_a_simulated_node_is_never_loaded(make_bench: MakeBench) -> None:
     """There is nothing to load."""
-    bench = Bench()
-    benches.append(bench)
+    bench = make_bench()
     bench.due(msgspec.structs.replace(cpu_node(), simulated=True))
 
     assert not bench.prober.running
@@ -185,14 +202,13 @@ def test_a_simulated_node_is_never_loaded(benches: list[Bench]) -> None:
     ],
 )
 def test_beside_a_scheduler_the_probe_is_off_unless_switched_on(
-    tmp_path: Path, benches: list[Bench], file: str | None, probe: str, off: bool
+    tmp_path: Path, make_bench: MakeBench, file: str | None, probe: str, off: bool
 ) -> None:
     """`auto` looks for the files of a scheduler; `on` and `off` do as they say."""
     if file is not None:
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).touch()
-    bench = Bench(probe=probe, root=str(tmp_path))
-    benches.append(bench)
+    bench = make_bench(probe=probe, root=str(tmp_path))
     bench.due(cpu_node())
 
     assert bench.prober.running is not off

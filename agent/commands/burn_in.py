@@ -8,18 +8,20 @@ from __future__ import annotations
 import argparse
 import selectors
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
 from nodevet.agent import exits
+from nodevet.agent.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.client import AgentAbsent, AgentRefused, Session
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.commands import options
 from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.lease import load_targets
+from nodevet.agent.load_alone import LoadAlone
 from nodevet.agent.load_run import LoadRun
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
@@ -34,8 +36,12 @@ from nodevet.exporters.schema import BurnInDocument, burn_in_document, encode
 
 SUMMARY = "prove the hardware under load"
 LEASE_SECONDS = 86400.0
-LEASE_PATIENCE_SECONDS = 6.0
+LEASE_PATIENCE_SECONDS = 8.0
 """The agent's own probe gives way within two seconds."""
+
+
+JOBS_EVERY_SECONDS = 0.1
+"""How often the claims of jobs are looked at: a job waits until the load is gone."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +83,8 @@ def _with_agent(arguments: argparse.Namespace, settings: Configuration) -> BurnI
     with session:
         granted = _lease(session, arguments.device)
         devices = msgspec.convert(granted["devices"], tuple[Device, ...])
-        results = _load(arguments, devices)
+        runtime = Path(settings.agent.runtime_dir)
+        results = _load(arguments, devices, LoadLock(runtime), Claims(runtime).look)
         answer = session.ask("result", results=msgspec.to_builtins(results), plan=arguments.plan)
     return msgspec.convert(answer, BurnInDocument)
 
@@ -94,11 +101,12 @@ def _lease(session: Session, devices: list[str]) -> dict[str, object]:
 
 
 def _alone(arguments: argparse.Namespace, settings: Configuration) -> BurnInDocument:
-    """Run without an agent: look, load under the node lock, look again."""
+    """Run without an agent: look, load under the node lock and told to prologs, look again."""
     before = look(settings, purpose="nodevet burn-in")
     devices = _chosen(load_targets(before.devices), arguments.device)
-    with acquire_node_lock(Path(settings.agent.runtime_dir), "nodevet burn-in"):
-        results = _load(arguments, devices)
+    runtime = Path(settings.agent.runtime_dir)
+    with acquire_node_lock(runtime, "nodevet burn-in"), LoadAlone(runtime, before) as alone:
+        results = _load(arguments, devices, alone.lock, alone.look)
     after = look(settings, results=results, purpose="nodevet burn-in")
     return burn_in_document(after, plan=arguments.plan, results=results)
 
@@ -113,8 +121,10 @@ def _chosen(targets: tuple[Device, ...], names: list[str]) -> tuple[Device, ...]
     return chosen
 
 
-def _load(arguments: argparse.Namespace, devices: tuple[Device, ...]) -> tuple[Result, ...]:
-    """Run the plan on *devices* and return the results; SIGINT and SIGTERM interrupt it and keep what came."""
+def _load(
+    arguments: argparse.Namespace, devices: tuple[Device, ...], lock: LoadLock, look_for_jobs: Callable[[], ClaimsSeen]
+) -> tuple[Result, ...]:
+    """Run the plan on *devices* and return the results; SIGINT, SIGTERM and a job interrupt it and keep what came."""
     usable = tuple(device for device in devices if compute_kind(device))
     if not usable:
         raise BusyError("burn-in: no device of this node has a load (processors, NVIDIA and AMD accelerators have)")
@@ -133,11 +143,14 @@ def _load(arguments: argparse.Namespace, devices: tuple[Device, ...]) -> tuple[R
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         progress = stack.enter_context(_shown())
-        load = LoadRun(usable, requests, SystemClock(), selector)
+        load = LoadRun(usable, requests, SystemClock(), selector, lock=lock)
         stack.enter_context(SignalPipe(selector, lambda _number: load.stop("interrupted")))
         while not load.done:
-            for key, mask in selector.select(0.2):
+            for key, mask in selector.select(JOBS_EVERY_SECONDS):
                 key.data(mask)
+            reason = look_for_jobs().reason
+            if reason:
+                load.stop(f"gives way: {reason}")
             load.tick()
             progress.show(load.ratio, load.phase)
     return load.results

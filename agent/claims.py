@@ -1,0 +1,130 @@
+"""Jobs of a scheduler on this node, by the claims that their prologs leave, and the lock that every load holds.
+
+A prolog writes its claim before it reads the state file; the agent has ``probing`` on disk before it lists the claims.
+So whichever comes second sees the other, and a load never runs beside the first process of a job.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from nodevet.checks.errors import BusyError, StoreError
+
+__all__ = ["CLAIMS_NAME", "LOAD_LOCK_NAME", "Claims", "ClaimsSeen", "LoadLock"]
+
+CLAIMS_NAME = "claims"
+LOAD_LOCK_NAME = "load.lock"
+
+
+class ClaimsSeen(msgspec.Struct, frozen=True):
+    """What lies in the folder of claims: how many jobs, how old the oldest is, and why it could not be read."""
+
+    count: int = 0
+    oldest_seconds: float | None = None
+    failure: str = ""
+
+    @property
+    def reason(self) -> str | None:
+        """Return why no load may run, without the name of anybody's job; None where no job is here."""
+        if self.failure:
+            return self.failure
+        if not self.count:
+            return None
+        jobs = "a job claims" if self.count == 1 else f"{self.count} jobs claim"
+        return f"{jobs} this node, since {_span(self.oldest_seconds or 0.0)}"
+
+
+class Claims:
+    """The folder of claims in the runtime directory: a file per job, made by its prolog and removed by its epilog."""
+
+    def __init__(self, runtime_directory: Path, *, wall_seconds: Callable[[], float] = time.time) -> None:
+        """Look into *runtime_directory*; ages are by *wall_seconds*, the clock of file times."""
+        self.directory = runtime_directory / CLAIMS_NAME
+        self._wall_seconds = wall_seconds
+
+    def prepare(self) -> None:
+        """Make the folder, which the scripts want to be no link and of the agent's own user.
+
+        Raises StoreError where that cannot be.
+        """
+        try:
+            self.directory.mkdir(mode=0o755, exist_ok=True)
+            status = self.directory.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                raise StoreError(f"{self.directory}: not a folder of uid {os.geteuid()}: remove it after a look")
+            self.directory.chmod(0o755)
+        except OSError as error:
+            raise StoreError(
+                f"{self.directory}: cannot be made ({error.strerror}): choose another runtime_dir"
+            ) from error
+
+    def look(self) -> ClaimsSeen:
+        """Return what lies there now. A folder that cannot be read is no permission to run a load."""
+        oldest: float | None = None
+        count = 0
+        try:
+            with os.scandir(self.directory) as entries:
+                for entry in entries:
+                    try:
+                        began = entry.stat(follow_symlinks=False).st_mtime
+                    except FileNotFoundError:
+                        continue  # the job ended meanwhile
+                    count += 1
+                    oldest = began if oldest is None else min(oldest, began)
+        except OSError as error:
+            return ClaimsSeen(failure=f"claims of jobs cannot be read: {self.directory}: {error.strerror}")
+        return ClaimsSeen(count, None if oldest is None else max(self._wall_seconds() - oldest, 0.0))
+
+
+class LoadLock:
+    """A lock that lives as long as any process of a load: each inherits the descriptor that holds it.
+
+    The kernel lets go of it with the last of them, whoever started them and however that one ended.
+    """
+
+    def __init__(self, runtime_directory: Path) -> None:
+        """Use the lock file in *runtime_directory*."""
+        self._path = runtime_directory / LOAD_LOCK_NAME
+
+    def acquire(self) -> int:
+        """Return a descriptor that holds the lock, to be inherited by every process of a load and then closed.
+
+        Raises BusyError while a process of another load lives, StoreError where the file cannot be opened.
+        """
+        descriptor = self._open()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise BusyError(f"{self._path}: a process of another load is still there: ask again in a moment") from error
+        return descriptor
+
+    def is_held(self) -> bool:
+        """Return whether a process of a load lives. Raises StoreError where that cannot be told."""
+        descriptor = self._open()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise StoreError(f"{self._path}: cannot be opened ({error.strerror}): check its directory") from error
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -1,0 +1,125 @@
+"""Counts what the prologs decided, from the log that they append to.
+
+A line is counted once, over restarts too: how far the log was read is remembered together with the counts. A log that
+has grown long is moved aside, read to its end there, and replaced by the next that is moved.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+__all__ = ["DECISIONS", "GATE_LOG_NAME", "GateLog"]
+
+GATE_LOG_NAME = "gate.log"
+ASIDE_NAME = "gate.log.1"
+
+DECISIONS = (
+    "open",
+    "closed",
+    "observed",
+    "no_verdict_open",
+    "no_verdict_closed",
+    "no_claim_open",
+    "no_claim_closed",
+    "probing_open",
+    "probing_closed",
+)
+"""What a prolog may decide; docs/reference/slurm.md says what each means."""
+
+UNREADABLE = "unreadable"
+"""Counts lines that are none of the above: of another version, or cut by a full disk."""
+
+ASIDE_BYTES = 1 << 20
+READ_BYTES = 1 << 18
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """How far which file was read, and what was counted up to there."""
+
+    inode: int = 0
+    offset: int = 0
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class GateLog:
+    """Reads what was appended whenever ``tick`` is called."""
+
+    def __init__(
+        self, runtime_directory: Path, *, memory: bytes | None = None, log: Callable[[str], None] = lambda _line: None
+    ) -> None:
+        """Go on from *memory*, the ``memory`` of an earlier one; *log* takes each decision that did not just open."""
+        self._path = runtime_directory / GATE_LOG_NAME
+        self._aside = runtime_directory / ASIDE_NAME
+        self._log = log
+        try:
+            self._place = msgspec.msgpack.decode(memory, type=_Place) if memory else _Place()
+        except msgspec.MsgspecError:
+            self._place = _Place()
+        self._counts = dict(self._place.counts)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return how often each was decided; every decision is there from the start."""
+        return {name: self._counts.get(name, 0) for name in (*DECISIONS, UNREADABLE)}
+
+    @property
+    def memory(self) -> bytes:
+        """Return what the next process needs to count on."""
+        return msgspec.msgpack.encode(_Place(self._place.inode, self._place.offset, self._counts))
+
+    def tick(self) -> None:
+        """Count what was appended, and move a long log aside."""
+        # One that was moved aside may have got a last line from a prolog that had it open.
+        inode, offset = self._place.inode, self._place.offset
+        aside = self._read(self._aside, inode, offset)
+        present = self._read(self._path, inode, offset)
+        self._place = _Place(*(present or aside or (inode, offset)))
+        if present is not None and self._place.offset >= ASIDE_BYTES:
+            try:
+                self._path.rename(self._aside)
+            except OSError:
+                return  # it is read on where it lies
+
+    def _read(self, path: Path, inode: int, offset: int) -> tuple[int, int] | None:
+        """Count the lines of *path*; return inode and end of what was read, None where it is not there to be read."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            status = os.fstat(descriptor)
+            known = status.st_ino == inode
+            if not stat.S_ISREG(status.st_mode) or (path == self._aside and not known):
+                return None  # what lies aside was read to its end before
+            # A shorter one was emptied by somebody: it begins anew.
+            start = offset if known and offset <= status.st_size else 0
+            return status.st_ino, self._count(descriptor, start)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+
+    def _count(self, descriptor: int, offset: int) -> int:
+        """Count whole lines from *offset* on and return where the next one begins."""
+        while block := os.pread(descriptor, READ_BYTES, offset):
+            end = block.rfind(b"\n") + 1
+            if not end:
+                # Longer than any line of ours: noise, which is passed over.
+                return offset + len(block) if len(block) == READ_BYTES else offset
+            for line in block[:end].splitlines():
+                self._take(line.decode("utf-8", "replace"))
+            offset += end
+        return offset
+
+    def _take(self, line: str) -> None:
+        decision = line.split(" ", 1)[0]
+        if decision not in DECISIONS:
+            decision = UNREADABLE
+        self._counts[decision] = self._counts.get(decision, 0) + 1
+        if decision != "open":
+            self._log(line[:300])
