@@ -20,7 +20,7 @@ from nodevet.exporters.page.findings import Told
 from nodevet.exporters.page.markup import Html, element
 from nodevet.exporters.page.present import Present, number_of
 from nodevet.exporters.page.shapes import badge, bar
-from nodevet.exporters.page.words import age, bytes_of, counted, hertz, number, percent, words
+from nodevet.exporters.page.words import age, bytes_of, counted, duration, hertz, number, percent, words
 
 __all__ = ["MAXIMUM_DEVICES", "devices_sections"]
 
@@ -91,6 +91,9 @@ def _card(device: Device, snapshot: Snapshot, entries: Sequence[Told], names: di
 def _node_card(snapshot: Snapshot, entries: Sequence[Told], now: Present) -> Html:
     own = [(place, entry) for place, entry in enumerate(entries) if entry.finding.device == NODE]
     worst = next((entry.outcome.value for _, entry in own if entry.counts), None)
+    board = next((device for device in snapshot.devices if device.kind is DeviceKind.NODE), None)
+    judged = snapshot.device_verdicts.get(board.id) if board else None
+    state = judged.state.value if judged else worst
     rows = []
     total, free = now.value(NODE, "memory_total_bytes"), now.value(NODE, "memory_available_bytes")
     if total and free is not None:
@@ -208,13 +211,19 @@ def _clock(device: Device, now: Present) -> Iterator[Html]:
 
 
 def _throttle(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+    """Yield what holds the clock down now, or for how long something did where only that is counted."""
+    tone = tones.get("throttle", "")
     reasons = [reading for reading in now.readings(device, "throttle_active") if reading.part.name not in _NO_RESTRAINT]
-    if not reasons:
+    if reasons:
+        held = [words(reading.part.name) for reading in reasons if reading.value is True]
+        unread = [reading for reading in reasons if reading.value is None]
+        said = ", ".join(held) or (_UNREAD.get(unread[0].status, "unknown") if unread else "no")
+        yield _row("Throttled", said, "", tone=tone)
         return
-    held = [words(reading.part.name) for reading in reasons if reading.value is True]
-    unread = [reading for reading in reasons if reading.value is None]
-    said = ", ".join(held) or (_UNREAD.get(unread[0].status, "unknown") if unread else "no")
-    yield _row("Throttled", said, "", tone=tones.get("throttle", ""))
+    counted_seconds = [number_of(reading) for reading in now.readings(device, "throttle_seconds")]
+    known = [seconds for seconds in counted_seconds if seconds is not None]
+    if known:
+        yield _row("Throttled", duration(sum(known)), "since the driver was loaded", tone=tone)
 
 
 def _row(name: str, said: str, beside: str, ratio: float | None = None, tone: str = "") -> Html:
