@@ -32,7 +32,7 @@ class Doors:
 
     def __init__(self, selector: selectors.BaseSelector, *commands: CommandSettings) -> None:
         """Prepare a reader for each of *commands*."""
-        rates = {group: Cadence(INTERVAL_SECONDS, 5.0) for group in ("fast", "slow")}
+        rates = {"fast": Cadence(INTERVAL_SECONDS, 5.0), "slow": Cadence(3 * INTERVAL_SECONDS, 5.0)}
         plans = [command_plan(command, AgentSettings(), rates) for command in commands]
         self.clock = SteppedClock()
         self.events: list[Event] = []
@@ -151,7 +151,7 @@ def test_a_command_that_misbehaves_is_told_by_name(tmp_path: Path, open_doors: C
     assert failure.detail.startswith(f"command.acme ({path}) ")
     assert expected in failure.detail
     assert failure.detail.endswith("; next: nodevet readings check --command acme")
-    assert _group_of(tmp_path / "pid") == []
+    doors.until(lambda: _group_of(tmp_path / "pid") == [])
 
 
 def _group_of(file: Path, line: int = 0) -> list[int]:
@@ -285,7 +285,7 @@ def test_a_command_that_runs_ends_with_the_agent(tmp_path: Path, open_doors: Cal
     doors.until((tmp_path / "pid").exists)
     assert _group_of(tmp_path / "pid") != []
     doors.stop()
-    assert _group_of(tmp_path / "pid") == []
+    doors.until(lambda: _group_of(tmp_path / "pid") == [])
 
 
 def test_groups_are_printed_apart_and_told_apart(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
@@ -297,6 +297,11 @@ def test_groups_are_printed_apart_and_told_apart(tmp_path: Path, open_doors: Cal
     found = doors.round()
     assert [entry.quantity for entry in found["acme:a", "fast"].readings] == ["temperature_celsius"]
     assert [entry.quantity for entry in found["acme:a", "slow"].readings] == ["memory_total_bytes"]
+
+    door.print(device("a", temperature(46)), group="fast")
+    found = doors.round()
+    assert list(found) == [("acme:a", "fast")]
+    assert [entry.value for entry in found["acme:a", "fast"].readings] == [46]
 
 
 def test_a_reading_in_two_groups_is_refused(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
