@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import re
 import socket
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from nodevet.agent.settings import (
     KernelLogSettings,
     LoadSettings,
     ReportSettings,
+    SlurmSettings,
     StoreSettings,
 )
 from nodevet.checks.errors import ConfigurationError, RegistryError
@@ -42,6 +44,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "report": ReportSettings,
     "store": StoreSettings,
     "gate": GateSettings,
+    "slurm": SlurmSettings,
 }
 
 
@@ -189,6 +192,8 @@ def _decode(
     settings = _decode_checks(raw.get("checks", {}), checks, problems)
     if sections["agent"] is not None:
         problems.extend(_agent_problems(sections["agent"]))
+    if sections["slurm"] is not None:
+        problems.extend(_slurm_problems(sections["slurm"]))
     if problems:
         return None
     return Configuration(**sections, checks=settings, file=file)
@@ -267,6 +272,16 @@ def _agent_problems(agent: AgentSettings) -> list[Problem]:
     if len(set(enabled)) < len(enabled):
         problems.append(Problem("agent.backends.enabled", "names a backend twice"))
     return [*problems, *command_problems(agent)]
+
+
+def _slurm_problems(slurm: SlurmSettings) -> list[Problem]:
+    problems = []
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", slurm.reason_prefix):
+        allowed = "a word of at most 32 letters, digits, _ and -"
+        problems.append(Problem("slurm.reason_prefix", f"found {slurm.reason_prefix!r}, expected {allowed}"))
+    if slurm.node_name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", slurm.node_name):
+        problems.append(Problem("slurm.node_name", f"found {slurm.node_name!r}, expected the name of one node"))
+    return problems
 
 
 def _line(problem: Problem, file: str, overrides: Mapping[str, object]) -> str:

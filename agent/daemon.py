@@ -41,6 +41,7 @@ from nodevet.agent.prober import PLAN as PROBE_PLAN
 from nodevet.agent.prober import Prober
 from nodevet.agent.processes import ChildRecord, start_ticks
 from nodevet.agent.publisher import Publisher
+from nodevet.agent.reactor import Reactor
 from nodevet.agent.recorder import LoadRecorder
 from nodevet.agent.reports import Reports
 from nodevet.agent.settings import Configuration
@@ -208,6 +209,9 @@ class Daemon:
         self._publisher = Publisher(runtime, ttl_seconds=_ttl_seconds(self._configuration))
         self._control = Control(runtime / SOCKET_NAME, verbs(self), self._selector)
         cleanup.callback(self._control.close)
+        self._reactor = self._make_reactor(memory.get("slurm"))
+        if self._reactor is not None:
+            cleanup.callback(self._reactor.close)
         self._snapshot = self._engine.remembered(self._agent())
         self._publisher.publish(self._snapshot)
         self._http.start()
@@ -216,6 +220,21 @@ class Daemon:
         self._watchdog_at = 0.0
         self._notifier.ready(f"reads {', '.join(agent.backends.names)}")
         self._greet()
+
+    def _make_reactor(self, memory: bytes | None) -> Reactor | None:
+        """Return what writes to SLURM, or None where nothing may; a simulated node is never told of to anybody."""
+        configuration = self._configuration
+        if configuration.slurm.writer == "off" or self._simulated is not None:
+            return None
+        return Reactor(
+            configuration.slurm,
+            configuration.slurm.node_name or node_name(configuration),
+            self._selector,
+            runtime=Path(configuration.agent.runtime_dir),
+            memory=memory,
+            boot_id=self._clock.instant().boot_id,
+            told=self._on_reactor,
+        )
 
     def _make_prober(self) -> Prober | SimulatedProber:
         if self._simulated is not None:
@@ -368,6 +387,9 @@ class Daemon:
         memory = {"readers": readers, "gate_log": self._gate_log.memory}
         if self._kernel is not None and self._kernel.memory is not None:
             memory["kernel_log"] = self._kernel.memory
+        if self._reactor is not None:
+            self._reactor.submit(done.snapshot)
+            memory["slurm"] = self._reactor.memory
         self._journal.keep_round((*also_changed, *done.changes), {**self._engine.memory(), **memory})
         self._tell(before, done.snapshot, done.changes)
         if self._control.watched("watch"):
@@ -390,6 +412,9 @@ class Daemon:
         for notice in known:
             if notice not in after.agent.notices:
                 self._log.info("trouble is over", detail=notice)
+        writer, did = after.agent.slurm, before.agent.slurm if before else None
+        if writer is not None and writer.doing and (did is None or did.doing != writer.doing):
+            self._log.warning("slurm", node=writer.node, writer=writer.writer, doing=writer.doing)
         if before is None or before.verdict.state is not after.verdict.state:
             self._log.warning("verdict", state=after.verdict.state.value, reason=after.verdict.reason)
             self._notifier.status(f"{after.verdict.state.value}: {after.verdict.reason}")
@@ -398,6 +423,7 @@ class Daemon:
         store = "; ".join(self._journal.troubles) if self._snapshot else ""
         state_file = self._publisher.failure if self._snapshot else ""
         scenario = self._simulated.trouble if self._simulated else ""
+        slurm = self._reactor.trouble if self._reactor else ""
         claims = self.guard.claims.look()
         return msgspec.structs.replace(
             self._info,
@@ -410,7 +436,8 @@ class Daemon:
             gate_decisions=self._gate_log.counts,
             store=store,
             state_file=state_file,
-            notices=(*self._info.notices, *(trouble for trouble in (store, state_file, scenario) if trouble)),
+            slurm=self._reactor.status if self._reactor else None,
+            notices=(*self._info.notices, *(trouble for trouble in (store, state_file, scenario, slurm) if trouble)),
         )
 
     def _load_words(self) -> str:
@@ -465,7 +492,9 @@ class Daemon:
             self._dirty(now=True)
 
     def _apply(self, fresh: Configuration, armed: tuple[Armed, ...]) -> None:
-        fixed = {name: getattr(self._configuration, name) for name in ("agent", "kernel_log", "report", "store")}
+        fixed = {
+            name: getattr(self._configuration, name) for name in ("agent", "kernel_log", "report", "slurm", "store")
+        }
         later = [name for name, value in fixed.items() if getattr(fresh, name) != value]
         message = f"[{'], ['.join(later)}] change with the next restart" if later else ""
         self._configuration = msgspec.structs.replace(fresh, **fixed)
@@ -481,6 +510,8 @@ class Daemon:
         """End within two seconds: no new work, loads and readers closed, last state written."""
         self._notifier.stopping()
         self._prober.stop("the agent stops")
+        if self._reactor is not None:
+            self._reactor.stop()
         self._supervisor.stop()
         deadline = self._clock.monotonic() + STOP_SECONDS
         while self._clock.monotonic() < deadline and not (self._supervisor.at_rest and not self._prober.running):
@@ -499,6 +530,14 @@ class Daemon:
         silent = time.monotonic() - self._last_turn
         return f"the main loop has made no turn for {silent:.0f} s" if silent > SILENT_SECONDS else None
 
+    def _on_reactor(self) -> None:
+        """Take what a person acknowledged by resuming the node in SLURM, and what the writer has to tell."""
+        assert self._reactor is not None
+        for entry in self._reactor.take():
+            if any(entry.known.covers(episode) for episode in self.snapshot.episodes if _is_open(episode)):
+                self.acknowledge(entry.known.key, note=entry.note, actor="slurm")
+        self._dirty(now=True)
+
     def _note_simulation(self, line: str) -> None:
         self._log.warning("simulation", detail=line)
 
@@ -511,6 +550,10 @@ class Daemon:
     def _on_note(self, note: Note) -> None:
         level = note.level if note.level in ("debug", "info", "warning", "error") else "info"
         getattr(self._log, level)(note.event, **note.fields)
+
+
+def _is_open(episode: Episode) -> bool:
+    return episode.state is EpisodeState.OPEN
 
 
 def _figures(result: Result) -> dict[str, object]:

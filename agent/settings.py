@@ -21,6 +21,7 @@ __all__ = [
     "KernelLogSettings",
     "LoadSettings",
     "ReportSettings",
+    "SlurmSettings",
     "StoreSettings",
 ]
 
@@ -28,6 +29,7 @@ Backend = Literal["host", "nvidia", "amd"]
 Group = Literal["fast", "slow"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Probe = Literal["auto", "on", "off"]
+SlurmWriter = Literal["off", "observe", "drain"]
 
 
 def _about(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
@@ -140,6 +142,28 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = Mode.DRAIN
 
 
+class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The agent's own writer to SLURM, for clusters where nothing else drains."""
+
+    writer: Annotated[
+        SlurmWriter,
+        msgspec.Meta(
+            description="whether the agent drains its node for hard faults; observe: it only says that it would"
+        ),
+    ] = "off"
+    node_name: Annotated[str, _about("what SLURM calls this node; empty: agent.node_name")] = ""
+    scontrol: Annotated[str, _about("the program, as a path or as a name to look for")] = "scontrol"
+    conf: Annotated[str, _about("path of slurm.conf; empty: SLURM's own default")] = ""
+    timeout_seconds: Annotated[float, _about("that one call of scontrol may take", 0.1, 5)] = 5.0
+    poll_seconds: Annotated[float, _about("between two looks at a node that is drained or should be", 1, 3600)] = 30.0
+    reason_prefix: Annotated[str, _about("every reason begins with it; one for the whole cluster, never changed")] = (
+        "nodevet"
+    )
+    maximum_drained_ratio: Annotated[
+        float, _about("of all nodes that nodevet may have drained at a time; one always", 0, 1)
+    ] = 0.25
+
+
 class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How one check is run: whether, by which policy, and how far its hard findings reach (the site's mode at most)."""
 
@@ -157,5 +181,6 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     report: ReportSettings
     store: StoreSettings
     gate: GateSettings
+    slurm: SlurmSettings
     checks: dict[str, CheckSettings]
     file: str | None = None

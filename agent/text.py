@@ -47,11 +47,16 @@ def status_text(document: StatusDocument) -> str:
 
 
 def _gate(document: StatusDocument) -> Iterator[str]:
-    """Yield what the verdict does to jobs, where it rests on a fault that one look proves."""
+    """Yield what the verdict does to jobs: whether the gate is closed, and what SLURM was or would be told."""
     if document.gate.closed:
         yield f"gate: closed by {', '.join(document.gate.codes)} where the prolog is installed"
     elif document.hard and not document.simulated:
         yield "gate: open, for these faults may only be observed: see mode in [gate] and [checks.NAME]"
+    if document.slurm is not None and (document.slurm.doing or document.slurm.drained_by):
+        whose = {"nodevet": "drained by nodevet", "other": "drained by somebody else"}.get(
+            document.slurm.drained_by or "", ""
+        )
+        yield f"slurm: {'; '.join(word for word in (whose, document.slurm.doing) if word)}"
 
 
 def devices_table(document: StatusDocument) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from nodevet.checks.errors import ModelError
 from nodevet.checks.parts import PART_NAMES, WHOLE, Part, PartKind
+from nodevet.checks.scheduler import WriterStatus
 
 __all__ = [
     "NODE",
@@ -553,6 +554,7 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 0
     oldest_job_seconds: float | None = None
     gate_decisions: dict[str, int] = msgspec.field(default_factory=dict)
+    slurm: WriterStatus | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from nodevet.exporters.exposition import Family, text
 from nodevet.exporters.node_metrics import node_metrics
 from nodevet.exporters.quantity_metrics import quantity_metrics
 from nodevet.exporters.result_metrics import result_metrics
+from nodevet.exporters.scheduler_metrics import scheduler_metrics
 
 __all__ = ["MetricsPage", "families"]
 
@@ -25,6 +26,7 @@ def families(snapshot: Snapshot, *, detail: bool = False) -> list[Family]:
     """Return the metrics of *snapshot*, those of the node first; families without series are left out."""
     found = [
         *node_metrics(snapshot),
+        *scheduler_metrics(snapshot),
         *quantity_metrics(snapshot, detail=detail),
         *result_metrics(snapshot, detail=detail),
     ]

@@ -43,6 +43,7 @@ __all__ = [
     "GateDocument",
     "ResultDocument",
     "SeriesDocument",
+    "SlurmDocument",
     "StatusDocument",
     "burn_in_document",
     "encode",
@@ -125,6 +126,18 @@ class GateDocument(msgspec.Struct, frozen=True, kw_only=True):
     closed: bool
     mode: str
     codes: tuple[str, ...]
+
+
+class SlurmDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """How the writer to SLURM is doing."""
+
+    writer: str
+    node: str
+    states: tuple[str, ...]
+    drained_by: str | None
+    would_drain: bool
+    doing: str
+    limit_reached: bool
 
 
 class ReaderDocument(msgspec.Struct, frozen=True):
@@ -225,6 +238,7 @@ class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[ResultDocument, ...]
     agent: AgentDocument
     gate: GateDocument
+    slurm: SlurmDocument | None
 
 
 class BurnInDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +283,7 @@ def status_document(snapshot: Snapshot) -> StatusDocument:
         results=tuple(_results(snapshot.results, snapshot)),
         agent=_agent(snapshot),
         gate=_gate(snapshot),
+        slurm=_slurm(snapshot),
     )
 
 
@@ -478,6 +493,21 @@ def _gate(snapshot: Snapshot) -> GateDocument:
     faults = closing(snapshot)
     codes = tuple(dict.fromkeys(episode.key.code for episode in faults))
     return GateDocument(closed=bool(faults), mode=snapshot.modes.site.value, codes=codes)
+
+
+def _slurm(snapshot: Snapshot) -> SlurmDocument | None:
+    slurm = snapshot.agent.slurm
+    if slurm is None:
+        return None
+    return SlurmDocument(
+        writer=slurm.writer,
+        node=slurm.node,
+        states=slurm.states,
+        drained_by=slurm.drained_by or None,
+        would_drain=bool(slurm.wanted),
+        doing=slurm.doing,
+        limit_reached=slurm.limit_reached,
+    )
 
 
 def _agent(snapshot: Snapshot) -> AgentDocument:

@@ -21,6 +21,7 @@ ROOMS = ("backends", "burnin", "health", "kernel_log")
 FLOOR_LIMITS = {
     "checks.errors": 0,
     "checks.parts": 1,
+    "checks.scheduler": 1,
     "checks.model": 2,
     "checks.quantities": 3,
     "checks.reference": 4,

@@ -1,0 +1,172 @@
+"""The thread that acts outside: it receives immutable snapshots, lets the writer make its passes, and tells the loop.
+
+Only the latest snapshot matters. A scontrol that hangs holds up this thread and nothing else; what a pass found comes
+back through a pipe that the main loop's selector watches, because only that loop changes what is known.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.slurm_memory import MEMORY_NAME, load_memory, pack, save_memory
+from nodevet.agent.slurm_writer import Acknowledged, Pass, Writer
+from nodevet.checks.errors import StoreError
+from nodevet.checks.model import Snapshot
+from nodevet.checks.scheduler import WriterStatus
+from nodevet.exporters.slurm import Scontrol
+from nodevet.exporters.slurm_rules import Known
+
+__all__ = ["Reactor"]
+
+
+class Reactor:
+    """Runs the writer to SLURM; ``told`` is called by the main loop when there is something to take."""
+
+    def __init__(
+        self,
+        settings: SlurmSettings,
+        node: str,
+        selector: selectors.BaseSelector,
+        *,
+        runtime: Path,
+        memory: bytes | None,
+        boot_id: str,
+        told: Callable[[], None],
+    ) -> None:
+        """Start the thread for *node*; it does nothing before the first snapshot. *memory* is what the store kept."""
+        self._selector = selector
+        self._told = told
+        self._file = runtime / MEMORY_NAME
+        self._boot_id = boot_id
+        self._scontrol = Scontrol(
+            settings.scontrol, configuration=settings.conf, timeout_seconds=settings.timeout_seconds
+        )
+        known = load_memory(self._file, memory, boot_id)
+        self._writer = Writer(self._scontrol, settings, node, wall_seconds=time.time, memory=known)
+        self._condition = threading.Condition()
+        self._snapshot: Snapshot | None = None
+        self._seen: tuple[Known, ...] = ()
+        self._due_at = 0.0
+        self._closing = False
+        self._status = self._writer.status
+        self._memory = known
+        self._trouble = ""
+        self._acknowledged: tuple[Acknowledged, ...] = ()
+        self._receiver, self._sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        selector.register(self._receiver, selectors.EVENT_READ, self._ready)
+        self._thread = threading.Thread(target=self._run, name="reactor", daemon=True)
+        self._thread.start()
+
+    @property
+    def status(self) -> WriterStatus:
+        """Return how the writer is doing."""
+        with self._condition:
+            if not self._thread.is_alive() and not self._closing:
+                ended = "the writer to SLURM ended: restart the agent and report this"
+                return msgspec.structs.replace(self._status, doing=ended, trouble=ended)
+            return self._status
+
+    @property
+    def trouble(self) -> str:
+        """Return what is wrong, in one line; empty while all is well."""
+        found = self.status.trouble or self._trouble
+        return f"slurm: {found}" if found else ""
+
+    @property
+    def memory(self) -> bytes:
+        """Return what the store must keep."""
+        with self._condition:
+            return pack(self._memory)
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Have the writer look at *snapshot* soon. A simulated node is never told of to anybody."""
+        if snapshot.simulated:
+            return
+        with self._condition:
+            self._snapshot = snapshot
+            self._condition.notify()
+
+    def take(self) -> tuple[Acknowledged, ...]:
+        """Return what a person acknowledged by resuming the node, once."""
+        with self._condition:
+            taken, self._acknowledged = self._acknowledged, ()
+            return taken
+
+    def stop(self) -> None:
+        """Begin to end: no new call of scontrol, and the one that runs is given up."""
+        self._scontrol.give_up()
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+
+    def close(self, timeout_seconds: float = 1.0) -> bool:
+        """End; False where that took longer than *timeout_seconds*."""
+        self.stop()
+        self._thread.join(timeout_seconds)
+        if self._thread.is_alive():
+            return False
+        self._selector.unregister(self._receiver)
+        os.close(self._receiver)
+        os.close(self._sender)
+        return True
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._closing and not self._is_due():
+                    self._condition.wait(self._patience())
+                snapshot = self._snapshot
+                if self._closing or snapshot is None:
+                    return
+            self._keep(snapshot, self._writer.step(snapshot))
+
+    def _is_due(self) -> bool:
+        """Return whether there is a snapshot to look at: because its faults are others, or because it is time."""
+        if self._snapshot is None or not self._snapshot.agent.ready:
+            return False
+        return self._faults(self._snapshot) != self._seen or time.monotonic() >= self._due_at
+
+    def _patience(self) -> float | None:
+        return None if self._snapshot is None else max(self._due_at - time.monotonic(), 0.0) or None
+
+    def _faults(self, snapshot: Snapshot) -> tuple[Known, ...]:
+        return tuple(Known(entry.key, entry.opened, entry.count) for entry in self._writer.due(snapshot))
+
+    def _keep(self, snapshot: Snapshot, done: Pass) -> None:
+        trouble = ""
+        if done.memory != self._memory:
+            try:
+                save_memory(self._file, done.memory, self._boot_id)
+            except StoreError as error:
+                trouble = str(error)
+        with self._condition:
+            before, self._status = self._status, done.status
+            self._memory, self._trouble = done.memory, trouble
+            self._seen = self._faults(snapshot)
+            self._due_at = time.monotonic() + done.again_seconds
+            self._acknowledged = done.acknowledged
+            is_news = bool(done.acknowledged) or _without_time(before) != _without_time(done.status)
+            if is_news and not self._closing:
+                self._wake()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._sender, b"!")
+        except BlockingIOError:
+            return  # the loop has not taken what was told before
+
+    def _ready(self, _mask: int) -> None:
+        os.read(self._receiver, 4096)
+        self._told()
+
+
+def _without_time(status: WriterStatus) -> WriterStatus:
+    return msgspec.structs.replace(status, last_read_seconds=None)

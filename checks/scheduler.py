@@ -1,0 +1,29 @@
+"""What the writer to a scheduler says of itself. It stands below the model, whose snapshots carry it."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["WriterStatus"]
+
+
+class WriterStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How the writer to SLURM is doing: ``writer`` is what it may do, ``node`` what SLURM calls this node.
+
+    ``states`` are the words that SLURM said last, ``drained_by`` whose reason stood there (``nodevet``, ``other``, or
+    empty), ``wanted`` the reason of a drain that is due and not written, ``doing`` the last pass in words, ``trouble``
+    what went wrong with SLURM. ``writes`` are counted by kind, ``skipped`` by why a drain that was due was not written.
+    """
+
+    writer: str
+    node: str
+    states: tuple[str, ...] = ()
+    drained_by: str = ""
+    wanted: str = ""
+    doing: str = ""
+    trouble: str = ""
+    last_read_seconds: float | None = None
+    limit_reached: bool = False
+    acknowledged: int = 0
+    writes: dict[str, int] = {}
+    skipped: dict[str, int] = {}

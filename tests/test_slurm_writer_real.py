@@ -1,0 +1,202 @@
+"""The agent's writer on a real SLURM: it drains for hard faults, and a person always outranks it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.gpu_node import GpuNode, pci
+from fakes.scontrol import BREAKAGES, SwitchedScontrol
+from fakes.slurm_cluster import SlurmCluster
+
+SETTINGS = """
+[slurm]
+writer = "{writer}"
+node_name = "{node}"
+conf = "{conf}"
+scontrol = "{scontrol}"
+poll_seconds = 1
+timeout_seconds = 1
+maximum_drained_ratio = {ratio}
+"""
+
+HUMAN = "ops: replace fan"
+SECONDS = 20.0
+
+MakeNode = Callable[..., "Vetted"]
+
+
+class Vetted(GpuNode):
+    """An agent that writes for one node of the cluster through a scontrol that the test can break."""
+
+    def __init__(self, directory: Path, library: Path, slurm: SlurmCluster, name: str, **changes: Any) -> None:
+        """Write its configuration; *changes* are settings of the writer."""
+        directory.mkdir()
+        self.name = name
+        self.slurm = slurm
+        self.scontrol = SwitchedScontrol(directory / "bin")
+        values = {"writer": "drain", "ratio": 1.0, **changes}
+        more = SETTINGS.format(node=name, conf=slurm.configuration, scontrol=self.scontrol.program, **values)
+        super().__init__(directory, library, more=more)
+
+    def spoil_memory(self, slot: int = 0) -> None:
+        """Let a GPU count an uncorrected memory error."""
+        self.machine.set(f"ecc_uncorrected_volatile_dram.{slot}", 1)
+
+    def lose(self, slot: int = 0) -> None:
+        """Let a GPU fall off the bus."""
+        self.log_kernel(
+            f"NVRM: Xid (PCI:{pci(slot)[:-2]}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+        )
+
+    def shows(self) -> tuple[str, str, str, str]:
+        """Return state, user, time and reason as SLURM shows them."""
+        row = self.slurm.run("sinfo", "-h", "-n", self.name, "-o", "%T|%u|%H|%E").strip()
+        state, user, when, reason = row.split("|", 3)
+        return state, user, when, reason
+
+    def skipped(self, why: str) -> float:
+        """Return how often a drain was not written because of *why*."""
+        return self.metric("nodevet_slurm_write_skipped_total", reason=why) or 0.0
+
+    def until(self, happens: Callable[[], object], what: str) -> None:
+        """Wait until *happens* says yes."""
+        deadline = time.monotonic() + SECONDS
+        while not happens():
+            assert time.monotonic() < deadline, f"{what}: {self.shows()}; {self.log.read_text()[-3000:]}"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def vetted(tmp_path: Path, fake_nvml_library: Path, slurm: SlurmCluster) -> Iterator[MakeNode]:
+    """A function that makes agents; they stop, and the nodes are idle again, when the test ends."""
+    made: list[Vetted] = []
+
+    def make(name: str = "n1", **changes: Any) -> Vetted:
+        node = Vetted(tmp_path / name, fake_nvml_library, slurm, name, **changes)
+        made.append(node)
+        node.start()
+        return node
+
+    yield make
+    for node in made:
+        node.stop()
+    for name in slurm.nodes:
+        if slurm.node_state(name) != "idle":
+            slurm.resume(name)
+
+
+def test_a_hard_fault_drains_the_node_and_the_next_job_goes_elsewhere(vetted: MakeNode, slurm: SlurmCluster) -> None:
+    """The reason is ours and says what to do, and no job starts there any more."""
+    node = vetted("n1")
+    assert slurm.srun("-w", "n1", "true").returncode == 0
+    node.lose()
+    node.until(lambda: slurm.node_state("n1") == "drained", "the node is drained")
+    reason = slurm.node_reason("n1")
+    assert reason.startswith("nodevet: hw kernel-log: ")
+    assert reason.endswith("]")
+    assert node.scontrol.writes == [f"update NodeName=n1 State=DRAIN Reason={reason}"]
+    job = slurm.submit("true")
+    slurm.wait(lambda: slurm.job_state(job) == "COMPLETED", "the job ends")
+    assert slurm.job(job)["BatchHost"] in ("n2", "n3")
+    node.until(lambda: node.metric("nodevet_slurm_drained_by_us") == 1, "the metric tells it")
+    assert node.metric("nodevet_slurm_writes_total", kind="drain") == 1
+
+
+def test_a_persons_drain_stays_as_it_was_while_scontrol_is_broken(vetted: MakeNode, slurm: SlurmCluster) -> None:
+    """In each way in which it may break: reason, user and time are untouched, nothing is written, why is counted."""
+    node = vetted("n1")
+    node.until(lambda: node.scontrol.calls, "the node was read at the start")
+    slurm.drain("n1", HUMAN)
+    before = node.shows()
+    node.scontrol.switch("nothing")
+    node.lose()
+    for how, why in BREAKAGES.items():
+        node.scontrol.switch(how)
+        counted = node.skipped(why)
+        node.until(lambda why=why, counted=counted: node.skipped(why) > counted, f"scontrol {how}: {why} is counted")
+        assert (node.shows(), node.scontrol.writes) == (before, []), how
+    node.until(
+        lambda: any(node.skipped(f"read_{why}") for why in ("failed", "timeout", "empty", "unparsable")),
+        "it is counted",
+    )
+    assert (node.shows(), node.scontrol.writes) == (before, [])
+    node.scontrol.switch("works")
+    node.until(lambda: node.skipped("foreign_reason"), "the reason is seen as foreign")
+    assert (node.shows(), node.scontrol.writes) == (before, [])
+
+
+def test_a_persons_resume_is_not_fought_after_a_restart_either(vetted: MakeNode, slurm: SlurmCluster) -> None:
+    """What was known is acknowledged, with a note; a fault that is new drains again."""
+    node = vetted("n1")
+    node.lose(0)
+    node.until(lambda: slurm.node_state("n1") == "drained", "the node is drained")
+    slurm.resume("n1")
+    node.until(lambda: _states(node) == ["acknowledged"], "the fault is acknowledged")
+    (finding,) = (entry for entry in node.status()["findings"] if entry["code"] == "nvidia.xid.79")
+    assert finding["note"].startswith("resumed in SLURM by a person")
+    writes = len(node.scontrol.writes)
+    node.stop()
+    node.start()
+    judged = node.status()["generation"]
+    node.until(lambda: node.status()["generation"] > judged + 3, "three rounds and three polls went by")
+    assert slurm.node_state("n1") == "idle"
+    assert len(node.scontrol.writes) == writes
+    node.lose(1)
+    node.until(lambda: slurm.node_state("n1") == "drained", "another fault drains again")
+
+
+@pytest.mark.parametrize("lost", ["nothing", "store", "runtime"])
+def test_a_resume_while_the_agent_is_away_is_not_fought(vetted: MakeNode, slurm: SlurmCluster, lost: str) -> None:
+    """The memory is in the store and in the runtime directory; either is enough."""
+    node = vetted("n1")
+    node.spoil_memory()
+    node.until(lambda: slurm.node_state("n1") == "drained", "the node is drained")
+    node.until(lambda: node.metric("nodevet_slurm_drained_by_us") == 1, "it is told")
+    node.stop()
+    slurm.resume("n1")
+    for path in {"store": node.state_dir, "runtime": node.runtime_dir}.get(lost, Path("/nonexistent")).glob("*"):
+        if path.is_file():
+            path.unlink()
+    writes = len(node.scontrol.writes)
+    node.start()
+    node.until(lambda: _states(node, "memory.uncorrected") == ["acknowledged"], "the fault is acknowledged")
+    assert slurm.node_state("n1") == "idle"
+    assert len(node.scontrol.writes) == writes
+
+
+def test_one_node_after_the_other_until_the_limit(vetted: MakeNode, slurm: SlurmCluster) -> None:
+    """Three nodes fail at the same moment; at a quarter of three only one is drained, and the others say why."""
+    nodes = [vetted(name, ratio=0.25) for name in slurm.nodes]
+    for node in nodes:
+        node.lose()
+    nodes[0].until(lambda: sum(node.skipped("limit") > 0 for node in nodes) == 2, "two met the limit")
+    drained = [name for name in slurm.nodes if slurm.node_state(name) == "drained"]
+    assert len(drained) == 1
+    assert sum(node.metric("nodevet_slurm_drain_limit_reached") or 0 for node in nodes) == 2
+
+
+def test_observe_says_what_it_would_do_and_writes_nothing(vetted: MakeNode, slurm: SlurmCluster) -> None:
+    """The first step of a site: metric, status and log tell the drain, the node stays as it is."""
+    node = vetted("n1", writer="observe")
+    node.lose()
+    node.until(lambda: node.metric("nodevet_slurm_would_drain") == 1, "it says so")
+    assert node.status()["slurm"]["doing"].startswith("would drain with: nodevet: hw kernel-log: ")
+    assert (slurm.node_state("n1"), node.scontrol.writes) == ("idle", [])
+
+
+def test_the_agent_ends_in_time_while_scontrol_hangs(vetted: MakeNode, slurm: SlurmCluster) -> None:
+    """SIGTERM is obeyed within two seconds, and the scontrol that ignores it is gone too."""
+    node = vetted("n1")
+    node.scontrol.switch("ignores")
+    calls = len(node.scontrol.calls)
+    node.lose()
+    node.until(lambda: len(node.scontrol.calls) > calls, "scontrol hangs")
+    assert node.stop() < 2.0 + 1.0
+
+
+def _states(node: Vetted, code: str = "nvidia.xid.79") -> list[str | None]:
+    return [entry["state"] for entry in node.status()["findings"] if entry["code"] == code]
