@@ -1,4 +1,4 @@
-"""A real agent on a node with eight fake H100, with a kernel log that the test writes."""
+"""A real agent on a node of fake machines, with a kernel log that the test writes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from fakes.nvml.scenario import FakeNvml, uuid
+from fakes.machine import FakeMachine
+from fakes.nvml.scenario import FakeNvml, pci
 from fakes.running_agent import RunningAgent
 
 from nodevet.exporters.state_reader import StateFile, parse
 
-__all__ = ["DEADLINE_SECONDS", "INTERVAL_SECONDS", "GpuNode", "pci"]
+__all__ = ["DEADLINE_SECONDS", "INTERVAL_SECONDS", "FakeNode", "GpuNode", "pci"]
 
 INTERVAL_SECONDS = 1.0
 DEADLINE_SECONDS = 1.0
@@ -33,14 +34,13 @@ probe = "{probe}"
 """
 
 
-class GpuNode(RunningAgent):
-    """The agent, its fake machine and its kernel log. ``with`` starts it."""
+class FakeNode(RunningAgent):
+    """The agent, its fake machines and its kernel log. ``with`` starts it."""
 
     def __init__(
         self,
         directory: Path,
-        library: Path,
-        *,
+        *machines: FakeMachine,
         deadline_seconds: float = DEADLINE_SECONDS,
         root: str = "/",
         probe: str = "off",
@@ -48,14 +48,16 @@ class GpuNode(RunningAgent):
         logged: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare a healthy node in *directory*; *more* is added to its configuration."""
+        """Prepare a node of *machines* in *directory*; *more* is added to its configuration."""
         self.kernel_log = directory / "kernel.log"
         self.kernel_log.write_text("")
-        self.machine = FakeNvml(directory / "nvml.scenario", library)
+        self.machines = machines
         configuration = CONFIGURATION.format(
             interval=INTERVAL_SECONDS, deadline=deadline_seconds, root=root, log=self.kernel_log, probe=probe
         )
-        loaded = self.machine.logged_environment if logged else self.machine.environment
+        loaded: dict[str, str] = {}
+        for machine in machines:
+            loaded |= machine.logged_environment if logged else machine.environment
         super().__init__(directory, configuration + more, environment={**loaded, **(environment or {})})
 
     def start(self) -> None:
@@ -80,19 +82,21 @@ class GpuNode(RunningAgent):
         return found
 
     def readers(self) -> list[int]:
-        """Return every process that has this node's fake library loaded."""
+        """Return every process that has a fake library of this node loaded."""
         return [process.pid for process in psutil.process_iter() if self._holds_library(process.pid)]
 
     def _holds_library(self, pid: int) -> bool:
         try:
-            return str(self.machine.library) in Path(f"/proc/{pid}/maps").read_text()
+            maps = Path(f"/proc/{pid}/maps").read_text()
         except OSError:
             return False
+        return any(str(machine.library) in maps for machine in self.machines)
 
     def verdicts(self, status: Mapping[str, Any]) -> dict[int, str]:
-        """Return the verdict of each GPU by its slot."""
+        """Return the verdict of each GPU of the first machine by its slot."""
         by_id = {device["id"]: device["verdict"] for device in status["devices"]}
-        return {slot: by_id[uuid(slot)] for slot in range(8) if uuid(slot) in by_id}
+        names = {slot: self.machines[0].uuid(slot) for slot in range(8)}
+        return {slot: by_id[name] for slot, name in names.items() if name in by_id}
 
     def metric(self, name: str, **labels: str) -> float | None:
         """Return the value of one series of ``/metrics``, or None where it is not there."""
@@ -103,6 +107,10 @@ class GpuNode(RunningAgent):
         return None
 
 
-def pci(slot: int) -> str:
-    """Return the PCI address of the GPU in *slot*."""
-    return f"0000:{16 * (slot + 1):02x}:00.0"
+class GpuNode(FakeNode):
+    """A node with eight fake H100."""
+
+    def __init__(self, directory: Path, library: Path, **options: Any) -> None:
+        """Prepare a healthy node in *directory*, with the *options* of every node."""
+        self.machine = FakeNvml(directory / "nvml.scenario", library)
+        super().__init__(directory, self.machine, **options)
