@@ -31,6 +31,9 @@ __all__ = [
     "profile_names",
 ]
 
+SLOWDOWNS = ("temperature_slowdown_celsius", "temperature_maximum_celsius", "temperature_shutdown_celsius")
+"""Where the temperature stands from which a sensor's device slows itself down: the first that it reports."""
+
 FOLDER = Path(__file__).with_name("reference") / "profiles"
 
 
@@ -188,6 +191,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return {"cpu": self.sockets.readings, "memory": self.node.memory_readings}.get(
             self.subject(target), self.node.readings
         )
+
+    def slowdown_celsius(self, target: str, part: Part) -> float | None:
+        """Return the temperature from which *part* slows *target* down, as the device reports it."""
+        limits = {
+            row.quantity: float(row.value)
+            for row in self.readings(target).rows
+            if part in row.parts and isinstance(row.value, (int, float))
+        }
+        return next((limits[name] for name in SLOWDOWNS if name in limits), None)
 
 
 def profile_names() -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.errors import ConfigurationError, ModelError
-from nodevet.checks.faults import KINDS, Kind, effects_of
+from nodevet.checks.faults import KINDS, Effect, Kind, effects_of
 from nodevet.checks.model import ReadingStatus, Scalar
 from nodevet.checks.profiles import Profile, part_of
 from nodevet.checks.quantities import QUANTITIES
@@ -225,13 +225,23 @@ class _Reader:
 
     def _has_effect(self, fault: Fault, target: str) -> None:
         """Refuse a fault of readings that *target* does not have: a drill must not pass because nothing happened."""
-        subject = self._profile.subject(target)
-        known = {row.quantity for row in self._profile.readings(target).rows if not row.unsupported}
-        touched = {fault.quantity} if fault.kind == "set" else {effect.quantity for effect in effects_of(fault.kind)}
-        if touched:
-            here = touched if fault.kind == "set" else {e.quantity for e in effects_of(fault.kind, subject)}
-            if not here & known:
-                raise _Mistake("device", f"{fault.kind} changes nothing that {target} of this profile reads")
+        if fault.kind == "set":
+            touched = self._reads(str(fault.quantity), target)
+        else:
+            effects = effects_of(fault.kind, self._profile.subject(target))
+            touched = not effects_of(fault.kind) or any(self._touches(effect, target) for effect in effects)
+        if not touched:
+            raise _Mistake("device", f"{fault.kind} changes nothing that {target} of this profile reads")
+
+    def _touches(self, effect: Effect, target: str) -> bool:
+        if effect.change != "above":
+            return self._reads(effect.quantity, target)
+        rows = [row for row in self._profile.readings(target).rows if row.quantity == effect.quantity]
+        return any(self._profile.slowdown_celsius(target, part) is not None for row in rows for part in row.parts)
+
+    def _reads(self, quantity: str, target: str) -> bool:
+        rows = self._profile.readings(target).rows
+        return any(row.quantity == quantity and not row.unsupported for row in rows)
 
     def _devices(self, table: Mapping[str, Any], default: str | None) -> tuple[str, ...]:
         given = table.get("device", default)

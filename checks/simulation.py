@@ -146,7 +146,8 @@ class World:
     def probe(self, now: Instant) -> tuple[ProbeFigures, ...]:
         """Return what a probe that ends now measures, for each device that a load runs on.
 
-        A device that has any other fault is left out until that is over: it is the repair that a probe proves.
+        A device that has any other fault is left out until that is over, and all are while memory or node have one:
+        it is the repair that a probe proves.
         """
         boards = [device for device in self._devices.values() if device.kind is DeviceKind.ACCELERATOR]
         loaded = boards or [device for device in self._devices.values() if device.kind is DeviceKind.CPU]
@@ -157,6 +158,8 @@ class World:
             if fault.is_active(seconds) and not KINDS[fault.kind].probed
             for target in fault.devices
         }
+        if faulty & {"memory", "node"}:
+            return ()
         return tuple(self._figures(device.id, now) for device in loaded if self._targets[device.id] not in faulty)
 
     # The devices.
@@ -366,23 +369,12 @@ class World:
             return _replaced(reading, value * amount)
         target = amount
         if effect.change == "above":
-            limit = self._slowdown(device, reading.part)
+            limit = self._profile.slowdown_celsius(self._targets[device], reading.part)
             if limit is None:
                 return reading
             target = limit + amount
         share = min(1.0, (seconds - fault.at) / HEAT_SECONDS) if "temperature" in reading.quantity else 1.0
         return _replaced(reading, value + (target - value) * share)
-
-    def _slowdown(self, device: str, part: Part) -> float | None:
-        """Return the temperature from which *part* slows its device down, as the device reports it."""
-        limits = {
-            row.quantity: row.value
-            for group in ("fast", "slow")
-            for row in self._rows(device, group)
-            if part in row.parts and isinstance(row.value, (int, float))
-        }
-        names = ("temperature_slowdown_celsius", "temperature_maximum_celsius", "temperature_shutdown_celsius")
-        return next((float(limits[name]) for name in names if name in limits), None)
 
     def _lines(self, fault: Fault, target: str) -> Iterator[str]:
         pci = self._devices[target].pci or ""

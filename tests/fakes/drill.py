@@ -29,8 +29,8 @@ from nodevet.checks.view import KernelLogState
 
 __all__ = ["Drill"]
 
-SLOW_EVERY = 6
-"""Rounds of the fast group to one of the slow group, as at the default cadence."""
+SLOW_SECONDS = 60.0
+"""How often the slow group is read, as by default."""
 
 
 class Drill:
@@ -50,6 +50,7 @@ class Drill:
         self.engine = build_engine(armed, self.settings, self.clock, simulated=True)
         self.info = agent_info(self.settings, armed, self.clock.instant())
         self.rounds = 0
+        self._slow_at = 0.0
         self.replace(scenario)
 
     def replace(self, scenario: str) -> None:
@@ -60,7 +61,7 @@ class Drill:
         self._logged = -1.0
         self._began = now
 
-    def run(self, seconds: float, *, quiet: bool = False) -> Snapshot:
+    def run(self, seconds: float) -> Snapshot:
         """Go on for *seconds*, one round after the other, and return the newest snapshot."""
         snapshot = self.round()
         for _ in range(int(seconds / self.interval_seconds)):
@@ -71,10 +72,13 @@ class Drill:
     def round(self) -> Snapshot:
         """Read every device once, hear the kernel, and judge."""
         now = self.clock.instant()
+        groups: tuple[str, ...] = (FAST,)
+        if self.clock.monotonic() >= self._slow_at:
+            groups, self._slow_at = (FAST, SLOW), self.clock.monotonic() + SLOW_SECONDS
         for backend in load_profile(self.name).backends:
             self.engine.take_devices(backend, self.world.devices(backend, now))
             for device in self.world.devices(backend, now):
-                for group in (FAST, SLOW) if self.rounds % SLOW_EVERY == 0 else (FAST,):
+                for group in groups:
                     self.engine.take_sample(self._sample(backend, device.id, group))
         for event in self._events():
             self.engine.take_event(event)
