@@ -242,6 +242,8 @@ class Child:
 
     def _read_channel(self) -> bool:
         """Take what the channel holds; return whether there may be more."""
+        if self._is_closed:
+            return False
         try:
             data = self._connection.recv(READ_BYTES)
         except BlockingIOError:
@@ -264,6 +266,8 @@ class Child:
 
     def _read_errors(self) -> bool:
         """Take what standard error holds; return whether there may be more."""
+        if self._is_closed:
+            return False
         try:
             data = os.read(self._errors, READ_BYTES)
         except BlockingIOError:
@@ -317,13 +321,19 @@ class Child:
             self._forget(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
-        if self._connection.fileno() < 0:
+        if self._is_closed:
             return
         self._forget(self._connection)
         self._forget(self._errors)
         self._connection.close()
         os.close(self._errors)
         os.close(self._lifeline)
+
+    @property
+    def _is_closed(self) -> bool:
+        # The end of the process and the last of its channel may come in one round of the selector: whichever is
+        # taken in first has closed what the other was told of.
+        return self._connection.fileno() < 0
 
     def _is_watched(self, file: socket.socket | int) -> bool:
         return file in self._selector.get_map()
