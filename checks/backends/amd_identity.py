@@ -23,6 +23,7 @@ FIRMWARES = {
 """Firmware of AMD SMI whose version is kept, by the end of its name, and what it is called here."""
 
 DEVICES = "sys/bus/pci/devices"
+NO_ADDRESS = "0000:00:00.0"
 LOST_CONFIGURATION = "ff" * 4
 """What a device that does not answer on the bus reads as."""
 
@@ -138,6 +139,10 @@ def _firmware(library: Library, target: Target) -> tuple[Firmware, ...]:
 
 
 def _links(library: Library, target: Target) -> tuple[Link, ...]:
-    """Return a link per port; which port leads to which device is not told alike by all releases."""
+    """Return a link per port, with the PCI address of its peer where AMD SMI tells it (since ROCm 7.0)."""
     told = library.optional(target, "amdsmi_get_gpu_xgmi_link_status") or {}
-    return tuple(Link(port, None, "xGMI") for port in range(len(told.get("status", ()))))
+    ways = (library.optional(target, "amdsmi_get_link_metrics") or {}).get("links", ())
+    xgmi = library.member("AmdSmiLinkType.AMDSMI_LINK_TYPE_XGMI")
+    peers = [way["bdf"] if way["link_type"] == xgmi and way["bdf"] != NO_ADDRESS else None for way in ways]
+    ports = range(len(told.get("status", ())))
+    return tuple(Link(port, peers[port] if port < len(peers) else None, "xGMI") for port in ports)
