@@ -168,7 +168,7 @@ def test_captured_cards_arrive_as_they_were(gaudi: Path, hl_smi: FakeHlSmi, capt
 
 def test_the_smallest_example_tells_a_temperature_a_failure_and_an_absence(repository: Path, tmp_path: Path) -> None:
     """A card with a sensor is read, one without is a failure, and one that is gone is not listed."""
-    argv = [repository / "deploy" / "command" / "example.sh", PCI, "acme", "X1"]
+    argv: list[str | Path] = [repository / "deploy" / "command" / "example.sh", PCI, "acme", "X1"]
     assert accepted(run(argv, NODEVET_ROOT=tmp_path)).devices == ()
 
     sensor = tmp_path / "sys/bus/pci/devices" / PCI / "hwmon/hwmon3"

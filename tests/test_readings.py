@@ -250,3 +250,46 @@ def test_the_committed_schema_is_up_to_date(repository: Path, request: pytest.Fi
     if request.config.getoption("--update-golden"):
         path.write_text(text)
     assert path.read_text() == text, "out of date: pytest tests/test_readings.py --update-golden"
+
+
+def _quantities() -> str:
+    """Return the table of what can be printed."""
+    lines = ["| Quantity | Part | Value | Meaning |", "|---|---|---|---|"]
+    for entry in QUANTITIES.values():
+        names = ", ".join(f"`{name}`" for name in sorted(PART_NAMES[entry.part] - {""}))
+        part = f"`{entry.part.value}`" + (f": {names}" if names else "")
+        lines.append(f"| `{entry.key}` | {part} | {_accepts(entry)} | {entry.help} |")
+    return "\n".join(lines)
+
+
+def _accepts(entry: Quantity) -> str:
+    if entry.states:
+        return ", ".join(f"`{state}`" for state in entry.states)
+    match entry.kind:
+        case QuantityKind.FLAG:
+            return "true or false"
+        case QuantityKind.TEXT:
+            return "text"
+    low, high = (None if bound is None else f"{bound:g}" for bound in (entry.low, entry.high))
+    bounds = f" from {low}" if high is None else f" from {low} to {high}"
+    return ("counter" if entry.kind is QuantityKind.COUNTER else "number") + bounds
+
+
+def test_the_page_lists_every_quantity(repository: Path, request: pytest.FixtureRequest) -> None:
+    """Its table is what the code gives now; --update-golden writes it anew."""
+    path = repository / "docs" / "reference" / "command-backend.md"
+    before, _, _ = path.read_text().partition("--update-golden. -->\n")
+    page = f"{before}--update-golden. -->\n\n{_quantities()}\n\n<!-- end -->\n"
+    if request.config.getoption("--update-golden"):
+        path.write_text(page)
+    assert path.read_text() == page, "out of date: pytest tests/test_readings.py --update-golden"
+
+
+def test_the_document_on_the_page_is_accepted(repository: Path) -> None:
+    """What the page shows is what the agent takes, and the schema agrees."""
+    page = (repository / "docs" / "reference" / "command-backend.md").read_text()
+    shown = page.partition("```json\n")[2].partition("```")[0]
+    found, mistakes = parse(shown.encode())
+    assert found is not None, mistakes
+    assert doubts(found) == ()
+    assert Draft202012Validator(readings_schema()).is_valid(json.loads(shown))
