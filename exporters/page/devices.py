@@ -106,8 +106,9 @@ def _node_card(snapshot: Snapshot, entries: Sequence[Told], now: Present) -> Htm
     if uptime is not None:
         rows.append(_row("Up", _days(uptime), "since boot"))
     system = next((reader.versions.get("kernel") for reader in snapshot.readers if reader.versions.get("kernel")), None)
+    model = f"{board.vendor} {board.model}" if board else snapshot.node
     return _assembled(
-        "Node", state, f"{board.vendor} {board.model}" if board else snapshot.node, f"Linux {system}" if system else "", rows,
+        "Node", state, model, f"Linux {system}" if system else "", rows,
         [_unread(NODE, snapshot, now), _first_finding(own)],
     )  # fmt: skip
 
