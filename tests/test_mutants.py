@@ -35,6 +35,7 @@ class Mutant(NamedTuple):
 
 EPISODES = "checks/episodes.py"
 ENGINE = "agent/engine.py"
+GUARD = "agent/load_guard.py"
 
 MUTANTS = (
     Mutant(
@@ -204,6 +205,34 @@ MUTANTS = (
         '            self._ledger = decode(memory["ledger"], type=Ledger)',
         '            decode(memory["ledger"], type=Ledger)',
         "test_episodes_machine.py::test_open_fault_survives_a_restart_without_a_sample",
+    ),
+    Mutant(
+        "a load begins beside a claim",
+        GUARD,
+        "        else:\n            reason = self.claims.look().reason\n",
+        "        else:\n            reason = None\n",
+        "test_slurm_protocol.py::test_a_probe_is_gone_before_the_first_process_of_a_job[claim first]",
+    ),
+    Mutant(
+        "a load begins before it is told",
+        GUARD,
+        "written.generation <= self._generation or not written.agent.probing",
+        "False",
+        "test_claims.py::test_a_load_starts_after_its_announcement_is_on_disk",
+    ),
+    Mutant(
+        "a load goes on beside a claim",
+        "agent/prober.py",
+        "            run.stop(f\"gives way: {claimed}\")\n",
+        "            pass\n",
+        "test_slurm_protocol.py::test_a_probe_is_gone_before_the_first_process_of_a_job[probing first]",
+    ),
+    Mutant(
+        "idle beside a process of a load",
+        GUARD,
+        "            self._left_over = self.has_processes()\n",
+        "            self._left_over = False\n",
+        "test_claims.py::test_a_process_of_a_load_keeps_the_node_probing",
     ),
 )
 
