@@ -26,6 +26,7 @@ PAGES = (
     "docs/how-to/judge-saved-logs.md",
     "docs/how-to/read-a-finding.md",
     "docs/how-to/troubleshooting.md",
+    "docs/reference/command-backend.md",
     "docs/tutorial/first-look.md",
 )
 NOT_RUN = {
