@@ -56,6 +56,7 @@ class Reactor:
         self._seen: tuple[Known, ...] = ()
         self._due_at = 0.0
         self._closing = False
+        self._closed = False
         self._status = self._writer.status
         self._memory = known
         self._trouble = ""
@@ -113,9 +114,11 @@ class Reactor:
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
             return False
-        self._selector.unregister(self._receiver)
-        os.close(self._receiver)
-        os.close(self._sender)
+        if not self._closed:
+            self._closed = True
+            self._selector.unregister(self._receiver)
+            os.close(self._receiver)
+            os.close(self._sender)
         return True
 
     def _run(self) -> None:

@@ -155,7 +155,7 @@ class Writer:
         # From here on a node that is not drained was resumed by a person.
         self._memory = msgspec.structs.replace(self._memory, drained=reason)
         writes = {**self.status.writes, decision.step.value: self.status.writes[decision.step.value] + 1}
-        self._say(f"wrote: {reason}", writes=writes)
+        self._say(f"wrote: {reason}", writes=writes, wanted="")
         seen = self._read()
         if not seen.drained:
             self._memory = Memory(resumed=self._memory.resumed)

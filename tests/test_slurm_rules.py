@@ -1,0 +1,395 @@
+"""The rules of the writer to SLURM: what is read, what follows, and what is never written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.episodes import episode as made
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodevet.checks.model import Action, Episode, FaultClass
+from nodevet.exporters.slurm_rules import (
+    TURN_SECONDS,
+    Decision,
+    Guard,
+    Known,
+    Memory,
+    NodeState,
+    OutputError,
+    Step,
+    Why,
+    decide,
+    guard,
+    is_ours,
+    parse_node,
+    parse_nodes,
+    reason_text,
+    seconds_to_turn,
+)
+
+PREFIX = "nodevet"
+IDLE = frozenset({"IDLE"})
+DRAINED = frozenset({"IDLE", "DRAIN"})
+
+SHOWN = """\
+NodeName=n2 Arch=x86_64 CoresPerSocket=1 
+   CPUAlloc=0 CPUEfctv=8 CPUTot=8 CPULoad=0.17
+   Gres=gpu:h100:8
+   OS=Linux 6.1.0 #1 SMP PREEMPT_DYNAMIC @0 
+   State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+   Partitions=main 
+   CfgTRES=cpu=8,mem=1000M,billing=8
+{more}
+
+"""  # noqa: W291 (scontrol ends some lines with a blank)
+
+
+def shown(state: str = "IDLE", more: str = "") -> str:
+    """Return a node as ``scontrol show node`` of 22.05 prints it."""
+    return SHOWN.format(state=state, more=more)
+
+
+def fault(code: str = "nvidia.xid.79", count: int = 1, **finding: Any) -> Episode:
+    """Return a hard fault of an accelerator that was found by the kernel log."""
+    entry = made(code, count=count)
+    changed = {"message": "GPU 3 (0000:1b:00.0): fell off the bus; reseat it", "action": Action.REBOOT, **finding}
+    return msgspec.structs.replace(entry, finding=msgspec.structs.replace(entry.finding, **changed))
+
+
+def known(*faults: Episode) -> tuple[Known, ...]:
+    """Return *faults* as they were known."""
+    return tuple(Known(entry.key, entry.opened, entry.count) for entry in faults)
+
+
+def node(states: frozenset[str] = IDLE, reason: str = "", user: str | None = "root") -> NodeState:
+    """Return a node in *states*."""
+    return NodeState("n2", states, reason, user if reason else None, "2026-11-20T13:25:12" if reason else None)
+
+
+def decided(faults: tuple[Episode, ...], seen: NodeState, memory: Memory | None = None) -> Decision:
+    """Return what the rules say."""
+    return decide(faults, seen, memory or Memory(), PREFIX)
+
+
+FAULT = fault()
+OURS = reason_text((FAULT,), PREFIX)
+
+
+# What is read.
+
+
+@pytest.mark.parametrize(
+    ("text", "states", "reason", "user"),
+    [
+        (shown(), {"IDLE"}, "", None),
+        (shown("MIXED+DRAIN+PLANNED"), {"MIXED", "DRAIN", "PLANNED"}, "", None),
+        (shown("DOWN*"), {"DOWN", "NOT_RESPONDING"}, "", None),
+        (shown("IDLE+NOT_RESPONDING"), {"IDLE", "NOT_RESPONDING"}, "", None),
+        (shown("IDLE~"), {"IDLE", "POWERED_DOWN"}, "", None),
+        (shown("mixed-"), {"MIXED", "PLANNED"}, "", None),
+        (shown("IDLE+DRAIN", "   Reason=ops: fan [root@2026-11-20T13:25:12]"), DRAINED, "ops: fan", "root"),
+        (shown("IDLE+DRAIN", "   Reason= [root@2026-11-20T13:25:12]"), DRAINED, "", "root"),
+        (shown("IDLE+DRAIN", "   Reason=[user] busy [bob@2026-01-01T00:00:00]"), DRAINED, "[user] busy", "bob"),
+        (shown("IDLE+DRAIN", "   Reason=a [b@c] d [bob@corp@2026-01-01T00:00:00]"), DRAINED, "a [b@c] d", "bob@corp"),
+        (shown("IDLE+DRAIN", "   Reason=unsigned"), DRAINED, "unsigned", None),
+        (shown("IDLE+DRAIN", "   Reason=one [root@2026-11-20T13:25:12]\n          State=IDLE"), DRAINED, "one", "root"),
+        (shown("IDLE", "   Comment=State=DOWN Reason=nodevet: x\n   Extra={}"), {"IDLE"}, "", None),
+    ],
+)  # fmt: skip
+def test_a_node_is_read_in_every_form(text: str, states: set[str], reason: str, user: str | None) -> None:
+    """Words joined by +, marks behind a state, reasons with brackets, on several lines, or forged in a comment."""
+    found = parse_node(text, "n2")
+    assert (found.states, found.reason, found.reason_user) == (frozenset(states), reason, user)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no node"),
+        ("\n\n", "no node"),
+        ("Node n2 not found\n", "expected NodeName="),
+        ("slurm_load_node error: Unable to contact slurm controller\n", "expected NodeName="),
+        ("NodeName=n2 Arch=x86_64\n", "node n2 has no State="),
+        (shown().replace("   State=", "   Status="), "node n2 has no State="),
+        (shown().replace("n2", "n3"), "expected node n2 alone, found n3"),
+        (shown() + shown(), "expected node n2 alone, found n2, n2"),
+        ("{}", "expected NodeName="),
+    ],
+)
+def test_what_is_no_answer_is_refused(text: str, says: str) -> None:
+    """Empty, cut, of another node, or an error that came on standard output."""
+    with pytest.raises(OutputError, match=says):
+        parse_node(text, "n2")
+
+
+@given(text=st.text(max_size=200))
+def test_no_text_is_taken_for_a_node_that_does_not_say_so(text: str) -> None:
+    """Whatever comes, it is refused or names the node and a state."""
+    try:
+        found = parse_node(text, "n2")
+    except OutputError:
+        return
+    assert text.startswith("NodeName=n2")
+    assert found.states
+
+
+def test_captured_nodes_are_read_as_they_were(captures: Path) -> None:
+    """scontrol of other releases: one line per node is brought into the usual form first, the rest is as it was."""
+    read = 0
+    for line in (captures / "slurm.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        expected = entry["expect"]
+        if not str(expected.get("format", "")).startswith("scontrol show node") or not expected.get("node"):
+            continue
+        text = entry["text"]
+        if "\n   " not in text:
+            text = text.replace(" State=", "\n   State=").replace(" Reason=", "\n   Reason=")
+            text = text.replace(" ReservationName=", "\n   ReservationName=")
+        found = parse_node(text, expected["node"])
+        assert {expected["base"], *expected["flags"]} == set(found.states)
+        assert (found.reason, found.reason_user) == (expected.get("reason", ""), expected.get("reason_user"))
+        read += 1
+    assert read >= 4
+
+
+# What follows.
+
+TABLE = [
+    ("no fault, idle", (), node(), None, Step.NOTHING, None),
+    ("no fault, drained by a person", (), node(DRAINED, "ops: fan"), None, Step.NOTHING, None),
+    ("no fault, drained by us", (), node(DRAINED, OURS), None, Step.NOTHING, None),
+    ("fault, idle", (FAULT,), node(), None, Step.DRAIN, None),
+    ("fault, jobs run", (FAULT,), node(frozenset({"MIXED", "COMPLETING"})), None, Step.DRAIN, None),
+    ("fault, planned", (FAULT,), node(frozenset({"IDLE", "PLANNED"})), None, Step.DRAIN, None),
+    ("fault, reserved", (FAULT,), node(frozenset({"IDLE", "RESERVED"})), None, Step.DRAIN, None),
+    ("fault, slurmd late", (FAULT,), node(frozenset({"IDLE", "NOT_RESPONDING"})), None, Step.DRAIN, None),
+    ("fault, foreign reason", (FAULT,), node(DRAINED, "ops: fan"), None, Step.NOTHING, Why.FOREIGN_REASON),
+    ("fault, prolog error", (FAULT,), node(DRAINED, "Prolog error"), None, Step.NOTHING, Why.FOREIGN_REASON),
+    ("fault, reason of a person with our prefix", (FAULT,), node(DRAINED, "nodevet: look at this"), None,
+     Step.NOTHING, Why.FOREIGN_REASON),
+    ("fault, a person added to our reason", (FAULT,), node(DRAINED, OURS + " ticket 4711"), None,
+     Step.NOTHING, Why.FOREIGN_REASON),
+    ("fault, empty reason", (FAULT,), node(DRAINED), None, Step.NOTHING, Why.EMPTY_REASON),
+    ("fault, drained by us", (FAULT,), node(DRAINED, OURS), None, Step.NOTHING, None),
+    ("fault, drained by us for less", (FAULT,),
+     node(DRAINED, OURS.replace("[reboot]", "[watch]")), None, Step.UPDATE, None),
+    ("fault, drained by us, only figures differ", (FAULT,),
+     node(DRAINED, "nodevet: hw kernel-log: GPU 4 did [reboot]"), None, Step.NOTHING, None),
+    ("fault, maintenance", (FAULT,), node(frozenset({"IDLE", "MAINTENANCE", "RESERVED"})), None,
+     Step.NOTHING, Why.MAINTENANCE),
+    ("fault, powering down", (FAULT,), node(frozenset({"IDLE", "POWERING_DOWN"})), None, Step.NOTHING, Why.POWER),
+    ("fault, reboot issued", (FAULT,), node(frozenset({"IDLE", "REBOOT_ISSUED"})), None, Step.NOTHING, Why.REBOOT),
+    ("fault, down", (FAULT,), node(frozenset({"DOWN", "NOT_RESPONDING"})), None, Step.NOTHING, Why.DOWN),
+    ("fault, failing", (FAULT,), node(frozenset({"IDLE", "FAIL"})), None, Step.NOTHING, Why.UNKNOWN_STATE),
+    ("fault, unheard of", (FAULT,), node(frozenset({"IDLE", "QUANTUM"})), None, Step.NOTHING, Why.UNKNOWN_STATE),
+    ("fault, no state at all", (FAULT,), node(frozenset()), None, Step.NOTHING, Why.UNKNOWN_STATE),
+    ("resumed after our drain", (FAULT,), node(), Memory(OURS, known(FAULT)), Step.ACKNOWLEDGE, None),
+    ("resumed after a person's drain", (FAULT,), node(), Memory("ops", known(FAULT)), Step.ACKNOWLEDGE, None),
+    ("resumed, and the fault is gone", (), node(), Memory(OURS, known(FAULT)), Step.NOTHING, None),
+    ("resumed, and it occurred again", (fault(count=2),), node(), Memory(OURS, known(FAULT)), Step.DRAIN, None),
+    ("resumed, and another came", (fault("other"),), node(), Memory(OURS, known(FAULT)), Step.DRAIN, None),
+    ("resumed into maintenance", (FAULT,), node(frozenset({"IDLE", "MAINTENANCE"})), Memory(OURS, known(FAULT)),
+     Step.ACKNOWLEDGE, None),
+    ("down after our drain", (FAULT,), node(frozenset({"DOWN"})), Memory(OURS, known(FAULT)), Step.NOTHING, Why.DOWN),
+    ("still counts after the resume", (FAULT,), node(), Memory(resumed=known(FAULT)), Step.NOTHING, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("faults", "seen", "memory", "step", "why"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE]
+)
+def test_what_follows(
+    faults: tuple[Episode, ...], seen: NodeState, memory: Memory | None, step: Step, why: Why | None
+) -> None:
+    """The table of rules, row by row."""
+    found = decided(faults, seen, memory)
+    assert (found.step, found.why) == (step, why)
+    assert bool(found.reason) is (step in (Step.DRAIN, Step.UPDATE))
+
+
+def test_a_state_that_is_left_alone_keeps_the_memory_of_the_drain() -> None:
+    """A node that goes down while it is drained and comes back drained was resumed by nobody."""
+    before = decided((FAULT,), node(DRAINED, OURS)).memory
+    down = decided((FAULT,), node(frozenset({"DOWN"})), before).memory
+    assert (down.drained, down.known) == (OURS, known(FAULT))
+    assert decided((FAULT,), node(DRAINED, OURS), down).step is Step.NOTHING
+
+
+def test_a_resume_acknowledges_what_was_known_and_the_rest_drains_again() -> None:
+    """Two faults; the second came after the node was seen drained last."""
+    new = fault("memory.uncorrected")
+    resumed = decided((FAULT, new), node(), Memory(OURS, known(FAULT)))
+    assert (resumed.step, resumed.memory.resumed) == (Step.ACKNOWLEDGE, known(FAULT))
+    again = decided((FAULT, new), node(), resumed.memory)
+    assert again.step is Step.DRAIN
+    assert again.reason == reason_text((new,), PREFIX)
+
+
+def test_a_forgotten_drain_is_known_again_from_the_reason_at_the_node() -> None:
+    """The memory is lost and our reason stands there: a resume is understood all the same."""
+    derived = decided((FAULT,), node(DRAINED, OURS), Memory()).memory
+    assert decided((FAULT,), node(), derived).step is Step.ACKNOWLEDGE
+
+
+# Defects of others, by the numbers of their threads.
+
+
+def test_nhc_134_an_answer_that_is_empty_or_broken_is_no_state() -> None:
+    """LBNL NHC took an empty answer for a node without a reason, wrote its own, and resumed the node later."""
+    for text in ("", "\n", "slurm_load_node error: Zero Bytes were transmitted or received\n"):
+        with pytest.raises(OutputError):
+            parse_node(text, "n2")
+
+
+def test_nhc_82_a_state_that_is_not_known_is_left_alone() -> None:
+    """There "resv" was unheard of and ended in an error; here it is a word like any other, and unknown ones stop."""
+    assert decided((FAULT,), parse_node(shown("IDLE+RESV"), "n2")).why is Why.UNKNOWN_STATE
+
+
+def test_cyclecloud_healthagent_a_foreign_reason_is_not_overwritten() -> None:
+    """Its drain example wrote over a person's reason where sinfo failed; here no reading means no decision at all."""
+    for reason in ("ops: fan", "NHC: check_fs", "nodevet-old: hw x: y [reboot]"):
+        assert decided((FAULT,), node(DRAINED, reason)).why is Why.FOREIGN_REASON
+
+
+# What is written.
+
+
+@pytest.mark.parametrize(
+    ("finding", "reason"),
+    [
+        ({}, "nodevet: hw kernel-log: GPU 3 (0000:1b:00.0): fell off the bus [reboot]"),
+        ({"fault_class": FaultClass.NODE}, "nodevet: node kernel-log: GPU 3 (0000:1b:00.0): fell off the bus [reboot]"),
+        ({"message": "", "action": Action.NONE}, "nodevet: hw kernel-log: nvidia.xid.79 [none]"),
+        ({"message": "a \"b\" 'c'\nd`e`\x1b[31m ü = x"}, "nodevet: hw kernel-log: a b c d e 31m x [reboot]"),
+        ({"message": "lost [NVRM: Xid 79, name=secret]; do"}, "nodevet: hw kernel-log: lost [reboot]"),
+    ],
+)
+def test_the_reason_is_one_plain_line(finding: dict[str, Any], reason: str) -> None:
+    """Class, check, detail and action; no quotes, line ends, letters beyond ASCII, or processes of users."""
+    assert reason_text((fault(**finding),), PREFIX) == reason
+
+
+def test_the_gravest_fault_gives_the_reason_and_the_others_are_counted() -> None:
+    """The hardest action counts."""
+    mild, grave = fault("a", action=Action.DRAIN_RESET), fault("b", action=Action.REPLACE, message="row remap failed")
+    assert reason_text((mild, grave), PREFIX) == "nodevet: hw kernel-log: row remap failed (and 1 more) [replace]"
+
+
+@given(
+    message=st.text(max_size=400),
+    action=st.sampled_from(Action),
+    kind=st.sampled_from(FaultClass),
+    more=st.integers(0, 3),
+)
+def test_every_reason_is_short_plain_and_known_as_ours(
+    message: str, action: Action, kind: FaultClass, more: int
+) -> None:
+    """And comes back from scontrol's output as it was."""
+    faults = (fault(message=message, action=action, fault_class=kind), *(fault(f"c{n}") for n in range(more)))
+    reason = reason_text(faults, PREFIX)
+    assert len(reason) <= 200
+    assert reason.isascii() and reason.isprintable()
+    assert not set(reason) & set("\"'`;\\|=@\n")
+    assert is_ours(reason, PREFIX)
+    assert not is_ours(reason, "other")
+    text = shown("IDLE+DRAIN", f"   Reason={reason} [root@2026-11-20T13:25:12]")
+    assert parse_node(text, "n2").reason == reason
+
+
+REASONS = st.one_of(
+    st.just(""), st.just(OURS), st.text(max_size=60), st.sampled_from(["Prolog error", "nodevet: mine"])
+)
+WORDS = st.frozensets(
+    st.sampled_from(["IDLE", "MIXED", "DRAIN", "PLANNED", "RESERVED", "MAINT", "DOWN", "POWERED_DOWN", "REBOOT", "X"]),
+    max_size=4,
+)
+FAULTS = st.lists(
+    st.builds(fault, st.sampled_from(["a", "b", "c"]), st.integers(1, 2)), max_size=3, unique_by=lambda f: f.key
+).map(tuple)
+
+
+@given(history=st.lists(st.tuples(FAULTS, WORDS, REASONS), max_size=8))
+def test_over_any_history_a_person_outranks_the_machine(
+    history: list[tuple[tuple[Episode, ...], frozenset[str], str]],
+) -> None:
+    """Only a node in service is drained, only our own reason is replaced, and what a person resumed the node with is
+    not drained for again while it did not occur anew: whatever is seen, in whatever order."""
+    memory = Memory()
+    for faults, states, reason in history:
+        seen = NodeState("n2", states, reason if "DRAIN" in states else "")
+        resumed = memory.resumed
+        found = decide(faults, seen, memory, PREFIX)
+        if found.step is Step.DRAIN:
+            assert not seen.drained
+            assert states <= {"IDLE", "MIXED", "PLANNED", "RESERVED"}
+            assert not all(any(entry.covers(one) for entry in resumed) for one in faults)
+        if found.step is Step.UPDATE:
+            assert is_ours(seen.reason, PREFIX)
+        if found.step is Step.ACKNOWLEDGE:
+            assert memory.drained is not None and not seen.drained
+        if found.step in (Step.DRAIN, Step.UPDATE):
+            assert faults
+            memory = msgspec.structs.replace(found.memory, drained=found.reason)
+        else:
+            memory = found.memory
+
+
+# The fleet.
+
+
+def _fleet(size: int, drained: int, reason: str = OURS) -> list[NodeState]:
+    return [NodeState(f"n{n}", DRAINED if n < drained else IDLE, reason if n < drained else "") for n in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("size", "drained", "ratio", "permits"),
+    [
+        (1, 0, 0.25, True), (3, 0, 0.25, True), (3, 1, 0.25, False), (3, 0, 0.0, True), (3, 1, 0.0, False),
+        (8, 1, 0.25, True), (8, 2, 0.25, False), (100, 24, 0.25, True), (100, 25, 0.25, False), (4, 3, 1.0, True),
+    ],
+)  # fmt: skip
+def test_no_more_than_the_limit_is_drained(size: int, drained: int, ratio: float, permits: bool) -> None:
+    """One always; then so many of all nodes."""
+    assert guard(_fleet(size, drained), f"n{size - 1}", PREFIX, ratio).permits is permits
+
+
+def test_what_others_have_drained_does_not_count() -> None:
+    """A cluster in maintenance is no reason to leave a broken node in service."""
+    assert guard(_fleet(8, 7, "ops: upgrade"), "n7", PREFIX, 0.25).drained == 0
+
+
+def test_a_list_without_this_node_is_no_answer() -> None:
+    """Then nothing is known of how many are drained."""
+    with pytest.raises(OutputError, match="node other is not among the 3"):
+        guard(_fleet(3, 0), "other", PREFIX, 0.25)
+
+
+@given(nodes=st.integers(2, 60), wall=st.floats(0, 2e9), skew=st.floats(-0.4, 0.4))
+def test_nodes_that_fail_together_write_in_turns(nodes: int, wall: float, skew: float) -> None:
+    """At no moment may two nodes begin to write, their clocks being a little apart; and each gets its turn."""
+    guards = [Guard(nodes, 0, 1, place) for place in range(nodes)]
+    begins = [place for place, found in enumerate(guards) if seconds_to_turn(wall + skew * (place % 2), found) == 0]
+    assert len(begins) <= 1
+    waits = [seconds_to_turn(wall, found) for found in guards]
+    assert all(0 <= wait <= nodes * TURN_SECONDS for wait in waits)
+    # A float of 2e9 has steps below a microsecond.
+    assert all(
+        seconds_to_turn(wall + wait + 0.001, found) == 0 for wait, found in zip(waits, guards, strict=True) if wait
+    )
+
+
+def test_where_every_node_may_be_drained_nobody_waits() -> None:
+    """A cluster of one, or a site that set no limit."""
+    assert seconds_to_turn(1.5, Guard(nodes=1, drained=0, allowed=1, place=0)) == 0
+
+
+def test_every_node_of_the_list_is_read() -> None:
+    """Nodes stand in paragraphs, and a reason of several lines cannot forge one."""
+    text = shown("IDLE+DRAIN", "   Reason=x [root@2026-11-20T13:25:12]\n          NodeName=n9 State=IDLE")
+    assert [entry.name for entry in parse_nodes(text + shown().replace("n2", "n3"))] == ["n2", "n3"]
