@@ -20,6 +20,7 @@ from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.mirror import read_mirror, restore
+from nodevet.agent.origin import refuse_simulated
 from nodevet.agent.publisher import MIRROR_NAME
 from nodevet.agent.settings import Configuration
 from nodevet.agent.store import read_store
@@ -45,8 +46,9 @@ def look(
 ) -> Snapshot:
     """Read every device twice and return the snapshot. *results* of loads that just ran are judged with it.
 
-    Raises BusyError while an agent or another look reads the devices.
+    Raises BusyError while an agent or another look reads the devices, StoreError in directories of a simulated node.
     """
+    refuse_simulated(Path(configuration.agent.state_dir), Path(configuration.agent.runtime_dir))
     clock = SystemClock(configuration.agent.root)
     armed = tuple(_impatient(entry) for entry in arm(installed(), configuration, names))
     engine = build_engine(armed, configuration, clock, partial=bool(names))

@@ -84,9 +84,7 @@ class Publisher:
         self._written = snapshot
 
     def _write_mirror(self, snapshot: Snapshot) -> None:
-        """Write the mirror where an episode changed; a simulated node leaves no trace of faults."""
-        if snapshot.simulated:
-            return
+        """Write the mirror where an episode changed."""
         lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.PENDING]
         facts = tuple((entry.key, entry.state, entry.outcome, entry.count, entry.note) for entry in lasting)
         if facts != self._mirrored:
