@@ -66,7 +66,7 @@ def test_every_surface_says_that_the_node_is_simulated(start: Start, profile: st
     assert "simulated" in agent.get("/")
     assert f"simulated-{profile} (simulated): ok" in agent.command("status").stdout
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-    found = read_state(agent.runtime_dir / "state", boot_id=read_boot_id(), uptime_seconds=uptime)
+    found = read_state(str(agent.runtime_dir / "state"), boot_id=read_boot_id(), uptime_seconds=uptime)
     assert isinstance(found, Absent) and "simulated node" in found.reason
     assert "SIMULATED" in agent.output.read_text()
     assert f"simulates {profile}" in agent.log.read_text()
