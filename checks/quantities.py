@@ -206,7 +206,7 @@ _TABLE: tuple[Quantity, ...] = (
     Quantity("pcie_fatal_errors", _C, _P.PCIE, "Fatal PCIe errors.", 0, judged_by_growth=True),
     # Links between devices.
     Quantity("link_active", _F, _P.LINK, "Whether the link is up."),
-    Quantity("link_bandwidth_bytes_per_second", _G, _P.LINK, "Rate of the link, one direction.", 0),
+    Quantity("link_bandwidth_bytes_per_second", _G, _P.LINK, "Rate of the link, one direction.", 0, exported=False),
     Quantity("link_replay_errors", _C, _P.LINK, "Packets sent again over the link.", 0, judged_by_growth=True),
     Quantity("link_recovery_errors", _C, _P.LINK, "Recoveries of the link.", 0, judged_by_growth=True),
     Quantity("link_crc_errors", _C, _P.LINK, "Checksum errors on the link.", 0, judged_by_growth=True),

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from nodevet.checks.model import (
     NODE,
-    AgentInfo,
     Device,
     DeviceKind,
     Episode,
@@ -22,17 +21,18 @@ from nodevet.exporters.exposition import Family, Value, counter, gauge, labels_t
 
 __all__ = ["node_metrics"]
 
+_PLAIN_LIMIT_UNITS = ("celsius", "watts")
 _LIMIT_UNITS = ("celsius", "watts", "hertz", "bytes", "seconds", "ratio", "bytes_per_second", "flops_per_second")
 
 
-def node_metrics(snapshot: Snapshot) -> Iterator[Family]:
+def node_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     """Yield everything that is no quantity and no result of a burn-in."""
     yield from _agent(snapshot)
     yield from _verdicts(snapshot)
     yield from _episodes(snapshot)
     yield from _events(snapshot)
     yield from _checks(snapshot)
-    yield from _limits(snapshot)
+    yield from _limits(snapshot, _LIMIT_UNITS if detail else _PLAIN_LIMIT_UNITS)
     yield from _readers(snapshot)
 
 
@@ -77,17 +77,19 @@ def _agent(snapshot: Snapshot) -> Iterator[Family]:
             labels_text(output="state_file"): not agent.state_file,
         },
     )
-    yield from _gate(agent)
+    yield from _gate(snapshot)
 
 
-def _gate(agent: AgentInfo) -> Iterator[Family]:
+def _gate(snapshot: Snapshot) -> Iterator[Family]:
+    agent = snapshot.agent
     decisions = {labels_text(decision=name): count for name, count in agent.gate_decisions.items()}
     yield counter("gate_decisions", "What the prologs of jobs decided, over restarts of the agent.", decisions)
     yield gauge("jobs", "Jobs that claim this node: begun by a prolog, not ended by an epilog.", {"": agent.jobs})
+    age = agent.oldest_job_seconds
     yield gauge(
-        "oldest_job_seconds",
-        "Age of the oldest claim of a job; one that outlives its job keeps the agent's probe away.",
-        {"": agent.oldest_job_seconds},
+        "oldest_job_timestamp_seconds",
+        "When the oldest claim of a job was made; one that outlives its job keeps the agent's probe away.",
+        {"": None if age is None else round(snapshot.time.wall_seconds - age)},
     )
 
 
@@ -223,10 +225,10 @@ def _checks(snapshot: Snapshot) -> Iterator[Family]:
     yield gauge("findings", "Findings of the last run of every check, by outcome.", totals)
 
 
-def _limits(snapshot: Snapshot) -> Iterator[Family]:
+def _limits(snapshot: Snapshot, units: tuple[str, ...]) -> Iterator[Family]:
     """Yield what the checks compared with last: the strictest of all devices of a model and of their parts."""
     models = {device.id: device.model for device in snapshot.devices}
-    by_unit: dict[str, dict[str, Value | None]] = {unit: {} for unit in _LIMIT_UNITS}
+    by_unit: dict[str, dict[str, Value | None]] = {unit: {} for unit in units}
     for finding in snapshot.findings:
         limit = finding.limit
         if limit is None or limit.unit not in by_unit:

@@ -25,7 +25,7 @@ __all__ = ["MetricsPage", "families"]
 def families(snapshot: Snapshot, *, detail: bool = False) -> list[Family]:
     """Return the metrics of *snapshot*, those of the node first; families without series are left out."""
     found = [
-        *node_metrics(snapshot),
+        *node_metrics(snapshot, detail=detail),
         *scheduler_metrics(snapshot),
         *quantity_metrics(snapshot, detail=detail),
         *result_metrics(snapshot, detail=detail),

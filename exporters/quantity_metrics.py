@@ -54,30 +54,20 @@ _DEFAULT: Mapping[str, frozenset[str]] = {
     "ecc_corrected_errors": _ANY,
     "ecc_uncorrected_errors": _ANY,
     "ecc_deferred_errors": _ANY,
-    "bad_pages_retired": _ANY,
-    "bad_pages_pending": _ANY,
-    "row_remap_failed": _ANY,
-    "pcie_replays": _ANY,
-    "pcie_correctable_errors": _ANY,
-    "pcie_nonfatal_errors": _ANY,
-    "pcie_fatal_errors": _ANY,
-    "link_replay_errors": _ANY,
     "link_crc_errors": _ANY,
     "utilization_ratio": frozenset({"compute"}),
-    "memory_total_bytes": _ANY,
     "memory_used_bytes": _ANY,
     "memory_available_bytes": _ANY,
     "load_average_ratio": _ANY,
-    "logical_processors": _ANY,
 }
 """What a page without detail shows: quantity to the names of its parts."""
 
 _NEVER: Mapping[str, frozenset[str]] = {
     "clock_hertz": frozenset({"video"}),
     "clock_maximum_hertz": frozenset({"video"}),
-    "throttle_active": frozenset({"idle", "display_clocks"}),
+    "throttle_active": frozenset({"idle", "display_clocks", "applications_clocks", "sync_boost"}),
 }
-"""What no page shows, because it says nothing of a node that computes."""
+"""What no page shows, because it tells nothing of whether a node is fit."""
 
 Readings = dict[tuple[str, str, int | None], Reading]
 """The newest readings of one quantity by device, name of the part and its index."""

@@ -8,11 +8,7 @@ from nodevet.checks.episodes import is_passed_retest
 from nodevet.checks.model import NODE, Result, ResultState, Snapshot
 from nodevet.exporters.exposition import Family, gauge, labels_text
 
-__all__ = ["RESULT_STATES", "result_metrics"]
-
-RESULT_STATES = ("passed", "failed", "unproven")
-"""``passed``: finished, its self-test too, all that was verified is right. ``failed``: a result is wrong.
-``unproven``: anything else, such as one that was stopped, refused, or that verified nothing."""
+__all__ = ["result_metrics"]
 
 _FIGURES = (
     ("tflops_median", 1e12, "flops_per_second", True, "Median rate of the last finished burn-in of this workload."),
@@ -27,9 +23,9 @@ def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     """Yield the last burn-in of each workload, device and number format."""
     newest = sorted(snapshot.results, key=lambda result: result.ended.wall_seconds)
     yield gauge(
-        "burnin_state",
-        "What the last burn-in of this workload proved, 1 for the state it is in.",
-        {_labels(result, state=state): _state(result) == state for result in newest for state in RESULT_STATES},
+        "burnin_passed",
+        "Whether the last burn-in of this workload finished, found its own planted faults, and verified all as right.",
+        {_labels(result): is_passed_retest(result) for result in newest},
     )
     last = {_labels(result): result for result in newest if result.state is ResultState.FINISHED}
     for figure, scale, name, by_default, description in _FIGURES:
@@ -47,12 +43,6 @@ def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     )
 
 
-def _state(result: Result) -> str:
-    if (result.metric("mismatches") or 0) > 0:
-        return "failed"
-    return "passed" if is_passed_retest(result) else "unproven"
-
-
-def _labels(result: Result, **more: str) -> str:
+def _labels(result: Result) -> str:
     device = result.devices[0] if len(result.devices) == 1 else NODE
-    return labels_text(workload=result.workload, device=device, dtype=result.dtype or "", **more)
+    return labels_text(workload=result.workload, device=device, dtype=result.dtype or "")

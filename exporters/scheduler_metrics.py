@@ -24,15 +24,15 @@ def scheduler_metrics(snapshot: Snapshot) -> Iterator[Family]:
     )
     yield counter(
         "slurm_write_skipped",
-        "Passes in which a drain was due and was not written, by why.",
-        {labels_text(reason=why): count for why, count in slurm.skipped.items()},
+        "Passes in which a drain was due and was not written, by why; reasons that never came are left out.",
+        {labels_text(reason=why): count for why, count in slurm.skipped.items() if count},
     )
     yield counter(
         "slurm_resumes", "Times that a person resumed this node and so acknowledged.", {"": slurm.acknowledged}
     )
     yield gauge("slurm_would_drain", "Whether a drain is due that is not written.", {"": bool(slurm.wanted)})
     yield gauge(
-        "slurm_drained_by_us", "Whether SLURM shows our reason at this node.", {"": slurm.drained_by == "nodevet"}
+        "slurm_drained_by_nodevet", "Whether SLURM shows our reason at this node.", {"": slurm.drained_by == "nodevet"}
     )
     yield gauge(
         "slurm_drain_limit_reached",

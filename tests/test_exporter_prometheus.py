@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.drill import Drill
 from fakes.snapshots import (
     EVERY_STATE,
     at,
@@ -27,6 +28,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from nodevet.agent.gate_log import DECISIONS
 from nodevet.checks.model import (
     NODE,
     Failure,
@@ -42,8 +44,10 @@ from nodevet.checks.model import (
     State,
 )
 from nodevet.checks.quantities import QUANTITIES, QuantityKind
+from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.exposition import Family, escape, labels_text, text
 from nodevet.exporters.prometheus import MetricsPage, families
+from nodevet.exporters.slurm_rules import Why
 
 SERIES_BUDGET, SERIES_BUDGET_DETAIL = 400, 1500
 UNITS = (
@@ -64,7 +68,7 @@ NODES: dict[str, Callable[[], Snapshot]] = {
     "eventful": eventful_node,
 }
 STATE_SETS = {
-    *(f"nodevet_{of}_state" for of in ("node", "device", "reader", "burnin")),
+    *(f"nodevet_{of}_state" for of in ("node", "device", "reader")),
     *(f"nodevet_{key}" for key, quantity in QUANTITIES.items() if quantity.kind is QuantityKind.STATE),
 }
 """Metrics of which exactly one series per thing is 1."""
@@ -178,11 +182,47 @@ def test_escaping_is_that_of_the_format() -> None:
     assert escape('\\ " \n é') == '\\\\ \\" \\n é'
 
 
-def test_a_node_of_eight_accelerators_stays_within_the_budget() -> None:
-    """The default page of a healthy node with eight accelerators and a proven load, and the detailed one."""
-    counts = [sum(map(len, values(gpu_node(), detail=detail).values())) for detail in (False, True)]
+def whole_node(profile: str) -> Snapshot:
+    """Return a healthy simulated node, judged by the engine, its load proven, in a cluster whose SLURM it may drain."""
+    drill = Drill(profile)
+    drill.run(130.0)
+    drill.probe()
+    snapshot = drill.round()
+    agent = msgspec.structs.replace(
+        snapshot.agent,
+        gate_decisions=dict.fromkeys(DECISIONS, 0),
+        slurm=WriterStatus(
+            writer="drain",
+            node="n1",
+            last_read_seconds=snapshot.time.wall_seconds,
+            writes={"drain": 0, "update": 0},
+            skipped=dict.fromkeys(Why, 0),
+        ),
+    )
+    return msgspec.structs.replace(snapshot, agent=agent)
+
+
+@pytest.mark.parametrize("profile", ["dgx-h100", "mi300x-8"])
+def test_a_node_of_eight_accelerators_stays_within_the_budget(profile: str) -> None:
+    """All that a real node of either vendor has, the default page and the detailed one, with writer and gate."""
+    snapshot = whole_node(profile)
+    assert snapshot.verdict.state is State.OK
+    counts = [sum(map(len, values(snapshot, detail=detail).values())) for detail in (False, True)]
     assert counts[0] <= SERIES_BUDGET
     assert counts[1] <= SERIES_BUDGET_DETAIL
+
+
+@pytest.mark.parametrize("profile", ["dgx-h100", "mi300x-8", "cpu-node"])
+def test_each_kind_of_node_has_the_series_that_it_should(request: pytest.FixtureRequest, profile: str) -> None:
+    """Every metric with its labels and how often it is there: a vendor that loses one is noticed."""
+    golden = Path(__file__).resolve().parent / "fixtures" / "metrics" / f"{profile}.txt"
+    lines = []
+    for name, series in sorted(values(whole_node(profile)).items()):
+        labels = sorted({label for found in series for label, _ in found})
+        lines.append(f"{name}{{{', '.join(labels)}}} {len(series)}\n")
+    if request.config.getoption("--update-golden"):
+        golden.write_text("".join(lines))
+    assert "".join(lines) == golden.read_text()
 
 
 @pytest.mark.parametrize("state", EVERY_STATE, ids=lambda state: state.value)
@@ -362,25 +402,25 @@ def test_burn_in_results_are_metrics_with_their_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "state"),
+    ("result", "passed", "mismatches"),
     [
-        (burn_in("cpu-0", 1.4, 0.7), "passed"),
-        (burn_in("cpu-0", 1.4, 0.7, wrong=1), "failed"),
-        (msgspec.structs.replace(burn_in("cpu-0", 1.4, 0.7), state=ResultState.INTERRUPTED), "unproven"),
-        (msgspec.structs.replace(burn_in("cpu-0", 1.4, 0.7, wrong=2), state=ResultState.DIED), "failed"),
-        (msgspec.structs.replace(burn_in("cpu-0", 1.4, 0.7), metrics=()), "unproven"),
+        (burn_in("cpu-0", 1.4, 0.7), 1, 0),
+        (burn_in("cpu-0", 1.4, 0.7, wrong=3), 0, 3),
+        (msgspec.structs.replace(burn_in("cpu-0", 1.4, 0.7), state=ResultState.INTERRUPTED), 0, None),
+        (msgspec.structs.replace(burn_in("cpu-0", 1.4, 0.7), metrics=()), 0, None),
     ],
-    ids=["right", "wrong", "stopped", "wrong and died", "nothing verified"],
+    ids=["right", "wrong", "stopped", "nothing verified"],
 )
-def test_what_a_burn_in_proved_is_a_state(result: Result, state: str) -> None:
-    """To be stopped proves nothing, but a wrong result is one however the load ended."""
-    series = values(msgspec.structs.replace(cpu_node(), results=(result,)))["nodevet_burnin_state"]
-    assert [dict(labels)["state"] for labels, value in series.items() if value] == [state]
+def test_only_a_burn_in_that_proved_something_passed(result: Result, passed: int, mismatches: int | None) -> None:
+    """To be stopped proves nothing; a wrong result has its count beside."""
+    series = values(msgspec.structs.replace(cpu_node(), results=(result,)))
+    assert list(series["nodevet_burnin_passed"].values()) == [passed]
+    assert list(series.get("nodevet_burnin_mismatches", {}).values()) == ([] if mismatches is None else [mismatches])
 
 
 def test_limits_in_force_are_listed() -> None:
     """A threshold is a metric of its own in its unit, so that no dashboard repeats the number; the strictest counts."""
-    series = values(eventful_node())
+    series = values(eventful_node(), detail=True)
     model = ("model", "NVIDIA H100 80GB HBM3")
     celsius = {dict(labels)["code"]: value for labels, value in series["nodevet_limit_celsius"].items()}
     assert celsius == {"thermal.margin": 5.0, "thermal.celsius": 84.0}
@@ -451,9 +491,9 @@ def test_what_is_not_exported_stays_here() -> None:
 def test_the_newest_of_two_readings_is_shown_once() -> None:
     """Two groups that read the same quantity give one series, not an invalid page."""
     healthy = gpu_node()
-    later = Sample("host", "slow", NODE, 9, at(0), 0.1, (Reading("memory_total_bytes", 5),))
+    later = Sample("host", "slow", NODE, 9, at(0), 0.1, (Reading("memory_available_bytes", 5),))
     series = values(msgspec.structs.replace(healthy, samples=(later, *healthy.samples)))
-    assert series["nodevet_memory_total_bytes"][(("device", NODE),)] == 5
+    assert series["nodevet_memory_available_bytes"][(("device", NODE),)] == 5
 
 
 def test_a_failed_sample_is_no_reading() -> None:

@@ -15,6 +15,7 @@ from nodevet.exporters.node_metrics import node_metrics
 from nodevet.exporters.prometheus import families
 from nodevet.exporters.quantity_metrics import part_label, shown_by_default, summed_by_default
 from nodevet.exporters.result_metrics import result_metrics
+from nodevet.exporters.scheduler_metrics import scheduler_metrics
 
 __all__ = ["metrics_page"]
 
@@ -44,7 +45,7 @@ names of other exporters went is told under [Prometheus](../how-to/prometheus.md
 """
 
 RESULTS = """\
-A workload whose last run did not finish has no figures: their series end, and `nodevet_burnin_state` says `unproven`.
+A workload whose last run did not finish has no figures: their series end, and `nodevet_burnin_passed` is 0.
 With several devices `device` is `node`.
 """
 
@@ -56,10 +57,12 @@ throttle reasons that hold a clock down against its wish.
 
 def metrics_page(_repository: Path) -> str:
     """Every metric with its kind, labels and meaning."""
-    node = _merged(lambda build, _: node_metrics(build()))
+    node = _merged(lambda build, detail: node_metrics(build(), detail=detail))
+    scheduler = _merged(lambda build, _: scheduler_metrics(build()))
     results = _merged(lambda build, detail: result_metrics(build(), detail=detail))
     plain = {family.name for build in NODES for family in families(build(), detail=False)}
     lines = [HEAD, "## The node, its findings and the agent", "", *_table(_rows(node, plain)), ""]
+    lines += ["## The writer to SLURM", "", *_table(_rows(scheduler, plain)), ""]
     lines += ["## The last burn-in", "", *_table(_rows(results, plain)), "", RESULTS]
     lines += ["## Quantities", "", "Which of them a machine has depends on its hardware and driver.", ""]
     lines += [*_table([*_link_rows(), *_quantity_rows()]), "", QUANTITY_TAIL]
@@ -84,6 +87,7 @@ def _rows(found: dict[str, Family], plain: set[str]) -> Iterator[str]:
         elif units:
             shown = next(entry for key, entry in found.items() if key.startswith(LIMIT) and entry.samples)
             where = f"{family.help} Per model the strictest; `<unit>` is {', '.join(units[:-1])} or {units[-1]}."
+            where += " All but celsius and watts *detail*."
             yield _row(f"{LIMIT}<unit>", family.kind, _labels(shown), where)
             units = []
 

@@ -170,7 +170,8 @@ class PrometheusStack:
     def _answers(self, url: str) -> bool:
         try:
             with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 (our own loopback address)
-                return int(answer.status) == 200
+                status: int = answer.status
+                return status == 200
         except OSError:
             return False
 
@@ -188,7 +189,7 @@ class PrometheusStack:
 
 
 def _fits(message: Message, status: str, labels: Mapping[str, str]) -> bool:
-    return message["status"] == status and labels.items() <= message["labels"].items()
+    return bool(message["status"] == status and labels.items() <= message["labels"].items())
 
 
 class _Receiver:

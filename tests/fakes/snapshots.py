@@ -44,6 +44,7 @@ from nodevet.checks.model import (
     State,
     Verdict,
 )
+from nodevet.checks.scheduler import WriterStatus
 
 BOOT_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 BOOTTIME_SECONDS = 86_400
@@ -240,7 +241,22 @@ def eventful_node() -> Snapshot:
         EventCount(code="nvidia.xid.31", device=gpu_id(1), fault_class=FaultClass.APPLICATION, count=2, last=at(40)),
         EventCount(code="nvidia.xid.94", device=gpu_id(3), fault_class=FaultClass.HARDWARE, count=1, last=at(900)),
     )
-    agent = msgspec.structs.replace(hot.agent, probing=True, load="probe runs")
+    agent = msgspec.structs.replace(
+        hot.agent,
+        probing=True,
+        load="probe runs",
+        jobs=2,
+        oldest_job_seconds=7200.0,
+        gate_decisions={**dict.fromkeys(("open", "closed", "observed"), 0), "open": 12, "no_verdict_open": 1},
+        slurm=WriterStatus(
+            writer="drain",
+            node="n0042",
+            states=("IDLE",),
+            last_read_seconds=at(20).wall_seconds,
+            writes={"drain": 1, "update": 0},
+            skipped={"limit": 0, "foreign": 2},
+        ),
+    )
     return msgspec.structs.replace(hot, findings=(*hot.findings, *passing), events=events, agent=agent)
 
 
