@@ -218,11 +218,6 @@ def _checks(snapshot: Snapshot) -> Iterator[Family]:
             for outcome in (Outcome.WARN, Outcome.FAIL, Outcome.UNMEASURED)
         },
     )
-    totals = {
-        labels_text(outcome=outcome.value): sum(run.outcomes.get(outcome.value, 0) for run in snapshot.checks)
-        for outcome in Outcome
-    }
-    yield gauge("findings", "Findings of the last run of every check, by outcome.", totals)
 
 
 def _limits(snapshot: Snapshot, units: tuple[str, ...]) -> Iterator[Family]:

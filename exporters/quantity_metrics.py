@@ -56,6 +56,7 @@ _DEFAULT: Mapping[str, frozenset[str]] = {
     "ecc_deferred_errors": _ANY,
     "link_crc_errors": _ANY,
     "utilization_ratio": frozenset({"compute"}),
+    "memory_total_bytes": _ANY,
     "memory_used_bytes": _ANY,
     "memory_available_bytes": _ANY,
     "load_average_ratio": _ANY,

@@ -368,7 +368,7 @@ def test_what_is_known_in_advance_starts_at_zero() -> None:
     """Alerts on checks, findings and hangs have a series to look at before anything went wrong."""
     series = values(gpu_node())
     assert series["nodevet_check_findings"][("check", "thermal"), ("outcome", "fail")] == 0
-    assert series["nodevet_findings"][(("outcome", "unmeasured"),)] == 0
+    assert series["nodevet_check_findings"][("check", "thermal"), ("outcome", "unmeasured")] == 0
     assert series["nodevet_reader_hangs_total"][(("backend", "nvidia"),)] == 0
     assert series["nodevet_episodes"][(("state", "pending"),)] == 0
 
