@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from nodevet.agent.terminal import paint, table
 from nodevet.checks.episodes import NOT_EVALUATED
 from nodevet.checks.explanation import ACTIONS
+from nodevet.checks.view import node_name
 from nodevet.exporters.schema import DeviceDocument, FindingDocument, ResultDocument, StatusDocument
 
 __all__ = ["devices_table", "findings_lines", "headline", "status_text"]
@@ -105,7 +106,7 @@ def _name(document: StatusDocument, device: str) -> str:
 
 
 def _kind(device: DeviceDocument) -> str:
-    return device.kind if device.minor is None else f"{device.kind} {device.minor}"
+    return device.kind if device.minor is None else f"{device.kind} {node_name(device.minor)}"
 
 
 def _details(finding: FindingDocument) -> Iterator[str]:

@@ -27,7 +27,7 @@ from nodevet.checks.model import (
     Sample,
 )
 
-__all__ = ["Cadence", "Growth", "KernelLogState", "Memory", "Seen", "View"]
+__all__ = ["Cadence", "Growth", "KernelLogState", "Memory", "Seen", "View", "device_name", "node_name"]
 
 STALE_ROUNDS = 3
 """A sample is old once this many rounds and one deadline went by without another."""
@@ -209,6 +209,15 @@ def _unavailable(entry: Reading, age_seconds: float | None) -> Reading:
     return Reading(entry.quantity, None, entry.part, ReadingStatus.UNAVAILABLE, f"last read {age}")
 
 
+FIRST_RENDER_NODE = 128
+"""From here on the kernel numbers its render nodes (Linux, drm-uapi); below lie the nodes of drivers of their own."""
+
+
+def node_name(minor: int) -> str:
+    """Return what people call the device node with number *minor*: ``3``, or ``renderD131`` as in ``/dev/dri``."""
+    return str(minor) if minor < FIRST_RENDER_NODE else f"renderD{minor}"
+
+
 def device_name(view: View, device_id: str) -> str:
     """Return how people call the device: ``GPU 3 (0000:1b:00.0)``, or its id."""
     names = view._names  # every look asks, a thousand times per round
@@ -224,6 +233,6 @@ def _name(view: View, device_id: str) -> str:
     if device is None:
         return device_id
     short = {"accelerator": "GPU", "cpu": "CPU"}.get(device.kind.value, device.kind.value)
-    number = f" {device.minor}" if device.minor is not None else ""
+    number = f" {node_name(device.minor)}" if device.minor is not None else ""
     place = device.pci or device.id
     return f"{short}{number} ({place})"

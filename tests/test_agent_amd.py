@@ -75,7 +75,9 @@ def test_faults_are_told_with_their_device_and_healing_clears_conditions(
 
     assert told(node, "device.lost", uuid(5))["action"] == "reboot"
     assert told(node, "device.missing", uuid(6))["action"] == "reboot"
-    assert told(node, "temperature.slowdown", uuid(1))["part"] == "sensor hotspot"
+    hot = told(node, "temperature.slowdown", uuid(1))
+    assert hot["part"] == "sensor hotspot"
+    assert hot["message"].startswith(f"GPU renderD129 ({pci(1)})"), hot["message"]
     fake_amdsmi.clear()
     status = node.wait_for(lambda status: finding(status, "temperature.slowdown", uuid(1)) is None, 20.0, "still hot")
 

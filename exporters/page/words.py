@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from nodevet.checks.model import DeviceKind, Instant, Scalar, Snapshot
+from nodevet.checks.view import node_name
 
 __all__ = [
     "ABSENT",
@@ -110,5 +111,5 @@ def device_names(snapshot: Snapshot) -> dict[str, str]:
     names = {"node": "the node"}
     for device in snapshot.devices:
         kind = _SHORT_KINDS.get(device.kind, device.kind.value)
-        names[device.id] = device.id if device.minor is None else f"{kind} {device.minor}"
+        names[device.id] = device.id if device.minor is None else f"{kind} {node_name(device.minor)}"
     return names

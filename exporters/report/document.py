@@ -9,6 +9,7 @@ import msgspec
 
 from nodevet.checks.errors import NodevetError, UsageError
 from nodevet.checks.model import Snapshot
+from nodevet.checks.view import node_name
 from nodevet.exporters.schema import (
     BURN_IN_SCHEMA,
     STATUS_SCHEMA,
@@ -167,7 +168,7 @@ def _report(
 
 def _label(device: DeviceDocument) -> str:
     """Return the short name that people use: the device node's, such as ``nvidia 3``, or the id."""
-    return device.id if device.minor is None else f"{device.vendor} {device.minor}"
+    return device.id if device.minor is None else f"{device.vendor} {node_name(device.minor)}"
 
 
 def _workloads(results: Iterable[ResultDocument], labels: dict[str, str]) -> tuple[Workload, ...]:
