@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Literal, TypeVar
 
 import msgspec
@@ -166,16 +166,15 @@ class Mistake(msgspec.Struct, frozen=True):
 def parse(data: bytes) -> tuple[Document | None, tuple[Mistake, ...]]:
     """Return the document in *data*, or None with every mistake in it."""
     try:
-        raw = msgspec.json.decode(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return None, (Mistake(f"byte {error.start}", "is no UTF-8"),)
-    except (msgspec.DecodeError, RecursionError) as error:
-        return None, (_malformed(data, str(error)),)
-    mistakes: list[Mistake] = []
-    document = _document(raw, mistakes)
-    if document is not None:
-        mistakes.extend(_contradictions(document))
-    return (None if mistakes else document), tuple(mistakes[:MISTAKES_TOLD])
+        document = msgspec.json.decode(data.decode("utf-8"), type=Document)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # It stops at the first mistake: look for all of them, entry by entry.
+        mistakes = _every_mistake(data) or [Mistake("document", str(error))]
+    else:
+        mistakes = [*_wrong_readings(document), *_contradictions(document)]
+        if not mistakes:
+            return document, ()
+    return None, tuple(map(_shown, mistakes[:MISTAKES_TOLD]))
 
 
 def reading_of(entry: ReadingEntry) -> Reading:
@@ -196,6 +195,16 @@ def doubts(document: Document) -> tuple[Mistake, ...]:
         if readings and not any(reading.status is ReadingStatus.OK for reading in readings):
             found.append(Mistake(f"devices[{number}]", "has no measured value, so nothing is known of it"))
     return tuple(found)
+
+
+def _shown(mistake: Mistake) -> Mistake:
+    """Return *mistake* as one line, whatever the document holds."""
+    place, text = ("".join(map(_letter, part[:300])) for part in (mistake.place, mistake.text))
+    return Mistake(place, text)
+
+
+def _letter(letter: str) -> str:
+    return letter if letter.isprintable() else "?"
 
 
 def _malformed(data: bytes, reason: str) -> Mistake:
@@ -228,37 +237,42 @@ def _convert(raw: object, struct: type[_Struct], place: str, mistakes: list[Mist
         return None
 
 
-def _document(raw: object, mistakes: list[Mistake]) -> Document | None:
+def _every_mistake(data: bytes) -> list[Mistake]:
     """Convert level by level: one wrong reading must not hide the next."""
-    document = _convert(_emptied(raw, "devices", "events"), Document, "", mistakes)
-    devices = _each(raw, "devices", "", mistakes, _device)
-    events = _each(raw, "events", "", mistakes, _event)
-    if document is None or mistakes:
-        return None
-    return msgspec.structs.replace(document, devices=devices, events=events)
+    try:
+        raw = msgspec.json.decode(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return [Mistake(f"byte {error.start}", "is no UTF-8")]
+    except (msgspec.DecodeError, RecursionError) as error:
+        return [_malformed(data, str(error))]
+    mistakes: list[Mistake] = []
+    _convert(_emptied(raw, "devices", "events"), Document, "", mistakes)
+    for place, entry in _entries(raw, "devices", ""):
+        _convert(_emptied(entry, "readings"), DeviceEntry, place, mistakes)
+        for inner, told in _entries(entry, "readings", f"{place}."):
+            reading = _convert(told, ReadingEntry, inner, mistakes)
+            if reading is not None:
+                mistakes.extend(Mistake(f"{inner}.{field}", text) for field, text in _reading_mistakes(reading))
+    for place, entry in _entries(raw, "events", ""):
+        _convert(entry, EventEntry, place, mistakes)
+    return mistakes
 
 
-def _device(raw: object, place: str, mistakes: list[Mistake]) -> DeviceEntry | None:
-    device = _convert(_emptied(raw, "readings"), DeviceEntry, place, mistakes)
-    readings = _each(raw, "readings", f"{place}.", mistakes, _reading)
-    return None if device is None else msgspec.structs.replace(device, readings=readings)
+def _wrong_readings(document: Document) -> Iterator[Mistake]:
+    """Yield what is wrong with each reading by itself."""
+    for number, device in enumerate(document.devices):
+        for index, entry in enumerate(device.readings):
+            for field, text in _reading_mistakes(entry):
+                yield Mistake(f"devices[{number}].readings[{index}].{field}", text)
 
 
-def _event(raw: object, place: str, mistakes: list[Mistake]) -> EventEntry | None:
-    return _convert(raw, EventEntry, place, mistakes)
-
-
-def _reading(raw: object, place: str, mistakes: list[Mistake]) -> ReadingEntry | None:
-    entry = _convert(raw, ReadingEntry, place, mistakes)
-    if entry is None:
-        return None
-    if entry.quantity not in QUANTITIES:
-        mistakes.append(Mistake(f"{place}.quantity", _unknown_quantity(entry.quantity)))
-        return None
-    quantity = QUANTITIES[entry.quantity]
-    mistakes.extend(Mistake(f"{place}.part", text) for text in _part_mistakes(entry.part, quantity))
-    mistakes.extend(Mistake(f"{place}.value", text) for text in _value_mistakes(entry, quantity))
-    return entry
+def _reading_mistakes(entry: ReadingEntry) -> list[tuple[str, str]]:
+    """Return the fields of *entry* that do not suit its quantity, and why."""
+    quantity = QUANTITIES.get(entry.quantity)
+    if quantity is None:
+        return [("quantity", _unknown_quantity(entry.quantity))]
+    of_part = [("part", text) for text in _part_mistakes(entry.part, quantity)]
+    return of_part + [("value", text) for text in _value_mistakes(entry, quantity)]
 
 
 def _emptied(raw: object, *names: str) -> object:
@@ -268,18 +282,11 @@ def _emptied(raw: object, *names: str) -> object:
     return {key: [] if key in names and isinstance(value, list) else value for key, value in raw.items()}
 
 
-_Convert = Callable[[object, str, list[Mistake]], _Struct | None]
-
-
-def _each(
-    raw: object, name: str, before: str, mistakes: list[Mistake], convert: _Convert[_Struct]
-) -> tuple[_Struct, ...]:
-    """Convert every entry of the list *name*, which stands at the place *before* it."""
+def _entries(raw: object, name: str, before: str) -> Iterator[tuple[str, object]]:
+    """Yield the entries of the list *name* with their places, which begin with *before*."""
     entries = raw.get(name) if isinstance(raw, Mapping) else None
-    if not isinstance(entries, list):
-        return ()
-    found = (convert(entry, f"{before}{name}[{index}]", mistakes) for index, entry in enumerate(entries))
-    return tuple(entry for entry in found if entry is not None)
+    if isinstance(entries, list):
+        yield from ((f"{before}{name}[{index}]", entry) for index, entry in enumerate(entries))
 
 
 def _unknown_quantity(name: str) -> str:
@@ -310,13 +317,13 @@ def _value_mistakes(entry: ReadingEntry, quantity: Quantity) -> Iterator[str]:
     if value is None:
         yield "a reading without a value needs a status: unsupported, unavailable, denied or error"
         return
-    expected = {
-        QuantityKind.FLAG: "true or false",
-        QuantityKind.STATE: f"one of {', '.join(quantity.states)}",
-        QuantityKind.TEXT: "text",
-    }.get(quantity.kind, "a number")
     if not _fits(value, quantity):
-        yield f"{quantity.key} is {expected}, found {value!r}"
+        expected = {
+            QuantityKind.FLAG: "true or false",
+            QuantityKind.STATE: f"one of {', '.join(quantity.states)}",
+            QuantityKind.TEXT: "text",
+        }
+        yield f"{quantity.key} is {expected.get(quantity.kind, 'a number')}, found {value!r}"
 
 
 def _fits(value: Scalar, quantity: Quantity) -> bool:
@@ -336,7 +343,9 @@ def _fits(value: Scalar, quantity: Quantity) -> bool:
 def _contradictions(document: Document) -> Iterator[Mistake]:
     """Yield what is wrong between entries that are each in order."""
     devices = document.devices
-    yield from _unprintable(msgspec.to_builtins(document), "")
+    text = msgspec.json.encode(document).decode("utf-8")
+    if "\\" in text or not text.isprintable():
+        yield from _unprintable(msgspec.to_builtins(document), "")
     for field in ("id", "uuid", "pci", "serial"):
         yield from _twice(devices, field)
     ids = {device.id for device in devices}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fakes.door import device, document, reading, temperature
+from hypothesis import given, strategies
 from jsonschema import Draft202012Validator
 
 from nodevet.checks.model import Reading, ReadingStatus
@@ -293,3 +296,54 @@ def test_the_document_on_the_page_is_accepted(repository: Path) -> None:
     assert found is not None, mistakes
     assert doubts(found) == ()
     assert Draft202012Validator(readings_schema()).is_valid(json.loads(shown))
+
+
+JSON_VALUES = strategies.recursive(
+    strategies.none()
+    | strategies.booleans()
+    | strategies.integers()
+    | strategies.floats(allow_nan=False, allow_infinity=False)
+    | strategies.text(max_size=20),
+    lambda inner: strategies.lists(inner, max_size=4) | strategies.dictionaries(strategies.text(max_size=8), inner),
+    max_leaves=12,
+)
+WHOLE_DOCUMENT = document(
+    device("a", *(_healthy(entry)[0] for entry in QUANTITIES.values()), uuid="ACME-0000-0001", links=[{"port": 1}]),
+    device("b", failure={"kind": "lost", "detail": "gone"}, parent="a", firmware=[{"component": "x", "version": "1"}]),
+    events=[{"code": "flap", "sequence": 1, "text": "x", "device": "a"}],
+    versions={"driver": "1"},
+)
+
+
+def _places(value: object, before: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Return the path of every value below *value*."""
+    inner = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
+    return [path for key, entry in inner for path in ((*before, key), *_places(entry, (*before, key)))]
+
+
+def _arrives(data: bytes) -> None:
+    """Take *data* as the agent does: whatever it is, nothing is raised, and what is accepted crosses the wire."""
+    found, mistakes = parse(data)
+    assert (found is None) is bool(mistakes)
+    assert all(str(mistake).isprintable() for mistake in mistakes)
+    for entry in found.devices if found else ():
+        msgspec.msgpack.encode([reading_of(told) for told in entry.readings])
+
+
+@given(strategies.binary(max_size=200))
+def test_no_bytes_bring_the_reader_down(data: bytes) -> None:
+    """Whatever a command prints is a document or a list of mistakes."""
+    _arrives(data)
+
+
+@given(strategies.sampled_from(_places(WHOLE_DOCUMENT)), JSON_VALUES)
+def test_no_value_in_any_place_brings_the_reader_down(place: tuple[str | int, ...], value: object) -> None:
+    """A document with any one value replaced by another is accepted or told of, and what is accepted can be sent."""
+    changed = copy.deepcopy(WHOLE_DOCUMENT)
+    inner: Any = changed
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    _arrives(json.dumps(changed).encode())
