@@ -87,10 +87,17 @@ def _device_lines(snapshot: Snapshot) -> Iterator[str]:
     of_node = snapshot.device_verdicts.get(NODE) or judge(NODE, snapshot.episodes, snapshot.findings)
     evaluated = snapshot.findings and not of_node.episodes
     yield _line(snapshot, "node", None, Verdict(state=State.OK, reason="healthy") if evaluated else of_node)
-    unjudged = Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
     for device in sorted(snapshot.devices, key=lambda device: (device.pci or "").lower()):
         if device.id != NODE:
-            yield _line(snapshot, device.kind.value, device, snapshot.device_verdicts.get(device.id, unjudged))
+            yield _line(snapshot, device.kind.value, device, _verdict(snapshot, device))
+
+
+def _verdict(snapshot: Snapshot, device: Device) -> Verdict:
+    """Return the verdict of *device*; a part of a device is at least as bad as the whole, and its jobs suffer alike."""
+    unjudged = Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
+    own = snapshot.device_verdicts.get(device.id, unjudged)
+    whole = None if device.parent is None else snapshot.device_verdicts.get(device.parent)
+    return own if whole is None or whole.state.rank <= own.state.rank else whole
 
 
 def _line(snapshot: Snapshot, kind: str, device: Device | None, verdict: Verdict) -> str:

@@ -58,6 +58,20 @@ def test_what_was_written_is_read_back(tmp_path: Path, state: State) -> None:
         assert (line.pci, line.minor) == (device.pci, device.minor)
 
 
+def test_a_part_of_a_device_is_as_bad_as_the_whole(tmp_path: Path) -> None:
+    """A job on a partition of a failed board is a job on the failed board, and a good part heals none."""
+    snapshot = failed_node()
+    bad = next(key for key, verdict in snapshot.device_verdicts.items() if verdict.state is State.FAILED)
+    board = next(device for device in snapshot.devices if device.id == bad)
+    part = msgspec.structs.replace(board, id="part", parent=board.id, minor=200)
+    verdicts = {**snapshot.device_verdicts, "part": Verdict(state=State.OK, reason="healthy")}
+    snapshot = msgspec.structs.replace(snapshot, devices=(*snapshot.devices, part), device_verdicts=verdicts)
+    write_state(tmp_path / "state", snapshot, ttl_seconds=TTL)
+    lines = {device.id: device for device in found(tmp_path / "state").devices}
+    assert (lines["part"].state, lines["part"].reason) == (lines[bad].state, lines[bad].reason)
+    assert (lines["part"].hard, lines["part"].minor) == (lines[bad].hard, 200)
+
+
 @pytest.mark.parametrize(
     ("snapshot", "agent"),
     [
