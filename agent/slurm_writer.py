@@ -152,15 +152,14 @@ class Writer:
             self._slurm.drain(name, reason)
         else:
             self._slurm.update(name, reason)
-        # From here on a node that is not drained was resumed by a person.
+        # SLURM accepted it: from here on a node that is not drained was resumed by a person, however fast they were.
         self._memory = msgspec.structs.replace(self._memory, drained=reason)
         writes = {**self.status.writes, decision.step.value: self.status.writes[decision.step.value] + 1}
         self._say(f"wrote: {reason}", writes=writes, wanted="")
         seen = self._read()
-        if not seen.drained:
-            self._memory = Memory(resumed=self._memory.resumed)
         if not seen.drained or seen.reason != reason:
             self._skip(Why.UNVERIFIED)
+            return SOON_SECONDS
         return self._settings.poll_seconds
 
     def _turn(self) -> float | None:
@@ -215,6 +214,6 @@ _WHY = {
     Why.DOWN: "does not drain: the node is down",
     Why.UNKNOWN_STATE: "does not drain: the node is in a state that nodevet does not know",
     Why.CHANGED: "does not drain yet: the node changed at this moment",
-    Why.UNVERIFIED: "wrote, but SLURM does not show it",
+    Why.UNVERIFIED: "wrote, and somebody changed the node at once",
 }
 """For people; the other reasons come with a message of their own."""
