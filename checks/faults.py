@@ -6,7 +6,7 @@ import msgspec
 
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["KINDS", "Effect", "Kind", "LogLine", "effects_of", "lines_of"]
+__all__ = ["KINDS", "SETTINGS", "Effect", "Kind", "LogLine", "effects_of", "lines_of"]
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -48,6 +48,25 @@ KINDS: dict[str, Kind] = {
     ),
 }
 """The kinds of faults by name."""
+
+SETTINGS: dict[str, str] = {
+    "celsius": "degrees beyond the reported slowdown (3)",
+    "code": "number of the XID",
+    "count": "how many (1)",
+    "detail": "why there is no value",
+    "lanes": "lanes that are left (8)",
+    "link": "number of the port (0)",
+    "part": 'part of the device, such as "link 17" or "sensor core"; all parts where none is named',
+    "per_second": "rate at which the counter grows",
+    "pid": "process id of the job",
+    "process": "name of the process",
+    "quantity": "name of the quantity, such as `power_limit_watts`",
+    "ratio": "throttle: share of the time (0.9); slow: rate that is left (0.85)",
+    "status": "ok, unsupported, unavailable, denied or error",
+    "text": "words of the line",
+    "value": "what it reads",
+}
+"""What each setting of a fault means, and its default."""
 
 
 class Effect(msgspec.Struct, frozen=True):

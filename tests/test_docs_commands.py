@@ -25,6 +25,7 @@ PAGES = (
     "docs/how-to/configure.md",
     "docs/how-to/judge-saved-logs.md",
     "docs/how-to/read-a-finding.md",
+    "docs/how-to/simulate-a-node.md",
     "docs/how-to/troubleshooting.md",
     "docs/reference/command-backend.md",
     "docs/tutorial/first-look.md",
@@ -32,6 +33,7 @@ PAGES = (
 NOT_RUN = {
     "a node, as root": "installs and starts a service: .ci/wheel-test installs, test_systemd.py checks the unit",
     "a prolog": "a script to copy, not a command to type: tests/test_exporter_statefile.py runs it",
+    "a terminal of its own": "starts the agent that the blocks behind it ask, which is the place `a fire drill`",
     "a checkout": "installs or runs all tests: make says what it would do",
 }
 """Places whose commands are only checked for what can be checked without changing this machine, and why."""
@@ -95,6 +97,9 @@ class Places:
             **{name: partial(self._faulty, fault, 8) for name, fault in FAULTS.items()},
             **{name: partial(self._faulty, fault, 1) for name, fault in DRIVER_FAULTS.items()},
             "a faulty node with its agent": self._faulty_agent,
+            "a fire drill": lambda: self._start(
+                directory, "", {}, arguments=("--simulate", "dgx-h100", "--scenario", str(directory / "drill.toml"))
+            ),
         }
 
     def run(self, block: Block) -> list[Command]:
@@ -117,10 +122,16 @@ class Places:
             self._agent = None
 
     def _start(
-        self, directory: Path, configuration: str, environment: dict[str, str], *, probes: bool = False
+        self,
+        directory: Path,
+        configuration: str,
+        environment: dict[str, str],
+        *,
+        probes: bool = False,
+        arguments: tuple[str, ...] = (),
     ) -> tuple[Path, dict[str, str]]:
         """Start an agent and wait until it is ready, and its first probe reported where it *probes*."""
-        agent = RunningAgent(directory, configuration, environment=environment)
+        agent = RunningAgent(directory, configuration, environment=environment, arguments=arguments)
         self._agent = self._stack.enter_context(agent)
         agent.wait_for(lambda status: status["agent"]["ready"], what="the agent is not ready")
         if probes:

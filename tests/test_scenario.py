@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nodevet.checks.errors import ConfigurationError, UsageError
-from nodevet.checks.faults import KINDS, Effect, LogLine
+from nodevet.checks.faults import KINDS, SETTINGS, Effect, LogLine
 from nodevet.checks.profiles import load_profile, part_of, profile_names
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.scenario import parse_scenario
@@ -120,6 +120,11 @@ def test_an_unknown_profile_is_told_with_those_that_exist() -> None:
     """As wrong usage."""
     with pytest.raises(UsageError, match="cpu-node, dgx-h100, mi300x-8"):
         load_profile("dgx-h300")
+
+
+def test_every_setting_of_a_kind_is_explained() -> None:
+    """And none that no kind takes."""
+    assert {name for kind in KINDS.values() for name in kind.settings} == SETTINGS.keys()
 
 
 def test_tables_of_faults_name_kinds_that_exist_and_settings_that_these_take() -> None:

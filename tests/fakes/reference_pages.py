@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 from fakes.metrics_reference import metrics_page
+from fakes.scenario_reference import scenarios_page
 
 from nodevet.agent.cli import COMMANDS
 from nodevet.agent.config import SECTIONS
@@ -211,6 +212,7 @@ PAGES: dict[str, Callable[[Path], str]] = {
     "command-line.md": command_line_page,
     "configuration.md": configuration_page,
     "metrics.md": metrics_page,
+    "scenarios.md": scenarios_page,
     "xid.md": xid_page,
 }
 """Every generated page of docs/reference by its name."""
