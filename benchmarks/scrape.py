@@ -1,4 +1,4 @@
-"""Cost of a scrape: a healthy node with eight accelerators, beside the same series by prometheus_client alone."""
+"""Cost of a scrape: a healthy DGX H100, simulated, beside the same series by prometheus_client alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 from harness import Figure, Options, main, timed, timing
 
-from fakes.snapshots import gpu_node  # isort: skip - harness makes it importable
+from fakes.whole_node import whole_node  # isort: skip - harness makes it importable
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -26,7 +26,7 @@ ROUNDS = 300
 
 def measure(options: Options) -> Iterator[Figure]:
     """Yield the figures of both kinds of page."""
-    snapshot = gpu_node()
+    snapshot = whole_node("dgx-h100")
     for detail in (False, True):
         name = "links in detail" if detail else "default"
         page = text(families(snapshot, detail=detail)).decode()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fakes.drill import Drill
 from fakes.snapshots import (
     EVERY_STATE,
     at,
@@ -24,11 +23,11 @@ from fakes.snapshots import (
     starting_node,
     unknown_node,
 )
+from fakes.whole_node import whole_node
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from nodevet.agent.gate_log import DECISIONS
 from nodevet.checks.model import (
     NODE,
     Failure,
@@ -44,10 +43,8 @@ from nodevet.checks.model import (
     State,
 )
 from nodevet.checks.quantities import QUANTITIES, QuantityKind
-from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.exposition import Family, escape, labels_text, text
 from nodevet.exporters.prometheus import MetricsPage, families
-from nodevet.exporters.slurm_rules import Why
 
 SERIES_BUDGET, SERIES_BUDGET_DETAIL = 400, 1500
 UNITS = (
@@ -180,26 +177,6 @@ def test_odd_values_and_labels_survive() -> None:
 def test_escaping_is_that_of_the_format() -> None:
     """The three characters that the format escapes, and no other."""
     assert escape('\\ " \n é') == '\\\\ \\" \\n é'
-
-
-def whole_node(profile: str) -> Snapshot:
-    """Return a healthy simulated node, judged by the engine, its load proven, in a cluster whose SLURM it may drain."""
-    drill = Drill(profile)
-    drill.run(130.0)
-    drill.probe()
-    snapshot = drill.round()
-    agent = msgspec.structs.replace(
-        snapshot.agent,
-        gate_decisions=dict.fromkeys(DECISIONS, 0),
-        slurm=WriterStatus(
-            writer="drain",
-            node="n1",
-            last_read_seconds=snapshot.time.wall_seconds,
-            writes={"drain": 0, "update": 0},
-            skipped=dict.fromkeys(Why, 0),
-        ),
-    )
-    return msgspec.structs.replace(snapshot, agent=agent)
 
 
 @pytest.mark.parametrize("profile", ["dgx-h100", "mi300x-8"])
