@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 from fakes.door import SettableDoor, device, program, reading, temperature
+from fakes.host_tree import node_files, pci_device, processor_files, write_tree
 from fakes.running_agent import RunningAgent
 
 CONFIGURATION = """
@@ -178,6 +179,29 @@ def test_a_one_shot_reads_commands_too(tmp_path: Path) -> None:
     done = agent(tmp_path, table(door.program)).command("check", "thermal")
     assert done.returncode == 2, done.stderr
     assert "acme:a" in done.stdout
+
+
+def test_boards_on_the_bus_that_no_command_lists_are_not_passed_over(tmp_path: Path) -> None:
+    """The kernel shows two Gaudi boards: one that the command does not list leaves the node unknown, and says why."""
+    boards = ("0000:4d:00.0", "0000:4e:00.0")
+    files = node_files() | processor_files(1, 2, 1, vendor="GenuineIntel", model="Intel(R) Xeon(R) Platinum 8380")
+    for address in boards:
+        files |= pci_device(address, "0x1da3", "0x1020", "0x120000", driver="habanalabs")
+    root = write_tree(tmp_path / "root", files)
+    door = SettableDoor(tmp_path)
+    gaudi = [device(address, pci=address, vendor="habana", model="HL-225") for address in boards]
+    door.print(gaudi[0])
+    running = agent(tmp_path, table(door.program, "gaudi"))
+    text = running.configuration_file.read_text()
+    running.configuration_file.write_text(text.replace("[agent]\n", f'[agent]\nroot = "{root}"\n', 1))
+    with running:
+        status = running.wait_for(is_ready)
+        assert status["verdict"] == "unknown"
+        assert "1 habana accelerators, not read: 0000:4e:00.0 (bound to habanalabs)" in status["reason"]
+        assert "have a command print their readings" in status["reason"]
+        door.print(*gaudi)
+        status = running.wait_for_verdict("ok")
+        assert verdicts(status) == dict.fromkeys(boards, "ok")
 
 
 def members(file: Path) -> list[int]:

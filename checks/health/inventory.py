@@ -76,6 +76,10 @@ HOW_TO_INSTALL = {
     "amd": "install ROCm's amdgpu driver with amdsmi and load the module (modprobe amdgpu)",
     "habana": "install the habanalabs driver and load the module (modprobe habanalabs)",
 }
+HOW_TO_READ = (
+    "nothing that is enabled reads them: enable the vendor's backend in agent.backends, or have a command print their "
+    "readings (docs/reference/command-backend.md)"
+)
 OWN_DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu", "habana": "habanalabs"}
 """The kernel module that drives the boards of each vendor."""
 LENT_DRIVERS = ("vfio-pci", "xen-pciback", "pci-stub")
@@ -215,6 +219,13 @@ def _remembered(view: View, vendor: str) -> set[str | None]:
     return {seen.device.pci for seen in view.memory.seen.values() if seen.device.backend == vendor}
 
 
+def _is_read(view: View, vendor: str) -> bool:
+    """Return whether the backend of *vendor* runs, or another one that lists devices of it, such as a command."""
+    backends = {device.backend for device in view.of_kind(DeviceKind.ACCELERATOR) if device.vendor == vendor}
+    readers = (_reader(view, backend) for backend in (vendor, *(backends - {"host"})))
+    return any(reader is not None and reader.state is ReaderState.RUNNING for reader in readers)
+
+
 def _reader(view: View, backend: str) -> ReaderStatus | None:
     return next((reader for reader in view.readers if reader.backend == backend), None)
 
@@ -242,10 +253,10 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
         DRIVER_MISSING, next_step=HOW_TO_INSTALL.get(vendor, f"no reader knows {vendor}: watch it by other means")
     )
     if not boards:
-        answers = reader is not None and reader.state is ReaderState.RUNNING
-        outcome = Outcome.PASS if answers else Outcome.SKIPPED
+        outcome = Outcome.PASS if _is_read(view, vendor) else Outcome.SKIPPED
         yield rule.on_node(outcome, f"{vendor}: no accelerator is without its driver", part=part)
     elif reader is None:
+        rule = msgspec.structs.replace(rule, next_step=HOW_TO_READ)
         yield rule.on_node(
             Outcome.UNMEASURED, f"{len(boards)} {vendor} accelerators, not read: {where}", part=part, required=True
         )
