@@ -194,7 +194,11 @@ def test_function_can_be_made_to_fail(fake_amdsmi: FakeAmdSmi, function: str, st
 
 def test_lost_device_is_listed_and_answers_nothing(fake_amdsmi: FakeAmdSmi) -> None:
     """After a device was lost the list stays as long, and every question about that device fails."""
-    asked = ("len(devices)", "amdsmi_get_power_info(device)", "amdsmi_get_power_info(devices[4])['socket_power']")
+    asked = (
+        "len(devices)",
+        "amdsmi_get_power_info(device)",
+        "amdsmi_get_power_info(devices[4])['current_socket_power']",
+    )
     assert call(fake_amdsmi.fail_device(3).environment, *asked) == ["8", "code 12", "140"]
 
 
@@ -299,7 +303,7 @@ metric = amdsmi_get_pcie_info(device)["pcie_metric"]
 print([
     len(devices), amdsmi_get_gpu_board_info(device)["product_serial"],
     amdsmi_get_temp_metric(device, AmdSmiTemperatureType.HOTSPOT, AmdSmiTemperatureMetric.CURRENT),
-    amdsmi_get_power_info(device)["socket_power"], amdsmi_get_power_cap_info(device)["power_cap"] // 1000000,
+    amdsmi_get_power_info(device)["current_socket_power"], amdsmi_get_power_cap_info(device)["power_cap"] // 1000000,
     amdsmi_get_gpu_ecc_count(device, AmdSmiGpuBlock.UMC)["uncorrectable_count"],
     metric["pcie_width"], metric["pcie_replay_count"],
     ["DU".index(state) for state in amdsmi_get_gpu_xgmi_link_status(device)["status"][:7]],

@@ -2,8 +2,8 @@
 
 The wrapper binds all its symbols while it is imported, so the library must have every one of them. Their names are
 found in the wrapper's text; a library of stubs then lets a child import it, and `layout.py` in that child writes the
-C header of the same release. What the fake does not define returns ``AMDSMI_STATUS_NOT_SUPPORTED``. A variant
-without some symbols plays the library of another ROCm release.
+C header of the same release: so the fake fits the wrappers of 6.3, 6.4 and 7.0 alike. What the fake does not define
+returns ``AMDSMI_STATUS_NOT_SUPPORTED``. A variant without some symbols plays the library of another ROCm release.
 """
 
 from __future__ import annotations

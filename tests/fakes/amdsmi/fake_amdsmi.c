@@ -222,6 +222,8 @@ status_t amdsmi_get_gpu_vram_info(void *device, amdsmi_vram_info_t *info)
     info->vram_size = (typeof(info->vram_size))(number("memory_total_bytes", slot, 206141652992) >> 20);
 #ifdef HAS_amdsmi_vram_info_t_vram_bit_width
     info->vram_bit_width = (uint32_t)number("memory_bus_width", slot, 8192);
+#endif
+#ifdef IS_TEXT_amdsmi_vram_info_t_vram_vendor /* a number up to 6.4 */
     TEXT(info->vram_vendor, "memory_vendor", "HYNIX");
 #endif
     return AMDSMI_STATUS_SUCCESS;
@@ -364,6 +366,14 @@ status_t amdsmi_get_power_info(void *device, amdsmi_power_info_t *info)
     info->power_limit = (uint32_t)(number("power_limit_milliwatts", slot, 750000) * 1000);
     return AMDSMI_STATUS_SUCCESS;
 }
+
+#ifdef HAS_amdsmi_get_power_info_v2 /* what the wrapper of 6.4 calls */
+status_t amdsmi_get_power_info_v2(void *device, uint32_t sensor, amdsmi_power_info_t *info)
+{
+    (void)sensor;
+    return amdsmi_get_power_info(device, info);
+}
+#endif
 
 /* Since ROCm 6.1 in microwatts, before in watts: "power_cap_per_watt 1" plays an older one. */
 status_t amdsmi_get_power_cap_info(void *device, uint32_t sensor, amdsmi_power_cap_info_t *info)
@@ -624,12 +634,14 @@ status_t amdsmi_get_gpu_pci_replay_counter(void *device, uint64_t *count)
 
 static int links(int slot) { return (int)number("links", slot, 7); }
 
+#ifdef HAS_amdsmi_get_gpu_xgmi_link_status
 /* 0 is down, 1 up, 2 disabled; a port beyond the links of the device is disabled. */
 static uint32_t link_state(int slot, int link)
 {
     if (link >= links(slot)) return AMDSMI_XGMI_LINK_DISABLE;
     return (uint32_t)number_of("link_state", slot, link, AMDSMI_XGMI_LINK_UP);
 }
+#endif
 
 /* The links of a device lead to the others in their order. */
 static int peer_of(int slot, int link) { return link < slot ? link : link + 1; }

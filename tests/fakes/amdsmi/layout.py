@@ -38,6 +38,7 @@ def header(wrapper: Any) -> str:
         if _is_record(value):
             lines += _record(value, seen)
             lines += [f"#define HAS_{name}_{field[0]} 1" for field in value._fields_]
+            lines += [f"#define IS_TEXT_{name}_{field[0]} 1" for field in value._fields_ if _is_text(field[1])]
         if _is_record(value) or _is_enumeration(name, value):
             lines += [f"typedef {_c_type(value)} {name};"] if name != value.__name__ else []
     function = type(wrapper.amdsmi_init)
@@ -53,6 +54,10 @@ def _is_record(value: object) -> bool:
     return (
         isinstance(value, type) and issubclass(value, (ctypes.Structure, ctypes.Union)) and hasattr(value, "_fields_")
     )
+
+
+def _is_text(kind: Any) -> bool:
+    return hasattr(kind, "_length_") and kind._type_ is ctypes.c_char
 
 
 def _is_enumeration(name: str, value: object) -> bool:
