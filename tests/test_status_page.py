@@ -149,10 +149,16 @@ def test_findings_say_what_to_do_since_when_and_how_they_end() -> None:
     """Value with unit, limit with its source, action in words, times, and the row of the clearing table."""
     page = text_of(render(degraded_node()))
     for words in (
-        "thermal.margin", "on GPU 2, sensor core", "core is 3 degrees below its slowdown temperature", "<= 5 °C",
-        "table limits.csv thermal.margin", "have the node inspected", "2026-11-20 09:59:30 UTC 30 s ago",
-        "0 s ago, 3 times", "3 good samples in a row",
-    ):  # fmt: skip
+        "thermal.margin",
+        "on GPU 2, sensor core",
+        "open, hardware fault",
+        "core is 3 degrees below its slowdown temperature",
+        "3 °C",
+        "<= 5 °C table limits.csv thermal.margin",
+        "have the node inspected",
+        "2026-11-20 09:59:30 UTC 30 s ago; seen 3 times, last 0 s ago",
+        "3 good samples in a row",
+    ):
         assert words in page, words
 
 

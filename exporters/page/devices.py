@@ -169,14 +169,14 @@ def _temperature(device: str, now: Present, tones: dict[str, str]) -> Iterator[H
         known = value is not None and limit is not None
         return (limit - value if known and limit is not None and value is not None else 1e3, order.get(name, 99))
 
-    nearest = sorted(found, key=headroom)[:SENSORS_SHOWN]
-    for place, name in enumerate(nearest):
+    nearest = sorted(sorted(found, key=headroom)[:SENSORS_SHOWN], key=lambda name: order.get(name, len(order)))
+    for name in nearest:
         value, limit = number_of(found[name]), limits[name]
         beside = f"limit {limit:.0f} °C" if limit is not None else ""
         ratio = value / limit if value is not None and limit else None
         said = _said(found[name], f"{value or 0:.0f} °C")
         title = "Heat" if len(nearest) == 1 else f"Heat, {name}"
-        yield _row(title, said, beside, ratio, tones.get("temperature", "") if place == 0 else "")
+        yield _row(title, said, beside, ratio, tones.get(f"temperature {name}", ""))
 
 
 def _limit_of(device: str, sensor: str, value: float | None, now: Present) -> float | None:
@@ -246,7 +246,7 @@ def _tones(entries: Sequence[Told]) -> dict[str, str]:
         rows = {quantity.partition("_")[0] for quantity in entry.finding.evidence}
         rows.add(kinds.get(entry.finding.part.kind, ""))
         for row in rows & {"temperature", "power", "throttle"}:
-            found.setdefault(row, entry.outcome.value)
+            found.setdefault(f"{row} {entry.finding.part.name}" if row == "temperature" else row, entry.outcome.value)
     return found
 
 

@@ -128,6 +128,7 @@ def _item(place: int, entry: Told, now: Instant, names: dict[str, str]) -> Html:
         " ",
         element("code", element("a", finding.code, href=f"#about-{finding.code}")),
         element("span", f" on {where}{part}", class_="where"),
+        element("span", _state(entry), class_="state"),
         class_="head",
     )
     rows = list(_facts(entry, now))
@@ -144,28 +145,27 @@ def _fact(name: str, said: object) -> Html:
 
 def _facts(entry: Told, now: Instant) -> Iterable[tuple[str, object]]:
     finding = entry.finding
-    if finding.value is not None:
+    if finding.value is not None and not isinstance(finding.value, bool):
         yield "Measured", amount(finding.value, finding.unit)
     if finding.limit is not None:
         limit = finding.limit
         yield "Limit", joined([f"{limit.op} {amount(limit.value, limit.unit)} ", element("small", limit.source)])
     if finding.action is not Action.NONE:
         yield "What to do", element("strong", ACTIONS[finding.action.value])
-    yield "State", _state(entry)
     if entry.first_seen is not None:
-        yield "Since", joined([f"{moment(entry.first_seen)} ", element("small", age(now, entry.first_seen))])
-    if entry.last_seen is not None:
-        times = "" if entry.count == 1 else f", {entry.count:,} times"
-        yield "Last seen", f"{age(now, entry.last_seen)}{times}"
+        times = "" if entry.count == 1 else f" {entry.count:,} times,"
+        last = f"{age(now, entry.first_seen)}; seen{times} last {age(now, entry.last_seen)}"
+        yield "Since", joined([moment(entry.first_seen), " ", element("small", last)])
+    elif entry.last_seen is not None:
+        yield "Seen", age(now, entry.last_seen)
     yield CLEARS, ending(finding.clearing, finding.action)
     if entry.note:
         yield "Note", f"{entry.note} ({entry.actor})" if entry.actor else entry.note
 
 
 def _state(entry: Told) -> str:
-    counts = "" if entry.state is not None else "not confirmed: the verdict does not rest on it"
-    said = counts or _STATES[entry.state or EpisodeState.OPEN]
-    return f"{said}; fault class {words(entry.finding.fault_class.value)}"
+    said = "not confirmed: the verdict does not rest on it" if entry.state is None else _STATES[entry.state]
+    return f"{said}, {words(entry.finding.fault_class.value)} fault"
 
 
 def _group(device: str, places: Sequence[int], entries: Sequence[Told], names: dict[str, str]) -> Html:

@@ -101,7 +101,7 @@ def _since(snapshot: Snapshot, entries: Sequence[Told]) -> Iterator[Html]:
     match reach(snapshot, verdict):
         case "hard":
             yield joined(["closes the gate"])
-        case "observed":
+        case "observed" if not snapshot.simulated:
             yield joined(["a hard fault that may only be observed: the gate stays open"])
 
 

@@ -25,7 +25,7 @@ __all__ = [
 ABSENT = "\u2013"
 """Stands where nothing was measured."""
 
-_SIGNS = {"celsius": "°C", "watts": "W", "ratio": "", "seconds": "s", "joules": "J"}
+_SIGNS = {"celsius": "°C", "watts": "W", "seconds": "s", "joules": "J"}
 _SHORT_KINDS = {DeviceKind.ACCELERATOR: "GPU", DeviceKind.CPU: "CPU", DeviceKind.NIC: "NIC"}
 
 
@@ -43,6 +43,8 @@ def amount(value: Scalar, unit: str) -> str:
     if isinstance(value, str):
         return value
     match unit:
+        case "ratio":
+            return f"{number(100 * value)} %"
         case "hertz":
             return hertz(value)
         case "bytes":
