@@ -97,7 +97,9 @@ REFUSALS = {
     "infinite": "load.interval_seconds: found inf, expected a number from 60 to 2592000",
     "wrong_choice": 'load.probe: found "of", expected one of auto, off, on, did you mean off?',
     "wrong_backend": 'agent.backends.enabled[1]: found "nvida", expected one of amd, host, nvidia, did you mean nvidia?',
-    "no_backend": ("agent.backends.enabled: found an empty list, expected a list of one of amd, host, nvidia, at least 1"),
+    "no_backend": (
+        "agent.backends.enabled: found an empty list, expected a list of one of amd, host, nvidia, at least 1"
+    ),
     "backend_twice": "agent.backends.enabled: names a backend twice",
     "wrong_listen": 'agent.listen: found "localhost", expected HOST:PORT with a port from 0 to 65535',
     "wrong_port": 'agent.listen: found "127.0.0.1:70000", expected HOST:PORT with a port from 0 to 65535',
@@ -105,6 +107,11 @@ REFUSALS = {
     "wrong_node_name": "agent.node_name: found 'gpu 42', expected a name without blanks",
     "section_is_value": "agent: found 5, expected a table",
     "check_is_value": "checks.thermal: found false, expected a table",
+    "wrong_mode": 'gate.mode: found "closed", expected one of observe, gate, drain',
+    "wrong_check_mode": 'checks.thermal.mode: found "observ", expected one of observe, gate, drain, did you mean',
+    "wrong_prefix": "slurm.reason_prefix: found 'node vet:', expected a word of at most 32 letters, digits, _ and -",
+    "several_nodes": "slurm.node_name: found 'n[1-3]', expected the name of one node",
+    "slow_scontrol": "slurm.timeout_seconds: found 30, expected a number from 0.1 to 5",
     "policy_contradiction": "checks.thermal: fail_margin_celsius must not exceed warn_margin_celsius",
     "broken_syntax": "no valid TOML: ",
     "key_twice": "no valid TOML: Cannot overwrite a value (at line 3, column 20)",

@@ -36,8 +36,102 @@ class Mutant(NamedTuple):
 EPISODES = "checks/episodes.py"
 ENGINE = "agent/engine.py"
 GUARD = "agent/load_guard.py"
+MODES = "checks/modes.py"
+RULES = "exporters/slurm_rules.py"
+WRITER = "agent/slurm_writer.py"
 
 MUTANTS = (
+    Mutant(
+        "an observed fault closes the gate",
+        MODES,
+        "        and snapshot.modes.of(episode.check).rank >= mode.rank\n",
+        "",
+        "test_modes.py::test_the_lower_of_both_modes_counts",
+    ),
+    Mutant(
+        "an acknowledged fault closes the gate",
+        MODES,
+        "        and episode.state is EpisodeState.OPEN\n",
+        "",
+        "test_modes.py::test_what_is_no_confirmed_fault_of_a_real_node_reaches_nothing",
+    ),
+    Mutant(
+        "a measured fault drains",
+        MODES,
+        "        and episode.finding.hard\n",
+        "",
+        "test_modes.py::test_a_measured_fault_reaches_nothing_in_any_mode",
+    ),
+    Mutant(
+        "an answer without a state is a node",
+        RULES,
+        '        raise OutputError(f"node {name} has no State=")',
+        "        return NodeState(name, frozenset({'IDLE'}))",
+        "test_slurm_rules.py::test_what_is_no_answer_is_refused",
+    ),
+    Mutant(
+        "the answer of another node is ours",
+        RULES,
+        "    if [node.name for node in found] != [name]:",
+        "    if not found:",
+        "test_slurm_rules.py::test_what_is_no_answer_is_refused",
+    ),
+    Mutant(
+        "what begins like ours is ours",
+        RULES,
+        "    return _meaning(reason, prefix) is not None\n",
+        "    return reason.startswith(prefix)\n",
+        "test_slurm_rules.py::test_what_a_person_wrote_behind_our_prefix_is_theirs",
+    ),
+    Mutant(
+        "a state that nobody knows is no obstacle",
+        RULES,
+        '_words().get(word, "unknown")',
+        '_words().get(word, "serves")',
+        "test_slurm_rules.py::test_nhc_82_a_state_that_is_not_known_is_left_alone",
+    ),
+    Mutant(
+        "a resume is fought",
+        RULES,
+        "            return Decision(Step.ACKNOWLEDGE, kept)\n",
+        "            return Decision(Step.DRAIN, kept, reason_text(due, prefix))\n",
+        "test_slurm_rules.py::test_what_follows",
+    ),
+    Mutant(
+        "a resume acknowledges what came after it",
+        RULES,
+        "        told = tuple(known for known in memory.known if any(map(known.covers, due)))\n",
+        "        told = _known(due)\n",
+        "test_slurm_rules.py::test_a_resume_acknowledges_what_was_known_and_the_rest_drains_again",
+    ),
+    Mutant(
+        "the limit lets one more through",
+        RULES,
+        "        return self.drained < self.allowed\n",
+        "        return self.drained <= self.allowed\n",
+        "test_slurm_rules.py::test_no_more_than_the_limit_is_drained",
+    ),
+    Mutant(
+        "everybody writes at once",
+        RULES,
+        "    late = (wall_seconds - found.place % turns * TURN_SECONDS) % cycle\n",
+        "    late = wall_seconds % cycle\n",
+        "test_slurm_rules.py::test_nodes_that_fail_together_write_in_turns",
+    ),
+    Mutant(
+        "no second look before the write",
+        WRITER,
+        "        if decide(faults, self._read(), self._memory, self._settings.reason_prefix) != decision:\n",
+        "        if False:\n",
+        "test_slurm_writer.py::test_a_person_who_is_faster_wins",
+    ),
+    Mutant(
+        "observe acknowledges",
+        WRITER,
+        'self._acknowledged(faults) if self._settings.writer == "drain" else ()',
+        "self._acknowledged(faults)",
+        "test_slurm_writer.py::test_observe_decides_and_does_nothing",
+    ),
     Mutant(
         "nothing passed is ok",
         EPISODES,
@@ -223,7 +317,7 @@ MUTANTS = (
     Mutant(
         "a load goes on beside a claim",
         "agent/prober.py",
-        "            run.stop(f\"gives way: {claimed}\")\n",
+        '            run.stop(f"gives way: {claimed}")\n',
         "            pass\n",
         "test_slurm_protocol.py::test_a_probe_is_gone_before_the_first_process_of_a_job[probing first]",
     ),

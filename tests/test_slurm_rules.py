@@ -302,6 +302,21 @@ def test_every_reason_is_short_plain_and_known_as_ours(
     assert parse_node(text, "n2").reason == reason
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "nodevet: look at this",
+        "nodevet: hw thermal: hot",
+        f"{OURS} ticket 4711",
+        "nodevet: hw thermal: hot [scrap]",
+        "nodevet",
+    ],
+)
+def test_what_a_person_wrote_behind_our_prefix_is_theirs(reason: str) -> None:
+    """Only the whole form is ours: what was added to it is somebody's work."""
+    assert not is_ours(reason, PREFIX)
+
+
 REASONS = st.one_of(
     st.just(""), st.just(OURS), st.text(max_size=60), st.sampled_from(["Prolog error", "nodevet: mine"])
 )
