@@ -638,3 +638,19 @@ def test_a_device_that_is_silent_is_missing_from_the_topology_by_name(fake_amdsm
     assert found["gpus"] == [f"GPU{slot}" for slot in range(8) if slot != SLOT]
     (problem,) = found["problems"]
     assert problem.startswith(f"GPU{SLOT} is left out: ")
+
+
+@pytest.mark.parametrize("words", [(), ("--vendor", "amd")])
+def test_the_command_shows_whose_accelerators_are_here(fake_amdsmi: FakeAmdSmi, words: tuple[str, ...]) -> None:
+    """Nobody needs to know the vendor; where none has any, each says why."""
+    configuration = fake_amdsmi.path.with_suffix(".toml")
+    configuration.write_text(f'[agent]\nroot = "{tree(fake_amdsmi)}"\n')
+    command = [sys.executable, "-I", "-m", "nodevet.agent.cli", "topo", *words, "--config", str(configuration)]
+    environment = {**os.environ, **fake_amdsmi.environment}
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.splitlines()[1].split()[:3] == ["GPU0", "X", "XGMI"]
+    fake_amdsmi.set("count", 0)
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert shown.returncode != 0
+    assert "AMD SMI lists no device" in shown.stderr

@@ -13,6 +13,7 @@ from fakes.views import (
     PCIE,
     SCOPE,
     SIBLING,
+    at,
     bad,
     gpu,
     healthy,
@@ -24,7 +25,7 @@ from fakes.views import (
 )
 
 from nodevet.checks.model import WHOLE, Action, Clearing, FaultClass, Link, Outcome, Part, ReadingStatus, Scalar
-from nodevet.checks.view import Memory
+from nodevet.checks.view import Memory, Seen
 
 PASS, WARN, FAIL, SKIPPED = Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.SKIPPED
 
@@ -200,6 +201,20 @@ def test_a_port_that_a_board_leaves_out_counts_for_none(unused: int) -> None:
     findings = judge("links", view)
     assert of(findings, "link.down", part=link(unused)).outcome is SKIPPED
     assert of(findings, "link.down", part=link(broken)).outcome is FAIL
+
+
+def test_a_port_that_was_up_and_is_left_out_now_is_down() -> None:
+    """Only where the others still tell: a release that tells nothing of links took none down."""
+    memory = Memory({GPU: Seen(gpu(), at(), at(), links_up=tuple(range(LINKS)))})
+    gone = {("link_active", link(3)): bad("link_active", link(3), ReadingStatus.UNSUPPORTED)}
+    every = {("link_active", link(p)): bad("link_active", link(p), ReadingStatus.UNSUPPORTED) for p in range(LINKS)}
+    for readings, outcome in (
+        (gone, FAIL),
+        (every, SKIPPED),
+        ({**gone, ("partitioned", WHOLE): True}, SKIPPED),
+    ):
+        finding = of(judge("links", healthy(readings, memory=memory)), "link.down", part=link(3))
+        assert (finding.outcome, "was up before" in finding.message) == (outcome, outcome is FAIL)
 
 
 def test_fabric_state_is_a_matter_of_configuration() -> None:

@@ -10,7 +10,6 @@ import argparse
 import codecs
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,8 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the matrix; exit 2 where it is not the expected one, 1 where it contradicts itself or lacks a device."""
-    source, vendors = arguments.source, (arguments.vendor,) if arguments.vendor else VENDORS
-    topology = parse_topology(_text(source)) if source is not None else _of_this_node(vendors)
+    source = arguments.source
+    topology = parse_topology(_text(source)) if source is not None else _of_this_node(arguments)
     differences = compare(topology, parse_topology(_text(arguments.expect))) if arguments.expect else ()
     contradictions = asymmetries(topology)
     if arguments.json:
@@ -65,11 +64,12 @@ def _text(name: str) -> str:
     return data.decode(encoding, "replace")
 
 
-def _of_this_node(vendors: Sequence[str]) -> Topology:
-    """Return the matrix of the first of *vendors* that has accelerators here."""
+def _of_this_node(arguments: argparse.Namespace) -> Topology:
+    """Return the matrix of the vendor that *arguments* name, or of the first that has accelerators here."""
+    root = options.configuration(arguments).agent.root
     absent = []
-    for vendor in vendors:
-        done = _read(vendor)
+    for vendor in (arguments.vendor,) if arguments.vendor else VENDORS:
+        done = _read(vendor, root)
         if done.returncode == 0:
             return msgspec.json.decode(done.stdout, type=Topology)
         last = done.stderr.strip().splitlines()[-1:] or [f"the reader ended with status {done.returncode}"]
@@ -79,9 +79,9 @@ def _of_this_node(vendors: Sequence[str]) -> Topology:
     raise BusyError(f"topo: no accelerator can be read: {'; '.join(absent)}")
 
 
-def _read(vendor: str) -> subprocess.CompletedProcess[str]:
-    """Run the child that asks the library of *vendor*, which may hang."""
-    command = [sys.executable, "-I", "-m", "nodevet.checks.backends.topology", vendor]
+def _read(vendor: str, root: str) -> subprocess.CompletedProcess[str]:
+    """Run the child that asks the library of *vendor*, which may hang; *root* stands before /proc and /sys."""
+    command = [sys.executable, "-I", "-m", "nodevet.checks.backends.topology", vendor, root]
     try:
         return subprocess.run(command, capture_output=True, timeout=READ_SECONDS, check=False, text=True)
     except subprocess.TimeoutExpired as error:

@@ -98,8 +98,9 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def judge(view: View, policy: Links) -> Iterator[Finding]:
     """Every link that this device should have is up and clean, and the device has joined its fabric."""
     for device in view.devices:
-        for look in looks(view, device, "link_active"):
-            yield DOWN.blind(look) or _down(view, device, look, policy)
+        links = looks(view, device, "link_active")
+        for look in links:
+            yield _left_out(view, device, look, links) or DOWN.blind(look) or _down(view, device, look, policy)
         for look in looks(view, device, "link_replay_errors"):
             yield _counted(REPLAY.confirmed_by(policy), look, "link.replay")
         for look in looks(view, device, "link_recovery_errors"):
@@ -114,6 +115,17 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
             yield rule.blind(look) or rule.judge(look, not look.number, facts)
         for look in looks(view, device, "fabric_state"):
             yield FABRIC.blind(look) or _fabric(look, policy)
+
+
+def _left_out(view: View, device: Device, look: Look, links: tuple[Look, ...]) -> Finding | None:
+    """Return that a port which once was up is not in use any more while others are, or None where that is not so."""
+    seen = view.memory.seen.get(device.id)
+    was_up = seen is not None and look.part.index in seen.links_up
+    if not was_up or look.reading.status is not UNSUPPORTED or not any(other.measured for other in links):
+        return None
+    if _is_split(view, device):
+        return None
+    return DOWN.judge(look, True, "the port is not in use, it was up before", value=False)
 
 
 def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
