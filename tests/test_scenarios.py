@@ -125,6 +125,11 @@ def kernel(line: str) -> Plant:
     return plant
 
 
+def kernel_counts(name: str, total: str) -> Plant:
+    """Return errors that the kernel counts on the PCIe link of slot 3, one more in each interval."""
+    return lambda rig, turn: rig.show(SLOT, name, f"{total} {turn}\n")
+
+
 def slow_under_load(rig: Rig, _turn: int) -> None:
     """Let the bus run slower than it could while the device works; at idle that is how boards save power."""
     rig.machine.set(f"pcie_generation.{SLOT}", 3).set(f"utilization_percent.{SLOT}", 95)
@@ -167,6 +172,8 @@ EVERY_VENDOR = (
     degraded("error correction off", steady("ecc_mode", 0), "memory.ecc_disabled", INSPECT, fault_class=SITE),
     degraded("power limit lowered", steady("power_limit_milliwatts", 400000), "power.limit_lowered", WATCH, part=POWER,
              fault_class=SITE),
+    measured_degraded("power beyond its limit", steady("power_milliwatts", 900000), "power.over_limit", INSPECT,
+                      part=POWER),
     measured_degraded("narrow PCIe", steady("pcie_width", 8), "pcie.width", INSPECT, part=PCIE),
     measured_degraded("slow PCIe under load", slow_under_load, "pcie.generation", INSPECT, part=PCIE,
                       heal=lambda machine: machine.clear(f"pcie_generation.{SLOT}")),
@@ -216,6 +223,7 @@ AMD_ONLY = (
     degraded("bad pages pending", steady("bad_pages_pending", 1), "memory.bad_pages_pending", RESET),
     failed("bad pages that stay in use", steady("bad_pages_unreservable", 1), "memory.bad_pages_unreservable", REPLACE),
     failed("as many bad pages as allowed", steady("bad_pages_reserved", 128), "memory.bad_pages_threshold", REPLACE),
+    failed("fatal PCIe errors", kernel_counts("aer_dev_fatal", "TOTAL_ERR_FATAL"), "pcie.fatal", REBOOT, part=PCIE),
     failed("kernel: uncorrectable errors", kernel(
         "amdgpu PCI: amdgpu: 2 uncorrectable hardware errors detected in umc block"), "amd.ras_ue", DRAIN),
     degraded("kernel: deferred errors", kernel(
@@ -294,6 +302,37 @@ def test_healthy_machine_is_ok(rig: Rig) -> None:
     assert [finding.code for finding in snapshot.findings if finding.outcome is Outcome.UNMEASURED] == []
     assert {verdict.state for verdict in snapshot.device_verdicts.values()} == {State.OK}
     assert len(snapshot.device_verdicts) == 8
+
+
+# fmt: off
+HEALTHY = (
+    ("held down at the power cap", violation("power")),
+    ("slow PCIe at idle", steady("pcie_generation", 1)),
+    ("a few PCIe replays", growing("pcie_replays", 3)),
+    ("a few corrected memory errors", growing("ecc_corrected_volatile_dram", 5)),
+    ("warm", steady("temperature", 83)),
+    ("warm memory", steady("memory_temperature", 89)),
+    ("at full load", steady("utilization_percent", 100)),
+    ("at its power limit", steady("power_milliwatts", 720000)),
+    ("rows that were replaced", steady("remapped_correctable", 2)),
+    ("pages that were taken out of use", steady("bad_pages_reserved", 20)),
+    ("kernel: corrected errors", kernel("amdgpu PCI: amdgpu: 4 correctable hardware errors detected in umc block")),
+    ("kernel: a reset that helped", kernel("amdgpu PCI: amdgpu: GPU reset(3) succeeded!")),
+)
+"""What a machine of either vendor may do in health; a key that a vendor lacks changes nothing there."""
+# fmt: on
+
+
+@pytest.mark.parametrize("plant", [plant for _, plant in HEALTHY], ids=[name for name, _ in HEALTHY])
+@every_vendor
+def test_healthy_twin_of_a_fault_is_quiet(rig: Rig, plant: Plant) -> None:
+    """What looks like a fault and is none opens nothing, however long it lasts."""
+    for turn in range(1, LONG_ENOUGH + 2):
+        plant(rig, turn)
+        snapshot = rig.look()
+
+        assert snapshot.episodes == ()
+        assert snapshot.verdict.state is State.OK
 
 
 @every_case

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 import msgspec
-from fakes.host_tree import write_tree
+from fakes.host_tree import PCI, write_tree
 from fakes.machine import FakeMachine
 from fakes.reader import ReaderProcess
 
@@ -100,6 +100,10 @@ class Rig:
         """Let the kernel print *lines* now."""
         for event in events_from_lines(lines):
             self.engine.take_event(msgspec.structs.replace(event, time=self.clock.instant()))
+
+    def show(self, slot: int, name: str, text: str) -> None:
+        """Let the kernel show *text* in the file *name* of the board in *slot* of the first machine."""
+        (self.root / PCI / self.machine.pci(slot) / name).write_text(text)
 
     def retest(self, result: Result) -> None:
         """Hand in the result of a load."""

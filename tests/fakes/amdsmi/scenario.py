@@ -46,12 +46,19 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Self
 
-from fakes.host_tree import Files, pci_device
+from fakes.host_tree import PCI, Files, pci_device
 from fakes.machine import FakeMachine
 
 __all__ = ["AmdSmiStatus", "FakeAmdSmi", "pci", "uuid"]
 
 TICKS_PER_SECOND = 1000
+
+ERROR_FILES = {
+    "aer_dev_correctable": "TOTAL_ERR_COR",
+    "aer_dev_nonfatal": "TOTAL_ERR_NONFATAL",
+    "aer_dev_fatal": "TOTAL_ERR_FATAL",
+}
+"""Where the kernel counts the errors of a PCIe link."""
 
 
 class AmdSmiStatus(IntEnum):
@@ -106,11 +113,11 @@ class FakeAmdSmi(FakeMachine):
 
     def host_files(self) -> Files:
         """Return what the kernel shows of the machine below ``/``: its module, and its boards on the PCI bus."""
-        boards = (
-            pci_device(pci(slot), "0x1002", "0x74a1", "0x120000", driver="amdgpu", node=slot // 4) for slot in range(8)
-        )
-        files = {name: text for board in boards for name, text in board.items()}
-        return {**files, "sys/module/amdgpu/version": "6.14.14\n"}
+        files: Files = {"sys/module/amdgpu/version": "6.14.14\n"}
+        for slot in range(8):
+            files |= pci_device(pci(slot), "0x1002", "0x74a1", "0x120000", driver="amdgpu", node=slot // 4)
+            files |= {f"{PCI}/{pci(slot)}/{name}": f"{total} 0\n" for name, total in ERROR_FILES.items()}
+        return files
 
     def advance(self, seconds: float) -> Self:
         """Let the firmware count the passes of *seconds*; from the first time on it no longer counts by itself."""
