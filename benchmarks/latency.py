@@ -106,7 +106,7 @@ class _Exported:
 
     def __init__(self, url: str, device: str) -> None:
         self._url = url
-        self._wanted = f'nodevet_episode_active{{code="nvidia.xid.79",device="{device}"'
+        self._wanted = f'nodevet_episode_active{{check="kernel-log",code="nvidia.xid.79",device="{device}"'
 
     def __call__(self) -> bool:
         return self._wanted in _get(f"{self._url}/metrics")

@@ -7,6 +7,7 @@ docs/decisions/0002-metrics-text.md has the figures. Tests read every page back 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -83,6 +84,7 @@ def _number(value: Value) -> str:
     return repr(value)
 
 
+@lru_cache(maxsize=1024)  # the same few hundred words stand on every page
 def escape(value: str) -> str:
     """Return *value* as it stands between the quotes of a label."""
     if value.isidentifier():
