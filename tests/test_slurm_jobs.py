@@ -1,0 +1,264 @@
+"""Jobs of a real SLURM at the gate: a bad node takes none, the job runs elsewhere, and a dead agent keeps nobody."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+from fakes.gpu_node import GpuNode
+from fakes.probing_node import STEPS, ProbingNode
+from fakes.slurm_cluster import SlurmCluster, SlurmOptions, StartSlurm
+from fakes.slurm_gate import Gate, Line, accelerator
+
+EIGHT = tuple(accelerator(minor) for minor in range(8))
+ROUNDS = 3
+
+BY_NODE = """#!/bin/sh
+exec {folder}/$SLURMD_NODENAME/slurm/{script}
+"""
+"""Nodes that share a machine share the path of their prolog; each has scripts and a runtime directory of its own."""
+
+
+class GatedCluster:
+    """A cluster whose nodes have the scripts of nodevet as prolog and epilog, each over its own runtime directory."""
+
+    def __init__(
+        self, repository: Path, folder: Path, start: StartSlurm, *scheduler: str, gres: str | None = None
+    ) -> None:
+        """Start it with healthy nodes, further *scheduler* parameters and this gres.conf."""
+        self.gates = {name: Gate(repository, folder / name, ("sh",)) for name in ("n1", "n2", "n3")}
+        hooks = {}
+        for script in ("prolog.sh", "epilog.sh", "healthcheck.sh"):
+            hooks[script] = folder / script
+            hooks[script].write_text(BY_NODE.format(folder=folder, script=script))
+            hooks[script].chmod(0o755)
+        options = SlurmOptions(
+            prolog=hooks["prolog.sh"],
+            epilog=hooks["epilog.sh"],
+            health_check=hooks["healthcheck.sh"],
+            scheduler=scheduler,
+            gres=gres,
+        )
+        self.heal()
+        self.slurm = start(options)
+
+    def heal(self) -> None:
+        """Let every node be healthy."""
+        for gate in self.gates.values():
+            gate.write(*EIGHT, expires_in=3600)
+
+    def reset(self) -> None:
+        """Let every node be healthy, idle and without jobs."""
+        self.slurm.cancel_all()
+        self.heal()
+        for name in self.gates:
+            self.slurm.wait(partial(self.is_at_rest, name), f"{name} is at rest")
+            if self.slurm.node_state(name) == "drained":
+                self.slurm.resume(name)
+
+    def is_at_rest(self, node: str) -> bool:
+        """Return whether no job is on *node*."""
+        return self.slurm.node_state(node) in ("idle", "drained")
+
+    def spoil(self, node: str, minor: int) -> None:
+        """Break a GPU of *node*."""
+        lines = [accelerator(n, *(("failed", "hard") if n == minor else ())) for n in range(8)]
+        self.gates[node].write(*lines, never=True, expires_in=3600)
+
+    def decisions(self, node: str, job: int) -> list[str]:
+        """Return what the prolog of *job* decided on *node*, in order."""
+        lines = (line.split(" ") for line in self.gates[node].lines())
+        return [words[0] for words in lines if words[2] == str(job)]
+
+
+@pytest.fixture(scope="module")
+def gated(repository: Path, tmp_path_factory: pytest.TempPathFactory, start_slurm: StartSlurm) -> GatedCluster:
+    """A cluster that does not hold a job whose prolog failed."""
+    return GatedCluster(repository, tmp_path_factory.mktemp("gated"), start_slurm, "nohold_on_prolog_fail")
+
+
+@pytest.fixture
+def cluster(gated: GatedCluster) -> Iterator[GatedCluster]:
+    """The same, healthy and idle before and after each test."""
+    yield gated
+    gated.reset()
+
+
+@pytest.fixture
+def start_here(tmp_path: Path) -> Iterator[StartSlurm]:
+    """A function that starts a cluster for one test alone."""
+    with ExitStack() as stack:
+        yield lambda options: stack.enter_context(SlurmCluster(tmp_path / "cluster", options))
+
+
+def is_done(slurm: SlurmCluster, job: int) -> Callable[[], bool]:
+    """Return a question whether *job* is done."""
+    return lambda: slurm.job_state(job) == "COMPLETED"
+
+
+def test_a_healthy_job_runs_and_its_claim_stands_so_long(cluster: GatedCluster) -> None:
+    """The claim is there while the job runs and is gone after its epilog; the log says open."""
+    gate, slurm = cluster.gates["n2"], cluster.slurm
+    done = slurm.srun("-w", "n2", "--gres=gpu:2", "ls", str(gate.claims))
+    assert done.returncode == 0, done.stderr
+    job = int(done.stdout)
+    slurm.wait(lambda: not any(gate.claims.iterdir()), "the claim is gone")
+    assert cluster.decisions("n2", job) == ["open"]
+
+
+def test_a_broken_gpu_takes_no_job_and_the_job_runs_elsewhere(cluster: GatedCluster) -> None:
+    """The node that was chosen first drains, and the requeued job starts by itself on another."""
+    slurm = cluster.slurm
+    cluster.spoil("n1", 0)
+    job = slurm.submit("echo ran on $SLURMD_NODENAME", "--gres=gpu:1")
+    slurm.wait(is_done(slurm, job), "the job is done")
+    assert slurm.output(job) in ("ran on n2\n", "ran on n3\n")
+    assert (slurm.node_state("n1"), slurm.node_reason("n1")) == ("drained", "Prolog error")
+    assert cluster.decisions("n1", job) == ["closed"]
+    assert list(cluster.gates["n1"].claims.iterdir()) == []
+    assert int(slurm.job(job)["Restarts"]) == 1
+
+
+def test_a_job_caught_between_allocation_and_start_runs_elsewhere(cluster: GatedCluster) -> None:
+    """The fault comes while its prolog waits; a reason that was written meanwhile stays."""
+    slurm, gate = cluster.slurm, cluster.gates["n1"]
+    gate.write(*EIGHT, load="probing", expires_in=3600)
+    job = slurm.submit("echo ran on $SLURMD_NODENAME", "--gres=gpu:1")
+    slurm.wait(lambda: any(gate.claims.iterdir()), "its prolog waits")
+    assert slurm.job(job)["NodeList"] == "n1"
+    slurm.drain("n1", "nodevet: hw memory-errors: uncorrected on GPU 0")
+    cluster.spoil("n1", 0)
+    slurm.wait(is_done(slurm, job), "the job is done")
+    assert slurm.output(job) in ("ran on n2\n", "ran on n3\n")
+    assert slurm.node_reason("n1") == "nodevet: hw memory-errors: uncorrected on GPU 0"
+
+
+def test_only_the_gpus_of_the_job_count(cluster: GatedCluster) -> None:
+    """A job beside the broken GPU runs; one that wants all of them does not."""
+    cluster.spoil("n3", 7)
+    slurm = cluster.slurm
+    beside = slurm.srun("-w", "n3", "--gres=gpu:2", "true")
+    assert beside.returncode == 0, beside.stderr
+    assert slurm.srun("-w", "n3", "hostname").returncode == 0
+    whole = slurm.srun("-w", "n3", "--gres=gpu:8", "true")
+    assert whole.returncode != 0
+    slurm.wait(lambda: slurm.node_state("n3") == "drained", "n3 is drained")
+
+
+def test_gres_conf_in_another_order_leads_to_the_right_gpu(
+    repository: Path, tmp_path: Path, start_here: StartSlurm
+) -> None:
+    """SLURM's first GPU is then /dev/nvidia4, and a fault on /dev/nvidia0 is another's."""
+    gres = "Name=gpu Type=h100 File={devices}/nvidia[4-7]\nName=gpu Type=h100 File={devices}/nvidia[0-3]\n"
+    cluster = GatedCluster(repository, tmp_path, start_here, gres=gres)
+    cluster.spoil("n2", 0)
+    beside = cluster.slurm.srun("-w", "n2", "--gres=gpu:1", "true")
+    assert beside.returncode == 0, beside.stderr
+    cluster.spoil("n2", 4)
+    assert cluster.slurm.srun("-w", "n2", "--gres=gpu:1", "true").returncode != 0
+
+
+def test_a_fault_of_the_node_takes_every_job(cluster: GatedCluster) -> None:
+    """Also one without GPUs."""
+    cluster.gates["n1"].write(Line(verdict="failed", hard="hard", reason="driver hung"), *EIGHT, never=True)
+    assert cluster.slurm.srun("-w", "n1", "true").returncode != 0
+
+
+def test_a_dead_agent_drains_no_node(cluster: GatedCluster) -> None:
+    """Without any state file the job starts, and the log says that there was no verdict."""
+    gate = cluster.gates["n2"]
+    gate.state.unlink()
+    done = cluster.slurm.srun("-w", "n2", "--gres=gpu:1", "printenv", "SLURM_JOB_ID")
+    assert done.returncode == 0, done.stderr
+    assert cluster.decisions("n2", int(done.stdout)) == ["no_verdict_open"]
+
+
+def test_the_health_check_changes_nothing_in_slurm(cluster: GatedCluster) -> None:
+    """A failed node stays idle for SLURM; slurmd's log has what the check said by its exit code."""
+    cluster.spoil("n1", 3)
+    slurm = cluster.slurm
+    slurm.wait(lambda: "health_check failed: rc:1" in slurm.log("slurmd-n1"), "the health check ran")
+    assert (slurm.node_state("n1"), slurm.node_reason("n1")) == ("idle", "")
+
+
+def test_a_held_job_runs_elsewhere_once_it_is_released(
+    repository: Path, tmp_path: Path, start_here: StartSlurm
+) -> None:
+    """Without nohold_on_prolog_fail SLURM requeues the job and holds it."""
+    cluster = GatedCluster(repository, tmp_path, start_here)
+    slurm = cluster.slurm
+    cluster.spoil("n1", 0)
+    job = slurm.submit("echo ran on $SLURMD_NODENAME", "--gres=gpu:1")
+    slurm.wait(lambda: "held" in slurm.job(job)["Reason"], "the job is held")
+    assert slurm.output(job) == ""
+    slurm.run("scontrol", "release", str(job))
+    slurm.wait(is_done(slurm, job), "the job is done")
+    assert slurm.output(job) in ("ran on n2\n", "ran on n3\n")
+
+
+def test_a_probe_is_gone_when_slurmd_starts_the_job(cluster: GatedCluster) -> None:
+    """Through the real slurmd: whether the probe runs already or is only announced, the job finds the device free."""
+    gate, slurm = cluster.gates["n3"], cluster.slurm
+    node = ProbingNode(gate)
+    try:
+        for steps in (STEPS, STEPS[:2], STEPS[:1]) * ROUNDS:
+            for name in steps:
+                node.step(name)
+            assert node.is_used() is (steps == STEPS)
+            job = subprocess.Popen(
+                ["srun", "-w", "n3", "flock", "--nonblock", node.in_use, "true"],
+                env=slurm.environment,
+                cwd=slurm.directory,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            while job.poll() is None:
+                node.turn()
+            assert job.returncode == 0, job.communicate()[1]
+            job.communicate()
+            slurm.wait(lambda: not any(gate.claims.iterdir()), "its claim is gone")
+            while node.guard.probing:
+                node.turn()
+    finally:
+        node.close()
+    assert {line.split(" ")[0] for line in gate.lines()[-3 * ROUNDS :]} == {"open"}
+
+
+def test_a_killed_agent_leaves_a_failed_node_closed_and_a_healthy_one_open(
+    cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path
+) -> None:
+    """By the real agent's own state file: the fault stands without it, and health expires into no verdict."""
+    slurm, gate = cluster.slurm, cluster.gates["n1"]
+    with GpuNode(tmp_path, fake_nvml_library) as agent:
+        gate.set(runtime_dir=agent.runtime_dir)
+        agent.wait_for_verdict("ok")
+        assert slurm.srun("-w", "n1", "--gres=gpu:1", "true").returncode == 0
+        agent.wait_for(
+            lambda status: status["agent"]["gate_decisions"]["open"] == 1, what="the decision was not counted"
+        )
+        agent.stop(signal.SIGKILL)
+        state = agent.state_file()
+        slurm.wait(lambda: gate_seconds() > state.expires_uptime, "the verdict has expired")
+        healthy = slurm.srun("-w", "n1", "--gres=gpu:1", "true")
+        assert healthy.returncode == 0, healthy.stderr
+
+        agent.machine.set("ecc_uncorrected_volatile_dram.0", 1)
+        agent.start()
+        agent.wait_for_verdict("failed")
+        decisions = agent.status()["agent"]["gate_decisions"]
+        assert (decisions["open"], decisions["no_verdict_open"]) == (1, 1)
+        agent.stop(signal.SIGKILL)
+        slurm.wait(lambda: gate_seconds() > agent.state_file().fresh_until_uptime, "nothing is up to date")
+        assert slurm.srun("-w", "n1", "--gres=gpu:1", "true").returncode != 0
+        assert slurm.node_reason("n1") == "Prolog error"
+    gate.set(runtime_dir=gate.runtime)
+
+
+def gate_seconds() -> float:
+    """Return the seconds of uptime."""
+    return float(Path("/proc/uptime").read_text().split()[0])
