@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
 import msgspec
 import pytest
+from fakes.gpu_node import GpuNode
 from fakes.snapshots import EVERY_STATE, at, degraded_node, failed_node, gpu_id
 
 from nodevet.agent.text import status_text
@@ -163,6 +169,24 @@ def test_the_status_says_what_the_verdict_does_to_jobs(check: Mode, said: str) -
     assert said in status_text(document)
     (finding,) = (entry for entry in document.findings if entry.code == "nvidia.xid.79")
     assert (finding.hard, finding.mode) == (True, check.value)
+
+
+def test_a_reload_opens_and_closes_the_gate(tmp_path: Path, fake_nvml_library: Path) -> None:
+    """From observe to closed and back without a restart, on the real agent; the verdict stays failed."""
+    with GpuNode(tmp_path, fake_nvml_library, more='[gate]\nmode = "observe"\n') as node:
+        node.machine.set("ecc_uncorrected_volatile_dram.0", 1)
+        node.wait_for(lambda status: status["verdict"] == "failed", 10.0, "the fault was not found")
+        assert (node.state_file().state, node.state_file().hard) == ("failed", False)
+        text = node.configuration_file.read_text()
+        for mode, closed in (("gate", True), ("observe", False)):
+            node.configuration_file.write_text(text.replace('"observe"', f'"{mode}"'))
+            node.reload()
+            node.wait_for(partial(_gate_is, closed), 10.0, f"{mode} is not in force")
+            assert node.metric("nodevet_gate_closed") == closed
+
+
+def _gate_is(closed: bool, status: Mapping[str, Any]) -> bool:
+    return bool(status["gate"]["closed"]) is closed
 
 
 def _episode(check: str) -> Episode:

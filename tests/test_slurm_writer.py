@@ -235,6 +235,12 @@ def test_our_reason_follows_a_graver_fault() -> None:
     assert slurm.nodes["n1"].reason.endswith("[power_cycle]")
 
 
+def test_every_reason_is_in_the_reference_page(repository: Path) -> None:
+    """Whoever sees a label finds its meaning."""
+    page = (repository / "docs" / "reference" / "slurm-writer.md").read_text()
+    assert [why.value for why in Why if f"`{why.value}`" not in page] == []
+
+
 # What outlives the agent.
 
 

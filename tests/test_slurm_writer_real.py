@@ -189,6 +189,16 @@ def test_observe_says_what_it_would_do_and_writes_nothing(vetted: MakeNode, slur
     assert (slurm.node_state("n1"), node.scontrol.writes) == ("idle", [])
 
 
+def test_a_right_that_is_missing_is_told_with_what_to_do(vetted: MakeNode, slurm: SlurmCluster) -> None:
+    """In the status, where a person looks who wonders why the node is not drained."""
+    node = vetted("n1")
+    node.scontrol.switch("denied")
+    node.lose()
+    node.until(lambda: node.skipped("denied"), "it is counted")
+    node.until(lambda: any("AdminLevel=Operator" in line for line in node.status()["agent"]["notices"]), "it is told")
+    assert slurm.node_state("n1") == "idle"
+
+
 def test_the_agent_ends_in_time_while_scontrol_hangs(vetted: MakeNode, slurm: SlurmCluster) -> None:
     """SIGTERM is obeyed within two seconds, and the scontrol that ignores it is gone too."""
     node = vetted("n1")
