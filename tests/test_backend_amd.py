@@ -165,7 +165,6 @@ def test_every_quantity_is_declared_for_its_part(read: Read) -> None:
     assert lacking == {
         ("temperature_celsius", EDGE), ("temperature_slowdown_celsius", EDGE), ("temperature_shutdown_celsius", EDGE),
         ("link_active", link(7)),
-        ("pcie_correctable_errors", PCIE), ("pcie_nonfatal_errors", PCIE), ("pcie_fatal_errors", PCIE),
     }  # fmt: skip
 
 
