@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -176,13 +177,22 @@ def test_a_reload_opens_and_closes_the_gate(tmp_path: Path, fake_nvml_library: P
     with GpuNode(tmp_path, fake_nvml_library, more='[gate]\nmode = "observe"\n') as node:
         node.machine.set("ecc_uncorrected_volatile_dram.0", 1)
         node.wait_for(lambda status: status["verdict"] == "failed", 10.0, "the fault was not found")
-        assert (node.state_file().state, node.state_file().hard) == ("failed", False)
+        _until_written(node, hard=False)
         text = node.configuration_file.read_text()
         for mode, closed in (("gate", True), ("observe", False)):
             node.configuration_file.write_text(text.replace('"observe"', f'"{mode}"'))
             node.reload()
             node.wait_for(partial(_gate_is, closed), 10.0, f"{mode} is not in force")
             assert node.metric("nodevet_gate_closed") == closed
+            _until_written(node, hard=closed)
+
+
+def _until_written(node: GpuNode, *, hard: bool) -> None:
+    """Wait for the file, which a thread of its own writes a moment after the status was made."""
+    deadline = time.monotonic() + 5.0
+    while (file := node.state_file()).hard is not hard or file.state != "failed":
+        assert time.monotonic() < deadline, file
+        time.sleep(0.02)
 
 
 def _gate_is(closed: bool, status: Mapping[str, Any]) -> bool:
