@@ -29,7 +29,7 @@ DECISIONS = (
     "probing_open",
     "probing_closed",
 )
-"""What a prolog may decide; docs/reference/slurm.md says what each means."""
+"""What a prolog may decide; docs/reference/slurm-gate.md says what each means."""
 
 UNREADABLE = "unreadable"
 """Counts lines that are none of the above: of another version, or cut by a full disk."""

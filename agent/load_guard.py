@@ -1,6 +1,6 @@
 """Whether a load may run beside the jobs of a scheduler: announced on disk first, then no claim, and gone before idle.
 
-docs/reference/slurm.md has the protocol from both sides; docs/explanation says why neither side can miss the other.
+docs/reference/slurm-gate.md has the protocol from both sides.
 """
 
 from __future__ import annotations
