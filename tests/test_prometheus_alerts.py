@@ -88,6 +88,7 @@ def test_a_fault_reaches_the_receiver_and_its_repair_too(
     states = stack.wait_for('fleet:nodevet_node_state:count{state="ok"} == 3')
     assert states[0]["metric"]["simulated"] == "true"
     assert stack.messages == []
+    assert stack.rule_errors() == {}
 
     nodes["sim-2"].play(BROKEN)
     fault = stack.wait_for_message("firing", alertname="NodevetLinkFault", node="sim-2")
@@ -114,6 +115,8 @@ def test_a_fault_reaches_the_receiver_and_its_repair_too(
     assert (verdict["labels"]["severity"], verdict["labels"]["state"]) == ("critical", "failed")
     assert fault["annotations"]["runbook_url"].endswith("/NodevetLinkFault")
     assert device["pci"] in fault["annotations"]["description"]
+
+    assert stack.rule_errors() == {}
 
     nodes["sim-2"].play(HEALTHY)
     for alert in ("NodevetLinkFault", "NodevetNodeFailed"):

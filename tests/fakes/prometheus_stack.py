@@ -136,24 +136,32 @@ class PrometheusStack:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Return the result of *expression* now: ``metric`` and ``value`` of each series."""
-        address = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        result: list[dict[str, Any]] = self._ask("query", query=expression)["result"]
+        return result
+
+    def rule_errors(self) -> dict[str, str]:
+        """Return why rules could not be evaluated, by their names; those that were not evaluated yet count too."""
+        rules = [rule for group in self._ask("rules")["groups"] for rule in group["rules"]]
+        return {rule["name"]: rule.get("lastError", "") for rule in rules if rule["health"] != "ok"}
+
+    def _ask(self, what: str, **parameters: str) -> Any:
+        address = f"{self.url}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 (our own loopback address)
-                result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+                return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
-            raise AssertionError(f"{expression}: {error.read().decode()}") from error
-        return result
+            raise AssertionError(f"{what} {parameters}: {error.read().decode()}") from error
 
     def wait_until_scraped(self) -> None:
         """Wait until every target was scraped once."""
         self.wait_for(f"count(up == 1) == {len(self._targets)}", FIRST_SCRAPE_SECONDS)
 
-    def wait_for(self, expression: str, seconds: float = 15.0) -> list[dict[str, Any]]:
+    def wait_for(self, expression: str, seconds: float = 30.0) -> list[dict[str, Any]]:
         """Ask until *expression* has a result, and return it."""
         found: list[dict[str, Any]] = self._wait(lambda: self.query(expression), seconds, f"{expression} has no result")
         return found
 
-    def wait_for_message(self, status: str, seconds: float = 15.0, **labels: str) -> Message:
+    def wait_for_message(self, status: str, seconds: float = 30.0, **labels: str) -> Message:
         """Wait until the receiver gets an alert that is ``firing`` or ``resolved`` with these *labels*."""
 
         def look() -> Message | None:
