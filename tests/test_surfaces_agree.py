@@ -22,10 +22,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from nodevet.checks.kernel_log.parse import events_from_lines
 from nodevet.checks.model import NODE, Metric, Result, ResultState, Snapshot
+from nodevet.checks.modes import draining
 from nodevet.exporters.http import HttpServer
 from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, render, render_file
 from nodevet.exporters.schema import burn_in_document, encode, status_document
+from nodevet.exporters.slurm_rules import is_ours, reason_text
 from nodevet.exporters.state_reader import StateFile, parse
 from nodevet.exporters.statefile import state_text, write_state
 
@@ -300,6 +302,19 @@ def test_the_action_is_the_same_everywhere(snapshot: Snapshot) -> None:
     assert file.action == status_document(snapshot).action == action
     said = re.findall(r"What to do: <strong>([\w ]+)</strong>", render(from_snapshot(snapshot)))
     assert said == ([] if action == "none" else [action.replace("_", " ")])
+
+
+def test_slurm_would_be_told_of_hard_failures_alone(snapshot: Snapshot) -> None:
+    """The reason of a drain names a fault of the verdict and what to do about it; every other node has none."""
+    due = draining(snapshot)
+    state = snapshot.verdict.state.value
+    assert bool(due) is (state == "failed" and snapshot.verdict.hard and not snapshot.simulated)
+    if due:
+        reason = reason_text(due, "nodevet")
+        assert is_ours(reason, "nodevet")
+        actions = {episode.finding.action.value for episode in due if f" {episode.check}: " in reason}
+        assert reason.rpartition("[")[2].rstrip("]") in actions
+        assert {episode.key for episode in due} <= set(snapshot.verdict.episodes)
 
 
 def test_a_disagreement_would_be_seen(snapshot: Snapshot) -> None:
