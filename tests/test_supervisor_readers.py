@@ -26,9 +26,10 @@ SLOT = 3
 
 
 class Calls(NamedTuple):
-    """What the reader of a vendor calls: for the heat of a device, for its name, and for its power."""
+    """What the reader of a vendor calls: to start, for the heat of a device, for its name, and for its power."""
 
     fixture: str
+    start: tuple[str, ...]
     heat: tuple[str, ...]
     name: str
     power: tuple[str, ...]
@@ -37,12 +38,14 @@ class Calls(NamedTuple):
 VENDORS = {
     FakeNvml: Calls(
         fixture="fake_nvml",
+        start=("nvmlInit", "nvmlInitWithFlags"),
         heat=("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"),
         name="nvmlDeviceGetName",
         power=("nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues"),
     ),
     FakeAmdSmi: Calls(
         fixture="fake_amdsmi",
+        start=("amdsmi_init",),
         heat=("amdsmi_get_temp_metric",),
         name="amdsmi_get_gpu_asic_info",
         power=("amdsmi_get_power_info",),
@@ -177,6 +180,19 @@ def test_a_gpu_that_hangs_while_it_is_listed_is_left_alone_too(node: Node) -> No
     assert node.round(2.0) == dict.fromkeys(node.gpus - {node.wedged}, "ok")
     assert node.status().state is ReaderState.RUNNING
     assert node.status().quarantined == (node.machine.pci(SLOT),)
+
+
+def test_a_library_that_never_starts_leaves_the_host_measured(node: Node) -> None:
+    """A hang before any device is known is told with its call; the reader is tried again, and then answers."""
+    for call in node.calls.start:
+        node.machine.hang(call)
+    node.until(lambda: any(node.calls.start[0] in record.detail for record in node.supervisor.records))
+    node.clock.advance(60.0)
+    node.until(lambda: node.status().state is ReaderState.HUNG and node.status().pid is None)
+    assert node.calls.start[0] in node.status().detail
+    assert node.status("host").state is ReaderState.RUNNING
+    node.machine.clear()
+    assert node.round(1.0) == node.all_ok()
 
 
 def test_an_abort_in_the_library_leaves_the_host_measured(node: Node) -> None:
