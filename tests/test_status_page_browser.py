@@ -8,8 +8,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fakes.chromium import picture_size, served, visit
+from fakes.chromium import served, visit
 from fakes.page_nodes import NODES
+from fakes.picture import picture_size, shrink
+from fakes.running_agent import RunningAgent
 from fakes.snapshots import at
 
 from nodevet.exporters.http import HttpServer
@@ -79,6 +81,44 @@ def test_nothing_sticks_out_on_a_phone(tmp_path: Path) -> None:
 
 def _page(name: str) -> str:
     return StatusPage(lambda: at(-3)).render(NODES[name]()).decode()
+
+
+PICTURE_SIZE = (1400, 2095)
+PICTURE_SCENARIO = """
+title = "a link fails under load"
+
+[[load]]
+level = 0.9
+at = "0s"
+
+[[fault]]
+kind = "link_down"
+device = 1
+link = 4
+at = "12s"
+"""
+
+
+def test_the_picture_of_the_readme_is_one_of_this_page(
+    request: pytest.FixtureRequest, repository: Path, tmp_path: Path
+) -> None:
+    """A simulated node with a fault, seen by a real browser; --update-golden takes it anew."""
+    picture = repository / "docs" / "images" / "status-page.png"
+    if request.config.getoption("--update-golden"):
+        _take_picture(picture, tmp_path)
+    assert picture_size(picture) == PICTURE_SIZE
+    assert 30_000 < picture.stat().st_size < 200_000
+
+
+def _take_picture(picture: Path, directory: Path) -> None:
+    scenario = directory / "scenario.toml"
+    scenario.write_text(PICTURE_SCENARIO)
+    arguments = ("--simulate", "dgx-h100", "--scenario", str(scenario), "--node-name", "gpu-n17")
+    picture.parent.mkdir(exist_ok=True)
+    with RunningAgent(directory, arguments=arguments) as agent:
+        agent.wait_for_finding("nvidia.xid.74", 60)
+        visit(f"{agent.url}/", directory, width=PICTURE_SIZE[0], height=PICTURE_SIZE[1], picture=picture)
+    shrink(picture)
 
 
 def test_the_browser_would_tell(tmp_path: Path) -> None:

@@ -154,6 +154,16 @@ def _host_rows(device: Device, now: Present, tones: dict[str, str]) -> Iterator[
     known = [count for count in events if count is not None]
     if known:
         yield _row("Throttled", counted(int(sum(known)), "event"), "since boot", tone=tones.get("throttle", ""))
+    yield from _memory_errors(device.id, now)
+
+
+def _memory_errors(device: str, now: Present) -> Iterator[Html]:
+    """Yield how many memory errors were counted; an unread count makes no sum."""
+    for name in ("corrected", "uncorrected"):
+        counts = [number_of(reading) for reading in now.readings(device, f"ecc_{name}_errors")]
+        known = [count for count in counts if count is not None]
+        if counts and len(known) == len(counts):
+            yield _row(name.capitalize(), counted(int(sum(known)), "error"), "")
 
 
 def _temperature(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import struct
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-__all__ = ["Visit", "picture_size", "served", "visit"]
+__all__ = ["Visit", "served", "visit"]
 
 VISIT_SECONDS = 60.0
 CONSOLE = re.compile(r"CONSOLE:?\d*[)\]] \"(.*)\", source", re.M)
@@ -53,7 +52,8 @@ def visit(
         "--disable-background-networking", "--disable-component-update", "--disable-breakpad",
         f"--user-data-dir={directory / 'profile'}", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
         "--enable-logging=stderr", f"--blink-settings=preferredColorScheme={int(not dark)}",
-        f"--window-size={width},{height}", f"--log-net-log={log}", f"--screenshot={picture}" if picture else "--dump-dom", url,
+        f"--window-size={width},{height}", f"--log-net-log={log}",
+        f"--screenshot={picture}" if picture else "--dump-dom", url,
     ]  # fmt: skip
     environment = {**os.environ, "HOME": str(directory)}
     done = subprocess.run(
@@ -74,14 +74,6 @@ def served(pages: Mapping[str, str]) -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-def picture_size(picture: Path) -> tuple[int, int]:
-    """Return width and height of a PNG."""
-    head = picture.read_bytes()[:24]
-    assert head.startswith(b"\x89PNG\r\n\x1a\n"), f"{picture} is no PNG"
-    width, height = struct.unpack(">II", head[16:24])
-    return width, height
 
 
 def _requested(log: Path, url: str) -> Iterator[str]:
