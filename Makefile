@@ -6,7 +6,7 @@ export VENV PYTHON
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test lint types wheel-test page-picture bench clean
+.PHONY: help run test lint types wheel-test picture bench clean
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -28,7 +28,7 @@ types: $(VENV)/.lint ## mypy and pyright
 wheel-test: $(VENV)/.test ## build the wheel, install it elsewhere, run the command and the tests against it
 	@.ci/wheel-test $(ARGS)
 
-page-picture: $(VENV)/.test ## take the picture of the status page that the README shows
+picture: $(VENV)/.test ## take the picture of the status page that the README shows
 	@$(VENV)/bin/python -m pytest tests/test_status_page_browser.py -k picture --update-golden
 
 bench: $(VENV)/.test ## measure against the budgets; BENCH=scrape runs one
