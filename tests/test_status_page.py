@@ -45,6 +45,7 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
+from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.http import HttpServer
 from nodevet.exporters.page import StatusPage
 from nodevet.exporters.page.markup import LONGEST_TEXT
@@ -449,6 +450,30 @@ def test_the_gate_is_told() -> None:
     assert "open (mode drain)" in text_of(render(degraded_node()))
     simulated = msgspec.structs.replace(failed_node(), simulated=True)
     assert "none: a simulated node keeps no job away" in text_of(render(simulated))
+
+
+def test_prologs_and_the_writer_to_slurm_are_told() -> None:
+    """How often jobs were let in, what SLURM says of the node, and a drain that is due and was not written."""
+    node = gpu_node()
+    writer = WriterStatus(
+        writer="drain",
+        node="n42",
+        states=("IDLE", "DRAIN"),
+        drained_by="other",
+        wanted="nodevet: link.down",
+        doing="a person drained the node",
+        trouble="scontrol took 10 s",
+    )
+    agent = msgspec.structs.replace(node.agent, gate_decisions={"open": 3, "closed": 0}, jobs=2, slurm=writer)
+    page = text_of(render(msgspec.structs.replace(node, agent=agent)))
+    for words in (
+        "Prologs decidedopen 3",
+        "Jobs on the node2",
+        "SLURM, mode drainn42 is IDLE DRAIN, drained by other; a person drained the node; due and not written: ",
+        "scontrol took 10 s",
+    ):
+        assert words in page, words
+    assert "SLURM" not in render(node)
 
 
 def test_events_are_counted_newest_first() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nodevet.checks.model import AgentInfo, CheckRun, Outcome, ReaderState, ReaderStatus, Snapshot
 from nodevet.checks.modes import closing
 from nodevet.exporters.page.markup import Html, element
 from nodevet.exporters.page.shapes import badge
-from nodevet.exporters.page.words import age, duration, moment
+from nodevet.exporters.page.words import age, duration, moment, words
 
 __all__ = ["agent_section"]
 
@@ -19,7 +19,8 @@ _QUIET = frozenset({ReaderState.ABSENT, ReaderState.STARTING, ReaderState.RELEAS
 def agent_section(snapshot: Snapshot) -> Html:
     """Return the section of the agent: notices first, then its readers and checks."""
     agent = snapshot.agent
-    notices = dict.fromkeys([agent.configuration_message, agent.state_file, agent.store, *agent.notices])
+    trouble = agent.slurm.trouble if agent.slurm else ""
+    notices = dict.fromkeys([agent.configuration_message, agent.state_file, agent.store, trouble, *agent.notices])
     said = [element("li", notice) for notice in notices if notice]
     return element(
         "section",
@@ -43,6 +44,7 @@ def _facts(agent: AgentInfo, snapshot: Snapshot) -> Sequence[Html]:
         ("Runs since", f"{moment(agent.started)} ({age(snapshot.time, agent.started)})"),
         ("Reads every", duration(agent.interval_seconds)),
         ("Gate", _gate(snapshot)),
+        *_scheduler(agent),
         ("Load", agent.load or "none"),
         ("Configuration", agent.configuration_file or "built-in defaults"),
         ("Version", agent.version),
@@ -59,6 +61,21 @@ def _gate(snapshot: Snapshot) -> str:
     closed = sorted({episode.key.code for episode in closing(snapshot)})
     state = f"closed by {', '.join(closed)}" if closed else "open"
     return f"{state} (mode {snapshot.modes.site.value})"
+
+
+def _scheduler(agent: AgentInfo) -> Iterator[tuple[str, str]]:
+    """Yield what jobs, their prologs and the writer to SLURM have to do with this node, where there are any."""
+    decided = [f"{words(name)} {count:,}" for name, count in agent.gate_decisions.items() if count]
+    if decided:
+        yield "Prologs decided", ", ".join(decided)
+    if agent.jobs:
+        yield "Jobs on the node", f"{agent.jobs:,}"
+    slurm = agent.slurm
+    if slurm is not None:
+        drained = f", drained by {slurm.drained_by}" if slurm.drained_by else ""
+        stands = f"{slurm.node} is {' '.join(slurm.states) or 'not known'}{drained}"
+        due = f"due and not written: {slurm.wanted}" if slurm.wanted else ""
+        yield f"SLURM, mode {slurm.writer}", "; ".join(filter(None, [stands, slurm.doing, due]))
 
 
 def _readers(snapshot: Snapshot) -> Html:
