@@ -184,7 +184,12 @@ class Daemon:
         self._reports = Reports(self._configuration, log=self._complain, rendered=self._on_report)
         cleanup.callback(self._reports.close)
         self._http = HttpServer(
-            agent.listen, lambda: self._snapshot, self._complaint, report=self._reports.latest, log=self._complain
+            agent.listen,
+            lambda: self._snapshot,
+            self._complaint,
+            report=self._reports.latest,
+            now=self._clock.instant,
+            log=self._complain,
         )
         cleanup.callback(self._http.stop)
         if self._simulated is not None:
