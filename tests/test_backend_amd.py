@@ -20,6 +20,7 @@ from nodevet.checks.backends.amd_items import RESIDENCIES, ThrottleClock
 from nodevet.checks.backends.amdsmi import number
 from nodevet.checks.model import WHOLE, Failure, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
 from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.wire import Sampled
 
 HOTSPOT, MEMORY, EDGE = (Part(PartKind.SENSOR, name) for name in ("hotspot", "memory", "edge"))
 BOARD = Part(PartKind.POWER_SCOPE, "device")
@@ -481,6 +482,19 @@ def test_a_library_that_hangs_at_its_start_is_named(fake_amdsmi: FakeAmdSmi) -> 
     """To enumerate can block for ever: the line of progress says so before anything else is known."""
     with reader_of(fake_amdsmi.hang("amdsmi_init")) as reader:
         reader.wait_until(lambda: reader.progress.read() == "amdsmi_init")
+
+
+@pytest.mark.parametrize("during", ["amdsmi_get_socket_handles", "amdsmi_get_gpu_device_bdf"])
+@pytest.mark.parametrize("code", [AmdSmiStatus.DRIVER_NOT_LOADED, AmdSmiStatus.NOT_INIT])
+def test_a_driver_that_goes_away_ends_the_reader(fake_amdsmi: FakeAmdSmi, during: str, code: AmdSmiStatus) -> None:
+    """What no device can be blamed for is a failure of the backend."""
+    with reader_of(fake_amdsmi) as reader:
+        reader.ready()
+        fake_amdsmi.fail(during, code)
+        reader.request("slow")
+        for _ in range(8):
+            reader.expect(Sampled)
+        assert reader.failed().kind is FailureKind.NO_DRIVER
 
 
 # ---- What is missing altogether -----------------------------------------------------------------------------------

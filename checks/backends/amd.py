@@ -22,7 +22,19 @@ import msgspec
 from nodevet.checks.backends.amd_identity import asleep, gone, identify, listed, name_of
 from nodevet.checks.backends.amd_items import BLOCKS, ThrottleClock, fast_items, partition_items, slow_items
 from nodevet.checks.backends.amd_topology import read_topology
-from nodevet.checks.backends.amdsmi import DENIED, GONE, SUCCESS, Item, Library, Plan, Target, describe, kind_of, load
+from nodevet.checks.backends.amdsmi import (
+    DENIED,
+    GONE,
+    SUCCESS,
+    Item,
+    Library,
+    Plan,
+    Target,
+    describe,
+    kind_of,
+    load,
+    raise_if_gone,
+)
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.pci import error_readings, pci_accelerators
 from nodevet.checks.backends.tree import Tree
@@ -150,6 +162,7 @@ class AmdBackend:
     def _handles(self) -> list[Any]:
         symbol = "amdsmi_get_processor_handles"
         code, handles = self._library.attempt(symbol, symbol)
+        raise_if_gone(code, symbol)
         if code:
             raise BackendError(kind_of(code), f"{symbol}: {describe(code)}")
         if not handles:
