@@ -123,7 +123,10 @@ def test_variables_choose_source_job_and_node(dashboard: Json) -> None:
         assert variable["refresh"] == 2
         assert variable["datasource"]["uid"] == "${datasource}"
     assert job["multi"] is job["includeAll"] is True
-    assert instance["multi"] is instance["includeAll"] is (dashboard["uid"] != "nodevet-node")
+    assert "allValue" not in job, "all jobs are those of agents: a job of something else is no silent node"
+    many = dashboard["uid"] != "nodevet-node"
+    assert instance["multi"] is instance["includeAll"] is many
+    assert instance.get("allValue") == (".+" if many else None)
 
 
 def test_every_panel_says_what_it_shows_in_which_unit(dashboard: Json) -> None:

@@ -26,6 +26,8 @@ STATE_RANK = (
 )
 """A verdict as a number, from 0 for ok to 3 for failed, which panels show as its word."""
 
+EVERY_NODE = {"multi": True, "includeAll": True, "allValue": ".+", "current": {"text": "All", "value": "$__all"}}
+
 IDENTITY = ("Time", "__name__", "job", "instance", "device", "pci", "model", "check", "state", "fault_class")
 """Columns that a table leaves out unless it asks for them."""
 
@@ -305,6 +307,9 @@ def _links(uid: str) -> list[Json]:
             "url": f"/d/{other}",
             "includeVars": other != "nodevet-node",
             "keepTime": True,
+            "asDropdown": False,
+            "targetBlank": False,
+            "tooltip": "",
             "icon": "dashboard",
             "tags": [],
         }
@@ -321,16 +326,18 @@ def _variables(*, single: bool) -> list[Json]:
         "query": "prometheus",
         "refresh": 1,
     }
+    jobs, nodes = "label_values(nodevet_node_info, job)", 'label_values(nodevet_node_info{job=~"$job"}, instance)'
     return [
         datasource,
-        _labels("job", "Job", "label_values(nodevet_node_info, job)", many=True),
-        _labels("instance", "Node", 'label_values(nodevet_node_info{job=~"$job"}, instance)', many=not single),
+        # All jobs are those that scrape agents: a job of something else is no silent node.
+        _labels("job", "Job", jobs, {"multi": True, "includeAll": True, "current": {"text": "All", "value": "$__all"}}),
+        # All nodes are whatever those jobs scrape: a list of a thousand would be sent with every query.
+        _labels("instance", "Node", nodes, {"multi": False, "includeAll": False} if single else EVERY_NODE),
     ]
 
 
-def _labels(name: str, label: str, query: str, *, many: bool) -> Json:
+def _labels(name: str, label: str, query: str, choice: Json) -> Json:
     """Return a variable over the values of a label, asked for anew with each change of the time range."""
-    every = {"includeAll": True, "allValue": ".+", "current": {"text": "All", "value": "$__all"}} if many else {}
     return {
         "name": name,
         "label": label,
@@ -340,9 +347,7 @@ def _labels(name: str, label: str, query: str, *, many: bool) -> Json:
         "query": {"query": query, "refId": "variable"},
         "refresh": 2,
         "sort": 5,
-        "multi": many,
-        "includeAll": False,
-        **every,
+        **choice,
     }
 
 
