@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,11 @@ __all__ = ["CLAIMS_NAME", "LOAD_LOCK_NAME", "Claims", "ClaimsSeen", "LoadLock"]
 
 CLAIMS_NAME = "claims"
 LOAD_LOCK_NAME = "load.lock"
+
+_LOCK = struct.Struct("hhqqi")
+"""``struct flock`` of 64-bit Linux: type, whence, start, length (0: to the end), and a pid that must be 0."""
+
+_WHOLE_FILE = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class ClaimsSeen(msgspec.Struct, frozen=True):
@@ -84,7 +90,7 @@ class Claims:
 
 
 class LoadLock:
-    """A lock that lives as long as any process of a load: each inherits the descriptor that holds it.
+    """A lock of an open file (Linux 3.15): it lives as long as any process of a load, which inherits the descriptor.
 
     The kernel lets go of it with the last of them, whoever started them and however that one ended.
     """
@@ -100,7 +106,7 @@ class LoadLock:
         """
         descriptor = self._open()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
         except OSError as error:
             os.close(descriptor)
             raise BusyError(f"{self._path}: a process of another load is still there: ask again in a moment") from error
@@ -110,12 +116,13 @@ class LoadLock:
         """Return whether a process of a load lives. Raises StoreError where that cannot be told."""
         descriptor = self._open()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            # Asked, not tried: who looks must not stand in the way of who starts a load in that moment.
+            found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+        except OSError as error:
+            raise StoreError(f"{self._path}: cannot be asked for its lock ({error.strerror})") from error
         finally:
             os.close(descriptor)
-        return False
+        return bool(_LOCK.unpack(found)[0] != fcntl.F_UNLCK)
 
     def _open(self) -> int:
         try:

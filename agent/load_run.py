@@ -65,6 +65,7 @@ class LoadRun:
         Raises BusyError and StoreError where the lock cannot be taken.
         """
         self._clock = clock
+        self._stopped = ""
         self._results: list[Result] = []
         self._workers: list[_Worker] = []
         # A child that cannot be started (no memory, an interpreter that is being replaced) is one refused load.
@@ -124,7 +125,7 @@ class LoadRun:
             for result in worker.child.results[worker.seen :]:
                 worker.seen += 1
                 worker.ratio = 0.0
-                self._results.append(_with_curve(result, worker.rate))
+                self._results.append(_with_curve(self._with_reason(result), worker.rate))
                 if result.state is ResultState.REFUSED and result.conditions.get("refusal") != "format":
                     # No torch or no such device holds for whatever was to follow; a missing format does not.
                     worker.waiting.clear()
@@ -137,9 +138,16 @@ class LoadRun:
 
     def stop(self, reason: str) -> None:
         """Begin to end every child; ``done`` within two seconds if the loop goes on."""
+        self._stopped = self._stopped or reason
         for worker in self._workers:
             worker.waiting.clear()
             worker.child.stop(reason)
+
+    def _with_reason(self, result: Result) -> Result:
+        """Return *result* with why it was interrupted, which the child does not know."""
+        if result.state is not ResultState.INTERRUPTED or not self._stopped:
+            return result
+        return msgspec.structs.replace(result, detail=self._stopped)
 
     def _start(
         self,

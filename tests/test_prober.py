@@ -223,3 +223,85 @@ def test_a_fleet_does_not_probe_all_at_once() -> None:
     assert all(0 <= moment < 3600 for moment in moments)
     assert len({int(moment // 360) for moment in moments}) == 10
     assert phase_of_day("node001", 3600) == moments[1]
+
+
+def with_memory(used_bytes: float, *, seconds_ago: float = 0.0) -> Snapshot:
+    """Return the node of eight GPUs as it was read so long ago, with so much memory in use on each."""
+    node = gpu_node()
+    told = (Reading("compute_process_ids", ""), Reading("memory_used_bytes", used_bytes))
+    now = SystemClock().instant()
+    now = msgspec.structs.replace(now, boottime_ns=now.boottime_ns - int(seconds_ago * 1e9))
+    samples = tuple(msgspec.structs.replace(sample, readings=told, time=now) for sample in node.samples)
+    return msgspec.structs.replace(node, samples=samples)
+
+
+def test_a_probe_begins_only_once_its_announcement_is_on_disk(make_bench: MakeBench) -> None:
+    """Until then it is announced, and the state says probing although nothing runs."""
+    bench = make_bench()
+    bench.clock.ahead += 60
+    bench.prober.tick(ready(cpu_node()))
+    bench.prober.tick(ready(cpu_node()))
+    assert (bench.prober.running, bench.guard.probing, bench.prober.status) == (False, True, "probe is announced")
+    bench.publish(cpu_node())
+    bench.prober.tick(ready(cpu_node()))
+    assert bench.prober.running
+
+
+def test_a_job_that_comes_before_the_listing_keeps_the_probe_away(make_bench: MakeBench) -> None:
+    """It waits, says so without the name of the job, and the node is idle again."""
+    bench = make_bench()
+    bench.clock.ahead += 60
+    bench.prober.tick(ready(cpu_node()))
+    (bench.guard.claims.directory / "4711").touch()
+    bench.publish(cpu_node())
+    bench.prober.tick(ready(cpu_node()))
+    assert not bench.prober.running
+    assert not bench.guard.probing
+    assert bench.prober.status.startswith("probe waits: a job claims this node")
+    assert "4711" not in bench.prober.status
+
+
+def test_a_probe_gives_way_to_a_job_at_once(make_bench: MakeBench) -> None:
+    """Its load is told to end on the first look, and is gone within two seconds."""
+    bench = make_bench("hang")
+    bench.due(cpu_node())
+    assert bench.prober.next_deadline is not None
+    assert bench.prober.next_deadline - bench.clock.monotonic() <= 0.1
+    (bench.guard.claims.directory / "4711").touch()
+    began = time.monotonic()
+    results = bench.finish(cpu_node())
+    assert time.monotonic() - began < 3.0
+    assert {result.state for result in results} == {ResultState.INTERRUPTED}
+    assert "a job claims this node" in results[0].detail
+    assert not bench.guard.probing
+
+
+def test_idle_is_said_when_the_memory_is_seen_free(make_bench: MakeBench) -> None:
+    """A reading of before the end says nothing; one that shows the memory in use keeps the lease."""
+    bench = make_bench()
+    old = with_memory(0, seconds_ago=100)
+    bench.due(old)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while bench.prober.status.startswith("probing") and time.monotonic() < deadline:
+        for key, mask in bench.selector.select(0.05):
+            key.data(mask)
+        bench.prober.tick(ready(old))
+    bench.prober.tick(ready(old))
+    assert bench.guard.probing, "nothing was read since"
+    bench.prober.tick(ready(with_memory(60e9)))
+    assert bench.guard.probing
+    bench.prober.tick(ready(with_memory(0)))
+    assert not bench.guard.probing
+    assert not bench.prober.running
+
+
+def test_a_probe_that_is_announced_can_be_stopped(make_bench: MakeBench) -> None:
+    """A burn-in, a release or the end of the agent comes first."""
+    bench = make_bench()
+    bench.clock.ahead += 60
+    bench.prober.tick(ready(cpu_node()))
+    bench.prober.stop("gives way to a burn-in")
+    assert not bench.guard.probing
+    bench.publish(cpu_node())
+    bench.prober.tick(ready(cpu_node()))
+    assert not bench.prober.running
