@@ -107,6 +107,16 @@ def test_a_hard_fault_drains_the_node_and_the_next_job_goes_elsewhere(vetted: Ma
     assert node.metric("nodevet_slurm_writes_total", kind="drain") == 1
 
 
+def test_our_reason_follows_a_graver_fault(vetted: MakeNode, slurm: SlurmCluster) -> None:
+    """Of the second write only the reason is part, so that it could drain nothing that was resumed meanwhile."""
+    node = vetted("n1")
+    node.spoil_memory()
+    node.until(lambda: slurm.node_reason("n1").endswith("[drain_reset]"), "the node is drained")
+    node.lose()
+    node.until(lambda: slurm.node_reason("n1").endswith("[reboot]"), "the reason follows")
+    assert [call.split()[2] for call in node.scontrol.writes] == ["State=DRAIN", "Reason=nodevet:"]
+
+
 def test_a_persons_drain_stays_as_it_was_while_scontrol_is_broken(vetted: MakeNode, slurm: SlurmCluster) -> None:
     """In each way in which it may break: reason, user and time are untouched, nothing is written, why is counted."""
     node = vetted("n1")
