@@ -12,11 +12,9 @@ import pytest
 import yaml
 from fakes.metrics_reference import NODES
 
+from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.registry import discover
 from nodevet.exporters.prometheus import families
-
-OPTIONAL = {"nodevet_gate_decisions_total"}
-"""Metrics that a node has only where something else is installed, such as the prolog."""
 
 SEVERITIES = {"critical", "warning", "info"}
 WORD = re.compile(r'"[^"]*"|\b(?:[a-z]+:)?nodevet_[a-z0-9_]+(?::[a-z0-9_]+)?|\bnode:up:named\b')
@@ -106,7 +104,7 @@ def test_rules_read_only_what_the_exporter_gives(groups: list[dict[str, Any]]) -
         for build in NODES
         for family in families(build())
     }
-    known = shown | set(records(groups)) | OPTIONAL
+    known = shown | set(records(groups))
     for group in groups:
         for rule in group["rules"]:
             assert named(rule["expr"]) - known == set(), rule.get("alert") or rule.get("record")
@@ -164,27 +162,33 @@ def test_every_alert_has_its_page_and_every_page_its_alert(repository: Path, gro
 SECTIONS = ("## How to look", "## What to do", "## When it clears", "## False alarms")
 
 
-def runbook_metrics(repository: Path) -> Iterator[tuple[str, str]]:
-    """Yield every metric that a page for operators names, with the name of the page."""
-    pages = [*(repository / "docs" / "runbooks").glob("*.md"), repository / "docs" / "how-to" / "prometheus.md"]
-    for page in pages:
+def documented_metrics(repository: Path) -> Iterator[tuple[str, str]]:
+    """Yield every metric that a page names in code, with the name of the page."""
+    for page in (repository / "README.md", *sorted((repository / "docs").rglob("*.md"))):
         for code in re.findall(r"`([^`]+)`", page.read_text()):
             yield from ((page.name, metric) for metric in named(code))
 
 
 def test_pages_of_alerts_answer_the_same_questions(repository: Path, groups: list[dict[str, Any]]) -> None:
-    """What it means, how to look, what to do, when it clears, false alarms; no metric that does not exist."""
+    """What it means, how to look, what to do, when it clears, false alarms."""
     for name in alerts(groups):
         lines = (repository / "docs" / "runbooks" / f"{name}.md").read_text().splitlines()
         assert lines[0] == f"# {name}"
         assert tuple(line for line in lines if line.startswith("## ")) == SECTIONS
+
+
+def test_pages_name_only_metrics_that_exist(repository: Path, groups: list[dict[str, Any]]) -> None:
+    """On a page of the exporter, with detail too, or recorded by a rule."""
     shown = {
         f"{family.name}_total" if family.kind == "counter" else family.name
         for build in NODES
         for family in families(build(), detail=True)
     }
-    known = shown | set(records(groups)) | OPTIONAL
-    assert {entry for entry in runbook_metrics(repository) if entry[1] not in known} == set()
+    quantities = {f"nodevet_{key}{end}" for key in QUANTITIES for end in ("", "_total")}
+    known = shown | quantities | set(records(groups))
+    pages = set(documented_metrics(repository))
+    assert {page for page, _ in pages} >= {"metrics.md", "prometheus.md", "NodevetHeat.md"}
+    assert {entry for entry in pages if entry[1] not in known and not entry[1].endswith("_")} == set()
 
 
 def test_the_examples_are_valid(folder: Path) -> None:
