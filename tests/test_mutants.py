@@ -328,6 +328,27 @@ MUTANTS = (
         "            self._left_over = False\n",
         "test_claims.py::test_a_process_of_a_load_keeps_the_node_probing",
     ),
+    Mutant(
+        "PROCHOT is a warning",
+        "checks/health/throttle.py",
+        '"power_brake", "processor_hot"})',
+        '"power_brake"})',
+        "test_scenarios.py::test_fault_gives_state_device_code_class_and_action[amd: PROCHOT]",
+    ),
+    Mutant(
+        "deferred errors are forgotten",
+        "checks/health/memory_errors.py",
+        "DEFERRED.judge(look, look.number > 0,",
+        "DEFERRED.judge(look, look.number > 1,",
+        "test_scenarios.py::test_fault_gives_state_device_code_class_and_action[amd: deferred memory error]",
+    ),
+    Mutant(
+        "one bad page too many",
+        "checks/health/bad_pages.py",
+        'limit = Limit(">=", reported.number',
+        'limit = Limit(">", reported.number',
+        "test_scenarios.py::test_fault_gives_state_device_code_class_and_action[amd: as many bad pages as allowed]",
+    ),
 )
 
 
