@@ -132,6 +132,17 @@ def test_driver_that_refuses_boards_on_the_bus_fails(code: str, kind: FailureKin
     assert of(judge("inventory", healthy()), code, NODE).key == finding.key
 
 
+def test_wrapper_of_another_release_is_exchanged_and_needs_no_reboot() -> None:
+    """AMD's library and driver may be well together: only its Python wrapper is of another ROCm."""
+    board = msgspec.structs.replace(bare_board(driver="amdgpu"), vendor="amd", pci_device_id="1002:74a1")
+    failure = Failure(FailureKind.VERSION_MISMATCH, "wrapper 7.0.2, library of ROCm 6.3.1")
+    readers = (reader("host"), reader("amd", ReaderState.FAILED, failure=failure, last_round=None))
+    view = msgspec.structs.replace(healthy(readers=readers), devices=(board,))
+    finding = of(judge("inventory", view), "driver.version_mismatch", NODE)
+    assert (finding.outcome, finding.action) == (FAIL, Action.INSPECT)
+    assert "install the one that ROCm ships" in finding.message
+
+
 def beside_answering_siblings(driver: str | None, state: ReaderState = ReaderState.RUNNING) -> View:
     """Return the healthy node with one more board, bound to *driver*, which the library does not list."""
     board = bare_board("0000:3b:00.0", driver)

@@ -80,6 +80,14 @@ HOW_TO_READ = (
     "nothing that is enabled reads them: enable the vendor's backend in agent.backends, or have a command print their "
     "readings (docs/reference/command-backend.md)"
 )
+OF_ANOTHER_RELEASE = {
+    "amd": msgspec.structs.replace(
+        VERSION_MISMATCH,
+        action=Action.INSPECT,
+        next_step="the Python wrapper is of another ROCm than the library: install the one that ROCm ships",
+    )
+}
+"""Where it is not the kernel module that differs from the library, and a reboot would change nothing."""
 OWN_DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu", "habana": "habanalabs"}
 """The kernel module that drives the boards of each vendor."""
 LENT_DRIVERS = ("vfio-pci", "xen-pciback", "pci-stub")
@@ -243,7 +251,8 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     says = f"; the reader says: {failure.detail}" if failure else ""
     read_from = reader.last_round if reader else None
 
-    for rule, kind in ((NO_DEVICES, FailureKind.NO_DEVICES), (VERSION_MISMATCH, FailureKind.VERSION_MISMATCH)):
+    mismatch = OF_ANOTHER_RELEASE.get(vendor, VERSION_MISMATCH)
+    for rule, kind in ((NO_DEVICES, FailureKind.NO_DEVICES), (mismatch, FailureKind.VERSION_MISMATCH)):
         if failure is not None and failure.kind is kind and boards:
             yield rule.on_node(Outcome.FAIL, f"{vendor}: {where} cannot be used{says}", part=part)
         elif reader is not None and reader.state is ReaderState.RUNNING:
