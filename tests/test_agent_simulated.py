@@ -19,7 +19,20 @@ from nodevet.agent.origin import MARKER_NAME
 from nodevet.checks.profiles import load_profile, profile_names
 from nodevet.exporters.state_reader import Absent, read_state
 
-SLOW = "[agent]\nslow_interval_seconds = 1.0\ndeadline_seconds = 2.0\n"
+REAL = """
+[agent]
+node_name = "gpu-07"
+slow_interval_seconds = 1.0
+deadline_seconds = 2.0
+[agent.backends]
+enabled = ["nvidia"]
+[kernel_log]
+enabled = false
+[report]
+directory = "/nonexistent/reports"
+"""
+"""The configuration of the real node: its cadences count, its name, backends, log and directories do not."""
+
 Start = Callable[..., RunningAgent]
 
 
@@ -33,7 +46,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             directory.mkdir(exist_ok=True)
             (directory / "scenario.toml").write_text(scenario)
             arguments = ("--simulate", profile, "--scenario", str(directory / "scenario.toml"), *words)
-            return stack.enter_context(RunningAgent(directory, SLOW, arguments=arguments))
+            return stack.enter_context(RunningAgent(directory, REAL, arguments=arguments))
 
         yield begin
 
@@ -136,7 +149,7 @@ def test_no_real_load_runs_on_a_simulated_node(start: Start) -> None:
     agent = start("cpu-node")
     agent.wait_for_verdict("ok")
     done = agent.command("burn-in", "--plan", "probe")
-    assert done.returncode == 3 and "is simulated, no load runs on it" in done.stderr
+    assert done.returncode == 3 and "lease: simulated-cpu-node is simulated, no load runs on it" in done.stderr
 
 
 @pytest.mark.parametrize("by_signal", [True, False], ids=["SIGHUP", "file"])

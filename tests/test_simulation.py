@@ -73,10 +73,13 @@ def test_nodes_of_other_names_and_seeds_go_other_ways() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_reading_is_plausible_and_each_part_is_read_once(profile: str) -> None:
-    """As a backend's own are."""
-    seen = list(everything(world(profile), profile, at(12_345)))
-    assert len({(device, entry.quantity, entry.part) for device, entry in seen}) == len(seen)
-    assert all(measured(entry) == entry for _, entry in seen)
+    """As a backend's own are, at rest, under full load and between, whatever the noise is just then."""
+    for level in ("", "level = 0", "level = 1"):
+        node = world(profile, level)
+        for seconds in range(0, 600, 37):
+            seen = list(everything(node, profile, at(seconds)))
+            assert len({(device, entry.quantity, entry.part) for device, entry in seen}) == len(seen)
+            assert all(measured(entry) == entry for _, entry in seen)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -89,6 +92,20 @@ def test_counters_only_grow(profile: str, first: float, passed: float) -> None:
     for key, value in before.items():
         if QUANTITIES[key[1]].kind is QuantityKind.COUNTER and value is not None:
             assert after[key] >= value  # type: ignore[operator]
+
+
+def test_counters_do_not_depend_on_when_the_agent_was_started() -> None:
+    """A restart of the agent is none of the driver."""
+    before, after = (values(world("dgx-h100", since=since), "dgx-h100", at(9000)) for since in (10, 8000))
+    assert before == pytest.approx(after)
+
+
+def test_a_line_of_the_kernel_log_is_told_once() -> None:
+    """Wherever the spans that are asked for end."""
+    node = world("dgx-h100", '[[fault]]\nkind = "xid"\ncode = 79\ndevice = 0\nat = 60\n')
+    spans = [(-1.0, 59.9), (59.9, 60.0), (60.0, 61.0), (61.0, 1000.0)]
+    told = [line for span in spans for line in node.kernel_lines(*span)]
+    assert told == [(60.0, "NVRM: Xid (PCI:0000:1b:00): 79, pid=5000000, name=simulated, simulated")]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
