@@ -349,6 +349,34 @@ MUTANTS = (
         'limit = Limit(">", reported.number',
         "test_scenarios.py::test_fault_gives_state_device_code_class_and_action[amd: as many bad pages as allowed]",
     ),
+    Mutant(
+        "a sum leaves out what could not be read",
+        "exporters/quantity_metrics.py",
+        "            sums[device] = None\n",
+        "            sums[device] = so_far\n",
+        "test_exporter_prometheus.py::test_links_are_summed_per_device",
+    ),
+    Mutant(
+        "the last reading is shown for ever",
+        "exporters/quantity_metrics.py",
+        "        if age is None or age > max(",
+        "        if age is None or 0 > max(",
+        "test_exporter_prometheus.py::test_old_readings_are_not_the_present",
+    ),
+    Mutant(
+        "a burn-in that verified nothing passed",
+        "exporters/result_metrics.py",
+        "is_passed_retest(result) for result in newest",
+        "result.state is ResultState.FINISHED for result in newest",
+        "test_exporter_prometheus.py::test_only_a_burn_in_that_proved_something_passed",
+    ),
+    Mutant(
+        "of two limits the lax one is shown",
+        "exporters/node_metrics.py",
+        "choose = min if",
+        "choose = max if",
+        "test_exporter_prometheus.py::test_of_two_limits_the_one_is_shown_that_is_broken_first",
+    ),
 )
 
 
