@@ -20,7 +20,7 @@ import nodevet.checks
 import nodevet.exporters
 
 PACKAGES = (nodevet.agent, nodevet.checks, nodevet.exporters)
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 120
 
 
 class Mutant(NamedTuple):
@@ -114,15 +114,15 @@ MUTANTS = (
     Mutant(
         "everybody writes at once",
         RULES,
-        "    late = (wall_seconds - found.place % turns * TURN_SECONDS) % cycle\n",
-        "    late = wall_seconds % cycle\n",
+        "    return (wall_seconds - found.place % turns * TURN_SECONDS) % (turns * TURN_SECONDS)\n",
+        "    return wall_seconds % (turns * TURN_SECONDS)\n",
         "test_slurm_rules.py::test_nodes_that_fail_together_write_in_turns",
     ),
     Mutant(
         "no second look before the write",
         WRITER,
-        "        if decide(faults, self._read(), self._memory, self._settings.reason_prefix) != decision:\n",
-        "        if False:\n",
+        "        unchanged = decide(faults, self._read(), self._memory, self._settings.reason_prefix) == decision\n",
+        "        unchanged = bool(self._read())\n",
         "test_slurm_writer.py::test_a_person_who_is_faster_wins",
     ),
     Mutant(
