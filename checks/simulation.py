@@ -45,6 +45,9 @@ FIRST_PID = 5_000_000
 WAVE_SECONDS = (97.0, 41.0, 13.7)
 """Periods of the noise. None divides another, so that the sum does not repeat within hours."""
 
+UNEVENNESS = 0.08
+"""So much less than another may a device have to do."""
+
 DAY_SECONDS, JOB_SECONDS = 86_400.0, 2_700.0
 HEAT_SECONDS = 10.0
 """How long a device takes to become too hot."""
@@ -261,7 +264,11 @@ class World:
             return forced
         seconds = now.boottime_ns / 1e9
         level = 0.5 + sum(wave.amplitude * math.sin(wave.per_second * seconds + wave.phase) for wave in self._natural)
-        return min(max(level, 0.0), 1.0)
+        return min(max(level, 0.0), 1.0) * self._share(device)
+
+    def _share(self, device: str) -> float:
+        """Return how much of the node's load *device* has: no two boards work, and run warm, alike."""
+        return 1 - UNEVENNESS * self._phase(f"{device} share") / (2 * math.pi)
 
     def _forced(self, device: str, seconds: float) -> float | None:
         """Return the load that the scenario gives *device*, the last of several; None where it gives none."""
@@ -281,10 +288,11 @@ class World:
         for load in self._scenario.loads:
             edges |= {begin + moment for moment in (load.at, load.until) if moment is not None}
         cuts = sorted(edge for edge in edges if begin <= edge <= end)
-        total = self._natural_integral(0.0, min(begin, end))
+        share = self._share(device)
+        total = share * self._natural_integral(0.0, min(begin, end))
         for first, last in itertools.pairwise(cuts):
             forced = self._forced(device, (first + last) / 2 - begin)
-            total += self._natural_integral(first, last) if forced is None else forced * (last - first)
+            total += share * self._natural_integral(first, last) if forced is None else forced * (last - first)
         return total
 
     def _natural_integral(self, first: float, last: float) -> float:
