@@ -18,6 +18,7 @@ from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.slurm import SlurmError
 from nodevet.exporters.slurm_rules import (
     Decision,
+    Guard,
     Known,
     Memory,
     NodeState,
@@ -26,6 +27,7 @@ from nodevet.exporters.slurm_rules import (
     Why,
     decide,
     guard,
+    has_turn,
     is_ours,
     seconds_to_turn,
 )
@@ -34,6 +36,9 @@ __all__ = ["Acknowledged", "Pass", "Slurm", "Writer"]
 
 SOON_SECONDS = 1.0
 """Until the next look at a node that changed while it was about to be drained."""
+
+EARLY_SECONDS = 0.05
+"""The least that is waited for a turn."""
 
 BY_A_PERSON = "resumed in SLURM by a person"
 
@@ -86,6 +91,7 @@ class Writer:
         self._wall_seconds = wall_seconds
         self._memory = memory
         self._note = BY_A_PERSON
+        self._began = 0.0
         self.status = WriterStatus(
             writer=settings.writer,
             node=node,
@@ -115,6 +121,7 @@ class Writer:
 
     def _look(self, faults: tuple[Episode, ...]) -> float:
         """Read the node and do what follows; return when to look again."""
+        self._began = self._wall_seconds()
         node = self._read()
         before = self._memory.drained
         decision = decide(faults, node, self._memory, self._settings.reason_prefix)
@@ -141,11 +148,17 @@ class Writer:
         """Write what *decision* says, unless too many nodes are drained, or it is not our turn, or the node changed."""
         name, reason = self.status.node, decision.reason
         self._say(f"is about to {decision.step.value} with: {reason}", wanted=reason)
-        if decision.step is Step.DRAIN:
-            wait = self._turn()
-            if wait is not None:
-                return wait
-        if decide(faults, self._read(), self._memory, self._settings.reason_prefix) != decision:
+        found = self._guard() if decision.step is Step.DRAIN else None
+        wait = 0.0 if found is None else seconds_to_turn(self._wall_seconds(), found)
+        if found is not None and found.permits and wait:
+            # What was read before is read again then, so it may be begun a little earlier.
+            return max(wait - (self._wall_seconds() - self._began), EARLY_SECONDS)
+        if found is not None and found.permits and not found.permits_all:
+            found = self._guard()  # what the nodes before this one wrote is there by now
+        if found is not None and not found.permits:
+            return self._refuse(found)
+        unchanged = decide(faults, self._read(), self._memory, self._settings.reason_prefix) == decision
+        if not unchanged or (found is not None and not has_turn(self._wall_seconds(), found)):
             self._skip(Why.CHANGED)
             return SOON_SECONDS
         if decision.step is Step.DRAIN:
@@ -162,23 +175,23 @@ class Writer:
             return SOON_SECONDS
         return self._settings.poll_seconds
 
-    def _turn(self) -> float | None:
-        """Return None where this node may be drained now, else when to look again."""
+    def _guard(self) -> Guard:
+        """Return how many nodes are drained and may be."""
         name, prefix = self.status.node, self._settings.reason_prefix
         try:
-            found = guard(self._slurm.read_all(), name, prefix, self._settings.maximum_drained_ratio)
+            return guard(self._slurm.read_all(), name, prefix, self._settings.maximum_drained_ratio)
         except OutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show nodes: {error}") from error
-        if not found.permits:
-            self._skip(Why.LIMIT)
-            self._say(
-                f"does not drain: {found.drained} of {found.nodes} nodes are drained by nodevet, which is the limit:"
-                " look for a common cause before raising slurm.maximum_drained_ratio",
-                limit_reached=True,
-            )
-            return self._settings.poll_seconds
-        wait = seconds_to_turn(self._wall_seconds(), found)
-        return wait or None
+
+    def _refuse(self, found: Guard) -> float:
+        """Say that as many nodes are drained as may be; return when to look again."""
+        self._skip(Why.LIMIT)
+        self._say(
+            f"does not drain: {found.drained} of {found.nodes} nodes are drained by nodevet, which is the limit:"
+            " look for a common cause before raising slurm.maximum_drained_ratio",
+            limit_reached=True,
+        )
+        return self._settings.poll_seconds
 
     def _read(self) -> NodeState:
         node = self._slurm.read(self.status.node)
@@ -213,7 +226,7 @@ _WHY = {
     Why.REBOOT: "does not drain: the node is about to reboot",
     Why.DOWN: "does not drain: the node is down",
     Why.UNKNOWN_STATE: "does not drain: the node is in a state that nodevet does not know",
-    Why.CHANGED: "does not drain yet: the node changed at this moment",
+    Why.CHANGED: "does not drain yet: the node changed at this moment, or its turn went by",
     Why.UNVERIFIED: "wrote, and somebody changed the node at once",
 }
 """For people; the other reasons come with a message of their own."""

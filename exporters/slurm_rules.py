@@ -29,6 +29,7 @@ __all__ = [
     "Why",
     "decide",
     "guard",
+    "has_turn",
     "is_ours",
     "parse_node",
     "parse_nodes",
@@ -269,12 +270,21 @@ def seconds_to_turn(wall_seconds: float, found: Guard) -> float:
     SLURM has no way to say "drain unless so many are": each node writes in a turn of its own, which follows from
     its place in the sorted list and the wall clock, and sees then what those before it did.
     """
-    if found.permits_all:
+    late = _seconds_into_turn(wall_seconds, found)
+    if found.permits_all or late < TURN_SECONDS / 2:
         return 0.0
+    return min(found.nodes, MOST_TURNS) * TURN_SECONDS - late
+
+
+def has_turn(wall_seconds: float, found: Guard) -> bool:
+    """Return whether there is still time to write before the next node looks."""
+    return found.permits_all or _seconds_into_turn(wall_seconds, found) < TURN_SECONDS * 3 / 4
+
+
+def _seconds_into_turn(wall_seconds: float, found: Guard) -> float:
+    """Return how long ago the turn of this node began last."""
     turns = min(found.nodes, MOST_TURNS)
-    cycle = turns * TURN_SECONDS
-    late = (wall_seconds - found.place % turns * TURN_SECONDS) % cycle
-    return 0.0 if late < TURN_SECONDS / 2 else cycle - late
+    return (wall_seconds - found.place % turns * TURN_SECONDS) % (turns * TURN_SECONDS)
 
 
 @lru_cache(maxsize=1)

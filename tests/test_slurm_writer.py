@@ -225,6 +225,39 @@ def test_a_node_waits_for_its_turn_and_then_looks_again() -> None:
     assert passes.step(FAILED).status.writes["drain"] == 1
 
 
+def test_the_fleet_is_counted_again_in_our_turn() -> None:
+    """A node whose turn came before has drained itself meanwhile: then the limit is reached."""
+    slurm = MemorySlurm()
+
+    def neighbour(call: str) -> None:
+        if call == "read_all" and slurm.calls.count("read_all") == 2:
+            slurm.set("n2", "IDLE", "DRAIN", reason="nodevet: hw thermal: hot [inspect]")
+
+    slurm.before = neighbour
+    done = writer(slurm, maximum_drained_ratio=0.25).step(FAILED)
+    assert (slurm.writes, skips(done)) == ([], {"limit": 1})
+
+
+@pytest.mark.parametrize(("seconds", "drains", "why"), [(0.5, 1, {}), (0.75, 0, {"changed": 1})])
+def test_a_turn_is_begun_early_and_not_used_when_it_went_by(seconds: float, drains: int, why: dict[str, int]) -> None:
+    """SLURM takes so long for a call: the first turn is missed, the second met; too late the next node looks already."""
+    slurm = MemorySlurm()
+    now = [0.0]
+
+    def slow(_call: str) -> None:
+        now[0] += seconds
+
+    slurm.before = slow
+    settings = msgspec.structs.replace(SETTINGS, maximum_drained_ratio=0.25)
+    passes = Writer(slurm, settings, "n1", wall_seconds=lambda: now[0], memory=Memory())
+    done = passes.step(FAILED)
+    assert slurm.writes == []
+    assert now[0] + done.again_seconds == 6.0 - 2 * seconds
+    now[0] += done.again_seconds
+    done = passes.step(FAILED)
+    assert (done.status.writes["drain"], skips(done)) == (drains, why)
+
+
 def test_our_reason_follows_a_graver_fault() -> None:
     """Only the reason is written, so that a node which was resumed meanwhile stays in service."""
     slurm = MemorySlurm()
