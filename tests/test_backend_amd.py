@@ -564,6 +564,29 @@ def test_the_wrapper_that_rocm_ships_comes_first(fake_amdsmi: FakeAmdSmi, tmp_pa
     assert str(tmp_path / "rocm/share/amd_smi") in failure.detail
 
 
+LATE_WRAPPER = """
+print("looking for the library")
+class AmdSmiLibraryException(Exception): pass
+class AmdSmiInitFlags: INIT_AMD_GPUS = 2
+def amdsmi_init(flag): raise {error}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        ("OSError('libamd_smi.so.26: cannot open')", FailureKind.NO_LIBRARY, "libamd_smi.so.26: cannot open"),
+        ("AttributeError('undefined symbol: amdsmi_init')", FailureKind.ERROR, "no such function"),
+    ],
+)
+def test_a_wrapper_that_looks_for_its_library_late_is_told_alike(
+    fake_amdsmi: FakeAmdSmi, tmp_path: Path, error: str, kind: FailureKind, words: str
+) -> None:
+    """Since ROCm 7.1 the import succeeds without a library, and the first call fails."""
+    failure = refusal(fake_amdsmi, shipped(fake_amdsmi, tmp_path, LATE_WRAPPER.format(error=error)))
+    assert (failure.kind, words in failure.detail) == (kind, True), failure.detail
+
+
 @pytest.mark.parametrize("others", [{}, pci_device("0000:10:00.0", "0x10de", "0x2330", "0x030200", driver="nvidia")])
 def test_a_machine_without_amd_does_not_even_import_the_wrapper(
     fake_amdsmi: FakeAmdSmi, tmp_path: Path, others: dict[str, str]
