@@ -34,6 +34,7 @@ from nodevet.checks.model import (
     Finding,
     Instant,
     Limit,
+    Link,
     Outcome,
     Part,
     PartKind,
@@ -366,6 +367,24 @@ def test_links_that_know_their_peers_are_a_matrix() -> None:
     ]  # fmt: skip
 
 
+def test_several_links_of_a_pair_are_as_good_as_the_worst() -> None:
+    """Two links to the same peer are one square; one of them down is down, and the words count them."""
+    node = gpu_node()
+    pair = tuple(gpu(n, links=tuple(Link(port, gpu_id(1 - n)) for port in range(2))) for n in range(2))
+
+    def first_down(reading: Reading) -> Reading | None:
+        if reading.quantity == "link_active" and reading.part.index == 0:
+            return msgspec.structs.replace(reading, value=False)
+        return reading if reading.part.kind is not PartKind.LINK or (reading.part.index or 0) < 2 else None
+
+    (drawn,) = classes(parsed(render(with_readings(msgspec.structs.replace(node, devices=pair), first_down))), "map")
+    assert [cell.get("title") for cell in drawn.iter("td") if cell.get("title")] == [
+        "to GPU 1: 1 of 2 up",
+        "to GPU 0: 1 of 2 up",
+    ]
+    assert [cell.get("class") for cell in drawn.iter("td") if cell.get("title")] == ["down", "down"]
+
+
 def test_links_of_a_partitioned_device_are_not_called_down() -> None:
     """A device that is split into instances reads its links as down."""
     node = gpu_node()
@@ -520,6 +539,7 @@ def test_a_page_stays_small_whatever_is_found() -> None:
     assert len(page) < 600_000
     assert "and 9,940 more" in text_of(page)
     assert "and 436 devices more" in text_of(page)
+    assert len(classes(parsed(page), "card")) == 65
     assert "x" * (LONGEST_TEXT + 1) not in page
 
 

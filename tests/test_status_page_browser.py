@@ -60,7 +60,7 @@ def test_a_browser_paints_it(shown: Shown, tmp_path: Path, width: int, dark: boo
     assert (seen.requested, seen.console) == ((), ())
 
 
-PHONES = """<!doctype html><title>not measured</title>{frames}
+FRAMES = """<!doctype html><title>not measured</title>{frames}
 <script>
 onload = () => {{
   document.title = Array.from(frames, (frame) => frame.document.documentElement.scrollWidth).join(" ")
@@ -69,14 +69,15 @@ onload = () => {{
 """No window is as narrow as a phone, a frame in it is."""
 
 
-def test_nothing_sticks_out_on_a_phone(tmp_path: Path) -> None:
-    """No page of any node scrolls sideways; only wide tables do, within their frames."""
+@pytest.mark.parametrize("width", [360, 1000])
+def test_nothing_sticks_out(width: int, tmp_path: Path) -> None:
+    """No page of any node scrolls sideways on a phone or a tablet; only wide tables do, within their frames."""
     pages = {f"/{place}": _page(name) for place, name in enumerate(NODES)}
-    frames = "".join(f'<iframe src="{path}" width="360" height="300"></iframe>' for path in pages)
-    with served({"/": PHONES.format(frames=frames), **pages}) as address:
+    frames = "".join(f'<iframe src="{path}" width="{width}" height="300"></iframe>' for path in pages)
+    with served({"/": FRAMES.format(frames=frames), **pages}) as address:
         seen = visit(f"{address}/", tmp_path)
     (title,) = re.findall(r"<title>(.*?)</title>", seen.document)
-    assert dict(zip(NODES, title.split(), strict=True)) == dict.fromkeys(NODES, "360")
+    assert dict(zip(NODES, title.split(), strict=True)) == dict.fromkeys(NODES, str(width))
 
 
 def _page(name: str) -> str:
