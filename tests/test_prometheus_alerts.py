@@ -30,6 +30,13 @@ device = 2
 link = 4
 at = "0s"
 """
+HOT = """
+title = "GPU 1 overheats"
+[[fault]]
+kind = "overheat"
+device = 1
+at = "0s"
+"""
 
 
 class SimulatedNode(RunningAgent):
@@ -83,7 +90,7 @@ def test_a_fault_reaches_the_receiver_and_its_repair_too(
 ) -> None:
     """The alert says which node, device and fault, goes where simulated nodes go, and is resolved after the repair.
 
-    Then the agent of another node is killed: its name is still known to the alert.
+    So is the heat of another vendor's device. Then an agent is killed: its name is still known to the alert.
     """
     states = stack.wait_for('fleet:nodevet_node_state:count{state="ok"} == 3')
     assert states[0]["metric"]["simulated"] == "true"
@@ -91,6 +98,7 @@ def test_a_fault_reaches_the_receiver_and_its_repair_too(
     assert stack.rule_errors() == {}
 
     nodes["sim-2"].play(BROKEN)
+    nodes["sim-3"].play(HOT)
     fault = stack.wait_for_message("firing", alertname="NodevetLinkFault", node="sim-2")
     verdict = stack.wait_for_message("firing", alertname="NodevetNodeFailed", node="sim-2")
 
@@ -116,16 +124,19 @@ def test_a_fault_reaches_the_receiver_and_its_repair_too(
     assert fault["annotations"]["runbook_url"].endswith("/NodevetLinkFault")
     assert device["pci"] in fault["annotations"]["description"]
 
+    heat = stack.wait_for_message("firing", alertname="NodevetHeat", node="sim-3")
+    assert heat["labels"]["model"] == "AMD Instinct MI300X"
     assert stack.rule_errors() == {}
 
-    nodes["sim-2"].play(HEALTHY)
-    for alert in ("NodevetLinkFault", "NodevetNodeFailed"):
-        stack.wait_for_message("resolved", alertname=alert, node="sim-2")
-    assert {message["labels"]["node"] for message in stack.messages} == {"sim-2"}
+    for name in ("sim-2", "sim-3"):
+        nodes[name].play(HEALTHY)
+    for name, alert in (("sim-2", "NodevetLinkFault"), ("sim-2", "NodevetNodeFailed"), ("sim-3", "NodevetHeat")):
+        stack.wait_for_message("resolved", alertname=alert, node=name)
+    assert {message["labels"]["node"] for message in stack.messages} == {"sim-2", "sim-3"}
     assert {message["path"] for message in stack.messages} == {"/fire-drills"}
 
-    nodes["sim-3"].kill()
-    stack.wait_for_message("firing", alertname="NodevetAgentDown", node="sim-3", simulated="true")
+    nodes["sim-1"].kill()
+    stack.wait_for_message("firing", alertname="NodevetAgentDown", node="sim-1", simulated="true")
 
 
 def test_the_hurried_rules_differ_from_the_shipped_in_their_waits_only(repository: Path) -> None:
