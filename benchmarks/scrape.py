@@ -21,6 +21,7 @@ from nodevet.exporters.prometheus import MetricsPage, families
 SERIES_BUDGET = {False: 400, True: 1500}
 FIRST_BUDGET_MS = {False: 2.0, True: 7.0}
 REPEAT_BUDGET_MS = 1.0
+PAGE_BUDGET_MS = 20.0
 ROUNDS = 300
 
 
@@ -34,6 +35,7 @@ def measure(options: Options) -> Iterator[Figure]:
         yield Figure(what=f"{name}: series", value=series, unit="series", budget=SERIES_BUDGET[detail])
         yield from _over_http(snapshot, detail, name, options)
         yield _by_prometheus_client(page, name, options)
+    yield from _status_page(snapshot, options)
 
 
 def _over_http(snapshot: Snapshot, detail: bool, name: str, options: Options) -> Iterator[Figure]:
@@ -73,11 +75,33 @@ def _by_prometheus_client(page: str, name: str, options: Options) -> Figure:
         server.server_close()
 
 
-def _get(address: tuple[str, int]) -> None:
+def _status_page(snapshot: Snapshot, options: Options) -> Iterator[Figure]:
+    """Yield what a person's browser costs: the page of a new Snapshot each time, then of the same one again."""
+    current = [snapshot]
+    server = HttpServer("127.0.0.1:0", lambda: current[0], lambda: None, now=lambda: snapshot.time)
+    server.start()
+    try:
+
+        def first() -> None:
+            current[0] = msgspec.structs.replace(snapshot, generation=current[0].generation + 1)
+            _get(server.address, "/")
+
+        size = len(_get(server.address, "/"))
+        yield Figure(what="status page: size", value=size / 1024, unit="KiB")
+        seconds = timed(first, options.rounds(ROUNDS))
+        yield timing("status page: first of a generation", seconds, PAGE_BUDGET_MS)
+        again = timed(partial(_get, server.address, "/"), options.rounds(ROUNDS))
+        yield timing("status page: the same again", again, REPEAT_BUDGET_MS)
+    finally:
+        server.stop()
+
+
+def _get(address: tuple[str, int], path: str = "/metrics") -> bytes:
     connection = http.client.HTTPConnection(*address, timeout=5)
-    connection.request("GET", "/metrics")
-    connection.getresponse().read()
+    connection.request("GET", path)
+    page = connection.getresponse().read()
     connection.close()
+    return page
 
 
 if __name__ == "__main__":

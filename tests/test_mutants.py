@@ -42,6 +42,20 @@ WRITER = "agent/slurm_writer.py"
 
 MUTANTS = (
     Mutant(
+        "a stale page keeps its verdict",
+        "exporters/page/hero.py",
+        "    state = State.UNKNOWN.value if stale else verdict.state.value",
+        "    state = verdict.state.value",
+        "test_status_page.py::test_a_stale_page_takes_its_verdict_back",
+    ),
+    Mutant(
+        "a name of hardware is markup",
+        "exporters/page/markup.py",
+        "child if isinstance(child, Html) else escape(child)",
+        "str(child)",
+        "test_status_page.py::test_hostile_names_are_shown_as_text",
+    ),
+    Mutant(
         "an observed fault closes the gate",
         MODES,
         "        and snapshot.modes.of(episode.check).rank >= mode.rank\n",
