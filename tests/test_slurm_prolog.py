@@ -94,6 +94,18 @@ def test_gres_conf_says_which_device_an_index_is(gate: Gate, gres: str, closed_b
 
 
 @pytest.mark.parametrize(
+    ("node", "decision"), [("n08", "closed"), ("n010", "closed"), ("n8", "closed"), ("m08", "open")]
+)
+def test_names_of_nodes_are_numbers_with_or_without_zeros(gate: Gate, node: str, decision: str) -> None:
+    """08 is eight; a node that no line speaks of has GPUs that SLURM does not know, except by the line for all."""
+    gate.gres.write_text(
+        "NodeName=n[001-010] Name=gpu File=/dev/nvidia[4-7]\nNodeName=m08 Name=gpu File=/dev/nvidia0\n"
+    )
+    gate.write(*with_faults(4), never=True)
+    assert gate.prolog("0", SLURMD_NODENAME=node).decision == decision
+
+
+@pytest.mark.parametrize(
     "gres",
     [
         None,
@@ -106,6 +118,8 @@ def test_gres_conf_says_which_device_an_index_is(gate: Gate, gres: str, closed_b
         "AutoDetect=nvml\nName=gpu File=/dev/nvidia[0-7]",
         "NodeName=n1,n2 Name=gpu File=/dev/nvidia[0-7]",
         "Include /etc/slurm/gpus.conf",
+        "Include /etc/slurm/gpus.conf\nName=gpu File=/dev/nvidia[0-7]",
+        "Name=gpu File=/dev/nvidia[0-6]\nName=gpu MultipleFiles=/dev/nvidia7,/dev/nvidia-caps/nvidia-cap3",
         "NodeName=n[08-09] Name=gpu File=/dev/nvidia[0-7]",
     ],
 )
@@ -160,6 +174,7 @@ def test_a_site_may_say_how_the_index_is_read(gate: Gate, gpus: str, code: int) 
         ((accelerator(0, "degraded"), *EIGHT[1:]), "open"),
         ((accelerator(0, "unknown"), *EIGHT[1:]), "no_verdict_open"),
         ((*EIGHT[:7], accelerator(7, "unknown")), "open"),
+        ((accelerator(0, "failed", "observed"), *EIGHT[1:]), "open"),
         ((Line(verdict="unknown", reason="kernel log unreadable"), *EIGHT), "no_verdict_open"),
         (EIGHT[1:], "no_verdict_open"),
     ],
@@ -191,6 +206,7 @@ DISTRUSTED: dict[str, Callable[[Gate], object]] = {
     "zeros": lambda gate: gate.state.write_bytes(bytes(4096)),
     "noise": lambda gate: gate.state.write_bytes(os.urandom(4096)),
     "expired": lambda gate: gate.write(*EIGHT, expires_in=-5),
+    "expired with a fault": lambda gate: gate.write(*with_faults(0), expires_in=-5),
     "other boot": lambda gate: gate.write(*EIGHT, boot_id="7c9e6679-7425-40de-944b-e07fc1f90ae7"),
     "simulated": lambda gate: gate.write(*with_faults(0), origin="simulated"),
     "other format": lambda gate: gate.write(*EIGHT, format="nodevet-state/2"),
