@@ -240,7 +240,7 @@ def test_the_fleet_is_counted_again_in_our_turn() -> None:
 
 @pytest.mark.parametrize(("seconds", "drains", "why"), [(0.5, 1, {}), (0.75, 0, {"changed": 1})])
 def test_a_turn_is_begun_early_and_not_used_when_it_went_by(seconds: float, drains: int, why: dict[str, int]) -> None:
-    """SLURM takes so long for a call: the first turn is missed, the second met; too late the next node looks already."""
+    """SLURM takes so long for a call: the first turn is missed, the second met; too late, and the next node looks."""
     slurm = MemorySlurm()
     now = [0.0]
 

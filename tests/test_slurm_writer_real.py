@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fakes.gpu_node import GpuNode, pci
+from fakes.running_agent import RunningAgent
 from fakes.scontrol import BREAKAGES, SwitchedScontrol
 from fakes.slurm_cluster import SlurmCluster
 
@@ -207,6 +208,21 @@ def test_a_right_that_is_missing_is_told_with_what_to_do(vetted: MakeNode, slurm
     node.until(lambda: node.skipped("denied"), "it is counted")
     node.until(lambda: any("AdminLevel=Operator" in line for line in node.status()["agent"]["notices"]), "it is told")
     assert slurm.node_state("n1") == "idle"
+
+
+def test_a_simulated_node_is_never_told_of_to_slurm(tmp_path: Path, slurm: SlurmCluster) -> None:
+    """A drill with the writer switched on by mistake: the node fails, and scontrol is not even started."""
+    scontrol = SwitchedScontrol(tmp_path / "bin")
+    settings = SETTINGS.format(
+        writer="drain", node="n1", conf=slurm.configuration, scontrol=scontrol.program, ratio=1.0
+    )
+    scenario = tmp_path / "lost.toml"
+    scenario.write_text('title = "lost"\n[[fault]]\nkind = "lost"\ndevice = 5\nat = "1s"\n')
+    drill = ("--simulate", "dgx-h100", "--scenario", str(scenario))
+    with RunningAgent(tmp_path, settings, arguments=drill) as agent:
+        agent.wait_for(lambda status: status["verdict"] == "failed", 30.0, "the scenario brought no fault")
+        assert agent.status()["slurm"] is None
+    assert (scontrol.calls, slurm.node_state("n1")) == ([], "idle")
 
 
 def test_the_agent_ends_in_time_while_scontrol_hangs(vetted: MakeNode, slurm: SlurmCluster) -> None:
