@@ -79,9 +79,11 @@ DRIVER_FAULTS: dict[str, Fault] = {
 class Places:
     """The machines on which blocks run; one set per page, so that its blocks build on each other."""
 
-    def __init__(self, directory: Path, fake_nvml: FakeNvml, stack: ExitStack) -> None:
-        """Keep everything below *directory*; *stack* stops the agents."""
+    def __init__(self, repository: Path, directory: Path, fake_nvml: FakeNvml, stack: ExitStack) -> None:
+        """Keep everything below *directory*, which has the *repository*'s ``deploy``; *stack* stops the agents."""
+        (directory / "deploy").symlink_to(repository / "deploy")
         self.fake_nvml = fake_nvml
+        self._repository = repository
         self._stack = stack
         self._directory = directory
         self._faults = 0
@@ -90,16 +92,12 @@ class Places:
         self._machines: dict[str, Callable[[], tuple[Path, dict[str, str]]]] = {
             "this node": lambda: (directory, {}),
             "an agent without a probe": lambda: self._start(directory, '[load]\nprobe = "off"\n', {}),
-            "the agent": lambda: self._start(directory, "", {}, probes=True),
-            "the agent with first-look.toml": lambda: self._start(
-                directory, (directory / "first-look.toml").read_text(), {}
-            ),
+            "a simulated node that loses a GPU": self._losing,
+            "a simulated node": lambda: self._simulated(directory / "first-look" / "node.toml"),
             **{name: partial(self._faulty, fault, 8) for name, fault in FAULTS.items()},
             **{name: partial(self._faulty, fault, 1) for name, fault in DRIVER_FAULTS.items()},
             "a faulty node with its agent": self._faulty_agent,
-            "a fire drill": lambda: self._start(
-                directory, "", {}, arguments=("--simulate", "dgx-h100", "--scenario", str(directory / "drill.toml"))
-            ),
+            "a fire drill": lambda: self._simulated(directory / "drill.toml"),
         }
 
     def run(self, block: Block) -> list[Command]:
@@ -122,27 +120,26 @@ class Places:
             self._agent = None
 
     def _start(
-        self,
-        directory: Path,
-        configuration: str,
-        environment: dict[str, str],
-        *,
-        probes: bool = False,
-        arguments: tuple[str, ...] = (),
+        self, directory: Path, configuration: str, environment: dict[str, str], arguments: tuple[str, ...] = ()
     ) -> tuple[Path, dict[str, str]]:
-        """Start an agent and wait until it is ready, and its first probe reported where it *probes*."""
+        """Start an agent and wait until it is ready."""
         agent = RunningAgent(directory, configuration, environment=environment, arguments=arguments)
         self._agent = self._stack.enter_context(agent)
         agent.wait_for(lambda status: status["agent"]["ready"], what="the agent is not ready")
-        if probes:
-            agent.wait_for(
-                lambda status: (
-                    status["results"] and not status["agent"]["load"] and agent.get("/report").startswith("<!")
-                ),
-                seconds=90,
-                what="no probe was reported",
-            )
         return directory, environment
+
+    def _simulated(self, scenario: Path) -> tuple[Path, dict[str, str]]:
+        """Start the node of *scenario*, which keeps its files beside it; its commands run in the checkout."""
+        self._start(scenario.parent, "", {}, ("--simulate", "dgx-h100", "--scenario", str(scenario)))
+        places = {"STATE_DIRECTORY": scenario.parent / "state", "RUNTIME_DIRECTORY": scenario.parent / "run"}
+        return self._directory, {name: str(path) for name, path in places.items()}
+
+    def _losing(self) -> tuple[Path, dict[str, str]]:
+        """Start the node of the shipped scenario, at once."""
+        scenario = self._directory / "demonstration" / "lost.toml"
+        scenario.parent.mkdir()
+        scenario.write_text((self._repository / "deploy/scenarios/lost.toml").read_text().replace("30s", "0s"))
+        return self._simulated(scenario)
 
     def _faulty(self, fault: Fault, accelerators: int) -> tuple[Path, dict[str, str]]:
         """Return the place of so many GPUs with *fault*: directory and environment."""
@@ -189,7 +186,7 @@ def test_commands_of_a_page_do_what_it_shows(
     """Each block is run in its place, in order; its output is the one on the page, but for numbers and machines."""
     page = repository / name
     with ExitStack() as stack:
-        places = Places(tmp_path, fake_nvml, stack)
+        places = Places(repository, tmp_path, fake_nvml, stack)
         for block in blocks(page.read_text()):
             if block.place in NOT_RUN:
                 continue
