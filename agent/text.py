@@ -53,11 +53,11 @@ def _gate(document: StatusDocument) -> Iterator[str]:
         yield f"gate: closed by {', '.join(document.gate.codes)} where the prolog is installed"
     elif document.hard and not document.simulated:
         yield "gate: open, for these faults may only be observed: see mode in [gate] and [checks.NAME]"
-    if document.slurm is not None and (document.slurm.doing or document.slurm.drained_by):
-        whose = {"nodevet": "drained by nodevet", "other": "drained by somebody else"}.get(
-            document.slurm.drained_by or "", ""
-        )
-        yield f"slurm: {'; '.join(word for word in (whose, document.slurm.doing) if word)}"
+    if document.slurm is not None:
+        whose = {"nodevet": "drained by nodevet", "other": "drained by somebody else"}
+        doing = document.slurm.doing or whose.get(document.slurm.drained_by or "", "")
+        if doing:
+            yield f"slurm: {doing}"
 
 
 def devices_table(document: StatusDocument) -> str:

@@ -6,6 +6,7 @@ import selectors
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,8 +17,11 @@ from nodevet.agent.reactor import Reactor
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm_memory import load_memory, pack, save_memory
 from nodevet.agent.slurm_writer import Pass, Writer
+from nodevet.agent.text import status_text
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import EpisodeState, Mode, Modes, Snapshot
+from nodevet.checks.scheduler import WriterStatus
+from nodevet.exporters.schema import status_document
 from nodevet.exporters.slurm_rules import Known, Memory, Why
 
 SETTINGS = SlurmSettings(writer="drain", poll_seconds=30, maximum_drained_ratio=1.0)
@@ -272,6 +276,30 @@ def test_every_reason_is_in_the_reference_page(repository: Path) -> None:
     """Whoever sees a label finds its meaning."""
     page = (repository / "docs" / "reference" / "slurm-writer.md").read_text()
     assert [why.value for why in Why if f"`{why.value}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"drained_by": "nodevet"}, "slurm: drained by nodevet\n"),
+        ({"drained_by": "other"}, "slurm: drained by somebody else\n"),
+        ({"drained_by": "other", "doing": "does not drain: x"}, "slurm: does not drain: x\n"),
+        ({"doing": "would drain with: y"}, "slurm: would drain with: y\n"),
+    ],
+)
+def test_the_status_says_what_slurm_shows_or_why_not(changes: dict[str, Any], said: str) -> None:
+    """One line, below what the verdict does to the gate."""
+    status = WriterStatus(writer="drain", node="n1", **changes)
+    agent = msgspec.structs.replace(FAILED.agent, slurm=status)
+    text = status_text(status_document(msgspec.structs.replace(FAILED, agent=agent)))
+    assert f"where the prolog is installed\n{said}" in text
+
+
+def test_the_status_says_nothing_where_there_is_nothing_to_say() -> None:
+    """Neither without a writer nor with one that has nothing to do."""
+    quiet = msgspec.structs.replace(FAILED.agent, slurm=WriterStatus(writer="drain", node="n1"))
+    for agent in (FAILED.agent, quiet):
+        assert "slurm:" not in status_text(status_document(msgspec.structs.replace(FAILED, agent=agent)))
 
 
 # What outlives the agent.
