@@ -93,15 +93,13 @@ def test_gres_conf_says_which_device_an_index_is(gate: Gate, gres: str, closed_b
         assert gate.prolog(index).decision == "open"
 
 
-@pytest.mark.parametrize(
-    ("node", "decision"), [("n08", "closed"), ("n010", "closed"), ("n8", "closed"), ("m08", "open")]
-)
+@pytest.mark.parametrize(("node", "decision"), [("n08", "open"), ("n010", "open"), ("n8", "open"), ("m08", "closed")])
 def test_names_of_nodes_are_numbers_with_or_without_zeros(gate: Gate, node: str, decision: str) -> None:
-    """08 is eight; a node that no line speaks of has GPUs that SLURM does not know, except by the line for all."""
+    """08 is eight: its first GPU is /dev/nvidia4, and that of another node the broken /dev/nvidia0."""
     gate.gres.write_text(
         "NodeName=n[001-010] Name=gpu File=/dev/nvidia[4-7]\nNodeName=m08 Name=gpu File=/dev/nvidia0\n"
     )
-    gate.write(*with_faults(4), never=True)
+    gate.write(*with_faults(0), never=True)
     assert gate.prolog("0", SLURMD_NODENAME=node).decision == decision
 
 
