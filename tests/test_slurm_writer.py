@@ -110,6 +110,17 @@ def test_a_failed_read_without_a_fault_is_told_and_not_counted() -> None:
     assert (skips(done), bool(done.status.trouble)) == ({}, True)
 
 
+def test_nhc_161_a_scontrol_that_times_out_is_no_fault_of_the_node() -> None:
+    """There "Script timed out" drained racks and named no step; here the step is named, and a healthy node stays so."""
+    slurm = MemorySlurm()
+    slurm.fail = {"read": Why.READ_TIMEOUT}
+    passes = writer(slurm)
+    for snapshot in (gpu_node(), FAILED, gpu_node()):
+        done = passes.step(snapshot)
+        assert done.status.trouble.startswith("scontrol read: ")
+    assert (slurm.writes, skips(done)) == ([], {"read_timeout": 1})
+
+
 def test_a_person_who_is_faster_wins() -> None:
     """A drain by hand between the decision and the write is seen by the second look."""
     slurm = MemorySlurm()
