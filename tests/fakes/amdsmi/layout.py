@@ -110,7 +110,8 @@ def _c_type(kind: Any) -> str:
     if _is_record(kind):
         return str(kind.__name__)
     if issubclass(kind, ctypes._Pointer):
-        return "void *" if kind._type_ is None else f"{_c_type(_element(kind._type_))} *"
+        target = vars(kind)["_type_"]
+        return "void *" if target is None else f"{_c_type(_element(target))} *"
     if issubclass(kind, ctypes._SimpleCData):
         return f"{'int' if kind in SIGNED else 'uint'}{ctypes.sizeof(kind) * 8}_t"
     return "void *"
