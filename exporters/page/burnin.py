@@ -17,16 +17,14 @@ _HEADS = ("device", "workload", "rate", "of the peak", "verified", "wrong", "end
 
 
 def burn_in_section(snapshot: Snapshot, names: dict[str, str], *, report: bool) -> Html:
-    """Return the section of the last results, newest workload first, with a link where there is a *report*."""
+    """Return the section of the last results in the order of workloads and devices, with a link to the *report*."""
     name = element("h2", "Last burn-in", id="burn-in-name")
-    results = sorted(snapshot.results, key=lambda result: (-result.ended.wall_seconds, result.devices))
-    results = sorted(results, key=lambda result: (result.workload, result.dtype or ""))
-    if not results:
+    if not snapshot.results:
         said = "No load has run under this agent: what is read is judged, and nothing is proven about work."
         return element("section", name, element("p", said, class_="soft quiet"), aria_labelledby="burn-in-name")
-    scale, unit = _unit(results)
+    scale, unit = _unit(snapshot.results)
     order = {device.id: place for place, device in enumerate(snapshot.devices)}
-    results = sorted(results, key=lambda result: (result.workload, result.dtype or "", _place(result, order)))
+    results = sorted(snapshot.results, key=lambda result: (result.workload, result.dtype or "", _place(result, order)))
     rows = [_row(result, snapshot, names, scale, unit) for result in results[:MAXIMUM_RESULTS]]
     head = element("tr", *(element("th", text, scope="col", class_=_class(text)) for text in _HEADS))
     table = element("table", element("thead", head), element("tbody", *rows), class_="figures")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 from nodevet.checks.episodes import NOT_EVALUATED
 from nodevet.checks.model import (
@@ -133,14 +134,11 @@ def _accelerator_rows(device: Device, now: Present, tones: dict[str, str]) -> It
     yield from _power(device.id, now, tones)
     busy = now.reading(device.id, "utilization_ratio", "compute")
     if busy is not None:
-        value = number_of(busy)
-        yield _row("Busy", _said(busy, percent(value or 0)), "", value)
+        yield _row("Busy", _said(busy, percent), "", _share(number_of(busy), 1.0))
     used, total = now.reading(device.id, "memory_used_bytes"), now.value(device.id, "memory_total_bytes")
     if used is not None:
-        value = number_of(used)
-        beside = f"of {bytes_of(total)}" if total else ""
         yield _row(
-            "Memory", _said(used, bytes_of(value or 0)), beside, value / total if value is not None and total else None
+            "Memory", _said(used, bytes_of), f"of {bytes_of(total)}" if total else "", _share(number_of(used), total)
         )
     yield from _clock(device, now)
     yield from _throttle(device.id, now, tones)
@@ -150,43 +148,43 @@ def _host_rows(device: Device, now: Present, tones: dict[str, str]) -> Iterator[
     yield from _temperature(device.id, now, tones)
     yield from _power(device.id, now, tones)
     yield from _clock(device, now)
-    events = [number_of(reading) for reading in now.readings(device.id, "throttle_events")]
-    known = [count for count in events if count is not None]
-    if known:
-        yield _row("Throttled", counted(int(sum(known)), "event"), "since boot", tone=tones.get("throttle", ""))
-    yield from _memory_errors(device.id, now)
+    events = _sum(device.id, "throttle_events", now)
+    if events is not None:
+        yield _row("Throttled", counted(int(events), "event"), "since boot", tone=tones.get("throttle", ""))
+    corrected, uncorrected = (_sum(device.id, f"ecc_{name}_errors", now) for name in ("corrected", "uncorrected"))
+    if corrected is not None and uncorrected is not None:
+        yield _row("Errors", f"{corrected:,.0f} corrected", f"{uncorrected:,.0f} uncorrected")
 
 
-def _memory_errors(device: str, now: Present) -> Iterator[Html]:
-    """Yield how many memory errors were counted; an unread count makes no sum."""
-    for name in ("corrected", "uncorrected"):
-        counts = [number_of(reading) for reading in now.readings(device, f"ecc_{name}_errors")]
-        known = [count for count in counts if count is not None]
-        if counts and len(known) == len(counts):
-            yield _row(name.capitalize(), counted(int(sum(known)), "error"), "")
+def _sum(device: str, quantity: str, now: Present) -> float | None:
+    """Return the sum of *quantity* over the parts of *device*; None where one was not read: it would be too small."""
+    values = [number_of(reading) for reading in now.readings(device, quantity)]
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
 
 
 def _temperature(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
     """Yield the sensors that are nearest to their limits."""
     found = {reading.part.name: reading for reading in now.readings(device, "temperature_celsius")}
-    if not found:
-        return
     limits = {name: _limit_of(device, name, number_of(reading), now) for name, reading in found.items()}
-    order = {name: place for place, name in enumerate(_SENSORS)}
+
+    def order(name: str) -> int:
+        return _SENSORS.index(name) if name in _SENSORS else len(_SENSORS)
 
     def headroom(name: str) -> tuple[float, int]:
         value, limit = number_of(found[name]), limits[name]
-        known = value is not None and limit is not None
-        return (limit - value if known and limit is not None and value is not None else 1e3, order.get(name, 99))
+        return (math.inf if value is None or limit is None else limit - value, order(name))
 
-    nearest = sorted(sorted(found, key=headroom)[:SENSORS_SHOWN], key=lambda name: order.get(name, len(order)))
-    for name in nearest:
-        value, limit = number_of(found[name]), limits[name]
-        beside = f"limit {limit:.0f} °C" if limit is not None else ""
-        ratio = value / limit if value is not None and limit else None
-        said = _said(found[name], f"{value or 0:.0f} °C")
-        title = "Heat" if len(nearest) == 1 else f"Heat, {name}"
-        yield _row(title, said, beside, ratio, tones.get(f"temperature {name}", ""))
+    shown = sorted(sorted(found, key=headroom)[:SENSORS_SHOWN], key=order)
+    for name in shown:
+        limit = limits[name]
+        yield _row(
+            "Heat" if len(shown) == 1 else f"Heat, {name}",
+            _said(found[name], lambda value: f"{value:.0f} °C"),
+            "" if limit is None else f"limit {limit:.0f} °C",
+            _share(number_of(found[name]), limit),
+            tones.get(f"temperature {name}", ""),
+        )
 
 
 def _limit_of(device: str, sensor: str, value: float | None, now: Present) -> float | None:
@@ -200,25 +198,21 @@ def _limit_of(device: str, sensor: str, value: float | None, now: Present) -> fl
 
 def _power(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
     drawn = next(iter(now.readings(device, "power_watts")), None)
-    if drawn is None:
-        return
-    value, cap = number_of(drawn), now.value(device, "power_limit_watts", drawn.part.name)
-    beside = f"cap {cap:,.0f} W" if cap else ""
-    ratio = value / cap if value is not None and cap else None
-    yield _row("Power", _said(drawn, f"{value or 0:,.0f} W"), beside, ratio, tones.get("power", ""))
+    if drawn is not None:
+        cap = now.value(device, "power_limit_watts", drawn.part.name)
+        said = _said(drawn, lambda value: f"{value:,.0f} W")
+        share = _share(number_of(drawn), cap)
+        yield _row("Power", said, f"cap {cap:,.0f} W" if cap else "", share, tones.get("power", ""))
 
 
 def _clock(device: Device, now: Present) -> Iterator[Html]:
-    for name in ("sm", "core", "graphics"):
-        held = now.reading(device.id, "clock_hertz", name)
-        if held is None:
-            continue
-        value = number_of(held)
-        highest = now.value(device.id, "clock_maximum_hertz", name) or device.maximum_clock_hertz
-        beside = f"of {hertz(highest)}" if highest else ""
-        ratio = value / highest if value is not None and highest else None
-        yield _row("Clock", _said(held, hertz(value or 0)), beside, ratio)
-        return
+    clocks = (now.reading(device.id, "clock_hertz", name) for name in ("sm", "core", "graphics"))
+    held = next((clock for clock in clocks if clock is not None), None)
+    if held is not None:
+        highest = now.value(device.id, "clock_maximum_hertz", held.part.name) or device.maximum_clock_hertz
+        yield _row(
+            "Clock", _said(held, hertz), f"of {hertz(highest)}" if highest else "", _share(number_of(held), highest)
+        )
 
 
 def _throttle(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
@@ -227,14 +221,12 @@ def _throttle(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html
     reasons = [reading for reading in now.readings(device, "throttle_active") if reading.part.name not in _NO_RESTRAINT]
     if reasons:
         held = [words(reading.part.name) for reading in reasons if reading.value is True]
-        unread = [reading for reading in reasons if reading.value is None]
-        said = ", ".join(held) or (_UNREAD.get(unread[0].status, "unknown") if unread else "no")
-        yield _row("Throttled", said, "", tone=tone)
+        unread = [_UNREAD[reading.status] for reading in reasons if reading.status in _UNREAD]
+        yield _row("Throttled", ", ".join(held) or next(iter(unread), "no"), "", tone=tone)
         return
-    counted_seconds = [number_of(reading) for reading in now.readings(device, "throttle_seconds")]
-    known = [seconds for seconds in counted_seconds if seconds is not None]
-    if known:
-        yield _row("Throttled", duration(sum(known)), "since the driver was loaded", tone=tone)
+    seconds = _sum(device, "throttle_seconds", now)
+    if seconds is not None:
+        yield _row("Throttled", duration(seconds), "since the driver was loaded", tone=tone)
 
 
 def _row(name: str, said: str, beside: str, ratio: float | None = None, tone: str = "") -> Html:
@@ -243,9 +235,15 @@ def _row(name: str, said: str, beside: str, ratio: float | None = None, tone: st
     return element("div", element("dt", name), element("dd", said, small), drawn, class_=f"row {tone}".rstrip())
 
 
-def _said(reading: Reading, text: str) -> str:
-    """Return *text*, or why nothing was measured."""
-    return _UNREAD.get(reading.status, text)
+def _said(reading: Reading, say: Callable[[float], str]) -> str:
+    """Return the measured number in the words of *say*, or why there is none."""
+    value = number_of(reading)
+    return _UNREAD.get(reading.status, "unknown") if value is None else say(value)
+
+
+def _share(value: float | None, whole: float | None) -> float | None:
+    """Return *value* over *whole*, or None where either is not known."""
+    return None if value is None or not whole else value / whole
 
 
 def _tones(entries: Sequence[Told]) -> dict[str, str]:

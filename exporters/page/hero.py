@@ -70,7 +70,7 @@ def hero(snapshot: Snapshot, entries: Sequence[Told], stale: str, freshness: Htm
             "div",
             element("p", reason, class_="reason"),
             remedy,
-            element("p", *joined_by(details, " · "), class_="soft since"),
+            element("p", *_joined_by(details, " · "), class_="soft since"),
             class_="why",
         ),
         class_=f"hero {state}",
@@ -78,7 +78,7 @@ def hero(snapshot: Snapshot, entries: Sequence[Told], stale: str, freshness: Htm
     )
 
 
-def joined_by(parts: Sequence[Html], between: str) -> Iterator[object]:
+def _joined_by(parts: Sequence[Html], between: str) -> Iterator[object]:
     """Yield *parts* with *between* them."""
     for place, part in enumerate(parts):
         if place:

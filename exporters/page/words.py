@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from nodevet.checks.model import DeviceKind, Instant, Scalar, Snapshot
+from nodevet.checks.model import NODE, DeviceKind, Instant, Scalar, Snapshot
 from nodevet.checks.view import node_name
 
 __all__ = [
@@ -110,8 +110,10 @@ def age(now: Instant, then: Instant | None) -> str:
 
 def device_names(snapshot: Snapshot) -> dict[str, str]:
     """Return what people call each device: ``GPU 3`` by its device node, else its id; the node is ``the node``."""
-    names = {"node": "the node"}
+    names = {NODE: "the node"}
     for device in snapshot.devices:
+        if device.kind is DeviceKind.NODE:
+            continue
         kind = _SHORT_KINDS.get(device.kind, device.kind.value)
         names[device.id] = device.id if device.minor is None else f"{kind} {node_name(device.minor)}"
     return names
