@@ -18,6 +18,9 @@ from fakes.running_agent import RunningAgent
 ADDRESS = "http://127.0.0.1:10917"
 """Where the agent of the pages listens; the one under test has a port of its own."""
 
+SIMULATED = "/run/nodevet/simulated/dgx-h100"
+"""Where a simulated node of pages has its files when nothing else was said; so that is the agent's directory."""
+
 FAULTY = "gpu-07"
 PAGES = (
     "README.md",
@@ -111,7 +114,7 @@ class Places:
         if verdict and self._agent is not None:
             self._agent.wait_for_verdict(verdict)
         directory, extra = self._place
-        replace = {ADDRESS: self._agent.url} if self._agent else {}
+        replace = {ADDRESS: self._agent.url, SIMULATED: str(self._agent.runtime_dir)} if self._agent else {}
         return runs(block, directory, shell_environment(directory, extra), replace)
 
     def _stop(self) -> None:
