@@ -226,7 +226,7 @@ def _throttle(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html
         return
     seconds = _sum(device, "throttle_seconds", now)
     if seconds is not None:
-        yield _row("Throttled", duration(seconds), "since the driver was loaded", tone=tone)
+        yield _row("Throttled", duration(seconds), "in all", tone=tone)
 
 
 def _row(name: str, said: str, beside: str, ratio: float | None = None, tone: str = "") -> Html:
@@ -279,7 +279,8 @@ def _first_finding(own: Sequence[tuple[int, Told]]) -> Html | None:
     if not own:
         return None
     place, entry = own[0]
-    more = f" and {len(own) - 1} more" if len(own) > 1 else ""
+    others = sum(other.counts for _, other in own) - 1 if entry.counts else len(own) - 1
+    more = f" and {others} more" if others else ""
     link = element("a", entry.finding.code, href=f"#finding-{place}")
     return element("p", link, more, class_=f"worst {entry.outcome.value}")
 

@@ -110,7 +110,7 @@ def tallies(snapshot: Snapshot, entries: Sequence[Told]) -> Html:
     figures = (
         ("Devices", *_devices(snapshot)),
         ("Findings", *_findings(snapshot, entries)),
-        ("Products verified", *_verified(snapshot)),
+        ("Matrix products verified", *_verified(snapshot)),
         ("Readings", *_readings(snapshot)),
     )
     return element(
