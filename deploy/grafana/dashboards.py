@@ -122,6 +122,15 @@ def _fleet_curves() -> Iterable[Json]:
     yield curves("Events", said, [target(events, "{{code}}")], unit="cpm", defaults=FROM_ZERO)
 
 
+def _fleet_jobs() -> Iterable[Json]:
+    jobs = [target("sum(nodevet_jobs{<M>})", "jobs")]
+    said = "Jobs that claim a node: begun by a prolog, not ended by an epilog."
+    yield curves("Jobs", said, jobs, unit="none", width=12, defaults=FROM_ZERO)
+    decided = "60 * sum by (decision) (rate(nodevet_gate_decisions_total{<M>}[$__rate_interval]))"
+    said = "What prologs decided about jobs, per minute."
+    yield curves("Gate", said, [target(decided, "{{decision}}")], unit="cpm", width=12, defaults=FROM_ZERO)
+
+
 def _fleet_devices() -> Iterable[Json]:
     heat = of_accelerators(f"max {DEVICES} (nodevet_temperature_celsius{{<M>}} / {SLOWDOWN})", "pci, model")
     yield table(
