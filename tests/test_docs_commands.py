@@ -14,6 +14,8 @@ from fakes.host_tree import Files, node_files, pci_device, processor_files, writ
 from fakes.nvml.scenario import FakeNvml, NvmlReturn
 from fakes.pages import Block, Command, blocks, runs, same, shell_environment, stray_commands
 from fakes.running_agent import RunningAgent
+from fakes.slurm_cluster import NO_DEVICE_NODES
+from fakes.slurm_page import PageCluster
 
 ADDRESS = "http://127.0.0.1:10917"
 """Where the agent of the pages listens; the one under test has a port of its own."""
@@ -29,6 +31,7 @@ PAGES = (
     "docs/how-to/judge-saved-logs.md",
     "docs/how-to/read-a-finding.md",
     "docs/how-to/simulate-a-node.md",
+    "docs/how-to/slurm.md",
     "docs/how-to/troubleshooting.md",
     "docs/reference/command-backend.md",
     "docs/tutorial/first-look.md",
@@ -91,6 +94,7 @@ class Places:
         self._directory = directory
         self._faults = 0
         self._agent: RunningAgent | None = None
+        self._cluster: PageCluster | None = None
         self._name = ""
         self._machines: dict[str, Callable[[], tuple[Path, dict[str, str]]]] = {
             "this node": lambda: (directory, {}),
@@ -106,6 +110,8 @@ class Places:
     def run(self, block: Block) -> list[Command]:
         """Run *block* where it wants to be run."""
         place, _, verdict = block.place.partition(", once ")
+        if place == "a SLURM cluster":
+            return self._on_cluster(block, verdict)
         assert place in self._machines, f"no test knows the place {place!r}; there are {', '.join(self._machines)}"
         if place != self._name:
             self._stop()
@@ -116,6 +122,21 @@ class Places:
         directory, extra = self._place
         replace = {ADDRESS: self._agent.url, SIMULATED: str(self._agent.runtime_dir)} if self._agent else {}
         return runs(block, directory, shell_environment(directory, extra), replace)
+
+    def _on_cluster(self, block: Block, state: str) -> list[Command]:
+        """Run *block* beside the cluster of this page, which is started for its first, once its node is in *state*."""
+        if self._cluster is None:
+            try:
+                cluster = PageCluster(self._repository, self._directory / "slurm", self.fake_nvml.library)
+            except PermissionError:
+                pytest.skip(NO_DEVICE_NODES)
+            self._cluster = self._stack.enter_context(cluster)
+        if state:
+            self._cluster.wait(state)
+        environment = shell_environment(self._directory, self._cluster.environment)
+        seen = runs(block, self._directory, environment, self._cluster.replace)
+        self._cluster.after(block.text)
+        return seen
 
     def _stop(self) -> None:
         if self._agent is not None:
