@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from nodevet.checks.baseline import forget, named, remember, requirements
+from nodevet.checks.baseline import forget, listed_twice, named, remember, requirements
 from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Holders, Ledger, acknowledge, fold, node_verdict, verdict
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.kernel_log.tally import Counts, count_events
@@ -112,6 +112,8 @@ class Engine:
         self._scope = scope
         self._generation = 0
         self._devices: dict[str, tuple[Device, ...]] = {}
+        self._doubles: tuple[tuple[Device, Device], ...] = ()
+        self._left_out: frozenset[tuple[str, str]] = frozenset()
         self._samples: dict[tuple[str, str], Sample] = {}
         self._counters: dict[tuple[str, str, Part], Counter] = {}
         self._growth: dict[tuple[str, str, Part], Growth] = {}
@@ -132,14 +134,20 @@ class Engine:
 
     def take_devices(self, backend: str, devices: Iterable[Device]) -> None:
         """Replace the inventory of *backend* by what it enumerated now; what is gone takes its samples with it."""
-        gone = {device.id for device in self._devices.get(backend, ())}
+        gone = {(backend, device.id) for device in self._devices.get(backend, ())}
         self._devices[backend] = tuple(devices)
-        gone -= {device.id for device in self._devices[backend]}
-        for key in [key for key in self._samples if key[0] in gone]:
+        gone -= {(backend, device.id) for device in self._devices[backend]}
+        in_order = dict.fromkeys((*(name for name, _ in self._cadences), *self._devices))
+        self._doubles = listed_twice({name: self._devices.get(name, ()) for name in in_order})
+        self._left_out = frozenset((device.backend, device.id) for device, _ in self._doubles)
+        gone |= self._left_out
+        for key in [key for key, sample in self._samples.items() if (sample.backend, sample.device) in gone]:
             del self._samples[key]
 
     def take_sample(self, sample: Sample) -> None:
         """Keep *sample* as the latest of its device and group, and note how far its counters grew."""
+        if (sample.backend, sample.device) in self._left_out:
+            return
         self._samples[sample.device, sample.group] = sample
         self._simulated = self._simulated or sample.simulated
         if sample.failure is not None:
@@ -200,8 +208,8 @@ class Engine:
         """Run every check over the present state, fold the findings, and return the snapshot."""
         now = self._clock()
         present = self._present()
-        names = named(self._memory, present)
-        self._memory = remember(self._memory, present, self._links_up, now)
+        names = named(self._memory, present, self._doubles)
+        self._memory = remember(self._memory, present, self._links_up, now, self._doubles)
         view = self._view(now, present)
         self._counts = count_events(self._counts, self._events, view)
         runs, findings = self._run_checks(view)
@@ -289,8 +297,9 @@ class Engine:
             self._counters[key] = Counter(sample.device, quantity, part, value, sample.time, sample.group)
 
     def _present(self) -> tuple[Device, ...]:
-        """Return every enumerated device; one that a vendor's library names is not shown again as a bare PCI device."""
-        everything = [device for devices in self._devices.values() for device in devices]
+        """Return every enumerated device once; one that a vendor's library names is no bare PCI device any more."""
+        listed = (device for devices in self._devices.values() for device in devices)
+        everything = [device for device in listed if (device.backend, device.id) not in self._left_out]
         named = {_slot(device) for device in everything if device.backend != "host" and device.pci}
         return tuple(
             device
@@ -302,6 +311,7 @@ class Engine:
         return View(
             now=now,
             devices=present,
+            doubles=self._doubles,
             memory=self._memory,
             samples=self._samples,
             growth=self._growth,

@@ -5,7 +5,7 @@ A healthy machine without a feature is still healthy, so only what the table nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 import msgspec
@@ -14,7 +14,7 @@ from nodevet.checks.model import Device, DeviceKind, Instant
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.view import Memory, Seen
 
-__all__ = ["Requirement", "forget", "named", "remember", "requirements"]
+__all__ = ["Requirement", "forget", "listed_twice", "named", "remember", "requirements"]
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -43,14 +43,20 @@ def requirements(device: Device) -> frozenset[str]:
     return frozenset(row.quantity for row in rows if row.applies_to(device))
 
 
-def remember(memory: Memory, devices: Iterable[Device], links_up: dict[str, set[int]], now: Instant) -> Memory:
+def remember(
+    memory: Memory,
+    devices: Iterable[Device],
+    links_up: dict[str, set[int]],
+    now: Instant,
+    doubles: Iterable[tuple[Device, Device]] = (),
+) -> Memory:
     """Return *memory* with *devices* as seen now, and the links of ``links_up`` (ports by device id) as once up.
 
     A device without a driver is not remembered by its PCI address once its own library names it. What was remembered
     of a device under another name is remembered of it.
     """
     devices = tuple(devices)
-    names = named(memory, devices)
+    names = named(memory, devices, doubles)
     renamed = {name: memory.seen[key] for key, name in names.items()}
     seen = {key: entry for key, entry in memory.seen.items() if key not in names}
     for device in devices:
@@ -66,15 +72,17 @@ def remember(memory: Memory, devices: Iterable[Device], links_up: dict[str, set[
     return Memory(seen) if seen != memory.seen else memory
 
 
-def named(memory: Memory, devices: Iterable[Device]) -> dict[str, str]:
+def named(memory: Memory, devices: Iterable[Device], doubles: Iterable[tuple[Device, Device]] = ()) -> dict[str, str]:
     """Return the id that each remembered accelerator has now which went by its address alone, or by another UUID.
 
     A board that has fallen off the bus cannot tell its UUID, and one without driver is only seen by the kernel. One of
-    the same serial in the same slot is the same board under another UUID, as after its firmware was written anew.
+    the same serial in the same slot is the same board under another UUID, as after its firmware was written anew. What
+    two backends list (*doubles*, of ``listed_twice``) goes by the name that the earlier one gives it.
     """
     at_slot = {_slot(device): device for device in devices if device.uuid and device.pci and device.parent is None}
     present = {device.id for device in devices}
-    names = {}
+    others = {left_out.id: kept.id for left_out, kept in doubles if left_out.id not in present}
+    names = {key: others[key] for key in memory.seen if key in others}
     for key, entry in memory.seen.items():
         board = at_slot.get(_slot(entry.device))
         if board is not None and key not in present and _is_same_board(entry.device, board):
@@ -82,9 +90,42 @@ def named(memory: Memory, devices: Iterable[Device]) -> dict[str, str]:
     return names
 
 
+def listed_twice(listed: Mapping[str, Iterable[Device]]) -> tuple[tuple[Device, Device], ...]:
+    """Return each device that two backends list, as the later of them lists it, beside what the earlier one lists.
+
+    *listed* holds the devices by backend. One name, address or serial is one device, whoever tells of it.
+    """
+    taken: dict[tuple[str, str], Device] = {}
+    doubles: list[tuple[Device, Device]] = []
+    for devices in listed.values():
+        own: dict[tuple[str, str], Device] = {}
+        for device in devices:
+            names = tuple(_identities(device))
+            first = next((taken[name] for name in names if name in taken), None)
+            if first is None:
+                own |= dict.fromkeys(names, device)
+            else:
+                doubles.append((device, first))
+        taken = {**own, **taken}
+    return tuple(doubles)
+
+
 def forget(memory: Memory, device_id: str) -> Memory:
     """Return *memory* without the device: a person said that it is gone for good, or another one took its place."""
     return Memory({key: entry for key, entry in memory.seen.items() if key != device_id})
+
+
+def _identities(device: Device) -> Iterator[tuple[str, str]]:
+    """Yield what no other device of the node may be called; a bare board on the bus is meant to have a second name."""
+    yield "name", device.id
+    if device.backend == "host":
+        return
+    if device.uuid:
+        yield "name", device.uuid
+    if device.parent is None and device.pci:
+        yield "address", device.pci
+    if device.parent is None and device.serial:
+        yield f"serial of {device.vendor}", device.serial
 
 
 def _is_same_board(before: Device, now: Device) -> bool:

@@ -86,6 +86,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The present state of the node. ``devices`` answered the last enumeration; ``memory`` holds those known before.
+    ``doubles`` are those that two backends list: the one that is left out, and the one in ``devices``.
 
     ``samples`` is keyed by (device, group), ``growth`` by (device, quantity, part); ``events`` are those that no
     earlier look has seen; ``results`` the latest of each workload and device.
@@ -93,6 +94,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     now: Instant
     devices: tuple[Device, ...] = ()
+    doubles: tuple[tuple[Device, Device], ...] = ()
     memory: Memory = Memory()
     samples: Mapping[tuple[str, str], Sample] = {}
     growth: Mapping[tuple[str, str, Part], Growth] = {}

@@ -69,6 +69,14 @@ VERSION_MISMATCH = Rule(
     action=Action.REBOOT,
     next_step="library and kernel module differ, as after an upgrade: reboot the node",
 )
+LISTED_TWICE = Rule(
+    check="inventory",
+    code="inventory.listed_twice",
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,
+    next_step="let one reader alone list it: disable the other in agent.backends, or have the command leave it out",
+)
 COUNT = Rule(check="inventory", code="inventory.count", action=Action.INSPECT, next_step="find the missing device")
 
 HOW_TO_INSTALL = {
@@ -118,10 +126,21 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
     for seen in view.memory.seen.values():
         if seen.device.id not in present and not _merged(seen.device, present):
             yield _missing(view, seen.device)
+    yield _listed_twice(view)
     for vendor in _vendors(view):
         yield from _driver(view, vendor)
     if policy.expected_accelerators is not None:
         yield _count(view, policy.expected_accelerators)
+
+
+def _listed_twice(view: View) -> Finding:
+    if not view.doubles:
+        return LISTED_TWICE.on_node(Outcome.PASS, "no device is listed by two readers")
+    told = "; ".join(
+        f"{device_name(view, kept.id)} is listed by {kept.backend} and by {left_out.backend}, which is not listened to"
+        for left_out, kept in view.doubles
+    )
+    return LISTED_TWICE.on_node(Outcome.WARN, told)
 
 
 def _lost(view: View, device: Device) -> Finding:
