@@ -76,6 +76,8 @@ class Claims:
         oldest: float | None = None
         count = 0
         try:
+            if self.directory.is_symlink():
+                return ClaimsSeen(failure=f"claims of jobs are not read: {self.directory} is a symbolic link")
             with os.scandir(self.directory) as entries:
                 for entry in entries:
                     try:
@@ -114,6 +116,8 @@ class LoadLock:
 
     def is_held(self) -> bool:
         """Return whether a process of a load lives. Raises StoreError where that cannot be told."""
+        if not self._path.exists():
+            return False  # no load ever ran
         descriptor = self._open()
         try:
             # Asked, not tried: who looks must not stand in the way of who starts a load in that moment.

@@ -49,7 +49,7 @@ from nodevet.agent.signals import SignalPipe
 from nodevet.agent.simulated_node import Simulate, SimulatedNode
 from nodevet.agent.simulated_prober import SimulatedProber
 from nodevet.agent.verbs import verbs
-from nodevet.checks.errors import ConfigurationError
+from nodevet.checks.errors import ConfigurationError, StoreError
 from nodevet.checks.model import AgentInfo, Device, Episode, EpisodeState, Key, Result, Sample, Snapshot
 from nodevet.checks.registry import installed
 from nodevet.checks.wire import Note
@@ -209,7 +209,10 @@ class Daemon:
                 log=self._complain,
             )
         self._prober = self._make_prober()
-        self.guard.claims.prepare()
+        try:
+            self.guard.claims.prepare()
+        except StoreError as error:
+            self._complain(f"{error}: prologs cannot claim this node, so no load runs")
         self._gate_log = GateLog(runtime, memory=memory.get("gate_log"), log=self._complain)
         self._publisher = Publisher(runtime, ttl_seconds=_ttl_seconds(self._configuration))
         self._control = Control(runtime / SOCKET_NAME, verbs(self), self._selector)

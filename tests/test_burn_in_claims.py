@@ -75,6 +75,21 @@ def test_the_lease_is_answered_when_it_is_told_and_refused_while_a_job_is_here(t
         job.unlink()
 
 
+def test_an_agent_whose_folder_of_claims_is_taken_goes_on_without_loads(tmp_path: Path) -> None:
+    """It vets the node, says what is wrong in its log, and grants nobody a lease."""
+    node = FakeNode(tmp_path, more=HOST_ONLY)
+    node.runtime_dir.mkdir()
+    (node.runtime_dir / "claims").symlink_to(tmp_path)
+    with node:
+        assert node.status()["agent"]["ready"]
+        with (
+            Session(node.runtime_dir / "control.socket") as session,
+            pytest.raises(AgentRefused, match="is a symbolic link"),
+        ):
+            session.ask("lease", seconds=60.0)
+        assert "so no load runs" in node.log.read_text()
+
+
 @needs_torch
 @pytest.mark.parametrize("with_agent", [True, False])
 def test_a_burn_in_gives_way_to_a_job(tmp_path: Path, with_agent: bool) -> None:

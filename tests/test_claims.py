@@ -87,6 +87,7 @@ def test_the_folder_of_claims_is_ours_and_no_link(tmp_path: Path) -> None:
     claims.directory.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match="not a folder of uid"):
         claims.prepare()
+    assert "symbolic link" in (claims.look().reason or "")
 
 
 @pytest.fixture
@@ -109,6 +110,12 @@ def test_the_lock_lives_exactly_as_long_as_the_load(tmp_path: Path, load: subpro
     load.send_signal(signal.SIGKILL)
     load.wait()
     assert not lock.is_held()
+
+
+def test_looking_for_a_load_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Where none ever ran there is no file, and none is made: a full disk is no load."""
+    assert not LoadLock(tmp_path).is_held()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_load_starts_after_its_announcement_is_on_disk(desk: Desk) -> None:
