@@ -49,6 +49,7 @@ def fleet() -> Json:
         "Now": _fleet_now(),
         "What needs somebody": _fleet_attention(),
         "Over time": _fleet_curves(),
+        "Jobs and the gate": _fleet_jobs(),
         "Devices": _fleet_devices(),
     }
     return dashboard(
