@@ -29,6 +29,7 @@ from fakes.snapshots import (
 from nodevet.checks.model import (
     NODE,
     CheckRun,
+    EpisodeState,
     EventCount,
     FaultClass,
     Finding,
@@ -188,6 +189,19 @@ def test_findings_stand_in_the_order_of_the_public_document() -> None:
     shown = [item.findtext(".//code/a") for item in classes(parsed(render(snapshot)), "findings")[0].iter("li")]
     assert shown == [finding.code for finding in status_document(snapshot).findings]
     assert shown == ["link.down", "thermal.margin"]
+
+
+def test_an_acknowledged_finding_shows_the_note_and_not_who_wrote_it() -> None:
+    """Names of users do not leave over plain HTTP."""
+    node = degraded_node()
+    (episode,) = node.episodes
+    known = msgspec.structs.replace(
+        episode, state=EpisodeState.ACKNOWLEDGED, note="fan is ordered", actor="uid 1000 (mallory)"
+    )
+    page = text_of(render(msgspec.structs.replace(node, episodes=(known,))))
+    assert "Notefan is ordered" in page
+    assert "acknowledged, hardware fault" in page
+    assert "mallory" not in page
 
 
 def test_what_could_not_be_judged_is_one_line_per_device() -> None:

@@ -52,7 +52,6 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: Instant | None = None
     count: int = 1
     note: str | None = None
-    actor: str | None = None
 
     @property
     def counts(self) -> bool:
@@ -103,7 +102,6 @@ def _from_episode(episode: Episode) -> Told:
         last_seen=episode.last_seen,
         count=episode.count,
         note=episode.note,
-        actor=episode.actor,
     )
 
 
@@ -160,7 +158,7 @@ def _facts(entry: Told, now: Instant) -> Iterable[tuple[str, object]]:
         yield "Seen", age(now, entry.last_seen)
     yield CLEARS, ending(finding.clearing, finding.action)
     if entry.note:
-        yield "Note", f"{entry.note} ({entry.actor})" if entry.actor else entry.note
+        yield "Note", entry.note  # without who wrote it: names of users do not leave over plain HTTP
 
 
 def _state(entry: Told) -> str:
