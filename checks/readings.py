@@ -8,6 +8,7 @@ told with its place, because the person who reads it is writing a program.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Literal, TypeVar
@@ -21,6 +22,7 @@ from nodevet.checks.quantities import QUANTITIES, Quantity, QuantityKind, measur
 
 __all__ = [
     "LARGEST_NUMBER",
+    "MAXIMUM_EVENTS",
     "SCHEMA",
     "VENDOR_PART",
     "DeviceEntry",
@@ -42,6 +44,9 @@ LARGEST_NUMBER = 2**63 - 1
 
 VENDOR_PART = "^vendor:[a-z0-9_.-]{1,32}$"
 """The name of a part that our closed sets do not know."""
+
+MAXIMUM_EVENTS = 1000
+"""So many events of a command are remembered, so that one that is printed again is not counted again."""
 
 PROCESS_IDS = re.compile(r"(\d{1,10}(,\d{1,10})*)?")
 MISTAKES_TOLD = 50
@@ -148,7 +153,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     schema: Literal["nodevet.readings/1"]
     devices: tuple[DeviceEntry, ...]
-    events: tuple[EventEntry, ...] = ()
+    events: Annotated[tuple[EventEntry, ...], Meta(max_length=MAXIMUM_EVENTS)] = ()
     versions: dict[Word, Text] = {}
 
 
@@ -166,12 +171,13 @@ class Mistake(msgspec.Struct, frozen=True):
 def parse(data: bytes) -> tuple[Document | None, tuple[Mistake, ...]]:
     """Return the document in *data*, or None with every mistake in it."""
     try:
-        document = msgspec.json.decode(data.decode("utf-8"), type=Document)
+        text = data.decode("utf-8")
+        document = msgspec.json.decode(text, type=Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         # It stops at the first mistake: look for all of them, entry by entry.
         mistakes = _every_mistake(data) or [Mistake("document", str(error))]
     else:
-        mistakes = [*_wrong_readings(document), *_contradictions(document)]
+        mistakes = [*_repeated_keys(text), *_wrong_readings(document), *_contradictions(document)]
         if not mistakes:
             return document, ()
     return None, tuple(map(_shown, mistakes[:MISTAKES_TOLD]))
@@ -253,9 +259,34 @@ def _every_mistake(data: bytes) -> list[Mistake]:
             reading = _convert(told, ReadingEntry, inner, mistakes)
             if reading is not None:
                 mistakes.extend(Mistake(f"{inner}.{field}", text) for field, text in _reading_mistakes(reading))
-    for place, entry in _entries(raw, "events", ""):
+    events = list(_entries(raw, "events", ""))
+    if len(events) > MAXIMUM_EVENTS:
+        text = f"has {len(events)} events, expected at most {MAXIMUM_EVENTS}: print the newest"
+        mistakes.append(Mistake("events", text))
+    for place, entry in events:
         _convert(entry, EventEntry, place, mistakes)
     return mistakes
+
+
+def _repeated_keys(text: str) -> Iterator[Mistake]:
+    """Yield the keys that stand twice in one object: which of the two counts is open, and decoders do not tell."""
+    # Objects become tuples, which no JSON value is; numbers are not of interest, and may have any length.
+    return _keys_twice(json.loads(text, object_pairs_hook=tuple, parse_int=len, parse_float=len), "")
+
+
+def _keys_twice(found: object, place: str) -> Iterator[Mistake]:
+    match found:
+        case tuple():
+            seen: set[str] = set()
+            for key, value in found:
+                inner = f"{place}.{key}".lstrip(".")
+                if key in seen:
+                    yield Mistake(inner, "stands twice in one object")
+                seen.add(key)
+                yield from _keys_twice(value, inner)
+        case list():
+            for index, value in enumerate(found):
+                yield from _keys_twice(value, f"{place}[{index}]")
 
 
 def _wrong_readings(document: Document) -> Iterator[Mistake]:
@@ -389,8 +420,9 @@ def _twice(devices: Iterable[DeviceEntry], field: str) -> Iterator[Mistake]:
 
 
 def _readings_twice(readings: Iterable[ReadingEntry], place: str) -> Iterator[Mistake]:
-    seen: dict[tuple[str, PartEntry | None], int] = {}
+    whole = PartEntry(kind=PartKind.DEVICE)
+    seen: dict[tuple[str, PartEntry], int] = {}
     for index, entry in enumerate(readings):
-        first = seen.setdefault((entry.quantity, entry.part), index)
+        first = seen.setdefault((entry.quantity, entry.part or whole), index)
         if first != index:
             yield Mistake(f"{place}.readings[{index}]", f"{entry.quantity} of this part is in readings[{first}] too")

@@ -155,6 +155,39 @@ def test_a_mistake_is_told_with_its_place(name: str) -> None:
     assert line.startswith(expected)
 
 
+REPEATED_KEYS = {
+    "devices": ('"devices": [], "devices"', "devices"),
+    "id": ('"id": "b", "id"', "devices[0].id"),
+    "value": ('"value": 200, "value"', "devices[0].readings[0].value"),
+    "name": (r'"name": "memory", "n\u0061me"', "devices[0].readings[0].part.name"),
+}
+
+
+@pytest.mark.parametrize("key", REPEATED_KEYS)
+def test_a_key_that_stands_twice_is_refused(key: str) -> None:
+    """JSON leaves open which of two counts: neither may win unseen."""
+    twice, place = REPEATED_KEYS[key]
+    text = json.dumps(document(device("a", temperature(45)))).replace(f'"{key}"', twice, 1)
+    assert told(text.encode()) == [f"{place}: stands twice in one object"]
+
+
+def test_the_whole_device_is_one_part_whether_it_is_named_or_not() -> None:
+    """A reading that stands twice is found although one of the two spells out its part."""
+    total = reading("memory_total_bytes", 1 << 30)
+    twice = document(device("a", total, {**total, "part": {"kind": "device"}}))
+    (line,) = told(json.dumps(twice).encode())
+    assert line == "devices[0].readings[1]: memory_total_bytes of this part is in readings[0] too"
+
+
+def test_more_events_than_can_be_remembered_are_refused() -> None:
+    """A command that prints all that ever happened would have old events told anew."""
+    event = {"code": "flap", "text": "port 3 went down"}
+    full = [{**event, "sequence": number} for number in range(1000)]
+    assert told(json.dumps(document(device("a"), events=full)).encode()) == []
+    (line,) = told(json.dumps(document(device("a"), events=[*full, {**event, "sequence": 1000}])).encode())
+    assert line == "events: has 1001 events, expected at most 1000: print the newest"
+
+
 @pytest.mark.parametrize("name", NOT_JSON)
 def test_what_is_no_document_is_told_at_its_line(name: str) -> None:
     """Broken text gives one line with the place, whatever it holds."""
