@@ -97,6 +97,7 @@ def _escape_help(value: str, *, quotes: bool) -> str:
     return escaped.replace('"', '\\"') if quotes else escaped
 
 
+@lru_cache(maxsize=4096)  # most series of a page stood on the page before
 def labels_text(**labels: str) -> str:
     """Return *labels* as they stand behind a metric's name, in the order given."""
     return "{" + ",".join(f'{name}="{escape(value)}"' for name, value in labels.items()) + "}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from nodevet.checks.model import Part, PartKind, Reading, ReadingStatus, Snapshot
 from nodevet.checks.quantities import QUANTITIES, Quantity, QuantityKind
@@ -83,11 +84,13 @@ def quantity_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
         age = snapshot.time.seconds_since(sample.time)
         if age is None or age > max(STALE_MINIMUM_SECONDS, STALE_ROUNDS * snapshot.agent.interval_seconds):
             continue
+        device = sample.device
         for reading in sample.readings:
             statuses[reading.status] += 1
-            if reading.quantity in taken:
+            readings = taken.get(reading.quantity)
+            if readings is not None:
                 part = reading.part
-                taken[reading.quantity][sample.device, part.name, part.index] = reading
+                readings[device, part.name, part.index] = reading
     yield gauge(
         "readings",
         "Readings of the last rounds, by how they went.",
@@ -169,6 +172,7 @@ def _summed(readings: Readings) -> dict[str, Value | None]:
     return {labels_text(device=device): value for device, value in sums.items()}
 
 
+@lru_cache(maxsize=4096)  # a part keeps its labels from page to page
 def _part_labels(device: str, part: Part) -> str:
     index = "" if part.index is None else str(part.index)
     value = "_".join(word for word in (part.name, index) if word)
