@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from nodevet.agent.told_events import ToldEvent, ToldEvents
+from nodevet.checks.backends.command import PREFIX
 from nodevet.checks.baseline import forget, listed_twice, named, remember, requirements
 from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Holders, Ledger, acknowledge, fold, node_verdict, verdict
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
@@ -126,6 +128,7 @@ class Engine:
         self._readers: tuple[ReaderStatus, ...] = ()
         self._kernel_log: KernelLogState | None = None
         self._deduplicator = Deduplicator()
+        self._told = ToldEvents()
         self._ledger = Ledger()
         self._memory = Memory()
         self._simulated = simulated
@@ -163,8 +166,9 @@ class Engine:
         self._times[sample.device, sample.group] = sample.time
 
     def take_event(self, event: Event) -> None:
-        """Queue *event* for the next evaluation, unless another source told of it already."""
-        if self._deduplicator.admit(event):
+        """Queue *event* for the next evaluation, unless another source, or this one before, told of it already."""
+        is_numbered = event.source.startswith(PREFIX)
+        if self._told.admit(event) if is_numbered else self._deduplicator.admit(event):
             self._events.append(event)
 
     def take_result(self, result: Result) -> None:
@@ -233,6 +237,7 @@ class Engine:
             "times": encode(tuple((*key, time) for key, time in self._times.items())),
             "results": encode(tuple(self._results.values())),
             "events": encode(self._deduplicator.state),
+            "told_events": encode(self._told.state),
             "event_counts": encode(tuple(self._counts.values())),
             "waiting": encode(self._waiting),
         }
@@ -246,6 +251,7 @@ class Engine:
             self._memory = decode(memory["inventory"], type=Memory)
         if "events" in memory:
             self._deduplicator = Deduplicator(state=decode(memory["events"], type=DeduplicatorState))
+        self._told = ToldEvents(decode(memory.get("told_events", b"\x90"), type=tuple[ToldEvent, ...]))
         self._waiting = decode(memory.get("waiting", b"\x80"), type=dict[str, tuple[Event, ...]])
         times: dict[tuple[str, str], Instant] = {}
         for device, group, moment in decode(memory.get("times", b"\x90"), type=tuple[tuple[str, str, Instant], ...]):

@@ -137,7 +137,7 @@ class DeviceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class EventEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that happened once. ``sequence`` tells it from every other of this boot, also when printed again."""
+    """Something that happened once. ``sequence`` and all else that it says tell it from every other of this boot."""
 
     code: Word
     sequence: Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]

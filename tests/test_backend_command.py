@@ -333,6 +333,23 @@ def test_events_are_told_once_under_the_name_of_the_command(tmp_path: Path, open
     ]
 
 
+def test_events_of_a_program_that_counts_anew_are_not_swallowed(
+    tmp_path: Path, open_doors: Callable[..., Doors]
+) -> None:
+    """What is told of restarted and numbers from one again: another event under a lower number is another event."""
+    door = SettableDoor(tmp_path)
+    flap = {"code": "flap", "sequence": 17, "text": "link 3 went down", "device": "a"}
+    door.print(device("a"), events=[flap])
+    doors = open_doors(command(door.program))
+    doors.round()
+    door.print(device("a"), events=[{**flap, "sequence": 1, "text": "link 4 went down"}, flap])
+    doors.round()
+    assert [(event.sequence, event.text) for event in doors.events] == [
+        (17, "link 3 went down"),
+        (1, "link 4 went down"),
+    ]
+
+
 def test_what_a_command_complains_of_is_logged_once(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
     """The last line on standard error of a good run is a line of the log, until it changes."""
     path = program(tmp_path / "door", f"#!/bin/sh\necho first >&2\necho card 3 is slow >&2\nprintf '{GOOD}'\n")

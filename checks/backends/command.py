@@ -17,7 +17,7 @@ import msgspec
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.command_run import Runner, beginning
 from nodevet.checks.model import Device, Event, FailureKind, Firmware, Link, Part, Reading, ReadingStatus, Severity
-from nodevet.checks.readings import DeviceEntry, Document, EventEntry, parse, reading_of
+from nodevet.checks.readings import MAXIMUM_EVENTS, DeviceEntry, Document, EventEntry, parse, reading_of
 
 __all__ = ["PREFIX", "Door", "open_backend", "runner", "taken"]
 
@@ -68,7 +68,7 @@ class CommandBackend:
         self._rounds: dict[str, Round] = {}
         self._keys: dict[str, frozenset[tuple[str, str, Part]]] = {}
         self._events: list[Event] = []
-        self._told = -1
+        self._told: dict[EventEntry, None] = {}
         self._said = ""
 
     def devices(self) -> tuple[Device, ...]:
@@ -159,10 +159,13 @@ class CommandBackend:
         return readings
 
     def _queue(self, entries: Iterable[EventEntry], ids: dict[str, str]) -> None:
-        """Keep the events that are newer than all before: a command may print the old ones again."""
-        fresh = sorted((entry for entry in entries if entry.sequence > self._told), key=lambda entry: entry.sequence)
-        for entry in fresh:
-            self._told = entry.sequence
+        """Keep the events that were not told before: a command may print the old ones again."""
+        for entry in sorted(entries, key=lambda entry: entry.sequence):
+            is_known = entry in self._told
+            self._told.pop(entry, None)
+            self._told[entry] = None  # the newest stand last
+            if is_known:
+                continue
             self._events.append(
                 Event(
                     code=f"{self._door.backend}.{entry.code}",
@@ -174,6 +177,8 @@ class CommandBackend:
                     sequence=entry.sequence,
                 )
             )
+        for entry in list(self._told)[: -2 * MAXIMUM_EVENTS]:
+            del self._told[entry]
 
 
 def open_backend(context: Context) -> CommandBackend:
