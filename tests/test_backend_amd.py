@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -367,6 +368,20 @@ def test_a_sleeping_board_is_left_asleep(fake_amdsmi: FakeAmdSmi) -> None:
         assert any("suspended" in reading.detail for reading in sample.readings)
 
 
+def test_a_board_that_falls_asleep_is_not_even_asked_who_it_is(fake_amdsmi: FakeAmdSmi) -> None:
+    """Its name was learned while it was awake; to ask for it again with every list would wake it each time."""
+    root = tree(fake_amdsmi)
+    with ReaderProcess(fake_amdsmi.logged_environment, "amd", root=str(root)) as reader:
+        reader.ready()
+        status = root / f"sys/bus/pci/devices/{pci(SLOT)}/power/runtime_status"
+        status.parent.mkdir()
+        status.write_text("suspended\n")
+        before = len(fake_amdsmi.calls())
+        assert uuid(SLOT) in {device.id for device in reader.enumerate_again()}
+        asked = {line.split()[0] for line in fake_amdsmi.calls()[before:] if line.endswith(f" {SLOT}")}
+    assert asked <= {"amdsmi_get_gpu_device_bdf"}
+
+
 # ---- Devices ------------------------------------------------------------------------------------------------------
 
 
@@ -430,6 +445,21 @@ def test_a_lost_device_is_told_and_its_siblings_are_read(fake_amdsmi: FakeAmdSmi
         fake_amdsmi.clear()
         reader.enumerate_again()
         assert reader.sample(SLOT, "fast").failure is None
+
+
+def test_boards_that_came_or_went_are_found_by_a_library_that_starts_anew(fake_amdsmi: FakeAmdSmi) -> None:
+    """The library lists what it found at its start: a board put back, or split, is seen by the next one only."""
+    generation = "sys/class/kfd/kfd/topology/generation_id"
+    root = tree(fake_amdsmi, **{generation: "2\n"})
+    with ReaderProcess(fake_amdsmi.environment, "amd", root=str(root)) as reader:
+        reader.ready()
+        (root / generation).write_text("3\n")
+        reader.request("slow")
+        for _ in range(8):
+            reader.expect(Sampled)
+        failure = reader.failed()
+    assert failure.kind is FailureKind.ERROR
+    assert "the devices of the AMD driver changed" in failure.detail
 
 
 @pytest.mark.parametrize("gone", ["unlisted", "all ones"])
@@ -562,6 +592,32 @@ def test_the_wrapper_that_rocm_ships_comes_first(fake_amdsmi: FakeAmdSmi, tmp_pa
     assert failure.kind is FailureKind.NO_LIBRARY
     assert "of ROCm itself" in failure.detail
     assert str(tmp_path / "rocm/share/amd_smi") in failure.detail
+
+
+ODD_WRAPPER = """
+import importlib.util, os, sys
+path = os.environ["NODEVET_TEST_WRAPPER"]
+spec = importlib.util.spec_from_file_location("amdsmi", path, submodule_search_locations=[os.path.dirname(path)])
+real = sys.modules["amdsmi"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(real)
+told = real.amdsmi_get_link_metrics
+def amdsmi_get_link_metrics(handle):
+    return {"links": [{"link": 0}]} if str(real.amdsmi_get_gpu_device_bdf(handle)) == "0000:3c:00.0" else told(handle)
+real.amdsmi_get_link_metrics = amdsmi_get_link_metrics
+"""
+
+
+def test_a_board_whose_identity_cannot_be_understood_costs_no_other(fake_amdsmi: FakeAmdSmi, tmp_path: Path) -> None:
+    """A release that answers in another shape: the board is listed and unread, its siblings are measured."""
+    spec = importlib.util.find_spec("amdsmi")
+    assert spec is not None and spec.origin is not None
+    environment = shipped(fake_amdsmi, tmp_path, ODD_WRAPPER) | {"NODEVET_TEST_WRAPPER": spec.origin}
+    with ReaderProcess(environment, "amd", root=str(tree(fake_amdsmi))) as reader:
+        assert len(reader.ready().devices) == 8
+        samples = reader.round("fast")
+    failures = {name: sample.failure for name, sample in samples.items() if sample.failure is not None}
+    assert set(failures) == {pci(SLOT)}
+    assert "identity cannot be understood: KeyError" in failures[pci(SLOT)].detail
 
 
 LATE_WRAPPER = """

@@ -44,6 +44,8 @@ from nodevet.checks.topology import Topology
 __all__ = ["AmdBackend", "open_backend"]
 
 MODULE = "sys/module/amdgpu"
+GENERATION = "sys/class/kfd/kfd/topology/generation_id"
+"""Grows with each device that comes to the driver or goes; the library lists for ever what it found at its start."""
 VENDOR = "amd"
 
 
@@ -52,7 +54,8 @@ def open_backend(context: Context) -> AmdBackend:
     tree = Tree(context.root, context.progress)
     if not tree.exists(MODULE) and not _boards(tree):
         raise BackendError(FailureKind.NO_DEVICES, "no AMD accelerator on the PCI bus, and amdgpu is not loaded")
-    return AmdBackend(context, tree, load(context.progress))
+    generation = tree.text_or_none(GENERATION)  # before the library looks: what comes meanwhile is noticed
+    return AmdBackend(context, tree, load(context.progress), generation)
 
 
 class _Gpu:
@@ -78,11 +81,12 @@ class AmdBackend:
 
     groups = ("fast", "slow")
 
-    def __init__(self, context: Context, tree: Tree, library: Library) -> None:
-        """Take over the loaded *library*; devices are enumerated by ``devices``."""
+    def __init__(self, context: Context, tree: Tree, library: Library, generation: str | None) -> None:
+        """Take over the *library*, loaded at the *generation* of devices; ``devices`` enumerates them."""
         self._context = context
         self._tree = tree
         self._library = library
+        self._generation = generation
         self._gpus: dict[str, _Gpu] = {}
         self._remembered: dict[str, _Gpu] = {}
         skip = context.options.get("skip", ())
@@ -91,6 +95,7 @@ class AmdBackend:
 
     def devices(self) -> tuple[Device, ...]:
         """Enumerate again; what was found unsupported is tried anew. Raise BackendError where there is no device."""
+        self._refuse_old_list()
         found: dict[str, _Gpu] = {}
         silent: list[tuple[int, BackendError]] = []
         for index, handle in enumerate(self._handles()):
@@ -119,7 +124,7 @@ class AmdBackend:
             raise gpu.lost
         if gpu.in_tree and not listed(self._tree, device):
             raise BackendError(FailureKind.LOST, f"{name_of(device)}: {gone(self._tree, device)}")
-        sleeping = asleep(self._tree, device)
+        sleeping = asleep(self._tree, device.pci)
         if group not in gpu.plans:
             gpu.plans[group] = Plan(self._library, gpu.target, self._items(group, gpu, sleeping))
         plan = gpu.plans[group]
@@ -159,6 +164,16 @@ class AmdBackend:
         versions = {"amdsmi": ".".join(str(number) for number in numbers), "driver": driver}
         return {name: version for name, version in versions.items() if version}
 
+    def _refuse_old_list(self) -> None:
+        """Raise BackendError where boards were put in, taken out or split since the library looked for them."""
+        generation = self._tree.text_or_none(GENERATION)
+        if generation != self._generation:
+            raise BackendError(
+                FailureKind.ERROR,
+                "the devices of the AMD driver changed, and AMD SMI lists those that it found at its start: "
+                "the reader starts anew",
+            )
+
     def _handles(self) -> list[Any]:
         symbol = "amdsmi_get_processor_handles"
         code, handles = self._library.attempt(symbol, symbol)
@@ -179,19 +194,34 @@ class AmdBackend:
         if code:
             raise BackendError(kind_of(code), f"{target.text(symbol)}: {describe(code)}")
         target.label = f"PCI {pci}"
+        sleeper = next((gpu for gpu in self._remembered.values() if gpu.stands_for(index, pci, gpu.name)), None)
+        if sleeper is not None and asleep(self._tree, pci):
+            return None if self._skipped & {pci, sleeper.name} else self._again(sleeper, handle)
         name = self._library.optional(target, "amdsmi_get_gpu_device_uuid") or None
         if self._skipped & {pci, name}:
             return None
         known = next((gpu for gpu in self._remembered.values() if gpu.stands_for(index, pci, name)), None)
         if known is not None:
-            known.target.handle = handle
-            known.plans.clear()
-            return known
-        device = _below(identify(self._library, self._tree, target, pci, name, self.versions.get("driver")), found)
+            return self._again(known, handle)
+        device = _below(self._identified(target, pci, name), found)
         target.label = name_of(device)
         gpu = _Gpu(index, target, device, name)
         gpu.in_tree = listed(self._tree, device)
         return gpu
+
+    def _again(self, gpu: _Gpu, handle: Any) -> _Gpu:
+        """Return *gpu* under its present *handle*; what it supports is learned anew."""
+        gpu.target.handle = handle
+        gpu.plans.clear()
+        return gpu
+
+    def _identified(self, target: Target, pci: str, name: str | None) -> Device:
+        """Return who a device is; raise BackendError where a release of the wrapper answers in another shape."""
+        try:
+            return identify(self._library, self._tree, target, pci, name, self.versions.get("driver"))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            text = f"{target.label}: its identity cannot be understood: {type(error).__name__} {error}"
+            raise BackendError(FailureKind.ERROR, text) from error
 
     def _recall(self, index: int, error: BackendError, found: dict[str, _Gpu]) -> _Gpu:
         """Return what is known of a device that is counted and does not answer."""

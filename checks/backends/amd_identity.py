@@ -92,9 +92,9 @@ def gone(tree: Tree, device: Device) -> str | None:
     return "its configuration space reads all ones: it fell off the bus" if head.hex() == LOST_CONFIGURATION else None
 
 
-def asleep(tree: Tree, device: Device) -> bool:
-    """Return whether the kernel suspended *device*; to read it would wake it, or give nonsense."""
-    return tree.text_or_none(f"{DEVICES}/{device.pci}/power/runtime_status") == "suspended"
+def asleep(tree: Tree, pci: str | None) -> bool:
+    """Return whether the kernel suspended the device at *pci*; to read it would wake it, or give nonsense."""
+    return tree.text_or_none(f"{DEVICES}/{pci}/power/runtime_status") == "suspended"
 
 
 def _said(answer: Any, key: str) -> str | None:
