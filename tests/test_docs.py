@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+TO_HEADING = re.compile(r"\]\(([^)#]*)#([^)]+)\)")
+FENCE = re.compile(r"^```.*?^```$", re.M | re.S)
+HEADING = re.compile(r"^#+ (.+)$", re.M)
 
 
 def _pages(repository: Path) -> list[Path]:
@@ -18,9 +21,26 @@ def _links(page: Path) -> list[Path]:
     return [(page.parent / target).resolve() for target in targets if "://" not in target]
 
 
+def _anchors(page: Path) -> set[str]:
+    """The names that readers of Markdown give to the headings of *page*."""
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(FENCE.sub("", page.read_text())))
+    return {words.replace(" ", "-") for words in plain}
+
+
 def test_every_link_leads_to_a_file(repository: Path) -> None:
     """A link inside the repository names something that exists."""
     broken = [(page.name, target) for page in _pages(repository) for target in _links(page) if not target.exists()]
+    assert broken == []
+
+
+def test_every_link_to_a_heading_finds_it(repository: Path) -> None:
+    """The part behind the # is a heading of that page, or of the same."""
+    broken = []
+    for page in _pages(repository):
+        for target, anchor in TO_HEADING.findall(page.read_text()):
+            other = (page.parent / target).resolve() if target else page
+            if "://" not in target and other.suffix == ".md" and anchor not in _anchors(other):
+                broken.append((page.name, target, anchor))
     assert broken == []
 
 
