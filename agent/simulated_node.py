@@ -7,6 +7,7 @@ see it before every reading; lines of the kernel log go to a file beside it, whi
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,9 @@ SIMULATION_NAME = "simulation.json"
 KERNEL_LOG_NAME = "kernel.log"
 KERNEL_LOG_BYTES = 1 << 20
 """A log that is longer when the agent starts begins anew."""
+
+SCENARIO_BYTES = 256 << 10
+"""A file that is larger is no scenario: to read it would hold up the agent."""
 
 LOOK_SECONDS = 1.0
 """How often the scenario's file is looked at."""
@@ -54,12 +58,27 @@ def read_scenario(path: Path | None, profile: str) -> Scenario:
     if path is None:
         return Scenario()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _bytes_of(path).decode("utf-8")
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror}): name a scenario that exists") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: byte {error.start} is no UTF-8: save the file as UTF-8") from error
     return parse_scenario(text, str(path), load_profile(profile))
+
+
+def _bytes_of(path: Path) -> bytes:
+    """Return what the file *path* holds, without waiting for a writer or swallowing what has no end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ConfigurationError(f"{path}: is no regular file: name a scenario")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(SCENARIO_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > SCENARIO_BYTES:
+        raise ConfigurationError(f"{path}: is larger than {SCENARIO_BYTES >> 10} KiB: name a scenario")
+    return content
 
 
 class SimulatedNode:

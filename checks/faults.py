@@ -6,7 +6,7 @@ import msgspec
 
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["KINDS", "SETTINGS", "Effect", "Kind", "LogLine", "effects_of", "lines_of"]
+__all__ = ["KINDS", "RANGES", "SETTINGS", "Effect", "Kind", "LogLine", "effects_of", "lines_of"]
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -67,6 +67,17 @@ SETTINGS: dict[str, str] = {
     "value": "what it reads",
 }
 """What each setting of a fault means, and its default."""
+
+RANGES: dict[str, tuple[int, int]] = {
+    "celsius": (-100, 100),
+    "code": (0, 10_000),
+    "count": (1, 1_000_000),
+    "lanes": (0, 16),
+    "per_second": (0, 1_000_000),
+    "pid": (0, 2**31 - 1),
+    "ratio": (0, 1),
+}
+"""Least and greatest that a setting may be. How many links there are is told by the profile."""
 
 
 class Effect(msgspec.Struct, frozen=True):

@@ -33,6 +33,7 @@ __all__ = [
     "PartEntry",
     "ReadingEntry",
     "doubts",
+    "fits",
     "parse",
     "reading_of",
 ]
@@ -348,7 +349,7 @@ def _value_mistakes(entry: ReadingEntry, quantity: Quantity) -> Iterator[str]:
     if value is None:
         yield "a reading without a value needs a status: unsupported, unavailable, denied or error"
         return
-    if not _fits(value, quantity):
+    if not fits(value, quantity):
         expected = {
             QuantityKind.FLAG: "true or false",
             QuantityKind.STATE: f"one of {', '.join(quantity.states)}",
@@ -357,7 +358,7 @@ def _value_mistakes(entry: ReadingEntry, quantity: Quantity) -> Iterator[str]:
         yield f"{quantity.key} is {expected.get(quantity.kind, 'a number')}, found {value!r}"
 
 
-def _fits(value: Scalar, quantity: Quantity) -> bool:
+def fits(value: Scalar, quantity: Quantity) -> bool:
     """Return whether *value* is of the kind of *quantity*; whether it is plausible is another question."""
     match quantity.kind:
         case QuantityKind.FLAG:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from nodevet.checks.errors import ConfigurationError, ModelError
-from nodevet.checks.faults import KINDS, Effect, Kind, effects_of
+from nodevet.checks.faults import KINDS, RANGES, Effect, Kind, effects_of
 from nodevet.checks.model import ReadingStatus, Scalar
 from nodevet.checks.profiles import Profile, part_of
-from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.quantities import QUANTITIES, QuantityKind
+from nodevet.checks.readings import LARGEST_NUMBER, fits
 
 __all__ = ["Fault", "Load", "Scenario", "parse_scenario"]
 
@@ -28,6 +29,17 @@ SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))+")
 SPAN_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
 
 COMMON = ("kind", "at", "until", "device")
+
+LARGEST_TIME_SECONDS = 1e9
+MOST_TABLES = {"fault": 200, "load": 50}
+"""More would make a reading so slow that it passes its deadline."""
+
+MOST_MISTAKES = 20
+"""So many are told at once: a file with more is no scenario."""
+
+LONGEST_FOUND = 60
+LONGEST_REASON = 400
+"""So many characters are told of what was found, and of a mistake."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +102,7 @@ def parse_scenario(text: str, name: str, profile: Profile) -> Scenario:
     """
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets as deep
         raise ConfigurationError(f"{name}: no valid TOML: {error}") from error
     reader = _Reader(text, name, profile)
     scenario = reader.scenario(raw)
@@ -125,6 +137,8 @@ class _Reader:
         try:
             for key in raw:
                 _known(key, (*scalars, "fault", "load"))
+            for key in scalars:
+                _sound(raw, key)
             values = {key: raw[key] for key in scalars if key in raw}
             if "probe_every" in values:
                 values["probe_every"] = _seconds(raw, "probe_every", low=1.0)
@@ -143,18 +157,23 @@ class _Reader:
         tables = raw.get(name, [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise _Mistake(name, f"expected tables, each begun with [[{name}]]")
+        if len(tables) > MOST_TABLES[name]:
+            raise _Mistake(name, f"found {len(tables)} tables, expected at most {MOST_TABLES[name]}")
         found = []
         for number, table in enumerate(tables, 1):
             try:
                 found.append(read(table))
             except _Mistake as mistake:
                 self._tell(mistake, name, number)
+                if len(self.problems) >= MOST_MISTAKES:
+                    self.problems.append(f"{self._name}: {MOST_MISTAKES} mistakes, the rest was not looked at")
+                    break
         return tuple(found)
 
     def _tell(self, mistake: _Mistake, table: str | None, number: int) -> None:
         line = self._line_of(mistake.key, table, number)
         where = f"{table} {number}: " if table else ""
-        self.problems.append(f"{self._name}, line {line}: {where}{mistake.key}: {mistake.why}")
+        self.problems.append(f"{self._name}, line {line}: {where}{mistake.key}: {mistake.why[:LONGEST_REASON]}")
 
     def _line_of(self, key: str, table: str | None, number: int) -> int:
         """Return the line of *key* in the *number*-th table of that name; TOML's own reader does not tell lines."""
@@ -175,6 +194,7 @@ class _Reader:
     def _load(self, table: Mapping[str, Any]) -> Load:
         for key in table:
             _known(key, ("level", "at", "until", "device"))
+            _sound(table, key)
         return Load(
             level=_number(table, "level", 0, 1),
             at=_seconds(table, "at"),
@@ -185,10 +205,11 @@ class _Reader:
     def _fault(self, table: Mapping[str, Any]) -> Fault:
         name = table.get("kind")
         if not isinstance(name, str) or name not in KINDS:
-            raise _Mistake("kind", f"found {name!r}, {_allowed(str(name), KINDS)}")
+            raise _Mistake("kind", f"found {_found(name)}, {_allowed(str(name), KINDS)}")
         kind = KINDS[name]
         for key in table:
             _known(key, (*COMMON, *kind.settings))
+            _sound(table, key)
         for key in kind.required:
             if key not in table:
                 raise _Mistake("kind", f"{name} needs the setting {key}")
@@ -253,7 +274,7 @@ class _Reader:
             return accelerators or tuple(name for name in self._targets if name.startswith("cpu-"))
         unknown = [name for name in names if name not in self._targets]
         if unknown or not names:
-            raise _Mistake("device", f"found {given!r}, there are {self._target_words()}")
+            raise _Mistake("device", f"found {_found(given)}, there are {self._target_words()}")
         return tuple(names)
 
     def _target_words(self) -> str:
@@ -264,16 +285,51 @@ class _Reader:
 
 def _check_set(fault: Fault) -> None:
     if fault.quantity not in QUANTITIES:
-        raise _Mistake("quantity", f"found {fault.quantity!r}, {_allowed(str(fault.quantity), QUANTITIES)}")
+        raise _Mistake("quantity", f"found {_found(fault.quantity)}, {_allowed(str(fault.quantity), QUANTITIES)}")
     try:
         part = part_of(fault.part) if fault.part else None
     except ModelError as error:
         raise _Mistake("part", str(error)) from error
     wanted = QUANTITIES[fault.quantity].part
     if part is not None and part.kind is not wanted:
-        raise _Mistake("part", f"found {fault.part!r}, {fault.quantity} is about a {wanted.value}")
+        raise _Mistake("part", f"found {_found(fault.part)}, {fault.quantity} is about a {wanted.value}")
     if (fault.value is None) is (fault.status is ReadingStatus.OK):
         raise _Mistake("value", "expected either a value, or a status that is not ok")
+    quantity = QUANTITIES[fault.quantity]
+    if fault.value is not None and not fits(fault.value, quantity):
+        expected = {
+            QuantityKind.FLAG: "true or false",
+            QuantityKind.STATE: f"one of {', '.join(quantity.states)}",
+            QuantityKind.TEXT: "text",
+        }
+        raise _Mistake("value", f"found {_found(fault.value)}, expected {expected.get(quantity.kind, 'a number')}")
+
+
+def _sound(table: Mapping[str, Any], key: str) -> None:
+    """Refuse numbers that no reading can be, and words that would be more than one line of a log."""
+    for entry in _leaves(table.get(key)):
+        low, high = RANGES.get(key, (-LARGEST_NUMBER, LARGEST_NUMBER))
+        if isinstance(entry, (int, float)) and not low <= entry <= high:
+            raise _Mistake(key, f"found {_found(entry)}, expected a number from {low} to {high}")
+        if isinstance(entry, str) and not entry.isprintable():
+            raise _Mistake(key, f"found {_found(entry)}, expected one line without control characters")
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """Yield *value*, or where it holds others these."""
+    if isinstance(value, (list, dict)):
+        for entry in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(entry)
+    else:
+        yield value
+
+
+def _found(value: object) -> str:
+    """Return how *value* is shown to people: not a page of it."""
+    if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= LONGEST_FOUND else f"{text[:LONGEST_FOUND]}..."
 
 
 def _known(key: str, allowed: Iterable[str]) -> None:
@@ -293,7 +349,7 @@ def _allowed(word: str, names: Iterable[str]) -> str:
 def _number(table: Mapping[str, Any], key: str, low: float, high: float) -> float:
     value = table.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise _Mistake(key, f"found {value!r}, expected a number from {low:g} to {high:g}")
+        raise _Mistake(key, f"found {_found(value)}, expected a number from {low:g} to {high:g}")
     return float(value)
 
 
@@ -302,7 +358,7 @@ def _until(table: Mapping[str, Any]) -> float | None:
         return None
     until = _seconds(table, "until")
     if until <= _seconds(table, "at"):
-        raise _Mistake("until", f"found {table['until']!r}, expected a time after at = {table.get('at')!r}")
+        raise _Mistake("until", f"found {_found(table['until'])}, expected a time after at = {table.get('at')!r}")
     return until
 
 
@@ -314,6 +370,8 @@ def _seconds(table: Mapping[str, Any], key: str, low: float = 0.0) -> float:
         seconds = float(value)
     elif isinstance(value, str) and SPAN.fullmatch(value):
         seconds = sum(float(number) * UNITS[unit] for number, unit in SPAN_PART.findall(value))
-    if seconds is None or not low <= seconds < 1e9:
-        raise _Mistake(key, f'found {value!r}, expected a time of at least {low:g} s, such as "30s", "5m" or "1h30m"')
+    if seconds is None or not low <= seconds < LARGEST_TIME_SECONDS:
+        raise _Mistake(
+            key, f'found {_found(value)}, expected a time of at least {low:g} s, such as "30s", "5m" or "1h30m"'
+        )
     return seconds

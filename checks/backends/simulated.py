@@ -16,6 +16,7 @@ import msgspec
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.errors import ModelError, NodevetError
 from nodevet.checks.model import Device, Event, FailureKind, Reading
+from nodevet.checks.quantities import measured
 from nodevet.checks.simulation import Simulation, Trouble, World
 
 __all__ = ["SimulatedBackend", "open_backend"]
@@ -50,7 +51,7 @@ class SimulatedBackend:
                 self._hang(device)
             case Trouble.CRASH:
                 os.abort()
-        return world.readings(device.id, group, now)
+        return map(measured, world.readings(device.id, group, now))
 
     def events(self, timeout_seconds: float) -> Iterator[Event]:
         """Return nothing: what happens is told by the simulated kernel log."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from nodevet.checks.faults import KINDS, SETTINGS, LogLine, effects_of
+from nodevet.checks.faults import KINDS, RANGES, SETTINGS, LogLine, effects_of
 from nodevet.checks.profiles import load_profile, profile_names
 from nodevet.checks.reference.tables import load_table
 
@@ -18,7 +18,8 @@ HEAD = """\
 
 A scenario is a TOML file for `nodevet agent --simulate PROFILE --scenario FILE`; [how to simulate a
 node](../how-to/simulate-a-node.md) tells what to do with one. A file with a mistake is refused as a whole, each mistake
-with its line: exit status 78, and while the agent runs the scenario before stays in force.
+with its line: exit status 78, and while the agent runs the scenario before stays in force. It holds at most 256 KiB,
+200 faults and 50 loads.
 
 Every time counts from the moment at which the agent took the file up, and is a number of seconds or a span such as
 `"30s"`, `"5m"`, `"1h30m"`. A `device` is the number of a slot, `"cpu-0"`, `"memory"`, `"node"`, a list of these, or
@@ -46,13 +47,19 @@ def scenarios_page(_repository: Path) -> str:
     """Every profile, and every kind of fault with its settings and what it changes."""
     lines = [HEAD.rstrip("\n")]
     lines += ["", *_table(("Kind", "What it stands for", "Settings", "Changes"), map(_kind, KINDS))]
-    lines += ["", "A setting in bold is required.", "", "| Setting | Meaning |", "|---|---|"]
-    lines += [f"| `{name}` | {text} |" for name, text in SETTINGS.items()]
+    lines += ["", "A setting in bold is required.", ""]
+    lines += _table(
+        ("Setting", "Meaning", "Range"), ((f"`{name}`", text, _range(name)) for name, text in SETTINGS.items())
+    )
     lines += ["", "A fault that would change nothing on the device that it names is refused.", "", "## Profiles", ""]
     profiles = ((f"`{name}`", load_profile(name).summary) for name in profile_names())
     lines += _table(("Profile", "Node"), profiles)
     lines += ["", "A profile is a file in `checks/reference/profiles`; each of its tables names its sources."]
     return "\n".join(lines) + "\n"
+
+
+def _range(name: str) -> str:
+    return "{} to {}".format(*RANGES[name]) if name in RANGES else ""
 
 
 def _kind(name: str) -> tuple[str, ...]:
