@@ -34,9 +34,20 @@ from nodevet.agent.settings import (
 )
 from nodevet.checks.errors import ConfigurationError, RegistryError
 
-__all__ = ["Configured", "Directories", "digest", "directories", "load_configuration", "parse_listen"]
+__all__ = [
+    "SIMULATED_FOLDER",
+    "Configured",
+    "Directories",
+    "digest",
+    "directories",
+    "load_configuration",
+    "parse_listen",
+]
 
 FILE_NAME = "nodevet.toml"
+SIMULATED_FOLDER = "simulated"
+"""Below the standard directories: simulated nodes keep their files there, each in a folder of its own."""
+
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "agent": AgentSettings,
     "kernel_log": KernelLogSettings,
@@ -149,7 +160,7 @@ def _read(path: Path, *, required: bool) -> dict[str, Any] | None:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror}) by uid {os.geteuid()}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: byte {error.start} is no UTF-8: save the file as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets as deep
         raise ConfigurationError(f"{path}: no valid TOML: {error}") from error
 
 

@@ -15,6 +15,7 @@ from fakes.running_agent import RunningAgent
 
 from nodevet.agent.cli import main
 from nodevet.agent.clock import read_boot_id
+from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.origin import MARKER_NAME
 from nodevet.checks.profiles import load_profile, profile_names
 from nodevet.exporters.state_reader import Absent, read_state
@@ -237,3 +238,17 @@ def test_what_cannot_be_simulated_is_refused_before_anything_starts(
     given, said = refused(capsys, *words, *places)
     assert (given, words_said in said) == (code, True), said
     assert not list(tmp_path.iterdir())
+
+
+def test_whoever_asks_for_an_agent_that_is_not_there_is_told_of_simulated_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`nodevet status` looks for the real node; a simulated one with the usual directories is named with them."""
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    assert main(["status"]) == 3
+    assert "simulated" not in capsys.readouterr().err
+    folder = tmp_path / "simulated" / "dgx-h100"
+    folder.mkdir(parents=True)
+    (folder / SOCKET_NAME).touch()
+    assert main(["status"]) == 3
+    assert capsys.readouterr().err.endswith(f"or ask a simulated node: nodevet status --runtime-dir {folder}\n")

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nodevet.agent.commands import options
-from nodevet.agent.config import directories
+from nodevet.agent.config import SIMULATED_FOLDER, directories
 from nodevet.agent.terminal import OutputError, let_go_of_output, say
 from nodevet.checks.errors import UsageError
 from nodevet.checks.profiles import load_profile, profile_names
@@ -71,5 +71,5 @@ def _be_simulated(arguments: argparse.Namespace, profile: str) -> None:
     """Give a simulated node a name and directories of its own, whatever the configuration gives the real one."""
     places = directories(os.environ, os.geteuid())
     arguments.node_name = arguments.node_name or f"simulated-{profile}"
-    arguments.state_dir = arguments.state_dir or str(places.state / "simulated" / profile)
-    arguments.runtime_dir = arguments.runtime_dir or str(places.runtime / "simulated" / profile)
+    arguments.state_dir = arguments.state_dir or str(places.state / SIMULATED_FOLDER / profile)
+    arguments.runtime_dir = arguments.runtime_dir or str(places.runtime / SIMULATED_FOLDER / profile)

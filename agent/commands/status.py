@@ -9,6 +9,8 @@ from pathlib import Path
 
 from nodevet.agent import exits
 from nodevet.agent.commands import options
+from nodevet.agent.config import SIMULATED_FOLDER
+from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.terminal import emit, say
 from nodevet.agent.text import status_text
 from nodevet.exporters.schema import StatusDocument, encode
@@ -31,8 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     while True:
         document = options.status_of_agent(settings)
         if document is None:
-            directory = Path(settings.agent.runtime_dir)
-            say(f"nodevet: no agent runs here (looked in {directory}): start one with nodevet agent", sys.stderr)
+            say(f"nodevet: {_absent(Path(settings.agent.runtime_dir))}", sys.stderr)
             return exits.UNKNOWN
         facts = (document.verdict, document.reason, document.findings, document.agent.load)
         if facts != seen:
@@ -41,6 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.watch:
             return exits.of_state(document.verdict)
         time.sleep(max(arguments.every, 0.2))
+
+
+def _absent(directory: Path) -> str:
+    """Say that no agent runs, and which simulated nodes do: they keep their files below *directory*."""
+    said = f"no agent runs here (looked in {directory}): start one with nodevet agent"
+    simulated = sorted(path.parent for path in (directory / SIMULATED_FOLDER).glob(f"*/{SOCKET_NAME}"))
+    return "; or ask a simulated node: ".join([said, *(f"nodevet status --runtime-dir {path}" for path in simulated)])
 
 
 def _show(document: StatusDocument, *, as_json: bool) -> None:
