@@ -167,6 +167,8 @@ def _found(raw: object) -> str:
             return str(raw).lower()
         case str():
             return f'"{raw}"'
+        case int() if raw.bit_length() > 64:
+            return f"a number of {raw.bit_length()} bits"
         case int() | float():
             return str(raw)
         case list():

@@ -130,6 +130,21 @@ def test_each_mistake_is_one_line_with_its_place(name: str) -> None:
     assert lines[0].startswith(f"{path}: {REFUSALS[name]}"), lines[0]
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("9" * 9000, "no valid TOML"),
+        ("[" * 9000, "no valid TOML"),
+        (f"0x{'f' * 9000}", "agent.interval_seconds: found a number of 36000 bits, expected a number from 1 to 3600"),
+    ],
+)
+def test_what_no_interpreter_prints_is_a_mistake_too(tmp_path: Path, value: str, words: str) -> None:
+    """A reload must not end the agent, whatever stands in its file."""
+    path = tmp_path / "nodevet.toml"
+    path.write_text(f"[agent]\ninterval_seconds = {value}\n")
+    assert words in refusal(path)[0]
+
+
 def test_every_bad_file_has_its_row() -> None:
     """No fixture lies about unused."""
     assert {path.stem for path in FIXTURES.glob("*.toml")} == {*REFUSALS, "good", "two_mistakes"}
