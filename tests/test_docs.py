@@ -12,7 +12,8 @@ HEADING = re.compile(r"^#+ (.+)$", re.M)
 
 
 def _pages(repository: Path) -> list[Path]:
-    return [*sorted(repository.glob("*.md")), *sorted((repository / "docs").rglob("*.md"))]
+    folders = (repository.glob("*.md"), (repository / "deploy").glob("*.md"), (repository / "docs").rglob("*.md"))
+    return [page for folder in folders for page in sorted(folder)]
 
 
 def _links(page: Path) -> list[Path]:
