@@ -17,7 +17,8 @@ class Outbox:
     NOTES = 500
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Begin empty. ``listed_anew``, that devices came or went, is for other readers: it outlives a collection."""
+        self.listed_anew = False
         self.clear()
 
     def clear(self) -> None:

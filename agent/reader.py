@@ -52,7 +52,8 @@ STEADY_SECONDS = 60.0
 """A reader that served so long starts again from the shortest wait."""
 
 RETRY_SECONDS = 300.0
-"""When to look again for a vendor's library or devices that were not there."""
+LONGEST_RETRY_SECONDS = 1800.0
+"""When to look again for a vendor's library or devices that were not there: ever later, for they seldom come."""
 
 LINES_PER_ROUND = 20
 
@@ -132,6 +133,7 @@ class Reader:
         self._start_deadline = 0.0
         self._serving_since = 0.0
         self._falls = 0
+        self._absences = 0
         self._round: _Round | None = None
         self._schedules = {group: Schedule(cadence, clock.monotonic()) for group, cadence in plan.cadences.items()}
         self._quarantine = Quarantine()
@@ -245,6 +247,12 @@ class Reader:
         if self._wish is Wish.READ and self._start_at is not None:
             self._start_at = self._clock.monotonic()
 
+    def look_again(self) -> None:
+        """Start at once where the vendor was absent: what another reader lists has changed."""
+        if self._state is ReaderState.ABSENT:
+            self._absences = 0
+            self.retry()
+
     def tick(self) -> None:
         """Do what is due."""
         now = self._clock.monotonic()
@@ -335,7 +343,9 @@ class Reader:
         """Take back a backend that cannot load, or that lost its library; look again later."""
         never_there = failure.kind in ABSENT and not self._devices
         state = ReaderState.ABSENT if never_there else ReaderState.FAILED
-        wait = RETRY_SECONDS if self._phase is Phase.LOADING and not self._devices else self._next_wait()
+        self._absences = self._absences + 1 if never_there else 0
+        again = min(RETRY_SECONDS * 2.0 ** max(self._absences - 1, 0), LONGEST_RETRY_SECONDS)
+        wait = again if self._phase is Phase.LOADING and not self._devices else self._next_wait()
         self._abort_round()
         self._say(state, failure.detail, failure)
         self._outcome = _Outcome(state, failure.detail, failure, wait)
@@ -564,6 +574,7 @@ class Reader:
         ]
         together = (*devices, *left_alone)
         if together != self._devices:
+            self._outbox.listed_anew = self._outbox.listed_anew or bool(self._devices)
             self._devices = together
             self._outbox.inventory_changed = True
 

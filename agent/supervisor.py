@@ -65,7 +65,10 @@ class Supervisor:
         """Do what is due: start children, ask for rounds, end those past their deadline."""
         if self._resume_at is not None and self._clock.monotonic() >= self._resume_at:
             self.resume()
+        listed_anew, self._outbox.listed_anew = self._outbox.listed_anew, False
         for reader in self._readers.values():
+            if listed_anew:
+                reader.look_again()
             reader.tick()
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fakes.freezer import Freeze
 
@@ -86,7 +87,7 @@ class Bench:
             if done():
                 return
             assert deadline is None or deadline > self.clock.monotonic(), "a loop would spin"
-            assert time.monotonic() < end, f"not reached: {self.status()}"
+            assert time.monotonic() < end, f"not reached: {self.supervisor.statuses}"
             for key, mask in self.selector.select(0.05):
                 self.supervisor.handle(key, mask)
 
@@ -248,7 +249,7 @@ def test_a_hang_while_loading_is_a_hang(bench: Bench) -> None:
 
 @pytest.mark.parametrize("kind", ["no_library", "no_driver", "no_devices"])
 def test_an_absent_vendor_is_absent_and_looked_for_again(bench: Bench, kind: str) -> None:
-    """What was never there is no fault of the reader; it is looked for every five minutes, or when told to."""
+    """What was never there is no fault of the reader; it is looked for after five minutes, or when told to."""
     bench.write(start=kind)
     bench.round()
     assert bench.status().state is ReaderState.ABSENT
@@ -259,6 +260,44 @@ def test_an_absent_vendor_is_absent_and_looked_for_again(bench: Bench, kind: str
     bench.write(start="ok")
     bench.supervisor.retry()
     assert outcome(bench.round()) == ALL_OK
+
+
+def test_an_absent_vendor_costs_ever_less(bench: Bench) -> None:
+    """Most nodes have accelerators of one vendor at most: the others are looked for twice an hour in the end."""
+    bench.write(start="no_devices")
+    bench.round()
+    for starts, wait in enumerate((300.0, 600.0, 1200.0, 1800.0, 1800.0), start=1):
+        bench.clock.advance(wait - 1.0)
+        bench.supervisor.tick()
+        assert bench.status().starts == starts
+        bench.round(2.0)
+        assert (bench.status().starts, bench.status().state) == (starts + 1, ReaderState.ABSENT)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
+    """An absent vendor, and the script of a host that is read beside it."""
+    folder = tmp_path / "host"
+    folder.mkdir()
+    absent, host = Bench(tmp_path, start="no_driver"), Bench(folder)
+    plans = [absent.plan(), msgspec.structs.replace(host.plan(), backend="host")]
+    absent.supervisor = Supervisor(plans, absent.clock, absent.selector)
+    yield absent, host
+    absent.close()
+    host.close()
+
+
+def test_an_absent_vendor_is_looked_for_when_another_reader_lists_anew(two: tuple[Bench, Bench]) -> None:
+    """The host shows a board, or that a driver took hold of one: nobody waits for the next look."""
+    absent, host = two
+    absent.round()
+    absent.round(INTERVAL)
+    assert (absent.status().state, absent.status().starts) == (ReaderState.ABSENT, 1)
+    host.write(devices=["a", "b", "c", "d"])
+    absent.write(start="ok")
+    absent.round(INTERVAL)
+    absent.until_state(ReaderState.RUNNING)
+    assert absent.status().starts == 2
 
 
 def test_a_library_that_counts_no_device_is_absent_not_running(bench: Bench) -> None:

@@ -56,6 +56,7 @@ class Child:
         self._end = end
         self._skip: tuple[str, ...] = ()
         self._last: tuple[str, ...] = ()
+        self._listed: tuple[Device, ...] = ()
 
     @property
     def script(self) -> dict[str, Any]:
@@ -120,15 +121,16 @@ class Child:
         self._end.channel.send(Ready(self.devices(), GROUPS, {"driver": "1.0"}, protocol))
 
     def devices(self) -> tuple[Device, ...]:
-        """The devices of the script."""
-        return tuple(
+        """List the devices of the script anew: these are read from now on."""
+        self._listed = tuple(
             Device(id=name, kind=DeviceKind.ACCELERATOR, vendor="fake", model="fake", backend="fake")
             for name in self.script["devices"]
         )
+        return self._listed
 
     def read(self, request: Read) -> None:
         """Answer a round."""
-        names = [name for name in self.script["devices"] if name not in self._skip]
+        names = [device.id for device in self._listed if device.id not in self._skip]
         for name in sorted(names, key=lambda name: name in self._last):
             behaviour = self.script.get("read", {}).get(name, "ok")
             self.misbehave(behaviour, f"fake_read({name}, {request.group})")
