@@ -343,7 +343,7 @@ class Reader:
         """Take back a backend that cannot load, or that lost its library; look again later."""
         never_there = failure.kind in ABSENT and not self._devices
         state = ReaderState.ABSENT if never_there else ReaderState.FAILED
-        self._absences = self._absences + 1 if never_there else 0
+        self._absences = self._absences + 1 if never_there and not self._plan.required else 0
         again = min(RETRY_SECONDS * 2.0 ** max(self._absences - 1, 0), LONGEST_RETRY_SECONDS)
         wait = again if self._phase is Phase.LOADING and not self._devices else self._next_wait()
         self._abort_round()

@@ -262,6 +262,16 @@ def test_an_absent_vendor_is_absent_and_looked_for_again(bench: Bench, kind: str
     assert outcome(bench.round()) == ALL_OK
 
 
+def test_what_is_required_is_looked_for_as_often_as_before(bench: Bench) -> None:
+    """Without it the node is unknown: once it is repaired that should not last."""
+    bench.write(start="no_devices")
+    bench.supervisor = Supervisor([msgspec.structs.replace(bench.plan(), required=True)], bench.clock, bench.selector)
+    bench.round()
+    for starts in range(2, 5):
+        bench.round(300.0)
+        assert bench.status().starts == starts
+
+
 def test_an_absent_vendor_costs_ever_less(bench: Bench) -> None:
     """Most nodes have accelerators of one vendor at most: the others are looked for twice an hour in the end."""
     bench.write(start="no_devices")
