@@ -14,7 +14,7 @@ from nodevet.agent.settings import AgentSettings
 from nodevet.agent.simulated_node import SimulatedNode
 from nodevet.checks.errors import StoreError
 
-__all__ = ["MARKER_NAME", "keep_apart", "refuse_simulated"]
+__all__ = ["MARKER_NAME", "keep_apart", "refuse_simulated", "simulated_owner"]
 
 MARKER_NAME = "simulated"
 
@@ -24,7 +24,7 @@ LEFT_BY_AN_AGENT = ("nodevet.db", "state", "episodes.json", "node.lock")
 def refuse_simulated(*directories: Path) -> None:
     """Raise StoreError where one of *directories* belongs to a simulated node."""
     for directory in directories:
-        owner = _owner(directory)
+        owner = simulated_owner(directory)
         if owner is not None:
             raise StoreError(
                 f"{directory}: belongs to the simulated node {owner}: name another directory for the real node, "
@@ -48,7 +48,7 @@ def _claim(directories: Iterable[Path], identity: str) -> None:
     """
     everything = tuple(directories)
     for directory in everything:
-        owner = _owner(directory)
+        owner = simulated_owner(directory)
         if owner is not None and owner != identity:
             raise StoreError(
                 f"{directory}: belongs to the simulated node {owner}, this is {identity}: "
@@ -70,8 +70,8 @@ def _claim(directories: Iterable[Path], identity: str) -> None:
             ) from error
 
 
-def _owner(directory: Path) -> str | None:
-    """Return which simulated node *directory* belongs to, or None."""
+def simulated_owner(directory: Path) -> str | None:
+    """Return which simulated node *directory* belongs to, or None. Raises StoreError where its mark is unreadable."""
     try:
         return (directory / MARKER_NAME).read_text(encoding="utf-8", errors="replace").strip()
     except FileNotFoundError:

@@ -86,6 +86,23 @@ def test_every_surface_says_that_the_node_is_simulated(start: Start, profile: st
     assert f"simulates {profile}" in agent.log.read_text()
 
 
+def test_whatever_its_name_is_every_answer_says_simulated(start: Start) -> None:
+    """A drill on a node that bears a real one's name is taken for no real fault: neither by people nor by programs."""
+    agent = start("dgx-h100", fault("wrong_result", 6), words=("--node-name", "gpu-07"))
+    agent.wait_for_finding("burnin.mismatch")
+    agent.wait_for(lambda _now: "no report yet" not in agent.get("/report"))
+    for command in ("status", "check", "devices", "history"):
+        assert "simulated" in agent.command(command).stdout.splitlines()[0], command
+        assert json.loads(agent.command(command, "--json").stdout)["simulated"] is True, command
+    for page in ("/", "/report"):
+        assert "imulated node" in agent.get(page), page
+    assert json.loads(agent.get("/api/v1/status"))["simulated"] is True
+    kept = [json.loads(path.read_bytes()) for path in (agent.state_dir / "reports").glob("*.json")]
+    assert kept and all(document["simulated"] is True for document in kept)
+    lines = agent.log.read_text().splitlines()
+    assert [line for line in lines if "simulated=True" not in line] == []
+
+
 def test_three_nodes_run_side_by_side(start: Start) -> None:
     """Each with a name, directories and a port of its own."""
     agents = [start(profile, name=profile, words=("--node-name", f"rack1-{profile}")) for profile in profile_names()]

@@ -30,8 +30,15 @@ def run(arguments: argparse.Namespace) -> int:
 
         document = status_document(look(settings, purpose="nodevet devices"))
     if arguments.json:
-        inventory = {"schema": "nodevet.devices/1", "node": document.node, "devices": document.devices}
+        inventory = {
+            "schema": "nodevet.devices/1",
+            "node": document.node,
+            "simulated": document.simulated,
+            "devices": document.devices,
+        }
         emit(encode(msgspec.to_builtins(inventory)))
     else:
+        if document.simulated:
+            say(f"{document.node} is simulated: none of these devices exists")
         say(devices_table(document))
     return exits.of_state(document.verdict)

@@ -12,6 +12,7 @@ from nodevet.agent import exits
 from nodevet.agent.commands import options
 from nodevet.agent.database import DamagedError
 from nodevet.agent.oneshot import DATABASE_NAME
+from nodevet.agent.origin import simulated_owner
 from nodevet.agent.store import HistoryRow, read_store
 from nodevet.agent.terminal import paint, say, table
 from nodevet.checks.errors import StoreError, UsageError
@@ -39,10 +40,18 @@ def run(arguments: argparse.Namespace) -> int:
     except DamagedError as error:
         raise StoreError(f"history: {error}: start the agent, which moves it aside") from error
     rows = tuple(reversed(rows))
+    simulated = simulated_owner(path.parent)
     if arguments.json:
-        document = {"schema": "nodevet.history/1", "changes": [_change(row) for row in rows]}
+        document = {
+            "schema": "nodevet.history/1",
+            "simulated": simulated is not None,
+            "changes": [_change(row) for row in rows],
+        }
         say(msgspec.json.encode(document).decode())
-    elif rows:
+        return exits.OK
+    if simulated is not None:
+        say(f"history of the simulated node {simulated}")
+    if rows:
         say(table([_line(row) for row in rows], ("WHEN", "STATE", "CODE", "WHERE", "WHAT")))
     else:
         say("nothing happened yet")
