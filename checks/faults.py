@@ -12,7 +12,8 @@ __all__ = ["KINDS", "RANGES", "SETTINGS", "Effect", "Kind", "LogLine", "effects_
 class Kind(msgspec.Struct, frozen=True):
     """A kind of fault: what it stands for, the settings that it takes, and those that it cannot do without.
 
-    One that is ``probed`` shows in nothing but the results of probes.
+    One that is ``probed`` shows in nothing but the results of probes; one that is ``logged`` in nothing but the line of a
+    driver, which not every vendor's has.
     """
 
     help: str
@@ -21,6 +22,7 @@ class Kind(msgspec.Struct, frozen=True):
     on_links: bool = False
     on_accelerators: bool = False
     probed: bool = False
+    logged: bool = False
 
 
 KINDS: dict[str, Kind] = {
@@ -39,7 +41,9 @@ KINDS: dict[str, Kind] = {
     "crash": Kind("the driver's library aborts its process"),
     "slow": Kind("a probe is slower than before", ("ratio",), probed=True),
     "wrong_result": Kind("a probe finds wrong results", ("count",), probed=True),
-    "xid": Kind("the NVIDIA driver logs an XID", ("code", "pid", "process", "text"), ("code",), on_accelerators=True),
+    "xid": Kind(
+        "the driver logs an XID", ("code", "pid", "process", "text"), ("code",), on_accelerators=True, logged=True
+    ),
     "kernel_log": Kind("the kernel logs this line; {pci} stands for the device's address", ("text",), ("text",)),
     "set": Kind(
         "a quantity reads as given",

@@ -125,11 +125,14 @@ class AcceleratorProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """The accelerators: one per slot, all alike.
 
     ``peer``: links end at a ``switch``, or where the library does not tell (``unknown``). ``first_minor`` is the number
-    of the first one's device node.
+    of the first one's device node. ``id`` is what the vendor's tools call a board and ``uuid`` the name by which it is
+    chosen; in both ``{uuid}`` stands for a UUID and ``{chip}`` for sixteen digits.
     """
 
     vendor: str
     model: str
+    id: str
+    uuid: str
     architecture: str
     pci_device_id: str
     driver: str

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.errors import ConfigurationError, ModelError
-from nodevet.checks.faults import KINDS, RANGES, Effect, Kind, effects_of
+from nodevet.checks.faults import KINDS, RANGES, Effect, Kind, effects_of, lines_of
 from nodevet.checks.model import ReadingStatus, Scalar
 from nodevet.checks.profiles import Profile, part_of
 from nodevet.checks.quantities import QUANTITIES, QuantityKind
@@ -237,8 +237,8 @@ class _Reader:
             raise _Mistake("device", f"{fault.kind} is about accelerators: {boards}")
         if kind.on_links and board is not None and not 0 <= fault.link < board.links:
             raise _Mistake("link", f"found {fault.link}, expected 0 to {board.links - 1}")
-        if fault.kind == "xid" and board is not None and board.vendor != "nvidia":
-            raise _Mistake("kind", f"xid is of NVIDIA's driver, this node has {board.vendor}: use kernel_log with text")
+        if kind.logged and board is not None and not lines_of(fault.kind, board.vendor):
+            raise _Mistake("kind", f"the driver of {board.vendor} logs no {fault.kind}: use kernel_log with text")
         if fault.kind == "set":
             _check_set(fault)
         for target in fault.devices:

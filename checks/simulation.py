@@ -215,17 +215,14 @@ class World:
     def _accelerator(self, board: AcceleratorProfile, slot: int) -> Device:
         digits = self._digest(f"uuid {slot}")
         uuid = f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-9{digits[17:20]}-{digits[20:32]}"
-        # NVIDIA goes by one name everywhere; AMD's tools show a UUID, and ROCm chooses devices by another name.
-        name = f"GPU-{uuid}" if board.vendor == "nvidia" else uuid
-        chosen = name if board.vendor == "nvidia" else f"GPU-{digits[:16]}"
         peer = board.peer if board.peer == "switch" else None
         return Device(
-            id=name,
+            id=board.id.format(uuid=uuid, chip=digits[:16]),
             kind=DeviceKind.ACCELERATOR,
             vendor=board.vendor,
             model=board.model,
             backend=board.vendor,
-            uuid=chosen,
+            uuid=board.uuid.format(uuid=uuid, chip=digits[:16]),
             serial=self._serial(f"slot {slot}"),
             pci=board.slots[slot].pci,
             pci_device_id=board.pci_device_id,

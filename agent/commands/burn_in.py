@@ -127,7 +127,7 @@ def _load(
     """Run the plan on *devices* and return the results; SIGINT, SIGTERM and a job interrupt it and keep what came."""
     usable = tuple(device for device in devices if compute_kind(device))
     if not usable:
-        raise BusyError("burn-in: no device of this node has a load (processors, NVIDIA and AMD accelerators have)")
+        raise BusyError("burn-in: no device of this node has a load; `nodevet devices` shows what there is")
     seconds = 1.0 if arguments.self_test else arguments.seconds
     requests = {
         device.id: requests_for(

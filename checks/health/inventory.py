@@ -29,6 +29,7 @@ from nodevet.checks.model import (
     ReaderStatus,
 )
 from nodevet.checks.registry import check
+from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import View, device_name
 
 __all__ = ["Inventory", "judge"]
@@ -67,7 +68,7 @@ VERSION_MISMATCH = Rule(
     code="driver.version_mismatch",
     fault_class=FaultClass.CONFIGURATION,
     action=Action.REBOOT,
-    next_step="library and kernel module differ, as after an upgrade: reboot the node",
+    next_step="the parts of the driver are of different releases: install those of one release, reboot the node",
 )
 LISTED_TWICE = Rule(
     check="inventory",
@@ -79,25 +80,10 @@ LISTED_TWICE = Rule(
 )
 COUNT = Rule(check="inventory", code="inventory.count", action=Action.INSPECT, next_step="find the missing device")
 
-HOW_TO_INSTALL = {
-    "nvidia": "install the NVIDIA driver with its management library and load the module (modprobe nvidia)",
-    "amd": "install ROCm's amdgpu driver with amdsmi and load the module (modprobe amdgpu)",
-    "habana": "install the habanalabs driver and load the module (modprobe habanalabs)",
-}
 HOW_TO_READ = (
     "nothing that is enabled reads them: enable the vendor's backend in agent.backends, or have a command print their "
     "readings (docs/reference/command-backend.md)"
 )
-OF_ANOTHER_RELEASE = {
-    "amd": msgspec.structs.replace(
-        VERSION_MISMATCH,
-        action=Action.INSPECT,
-        next_step="the Python wrapper is of another ROCm than the library: install the one that ROCm ships",
-    )
-}
-"""Where it is not the kernel module that differs from the library, and a reboot would change nothing."""
-OWN_DRIVERS = {"nvidia": "nvidia", "amd": "amdgpu", "habana": "habanalabs"}
-"""The kernel module that drives the boards of each vendor."""
 LENT_DRIVERS = ("vfio-pci", "xen-pciback", "pci-stub")
 """Drivers that hand a device on to a virtual machine."""
 
@@ -238,7 +224,7 @@ def _is_driven(view: View, board: Device) -> bool:
     """Return whether the driver of its vendor is bound to *board*, and runs: there is nothing to install."""
     reader = _reader(view, board.vendor)
     running = reader is not None and reader.state is ReaderState.RUNNING
-    return running and board.driver is not None and board.driver == OWN_DRIVERS.get(board.vendor)
+    return running and board.driver is not None and board.driver == vendor_of(board.vendor).kernel_module
 
 
 def _remembered(view: View, vendor: str) -> set[str | None]:
@@ -270,7 +256,12 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     says = f"; the reader says: {failure.detail}" if failure else ""
     read_from = reader.last_round if reader else None
 
-    mismatch = OF_ANOTHER_RELEASE.get(vendor, VERSION_MISMATCH)
+    known = vendor_of(vendor)
+    mismatch = msgspec.structs.replace(
+        VERSION_MISMATCH,
+        action=known.release_action or VERSION_MISMATCH.action,
+        next_step=known.release_advice or VERSION_MISMATCH.next_step,
+    )
     for rule, kind in ((NO_DEVICES, FailureKind.NO_DEVICES), (mismatch, FailureKind.VERSION_MISMATCH)):
         if failure is not None and failure.kind is kind and boards:
             yield rule.on_node(Outcome.FAIL, f"{vendor}: {where} cannot be used{says}", part=part)
@@ -278,7 +269,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
             yield rule.on_node(Outcome.PASS, f"{vendor}: the driver answers", part=part, evidence_time=read_from)
 
     rule = msgspec.structs.replace(
-        DRIVER_MISSING, next_step=HOW_TO_INSTALL.get(vendor, f"no reader knows {vendor}: watch it by other means")
+        DRIVER_MISSING, next_step=known.install or f"no reader knows {vendor}: watch it by other means"
     )
     if not boards:
         outcome = Outcome.PASS if _is_read(view, vendor) else Outcome.SKIPPED

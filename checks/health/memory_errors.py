@@ -12,6 +12,7 @@ from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import choose
 from nodevet.checks.model import Action, Clearing, Device, DeviceKind, FaultClass, Finding, Outcome
 from nodevet.checks.registry import check
+from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import View
 
 __all__ = ["MemoryErrors", "judge"]
@@ -67,8 +68,7 @@ ECC_DISABLED = Rule(
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,  # it stays off until a person turns it on: there is nothing to watch
-    next_step="nothing counts its memory errors: turn it on (NVIDIA: nvidia-smi -e 1; AMD: amdgpu.ras_enable=1) "
-    "and reboot the node",
+    next_step="nothing counts its memory errors: turn it on and reboot the node",
 )
 SRAM_THRESHOLD = Rule(
     check="memory-errors",
@@ -175,7 +175,10 @@ def _ecc_disabled(view: View, look: Look) -> Finding:
     off = not look.number
     if off and not view.requires(look.device, "ecc_uncorrected_errors"):
         return ECC_DISABLED.skip(look, "error correction is off, as boards of this model may ship")
-    return ECC_DISABLED.judge(look, off, f"error correction of the memory is {'off' if off else 'on'}")
+    device = view.device(look.device)
+    how = vendor_of(device.vendor).ecc_advice if device else None
+    rule = msgspec.structs.replace(ECC_DISABLED, next_step=ECC_DISABLED.next_step + (f" ({how})" if how else ""))
+    return rule.judge(look, off, f"error correction of the memory is {'off' if off else 'on'}")
 
 
 def _recovery(look: Look) -> Finding:

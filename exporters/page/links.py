@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from nodevet.checks.model import Device, PartKind, Snapshot
+from nodevet.checks.vendors import vendor_of
 from nodevet.exporters.page.findings import Told
 from nodevet.exporters.page.markup import Html, element
 from nodevet.exporters.page.present import Present, number_of
@@ -18,7 +19,6 @@ MAXIMUM_ROWS = 64
 MAXIMUM_PORTS = 64
 
 _ERRORS = ("link_replay_errors", "link_recovery_errors", "link_crc_errors", "link_effective_errors")
-_TECHNOLOGIES = {"nvidia": "NVLink", "amd": "xGMI"}
 _SIGNS = {"up": "", "down": "✕", "unknown": "?", "none": ""}
 
 
@@ -59,7 +59,7 @@ def _map(
 ) -> Html:
     squares = {device.id: _squares(device, now, found) for device in devices}
     peers = {device.id: _peers(device, devices) for device in devices}
-    technology = _TECHNOLOGIES.get(vendor, vendor)
+    technology = vendor_of(vendor).links or vendor
     up = sum(square.up for row in squares.values() for square in row.values())
     total = sum(square.links for row in squares.values() for square in row.values())
     unknown = sum(square.state == "unknown" for row in squares.values() for square in row.values())

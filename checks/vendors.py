@@ -1,0 +1,34 @@
+"""What is particular to the accelerators of a vendor, as data: nothing that judges or shows knows one by its name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nodevet.checks.model import Action
+from nodevet.checks.reference.tables import load_table
+
+__all__ = ["Vendor", "vendor_of"]
+
+
+class Vendor(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of reference/vendors.csv; None is what nobody told of the vendor.
+
+    ``kernel_module`` drives its boards, ``links`` is what its own links are called, ``install`` says how to get a
+    driver that works. ``release_action`` and ``release_advice`` say what to do where the parts of that are of different
+    releases, ``ecc_advice`` how the correction of memory errors is switched on.
+    """
+
+    vendor: str
+    kernel_module: str | None = None
+    links: str | None = None
+    install: str | None = None
+    release_action: Action | None = None
+    release_advice: str | None = None
+    ecc_advice: str | None = None
+    source: str = ""
+
+
+def vendor_of(name: str) -> Vendor:
+    """Return what is known of the vendor *name*, which is nothing where the table lacks it."""
+    rows = load_table("vendors.csv", Vendor)
+    return next((row for row in rows if row.vendor == name), Vendor(vendor=name))

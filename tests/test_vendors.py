@@ -1,0 +1,102 @@
+"""Vendors are rows of tables: what judges, shows and runs knows none of them by name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from fakes.views import GPU, gpu, healthy, judge, of, reader
+
+from nodevet.checks.model import WHOLE, Action, Failure, FailureKind, Outcome, ReaderState
+from nodevet.checks.reference.tables import load_table
+from nodevet.checks.vendors import Vendor, vendor_of
+
+NAMES = re.compile(r"nvidia|nvml|nvlink|\bxid|\bamd|rocm|xgmi|habana|gaudi", re.IGNORECASE)
+ROOMS_OF_VENDORS = ("backends", "burnin", "kernel_log", "reference")
+
+ALLOWED = {
+    "agent/commands/ack.py": "an example in a help text",
+    "agent/commands/explain.py": "people say xid 79 for short",
+    "agent/commands/topo.py": "names the program whose output it reads",
+    "agent/doors.py": "an example in a message",
+    "agent/settings.py": "the backends that can be enabled",
+    "checks/faults.py": "the kind of fault that is an XID",
+    "checks/topology.py": "reads what nvidia-smi topo -m prints",
+}
+"""Where a vendor may be named, and why."""
+
+
+def named(source: str) -> list[str]:
+    """Return the texts of *source* that name a vendor; what documents it does not count."""
+    tree = ast.parse(source)
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in documentation
+        and NAMES.search(node.value)
+    ]
+
+
+def sources(repository: Path) -> Iterator[tuple[str, str]]:
+    """Yield every file that must not know a vendor, with its text."""
+    for folder in ("agent", "checks", "exporters"):
+        for path in sorted((repository / folder).rglob("*.py")):
+            if not set(ROOMS_OF_VENDORS) & set(path.parts):
+                yield str(path.relative_to(repository)), path.read_text(encoding="utf-8")
+
+
+def test_nothing_above_the_backends_names_a_vendor(repository: Path) -> None:
+    """A third vendor is a backend and rows of tables."""
+    found = {path: texts for path, text in sources(repository) if (texts := named(text))}
+    assert {path: texts for path, texts in found.items() if path not in ALLOWED} == {}
+    assert set(ALLOWED) <= set(found), "an exception that is not needed any more"
+
+
+def test_a_name_in_the_code_would_be_found() -> None:
+    """The search is no search for nothing."""
+    assert named("'''Of NVIDIA.'''\nif vendor == 'amd': name = f'NVLink {n}'") == ["amd", "NVLink "]
+
+
+def test_a_vendor_that_nobody_knows_is_a_vendor() -> None:
+    """Its boards are judged without advice."""
+    assert vendor_of("acme") == Vendor(vendor="acme")
+    assert {row.vendor for row in load_table("vendors.csv", Vendor)} >= {"nvidia", "amd", "habana"}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "words"),
+    [("nvidia", "(nvidia-smi -e 1)"), ("amd", "(amdgpu.ras_enable=1 "), ("acme", "reboot the node")],
+)
+def test_advice_is_that_of_the_vendor_of_the_board(vendor: str, words: str) -> None:
+    """Nobody is told the command of another vendor."""
+    off = healthy({("ecc_enabled", WHOLE): False}, device=gpu(vendor=vendor))
+    required = {**off.required, GPU: frozenset({"ecc_uncorrected_errors"})}
+    finding = of(judge("memory-errors", msgspec.structs.replace(off, required=required)), "memory.ecc_disabled")
+    assert finding.outcome is Outcome.WARN
+    assert words in finding.message
+    assert ("nvidia" in finding.message) is (vendor == "nvidia")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "action", "words"),
+    [
+        ("nvidia", Action.REBOOT, "reboot the node"),
+        ("amd", Action.INSPECT, "install the one that ROCm ships"),
+        ("acme", Action.REBOOT, "install those of one release"),
+    ],
+)
+def test_parts_of_two_releases_are_mended_as_the_vendor_says(vendor: str, action: Action, words: str) -> None:
+    """A reboot mends one, another package the other."""
+    board = gpu("pci-0000:1b:00.0", vendor=vendor, backend="host", uuid=None, serial=None)
+    failure = Failure(FailureKind.VERSION_MISMATCH, "what the library said")
+    readers = (reader("host"), reader(vendor, ReaderState.FAILED, failure=failure))
+    findings = judge("inventory", msgspec.structs.replace(healthy(), devices=(board,), readers=readers))
+    found = next(entry for entry in findings if entry.code == "driver.version_mismatch")
+    assert (found.outcome, found.action, words in found.message) == (Outcome.FAIL, action, True), found.message
