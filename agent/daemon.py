@@ -70,9 +70,6 @@ LONGEST_WAIT_SECONDS = 10.0
 LONGEST_WAIT_BESIDE_LOAD_SECONDS = 0.5
 """The same while a probe runs or a report is rendered, whose end nobody tells of."""
 
-GATE_SECONDS = 0.2
-"""How often the log of prologs is looked at while a drain is due: one that closed the gate waits for it."""
-
 STOP_SECONDS = 1.5
 LONGEST_START_SECONDS = 60.0
 """A reader that never comes up does not keep the agent from being ready; it is told like any other fault."""
@@ -289,8 +286,6 @@ class Daemon:
             self._dirty(now=True)
         if self._clock.monotonic() >= self._judge_at():
             self._evaluate()
-        elif self.snapshot.agent.draining:
-            self._look_at_gate()
         self._feed_watchdog()
 
     def _record_load(self) -> None:
@@ -317,7 +312,6 @@ class Daemon:
             self.guard.next_deadline,
             self._simulated.next_deadline if self._simulated else None,
             None if self._watchdog_seconds is None else self._watchdog_at,
-            now + GATE_SECONDS if self.snapshot.agent.draining else None,
             self._judge_at(),
         ]
         is_loaded = self._prober.running or self._reports.rendering
@@ -392,12 +386,12 @@ class Daemon:
 
     def _evaluate(self, also_changed: tuple[Episode, ...] = ()) -> None:
         before = self._snapshot
-        self._look_at_gate()
+        self._gate_log.tick()
         done = self._engine.evaluate(self._agent())
         self._dirty_since = None
         self._evaluated = self._clock.monotonic()
-        self._snapshot = self._reactor.marked(done.snapshot) if self._reactor else done.snapshot
-        self._publisher.publish(self._snapshot)
+        self._snapshot = done.snapshot
+        self._publisher.publish(done.snapshot)
         readers = msgspec.msgpack.encode(self._supervisor.records)
         memory = {"readers": readers, "gate_log": self._gate_log.memory}
         if self._kernel is not None and self._kernel.memory is not None:
@@ -409,13 +403,6 @@ class Daemon:
         self._tell(before, done.snapshot, done.changes)
         if self._control.watched("watch"):
             self._control.publish("watch", msgspec.to_builtins(status_document(done.snapshot)))
-
-    def _look_at_gate(self) -> None:
-        """Count what prologs decided; where one closed the gate, a drain that is due is written at once."""
-        before = self._gate_log.counts["closed"]
-        self._gate_log.tick()
-        if self._reactor is not None and self._gate_log.counts["closed"] > before:
-            self._reactor.gate_closed()
 
     def _tell(self, before: Snapshot | None, after: Snapshot, changes: tuple[Episode, ...]) -> None:
         """Log what changed: state changes at warning, nothing for a round that changed nothing."""
