@@ -1,7 +1,8 @@
 """The daemon: one main thread that owns all mutable state, and helper threads that receive immutable snapshots.
 
 The loop waits in one selector for children, the kernel log, the socket and signals; it never waits for a driver, a disk
-or a scraper. Its steps are those of ``_turn``.
+or a scraper. ``_turn`` is the whole of it. What it drives are the members that ``_gather`` lists: whatever the agent
+comes to do besides is one more of them.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from nodevet.agent import members
 from nodevet.agent.assembly import (
     FAST,
     agent_info,
@@ -30,49 +33,41 @@ from nodevet.agent.assembly import cadences as group_cadences
 from nodevet.agent.clock import Clock
 from nodevet.agent.control import SOCKET_NAME, Control
 from nodevet.agent.engine import Armed
-from nodevet.agent.gate_log import GateLog
+from nodevet.agent.intake import Intake
 from nodevet.agent.journal import Journal
 from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.agent.load_guard import LoadGuard
 from nodevet.agent.log import make_logger
-from nodevet.agent.notify import Notifier, watchdog_interval_seconds
+from nodevet.agent.members import Member, described, memory_of, soonest
+from nodevet.agent.notify import Notifier, Watchdog
 from nodevet.agent.origin import keep_apart
+from nodevet.agent.pace import Pace
 from nodevet.agent.prober import PLAN as PROBE_PLAN
 from nodevet.agent.prober import Prober
-from nodevet.agent.processes import ChildRecord, start_ticks
+from nodevet.agent.processes import pack_records, recalled_records, start_ticks
 from nodevet.agent.publisher import Publisher
-from nodevet.agent.reactor import Reactor
 from nodevet.agent.recorder import LoadRecorder
+from nodevet.agent.reload import taken_up
 from nodevet.agent.reports import Reports
 from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe
 from nodevet.agent.simulated_node import Simulate, SimulatedNode
 from nodevet.agent.simulated_prober import SimulatedProber
+from nodevet.agent.slurm_writer import Acknowledged
+from nodevet.agent.telling import Teller, greeting
 from nodevet.agent.verbs import verbs
 from nodevet.checks.errors import ConfigurationError, StoreError
-from nodevet.checks.model import AgentInfo, Device, Episode, EpisodeState, Key, Result, Sample, Snapshot
+from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Key, Result, Snapshot
 from nodevet.checks.registry import installed
-from nodevet.checks.wire import Note
 from nodevet.exporters.http import HttpServer
 from nodevet.exporters.schema import BurnInDocument, burn_in_document, status_document
 
 __all__ = ["Daemon"]
 
-SETTLE_SECONDS = 0.25
-"""How long a round may still be coming in before what is there is judged."""
-
-FIRST_ROUND_SECONDS = 5.0
-"""How long the first judgement waits for every reader; one that hangs at its start must not hide the others."""
-
 LONGEST_WAIT_SECONDS = 10.0
 """How long the loop may sleep when nothing is due: whatever happens wakes it."""
 
-LONGEST_WAIT_BESIDE_LOAD_SECONDS = 0.5
-"""The same while a probe runs or a report is rendered, whose end nobody tells of."""
-
 STOP_SECONDS = 1.5
-LONGEST_START_SECONDS = 60.0
-"""A reader that never comes up does not keep the agent from being ready; it is told like any other fault."""
 
 SILENT_SECONDS = 30.0
 """A main loop that made no turn for so long is not healthy."""
@@ -98,27 +93,19 @@ class Daemon:
         self._clock = clock
         self._reload = reload
         self._say = say
+        self._notifier = Notifier.from_environment()
         log = make_logger(configuration.agent.log_level)
-        self._log = log if simulate is None else log.bind(simulated=True)
-        self._armed = arm(installed(), configuration)
-        self._info = agent_info(configuration, self._armed, clock.instant())
+        self._teller = Teller(log if simulate is None else log.bind(simulated=True), self._notifier)
+        armed = arm(installed(), configuration)
+        self._info = agent_info(configuration, armed, clock.instant())
         self._selector = selectors.DefaultSelector()
-        self._engine = build_engine(self._armed, configuration, clock, simulated=simulate is not None)
-        self._simulated = SimulatedNode.of(simulate, configuration, clock, self._note_simulation)
-        self.guard = LoadGuard(
-            Path(configuration.agent.runtime_dir),
-            clock,
-            lambda pid: start_ticks(pid) is not None,
-            lambda: self._publisher.written,
-        )
+        self._engine = build_engine(armed, configuration, clock, simulated=simulate is not None)
+        self._simulated = SimulatedNode.of(simulate, configuration, clock, self._teller.simulation)
         self._recorder = LoadRecorder()
         self._load_results: tuple[Result, ...] = ()
+        self._pace = Pace(clock, configuration.agent.interval_seconds)
         self._snapshot: Snapshot | None = None
         self._stopping = False
-        self._ready = False
-        self._dirty_since: float | None = None
-        self._began = clock.monotonic()
-        self._evaluated = 0.0
         self._last_turn = time.monotonic()
 
     # What the surfaces ask for.
@@ -133,8 +120,8 @@ class Daemon:
         """Acknowledge the episode of *key* and judge anew."""
         episode = self._engine.acknowledge(key, note=note, actor=actor)
         if episode is not None:
-            self._log.warning("acknowledged", code=key.code, device=key.device, note=note, actor=actor)
-            self._evaluate((episode,))
+            self._teller.log.warning("acknowledged", code=key.code, device=key.device, note=note, actor=actor)
+            self._judge((episode,))
         return episode
 
     def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
@@ -142,8 +129,8 @@ class Daemon:
         for result in results:
             self._engine.take_result(result)
             self._journal.keep_result(result)
-            self._log.info("load ended", **_figures(result))
-        self._evaluate()
+            self._teller.load_ended(result)
+        self._judge()
         self._load_results = (*self._load_results, *results)
         if self._prober.running or not self._load_results:
             return None
@@ -163,7 +150,7 @@ class Daemon:
         self._prober.stop("devices are released")
         self._supervisor.release(seconds)
 
-    # Life.
+    # The loop.
 
     def run(self) -> int:
         """Run until a signal ends it, and return the exit code."""
@@ -174,15 +161,54 @@ class Daemon:
             self._stop()
         return 0
 
+    def _turn(self) -> None:
+        """Wait for the next thing, take it in, do what is due, and judge where something changed."""
+        for key, mask in self._selector.select(self._patience()):
+            key.data(mask)
+        self._last_turn = time.monotonic()
+        for member in self._members:
+            member.tick()
+        if self._pace.due:
+            self._judge()
+
+    def _patience(self) -> float:
+        """Return how long the selector may wait."""
+        now = self._clock.monotonic()
+        wake = min(self._pace.next_deadline, soonest(self._members))
+        return min(max(wake - now, 0.0), LONGEST_WAIT_SECONDS)
+
+    def _judge(self, also_changed: tuple[Episode, ...] = ()) -> None:
+        """Judge what is known, hand it to every member, keep it, and tell what changed."""
+        before = self._snapshot
+        for member in self._members:
+            member.before_judging()
+        done = self._engine.evaluate(self._agent())
+        self._pace.judged()
+        self._snapshot = done.snapshot
+        for member in self._members:
+            member.judged(done.snapshot)
+        memory = {**self._engine.memory(), **memory_of(self._members)}
+        self._journal.keep_round((*also_changed, *done.changes), memory)
+        self._teller.changes(before, done.snapshot, done.changes)
+
+    def _agent(self) -> AgentInfo:
+        info = msgspec.structs.replace(self._info, ready=self._pace.ready, stopping=self._stopping)
+        return described(info, self._members)
+
+    def _complaint(self) -> str | None:
+        silent = time.monotonic() - self._last_turn
+        return f"the main loop has made no turn for {silent:.0f} s" if silent > SILENT_SECONDS else None
+
+    # Its start and its end.
+
     def _start(self, cleanup: ExitStack) -> None:
         """Take every resource that can be refused before anything is read, so that a refusal is one clear line."""
         agent = self._configuration.agent
-        runtime = Path(agent.runtime_dir)
         cleanup.callback(self._selector.close)
-        keep_apart(self._configuration.agent, self._simulated)
-        self._signals = cleanup.enter_context(SignalPipe(self._selector, self._on_signal))
+        keep_apart(agent, self._simulated)
+        cleanup.enter_context(SignalPipe(self._selector, self._on_signal))
         self._journal = cleanup.enter_context(Journal(self._configuration, self._clock))
-        self._reports = Reports(self._configuration, log=self._complain, rendered=self._on_report)
+        self._reports = Reports(self._configuration, log=self._teller.trouble, rendered=self._on_report)
         cleanup.callback(self._reports.close)
         self._http = HttpServer(
             agent.listen,
@@ -190,59 +216,107 @@ class Daemon:
             self._complaint,
             report=self._reports.latest,
             now=self._clock.instant,
-            log=self._complain,
+            log=self._teller.trouble,
         )
         cleanup.callback(self._http.stop)
-        if self._simulated is not None:
-            self._simulated.start()
+        self._publisher = Publisher(Path(agent.runtime_dir), ttl_seconds=_ttl_seconds(self._configuration))
+        cleanup.callback(self._publisher.close, 0.3)
+        self._intake = Intake(self._engine, self._journal, self._recorder, self._pace, self._teller)
         memory = self._journal.restore(self._engine)
         self._info = msgspec.structs.replace(self._info, notices=self._journal.notices)
-        records = self._remembered_readers(memory.get("readers", b"\x90"))
-        simulation = self._simulated.file if self._simulated else None
-        self._supervisor = build_supervisor(self._configuration, self._clock, self._selector, records, simulation)
-        self._kernel: KernelWatch | None = None
-        if self._configuration.kernel_log.enabled:
-            self._kernel = KernelWatch(
-                self._configuration.kernel_log.path,
-                self._clock,
-                self._selector,
-                memory=memory.get("kernel_log"),
-                log=self._complain,
-            )
-        self._prober = self._make_prober()
-        try:
-            self.guard.claims.prepare()
-        except StoreError as error:
-            self._complain(f"{error}: prologs cannot claim this node, so no load runs")
-        self._gate_log = GateLog(runtime, memory=memory.get("gate_log"), log=self._complain)
-        self._publisher = Publisher(runtime, ttl_seconds=_ttl_seconds(self._configuration))
-        self._control = Control(runtime / SOCKET_NAME, verbs(self), self._selector)
-        cleanup.callback(self._control.close)
-        self._reactor = self._make_reactor(memory.get("slurm"))
-        if self._reactor is not None:
-            cleanup.callback(self._reactor.close)
+        self._members = self._gather(memory, cleanup)
         self._snapshot = self._engine.remembered(self._agent())
         self._publisher.publish(self._snapshot)
         self._http.start()
-        self._notifier = Notifier.from_environment()
-        self._watchdog_seconds = watchdog_interval_seconds(os.environ, os.getpid())
-        self._watchdog_at = 0.0
         self._notifier.ready(f"reads {', '.join(agent.backends.names)}")
         self._greet()
 
-    def _make_reactor(self, memory: bytes | None) -> Reactor | None:
-        """Return what writes to SLURM, or None where nothing may; a simulated node is never told of to anybody."""
-        configuration = self._configuration
-        if configuration.slurm.writer == "off" or self._simulated is not None:
+    def _gather(self, memory: Mapping[str, bytes], cleanup: ExitStack) -> tuple[Member, ...]:
+        """Open all that the loop drives, in the order of a turn; *memory* is what each had kept before a restart."""
+        configuration, trouble = self._configuration, self._teller.trouble
+        gathered = (
+            members.store(self._journal),
+            members.state_file(self._publisher),
+            self._readers(memory.get("readers")),
+            members.simulation(self._simulated),
+            self._kernel_log(memory.get("kernel_log"), cleanup),
+            self._loads(),
+            members.reports(self._reports),
+            self._load_guard(),
+            members.gate_log(Path(configuration.agent.runtime_dir), memory=memory.get("gate_log"), log=trouble),
+            self._socket(cleanup),
+            self._slurm(memory.get("slurm"), cleanup),
+            members.watchdog(Watchdog(self._notifier, self._clock)),
+        )
+        return tuple(member for member in gathered if member is not None)
+
+    def _greet(self) -> None:
+        simulates = f"{self._simulated.profile}, {self._simulated.title}" if self._simulated else ""
+        runtime_dir = self._configuration.agent.runtime_dir
+        node = node_name(self._configuration)
+        for line in greeting(self._info, node, self._http.url, simulates=simulates, runtime_dir=runtime_dir):
+            self._say(line)
+        for notice in self._info.notices:
+            self._teller.trouble(notice)
+
+    def _stop(self) -> None:
+        """End within two seconds: no new work, loads and readers closed, last state written."""
+        self._notifier.stopping()
+        for member in self._members:
+            member.stop()
+        deadline = self._clock.monotonic() + STOP_SECONDS
+        while self._clock.monotonic() < deadline and not (self._supervisor.at_rest and not self._prober.running):
+            for key, mask in self._selector.select(0.05):
+                key.data(mask)
+            self._supervisor.tick()
+            self._prober.tick(None)
+        self._snapshot = msgspec.structs.replace(self.snapshot, agent=self._agent())
+        self._publisher.publish(self._snapshot)
+
+    # Its members, each with what it contributes.
+
+    def _readers(self, memory: bytes | None) -> Member:
+        """Return the readers of all backends, and look for those that an agent before has left."""
+        left = recalled_records(memory, log=self._teller.trouble)
+        simulation = self._simulated.file if self._simulated else None
+        supervisor = build_supervisor(self._configuration, self._clock, self._selector, left, simulation)
+        self._supervisor = supervisor
+        return Member(
+            name="readers",
+            tick=lambda: self._intake.take_readings(supervisor, self._configuration.agent.backends.names),
+            next_deadline=lambda: supervisor.next_deadline,
+            memory=lambda: pack_records(supervisor.records),
+            stop=supervisor.stop,
+        )
+
+    def _kernel_log(self, memory: bytes | None, cleanup: ExitStack) -> Member | None:
+        settings = self._configuration.kernel_log
+        if not settings.enabled:
             return None
-        return Reactor(
-            configuration.slurm,
-            configuration.slurm.node_name or node_name(configuration),
-            self._selector,
-            runtime=Path(configuration.agent.runtime_dir),
-            memory=memory,
-            boot_id=self._clock.instant().boot_id,
-            told=self._on_reactor,
+        watch = KernelWatch(settings.path, self._clock, self._selector, memory=memory, log=self._teller.trouble)
+        cleanup.callback(watch.close)
+        return Member(
+            name="kernel_log",
+            tick=partial(self._intake.take_kernel_events, watch),
+            next_deadline=lambda: watch.next_deadline,
+            memory=lambda: watch.memory,
+        )
+
+    def _loads(self) -> Member:
+        """Return the agent's own probe, and the recorder of whatever load holds the lease."""
+        self.guard = LoadGuard(
+            Path(self._configuration.agent.runtime_dir),
+            self._clock,
+            lambda pid: start_ticks(pid) is not None,
+            lambda: self._publisher.written,
+        )
+        self._prober = self._make_prober()
+        return Member(
+            name="loads",
+            tick=self._drive_probe,
+            next_deadline=lambda: self._prober.next_deadline,
+            facts=lambda: {"load": self._load_words()},
+            stop=partial(self._prober.stop, "the agent stops"),
         )
 
     def _make_prober(self) -> Prober | SimulatedProber:
@@ -256,198 +330,18 @@ class Daemon:
             node=node_name(self._configuration),
             refresh=lambda: self._supervisor.ask(FAST),
             root=self._configuration.agent.root,
-            log=self._on_note,
+            log=self._teller.note,
         )
 
-    def _remembered_readers(self, memory: bytes) -> tuple[ChildRecord, ...]:
-        try:
-            return msgspec.msgpack.decode(memory, type=tuple[ChildRecord, ...])
-        except msgspec.MsgspecError as error:
-            self._complain(f"readers left by an agent of an earlier version are not looked for: {error}")
-            return ()
-
-    def _turn(self) -> None:
-        """Wait for the next thing, take it in, do what is due, and judge where something changed."""
-        for key, mask in self._selector.select(self._patience()):
-            key.data(mask)
-        self._last_turn = time.monotonic()
-        self._take_readers()
-        if self._simulated is not None:
-            self._simulated.tick()
-        self._take_kernel_events()
-        probing = self._prober.running
+    def _drive_probe(self) -> None:
+        was_running = self._prober.running
         results = self._prober.tick(self._snapshot)
-        if results or probing is not self._prober.running:
+        if results or was_running is not self._prober.running:
             self.take_results(results, PROBE_PLAN)
-        self._record_load()
-        self._reports.tick()
-        self.guard.tick()
-        if self.snapshot.agent.probing != self.guard.probing:
-            self._dirty(now=True)
-        if self._clock.monotonic() >= self._judge_at():
-            self._evaluate()
-        self._feed_watchdog()
-
-    def _record_load(self) -> None:
-        """Record heat, power and clock as long as somebody holds the lease."""
         if self.guard.leases.current is not None:
             self._recorder.begin(self._clock.instant().boottime_ns / 1e9)
         else:
             self._recorder.end()
-
-    def _feed_watchdog(self) -> None:
-        """Tell the service manager that the loop turns; nothing else may say so for it."""
-        now = self._clock.monotonic()
-        if self._watchdog_seconds is not None and now >= self._watchdog_at:
-            self._notifier.watchdog()
-            self._watchdog_at = now + self._watchdog_seconds
-
-    def _patience(self) -> float:
-        """Return how long the selector may wait."""
-        now = self._clock.monotonic()
-        deadlines = [
-            self._supervisor.next_deadline,
-            self._kernel.next_deadline if self._kernel else None,
-            self._prober.next_deadline,
-            self.guard.next_deadline,
-            self._simulated.next_deadline if self._simulated else None,
-            None if self._watchdog_seconds is None else self._watchdog_at,
-            self._judge_at(),
-        ]
-        is_loaded = self._prober.running or self._reports.rendering
-        longest = LONGEST_WAIT_BESIDE_LOAD_SECONDS if is_loaded else LONGEST_WAIT_SECONDS
-        wake = min((when for when in deadlines if when is not None), default=now + longest)
-        return min(max(wake - now, 0.0), longest)
-
-    def _take_readers(self) -> None:
-        self._supervisor.tick()
-        collected = self._supervisor.collect()
-        for note in collected.notes:
-            self._on_note(note)
-        if collected.inventory_changed:
-            self._take_inventory()
-        for sample in collected.samples:
-            self._take_sample(sample)
-        for event in collected.events:
-            self._engine.take_event(event)
-        statuses = self._supervisor.statuses
-        known = None if self._snapshot is None else self._snapshot.readers
-        if collected.events or (known is not None and [s.state for s in statuses] != [s.state for s in known]):
-            self._dirty(now=True)
-        elif collected.samples or collected.inventory_changed:
-            self._dirty(now=self._supervisor.settled)
-        self._engine.take_readers(statuses)
-        patient = self._clock.monotonic() < self._began + LONGEST_START_SECONDS
-        if not self._ready and (self._supervisor.settled or not patient):
-            self._ready = True
-            self._dirty(now=True)
-
-    def _take_inventory(self) -> None:
-        by_backend: dict[str, list[Device]] = {name: [] for name in self._configuration.agent.backends.names}
-        for device in self._supervisor.devices:
-            by_backend.setdefault(device.backend, []).append(device)
-        for backend, devices in by_backend.items():
-            self._engine.take_devices(backend, devices)
-        self._journal.keep_devices(self._supervisor.devices)
-
-    def _take_sample(self, sample: Sample) -> None:
-        self._engine.take_sample(sample)
-        self._recorder.take(sample)
-        self._journal.keep_sample(sample)
-
-    def _take_kernel_events(self) -> None:
-        if self._kernel is None:
-            return
-        events = self._kernel.tick()
-        for event in events:
-            self._engine.take_event(event)
-            self._log.warning("kernel event", code=event.code, pci=event.pci, text=event.text[:200])
-        self._engine.take_kernel_log(self._kernel.state)
-        if events:
-            self._dirty(now=True)
-
-    def _dirty(self, *, now: bool) -> None:
-        """Note that there is something to judge: at once, or when the round has come in."""
-        settled = self._clock.monotonic() - SETTLE_SECONDS
-        if now:
-            self._dirty_since = settled
-        elif self._dirty_since is None:
-            self._dirty_since = self._clock.monotonic()
-
-    def _judge_at(self) -> float:
-        """Return when to judge next, in monotonic seconds."""
-        # Time itself is evidence: a reading grows old although nothing comes in.
-        since = self._evaluated + self._configuration.agent.interval_seconds
-        if self._dirty_since is not None:
-            since = min(since, self._dirty_since)
-        due = since + SETTLE_SECONDS
-        # Half a round would call everything that is still to come missing.
-        return due if self._ready else max(due, self._began + FIRST_ROUND_SECONDS)
-
-    def _evaluate(self, also_changed: tuple[Episode, ...] = ()) -> None:
-        before = self._snapshot
-        self._gate_log.tick()
-        done = self._engine.evaluate(self._agent())
-        self._dirty_since = None
-        self._evaluated = self._clock.monotonic()
-        self._snapshot = done.snapshot
-        self._publisher.publish(done.snapshot)
-        readers = msgspec.msgpack.encode(self._supervisor.records)
-        memory = {"readers": readers, "gate_log": self._gate_log.memory}
-        if self._kernel is not None and self._kernel.memory is not None:
-            memory["kernel_log"] = self._kernel.memory
-        if self._reactor is not None:
-            self._reactor.submit(done.snapshot)
-            memory["slurm"] = self._reactor.memory
-        self._journal.keep_round((*also_changed, *done.changes), {**self._engine.memory(), **memory})
-        self._tell(before, done.snapshot, done.changes)
-        if self._control.watched("watch"):
-            self._control.publish("watch", msgspec.to_builtins(status_document(done.snapshot)))
-
-    def _tell(self, before: Snapshot | None, after: Snapshot, changes: tuple[Episode, ...]) -> None:
-        """Log what changed: state changes at warning, nothing for a round that changed nothing."""
-        for episode in changes:
-            level = "info" if episode.state is EpisodeState.CLEARED else "warning"
-            getattr(self._log, level)(
-                f"finding {episode.state.value}",
-                code=episode.key.code,
-                device=episode.key.device,
-                message=episode.cleared_by or episode.finding.message,
-            )
-        known = before.agent.notices if before else ()
-        for notice in after.agent.notices:
-            if notice not in known:
-                self._complain(notice)
-        for notice in known:
-            if notice not in after.agent.notices:
-                self._log.info("trouble is over", detail=notice)
-        writer, did = after.agent.slurm, before.agent.slurm if before else None
-        if writer is not None and writer.doing and (did is None or did.doing != writer.doing):
-            self._log.warning("slurm", node=writer.node, writer=writer.writer, doing=writer.doing)
-        if before is None or before.verdict.state is not after.verdict.state:
-            self._log.warning("verdict", state=after.verdict.state.value, reason=after.verdict.reason)
-            self._notifier.status(f"{after.verdict.state.value}: {after.verdict.reason}")
-
-    def _agent(self) -> AgentInfo:
-        store = "; ".join(self._journal.troubles) if self._snapshot else ""
-        state_file = self._publisher.failure if self._snapshot else ""
-        scenario = self._simulated.trouble if self._simulated else ""
-        slurm = self._reactor.trouble if self._reactor else ""
-        claims = self.guard.claims.look()
-        return msgspec.structs.replace(
-            self._info,
-            ready=self._ready,
-            stopping=self._stopping,
-            load=self._load_words(),
-            probing=self.guard.probing,
-            jobs=claims.count,
-            oldest_job_seconds=claims.oldest_seconds,
-            gate_decisions=self._gate_log.counts,
-            store=store,
-            state_file=state_file,
-            slurm=self._reactor.status if self._reactor else None,
-            notices=(*self._info.notices, *(trouble for trouble in (store, state_file, scenario, slurm) if trouble)),
-        )
 
     def _load_words(self) -> str:
         lease = self.guard.leases.current
@@ -455,21 +349,50 @@ class Daemon:
             return self._prober.status
         return f"{lease.holder} runs"
 
-    def _greet(self) -> None:
-        url = self._http.url
-        self._say(f"nodevet {self._info.version} vets {node_name(self._configuration)}")
+    def _load_guard(self) -> Member:
+        """Return what keeps loads and jobs apart; where prologs cannot claim the node, no load runs."""
+        try:
+            self.guard.claims.prepare()
+        except StoreError as error:
+            self._teller.trouble(f"{error}: prologs cannot claim this node, so no load runs")
+
+        def facts() -> Mapping[str, object]:
+            claims = self.guard.claims.look()
+            return {"probing": self.guard.probing, "jobs": claims.count, "oldest_job_seconds": claims.oldest_seconds}
+
+        def tick() -> None:
+            self.guard.tick()
+            if self.snapshot.agent.probing != self.guard.probing:
+                self._pace.hurry()
+
+        return Member(name="load_guard", tick=tick, next_deadline=lambda: self.guard.next_deadline, facts=facts)
+
+    def _socket(self, cleanup: ExitStack) -> Member:
+        control = Control(Path(self._configuration.agent.runtime_dir) / SOCKET_NAME, verbs(self), self._selector)
+        cleanup.callback(control.close)
+
+        def tell_watchers(snapshot: Snapshot) -> None:
+            if control.watched("watch"):
+                control.publish("watch", msgspec.to_builtins(status_document(snapshot)))
+
+        return Member(name="socket", judged=tell_watchers)
+
+    def _slurm(self, memory: bytes | None, cleanup: ExitStack) -> Member | None:
         if self._simulated is not None:
-            self._say(
-                f"  SIMULATED: {self._simulated.profile}, {self._simulated.title}; nothing of this machine is read"
-            )
-        self._say(f"  status   {url}")
-        self._say(f"  metrics  {url}metrics")
-        self._say(f"  report   {url}report (after the first probe)")
-        where = f" --runtime-dir {self._configuration.agent.runtime_dir}" if self._simulated else ""
-        self._say(f"  ask      nodevet status{where}")
-        for notice in self._info.notices:
-            self._say(f"  note     {notice}")
-            self._complain(notice)
+            return None  # nobody is ever told of a simulated node
+        return members.slurm(
+            self._configuration, self._clock, self._selector, cleanup, memory=memory, told=self._take_resumed
+        )
+
+    def _take_resumed(self, entries: tuple[Acknowledged, ...]) -> None:
+        """Take what a person acknowledged by resuming the node in SLURM, and what the writer has to tell."""
+        for entry in entries:
+            opened = [episode for episode in self.snapshot.episodes if episode.state is EpisodeState.OPEN]
+            if any(entry.known.covers(episode) for episode in opened):
+                self.acknowledge(entry.known.key, note=entry.note, actor="slurm")
+        self._pace.hurry()
+
+    # What it is told from outside.
 
     def _on_signal(self, number: int) -> None:
         if number != signal.SIGHUP:
@@ -490,94 +413,23 @@ class Daemon:
             self._info = msgspec.structs.replace(
                 self._info, configuration_accepted=False, configuration_message=f"reload refused: {line}"
             )
-            self._log.error("reload refused", reason=line)
+            self._teller.log.error("reload refused", reason=line)
         else:
-            self._apply(fresh, armed)
+            self._take_up(fresh, armed)
         self._notifier.ready("")
-        if self._ready:
-            self._evaluate()
-        else:
-            # Half a first round would open findings about all that is still to come.
-            self._dirty(now=True)
+        self._pace.hurry()
 
-    def _apply(self, fresh: Configuration, armed: tuple[Armed, ...]) -> None:
-        fixed = {
-            name: getattr(self._configuration, name) for name in ("agent", "kernel_log", "report", "slurm", "store")
-        }
-        later = [name for name, value in fixed.items() if getattr(fresh, name) != value]
-        message = f"[{'], ['.join(later)}] change with the next restart" if later else ""
-        self._configuration = msgspec.structs.replace(fresh, **fixed)
-        self._armed = armed
+    def _take_up(self, fresh: Configuration, armed: tuple[Armed, ...]) -> None:
+        self._configuration, message = taken_up(self._configuration, fresh)
         rates = engine_cadences(self._configuration, group_cadences(self._configuration))
         self._engine.reconfigure(armed, rates, modes_in_force(self._configuration))
         self._prober.configure(fresh.load)
         info = agent_info(self._configuration, armed, self._info.started)
         self._info = msgspec.structs.replace(info, notices=self._info.notices, configuration_message=message)
-        self._log.warning("reloaded", digest=info.configuration_digest, note=message)
-
-    def _stop(self) -> None:
-        """End within two seconds: no new work, loads and readers closed, last state written."""
-        self._notifier.stopping()
-        self._prober.stop("the agent stops")
-        if self._reactor is not None:
-            self._reactor.stop()
-        self._supervisor.stop()
-        deadline = self._clock.monotonic() + STOP_SECONDS
-        while self._clock.monotonic() < deadline and not (self._supervisor.at_rest and not self._prober.running):
-            for key, mask in self._selector.select(0.05):
-                key.data(mask)
-            self._supervisor.tick()
-            self._prober.tick(None)
-        if self._kernel is not None:
-            self._kernel.close()
-        last = msgspec.structs.replace(self.snapshot, agent=self._agent())
-        self._snapshot = last
-        self._publisher.publish(last)
-        self._publisher.close(0.3)
-
-    def _complaint(self) -> str | None:
-        silent = time.monotonic() - self._last_turn
-        return f"the main loop has made no turn for {silent:.0f} s" if silent > SILENT_SECONDS else None
-
-    def _on_reactor(self) -> None:
-        """Take what a person acknowledged by resuming the node in SLURM, and what the writer has to tell."""
-        assert self._reactor is not None
-        for entry in self._reactor.take():
-            if any(entry.known.covers(episode) for episode in self.snapshot.episodes if _is_open(episode)):
-                self.acknowledge(entry.known.key, note=entry.note, actor="slurm")
-        self._dirty(now=True)
-
-    def _note_simulation(self, line: str) -> None:
-        self._log.warning("simulation", detail=line)
-
-    def _complain(self, line: str) -> None:
-        self._log.warning("trouble", detail=line)
+        self._teller.log.warning("reloaded", digest=info.configuration_digest, note=message)
 
     def _on_report(self, page: Path) -> None:
-        self._log.info("report rendered", page=str(page), url=f"{self._http.url}report")
-
-    def _on_note(self, note: Note) -> None:
-        level = note.level if note.level in ("debug", "info", "warning", "error") else "info"
-        getattr(self._log, level)(note.event, **note.fields)
-
-
-def _is_open(episode: Episode) -> bool:
-    return episode.state is EpisodeState.OPEN
-
-
-def _figures(result: Result) -> dict[str, object]:
-    """Return what a line of the log says of a load."""
-    rate, verified, wrong = (result.metric(name) for name in ("tflops_median", "gemms_verified", "mismatches"))
-    figures: dict[str, object] = {
-        "device": ",".join(result.devices),
-        "dtype": result.dtype,
-        "state": result.state.value,
-        "tflops": None if rate is None else round(rate, 4),
-        "verified": verified,
-        "wrong": wrong,
-        "detail": result.detail,
-    }
-    return {name: value for name, value in figures.items() if value not in (None, "")}
+        self._teller.report_rendered(page, f"{self._http.url}report")
 
 
 def _ttl_seconds(configuration: Configuration) -> float:

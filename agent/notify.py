@@ -12,7 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Self
 
-__all__ = ["Notifier", "watchdog_interval_seconds"]
+from nodevet.agent.clock import Clock
+
+__all__ = ["Notifier", "Watchdog", "watchdog_interval_seconds"]
 
 
 class Notifier:
@@ -66,6 +68,29 @@ class Notifier:
             except OSError:
                 return False
         return True
+
+
+class Watchdog:
+    """Tells the service manager that the loop turns; nothing else may say so for it."""
+
+    def __init__(self, notifier: Notifier, clock: Clock) -> None:
+        """Feed as often as WATCHDOG_USEC asks for, or never where this process is not watched."""
+        self._notifier = notifier
+        self._clock = clock
+        self._interval_seconds = watchdog_interval_seconds(os.environ, os.getpid())
+        self._due = 0.0
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` must be called next, in monotonic seconds."""
+        return None if self._interval_seconds is None else self._due
+
+    def tick(self) -> None:
+        """Tell, where it is time."""
+        now = self._clock.monotonic()
+        if self._interval_seconds is not None and now >= self._due:
+            self._notifier.watchdog()
+            self._due = now + self._interval_seconds
 
 
 def watchdog_interval_seconds(environment: Mapping[str, str], pid: int) -> float | None:

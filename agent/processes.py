@@ -5,11 +5,12 @@ A process is known by its id *and* the tick it started at, because ids are used 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["ChildRecord", "describe", "is_alive", "start_ticks"]
+__all__ = ["ChildRecord", "describe", "is_alive", "pack_records", "recalled_records", "start_ticks"]
 
 _STATE, _START = 0, 19
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 22 of proc(5)."""
@@ -31,6 +32,22 @@ class ChildRecord(msgspec.Struct, frozen=True):
     start_ticks: int
     boot_id: str
     detail: str = ""
+
+
+def pack_records(records: Iterable[ChildRecord]) -> bytes:
+    """Return *records* as the store keeps them."""
+    return msgspec.msgpack.encode(tuple(records))
+
+
+def recalled_records(packed: bytes | None, log: Callable[[str], None]) -> tuple[ChildRecord, ...]:
+    """Return what ``pack_records`` made; *log* takes a line where an earlier version made something else."""
+    if packed is None:
+        return ()
+    try:
+        return msgspec.msgpack.decode(packed, type=tuple[ChildRecord, ...])
+    except msgspec.MsgspecError as error:
+        log(f"readers left by an agent of an earlier version are not looked for: {error}")
+        return ()
 
 
 def start_ticks(pid: int) -> int | None:

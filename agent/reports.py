@@ -14,6 +14,7 @@ from nodevet.exporters.schema import BurnInDocument, encode
 __all__ = ["Reports"]
 
 RENDER_SECONDS = 30.0
+LOOK_SECONDS = 0.5
 
 STAMP = "[0-9]" * 8 + "T*"
 """How names of reports begin: other files in a directory that a site chose are neither shown nor removed."""
@@ -71,8 +72,13 @@ class Reports:
 
     @property
     def rendering(self) -> bool:
-        """Return whether a page is being made, so that ``tick`` must be called soon."""
+        """Return whether a page is being made."""
         return self._child is not None
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` must be called next, in monotonic seconds: nobody tells that a child has ended."""
+        return time.monotonic() + LOOK_SECONDS if self._child is not None else None
 
     def tick(self) -> None:
         """Take a page that is finished, and drop the oldest reports."""

@@ -1,0 +1,74 @@
+"""What comes in by itself, readings and the kernel log, on its way to engine, store and the curves of a load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nodevet.agent.engine import Engine
+from nodevet.agent.journal import Journal
+from nodevet.agent.kernel_watch import KernelWatch
+from nodevet.agent.pace import Pace
+from nodevet.agent.recorder import LoadRecorder
+from nodevet.agent.supervisor import Supervisor
+from nodevet.agent.telling import Teller
+from nodevet.checks.model import Device, ReaderState, Sample
+
+__all__ = ["Intake"]
+
+
+class Intake:
+    """Hands on what came in, and has *pace* know how soon it must be judged."""
+
+    def __init__(self, engine: Engine, journal: Journal, recorder: LoadRecorder, pace: Pace, teller: Teller) -> None:
+        """Take in for these."""
+        self._engine = engine
+        self._journal = journal
+        self._recorder = recorder
+        self._pace = pace
+        self._teller = teller
+        self._states: list[ReaderState] = []
+
+    def take_readings(self, supervisor: Supervisor, backends: Iterable[str]) -> None:
+        """Drive the readers of *supervisor*, which read *backends*, and take what they told."""
+        supervisor.tick()
+        collected = supervisor.collect()
+        for note in collected.notes:
+            self._teller.note(note)
+        if collected.inventory_changed:
+            self._take_inventory(supervisor.devices, backends)
+        for sample in collected.samples:
+            self._take_sample(sample)
+        for event in collected.events:
+            self._engine.take_event(event)
+        self._engine.take_readers(supervisor.statuses)
+        states, before = [status.state for status in supervisor.statuses], self._states
+        self._states = states
+        settled = supervisor.settled
+        if collected.events or states != before:
+            self._pace.hurry()
+        elif collected.samples or collected.inventory_changed:
+            self._pace.readings_came(settled=settled)
+        self._pace.look(settled=settled)
+
+    def take_kernel_events(self, watch: KernelWatch) -> None:
+        """Take what the kernel logged since the last time, and whether its log can be read."""
+        events = watch.tick()
+        for event in events:
+            self._engine.take_event(event)
+            self._teller.log.warning("kernel event", code=event.code, pci=event.pci, text=event.text[:200])
+        self._engine.take_kernel_log(watch.state)
+        if events:
+            self._pace.hurry()
+
+    def _take_sample(self, sample: Sample) -> None:
+        self._engine.take_sample(sample)
+        self._recorder.take(sample)
+        self._journal.keep_sample(sample)
+
+    def _take_inventory(self, devices: tuple[Device, ...], backends: Iterable[str]) -> None:
+        by_backend: dict[str, list[Device]] = {name: [] for name in backends}
+        for device in devices:
+            by_backend.setdefault(device.backend, []).append(device)
+        for backend, listed in by_backend.items():
+            self._engine.take_devices(backend, listed)
+        self._journal.keep_devices(devices)

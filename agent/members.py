@@ -1,0 +1,196 @@
+"""What the main loop drives: each member says once what it contributes, and the loop asks all of them alike.
+
+Whatever comes to the agent, another outside effect for instance, is one more function here and one more line in
+``Daemon._gather``.
+"""
+
+from __future__ import annotations
+
+import math
+import selectors
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nodevet.agent.assembly import node_name
+from nodevet.agent.clock import Clock
+from nodevet.agent.gate_log import GateLog
+from nodevet.agent.journal import Journal
+from nodevet.agent.notify import Watchdog
+from nodevet.agent.publisher import Publisher
+from nodevet.agent.reactor import Reactor
+from nodevet.agent.reports import Reports
+from nodevet.agent.settings import Configuration
+from nodevet.agent.simulated_node import SimulatedNode
+from nodevet.agent.slurm_writer import Acknowledged
+from nodevet.checks.model import AgentInfo, Snapshot
+
+__all__ = [
+    "Member",
+    "described",
+    "gate_log",
+    "memory_of",
+    "reports",
+    "simulation",
+    "slurm",
+    "soonest",
+    "state_file",
+    "store",
+    "watchdog",
+]
+
+
+def _nothing() -> None:
+    """Contribute nothing."""
+
+
+def _no_facts() -> Mapping[str, object]:
+    return {}
+
+
+def _no_words() -> str:
+    return ""
+
+
+def _ignore(_snapshot: Snapshot) -> None:
+    """Have no use for a snapshot."""
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """What one part of the agent does for the loop; whatever it does not give, it has no part in.
+
+    Every call comes from the main thread and returns at once. ``name`` is the key of ``memory`` in the store.
+    """
+
+    name: str
+
+    tick: Callable[[], None] = _nothing
+    """Do what is due; called in every turn."""
+
+    next_deadline: Callable[[], float | None] = _nothing
+    """Return when a turn is needed although nothing comes in, in monotonic seconds."""
+
+    before_judging: Callable[[], None] = _nothing
+    """Bring in what is looked at once per judgement."""
+
+    facts: Callable[[], Mapping[str, object]] = _no_facts
+    """Return fields of AgentInfo by name: what every surface shall show of it."""
+
+    trouble: Callable[[], str] = _no_words
+    """Return what is wrong with it, in one line; empty while all is well."""
+
+    judged: Callable[[Snapshot], None] = _ignore
+    """Take what was judged, to act on it or to pass it on."""
+
+    memory: Callable[[], bytes | None] = _nothing
+    """Return what it needs after a restart."""
+
+    stop: Callable[[], None] = _nothing
+    """Begin to end: no new work."""
+
+
+def soonest(members: Iterable[Member]) -> float:
+    """Return the earliest deadline of *members* in monotonic seconds, infinity where none has one."""
+    deadlines = (member.next_deadline() for member in members)
+    return min((when for when in deadlines if when is not None), default=math.inf)
+
+
+def memory_of(members: Iterable[Member]) -> dict[str, bytes]:
+    """Return what *members* must be given after a restart, by their names."""
+    kept = ((member.name, member.memory()) for member in members)
+    return {name: memory for name, memory in kept if memory is not None}
+
+
+def described(info: AgentInfo, members: Iterable[Member]) -> AgentInfo:
+    """Return *info* with the facts of *members*, and with their troubles behind its notices."""
+    everyone = tuple(members)
+    facts: dict[str, Any] = {}
+    for member in everyone:
+        facts |= member.facts()
+    troubles = tuple(trouble for member in everyone if (trouble := member.trouble()))
+    return msgspec.structs.replace(info, **facts, notices=(*info.notices, *troubles))
+
+
+def store(journal: Journal) -> Member:
+    """Return what is told of the store; the loop itself keeps each round in *journal*."""
+
+    def trouble() -> str:
+        return "; ".join(journal.troubles)
+
+    return Member(name="store", facts=lambda: {"store": trouble()}, trouble=trouble)
+
+
+def state_file(publisher: Publisher) -> Member:
+    """Return the writer of the state file."""
+    return Member(
+        name="state_file",
+        facts=lambda: {"state_file": publisher.failure},
+        trouble=lambda: publisher.failure,
+        judged=publisher.publish,
+    )
+
+
+def reports(kept: Reports) -> Member:
+    """Return the renderer of report pages."""
+    return Member(name="reports", tick=kept.tick, next_deadline=lambda: kept.next_deadline)
+
+
+def watchdog(watched: Watchdog) -> Member:
+    """Return what tells the service manager that the loop turns."""
+    return Member(name="watchdog", tick=watched.tick, next_deadline=lambda: watched.next_deadline)
+
+
+def simulation(node: SimulatedNode | None) -> Member | None:
+    """Begin the scenario of *node*, where the agent stands for a simulated one. Raises StoreError."""
+    if node is None:
+        return None
+    node.start()
+    return Member(
+        name="simulation", tick=node.tick, next_deadline=lambda: node.next_deadline, trouble=lambda: node.trouble
+    )
+
+
+def gate_log(runtime: Path, *, memory: bytes | None, log: Callable[[str], None]) -> Member:
+    """Return what counts the decisions of prologs."""
+    counted = GateLog(runtime, memory=memory, log=log)
+    return Member(
+        name="gate_log",
+        before_judging=counted.tick,
+        facts=lambda: {"gate_decisions": counted.counts},
+        memory=lambda: counted.memory,
+    )
+
+
+def slurm(
+    configuration: Configuration,
+    clock: Clock,
+    selector: selectors.BaseSelector,
+    cleanup: ExitStack,
+    *,
+    memory: bytes | None,
+    told: Callable[[tuple[Acknowledged, ...]], None],
+) -> Member | None:
+    """Return the writer to SLURM, or None where it is off; *told* takes what people did there, and any news."""
+    if configuration.slurm.writer == "off":
+        return None
+    reactor = Reactor(
+        configuration.slurm,
+        configuration.slurm.node_name or node_name(configuration),
+        selector,
+        runtime=Path(configuration.agent.runtime_dir),
+        memory=memory,
+        boot_id=clock.instant().boot_id,
+        told=lambda: told(reactor.take()),
+    )
+    cleanup.callback(reactor.close)
+    return Member(
+        name="slurm",
+        facts=lambda: {"slurm": reactor.status},
+        trouble=lambda: reactor.trouble,
+        judged=reactor.submit,
+        memory=lambda: reactor.memory,
+        stop=reactor.stop,
+    )

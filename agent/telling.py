@@ -1,0 +1,104 @@
+"""What the agent tells people of its own accord: lines of its log, the service manager's line, and a greeting.
+
+A state that goes on is not told again: a round that changed nothing leaves no line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from structlog.typing import FilteringBoundLogger
+
+from nodevet.agent.notify import Notifier
+from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Result, Snapshot
+from nodevet.checks.wire import Note
+
+__all__ = ["Teller", "greeting"]
+
+LEVELS = ("debug", "info", "warning", "error")
+"""What a child may ask for; whatever else it says is told at info."""
+
+
+class Teller:
+    """Writes lines to *log*, and the verdict to the service manager."""
+
+    def __init__(self, log: FilteringBoundLogger, notifier: Notifier) -> None:
+        """Tell by *log* and *notifier*."""
+        self.log = log
+        self._notifier = notifier
+
+    def trouble(self, line: str) -> None:
+        """Tell of something that does not work."""
+        self.log.warning("trouble", detail=line)
+
+    def simulation(self, line: str) -> None:
+        """Tell what a simulated node does."""
+        self.log.warning("simulation", detail=line)
+
+    def note(self, note: Note) -> None:
+        """Pass on what a child has to say."""
+        self._write(note.level if note.level in LEVELS else "info", note.event, **note.fields)
+
+    def load_ended(self, result: Result) -> None:
+        """Tell what a load came to."""
+        self.log.info("load ended", **_figures(result))
+
+    def report_rendered(self, page: Path, url: str) -> None:
+        """Tell where the *page* of a report is."""
+        self.log.info("report rendered", page=str(page), url=url)
+
+    def changes(self, before: Snapshot | None, after: Snapshot, changed: tuple[Episode, ...]) -> None:
+        """Tell what a judgement *changed*, and what else is otherwise than *before*."""
+        for episode in changed:
+            self._write(
+                "info" if episode.state is EpisodeState.CLEARED else "warning",
+                f"finding {episode.state.value}",
+                code=episode.key.code,
+                device=episode.key.device,
+                message=episode.cleared_by or episode.finding.message,
+            )
+        known = before.agent.notices if before else ()
+        for notice in after.agent.notices:
+            if notice not in known:
+                self.trouble(notice)
+        for notice in known:
+            if notice not in after.agent.notices:
+                self.log.info("trouble is over", detail=notice)
+        writer, did = after.agent.slurm, before.agent.slurm if before else None
+        if writer is not None and writer.doing and (did is None or did.doing != writer.doing):
+            self.log.warning("slurm", node=writer.node, writer=writer.writer, doing=writer.doing)
+        if before is None or before.verdict.state is not after.verdict.state:
+            self.log.warning("verdict", state=after.verdict.state.value, reason=after.verdict.reason)
+            self._notifier.status(f"{after.verdict.state.value}: {after.verdict.reason}")
+
+    def _write(self, level: str, event: str, **fields: object) -> None:
+        getattr(self.log, level)(event, **fields)
+
+
+def greeting(info: AgentInfo, node: str, url: str, *, simulates: str, runtime_dir: str) -> Iterator[str]:
+    """Yield the lines that greet whoever starts the agent; *simulates* says what it stands for, if anything."""
+    yield f"nodevet {info.version} vets {node}"
+    if simulates:
+        yield f"  SIMULATED: {simulates}; nothing of this machine is read"
+    yield f"  status   {url}"
+    yield f"  metrics  {url}metrics"
+    yield f"  report   {url}report (after the first probe)"
+    yield f"  ask      nodevet status{f' --runtime-dir {runtime_dir}' if simulates else ''}"
+    for notice in info.notices:
+        yield f"  note     {notice}"
+
+
+def _figures(result: Result) -> dict[str, object]:
+    """Return what a line of the log says of a load."""
+    rate, verified, wrong = (result.metric(name) for name in ("tflops_median", "gemms_verified", "mismatches"))
+    figures: dict[str, object] = {
+        "device": ",".join(result.devices),
+        "dtype": result.dtype,
+        "state": result.state.value,
+        "tflops": None if rate is None else round(rate, 4),
+        "verified": verified,
+        "wrong": wrong,
+        "detail": result.detail,
+    }
+    return {name: value for name, value in figures.items() if value not in (None, "")}
