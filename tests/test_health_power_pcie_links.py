@@ -24,7 +24,19 @@ from fakes.views import (
     with_samples,
 )
 
-from nodevet.checks.model import WHOLE, Action, Clearing, FaultClass, Link, Outcome, Part, ReadingStatus, Scalar
+from nodevet.checks.model import (
+    WHOLE,
+    Action,
+    Clearing,
+    FaultClass,
+    Link,
+    Outcome,
+    Part,
+    PartKind,
+    Reading,
+    ReadingStatus,
+    Scalar,
+)
 from nodevet.checks.view import Memory, Seen
 
 PASS, WARN, FAIL, SKIPPED = Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.SKIPPED
@@ -114,7 +126,9 @@ def test_fatal_pcie_error_stays_until_it_is_disproved() -> None:
     assert (finding.clearing, finding.hard, finding.action) == (Clearing.HARDWARE_EVENT, True, Action.REBOOT)
 
 
-ALL_DOWN: dict[tuple[str, Part], Scalar | None] = {("link_active", link(port)): False for port in range(LINKS)}
+States = dict[tuple[str, Part], Scalar | Reading | None]
+
+ALL_DOWN: States = {("link_active", link(port)): False for port in range(LINKS)}
 
 
 def test_link_of_an_unbridged_board_raises_no_alarm() -> None:
@@ -190,9 +204,9 @@ def test_link_of_a_board_that_keeps_its_links_when_split_is_judged() -> None:
 @pytest.mark.parametrize("unused", [0, LINKS])
 def test_a_port_that_a_board_leaves_out_counts_for_none(unused: int) -> None:
     """Which of its ports a board does not use differs by its slot; the table says how many it uses."""
-    parts = {("link_active", link(port)): True for port in range(LINKS + 1)}
+    parts: States = {("link_active", link(port)): True for port in range(LINKS + 1)}
     broken = LINKS - unused or 1
-    states = parts | {
+    states: States = parts | {
         ("link_active", link(unused)): bad("link_active", link(unused), ReadingStatus.UNSUPPORTED),
         ("link_active", link(broken)): False,
     }
@@ -203,11 +217,34 @@ def test_a_port_that_a_board_leaves_out_counts_for_none(unused: int) -> None:
     assert of(findings, "link.down", part=link(broken)).outcome is FAIL
 
 
+def test_a_board_that_uses_fewer_links_than_its_model_has_is_told() -> None:
+    """A link that was never up on this node may have failed before the agent came: the count shows it."""
+
+    def states(used: int) -> States:
+        absent = (link(port) for port in range(used, LINKS + 1))
+        unused = {("link_active", part): bad("link_active", part, ReadingStatus.UNSUPPORTED) for part in absent}
+        up: States = {("link_active", link(port)): True for port in range(used)}
+        return {**up, **unused}
+
+    for used, outcome in ((LINKS, PASS), (LINKS - 1, Outcome.WARN), (0, SKIPPED)):
+        finding = of(judge("links", healthy(states(used), memory=Memory())), "link.fewer", part=Part(PartKind.LINK))
+        assert finding.outcome is outcome, used
+    few = healthy(states(LINKS - 1), memory=Memory())
+    told = of(judge("links", few), "link.fewer", part=Part(PartKind.LINK))
+    assert f"uses {LINKS - 1} links, NVIDIA H100 80GB HBM3 has {LINKS}" in told.message
+    alone = msgspec.structs.replace(few, devices=few.devices[:1])
+    codes = {finding.code for finding in judge("links", alone)}
+    assert "link.fewer" not in codes
+    assert of(judge("links", few, expected=LINKS - 1), "link.fewer", part=Part(PartKind.LINK)).outcome is PASS
+
+
 def test_a_port_that_was_up_and_is_left_out_now_is_down() -> None:
     """Only where the others still tell: a release that tells nothing of links took none down."""
     memory = Memory({GPU: Seen(gpu(), at(), at(), links_up=tuple(range(LINKS)))})
-    gone = {("link_active", link(3)): bad("link_active", link(3), ReadingStatus.UNSUPPORTED)}
-    every = {("link_active", link(p)): bad("link_active", link(p), ReadingStatus.UNSUPPORTED) for p in range(LINKS)}
+    gone: States = {("link_active", link(3)): bad("link_active", link(3), ReadingStatus.UNSUPPORTED)}
+    every: States = {
+        ("link_active", link(p)): bad("link_active", link(p), ReadingStatus.UNSUPPORTED) for p in range(LINKS)
+    }
     for readings, outcome in (
         (gone, FAIL),
         (every, SKIPPED),

@@ -11,10 +11,20 @@ from msgspec import Meta
 
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import choose
-from nodevet.checks.model import Action, Device, FaultClass, Finding, Outcome, ReadingStatus
+from nodevet.checks.model import (
+    Action,
+    Device,
+    FaultClass,
+    Finding,
+    Limit,
+    Outcome,
+    Part,
+    PartKind,
+    ReadingStatus,
+)
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.registry import check
-from nodevet.checks.view import View
+from nodevet.checks.view import View, device_name
 
 __all__ = ["Links", "judge"]
 
@@ -23,6 +33,13 @@ DOWN = Rule(
     code="link.down",
     action=Action.RESET_DEVICE,
     next_step="drain the node and reset the device; when the link stays down, have board and baseboard inspected",
+)
+FEWER = Rule(
+    check="links",
+    code="link.fewer",
+    outcome=Outcome.WARN,
+    action=Action.INSPECT,
+    next_step="a port that is left out was never seen up here: reset the device; if it stays so, have it inspected",
 )
 REPLAY = Rule(
     check="links", code="link.replay", outcome=Outcome.WARN, action=Action.INSPECT, next_step="the signal is poor"
@@ -101,6 +118,7 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
         links = looks(view, device, "link_active")
         for look in links:
             yield _left_out(view, device, look, links) or DOWN.blind(look) or _down(view, device, look, policy)
+        yield from _fewer(view, device, links, policy)
         for look in looks(view, device, "link_replay_errors"):
             yield _counted(REPLAY.confirmed_by(policy), look, "link.replay")
         for look in looks(view, device, "link_recovery_errors"):
@@ -152,12 +170,40 @@ def _expected(view: View, device: Device, look: Look, policy: Links) -> str | No
         is_up = view.number(sibling.id, "link_active", look.part) or (remembered and port in remembered.links_up)
         if is_up and _leads_to_switch(sibling, port):
             return f"that of {sibling.pci or sibling.id} is up"
-    if not view.siblings(device):
-        return None  # alone in a virtual machine it has nobody to link to
-    for row in load_table("expected_links.csv", ExpectedLinks):
-        if row.vendor == device.vendor and fnmatchcase(device.model, row.model) and port is not None:
-            return f"{device.model} has {row.links}" if before < row.links else None
-    return None
+    own = _links_of_model(view, device)
+    return f"{device.model} has {own}" if own is not None and port is not None and before < own else None
+
+
+def _links_of_model(view: View, device: Device) -> int | None:
+    """Return how many links boards of this make have up; alone in a virtual machine one has nobody to link to."""
+    rows = load_table("expected_links.csv", ExpectedLinks) if view.siblings(device) else ()
+    fitting = (row for row in rows if row.vendor == device.vendor and fnmatchcase(device.model, row.model))
+    return next((row.links for row in fitting), None)
+
+
+def _fewer(view: View, device: Device, links: tuple[Look, ...], policy: Links) -> Iterator[Finding]:
+    """Yield whether *device* uses as many ports as it should: one that it leaves out is not told as down."""
+    own = _links_of_model(view, device)
+    expected = own if policy.expected is None else policy.expected
+    if not expected or not links or _is_split(view, device):
+        return
+    part, name = Part(PartKind.LINK), device_name(view, device.id)
+    used = sum(look.reading.status is not UNSUPPORTED for look in links)
+    if not any(look.measured for look in links):
+        outcome = Outcome.UNMEASURED if used else Outcome.SKIPPED
+        yield FEWER.on_node(outcome, f"{name}: no link was measured", device=device.id, part=part)
+        return
+    limit = Limit("<", expected, "", "table" if policy.expected is None else "configuration")
+    wanted = f"{device.model} has {expected}" if policy.expected is None else f"{expected} are expected"
+    yield FEWER.on_node(
+        Outcome.WARN if limit.holds(used) else Outcome.PASS,
+        f"{name}: uses {used} links, {wanted}",
+        device=device.id,
+        part=part,
+        value=used,
+        limit=limit,
+        evidence_time=min((look.time for look in links if look.time), key=lambda time: time.boottime_ns, default=None),
+    )
 
 
 def _is_split(view: View, device: Device) -> bool:
