@@ -32,6 +32,7 @@ __all__ = [
     "Mistake",
     "PartEntry",
     "ReadingEntry",
+    "address_of",
     "doubts",
     "fits",
     "parse",
@@ -57,10 +58,11 @@ Word = Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]{0,31}$", description="A low
 Text = Annotated[
     str, Meta(pattern=r"^[^\x00-\x1f\x7f]{1,200}$", description="1 to 200 characters, no control character.")
 ]
+PCI_ADDRESS = r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$"
 PciAddress = Annotated[
     str,
     Meta(
-        pattern=r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$",
+        pattern=PCI_ADDRESS,
         description="Domain, bus, device and function in lower case: 0000:19:00.0.",
     ),
 ]
@@ -188,6 +190,12 @@ def reading_of(entry: ReadingEntry) -> Reading:
     """Return *entry* in our vocabulary; one whose value is implausible has status ``error``."""
     part = WHOLE if entry.part is None else Part(entry.part.kind, entry.part.name, entry.part.index)
     return measured(Reading(entry.quantity, entry.value, part, entry.status, entry.detail))
+
+
+def address_of(name: str) -> str:
+    """Return *name* as the kernel writes it where it is a PCI address: tools of vendors print wider domains."""
+    domain, _, rest = name.partition(":")
+    return f"{int(domain, 16):04x}:{rest}" if re.match(PCI_ADDRESS, name) else name
 
 
 def doubts(document: Document) -> tuple[Mistake, ...]:
@@ -415,9 +423,9 @@ def _twice(devices: Iterable[DeviceEntry], field: str) -> Iterator[Mistake]:
         value: str | None = getattr(device, field)
         if value is None or (device.parent is not None and field in ("pci", "serial")):
             continue
-        if value in seen:
-            yield Mistake(f"devices[{number}].{field}", f"{value!r} is that of devices[{seen[value]}] too")
-        seen.setdefault(value, number)
+        first = seen.setdefault(address_of(value), number)
+        if first != number:
+            yield Mistake(f"devices[{number}].{field}", f"{value!r} is that of devices[{first}] too")
 
 
 def _readings_twice(readings: Iterable[ReadingEntry], place: str) -> Iterator[Mistake]:

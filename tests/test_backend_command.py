@@ -263,6 +263,20 @@ def test_identity_is_the_uuid_then_the_address_then_the_name(tmp_path: Path, ope
     ]
 
 
+def test_an_address_is_the_same_however_wide_its_domain_is_printed(
+    tmp_path: Path, open_doors: Callable[..., Doors]
+) -> None:
+    """Vendors' tools print eight digits, the kernel four: the board on the bus must be the board of the command."""
+    door = SettableDoor(tmp_path)
+    links = [{"port": 0, "peer": "0000000a:05:00.0"}]
+    door.print(device("a", pci="00000000:04:00.0", links=links), device("b", pci="10000:05:00.0"))
+    doors = open_doors(command(door.program))
+    doors.round()
+    first, second = doors.supervisor.devices
+    assert (first.id, first.pci, first.links[0].peer) == ("0000:04:00.0", "0000:04:00.0", "000a:05:00.0")
+    assert (second.id, second.pci) == ("10000:05:00.0", "10000:05:00.0")
+
+
 def test_one_door_that_hangs_closes_no_other(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:
     """A command in a child of its own is read while another one hangs."""
     door = SettableDoor(tmp_path)

@@ -171,6 +171,13 @@ def test_a_key_that_stands_twice_is_refused(key: str) -> None:
     assert told(text.encode()) == [f"{place}: stands twice in one object"]
 
 
+def test_one_address_in_two_widths_is_one_address() -> None:
+    """The kernel writes domains with four digits, some tools with eight."""
+    twice = document(device("a", pci="0000:04:00.0"), device("b", pci="00000000:04:00.0"))
+    (line,) = told(json.dumps(twice).encode())
+    assert line == "devices[1].pci: '00000000:04:00.0' is that of devices[0] too"
+
+
 def test_the_whole_device_is_one_part_whether_it_is_named_or_not() -> None:
     """A reading that stands twice is found although one of the two spells out its part."""
     total = reading("memory_total_bytes", 1 << 30)

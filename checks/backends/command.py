@@ -17,7 +17,7 @@ import msgspec
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.command_run import Runner, beginning
 from nodevet.checks.model import Device, Event, FailureKind, Firmware, Link, Part, Reading, ReadingStatus, Severity
-from nodevet.checks.readings import MAXIMUM_EVENTS, DeviceEntry, Document, EventEntry, parse, reading_of
+from nodevet.checks.readings import MAXIMUM_EVENTS, DeviceEntry, Document, EventEntry, address_of, parse, reading_of
 
 __all__ = ["PREFIX", "Door", "open_backend", "runner", "taken"]
 
@@ -220,7 +220,7 @@ def identity(door: Door, entry: DeviceEntry) -> str:
 
     A part of a device shares the address of the whole.
     """
-    address = entry.pci if entry.parent is None else None
+    address = address_of(entry.pci) if entry.pci and entry.parent is None else None
     return entry.uuid or address or f"{door.name}:{entry.id}"
 
 
@@ -233,15 +233,20 @@ def _device(door: Door, entry: DeviceEntry, ids: dict[str, str]) -> Device:
         backend=door.backend,
         uuid=entry.uuid,
         serial=entry.serial,
-        pci=entry.pci,
+        pci=address_of(entry.pci) if entry.pci else None,
         minor=entry.minor,
         parent=None if entry.parent is None else ids[entry.parent],
         numa_node=entry.numa_node,
         driver=entry.driver,
         firmware=tuple(Firmware(firmware.component, firmware.version) for firmware in entry.firmware),
-        links=tuple(Link(link.port, ids.get(link.peer or "", link.peer), link.generation) for link in entry.links),
+        links=tuple(Link(link.port, _peer(link.peer, ids), link.generation) for link in entry.links),
         memory_bytes=entry.memory_bytes,
     )
+
+
+def _peer(name: str | None, ids: dict[str, str]) -> str | None:
+    """Return what the device of this document or the address *name* is called on the node."""
+    return None if name is None else ids.get(name) or address_of(name)
 
 
 def _refused(door: Door, text: str, kind: FailureKind = FailureKind.ERROR) -> BackendError:
