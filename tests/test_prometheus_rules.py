@@ -214,6 +214,24 @@ def test_alerts_go_where_the_example_sends_them(folder: Path, labels: dict[str, 
     assert run(folder, *command).splitlines()[0] == receiver
 
 
+@pytest.mark.parametrize(
+    ("address", "node"),
+    [
+        ("gpu-07:10917", "gpu-07"),
+        ("gpu-07.cluster.example:10917", "gpu-07"),
+        ("7-gpu_a:10917", "7-gpu_a"),
+        ("10.0.0.7:10917", None),
+        ("[fd00::7]:10917", None),
+    ],
+)
+def test_a_node_is_named_by_its_address_where_that_is_a_name(folder: Path, address: str, node: str | None) -> None:
+    """A number names nobody: its first part is the same for every node."""
+    (rule,) = yaml.safe_load((folder / "scrape.yml").read_text())["scrape_configs"][0]["relabel_configs"]
+    found = re.fullmatch(rule["regex"], address, re.ASCII)
+    assert (found[1] if found else None) == node
+    assert rule["target_label"] == "node"
+
+
 def test_the_scrape_calls_its_job_as_the_rules_do(folder: Path) -> None:
     """Rules that ask for another job would never notice a silent node."""
     jobs = [job["job_name"] for job in yaml.safe_load((folder / "scrape.yml").read_text())["scrape_configs"]]
