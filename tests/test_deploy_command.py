@@ -133,7 +133,10 @@ def test_what_hl_smi_does_not_know_is_not_made_up(gaudi: Path, hl_smi: FakeHlSmi
         "memory_total_bytes": ReadingStatus.OK,
         "memory_used_bytes": ReadingStatus.OK,
         "utilization_ratio": ReadingStatus.ERROR,
+        "ecc_corrected_errors": ReadingStatus.UNAVAILABLE,
+        "ecc_uncorrected_errors": ReadingStatus.UNAVAILABLE,
     }
+    assert found.devices[0].readings[-1].detail == "hl-smi refuses to tell ecc.errors.uncorrected.volatile.total"
 
 
 def test_a_hl_smi_that_fails_is_told(gaudi: Path, tmp_path: Path) -> None:
@@ -181,3 +184,14 @@ def test_the_smallest_example_tells_a_temperature_a_failure_and_an_absence(repos
     found = accepted(run(argv, NODEVET_ROOT=tmp_path))
     assert values(found) == {"temperature_celsius": 61.5}
     assert (found.devices[0].vendor, found.devices[0].model, found.devices[0].pci) == ("acme", "X1", PCI)
+
+
+@pytest.mark.parametrize("text", ["", "N/A\n", "61500\n48000\n", "6.15e4\n"])
+def test_a_sensor_that_gives_no_number_gives_no_temperature(repository: Path, tmp_path: Path, text: str) -> None:
+    """An empty file is not zero degrees, and of two sensors nobody said which."""
+    sensor = tmp_path / "sys/bus/pci/devices" / PCI / "hwmon/hwmon3/temp1_input"
+    sensor.parent.mkdir(parents=True)
+    sensor.write_text(text)
+    argv: list[str | Path] = [repository / "deploy" / "command" / "example.sh", PCI, "acme", "X1"]
+    (card,) = accepted(run(argv, NODEVET_ROOT=tmp_path)).devices
+    assert (card.readings, card.failure and card.failure.kind) == ((), "error")

@@ -18,12 +18,17 @@ if [ ! -e "$device" ]; then
 fi
 
 # A sensor that cannot be read is a failure that is told, never a number that is made up.
-if millidegrees=$(cat "$device"/hwmon/hwmon*/temp1_input 2>/dev/null); then
+millidegrees=$(cat "$device"/hwmon/hwmon*/temp1_input 2>/dev/null) || millidegrees=
+case ${millidegrees#-} in
+'' | *[!0-9]*) is_number=no ;;
+*) is_number=yes ;;
+esac
+if [ $is_number = yes ]; then
     celsius=$(awk -v value="$millidegrees" 'BEGIN { printf "%.1f", value / 1000 }')
     told='"readings": [{"quantity": "temperature_celsius",
         "part": {"kind": "sensor", "name": "core"}, "value": '$celsius'}]'
 else
-    told='"failure": {"kind": "error", "detail": "no temperature below hwmon: is the driver loaded?"}'
+    told='"failure": {"kind": "error", "detail": "no temperature below hwmon, or more than one: is the driver loaded?"}'
 fi
 
 cat <<END
