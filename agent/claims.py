@@ -90,6 +90,14 @@ class Claims:
             return ClaimsSeen(failure=f"claims of jobs cannot be read: {self.directory}: {error.strerror}")
         return ClaimsSeen(count, None if oldest is None else max(self._wall_seconds() - oldest, 0.0))
 
+    def turned_away(self) -> frozenset[str]:
+        """Return the jobs that met a closed gate, whose prologs wait a moment for the drain: their claims say so."""
+        try:
+            with os.scandir(self.directory) as entries:
+                return frozenset(entry.name for entry in entries if _has_words(entry))
+        except OSError:
+            return frozenset()  # what cannot be read is told by ``look``
+
 
 class LoadLock:
     """A lock of an open file (Linux 3.15): it lives as long as any process of a load, which inherits the descriptor.
@@ -133,6 +141,13 @@ class LoadLock:
             return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise StoreError(f"{self._path}: cannot be opened ({error.strerror}): check its directory") from error
+
+
+def _has_words(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.stat(follow_symlinks=False).st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def _span(seconds: float) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.agent.claims import Claims
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm_memory import MEMORY_NAME, load_memory, pack, save_memory
 from nodevet.agent.slurm_writer import Acknowledged, Pass, Writer
@@ -25,6 +26,9 @@ from nodevet.exporters.slurm import Scontrol
 from nodevet.exporters.slurm_rules import Known
 
 __all__ = ["Reactor"]
+
+GATE_SECONDS = 0.2
+"""How often claims are looked at while a drain is due: a prolog that closed the gate waits for it."""
 
 
 class Reactor:
@@ -44,6 +48,9 @@ class Reactor:
         """Start the thread for *node*; it does nothing before the first snapshot. *memory* is what the store kept."""
         self._selector = selector
         self._told = told
+        self._writes = settings.writer == "drain"
+        self._claims = Claims(runtime)
+        self._met: frozenset[str] = frozenset()
         self._file = runtime / MEMORY_NAME
         self._boot_id = boot_id
         self._scontrol = Scontrol(
@@ -129,16 +136,27 @@ class Reactor:
                 snapshot = self._snapshot
                 if self._closing or snapshot is None:
                     return
-            self._keep(snapshot, self._writer.step(snapshot))
+            turned_away = self._claims.turned_away()
+            self._keep(snapshot, self._writer.step(snapshot, gate_closed=bool(turned_away - self._met)))
+            self._met = turned_away
 
     def _is_due(self) -> bool:
         """Return whether there is a snapshot to look at: because its faults are others, or because it is time."""
         if self._snapshot is None or not self._snapshot.agent.ready:
             return False
-        return self._faults(self._snapshot) != self._seen or time.monotonic() >= self._due_at
+        if self._faults(self._snapshot) != self._seen or time.monotonic() >= self._due_at:
+            return True
+        return self._must_watch() and bool(self._claims.turned_away() - self._met)
+
+    def _must_watch(self) -> bool:
+        """Return whether a drain is due that may be overtaken by a job at the closed gate."""
+        return self._writes and bool(self._status.wanted)
 
     def _patience(self) -> float | None:
-        return None if self._snapshot is None else max(self._due_at - time.monotonic(), 0.0) or None
+        if self._snapshot is None:
+            return None
+        wait = max(self._due_at - time.monotonic(), 0.0) or None
+        return min(wait or GATE_SECONDS, GATE_SECONDS) if self._must_watch() else wait
 
     def _faults(self, snapshot: Snapshot) -> tuple[Known, ...]:
         return tuple(Known(entry.key, entry.opened, entry.count) for entry in self._writer.due(snapshot))

@@ -13,7 +13,7 @@ import msgspec
 
 from nodevet.agent.settings import SlurmSettings
 from nodevet.checks.model import Episode, Snapshot
-from nodevet.checks.modes import draining
+from nodevet.checks.modes import draining, named
 from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.slurm import SlurmError
 from nodevet.exporters.slurm_rules import (
@@ -92,6 +92,7 @@ class Writer:
         self._memory = memory
         self._note = BY_A_PERSON
         self._began = 0.0
+        self._gate_closed = False
         self.status = WriterStatus(
             writer=settings.writer,
             node=node,
@@ -103,11 +104,18 @@ class Writer:
         """Return the faults of *snapshot* to drain for; none before the first round is complete."""
         return draining(snapshot) if snapshot.agent.ready and not snapshot.agent.stopping else ()
 
-    def step(self, snapshot: Snapshot) -> Pass:
-        """Make one pass for *snapshot*."""
+    def step(self, snapshot: Snapshot, *, gate_closed: bool = False) -> Pass:
+        """Make one pass for *snapshot*.
+
+        Where the *gate_closed* on a job SLURM drains this node in any case: then there is no turn to wait for and no
+        limit to keep, only a reason that would be lost.
+        """
         faults = self.due(snapshot)
+        self._gate_closed = gate_closed
         status = self.status
-        self.status = msgspec.structs.replace(status, wanted="", doing="", trouble="", limit_reached=False)
+        self.status = msgspec.structs.replace(
+            status, wanted="", doing="", trouble="", limit_reached=False, considered=named(faults)
+        )
         again = self._settings.poll_seconds
         if faults or self._memory != Memory() or status.last_read_seconds is None:
             try:
@@ -148,7 +156,7 @@ class Writer:
         """Write what *decision* says, unless too many nodes are drained, or it is not our turn, or the node changed."""
         name, reason = self.status.node, decision.reason
         self._say(f"is about to {decision.step.value} with: {reason}", wanted=reason)
-        found = self._guard() if decision.step is Step.DRAIN else None
+        found = self._guard() if decision.step is Step.DRAIN and not self._gate_closed else None
         wait = 0.0 if found is None else seconds_to_turn(self._wall_seconds(), found)
         if found is not None and found.permits and wait:
             # What was read before is read again then, so it may be begun a little earlier.

@@ -7,11 +7,12 @@ a simulated node has no gate.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from nodevet.checks.model import Episode, EpisodeState, Mode, Outcome, Snapshot, Verdict
 
-__all__ = ["Reach", "closing", "draining", "reach"]
+__all__ = ["Reach", "closing", "draining", "named", "owed", "reach"]
 
 Reach = Literal["hard", "observed", "soft"]
 """What a verdict rests on: faults that may close the gate, hard ones that may only be seen, or nothing hard."""
@@ -25,6 +26,23 @@ def closing(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode
 def draining(snapshot: Snapshot) -> tuple[Episode, ...]:
     """Return the faults of *snapshot* for which the node may be drained."""
     return _hard(snapshot, snapshot.verdict, Mode.DRAIN)
+
+
+def owed(snapshot: Snapshot) -> bool:
+    """Return whether the writer to the scheduler has still to tell it of a fault of *snapshot*."""
+    agent, writer = snapshot.agent, snapshot.agent.slurm
+    if writer is None or writer.writer != "drain" or not agent.ready or agent.stopping:
+        return False
+    due = draining(snapshot)
+    return bool(due) and (bool(writer.wanted) or named(due) != writer.considered)
+
+
+def named(faults: Iterable[Episode]) -> tuple[str, ...]:
+    """Return a word for each of *faults* as far as it is known, which is another when it occurs anew."""
+    return tuple(
+        f"{entry.key.code} {entry.key.device} {entry.key.part} {entry.opened.boottime_ns} {entry.count}"
+        for entry in faults
+    )
 
 
 def reach(snapshot: Snapshot, verdict: Verdict) -> Reach:

@@ -19,7 +19,7 @@ NEVER = 9_999_999_999
 MAXIMUM_BYTES = 1 << 20
 STATES = ("ok", "degraded", "unknown", "failed")
 REACHES = ("hard", "observed", "soft")
-AGENT_STATES = ("starting", "running", "released", "stopped")
+AGENT_STATES = ("starting", "running", "draining", "released", "stopped")
 
 
 class Absent(NamedTuple):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from nodevet.checks.episodes import verdict as judge
 from nodevet.checks.errors import NodevetError
-from nodevet.checks.model import NODE, AgentInfo, Device, ReaderState, ReaderStatus, Snapshot, State, Verdict
-from nodevet.checks.modes import reach
+from nodevet.checks.model import NODE, Device, ReaderState, Snapshot, State, Verdict
+from nodevet.checks.modes import owed, reach
 from nodevet.exporters.state_reader import FORMAT, NEVER
 
 __all__ = ["StateFileError", "advice", "state_text", "write_state"]
@@ -57,7 +57,7 @@ def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
                 FORMAT,
                 snapshot.time.boot_id,
                 "simulated" if snapshot.simulated else "real",
-                _agent(snapshot.agent, snapshot.readers),
+                _agent(snapshot),
                 "probing" if snapshot.agent.probing else "idle",
                 reach(snapshot, verdict),
                 verdict.action.value,
@@ -71,12 +71,14 @@ def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _agent(agent: AgentInfo, readers: tuple[ReaderStatus, ...]) -> str:
-    if agent.stopping:
+def _agent(snapshot: Snapshot) -> str:
+    if snapshot.agent.stopping:
         return "stopped"
-    if any(reader.state is ReaderState.RELEASED for reader in readers):
+    if owed(snapshot):
+        return "draining"
+    if any(reader.state is ReaderState.RELEASED for reader in snapshot.readers):
         return "released"
-    return "running" if agent.ready else "starting"
+    return "running" if snapshot.agent.ready else "starting"
 
 
 def _device_lines(snapshot: Snapshot) -> Iterator[str]:

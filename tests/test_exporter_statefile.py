@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +19,8 @@ from fakes.shell_gate import gate, on_this_boot, shell_examples
 from fakes.snapshots import EVERY_STATE, at, cpu_node, failed_node, gpu_node, starting_node, unknown_node
 
 from nodevet.checks.model import ReaderState, Snapshot, State, Verdict
+from nodevet.checks.modes import named
+from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.state_reader import NEVER, Absent, StateFile, boot_id, parse, read_state, uptime_seconds
 from nodevet.exporters.statefile import StateFileError, advice, state_text, write_state
 
@@ -38,6 +41,13 @@ def found(path: Path, now: float = NOW) -> StateFile:
     state = read(path, now=now)
     assert isinstance(state, StateFile), state
     return state
+
+
+def written_by(writer: str, **changes: Any) -> Snapshot:
+    """Return a failed node with a writer to SLURM."""
+    slurm = WriterStatus(writer=writer, node="n1", **changes)
+    failed = failed_node()
+    return msgspec.structs.replace(failed, agent=msgspec.structs.replace(failed.agent, slurm=slurm))
 
 
 @pytest.mark.parametrize("state", EVERY_STATE, ids=lambda state: state.value)
@@ -78,12 +88,29 @@ def test_a_part_of_a_device_is_as_bad_as_the_whole(tmp_path: Path) -> None:
         (gpu_node(), "running"),
         (starting_node(), "starting"),
         (gpu_node(agent=msgspec.structs.replace(gpu_node().agent, stopping=True)), "stopped"),
+        (failed_node(), "running"),
+        (written_by("drain"), "draining"),
+        (written_by("drain", considered=named(failed_node().episodes)), "running"),
+        (written_by("drain", considered=named(failed_node().episodes), wanted="nodevet: x"), "draining"),
+        (written_by("drain", considered=("something older",)), "draining"),
+        (written_by("observe", wanted="nodevet: x"), "running"),
         (
             gpu_node(readers=(msgspec.structs.replace(gpu_node().readers[1], state=ReaderState.RELEASED),)),
             "released",
         ),
     ],
-    ids=["running", "starting", "stopped", "released"],
+    ids=[
+        "running",
+        "starting",
+        "stopped",
+        "no writer",
+        "just found",
+        "told",
+        "waits for its turn",
+        "occurred anew",
+        "observes",
+        "released",
+    ],
 )
 def test_the_agents_own_state_is_told(snapshot: Snapshot, agent: str) -> None:
     """A prolog can tell a node that was released or whose agent stopped from one that says nothing."""

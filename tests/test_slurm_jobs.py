@@ -23,6 +23,14 @@ exec {folder}/$SLURMD_NODENAME/slurm/{script}
 """
 """Nodes that share a machine share the path of their prolog; each has scripts and a runtime directory of its own."""
 
+WRITER = """
+[slurm]
+writer = "drain"
+node_name = "n1"
+conf = "{conf}"
+poll_seconds = 60
+"""
+
 
 class GatedCluster:
     """A cluster whose nodes have the scripts of nodevet as prolog and epilog, each over its own runtime directory."""
@@ -136,6 +144,23 @@ def test_a_job_caught_between_allocation_and_start_runs_elsewhere(cluster: Gated
     slurm.wait(is_done(slurm, job), "the job is done")
     assert slurm.output(job) in ("ran on n2\n", "ran on n3\n")
     assert slurm.node_reason("n1") == "nodevet: hw memory-errors: uncorrected on GPU 0"
+
+
+def test_a_gate_that_closes_leaves_the_reason_that_names_the_fault(
+    cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path
+) -> None:
+    """The agent drains first, while the prolog waits: also at the limit, since SLURM drains that node in any case."""
+    slurm, gate = cluster.slurm, cluster.gates["n1"]
+    slurm.drain("n3", "nodevet: hw thermal: hot [inspect]")
+    with GpuNode(tmp_path, fake_nvml_library, more=WRITER.format(conf=slurm.configuration)) as agent:
+        gate.set(runtime_dir=agent.runtime_dir)
+        agent.machine.set("ecc_uncorrected_volatile_dram.0", 1)
+        agent.wait_for(lambda status: "which is the limit" in status["slurm"]["doing"], what="the limit is not told")
+        assert (slurm.node_state("n1"), agent.state_file().agent) == ("idle", "draining")
+        assert slurm.srun("-w", "n1", "--gres=gpu:1", "true").returncode != 0
+        assert slurm.node_reason("n1").startswith("nodevet: hw memory-errors: ")
+        slurm.wait(lambda: agent.state_file().agent == "running", "nothing is owed any more")
+    gate.set(runtime_dir=gate.runtime)
 
 
 def test_only_the_gpus_of_the_job_count(cluster: GatedCluster) -> None:

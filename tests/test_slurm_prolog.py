@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.shell_gate import on_this_boot
@@ -398,6 +399,59 @@ def test_a_hard_fault_does_not_wait_for_the_load(gate: Gate) -> None:
     began = time.monotonic()
     assert gate.prolog("0").decision == "closed"
     assert time.monotonic() - began < 5
+
+
+def test_a_closed_gate_lets_the_agent_drain_first(gate: Gate) -> None:
+    """Its claim says so while it waits, which ends once the drain was told."""
+    gate.write(*with_faults(0), never=True, agent="draining")
+    seen: list[str] = []
+
+    def drain() -> None:
+        while not (claim := gate.claims / "7").exists() or not claim.read_text():
+            time.sleep(0.01)
+        seen.append(claim.read_text().strip())
+        gate.write(*with_faults(0), never=True)
+
+    agent = threading.Thread(target=drain)
+    agent.start()
+    began = time.monotonic()
+    decided = gate.prolog("0")
+    agent.join()
+    assert (decided.code, decided.decision, seen) == (1, "closed", ["closed"])
+    assert time.monotonic() - began < 3
+    assert list(gate.claims.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "state"),
+    [
+        ({"drain_wait_seconds": 0}, {}),
+        ({"mode": "observe"}, {}),
+        ({}, {"expires_in": -5}),
+        ({}, {"agent": "running"}),
+        ({}, {"agent": "stopped"}),
+    ],
+    ids=["no wait", "observe", "agent gone", "told", "stopped"],
+)
+def test_nobody_waits_for_a_drain_that_does_not_come(
+    gate: Gate, settings: dict[str, object], state: dict[str, Any]
+) -> None:
+    """Not where the site does not want to, where the agent is dead, nor where nothing is due."""
+    gate.set(**{"drain_wait_seconds": 10, **settings})
+    gate.write(*with_faults(0), never=True, **{"agent": "draining", **state})
+    began = time.monotonic()
+    decided = gate.prolog("0")
+    assert decided.code == (0 if "mode" in settings else 1)
+    assert time.monotonic() - began < 5
+
+
+def test_the_wait_for_a_drain_is_bounded(gate: Gate) -> None:
+    """A controller that does not answer holds no job for longer."""
+    gate.set(drain_wait_seconds=1)
+    gate.write(*with_faults(0), never=True, agent="draining")
+    began = time.monotonic()
+    assert gate.prolog("0").code == 1
+    assert 0.9 < time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(

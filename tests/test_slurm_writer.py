@@ -240,6 +240,19 @@ def test_a_node_waits_for_its_turn_and_then_looks_again() -> None:
     assert passes.step(FAILED).status.writes["drain"] == 1
 
 
+def test_a_node_whose_gate_closed_waits_for_no_turn_and_no_limit() -> None:
+    """SLURM drains it in any case; all that is to be gained is the reason."""
+    slurm = MemorySlurm()
+    slurm.set("n1", "IDLE", "DRAIN", reason="nodevet: hw thermal: hot [inspect]")
+    settings = msgspec.structs.replace(SETTINGS, maximum_drained_ratio=0.25)
+    passes = Writer(slurm, settings, "n2", wall_seconds=lambda: 0.0, memory=Memory())
+    assert (passes.step(FAILED).status.limit_reached, slurm.writes) == (True, [])
+    assert passes.step(FAILED, gate_closed=True).status.writes["drain"] == 1
+    slurm.set("n2", "IDLE", "DRAIN", reason="Prolog error")
+    assert len(slurm.writes) == 1
+    assert passes.step(FAILED, gate_closed=True).status.writes["drain"] == 1
+
+
 def test_the_fleet_is_counted_again_in_our_turn() -> None:
     """A node whose turn came before has drained itself meanwhile: then the limit is reached."""
     slurm = MemorySlurm()

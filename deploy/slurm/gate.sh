@@ -19,7 +19,7 @@ is_number() {
 # and explanations would cost as much as the verdict.
 read_settings() {
     runtime_dir=/run/nodevet on_stale=pass mode=gate gpus=auto
-    probe_wait_seconds=5 boot_wait_seconds=45 boot_window_seconds=600 slip=
+    probe_wait_seconds=5 drain_wait_seconds=4 boot_wait_seconds=45 boot_window_seconds=600 slip=
     if [ -r "$1" ]; then
         while read -r setting || [ -n "$setting" ]; do
             value=${setting#*=}
@@ -31,6 +31,7 @@ read_settings() {
             mode=gate | mode=observe) mode=$value ;;
             gpus=auto | gpus=pci | gpus=minor | gpus=all | gpus=[0-9]*) gpus=$value ;;
             probe_wait_seconds=[0-9]*) is_number "$value" && probe_wait_seconds=$value || slip=$setting ;;
+            drain_wait_seconds=[0-9]*) is_number "$value" && drain_wait_seconds=$value || slip=$setting ;;
             boot_wait_seconds=[0-9]*) is_number "$value" && boot_wait_seconds=$value || slip=$setting ;;
             boot_window_seconds=[0-9]*) is_number "$value" && boot_window_seconds=$value || slip=$setting ;;
             *) slip=$setting ;;

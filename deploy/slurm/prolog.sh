@@ -2,8 +2,9 @@
 # Prolog of SLURM: may this job start here? Exit 0: yes. Exit 1: a part that the job would get is known to be broken;
 # SLURM drains the node, and the job runs elsewhere.
 #
-# It reads the state file that nodevet agent writes and never waits for anything but the agent's own load, never talks
-# to the controller, and starts no program unless the node is busy with that load. What is decided goes into gate.log.
+# It reads the state file that nodevet agent writes, never talks to the controller, and never waits but, bounded, for the
+# agent: until its own load is gone, or until it has told SLURM why the node drains. Only then it starts a program,
+# which is sleep. What is decided goes into gate.log.
 # Settings: gate.conf beside this script. How to install it: slurm.conf.fragment.
 
 here=${0%/*}
@@ -28,12 +29,27 @@ decide() {
     case $1 in
     closed | *_closed)
         echo "nodevet: $2" >&2
+        [ "$1" != closed ] || wait_for_drain
         # This job does not start here, so its claim would stand in the way of nothing.
         [ -z "$claim" ] || rm -f -- "$claim"
         exit 1
         ;;
     esac
     exit 0
+}
+
+# Let the agent drain the node first, where it is about to: SLURM keeps the reason of a node that is draining already,
+# and writes "Prolog error" at any other. What stands in the claim tells the agent that a job waits.
+wait_for_drain() {
+    [ "$agent" = draining ] || return
+    [ -z "$claim" ] || { echo closed >"$claim"; } 2>/dev/null
+    read_uptime
+    began=$hundredths
+    while [ "$agent" = draining ] && [ "$seconds" -lt "$fresh" ] &&
+        [ "$((hundredths - began))" -lt "$((drain_wait_seconds * 100))" ]; do
+        sleep 0.05 2>/dev/null || sleep 1
+        read_verdict || return
+    done
 }
 
 # Leave as the site wants where the question cannot be answered: $1 is what is missing.
