@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,6 +178,20 @@ def test_pages_of_alerts_answer_the_same_questions(repository: Path, groups: lis
         lines = (repository / "docs" / "runbooks" / f"{name}.md").read_text().splitlines()
         assert lines[0] == f"# {name}"
         assert tuple(line for line in lines if line.startswith("## ")) == SECTIONS
+
+
+def test_every_command_of_a_page_can_be_typed_as_it_stands(repository: Path) -> None:
+    """Nobody looks up what a command needs at three in the morning."""
+    found = set()
+    for page in (repository / "docs" / "runbooks").glob("*.md"):
+        for words in re.findall(r"`nodevet ([^`]+)`", page.read_text()):
+            name, *rest = shlex.split(words)
+            module = importlib.import_module(f"nodevet.agent.commands.{name.replace('-', '_')}")
+            parser = argparse.ArgumentParser(prog=f"{page.name}: nodevet {name}", exit_on_error=False)
+            module.configure(parser)
+            parser.parse_args(rest)
+            found.add(name)
+    assert found >= {"status", "burn-in", "ack", "explain"}
 
 
 def test_pages_name_only_metrics_that_exist(repository: Path, groups: list[dict[str, Any]]) -> None:
