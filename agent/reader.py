@@ -240,7 +240,7 @@ class Reader:
             self._start_at = self._clock.monotonic()
             self.ask()
             if self._phase is Phase.NONE:
-                self._say(ReaderState.STARTING, "")
+                self._say(self._state_before_answer, "")
 
     def retry(self) -> None:
         """Start at once where a start is waited for: somebody says that a driver was installed."""
@@ -334,6 +334,7 @@ class Reader:
             return
         self._phase = Phase.SERVING
         self._serving_since = self._clock.monotonic()
+        self._absences = 0
         self._groups = ready.groups
         self._versions = ready.versions
         self._list_devices(ready.devices)
@@ -453,7 +454,7 @@ class Reader:
             return
         self._phase = Phase.LOADING
         self._start_deadline = now + self._plan.start_deadline_seconds
-        self._state = ReaderState.STARTING
+        self._state = self._state_before_answer
         skipped = self._quarantine.skipped
         addresses = (device.pci for device in self._devices if device.id in skipped and device.pci)
         self._child.send(
@@ -536,6 +537,11 @@ class Reader:
         )
 
     # Small steps.
+
+    @property
+    def _state_before_answer(self) -> ReaderState:
+        """Return what a reader is that was started: a vendor that was absent is so until something else is known."""
+        return ReaderState.ABSENT if self._absences else ReaderState.STARTING
 
     def _offered(self) -> Iterable[Schedule]:
         """Return the schedules of the groups that the backend has."""

@@ -262,6 +262,20 @@ def test_an_absent_vendor_is_absent_and_looked_for_again(bench: Bench, kind: str
     assert outcome(bench.round()) == ALL_OK
 
 
+def test_an_absent_vendor_stays_absent_while_it_is_looked_for(bench: Bench) -> None:
+    """A look that finds nothing, as most do, changes nothing that anybody is told."""
+    bench.write(start="no_driver")
+    bench.round()
+    before = bench.status()
+    bench.write(start="hang")
+    bench.clock.advance(300.0)
+    bench.until(lambda: bench.call() == "fake_init")
+    during = bench.status()
+    assert (during.state, during.detail, during.failure) == (ReaderState.ABSENT, before.detail, before.failure)
+    bench.clock.advance(60.0)
+    bench.until_state(ReaderState.HUNG)
+
+
 def test_what_is_required_is_looked_for_as_often_as_before(bench: Bench) -> None:
     """Without it the node is unknown: once it is repaired that should not last."""
     bench.write(start="no_devices")
@@ -282,6 +296,19 @@ def test_an_absent_vendor_costs_ever_less(bench: Bench) -> None:
         assert bench.status().starts == starts
         bench.round(2.0)
         assert (bench.status().starts, bench.status().state) == (starts + 1, ReaderState.ABSENT)
+
+
+def test_an_absent_vendor_stays_absent_while_it_is_looked_for(bench: Bench) -> None:
+    """A look for what is not there, also after a release, is no reader that has yet to answer: the node stays ok."""
+    bench.write(start="no_devices")
+    bench.round()
+    bench.supervisor.retry()
+    bench.supervisor.tick()
+    assert (bench.status().starts, bench.status().state) == (2, ReaderState.ABSENT)
+    bench.round()
+    bench.supervisor.release()
+    bench.supervisor.resume()
+    assert bench.status().state is ReaderState.ABSENT
 
 
 @pytest.fixture
