@@ -163,7 +163,7 @@ class Reader:
         return ReaderStatus(
             backend=self._plan.backend,
             state=self._state,
-            detail=self._child.call if self._child and self._phase is Phase.LOADING else self._detail,
+            detail=self._child.call if self._child and self._state is ReaderState.STARTING else self._detail,
             pid=self.record.pid if self.record else None,
             starts=self._starts,
             hangs=self._hangs,
@@ -250,7 +250,6 @@ class Reader:
     def look_again(self) -> None:
         """Start at once where the vendor was absent: what another reader lists has changed."""
         if self._state is ReaderState.ABSENT:
-            self._absences = 0
             self.retry()
 
     def tick(self) -> None:

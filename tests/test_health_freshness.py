@@ -203,9 +203,9 @@ def test_reader_that_never_answered_is_unmeasured() -> None:
     assert [finding.outcome for finding in judge("freshness", again)] == [SKIPPED]
 
 
-@pytest.mark.parametrize("state", [ReaderState.ABSENT, ReaderState.RELEASED, ReaderState.STOPPED])
+@pytest.mark.parametrize("state", [ReaderState.RELEASED, ReaderState.STOPPED])
 def test_reader_that_is_away_for_a_known_reason_is_no_fault(state: ReaderState) -> None:
-    """Nothing of this vendor is there, or somebody asked for it."""
+    """Somebody asked for it."""
     findings = judge("freshness", View(now=at(), readers=(reader("amd", state, last_round=None),)))
     assert [(f.code, f.outcome) for f in findings] == [("reader.failed", SKIPPED)]
 
@@ -246,3 +246,10 @@ def test_group_that_was_never_read_leaves_the_device_unread() -> None:
     assert "group slow was not read yet" in finding.message
     slow = sample(gpu(), {("power_watts", SCOPE): 500}, group="slow")
     assert of(judge("freshness", with_samples(view, slow)), "device.unread").outcome is PASS
+
+
+def test_vendor_that_turns_out_to_be_absent_ends_what_its_reader_failed_with() -> None:
+    """There is nothing to read: the failure of an earlier start must not stand for ever."""
+    view = healthy(readers=(reader("host"), reader("amd", ReaderState.ABSENT, detail="nothing here", last_round=None)))
+    (finding,) = (f for f in judge("freshness", view) if f.code == "reader.failed" and "amd" in f.message)
+    assert (finding.outcome, finding.message) == (Outcome.PASS, "reader of amd has nothing to read: nothing here")

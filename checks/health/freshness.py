@@ -129,6 +129,8 @@ def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
         yield FAILED.on_node(Outcome.UNMEASURED, f"{name} failed: {detail}", part=part, required=True)
     elif running:
         yield FAILED.on_node(Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round)
+    elif reader.state is ReaderState.ABSENT:  # boards that nothing reads are told by the inventory
+        yield FAILED.on_node(Outcome.PASS, f"{name} has nothing to read: {reader.detail}", part=part)
     elif reader.state is ReaderState.STARTING and reader.last_round is None:
         # Whether there is anything to read is not known before the first answer: that is no reason to be ok.
         facts = f"{name} has not answered yet" + (f", it is in {reader.detail}" if reader.detail else "")
