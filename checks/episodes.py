@@ -163,7 +163,7 @@ def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding
     """Return the verdict of one *device* id from its episodes; ``unknown`` where no check passed or failed on it.
 
     Only a pass that rests on something read proves health: that a device is listed, or once passed a load, does not. It
-    is enough where only some checks were asked for (*partial*).
+    is enough where only some checks were asked for (*partial*). Without any the reason says what could not be measured.
     """
     counting = [episode for episode in episodes if episode.key.device == device and _counts(episode)]
     if counting:
@@ -172,7 +172,8 @@ def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding
     passed = [finding for finding in looks if finding.outcome is Outcome.PASS]
     times = [finding.evidence_time for finding in passed if finding.evidence_time]
     if not times and not (partial and passed):
-        return Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
+        unmeasured = (finding.message for finding in looks if finding.outcome is Outcome.UNMEASURED)
+        return Verdict(state=State.UNKNOWN, reason=next(unmeasured, NOT_EVALUATED))
     oldest = min(times, key=lambda time: time.boottime_ns) if times else None
     pending = any(episode.key.device == device and episode.state is EpisodeState.PENDING for episode in episodes)
     return Verdict(

@@ -421,6 +421,13 @@ def test_verdict_of_a_device_that_nothing_passed_is_unknown() -> None:
     assert verdict(GPU, (), [*findings, WELL]).state is State.OK
 
 
+def test_unknown_says_what_could_not_be_measured() -> None:
+    """Such as that the device is released; a person would search long for why nothing was evaluated."""
+    released = fault("device.unread", Outcome.UNMEASURED, message="GPU 0: released, not read meanwhile")
+    assert verdict(GPU, (), [fault(outcome=Outcome.SKIPPED), released]).reason == released.message
+    assert verdict(GPU, (), []).reason == "nothing was evaluated"
+
+
 def test_being_listed_proves_no_health() -> None:
     """A pass that rests on nothing read is none, unless it is all that was asked for."""
     listed = fault("device.missing", Outcome.PASS)
