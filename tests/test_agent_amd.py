@@ -120,6 +120,19 @@ def test_crash_of_the_library_is_told_and_the_reader_comes_back(node: FakeNode, 
     node.wait_for(lambda status: reader(status, "amd")["state"] == "running", 20.0, "the reader stays away")
 
 
+def test_devices_that_changed_are_listed_anew_without_a_restart_of_the_agent(
+    tmp_path: Path, fake_amdsmi: FakeAmdSmi
+) -> None:
+    """The kernel's list of devices grew: the reader starts anew, and the node is ok with what it finds then."""
+    with node_of(tmp_path, fake_amdsmi) as node:
+        starts = reader(node.wait_for_verdict("ok"), "amd")["starts"]
+        generation = tmp_path / "root/sys/class/kfd/kfd/topology/generation_id"
+        generation.parent.mkdir(parents=True)
+        generation.write_text("3\n")
+        node.wait_for(lambda status: reader(status, "amd")["starts"] > starts, 20.0, "the reader goes on")
+        node.wait_for_verdict("ok")
+
+
 def test_boards_of_both_vendors_are_read_side_by_side(
     tmp_path: Path, fake_amdsmi: FakeAmdSmi, fake_nvml: FakeNvml
 ) -> None:
