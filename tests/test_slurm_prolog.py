@@ -55,6 +55,10 @@ def test_a_healthy_job_starts_and_is_claimed(gate: Gate) -> None:
         ("", (3,), 0),
         ("garbage!", (3,), 1),
         ("0-1", (3,), 1),
+        ("0,,1", (3,), 1),
+        (",", (3,), 1),
+        ("9" * 25, (3,), 1),
+        ("0," * 20000, (3,), 1),
     ],
 )
 def test_only_the_gpus_of_the_job_count(gate: Gate, gpus: str | None, faults: tuple[int, ...], code: int) -> None:
@@ -81,6 +85,8 @@ def test_only_the_gpus_of_the_job_count(gate: Gate, gpus: str | None, faults: tu
         ),
         ("NodeName=n[2-9] Name=gpu File=/dev/nvidia[0-7]\nNodeName=n[01-1] Name=gpu File=/dev/nvidia[2,5]", {"1": 5}),
         ("NodeName=n1 Name=gpu \\\n  File=/dev/nvidia7\nNodeName=n10 Name=gpu File=/dev/nvidia0", {"0": 7}),
+        ("Name=gpu File=/dev/nvidia5,/dev/nvidia4,/dev/nvidia0", {"0": 5, "1": 4, "2": 0}),
+        ("Name=gpu File=/dev/nvidia[5-6],/dev/nvidia[0,2]", {"0": 5, "1": 6, "2": 0, "3": 2}),
         ("Name=nic File=/dev/mlx5\nName=gpu File=/dev/nvidia[2-3]", {"0": 2}),
     ],
 )

@@ -23,11 +23,13 @@ wanted_gpus() {
         wanted=' '
         return
     fi
+    [ "${#1}" -lt 4096 ] || return 0
     case $1 in *[!0-9,]*) return ;; esac
     numbers=' '
     IFS=,
     for index in $1; do
         IFS=' '
+        is_number "$index" || return 0
         if [ -n "$files" ]; then
             nth "$index" || return 0
             index=$number
@@ -81,14 +83,25 @@ read_gres_line() {
         [Ii][Nn][Cc][Ll][Uu][Dd][Ee]) doubtful=yes ;;
         esac
     done
-    [ "$name" = gpu ] && [ -n "$file" ] || return 0
-    file=${file##*/}
-    case $file in
+    [ "$name" = gpu ] || return 0
+    # Several files are separated by commas, as numbers within brackets are.
+    while [ -n "$file" ]; do
+        path=${file%%,/*}
+        read_device "${path##*/}"
+        [ "$path" != "$file" ] || return 0
+        file=/${file#*,/}
+    done
+}
+
+# Take in the name of device nodes $1, such as nvidia3 or renderD[128-135].
+read_device() {
+    device=$1
+    case $device in
     nvidia[0-9]* | renderD[0-9]* | nvidia\[*\] | renderD\[*\])
-        file=${file#nvidia}
-        file=${file#renderD}
-        file=${file#\[}
-        expand "${file%\]}" || doubtful=yes
+        device=${device#nvidia}
+        device=${device#renderD}
+        device=${device#\[}
+        expand "${device%\]}" || doubtful=yes
         files="$files$expanded"
         ;;
     *) doubtful=yes ;;
