@@ -289,6 +289,25 @@ def test_a_board_whose_error_counting_is_off_counts_nothing(read: Read) -> None:
     assert {part for _, part in counts} == {DRAM}
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_blocks_are_asked_although_the_board_does_not_say_now_which_of_them_count(
+    fake_amdsmi: FakeAmdSmi, known: bool
+) -> None:
+    """A mask that cannot be had this time hides no errors: those known before are asked, or else all."""
+    with reader_of(fake_amdsmi) as reader:
+        if known:
+            reader.ready()
+            reader.readings(SLOT, "slow")
+        fake_amdsmi.fail("amdsmi_get_gpu_ecc_enabled", AmdSmiStatus.BUSY, gpu=SLOT)
+        fake_amdsmi.set(f"ecc_uncorrected_volatile_gfx.{SLOT}", 1)
+        reader.enumerate_again() if known else reader.ready()
+        readings = reader.readings(SLOT, "slow")
+    assert readings["ecc_uncorrected_errors", GFX].value == 1
+    assert readings["ecc_uncorrected_errors", XGMI].value == 0
+    asked = {part for quantity, part in readings if quantity == "ecc_uncorrected_errors"}
+    assert (len(asked) == 6) is known
+
+
 def test_a_board_without_links_says_so(fake_amdsmi: FakeAmdSmi) -> None:
     """No link is up and none is down: the device has none."""
     fake_amdsmi.set("links", 0)

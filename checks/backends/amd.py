@@ -26,6 +26,7 @@ from nodevet.checks.backends.amdsmi import (
     DENIED,
     GONE,
     SUCCESS,
+    UNSUPPORTED,
     Item,
     Library,
     Plan,
@@ -69,6 +70,7 @@ class _Gpu:
         self.lost: BackendError | None = None
         self.in_tree = False
         self.throttle = ThrottleClock()
+        self.blocks: list[str] = []
         self.plans: dict[str, Plan] = {}
 
     def stands_for(self, index: int, pci: str, name: str | None) -> bool:
@@ -256,14 +258,20 @@ class AmdBackend:
         links = len(gpu.device.links)
         if group == "fast":
             return fast_items(links, gpu.throttle)
-        return slow_items(links, ["UMC"] if sleeping else self._blocks(gpu.target))
+        return slow_items(links, ["UMC"] if sleeping else self._blocks(gpu))
 
-    def _blocks(self, target: Target) -> list[str]:
-        """Return the blocks whose errors the device counts; the memory controllers are always asked."""
-        mask = self._library.optional(target, "amdsmi_get_gpu_ecc_enabled") or 0
+    def _blocks(self, gpu: _Gpu) -> list[str]:
+        """Return the blocks whose errors the device counts; the memory controllers are always asked.
+
+        Where it does not tell this time which they are, those are asked that it told before, or else all.
+        """
+        code, mask = self._library.on(gpu.target, "amdsmi_get_gpu_ecc_enabled")
+        if code and code not in UNSUPPORTED:
+            return gpu.blocks or list(BLOCKS)
         members = {block: self._library.member(f"AmdSmiGpuBlock.{block}") for block in BLOCKS}
-        counting = [block for block, member in members.items() if member is not None and int(mask) & int(member)]
-        return counting if "UMC" in counting else ["UMC", *counting]
+        counting = [block for block, member in members.items() if member is not None and int(mask or 0) & int(member)]
+        gpu.blocks = counting if "UMC" in counting else ["UMC", *counting]
+        return gpu.blocks
 
     def _refuse_silence(self, readings: list[Reading], codes: set[int], gpu: _Gpu) -> None:
         """Raise BackendError where the device is gone, or is there and tells nothing at all."""
