@@ -14,11 +14,11 @@ import msgspec
 from nodevet.agent import __version__
 from nodevet.agent.clock import Clock
 from nodevet.agent.config import digest
-from nodevet.agent.doors import command_plan
 from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.processes import ChildRecord
+from nodevet.agent.readers.doors import command_plan
+from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.agent.settings import Configuration
-from nodevet.agent.supervisor import ReaderPlan, Supervisor
 from nodevet.checks.errors import UsageError
 from nodevet.checks.model import AgentInfo, Instant, Mode, Modes
 from nodevet.checks.registry import Check

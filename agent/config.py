@@ -20,7 +20,7 @@ import msgspec
 import msgspec.inspect
 
 from nodevet.agent.decoding import Problem, decode, field_types, suggestion
-from nodevet.agent.doors import command_problems
+from nodevet.agent.readers.doors import command_problems
 from nodevet.agent.settings import (
     AgentSettings,
     CheckSettings,

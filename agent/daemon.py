@@ -34,26 +34,26 @@ from nodevet.agent.clock import Clock
 from nodevet.agent.control import SOCKET_NAME, Control
 from nodevet.agent.engine import Armed
 from nodevet.agent.intake import Intake
-from nodevet.agent.journal import Journal
 from nodevet.agent.kernel_watch import KernelWatch
-from nodevet.agent.load_guard import LoadGuard
+from nodevet.agent.load.guard import LoadGuard
+from nodevet.agent.load.prober import PLAN as PROBE_PLAN
+from nodevet.agent.load.prober import Prober
+from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.agent.log import make_logger
 from nodevet.agent.members import Member, described, memory_of, soonest
 from nodevet.agent.notify import Notifier, Watchdog
-from nodevet.agent.origin import keep_apart
 from nodevet.agent.pace import Pace
-from nodevet.agent.prober import PLAN as PROBE_PLAN
-from nodevet.agent.prober import Prober
 from nodevet.agent.processes import pack_records, recalled_records, start_ticks
 from nodevet.agent.publisher import Publisher
-from nodevet.agent.recorder import LoadRecorder
 from nodevet.agent.reload import taken_up
 from nodevet.agent.reports import Reports
 from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe
-from nodevet.agent.simulated_node import Simulate, SimulatedNode
-from nodevet.agent.simulated_prober import SimulatedProber
-from nodevet.agent.slurm_writer import Acknowledged
+from nodevet.agent.simulated.node import Simulate, SimulatedNode
+from nodevet.agent.simulated.origin import keep_apart
+from nodevet.agent.simulated.prober import SimulatedProber
+from nodevet.agent.slurm.writer import Acknowledged
+from nodevet.agent.storage.journal import Journal
 from nodevet.agent.telling import Teller, greeting
 from nodevet.agent.verbs import verbs
 from nodevet.checks.errors import ConfigurationError, StoreError

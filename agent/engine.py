@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from nodevet.agent.told_events import ToldEvent, ToldEvents
+from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
 from nodevet.checks.backends.command import PREFIX
 from nodevet.checks.baseline import forget, listed_twice, named, remember, requirements
 from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Holders, Ledger, acknowledge, fold, node_verdict, verdict

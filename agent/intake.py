@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nodevet.agent.engine import Engine
-from nodevet.agent.journal import Journal
 from nodevet.agent.kernel_watch import KernelWatch
+from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.agent.pace import Pace
-from nodevet.agent.recorder import LoadRecorder
-from nodevet.agent.supervisor import Supervisor
+from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.storage.journal import Journal
 from nodevet.agent.telling import Teller
 from nodevet.checks.model import Device, ReaderState, Sample
 

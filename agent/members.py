@@ -17,15 +17,15 @@ import msgspec
 
 from nodevet.agent.assembly import node_name
 from nodevet.agent.clock import Clock
-from nodevet.agent.gate_log import GateLog
-from nodevet.agent.journal import Journal
 from nodevet.agent.notify import Watchdog
 from nodevet.agent.publisher import Publisher
-from nodevet.agent.reactor import Reactor
 from nodevet.agent.reports import Reports
 from nodevet.agent.settings import Configuration
-from nodevet.agent.simulated_node import SimulatedNode
-from nodevet.agent.slurm_writer import Acknowledged
+from nodevet.agent.simulated.node import SimulatedNode
+from nodevet.agent.slurm.gate_log import GateLog
+from nodevet.agent.slurm.reactor import Reactor
+from nodevet.agent.slurm.writer import Acknowledged
+from nodevet.agent.storage.journal import Journal
 from nodevet.checks.model import AgentInfo, Snapshot
 
 __all__ = [

@@ -15,16 +15,16 @@ import msgspec
 
 from nodevet.agent.assembly import agent_info, arm, build_engine, build_supervisor
 from nodevet.agent.clock import Clock, SystemClock
-from nodevet.agent.database import DamagedError
 from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.agent.lock import acquire_node_lock
-from nodevet.agent.mirror import read_mirror, restore
-from nodevet.agent.origin import refuse_simulated
 from nodevet.agent.publisher import MIRROR_NAME
+from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.settings import Configuration
-from nodevet.agent.store import read_store
-from nodevet.agent.supervisor import Supervisor
+from nodevet.agent.simulated.origin import refuse_simulated
+from nodevet.agent.storage.database import DamagedError
+from nodevet.agent.storage.mirror import read_mirror, restore
+from nodevet.agent.storage.store import read_store
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import AgentInfo, Device, Result, Snapshot
 from nodevet.checks.registry import installed

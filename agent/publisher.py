@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from nodevet.agent.mirror import write_mirror
+from nodevet.agent.storage.mirror import write_mirror
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import EpisodeState, Snapshot
 from nodevet.exporters.statefile import write_state

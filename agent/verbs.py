@@ -9,8 +9,8 @@ import msgspec
 
 from nodevet.agent.control import Call, NoArguments, Verb
 from nodevet.agent.engine import narrowed
-from nodevet.agent.lease import busy_reason, load_targets
-from nodevet.agent.load_guard import LoadGuard
+from nodevet.agent.load.guard import LoadGuard
+from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import NODE, Device, Episode, Key, PartKind, Result, Snapshot
 from nodevet.exporters.schema import BurnInDocument, status_document

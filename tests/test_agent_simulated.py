@@ -16,7 +16,7 @@ from fakes.running_agent import RunningAgent
 from nodevet.agent.cli import main
 from nodevet.agent.clock import read_boot_id
 from nodevet.agent.control import SOCKET_NAME
-from nodevet.agent.origin import MARKER_NAME
+from nodevet.agent.simulated.origin import MARKER_NAME
 from nodevet.checks.profiles import load_profile, profile_names
 from nodevet.exporters.state_reader import Absent, read_state
 

@@ -15,9 +15,9 @@ from fakes.door import SettableDoor, device, document, program, reading, tempera
 from fakes.freezer import Freeze
 
 from nodevet.agent.clock import SteppedClock
-from nodevet.agent.doors import command_plan
+from nodevet.agent.readers.doors import command_plan
+from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.settings import AgentSettings, CommandSettings, Group
-from nodevet.agent.supervisor import Supervisor
 from nodevet.checks.model import Event, FailureKind, ReaderState, ReaderStatus, ReadingStatus, Sample
 from nodevet.checks.view import Cadence
 

@@ -25,7 +25,7 @@ from fakes.host_tree import (
 from fakes.node_exporter import NodeExporter
 
 from nodevet.agent.clock import SteppedClock, SystemClock
-from nodevet.agent.supervisor import ReaderPlan, Supervisor
+from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.host import HostBackend, open_backend
 from nodevet.checks.model import (

@@ -11,8 +11,8 @@ import pytest
 
 from nodevet.agent.assembly import FAST, SLOW
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.reader_plan import ReaderPlan
-from nodevet.agent.supervisor import Collected, Supervisor
+from nodevet.agent.readers.plan import ReaderPlan
+from nodevet.agent.readers.supervisor import Collected, Supervisor
 from nodevet.checks.model import FailureKind, ReaderState
 from nodevet.checks.profiles import load_profile
 from nodevet.checks.scenario import parse_scenario

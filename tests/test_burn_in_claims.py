@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fakes.gpu_node import FakeNode
 
-from nodevet.agent.claims import LoadLock
 from nodevet.agent.client import AgentRefused, Session
+from nodevet.agent.load.claims import LoadLock
 from nodevet.exporters.state_reader import StateFile, parse
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from fakes.snapshots import cpu_node
 
-from nodevet.agent.claims import Claims, LoadLock
 from nodevet.agent.clock import SteppedClock
-from nodevet.agent.load_alone import LoadAlone
-from nodevet.agent.load_guard import ANNOUNCE_SECONDS, LoadGuard
+from nodevet.agent.load.alone import LoadAlone
+from nodevet.agent.load.claims import Claims, LoadLock
+from nodevet.agent.load.guard import ANNOUNCE_SECONDS, LoadGuard
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Snapshot
 from nodevet.exporters.state_reader import StateFile, parse

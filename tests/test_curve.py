@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodevet.agent.curve import MAXIMUM_POINTS, Curve
+from nodevet.agent.load.curve import MAXIMUM_POINTS, Curve
 
 
 def drawn(values: list[float]) -> Curve:

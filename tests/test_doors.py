@@ -10,7 +10,7 @@ import pytest
 from nodevet.agent.assembly import cadences, engine_cadences
 from nodevet.agent.config import load_configuration
 from nodevet.agent.config_text import render
-from nodevet.agent.doors import door_of
+from nodevet.agent.readers.doors import door_of
 from nodevet.agent.settings import Configuration
 from nodevet.checks.errors import ConfigurationError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.agent.gate_log import ASIDE_BYTES, DECISIONS, GATE_LOG_NAME, GateLog
+from nodevet.agent.slurm.gate_log import ASIDE_BYTES, DECISIONS, GATE_LOG_NAME, GateLog
 
 
 def append(folder: Path, *lines: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fakes.snapshots import cpu_node, gpu_node
 
 from nodevet.agent.clock import SteppedClock
-from nodevet.agent.lease import IDLE_MEMORY_BYTES, LeaseBook, busy_reason, load_targets
+from nodevet.agent.load.lease import IDLE_MEMORY_BYTES, LeaseBook, busy_reason, load_targets
 from nodevet.checks.model import Device, DeviceKind, Reading, ReadingStatus, Sample, Snapshot
 
 ALIVE = 100

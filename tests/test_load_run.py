@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.load_run import LoadRun
+from nodevet.agent.load.run import LoadRun
 from nodevet.checks.burnin.launch import Launch
 from nodevet.checks.burnin.plan import GemmRequest
 from nodevet.checks.model import Device, DeviceKind, ResultState

@@ -12,7 +12,7 @@ from fakes.episodes import BOOT_ID, episode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.agent.mirror import Mirror, read_mirror, restore, write_mirror
+from nodevet.agent.storage.mirror import Mirror, read_mirror, restore, write_mirror
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import Episode, EpisodeState
 
@@ -141,7 +141,7 @@ def test_killed_writer_leaves_a_whole_mirror(path: Path) -> None:
     """After SIGKILL at any moment the file is one of those that were written."""
     script = (
         "import sys; from pathlib import Path; from fakes.episodes import episode\n"
-        "from nodevet.agent.mirror import write_mirror\n"
+        "from nodevet.agent.storage.mirror import write_mirror\n"
         "for number in range(1, 100000):\n"
         "    write_mirror(Path(sys.argv[1]), [episode(count=number)], 'boot-1')\n"
         "    print(number, flush=True)\n"

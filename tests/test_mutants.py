@@ -35,10 +35,10 @@ class Mutant(NamedTuple):
 
 EPISODES = "checks/episodes.py"
 ENGINE = "agent/engine.py"
-GUARD = "agent/load_guard.py"
+GUARD = "agent/load/guard.py"
 MODES = "checks/modes.py"
 RULES = "exporters/slurm_rules.py"
-WRITER = "agent/slurm_writer.py"
+WRITER = "agent/slurm/writer.py"
 
 MUTANTS = (
     Mutant(
@@ -330,7 +330,7 @@ MUTANTS = (
     ),
     Mutant(
         "a load goes on beside a claim",
-        "agent/prober.py",
+        "agent/load/prober.py",
         '            run.stop(f"gives way: {claimed}")\n',
         "            pass\n",
         "test_slurm_protocol.py::test_a_probe_is_gone_before_the_first_process_of_a_job[probing first]",

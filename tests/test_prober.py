@@ -15,8 +15,8 @@ import pytest
 from fakes.snapshots import cpu_node, gpu_node
 
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.load_guard import LoadGuard
-from nodevet.agent.prober import Prober, phase_of_day, scheduler_here
+from nodevet.agent.load.guard import LoadGuard
+from nodevet.agent.load.prober import Prober, phase_of_day, scheduler_here
 from nodevet.agent.settings import LoadSettings
 from nodevet.checks.burnin.launch import Launch
 from nodevet.checks.model import Device, Reading, Result, ResultState, Snapshot

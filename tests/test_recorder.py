@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodevet.agent.recorder import LoadRecorder
+from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.checks.model import Instant, Part, PartKind, Reading, ReadingStatus, Sample
 
 CORE = Part(PartKind.SENSOR, "core")

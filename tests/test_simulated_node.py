@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodevet.agent.clock import SteppedClock
-from nodevet.agent.simulated_node import SCENARIO_BYTES, SimulatedNode, read_scenario
+from nodevet.agent.simulated.node import SCENARIO_BYTES, SimulatedNode, read_scenario
 from nodevet.checks.errors import ConfigurationError
 
 PROFILE = "cpu-node"

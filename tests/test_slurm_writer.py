@@ -13,10 +13,10 @@ import pytest
 from fakes.slurm_in_memory import MemorySlurm
 from fakes.snapshots import degraded_node, failed_node, gpu_node
 
-from nodevet.agent.reactor import Reactor
 from nodevet.agent.settings import SlurmSettings
-from nodevet.agent.slurm_memory import load_memory, pack, save_memory
-from nodevet.agent.slurm_writer import Pass, Writer
+from nodevet.agent.slurm.memory import load_memory, pack, save_memory
+from nodevet.agent.slurm.reactor import Reactor
+from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.agent.text import status_text
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import EpisodeState, Mode, Modes, Snapshot

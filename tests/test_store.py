@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from fakes.episodes import episode, moment
 
-from nodevet.agent.database import SCHEMA_VERSION, file_system_of
-from nodevet.agent.store import Rollup, Store, UnsavedRound, open_store, read_store
-from nodevet.agent.store_writer import Retention, StoreWriter, merged
+from nodevet.agent.storage.database import SCHEMA_VERSION, file_system_of
+from nodevet.agent.storage.store import Rollup, Store, UnsavedRound, open_store, read_store
+from nodevet.agent.storage.writer import Retention, StoreWriter, merged
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Device, DeviceKind, Episode, EpisodeState, Metric, Result, ResultState
 

@@ -16,10 +16,10 @@ import pytest
 from fakes.freezer import Freeze
 
 from nodevet.agent.clock import SteppedClock, SystemClock
-from nodevet.agent.load import LoadChild
+from nodevet.agent.load.child import LoadChild
 from nodevet.agent.processes import ChildRecord, is_alive, start_ticks
-from nodevet.agent.quarantine import Quarantine
-from nodevet.agent.supervisor import ReaderPlan, Supervisor
+from nodevet.agent.readers.quarantine import Quarantine
+from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.checks.model import Event, Failure, FailureKind, ReaderState, ReaderStatus, ResultState, Sample
 from nodevet.checks.view import Cadence
 from nodevet.checks.wire import Note, Ticked

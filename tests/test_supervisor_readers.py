@@ -16,7 +16,7 @@ from fakes.machine import FakeMachine
 from fakes.nvml.scenario import FakeNvml
 
 from nodevet.agent.clock import SteppedClock, SystemClock
-from nodevet.agent.supervisor import ReaderPlan, Supervisor
+from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.checks.model import Event, ReaderState, ReaderStatus, Sample
 from nodevet.checks.view import Cadence
 

@@ -7,7 +7,7 @@ import pytest
 from fakes.views import at
 
 from nodevet.agent.engine import Engine
-from nodevet.agent.told_events import MAXIMUM_TOLD, ToldEvents
+from nodevet.agent.readers.told_events import MAXIMUM_TOLD, ToldEvents
 from nodevet.checks.model import AgentInfo, Event, Severity
 
 DOOR = "command.acme"

@@ -22,7 +22,7 @@ ALLOWED = {
     "agent/commands/ack.py": "an example in a help text",
     "agent/commands/explain.py": "people say xid 79 for short",
     "agent/commands/topo.py": "names the program whose output it reads",
-    "agent/doors.py": "an example in a message",
+    "agent/readers/doors.py": "an example in a message",
     "agent/settings.py": "the backends that can be enabled",
     "checks/faults.py": "the kind of fault that is an XID",
     "checks/topology.py": "reads what nvidia-smi topo -m prints",

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from nodevet.agent.clock import SystemClock
     from nodevet.agent.daemon import Daemon
     from nodevet.agent.settings import Configuration
-    from nodevet.agent.simulated_node import Simulate, simulated_configuration
+    from nodevet.agent.simulated.node import Simulate, simulated_configuration
 
     profile: str | None = arguments.simulate
     if profile is not None:

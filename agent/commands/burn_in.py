@@ -15,14 +15,14 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent import exits
-from nodevet.agent.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.client import AgentAbsent, AgentRefused, Session
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.commands import options
 from nodevet.agent.control import SOCKET_NAME
-from nodevet.agent.lease import load_targets
-from nodevet.agent.load_alone import LoadAlone
-from nodevet.agent.load_run import LoadRun
+from nodevet.agent.load.alone import LoadAlone
+from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
+from nodevet.agent.load.lease import load_targets
+from nodevet.agent.load.run import LoadRun
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
 from nodevet.agent.settings import Configuration

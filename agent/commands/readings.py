@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nodevet.agent import exits
 from nodevet.agent.commands import options
-from nodevet.agent.doors import door_of
+from nodevet.agent.readers.doors import door_of
 from nodevet.agent.settings import Configuration
 from nodevet.agent.terminal import say, table
 from nodevet.checks.backends.base import BackendError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from nodevet.agent.assembly import FAST, SLOW, agent_info, arm, build_engine
 from nodevet.agent.clock import SteppedClock
 from nodevet.agent.config import load_configuration
-from nodevet.agent.simulated_node import simulated_configuration
-from nodevet.agent.simulated_prober import probe_results
+from nodevet.agent.simulated.node import simulated_configuration
+from nodevet.agent.simulated.prober import probe_results
 from nodevet.checks.kernel_log.lines import split_line
 from nodevet.checks.kernel_log.parse import KernelLogParser
 from nodevet.checks.model import (

@@ -13,8 +13,8 @@ from fakes.slurm_gate import Gate
 from fakes.snapshots import cpu_node
 
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.load_guard import LoadGuard
-from nodevet.agent.prober import Prober
+from nodevet.agent.load.guard import LoadGuard
+from nodevet.agent.load.prober import Prober
 from nodevet.agent.publisher import Publisher
 from nodevet.agent.settings import LoadSettings
 from nodevet.checks.burnin.launch import Launch

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fakes.episodes import episode, moment
 
-from nodevet.agent.store import open_store
+from nodevet.agent.storage.store import open_store
 
 
 def save(path: Path, rounds: int, output: int) -> None:

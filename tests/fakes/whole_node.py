@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from fakes.drill import Drill
 
-from nodevet.agent.gate_log import DECISIONS
+from nodevet.agent.slurm.gate_log import DECISIONS
 from nodevet.checks.model import Snapshot
 from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.slurm_rules import Why

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nodevet.agent.database import (
+from nodevet.agent.storage.database import (
     DamagedError,
     checksum,
     connect,

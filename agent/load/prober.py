@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodevet.agent.clock import Clock
-from nodevet.agent.lease import IDLE_MEMORY_BYTES, busy_reason, load_targets
-from nodevet.agent.load_guard import POLL_SECONDS, LoadGuard
-from nodevet.agent.load_run import LoadRun, Spawn
+from nodevet.agent.load.guard import POLL_SECONDS, LoadGuard
+from nodevet.agent.load.lease import IDLE_MEMORY_BYTES, busy_reason, load_targets
+from nodevet.agent.load.run import LoadRun, Spawn
 from nodevet.agent.settings import LoadSettings
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, requests_for

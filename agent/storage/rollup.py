@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodevet.agent.store import Rollup
+from nodevet.agent.storage.store import Rollup
 from nodevet.checks.model import ReadingStatus, Sample
 from nodevet.checks.quantities import QUANTITIES, QuantityKind
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nodevet.agent.settings import AgentSettings
-from nodevet.agent.simulated_node import SimulatedNode
+from nodevet.agent.simulated.node import SimulatedNode
 from nodevet.checks.errors import StoreError
 
 __all__ = ["MARKER_NAME", "keep_apart", "refuse_simulated", "simulated_owner"]

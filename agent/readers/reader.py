@@ -16,12 +16,12 @@ import msgspec
 
 from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
-from nodevet.agent.outbox import Outbox
-from nodevet.agent.predecessor import Predecessor
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.quarantine import Quarantine
-from nodevet.agent.reader_plan import ReaderPlan
-from nodevet.agent.schedule import Schedule
+from nodevet.agent.readers.outbox import Outbox
+from nodevet.agent.readers.plan import ReaderPlan
+from nodevet.agent.readers.predecessor import Predecessor
+from nodevet.agent.readers.quarantine import Quarantine
+from nodevet.agent.readers.schedule import Schedule
 from nodevet.checks.model import (
     Device,
     Failure,

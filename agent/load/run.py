@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from nodevet.agent.claims import LoadLock
 from nodevet.agent.clock import Clock
-from nodevet.agent.curve import Curve
-from nodevet.agent.load import LoadChild
+from nodevet.agent.load.child import LoadChild
+from nodevet.agent.load.claims import LoadLock
+from nodevet.agent.load.curve import Curve
 from nodevet.checks.burnin.launch import Launch, burn_command
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
 from nodevet.checks.model import Device, Result, ResultState

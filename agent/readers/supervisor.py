@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from nodevet.agent.clock import Clock
-from nodevet.agent.outbox import Outbox
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.reader import Reader
-from nodevet.agent.reader_plan import ReaderPlan
+from nodevet.agent.readers.outbox import Outbox
+from nodevet.agent.readers.plan import ReaderPlan
+from nodevet.agent.readers.reader import Reader
 from nodevet.checks.model import Device, Event, ReaderStatus, Sample
 from nodevet.checks.wire import Note
 

@@ -13,8 +13,8 @@ from typing import Self
 
 import msgspec
 
-from nodevet.agent.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.clock import Clock, SystemClock
+from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.publisher import STATE_NAME
 from nodevet.checks.errors import BusyError
 from nodevet.checks.model import NODE, Snapshot, State, Verdict

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from nodevet.agent.claims import Claims, LoadLock
 from nodevet.agent.clock import Clock
-from nodevet.agent.lease import LeaseBook
+from nodevet.agent.load.claims import Claims, LoadLock
+from nodevet.agent.load.lease import LeaseBook
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import Snapshot
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent.database import DamagedError
-from nodevet.agent.store import Rollup, Store, UnsavedRound, unkeepable
+from nodevet.agent.storage.database import DamagedError
+from nodevet.agent.storage.store import Rollup, Store, UnsavedRound, unkeepable
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Device, Episode, Instant, Result
 

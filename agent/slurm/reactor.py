@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent.claims import Claims
+from nodevet.agent.load.claims import Claims
 from nodevet.agent.settings import SlurmSettings
-from nodevet.agent.slurm_memory import MEMORY_NAME, load_memory, pack, save_memory
-from nodevet.agent.slurm_writer import Acknowledged, Pass, Writer
+from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory, pack, save_memory
+from nodevet.agent.slurm.writer import Acknowledged, Pass, Writer
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import Snapshot
 from nodevet.checks.scheduler import WriterStatus

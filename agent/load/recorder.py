@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodevet.agent.curve import Curve
+from nodevet.agent.load.curve import Curve
 from nodevet.checks.model import Part, PartKind, ReadingStatus, Sample
 from nodevet.exporters.schema import SeriesDocument
 

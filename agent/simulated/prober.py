@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.settings import LoadSettings
-from nodevet.agent.simulated_node import SimulatedNode
+from nodevet.agent.simulated.node import SimulatedNode
 from nodevet.checks.burnin.metrics import figures, verification_state
 from nodevet.checks.faults import KINDS
 from nodevet.checks.model import Instant, Result, ResultState, Snapshot

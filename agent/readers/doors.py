@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.decoding import Problem
-from nodevet.agent.reader_plan import ReaderPlan
+from nodevet.agent.readers.plan import ReaderPlan
 from nodevet.agent.settings import AgentSettings, CommandSettings
 from nodevet.checks.backends.command import Door
 from nodevet.checks.backends.command_run import END_SECONDS

@@ -1,0 +1,1 @@
+"""The readers of the devices: one child process per backend, kept alive and within its deadlines."""
