@@ -417,6 +417,28 @@ def test_a_device_is_known_by_what_does_not_change(shared_reader: ReaderProcess)
     assert "vbios" in {firmware.component for firmware in device.firmware}
 
 
+def test_an_identity_that_could_not_be_had_at_first_is_asked_for_again(fake_amdsmi: FakeAmdSmi) -> None:
+    """A board that was busy is not for ever one without name and links: what it must be able to report follows."""
+    for symbol in ("amdsmi_get_gpu_asic_info", "amdsmi_get_gpu_board_info", "amdsmi_get_gpu_xgmi_link_status"):
+        fake_amdsmi.fail(symbol, AmdSmiStatus.BUSY, gpu=SLOT)
+    with reader_of(fake_amdsmi, logged=True) as reader:
+        assert reader.ready().devices[SLOT].model == "unknown"
+        fake_amdsmi.clear()
+        device = reader.enumerate_again()[SLOT]
+        assert (device.model, len(device.links), device.serial) == ("AMD Instinct MI300X", 8, "692400000103")
+        before = len(fake_amdsmi.calls())
+        reader.enumerate_again()
+        assert not [line for line in fake_amdsmi.calls()[before:] if "asic_info" in line]
+
+
+def test_a_board_that_does_not_tell_its_name_this_time_keeps_it(fake_amdsmi: FakeAmdSmi) -> None:
+    """The same place answers: another name for it would make the board missing."""
+    with reader_of(fake_amdsmi) as reader:
+        before = reader.ready().devices
+        fake_amdsmi.fail("amdsmi_get_gpu_device_uuid", AmdSmiStatus.BUSY, gpu=SLOT)
+        assert reader.enumerate_again() == before
+
+
 def test_a_release_without_render_nodes_is_helped_by_the_kernel(fake_amdsmi: FakeAmdSmi) -> None:
     """Before ROCm 6.4 AMD SMI does not tell them; schedulers go by them."""
     fake_amdsmi.fail("amdsmi_get_gpu_enumeration_info", AmdSmiStatus.NOT_SUPPORTED)

@@ -69,13 +69,16 @@ class _Gpu:
         self.device = device
         self.lost: BackendError | None = None
         self.in_tree = False
+        self.complete = True
+        """Whether every question of who it is was answered, or never will be."""
         self.throttle = ThrottleClock()
         self.blocks: list[str] = []
         self.plans: dict[str, Plan] = {}
 
     def stands_for(self, index: int, pci: str, name: str | None) -> bool:
         """Return whether this is the device that calls itself so: one may be exchanged for another in its place."""
-        return (self.index, self.device.pci, self.name) == (index, pci, name) and self.lost is None
+        is_here = (self.index, self.device.pci) == (index, pci) and self.lost is None
+        return is_here and name in (self.name, None)
 
 
 class AmdBackend:
@@ -196,19 +199,21 @@ class AmdBackend:
         if code:
             raise BackendError(kind_of(code), f"{target.text(symbol)}: {describe(code)}")
         target.label = f"PCI {pci}"
-        sleeper = next((gpu for gpu in self._remembered.values() if gpu.stands_for(index, pci, gpu.name)), None)
+        sleeper = next((gpu for gpu in self._remembered.values() if gpu.stands_for(index, pci, None)), None)
         if sleeper is not None and asleep(self._tree, pci):
             return None if self._skipped & {pci, sleeper.name} else self._again(sleeper, handle)
+        failures = self._library.failures
         name = self._library.optional(target, "amdsmi_get_gpu_device_uuid") or None
         if self._skipped & {pci, name}:
             return None
         known = next((gpu for gpu in self._remembered.values() if gpu.stands_for(index, pci, name)), None)
-        if known is not None:
+        if known is not None and known.complete:
             return self._again(known, handle)
-        device = _below(self._identified(target, pci, name), found)
-        target.label = name_of(device)
-        gpu = _Gpu(index, target, device, name)
-        gpu.in_tree = listed(self._tree, device)
+        gpu = self._identified(index, target, pci, name or (known.name if known else None), found)
+        gpu.complete = self._library.failures == failures
+        if known is not None:
+            gpu.throttle, gpu.blocks = known.throttle, known.blocks
+            self._remembered.pop(known.device.id, None)
         return gpu
 
     def _again(self, gpu: _Gpu, handle: Any) -> _Gpu:
@@ -217,13 +222,18 @@ class AmdBackend:
         gpu.plans.clear()
         return gpu
 
-    def _identified(self, target: Target, pci: str, name: str | None) -> Device:
-        """Return who a device is; raise BackendError where a release of the wrapper answers in another shape."""
+    def _identified(self, index: int, target: Target, pci: str, name: str | None, found: dict[str, _Gpu]) -> _Gpu:
+        """Return a device by who it says it is; raise BackendError where a wrapper answers in another shape."""
         try:
-            return identify(self._library, self._tree, target, pci, name, self.versions.get("driver"))
+            device = identify(self._library, self._tree, target, pci, name, self.versions.get("driver"))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             text = f"{target.label}: its identity cannot be understood: {type(error).__name__} {error}"
             raise BackendError(FailureKind.ERROR, text) from error
+        device = _below(device, found)
+        target.label = name_of(device)
+        gpu = _Gpu(index, target, device, name)
+        gpu.in_tree = listed(self._tree, device)
+        return gpu
 
     def _recall(self, index: int, error: BackendError, found: dict[str, _Gpu]) -> _Gpu:
         """Return what is known of a device that is counted and does not answer."""

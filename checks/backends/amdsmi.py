@@ -116,6 +116,8 @@ class Library:
     def __init__(self, module: Any, progress: Progress) -> None:
         """Take over the module ``amdsmi``; nothing is called yet."""
         self.module = module
+        self.failures = 0
+        """How many questions of ``optional`` found no answer that another time may bring."""
         self._write = progress.write
         self._refused: type[Exception] = module.AmdSmiLibraryException
 
@@ -145,7 +147,9 @@ class Library:
 
     def optional(self, target: Target, symbol: str, *names: str) -> Any:
         """Return the answer of a function of a device, or None where there is none to be had."""
-        return self.on(target, symbol, *names)[1]
+        code, answer = self.on(target, symbol, *names)
+        self.failures += code != SUCCESS and code not in UNSUPPORTED | DENIED
+        return answer
 
     def member(self, name: str) -> Any:
         """Return the member of the wrapper's enumeration that *name* means; None where this release has none."""
