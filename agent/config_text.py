@@ -45,16 +45,16 @@ def _table(path: str, value: msgspec.Struct) -> Iterator[str]:
             yield ""
             yield from _described(type(inner))
             yield from _table(f"{path}.{_key(field.name)}", inner)
-        for entry in inner if _is_tables(inner) else ():
+        for entry in _tables(inner):
             yield ""
             yield from _described(type(entry))
             yield f"[[{path}.{_key(field.name)}]]"
             yield from _values(entry)
 
 
-def _is_tables(held: object) -> bool:
-    """Return whether *held* is written as an array of tables."""
-    return isinstance(held, tuple) and bool(held) and isinstance(held[0], msgspec.Struct)
+def _tables(held: object) -> tuple[msgspec.Struct, ...]:
+    """Return what of *held* is written as an array of tables."""
+    return held if isinstance(held, tuple) and bool(held) and isinstance(held[0], msgspec.Struct) else ()
 
 
 def _switches(settings: CheckSettings) -> Iterator[str]:

@@ -12,8 +12,8 @@ __all__ = ["KINDS", "RANGES", "SETTINGS", "Effect", "Kind", "LogLine", "effects_
 class Kind(msgspec.Struct, frozen=True):
     """A kind of fault: what it stands for, the settings that it takes, and those that it cannot do without.
 
-    One that is ``probed`` shows in nothing but the results of probes; one that is ``logged`` in nothing but the line of a
-    driver, which not every vendor's has.
+    One that is ``probed`` shows in nothing but the results of probes; one that is ``logged`` in nothing but the line
+    of a driver, which not every vendor's has.
     """
 
     help: str

@@ -532,8 +532,8 @@ class CheckRun(msgspec.Struct, frozen=True, kw_only=True):
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's own state. ``load`` says in words why or what load runs; ``probing`` whether one may run now.
 
-    ``store`` and ``state_file`` say why the last write of either failed, and are empty where it succeeded. ``jobs`` counts
-    those that claim the node, ``gate_decisions`` what their prologs decided.
+    ``store`` and ``state_file`` say why the last write of either failed, and are empty where it succeeded. ``jobs``
+    counts those that claim the node, ``gate_decisions`` what their prologs decided.
     """
 
     version: str

@@ -12,8 +12,8 @@ class WriterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     ``states`` are the words that SLURM said last, ``drained_by`` whose reason stood there (``nodevet``, ``other``, or
     empty), ``wanted`` the reason of a drain that is due and not written, ``doing`` the last pass in words, ``trouble``
-    what went wrong with SLURM. ``considered`` are the faults of the last pass, as ``modes.named`` calls them. ``writes``
-    are counted by kind, ``skipped`` by why a drain that was due was not written.
+    what went wrong with SLURM. ``considered`` are the faults of the last pass, as ``modes.named`` calls them.
+    ``writes`` are counted by kind, ``skipped`` by why a drain that was due was not written.
     """
 
     writer: str

@@ -96,7 +96,9 @@ REFUSALS = {
     "not_a_number_without_range": "checks.links.ratio: found nan, expected a number",
     "infinite": "load.interval_seconds: found inf, expected a number from 60 to 2592000",
     "wrong_choice": 'load.probe: found "of", expected one of auto, off, on, did you mean off?',
-    "wrong_backend": 'agent.backends.enabled[1]: found "nvida", expected one of amd, host, nvidia, did you mean nvidia?',
+    "wrong_backend": (
+        'agent.backends.enabled[1]: found "nvida", expected one of amd, host, nvidia, did you mean nvidia?'
+    ),
     "no_backend": (
         "agent.backends.enabled: found an empty list, expected a list of one of amd, host, nvidia, at least 1"
     ),

@@ -197,12 +197,18 @@ def test_a_fault_that_no_line_carries_is_the_nodes(gate: Gate) -> None:
     assert gate.prolog(None).decision == "closed"
 
 
+def removed(path: Path) -> Path:
+    """Remove the file *path*, so that something else can take its place."""
+    path.unlink()
+    return path
+
+
 DISTRUSTED: dict[str, Callable[[Gate], object]] = {
     "absent": lambda gate: gate.state.unlink(),
     "link": lambda gate: gate.state.symlink_to(gate.state.rename(gate.runtime / "other")),
-    "dangling link": lambda gate: (gate.state.unlink(), gate.state.symlink_to("nowhere")),
-    "directory": lambda gate: (gate.state.unlink(), gate.state.mkdir()),
-    "pipe": lambda gate: (gate.state.unlink(), subprocess.run(["mkfifo", gate.state], check=True)),
+    "dangling link": lambda gate: removed(gate.state).symlink_to("nowhere"),
+    "directory": lambda gate: removed(gate.state).mkdir(),
+    "pipe": lambda gate: subprocess.run(["mkfifo", removed(gate.state)], check=True),
     "empty": lambda gate: gate.state.write_text(""),
     "one line": lambda gate: gate.state.write_text("ok 99999999 1 healthy\n"),
     "no end": lambda gate: gate.state.write_text(gate.text(*EIGHT).rsplit("end", 1)[0]),
