@@ -221,6 +221,8 @@ def test_the_examples_are_valid(folder: Path) -> None:
         ({"alertname": "NodevetNodeFailed", "severity": "critical", "simulated": "true"}, "fire-drills"),
         ({"alertname": "NodevetHeat", "severity": "warning", "simulated": "false"}, "operators"),
         ({"alertname": "NodevetNoTargets", "severity": "warning"}, "on-call"),
+        ({"alertname": "NodevetDrainLimitReached", "severity": "critical", "simulated": "false"}, "on-call"),
+        ({"alertname": "NodevetTargetVanished", "severity": "warning", "simulated": "false"}, "operators"),
         ({"alertname": "NodevetHeatOutlier", "severity": "info", "simulated": "false"}, "log"),
     ],
 )
@@ -247,6 +249,31 @@ def test_a_node_is_named_by_its_address_where_that_is_a_name(folder: Path, addre
     found = re.fullmatch(rule["regex"], address, re.ASCII)
     assert (found[1] if found else None) == node
     assert rule["target_label"] == "node"
+
+
+SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds(span: str) -> int:
+    """Return the seconds of a span such as ``30s`` or ``0``."""
+    return int(span[:-1]) * SECONDS[span[-1]] if span[-1] in SECONDS else int(span)
+
+
+def test_an_alert_that_holds_others_back_comes_before_them(folder: Path, groups: list[dict[str, Any]]) -> None:
+    """Else fifty nodes have called somebody before it is told that it is fifty; its rules take three evaluations."""
+    configuration = yaml.safe_load((folder / "alertmanager.yml").read_text())
+    told_after = seconds(configuration["route"]["group_wait"])
+    interval = seconds(yaml.safe_load((folder / "scrape.yml").read_text())["global"]["evaluation_interval"])
+    known = {name: seconds(rule.get("for", "0")) for name, rule in alerts(groups).items()}
+    for inhibition in configuration["inhibit_rules"]:
+        source, target = (
+            re.compile(inhibition[key][0].split('"')[1]) for key in ("source_matchers", "target_matchers")
+        )
+        latest = max(known[name] for name in known if source.fullmatch(name)) + 3 * interval
+        held = {name: wait for name, wait in known.items() if target.fullmatch(name)}
+        assert held
+        for name, wait in held.items():
+            assert latest < wait + told_after, (source.pattern, name)
 
 
 def test_the_scrape_calls_its_job_as_the_rules_do(folder: Path) -> None:
