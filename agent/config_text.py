@@ -66,7 +66,7 @@ def _values(value: msgspec.Struct) -> Iterator[str]:
     hints = field_types(type(value))
     for field in msgspec.structs.fields(type(value)):
         held = getattr(value, field.name)
-        if isinstance(held, msgspec.Struct) or _is_tables(held):
+        if isinstance(held, msgspec.Struct) or _tables(held):
             continue
         kind = inspect.type_info(hints[field.name])
         about, accepted = description(kind).removesuffix("."), expected(kind)
