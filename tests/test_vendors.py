@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from fakes.views import GPU, gpu, healthy, judge, of, reader
 
+from nodevet.checks.baseline import requirements
 from nodevet.checks.model import WHOLE, Action, Failure, FailureKind, Outcome, ReaderState
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.vendors import Vendor, vendor_of
@@ -100,3 +101,19 @@ def test_parts_of_two_releases_are_mended_as_the_vendor_says(vendor: str, action
     findings = judge("inventory", msgspec.structs.replace(healthy(), devices=(board,), readers=readers))
     found = next(entry for entry in findings if entry.code == "driver.version_mismatch")
     assert (found.outcome, found.action, words in found.message) == (Outcome.FAIL, action, True), found.message
+
+
+@pytest.mark.parametrize(
+    ("model", "quantities"),
+    [
+        ("AMD Instinct MI300X", {"temperature_celsius", "clock_hertz", "power_watts", "link_active"}),
+        ("MI308X", {"temperature_celsius", "clock_hertz"}),
+        ("MI300A", {"temperature_celsius", "clock_hertz"}),
+        ("Radeon Instinct MI50 32GB", {"temperature_celsius", "clock_hertz"}),
+        ("AMD Radeon PRO W7900", set()),
+    ],
+)
+def test_what_a_board_must_report_follows_every_name_that_it_goes_by(model: str, quantities: set[str]) -> None:
+    """Releases of ROCm leave out the family that the board belongs to."""
+    required = requirements(gpu(vendor="amd", model=model, backend="amd"))
+    assert required - {"ecc_uncorrected_errors"} == quantities

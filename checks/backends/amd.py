@@ -276,7 +276,7 @@ class AmdBackend:
         Where it does not tell this time which they are, those are asked that it told before, or else all.
         """
         code, mask = self._library.on(gpu.target, "amdsmi_get_gpu_ecc_enabled")
-        if code and code not in UNSUPPORTED:
+        if code and (gpu.blocks or code not in UNSUPPORTED):
             return gpu.blocks or list(BLOCKS)
         members = {block: self._library.member(f"AmdSmiGpuBlock.{block}") for block in BLOCKS}
         counting = [block for block, member in members.items() if member is not None and int(mask or 0) & int(member)]
