@@ -70,7 +70,8 @@ class Teller:
             self.log.warning("slurm", node=writer.node, writer=writer.writer, doing=writer.doing)
         if before is None or before.verdict.state is not after.verdict.state:
             self.log.warning("verdict", state=after.verdict.state.value, reason=after.verdict.reason)
-            self._notifier.status(f"{after.verdict.state.value}: {after.verdict.reason}")
+            origin = "simulated node, " if after.simulated else ""
+            self._notifier.status(f"{origin}{after.verdict.state.value}: {after.verdict.reason}")
 
     def _write(self, level: str, event: str, **fields: object) -> None:
         getattr(self.log, level)(event, **fields)

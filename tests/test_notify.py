@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from fakes.snapshots import failed_node
 
+from nodevet.agent.log import make_logger
 from nodevet.agent.notify import Notifier, watchdog_interval_seconds
+from nodevet.agent.telling import Teller
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -44,6 +49,18 @@ def test_every_message_is_one_datagram(manager: tuple[str, socket.socket]) -> No
         "RELOADING=1\nMONOTONIC_USEC=1234567",
         "STOPPING=1",
     ]
+
+
+@pytest.mark.parametrize(("simulated", "words"), [(False, "failed: "), (True, "simulated node, failed: ")])
+def test_a_verdict_is_told_with_whether_the_node_is_simulated(
+    manager: tuple[str, socket.socket], simulated: bool, words: str
+) -> None:
+    """`systemctl status` is a surface like any other."""
+    address, receiver = manager
+    snapshot = msgspec.structs.replace(failed_node(), simulated=simulated)
+    Teller(make_logger(stream=io.StringIO()), Notifier(address)).changes(None, snapshot, ())
+
+    assert receiver.recv(4096).decode().startswith(f"STATUS={words}")
 
 
 def test_status_cannot_smuggle_another_variable(manager: tuple[str, socket.socket]) -> None:
