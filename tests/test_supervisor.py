@@ -320,6 +320,17 @@ def two(tmp_path: Path) -> Iterator[tuple[Bench, Bench]]:
     host.close()
 
 
+def test_a_vendor_whose_boards_another_reader_shows_is_looked_for_every_five_minutes(
+    two: tuple[Bench, Bench],
+) -> None:
+    """The host sees boards of this vendor: its library is missing, and the node is closed until it is there."""
+    absent, _ = two
+    absent.round()
+    for starts in range(2, 6):
+        absent.round(300.0)
+        assert (absent.status().state, absent.status().starts) == (ReaderState.ABSENT, starts)
+
+
 def test_an_absent_vendor_is_looked_for_when_another_reader_lists_anew(two: tuple[Bench, Bench]) -> None:
     """The host shows a board, or that a driver took hold of one: nobody waits for the next look."""
     absent, host = two

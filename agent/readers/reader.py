@@ -44,7 +44,7 @@ from nodevet.checks.wire import (
     Start,
 )
 
-__all__ = ["Reader", "ReaderPlan"]
+__all__ = ["RETRY_SECONDS", "Reader", "ReaderPlan"]
 
 FIRST_RESTART_SECONDS = 1.0
 LONGEST_RESTART_SECONDS = 60.0
@@ -248,7 +248,7 @@ class Reader:
             self._start_at = self._clock.monotonic()
 
     def look_again(self) -> None:
-        """Start at once where the vendor was absent: what another reader lists has changed."""
+        """Start at once where the vendor was absent: another reader shows that it should be there."""
         if self._state is ReaderState.ABSENT:
             self.retry()
 

@@ -15,8 +15,8 @@ from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
 from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.plan import ReaderPlan
-from nodevet.agent.readers.reader import Reader
-from nodevet.checks.model import Device, Event, ReaderStatus, Sample
+from nodevet.agent.readers.reader import RETRY_SECONDS, Reader
+from nodevet.checks.model import Device, DeviceKind, Event, ReaderState, ReaderStatus, Sample
 from nodevet.checks.wire import Note
 
 __all__ = ["Collected", "ReaderPlan", "Supervisor"]
@@ -52,6 +52,7 @@ class Supervisor:
         self._selector = selector
         self._outbox = Outbox()
         self._resume_at: float | None = None
+        self._look_at = clock.monotonic() + RETRY_SECONDS
         earlier = {record.name: record for record in remembered}
         self._readers = {
             plan.backend: Reader(plan, clock, selector, self._outbox, earlier.get(plan.backend)) for plan in plans
@@ -65,16 +66,21 @@ class Supervisor:
         """Do what is due: start children, ask for rounds, end those past their deadline."""
         if self._resume_at is not None and self._clock.monotonic() >= self._resume_at:
             self.resume()
-        listed_anew, self._outbox.listed_anew = self._outbox.listed_anew, False
+        if self._outbox.listed_anew:
+            self._outbox.listed_anew = False
+            self._look_again(self._readers)
+        if self._clock.monotonic() >= self._look_at:
+            self._look_at = self._clock.monotonic() + RETRY_SECONDS
+            self._look_again(self._shown())
         for reader in self._readers.values():
-            if listed_anew:
-                reader.look_again()
             reader.tick()
 
     @property
     def next_deadline(self) -> float | None:
         """Return when ``tick`` must be called next, in the clock's monotonic seconds."""
-        candidates = [self._resume_at, *(reader.next_deadline for reader in self._readers.values())]
+        waits = any(self._readers[name].status.state is ReaderState.ABSENT for name in self._shown())
+        look_at = self._look_at if waits else None
+        candidates = [self._resume_at, look_at, *(reader.next_deadline for reader in self._readers.values())]
         return min((when for when in candidates if when is not None), default=None)
 
     def collect(self) -> Collected:
@@ -136,6 +142,15 @@ class Supervisor:
         self._resume_at = None
         for reader in self._readers.values():
             reader.stop()
+
+    def _shown(self) -> set[str]:
+        """Return the backends whose accelerators some reader shows, such as the host's: they should not stay absent."""
+        vendors = {device.vendor for device in self.devices if device.kind is DeviceKind.ACCELERATOR}
+        return vendors & self._readers.keys()
+
+    def _look_again(self, backends: Iterable[str]) -> None:
+        for backend in backends:
+            self._readers[backend].look_again()
 
     def wait(self, done: Callable[[], bool], seconds: float) -> bool:
         """Run the loop until *done* or until *seconds* are over; return whether it is done. For one-shot commands."""
