@@ -56,7 +56,7 @@ from nodevet.agent.slurm.writer import Acknowledged
 from nodevet.agent.storage.journal import Journal
 from nodevet.agent.telling import Teller, greeting
 from nodevet.agent.verbs import verbs
-from nodevet.checks.errors import ConfigurationError, StoreError
+from nodevet.checks.errors import ConfigurationError
 from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Key, Result, Snapshot
 from nodevet.checks.registry import installed
 from nodevet.exporters.http import HttpServer
@@ -239,10 +239,12 @@ class Daemon:
             members.state_file(self._publisher),
             self._readers(memory.get("readers")),
             members.simulation(self._simulated),
-            self._kernel_log(memory.get("kernel_log"), cleanup),
+            members.kernel_log(self._kernel_watch(memory.get("kernel_log"), cleanup), self._intake),
             self._loads(),
             members.reports(self._reports),
-            self._load_guard(),
+            members.load_guard(
+                self.guard, log=trouble, told=lambda: self.snapshot.agent.probing, changed=self._pace.hurry
+            ),
             members.gate_log(Path(configuration.agent.runtime_dir), memory=memory.get("gate_log"), log=trouble),
             self._socket(cleanup),
             self._slurm(memory.get("slurm"), cleanup),
@@ -289,18 +291,13 @@ class Daemon:
             stop=supervisor.stop,
         )
 
-    def _kernel_log(self, memory: bytes | None, cleanup: ExitStack) -> Member | None:
+    def _kernel_watch(self, memory: bytes | None, cleanup: ExitStack) -> KernelWatch | None:
         settings = self._configuration.kernel_log
         if not settings.enabled:
             return None
         watch = KernelWatch(settings.path, self._clock, self._selector, memory=memory, log=self._teller.trouble)
         cleanup.callback(watch.close)
-        return Member(
-            name="kernel_log",
-            tick=partial(self._intake.take_kernel_events, watch),
-            next_deadline=lambda: watch.next_deadline,
-            memory=lambda: watch.memory,
-        )
+        return watch
 
     def _loads(self) -> Member:
         """Return the agent's own probe, and the recorder of whatever load holds the lease."""
@@ -348,24 +345,6 @@ class Daemon:
         if lease is None or lease.pid == os.getpid():
             return self._prober.status
         return f"{lease.holder} runs"
-
-    def _load_guard(self) -> Member:
-        """Return what keeps loads and jobs apart; where prologs cannot claim the node, no load runs."""
-        try:
-            self.guard.claims.prepare()
-        except StoreError as error:
-            self._teller.trouble(f"{error}: prologs cannot claim this node, so no load runs")
-
-        def facts() -> Mapping[str, object]:
-            claims = self.guard.claims.look()
-            return {"probing": self.guard.probing, "jobs": claims.count, "oldest_job_seconds": claims.oldest_seconds}
-
-        def tick() -> None:
-            self.guard.tick()
-            if self.snapshot.agent.probing != self.guard.probing:
-                self._pace.hurry()
-
-        return Member(name="load_guard", tick=tick, next_deadline=lambda: self.guard.next_deadline, facts=facts)
 
     def _socket(self, cleanup: ExitStack) -> Member:
         control = Control(Path(self._configuration.agent.runtime_dir) / SOCKET_NAME, verbs(self), self._selector)

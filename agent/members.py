@@ -10,6 +10,7 @@ import math
 import selectors
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ import msgspec
 
 from nodevet.agent.assembly import node_name
 from nodevet.agent.clock import Clock
+from nodevet.agent.intake import Intake
+from nodevet.agent.kernel_watch import KernelWatch
+from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.notify import Watchdog
 from nodevet.agent.publisher import Publisher
 from nodevet.agent.reports import Reports
@@ -26,12 +30,15 @@ from nodevet.agent.slurm.gate_log import GateLog
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Acknowledged
 from nodevet.agent.storage.journal import Journal
+from nodevet.checks.errors import StoreError
 from nodevet.checks.model import AgentInfo, Snapshot
 
 __all__ = [
     "Member",
     "described",
     "gate_log",
+    "kernel_log",
+    "load_guard",
     "memory_of",
     "reports",
     "simulation",
@@ -151,6 +158,42 @@ def simulation(node: SimulatedNode | None) -> Member | None:
     return Member(
         name="simulation", tick=node.tick, next_deadline=lambda: node.next_deadline, trouble=lambda: node.trouble
     )
+
+
+def kernel_log(watch: KernelWatch | None, intake: Intake) -> Member | None:
+    """Return what follows the kernel log for *intake*, where that is wanted."""
+    if watch is None:
+        return None
+    return Member(
+        name="kernel_log",
+        tick=partial(intake.take_kernel_events, watch),
+        next_deadline=lambda: watch.next_deadline,
+        memory=lambda: watch.memory,
+    )
+
+
+def load_guard(
+    guard: LoadGuard, *, log: Callable[[str], None], told: Callable[[], bool], changed: Callable[[], None]
+) -> Member:
+    """Return what keeps loads and jobs apart; *log* takes why prologs cannot claim the node, so that no load runs.
+
+    *changed* is called as long as the newest snapshot says something else, by *told*, of whether a load may run.
+    """
+    try:
+        guard.claims.prepare()
+    except StoreError as error:
+        log(f"{error}: prologs cannot claim this node, so no load runs")
+
+    def facts() -> Mapping[str, object]:
+        claims = guard.claims.look()
+        return {"probing": guard.probing, "jobs": claims.count, "oldest_job_seconds": claims.oldest_seconds}
+
+    def tick() -> None:
+        guard.tick()
+        if told() != guard.probing:
+            changed()
+
+    return Member(name="load_guard", tick=tick, next_deadline=lambda: guard.next_deadline, facts=facts)
 
 
 def gate_log(runtime: Path, *, memory: bytes | None, log: Callable[[str], None]) -> Member:

@@ -18,20 +18,18 @@ from nodevet.agent.clock import Clock, SystemClock
 from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.agent.lock import acquire_node_lock
-from nodevet.agent.publisher import MIRROR_NAME
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.settings import Configuration
 from nodevet.agent.simulated.origin import refuse_simulated
 from nodevet.agent.storage.database import DamagedError
-from nodevet.agent.storage.mirror import read_mirror, restore
-from nodevet.agent.storage.store import read_store
+from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
+from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import AgentInfo, Device, Result, Snapshot
 from nodevet.checks.registry import installed
 
-__all__ = ["DATABASE_NAME", "look"]
+__all__ = ["look"]
 
-DATABASE_NAME = "nodevet.db"
 LOOKS = 2
 APART_SECONDS = 1.0
 STOP_SECONDS = 2.0

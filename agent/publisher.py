@@ -8,15 +8,14 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from nodevet.agent.storage.mirror import write_mirror
+from nodevet.agent.storage.mirror import MIRROR_NAME, write_mirror
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import EpisodeState, Snapshot
 from nodevet.exporters.statefile import write_state
 
-__all__ = ["MIRROR_NAME", "STATE_NAME", "Publisher"]
+__all__ = ["STATE_NAME", "Publisher"]
 
 STATE_NAME = "state"
-MIRROR_NAME = "episodes.json"
 
 
 class Publisher:

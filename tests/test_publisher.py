@@ -6,7 +6,8 @@ from pathlib import Path
 
 from fakes.snapshots import failed_node
 
-from nodevet.agent.publisher import MIRROR_NAME, STATE_NAME, Publisher
+from nodevet.agent.publisher import STATE_NAME, Publisher
+from nodevet.agent.storage.mirror import MIRROR_NAME
 
 
 def test_a_mirror_that_cannot_be_written_keeps_no_fault_out_of_the_state_file(tmp_path: Path) -> None:

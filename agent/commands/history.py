@@ -10,10 +10,9 @@ import msgspec
 
 from nodevet.agent import exits
 from nodevet.agent.commands import options
-from nodevet.agent.oneshot import DATABASE_NAME
 from nodevet.agent.simulated.origin import simulated_owner
 from nodevet.agent.storage.database import DamagedError
-from nodevet.agent.storage.store import HistoryRow, read_store
+from nodevet.agent.storage.store import DATABASE_NAME, HistoryRow, read_store
 from nodevet.agent.terminal import paint, say, table
 from nodevet.checks.errors import StoreError, UsageError
 

@@ -15,12 +15,10 @@ import msgspec
 from nodevet.agent.clock import Clock
 from nodevet.agent.engine import Engine
 from nodevet.agent.lock import acquire_node_lock
-from nodevet.agent.oneshot import DATABASE_NAME
-from nodevet.agent.publisher import MIRROR_NAME
 from nodevet.agent.settings import Configuration
-from nodevet.agent.storage.mirror import read_mirror, restore
+from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
 from nodevet.agent.storage.rollup import MinuteRollups
-from nodevet.agent.storage.store import open_store
+from nodevet.agent.storage.store import DATABASE_NAME, open_store
 from nodevet.agent.storage.writer import Retention, StoreWriter
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import Device, Episode, Result, Sample

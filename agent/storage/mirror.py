@@ -17,7 +17,10 @@ import msgspec
 from nodevet.checks.errors import ModelError, StoreError
 from nodevet.checks.model import Episode, EpisodeState
 
-__all__ = ["Mirror", "read_mirror", "restore", "write_mirror"]
+__all__ = ["MIRROR_NAME", "Mirror", "read_mirror", "restore", "write_mirror"]
+
+
+MIRROR_NAME = "episodes.json"
 
 
 class Mirror(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -36,6 +36,7 @@ from nodevet.checks.errors import ModelError, StoreError
 from nodevet.checks.model import Device, Episode, EpisodeState, Instant, Key, Result
 
 __all__ = [
+    "DATABASE_NAME",
     "HistoryRow",
     "OpenedStore",
     "Rollup",
@@ -47,6 +48,7 @@ __all__ = [
     "unkeepable",
 ]
 
+DATABASE_NAME = "nodevet.db"
 _INSERT_JOURNAL = """INSERT INTO journal
     (wall, boot_id, boottime_ns, code, device, part, serial, state, payload, checksum)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
