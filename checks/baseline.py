@@ -5,6 +5,7 @@ A healthy machine without a feature is still healthy, so only what the table nam
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
@@ -124,7 +125,7 @@ def _identities(device: Device) -> Iterator[tuple[str, str]]:
         yield "name", device.uuid
     if device.parent is None and device.pci:
         yield "address", device.pci
-    if device.parent is None and device.serial:
+    if device.parent is None and device.serial and re.search("[1-9]", device.serial):  # N/A and 0000 are none
         yield f"serial of {device.vendor}", device.serial
 
 

@@ -14,6 +14,7 @@ from nodevet.checks.view import Cadence
 
 DOOR = "command.acme"
 SLOT = "0000:1b:00.0"
+SERIAL = "1650123000017"
 
 
 def of_door(identity: str, **changes: object) -> Device:
@@ -25,7 +26,7 @@ def of_door(identity: str, **changes: object) -> Device:
 SAME = {
     "uuid": of_door(GPU, uuid=GPU),
     "address": of_door(SLOT, pci=SLOT),
-    "serial": of_door("acme:a", serial=gpu().serial),
+    "serial": of_door("acme:a", serial=SERIAL),
 }
 
 
@@ -45,7 +46,7 @@ class Desk:
 
     def present(self, *of_command: Device, native: tuple[Device, ...] | None = None) -> None:
         """Let both readers list devices; the command answers first, as one that starts faster does."""
-        own = (gpu(), gpu(SIBLING, "0000:2b:00.0")) if native is None else native
+        own = (gpu(serial=SERIAL), gpu(SIBLING, "0000:2b:00.0")) if native is None else native
         self.engine.take_devices(DOOR, of_command)
         self.engine.take_devices("nvidia", own)
         self.engine.take_readers((reader("nvidia", last_round=at(self.seconds)), reader(DOOR)))
@@ -110,6 +111,13 @@ def test_a_name_that_is_taken_is_taken_whatever_the_kind() -> None:
     """An id stands for one device on a node: a disk must not answer for a GPU."""
     disk = of_door(GPU, kind="disk", uuid=GPU)
     assert listed_twice({"nvidia": (gpu(),), DOOR: (disk,)}) == ((disk, gpu()),)
+
+
+@pytest.mark.parametrize("serial", ["N/A", "0", "unknown", "000-000"])
+def test_a_serial_that_is_none_makes_no_double(serial: str) -> None:
+    """Boards whose serial was never written say such things."""
+    first, second = gpu(serial=serial), of_door("acme:a", serial=serial)
+    assert listed_twice({"nvidia": (first,), DOOR: (second,)}) == ()
 
 
 def test_other_boards_and_parts_of_one_board_are_no_doubles() -> None:
