@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 import pytest
+from fakes.late_clock import LateClock
 from fakes.snapshots import cpu_node, gpu_node
 
 from nodevet.agent.clock import SystemClock
@@ -23,19 +24,6 @@ from nodevet.checks.model import Device, Reading, Result, ResultState, Snapshot
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
 PATIENCE_SECONDS = 20.0
-
-
-class LateClock(SystemClock):
-    """The machine's clock, moved forward by hand so that nothing has to be waited for."""
-
-    def __init__(self) -> None:
-        """Begin at the present moment."""
-        super().__init__()
-        self.ahead = 0.0
-
-    def monotonic(self) -> float:
-        """Return the seconds that the loop goes by."""
-        return super().monotonic() + self.ahead
 
 
 class Bench:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from fakes.freezer import Freeze
+from fakes.stopping import stop_readers
 
 from nodevet.agent.clock import SteppedClock, SystemClock
 from nodevet.agent.load.child import LoadChild
@@ -118,14 +119,7 @@ class Bench:
 
     def close(self) -> None:
         """Stop the reader, in real time."""
-        self.supervisor.stop()
-        end = time.monotonic() + REAL_SECONDS
-        while not self.supervisor.at_rest and time.monotonic() < end:
-            self.supervisor.tick()
-            for key, mask in self.selector.select(0.02):
-                self.supervisor.handle(key, mask)
-            self.clock.advance(0.02)
-        self.selector.close()
+        stop_readers(self.supervisor, self.selector, self.clock)
 
     def _collect(self) -> None:
         collected = self.supervisor.collect()

@@ -14,6 +14,7 @@ from fakes.amdsmi.scenario import FakeAmdSmi
 from fakes.host_tree import virtual_machine, write_tree
 from fakes.machine import FakeMachine
 from fakes.nvml.scenario import FakeNvml
+from fakes.stopping import stop_readers
 
 from nodevet.agent.clock import SteppedClock, SystemClock
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
@@ -133,14 +134,7 @@ class Node:
 
     def close(self) -> None:
         """Stop the readers, in real time."""
-        self.supervisor.stop()
-        end = time.monotonic() + REAL_SECONDS
-        while not self.supervisor.at_rest and time.monotonic() < end:
-            self.supervisor.tick()
-            for key, mask in self.selector.select(0.02):
-                self.supervisor.handle(key, mask)
-            self.clock.advance(0.02)
-        self.selector.close()
+        stop_readers(self.supervisor, self.selector, self.clock)
 
 
 @pytest.fixture(params=VENDORS, ids=lambda vendor: vendor.backend)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.errors import ModelError, StoreError
+from nodevet.agent.storage.durable import replace_file
+from nodevet.checks.errors import ModelError
 from nodevet.exporters.slurm_rules import Memory
 
 __all__ = ["MEMORY_NAME", "load_memory", "pack", "save_memory"]
@@ -33,16 +34,7 @@ def pack(memory: Memory) -> bytes:
 
 def save_memory(path: Path, memory: Memory, boot_id: str) -> None:
     """Replace the file at *path* atomically and durably. Raises StoreError."""
-    fresh = path.with_name(path.name + ".new")
-    try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(Kept(boot_id, memory)))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({error.strerror}): check {path.parent}") from error
+    replace_file(path, msgspec.json.encode(Kept(boot_id, memory)))
 
 
 def load_memory(path: Path, stored: bytes | None, boot_id: str) -> Memory:

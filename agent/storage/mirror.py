@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.agent.storage.durable import replace_file
 from nodevet.checks.errors import ModelError, StoreError
 from nodevet.checks.model import Episode, EpisodeState
 
@@ -37,16 +38,7 @@ def write_mirror(path: Path, episodes: Iterable[Episode], boot_id: str) -> None:
     Raises StoreError when the file cannot be written; the mirror before it is then untouched.
     """
     kept = tuple(episode for episode in episodes if episode.state in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED))
-    fresh = path.with_name(path.name + ".new")
-    try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(Mirror(boot_id, kept)))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({error.strerror}): check {path.parent}") from error
+    replace_file(path, msgspec.json.encode(Mirror(boot_id, kept)))
 
 
 def read_mirror(path: Path) -> Mirror | None:

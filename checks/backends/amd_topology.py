@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nodevet.checks.backends.amdsmi import Library, Target, raise_if_gone
-from nodevet.checks.backends.places import between, network_adapters, slot
+from nodevet.checks.backends.places import between, slot, topology
 from nodevet.checks.model import Device
 from nodevet.checks.topology import SELF, Topology
 
@@ -30,18 +30,11 @@ def read_topology(library: Library, gpus: Sequence[Gpu], root: str) -> Topology:
     """
     devices = [device for _, device in gpus]
     rows = range(len(gpus))
-    adapters = network_adapters(root)
-    names = tuple(f"NIC{number}" for number in range(len(adapters)))
-    return Topology(
-        gpus=tuple(f"GPU{row}" for row in rows),
+    return topology(
+        devices,
+        root,
         matrix=tuple(tuple(_cell(library, gpus, row, column, root) for column in rows) for row in rows),
-        nics=names,
-        nic_to_gpu=tuple(
-            tuple(between(adapter / "device", device, root) for device in devices) for adapter in adapters
-        ),
-        nic_legend=dict(zip(names, (adapter.name for adapter in adapters), strict=True)),
         cpu_affinity=tuple(_cpus(device, root) for device in devices),
-        numa_affinity=tuple(None if device.numa_node is None else str(device.numa_node) for device in devices),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nodevet.checks.backends.nvml import SUCCESS, Call, Library, Target, raise_if_gone
-from nodevet.checks.backends.places import between, network_adapters, ranges
+from nodevet.checks.backends.places import ranges, topology
 from nodevet.checks.model import Device
 from nodevet.checks.topology import SELF, Topology
 
@@ -36,18 +36,11 @@ def read_topology(library: Library, gpus: Sequence[Gpu], root: str) -> Topology:
     active = [_active_peers(library, gpu) for gpu in gpus]
     devices = [device for _, device in gpus]
     rows = range(len(gpus))
-    adapters = network_adapters(root)
-    names = tuple(f"NIC{number}" for number in range(len(adapters)))
-    return Topology(
-        gpus=tuple(f"GPU{row}" for row in rows),
+    return topology(
+        devices,
+        root,
         matrix=tuple(tuple(_cell(library, gpus, active, row, column) for column in rows) for row in rows),
-        nics=names,
-        nic_to_gpu=tuple(
-            tuple(between(adapter / "device", device, root) for device in devices) for adapter in adapters
-        ),
-        nic_legend=dict(zip(names, (adapter.name for adapter in adapters), strict=True)),
         cpu_affinity=tuple(_cpus(library, target) for target, _ in gpus),
-        numa_affinity=tuple(None if device.numa_node is None else str(device.numa_node) for device in devices),
     )
 
 

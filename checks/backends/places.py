@@ -6,21 +6,48 @@ another host bridge of the same NUMA node, ``SYS`` the link between processors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 from nodevet.checks.model import Device
+from nodevet.checks.topology import Topology
 
-__all__ = ["between", "network_adapters", "numa_node", "ranges", "slot"]
+__all__ = ["between", "numa_node", "ranges", "slot", "topology"]
 
 BELOW_ONE_SWITCH = 2
 """Path components below the common ancestor of two devices at one switch: its downstream port and the device."""
 
 
-def network_adapters(root: str) -> list[Path]:
+def _network_adapters(root: str) -> list[Path]:
     """Return the InfiniBand and RoCE adapters under *root*, mlx5_2 before mlx5_10."""
     return sorted(Path(root, "sys/class/infiniband").glob("*"), key=_natural)
+
+
+def topology(
+    devices: Sequence[Device],
+    root: str,
+    *,
+    matrix: tuple[tuple[str | None, ...], ...],
+    cpu_affinity: tuple[str | None, ...],
+) -> Topology:
+    """Return how *devices* and the adapters under *root* are connected; *matrix* is between devices, row by row.
+
+    *cpu_affinity* names the processors next to each device.
+    """
+    adapters = _network_adapters(root)
+    names = tuple(f"NIC{number}" for number in range(len(adapters)))
+    return Topology(
+        gpus=tuple(f"GPU{row}" for row in range(len(devices))),
+        matrix=matrix,
+        nics=names,
+        nic_to_gpu=tuple(
+            tuple(between(adapter / "device", device, root) for device in devices) for adapter in adapters
+        ),
+        nic_legend=dict(zip(names, (adapter.name for adapter in adapters), strict=True)),
+        cpu_affinity=cpu_affinity,
+        numa_affinity=tuple(None if device.numa_node is None else str(device.numa_node) for device in devices),
+    )
 
 
 def slot(pci: str | None, root: str) -> Path:

@@ -8,11 +8,11 @@ import time
 from collections.abc import Mapping
 
 import msgspec
+from fakes.late_clock import LateClock
 from fakes.shell_gate import on_this_boot
 from fakes.slurm_gate import Gate
 from fakes.snapshots import cpu_node
 
-from nodevet.agent.clock import SystemClock
 from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.prober import Prober
 from nodevet.agent.publisher import Publisher
@@ -27,19 +27,6 @@ DAY_SECONDS = 86400.0
 
 STEPS = ("announced", "published", "begun")
 """What a probe that is due goes through until its load has the device."""
-
-
-class LateClock(SystemClock):
-    """The machine's clock, moved forward so that the next probe is due."""
-
-    def __init__(self) -> None:
-        """Begin at the present moment."""
-        super().__init__()
-        self.ahead = 0.0
-
-    def monotonic(self) -> float:
-        """Return the seconds that the loop goes by."""
-        return super().monotonic() + self.ahead
 
 
 class ProbingNode:
