@@ -277,6 +277,7 @@ def test_a_killed_agent_leaves_a_failed_node_closed_and_a_healthy_one_open(
         agent.wait_for_verdict("failed")
         decisions = agent.status()["agent"]["gate_decisions"]
         assert (decisions["open"], decisions["no_verdict_open"]) == (1, 1)
+        slurm.wait(lambda: agent.state_file().hard, "what outlives the agent is on disk")
         agent.stop(signal.SIGKILL)
         slurm.wait(lambda: gate_seconds() > agent.state_file().fresh_until_uptime, "nothing is up to date")
         assert slurm.srun("-w", "n1", "--gres=gpu:1", "true").returncode != 0
