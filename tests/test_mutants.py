@@ -343,6 +343,20 @@ MUTANTS = (
         "test_claims.py::test_a_process_of_a_load_keeps_the_node_probing",
     ),
     Mutant(
+        "what a second reader says of a board counts",
+        ENGINE,
+        "        if (sample.backend, sample.device) in self._left_out:\n            return\n",
+        "",
+        "test_listed_twice.py::test_a_board_that_a_command_lists_too_is_shown_once_and_told[uuid]",
+    ),
+    Mutant(
+        "the last of two values of one key wins",
+        "checks/readings.py",
+        "                if key in seen:\n",
+        "                if key in seen and key == place:\n",
+        "test_readings.py::test_a_key_that_stands_twice_is_refused[value]",
+    ),
+    Mutant(
         "PROCHOT is a warning",
         "checks/health/throttle.py",
         '"power_brake", "processor_hot"})',
