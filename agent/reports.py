@@ -71,11 +71,6 @@ class Reports:
         self._deadline = time.monotonic() + RENDER_SECONDS
 
     @property
-    def rendering(self) -> bool:
-        """Return whether a page is being made."""
-        return self._child is not None
-
-    @property
     def next_deadline(self) -> float | None:
         """Return when ``tick`` must be called next, in monotonic seconds: nobody tells that a child has ended."""
         return time.monotonic() + LOOK_SECONDS if self._child is not None else None

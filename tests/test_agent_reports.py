@@ -33,7 +33,7 @@ def rendered(kept: Reports) -> None:
     """Render one report to its end."""
     kept.render(burn_in_document(cpu_node(), plan="probe", results=(), series=()))
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while kept.rendering and time.monotonic() < deadline:
+    while kept.next_deadline is not None and time.monotonic() < deadline:
         kept.tick()
         time.sleep(0.02)
 

@@ -16,9 +16,6 @@ from .sums import column_sums, row_sums
 
 __all__ = ["Digest", "Operand", "OperandSet", "Recipe", "build_sets", "digest", "make_integers", "make_sets"]
 
-SET_COUNT = 3
-"""Operand sets in rotation: with one, a write that never happened leaves the right result of the last lap."""
-
 _HOST_CHUNK = 1 << 15  # elements that stay in a core's cache, below what torch splits over threads
 _DEVICE_CHUNK = 1 << 24
 

@@ -20,7 +20,6 @@ from nodevet.checks.view import View
 __all__ = ["Throttle", "judge"]
 
 FAULTS = frozenset({"hardware_thermal", "hardware_slowdown", "power_brake", "processor_hot"})
-WARNINGS = frozenset({"software_thermal", "socket_thermal", "memory_thermal", "regulator_thermal", "core", "package"})
 NORMAL = frozenset({"idle", "power_cap", "board_limit", "low_utilization", "reliability"})
 """Under full load a device runs at its power cap; without load it idles. Both are health."""
 CHOSEN = frozenset({"applications_clocks", "sync_boost", "display_clocks"})

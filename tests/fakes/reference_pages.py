@@ -21,7 +21,7 @@ from nodevet.agent.settings import CheckSettings
 from nodevet.checks.episodes import clearing_table
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.health.freshness import BROKEN, READING
-from nodevet.checks.health.throttle import FAULTS, WARNINGS
+from nodevet.checks.health.throttle import FAULTS
 from nodevet.checks.health.throttle import NEXT_STEPS as THROTTLE_STEPS
 from nodevet.checks.judging import Rule
 from nodevet.checks.limits import TableLimit
@@ -335,7 +335,7 @@ MADE_WHILE_JUDGING: dict[str, tuple[tuple[str, ...], ...]] = {
             "`condition`",
             THROTTLE_STEPS[reason],
         )
-        for reason in sorted(FAULTS | WARNINGS)
+        for reason in sorted(THROTTLE_STEPS)
     ),
 }
 """Codes that a check puts together from what it sees."""

@@ -149,10 +149,6 @@ class SlurmCluster:
         """Start the slurmd of *node*."""
         self._spawn(f"slurmd-{node}", "slurmd", "-D", "-N", node, "-f", str(self.configuration))
 
-    def stop_node(self, node: str, number: int = signal.SIGTERM) -> None:
-        """End the slurmd of *node* with that signal."""
-        self._end(f"slurmd-{node}", number)
-
     def stop(self) -> None:
         """Cancel every job, end every daemon, and leave no process of the cluster behind."""
         if "slurmctld" in self._daemons:
