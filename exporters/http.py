@@ -184,8 +184,9 @@ class _Site:
         return _Answer(HTTPStatus.OK, _HTML, page)
 
     def _metrics(self, page: MetricsPage, snapshot: Snapshot, accept: str, accept_encoding: str) -> _Answer:
-        openmetrics = _accepts(accept, "application/openmetrics-text")
-        compressed = _accepts(accept_encoding, "gzip")
+        wanted = _quality(accept, "application/openmetrics-text")
+        openmetrics = wanted > 0 and wanted >= _quality(accept, "text/plain")
+        compressed = _quality(accept_encoding, "gzip") > 0
         body = page.render(snapshot, openmetrics, compressed=compressed)
         kind = CONTENT_TYPE_OPENMETRICS if openmetrics else CONTENT_TYPE_TEXT
         return _Answer(HTTPStatus.OK, kind, body, encoding="gzip" if compressed else None)
@@ -367,13 +368,22 @@ def _plain(status: HTTPStatus, line: str) -> _Answer:
     return _Answer(status, _TEXT, f"{line}\n".encode())
 
 
-def _accepts(header: str, wanted: str) -> bool:
-    """Return whether an Accept header names *wanted* without refusing it by a quality of zero."""
+def _quality(header: str, wanted: str) -> float:
+    """Return how much an Accept header wants *wanted*: from 1 to 0, not at all. Versions are all one."""
+    qualities = [0.0]
     for entry in header.split(","):
         name, *parameters = (word.strip().lower() for word in entry.split(";"))
         if name == wanted:
-            return not any(parameter.replace(" ", "") in ("q=0", "q=0.0") for parameter in parameters)
-    return False
+            weights = [parameter.removeprefix("q=") for parameter in parameters if parameter.startswith("q=")]
+            qualities.append(_weight(weights[0]) if weights else 1.0)
+    return max(qualities)
+
+
+def _weight(text: str) -> float:
+    try:
+        return min(max(float(text), 0.0), 1.0)
+    except ValueError:
+        return 1.0
 
 
 def _is_loopback(host: str) -> bool:

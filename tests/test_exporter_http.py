@@ -86,6 +86,23 @@ def test_metrics_are_compressed_for_those_who_accept_it(start: Start) -> None:
     assert "Content-Encoding" not in ask(server, "/metrics", Accept_Encoding="gzip;q=0, identity").headers
 
 
+@pytest.mark.parametrize(
+    ("accept", "openmetrics"),
+    [
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text; version=1.0.0; q=0.5, text/plain; q=0.5", True),
+        ("text/plain;version=0.0.4;q=0.6,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1", False),
+        ("application/openmetrics-text;q=0.00", False),
+        ("application/openmetrics-text;q=high", True),
+        ("*/*", False),
+    ],
+)
+def test_a_scraper_gets_the_format_that_it_prefers(start: Start, accept: str, openmetrics: bool) -> None:
+    """As scrape_protocols of Prometheus orders them; whoever names none gets the older one, which all can read."""
+    kind = ask(start(gpu_node()), "/metrics", Accept=accept).headers["Content-Type"]
+    assert kind.startswith("application/openmetrics-text" if openmetrics else "text/plain")
+
+
 def test_the_status_is_the_public_document(start: Start) -> None:
     """The API says what the schema says."""
     answer = ask(start(failed_node()), "/api/v1/status")
