@@ -916,3 +916,15 @@ def test_a_real_driver_is_read_as_nvidia_smi_reads_it() -> None:
         assert values["temperature_celsius", CORE] == pytest.approx(int(celsius), abs=5)
         assert values["pcie_link_width_maximum", PCIE] == int(width)
         assert values["clock_maximum_hertz", SM] == int(megahertz) * 1_000_000
+
+
+def test_an_identity_that_could_not_be_had_this_time_is_kept_or_asked_for_again(fake_nvml: FakeNvml) -> None:
+    """A board that is busy at the first list is not for ever one without a model, nor missing when it is so later."""
+    fake_nvml.fail("nvmlDeviceGetName", NvmlReturn.UNKNOWN, gpu=SLOT)
+    with ReaderProcess(fake_nvml.environment) as reader:
+        assert reader.ready().devices[SLOT].model == "unknown"
+        fake_nvml.clear()
+        whole = reader.enumerate_again()
+        assert whole[SLOT].model == "NVIDIA H100 80GB HBM3"
+        fake_nvml.fail("nvmlDeviceGetUUID", NvmlReturn.UNKNOWN, gpu=SLOT)
+        assert reader.enumerate_again() == whole

@@ -64,6 +64,8 @@ NUMA_WORDS = 16
 """Words of 64 NUMA nodes that NVML is given room for."""
 SCOPE_NODE = 0
 
+UNNAMED = "unknown"
+
 LINK_COUNT = Item("link_count", Part(PartKind.LINK), (Field(91),))
 """Not a quantity: only asked for while a device is identified."""
 
@@ -86,8 +88,9 @@ class _Gpu:
 
     @property
     def complete(self) -> bool:
-        """Whether every link told its peer, which one does only while it is up: after a boot that takes a while."""
-        return all(link.peer is not None for link in self.device.links)
+        """Whether it told who it is and every link its peer, which one does only while it is up: that takes a while."""
+        named = self.device.uuid is not None and self.device.model != UNNAMED
+        return named and all(link.peer is not None for link in self.device.links)
 
 
 class NvidiaBackend:
@@ -222,6 +225,10 @@ class NvidiaBackend:
             raise BackendError(FailureKind.LOST, f"{label} tells neither its UUID nor its PCI address")
         if self._skipped & {uuid, pci}:
             return None
+        if uuid is None:  # not told this time: what sits there kept its name
+            uuid = next((gpu.device.uuid for gpu in self._gpus.values() if gpu.device.pci == pci), None)
+        elif pci is not None:
+            self._remembered.pop(pci, None)  # it had no other name so far
         known = self._remembered.get(uuid or pci or "")
         if known is not None and known.lost is None and known.device.pci == pci and known.complete:
             known.index, known.target.handle = index, handle
@@ -248,7 +255,7 @@ class NvidiaBackend:
             id=uuid or pci or "",
             kind=DeviceKind.ACCELERATOR,
             vendor="nvidia",
-            model=library.optional(target, "nvmlDeviceGetName") or "unknown",
+            model=library.optional(target, "nvmlDeviceGetName") or UNNAMED,
             backend="nvidia",
             uuid=uuid,
             serial=library.optional(target, "nvmlDeviceGetSerial"),
