@@ -133,6 +133,13 @@ MUTANTS = (
         "test_slurm_rules.py::test_nodes_that_fail_together_write_in_turns",
     ),
     Mutant(
+        "a node whose gate closed waits for its turn",
+        WRITER,
+        "if decision.step is Step.DRAIN and not self._gate_closed else None\n",
+        "if decision.step is Step.DRAIN else None\n",
+        "test_slurm_writer.py::test_a_node_whose_gate_closed_waits_for_no_turn_and_no_limit",
+    ),
+    Mutant(
         "no second look before the write",
         WRITER,
         "        unchanged = decide(faults, self._read(), self._memory, self._settings.reason_prefix) == decision\n",

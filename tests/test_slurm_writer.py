@@ -252,6 +252,15 @@ def test_a_node_whose_gate_closed_waits_for_no_turn_and_no_limit() -> None:
     assert passes.step(FAILED, gate_closed=True).status.writes["drain"] == 1
 
 
+def test_a_drain_of_slurm_itself_is_left_and_told_apart() -> None:
+    """Its reason is not ours to replace; but nobody else was there, and gate.log knows more."""
+    slurm = MemorySlurm()
+    slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
+    done = writer(slurm).step(FAILED, gate_closed=True)
+    assert (slurm.writes, skips(done)) == ([], {"foreign_reason": 1})
+    assert "gate.log" in done.status.doing
+
+
 def test_the_fleet_is_counted_again_in_our_turn() -> None:
     """A node whose turn came before has drained itself meanwhile: then the limit is reached."""
     slurm = MemorySlurm()

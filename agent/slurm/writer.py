@@ -40,6 +40,9 @@ SOON_SECONDS = 1.0
 EARLY_SECONDS = 0.05
 """The least that is waited for a turn."""
 
+PROLOG_ERROR = "Prolog error"
+"""SLURM's own reason for a node on which a prolog failed; it is not ours to replace."""
+
 BY_A_PERSON = "resumed in SLURM by a person"
 
 
@@ -150,6 +153,10 @@ class Writer:
                 self._say(f"would {decision.step.value} with: {decision.reason}", wanted=decision.reason)
             case Step.NOTHING if decision.why is not None:
                 self._skip(decision.why)
+                if node.reason == PROLOG_ERROR:
+                    self._say(
+                        "does not drain: SLURM did, after a prolog failed; gate.log says whether it was ours"
+                    )
         return self._settings.poll_seconds
 
     def _write(self, faults: tuple[Episode, ...], decision: Decision) -> float:

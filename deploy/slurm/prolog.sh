@@ -3,8 +3,8 @@
 # SLURM drains the node, and the job runs elsewhere.
 #
 # It reads the state file that nodevet agent writes, never talks to the controller, and never waits but, bounded, for the
-# agent: until its own load is gone, or until it has told SLURM why the node drains. Only then it starts a program,
-# which is sleep. What is decided goes into gate.log.
+# agent: until its own load is gone, or until it has told SLURM why the node drains. A job that just starts costs no
+# other program. What is decided goes into gate.log.
 # Settings: gate.conf beside this script. How to install it: slurm.conf.fragment.
 
 here=${0%/*}
