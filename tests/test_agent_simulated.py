@@ -226,6 +226,19 @@ def test_directories_of_real_and_simulated_nodes_are_kept_apart(
     assert not (tmp_path / "run").exists() and not (tmp_path / "real" / MARKER_NAME).exists()
 
 
+@pytest.mark.parametrize("name", ["state", "claims", "gate.log", "node.lock"])
+def test_no_runtime_directory_of_a_real_node_is_taken(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not even one that only a prolog has written to: the real agent would refuse it from then on."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text("")
+    places = ("--state-dir", str(tmp_path / "state"), "--runtime-dir", str(tmp_path / "run"))
+    code, said = refused(capsys, "--simulate", "cpu-node", *places)
+    assert code == 3 and f"holds {name} of a real node" in said
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(("run", name))
+
+
 def test_directories_of_a_simulated_node_lie_below_the_users_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

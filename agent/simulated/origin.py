@@ -18,7 +18,8 @@ __all__ = ["MARKER_NAME", "keep_apart", "refuse_simulated", "simulated_owner"]
 
 MARKER_NAME = "simulated"
 
-LEFT_BY_AN_AGENT = ("nodevet.db", "state", "episodes.json", "node.lock")
+LEFT_BEHIND = ("nodevet.db", "state", "episodes.json", "node.lock", "control.socket", "claims", "gate.log")
+"""What a real agent, or a prolog that ran before the first, leaves in its directories."""
 
 
 def refuse_simulated(*directories: Path) -> None:
@@ -54,7 +55,7 @@ def _claim(directories: Iterable[Path], identity: str) -> None:
                 f"{directory}: belongs to the simulated node {owner}, this is {identity}: "
                 f"name another with --state-dir and --runtime-dir, or remove it"
             )
-        left = next((name for name in LEFT_BY_AN_AGENT if (directory / name).exists()), None)
+        left = next((name for name in LEFT_BEHIND if (directory / name).exists()), None)
         if owner is None and left is not None:
             raise StoreError(
                 f"{directory}: holds {left} of a real node, which a simulated one must not touch: "
