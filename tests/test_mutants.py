@@ -427,7 +427,9 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(home: Path, repository: Path, *tests: str) -> subprocess.CompletedProcess[str]:
     """Run *tests* of *repository* against the package below *home*."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"--basetemp={home / 'tmp'}"]
+    # Half of the time would go into the import of a plugin that reports what hypothesis found.
+    plugins = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", *plugins, f"--basetemp={home / 'tmp'}"]
     return subprocess.run(
         [*command, *(f"tests/{test}" for test in tests)],
         cwd=repository,
