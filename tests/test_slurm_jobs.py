@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from fakes.slurm_cluster import SlurmCluster, SlurmOptions, StartSlurm
 from fakes.slurm_gate import Gate, Line, accelerator
 
 EIGHT = tuple(accelerator(minor) for minor in range(8))
-ROUNDS = 3
+ROUNDS = 50
 
 BY_NODE = """#!/bin/sh
 exec {folder}/$SLURMD_NODENAME/slurm/{script}
@@ -226,22 +227,30 @@ def test_a_held_job_runs_elsewhere_once_it_is_released(
     assert slurm.output(job) in ("ran on n2\n", "ran on n3\n")
 
 
-def test_a_probe_is_gone_when_slurmd_starts_the_job(cluster: GatedCluster) -> None:
-    """Through the real slurmd: whether the probe runs already or is only announced, the job finds the device free."""
+@pytest.mark.parametrize("job_first", [False, True], ids=["probing first", "claim first"])
+def test_a_probe_is_gone_when_slurmd_starts_the_job(cluster: GatedCluster, job_first: bool) -> None:
+    """Through the real slurmd, fifty times each: the first process of the job finds the device free.
+
+    The probe runs already, is only announced, or becomes due when the job has claimed the node.
+    """
     gate, slurm = cluster.gates["n3"], cluster.slurm
     node = ProbingNode(gate)
+    befores = itertools.cycle(((),) if job_first else (STEPS, STEPS[:2], STEPS[:1]))
     try:
-        for steps in (STEPS, STEPS[:2], STEPS[:1]) * ROUNDS:
-            for name in steps:
+        for before in itertools.islice(befores, ROUNDS):
+            for name in before:
                 node.step(name)
-            assert node.is_used() is (steps == STEPS)
+            assert node.is_used() is (before == STEPS)
             job = subprocess.Popen(
-                ["srun", "-w", "n3", "flock", "--nonblock", node.in_use, "true"],
+                ["srun", "-w", "n3", "flock", "--nonblock", node.in_use, "sleep", "0.2" if job_first else "0"],
                 env=slurm.environment,
                 cwd=slurm.directory,
                 stderr=subprocess.PIPE,
                 text=True,
             )
+            slurm.wait(lambda: any(gate.claims.iterdir()), "the prolog has claimed the node")
+            for name in STEPS if job_first else ():
+                node.step(name)
             while job.poll() is None:
                 node.turn()
             assert job.returncode == 0, job.communicate()[1]
@@ -251,7 +260,8 @@ def test_a_probe_is_gone_when_slurmd_starts_the_job(cluster: GatedCluster) -> No
                 node.turn()
     finally:
         node.close()
-    assert {line.split(" ")[0] for line in gate.lines()[-3 * ROUNDS :]} == {"open"}
+    assert {line.split(" ")[0] for line in gate.lines()[-ROUNDS:]} == {"open"}
+    assert (node.started > 0) is not job_first
 
 
 def test_a_killed_agent_leaves_a_failed_node_closed_and_a_healthy_one_open(
