@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
@@ -119,15 +120,15 @@ def part_label(kind: PartKind) -> str | None:
 
 
 def _link_counts(readings: Readings) -> Iterator[Family]:
-    up = _summed(readings)
-    links = dict.fromkeys(up, 0)
-    for (device, *_), reading in readings.items():
-        if reading.status is not ReadingStatus.UNSUPPORTED:
-            links[labels_text(device=device)] += 1
-    yield gauge(
-        "links", "Links that the device has.", {labels: n for labels, n in links.items() if up[labels] is not None}
+    up = _sums(readings)
+    links = Counter(
+        device for (device, _, _), reading in readings.items() if reading.status is not ReadingStatus.UNSUPPORTED
     )
-    yield gauge("links_up", "Links of the device that are up; left out where one of them could not be read.", up)
+    told = {device: links[device] for device, value in up.items() if value is not None}
+    yield gauge("links", "Links that the device has.", _by_device(told))
+    yield gauge(
+        "links_up", "Links of the device that are up; left out where one of them could not be read.", _by_device(up)
+    )
 
 
 def _quantity(quantity: Quantity, readings: Readings, *, detail: bool) -> Iterator[Family]:
@@ -136,7 +137,7 @@ def _quantity(quantity: Quantity, readings: Readings, *, detail: bool) -> Iterat
     if quantity.kind is QuantityKind.STATE:
         samples = _state_samples(quantity, readings)
     elif summed_by_default(quantity) and not detail:
-        samples = _summed(readings)
+        samples = _by_device(_sums(readings))
     else:
         shown = _ANY if detail else _DEFAULT[quantity.key]
         never = _NEVER.get(quantity.key, frozenset())
@@ -152,16 +153,16 @@ def _quantity(quantity: Quantity, readings: Readings, *, detail: bool) -> Iterat
 def _state_samples(quantity: Quantity, readings: Readings) -> dict[str, Value | None]:
     return {
         labels_text(device=device, state=state): reading.value == state
-        for (device, *_), reading in readings.items()
+        for (device, _, _), reading in readings.items()
         if reading.value is not None
         for state in quantity.states
     }
 
 
-def _summed(readings: Readings) -> dict[str, Value | None]:
+def _sums(readings: Readings) -> dict[str, float | int | None]:
     """Return one sum per device; a device of which a part could not be read has none, for it would be too small."""
     sums: dict[str, float | int | None] = {}
-    for (device, *_), reading in readings.items():
+    for (device, _, _), reading in readings.items():
         if reading.status is ReadingStatus.UNSUPPORTED:
             continue
         so_far, value = sums.get(device, 0), reading.value
@@ -169,7 +170,11 @@ def _summed(readings: Readings) -> dict[str, Value | None]:
             sums[device] = None
         else:
             sums[device] = so_far + value
-    return {labels_text(device=device): value for device, value in sums.items()}
+    return sums
+
+
+def _by_device(values: Mapping[str, float | int | None]) -> dict[str, Value | None]:
+    return {labels_text(device=device): value for device, value in values.items()}
 
 
 @lru_cache(maxsize=4096)  # a part keeps its labels from page to page
