@@ -154,9 +154,7 @@ class Writer:
             case Step.NOTHING if decision.why is not None:
                 self._skip(decision.why)
                 if node.reason == PROLOG_ERROR:
-                    self._say(
-                        "does not drain: SLURM did, after a prolog failed; gate.log says whether it was ours"
-                    )
+                    self._say("does not drain: SLURM did, after a prolog failed; gate.log says whether it was ours")
         return self._settings.poll_seconds
 
     def _write(self, faults: tuple[Episode, ...], decision: Decision) -> float:
