@@ -106,7 +106,7 @@ def parse_scenario(text: str, name: str, profile: Profile) -> Scenario:
         raise ConfigurationError(f"{name}: no valid TOML: {error}") from error
     reader = _Reader(text, name, profile)
     scenario = reader.scenario(raw)
-    if reader.problems or scenario is None:
+    if reader.problems:
         raise ConfigurationError("\n".join(reader.problems))
     return scenario
 
@@ -130,28 +130,34 @@ class _Reader:
         self._targets = profile.targets
         self.problems: list[str] = []
 
-    def scenario(self, raw: Mapping[str, Any]) -> Scenario | None:
-        """Return the scenario, or None where something is wrong with it."""
-        scalars = ("title", "seed", "level", "probe_every")
+    def scenario(self, raw: Mapping[str, Any]) -> Scenario:
+        """Return the scenario, without what is wrong with it; that is in ``problems``."""
         values: dict[str, Any] = {}
-        try:
-            for key in raw:
-                _known(key, (*scalars, "fault", "load"))
-            for key in scalars:
-                _sound(raw, key)
-            values = {key: raw[key] for key in scalars if key in raw}
-            if "probe_every" in values:
-                values["probe_every"] = _seconds(raw, "probe_every", low=1.0)
-            if "level" in values:
-                values["level"] = _number(raw, "level", 0, 1)
-            values["faults"] = self._tables(raw, "fault", self._fault)
-            values["loads"] = self._tables(raw, "load", self._load)
-            return msgspec.convert(values, Scenario, from_attributes=True)
-        except _Mistake as mistake:
-            self._tell(mistake, None, 0)
-        except msgspec.ValidationError as error:
-            self.problems.append(f"{self._name}: {error}")
-        return None
+        for key in raw:
+            try:
+                name, value = self._entry(raw, key)
+            except _Mistake as mistake:
+                self._tell(mistake, None, 0)
+            else:
+                values[name] = value
+        return Scenario(**values)
+
+    def _entry(self, raw: Mapping[str, Any], key: str) -> tuple[str, Any]:
+        """Return the field of Scenario that *key* of the file is, and its value."""
+        _known(key, ("title", "seed", "level", "probe_every", "fault", "load"))
+        if key == "fault":
+            return "faults", self._tables(raw, key, self._fault)
+        if key == "load":
+            return "loads", self._tables(raw, key, self._load)
+        _sound(raw, key)
+        if key == "probe_every":
+            return key, _seconds(raw, key, low=1.0)
+        if key == "level":
+            return key, _number(raw, key, 0, 1)
+        value, (sort, expected) = raw[key], {"title": (str, "text"), "seed": (int, "a whole number")}[key]
+        if type(value) is not sort:  # a bool is an int
+            raise _Mistake(key, f"found {_found(value)}, expected {expected}")
+        return key, value
 
     def _tables(self, raw: Mapping[str, Any], name: str, read: Any) -> tuple[Any, ...]:
         tables = raw.get(name, [])

@@ -270,6 +270,17 @@ def test_what_cannot_be_simulated_is_refused_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
+def test_the_links_of_this_machine_are_not_shown_for_those_of_a_simulated_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The driver of this machine would answer for GPUs that the simulated node does not have."""
+    (tmp_path / MARKER_NAME).write_text("node (dgx-h100)\n")
+    assert main(["topo", "--runtime-dir", str(tmp_path)]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith(f"nodevet: topo: {tmp_path} belongs to the simulated node node (dgx-h100): ")
+    assert "its status page" in said
+
+
 def test_whoever_asks_for_an_agent_that_is_not_there_is_told_of_simulated_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

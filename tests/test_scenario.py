@@ -95,6 +95,8 @@ def test_devices_are_slots_or_names(device: str, profile: str, targets: tuple[st
         ('[[fault]]\nkind = "set"\ndevice = 3\nquantity = "power_watts"\nvalue = inf', 5, "value: found inf"),
         ('[[fault]]\nkind = "set"\ndevice = 3\nquantity = "power_watts"\nvalue = "hot"', 5, "expected a number"),
         ('[[fault]]\nkind = "set"\ndevice = 3\nquantity = "row_remap_failed"\nvalue = 1', 5, "expected true or false"),
+        ('seed = "a"', 1, "seed: found 'a', expected a whole number"),
+        ("title = 3", 1, "title: found 3, expected text"),
         ('title = "\\u001b[31m"', 1, "title: found '\\x1b[31m', expected one line"),
         (f"seed = 0x{'f' * 9000}", 1, "seed: found a number of 36000 bits"),
         (f"seed = {'9' * 9000}", 1, "no valid TOML"),
@@ -116,6 +118,8 @@ def test_every_mistake_is_told_at_once() -> None:
     """One line each, with the number of its table."""
     said = refusal('[[fault]]\nkind = "fire"\n[[fault]]\nkind = "lost"\ndevice = 9\n').splitlines()
     assert [line.split(": ")[1] for line in said] == ["fault 1", "fault 2"]
+    said = refusal('titel = "x"\nseed = "a"\nlevel = 2\n[[fault]]\nkind = "fire"\n').splitlines()
+    assert [line.split(": ")[1] for line in said] == ["titel", "seed", "level", "fault 1"]
 
 
 def test_of_many_mistakes_the_first_are_told() -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from nodevet.agent import exits
 from nodevet.agent.commands import options
+from nodevet.agent.simulated.origin import simulated_owner
 from nodevet.agent.terminal import say
 from nodevet.checks.backends.topology import ABSENT, VENDORS
 from nodevet.checks.errors import BusyError, UsageError
@@ -66,10 +67,16 @@ def _text(name: str) -> str:
 
 def _of_this_node(arguments: argparse.Namespace) -> Topology:
     """Return the matrix of the vendor that *arguments* name, or of the first that has accelerators here."""
-    root = options.configuration(arguments).agent.root
+    settings = options.configuration(arguments).agent
+    simulated = simulated_owner(Path(settings.runtime_dir))
+    if simulated is not None:
+        raise BusyError(
+            f"topo: {settings.runtime_dir} belongs to the simulated node {simulated}: "
+            f"topo asks the drivers of this machine; the links of that node are on its status page"
+        )
     absent = []
     for vendor in (arguments.vendor,) if arguments.vendor else VENDORS:
-        done = _read(vendor, root)
+        done = _read(vendor, settings.root)
         if done.returncode == 0:
             return msgspec.json.decode(done.stdout, type=Topology)
         last = done.stderr.strip().splitlines()[-1:] or [f"the reader ended with status {done.returncode}"]
