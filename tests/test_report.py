@@ -105,9 +105,9 @@ def test_a_certificate_has_all_its_parts() -> None:
     for words in (
         "Burn-in report n0042 2026-11-20 10:00:00 UTC ok all checks pass",
         "matrix products verified 720,896 of them wrong 0",
-        "nvidia 0 gemm bfloat16 712.0 702.7 1.1 % 988.9 72.0 %",
-        "nvidia 0 gemm bfloat16 90,112 90,112 0 1 in 30,037 3 of 3 1.3 %",
-        "nvidia 7 ok NVIDIA H100 80GB HBM3",
+        "GPU 0 gemm bfloat16 712.0 702.7 1.1 % 988.9 72.0 %",
+        "GPU 0 gemm bfloat16 90,112 90,112 0 1 in 30,037 3 of 3 1.3 %",
+        "GPU 7 ok NVIDIA H100 80GB HBM3",
         f"8192 {TIMES} 8192 {TIMES} 30720 bfloat16 2026-11-20 09:48:20 UTC",
         "temperature: 61.5 °C; clock: 1,755 MHz; power: 688 W",
         "plan standard seed 20261 nodevet 0.1.0 configuration digest 9f2c11d0 rules digest 51aa0b3e",
@@ -118,11 +118,20 @@ def test_a_certificate_has_all_its_parts() -> None:
 def test_a_finding_says_what_to_do() -> None:
     """Code, device by the name people use, message, action, value and limit."""
     text = page_of(failed_node()).text
-    assert "fail nvidia.xid.79 on nvidia 5" in text
-    assert "What to do: power cycle" in text
+    assert "fail nvidia.xid.79 on GPU 5" in text
+    assert "What to do: drain and power-cycle the node" in text
     hot = page_of(degraded_node()).text
-    assert "warn thermal.margin on nvidia 2, sensor core" in hot
-    assert "measured 3 celsius, limit <= 5 (table limits.csv thermal.margin);" in hot
+    assert "warn thermal.margin on GPU 2, sensor core" in hot
+    assert "measured 3 °C, limit <= 5 °C (table limits.csv thermal.margin);" in hot
+
+
+def test_a_flag_is_no_measured_number() -> None:
+    """That a link is down is in the message; a number has its unit and no digits that nobody measured."""
+    snapshot = degraded_node()
+    down = msgspec.structs.replace(snapshot.episodes[0].finding, value=False, unit="", limit=None)
+    episode = msgspec.structs.replace(snapshot.episodes[0], finding=down)
+    text = page_of(msgspec.structs.replace(snapshot, episodes=(episode,))).text
+    assert "measured" not in text and "what to do: " in text
 
 
 def test_without_a_verified_load_the_page_says_so() -> None:
@@ -138,7 +147,7 @@ def test_a_load_that_died_is_shown() -> None:
     """Its state and why stand where its figures would."""
     died = msgspec.structs.replace(burn_in(gpu_id(0), 1, 1), state=ResultState.DIED, metrics=(), detail="signal 9")
     text = page_of(gpu_node(results=(died,))).text
-    assert "nvidia 0 gemm bfloat16 died : signal 9 " + " ".join([DASH] * 5) in text
+    assert "GPU 0 gemm bfloat16 died : signal 9 " + " ".join([DASH] * 5) in text
 
 
 def test_unknown_figures_are_dashes_not_zeros() -> None:
@@ -174,7 +183,7 @@ def test_wrong_results_are_located() -> None:
     }  # fmt: skip
     wrong = msgspec.structs.replace(wrong, conditions={**wrong.conditions, "mismatch_reports": [located]})
     text = page_of(gpu_node(results=(wrong,))).text
-    assert "nvidia 5 17 operand a transient: 0 of 3 again 12 3, 4; 3, 5 1 in 11; 2 in 1" in text
+    assert "GPU 5 17 operand a transient: 0 of 3 again 12 3, 4; 3, 5 1 in 11; 2 in 1" in text
     assert "Wrong results" not in page_of(gpu_node()).text
 
 
@@ -280,7 +289,7 @@ def test_curves_are_drawn_per_device() -> None:
     """One line per device in each plot, named in the legend in the order of the inventory."""
     document = from_snapshot(gpu_node(), series=curves(gpu_id(1), gpu_id(0)))
     page = Page(render(document))
-    assert "nvidia 0 nvidia 1 Rate TFLOPS" in page.text
+    assert "GPU 0 GPU 1 Rate TFLOPS" in page.text
     assert page.tags.count("figure") == 2
 
 

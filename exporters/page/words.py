@@ -19,6 +19,7 @@ __all__ = [
     "moment",
     "number",
     "percent",
+    "short_name",
     "words",
 ]
 
@@ -26,7 +27,7 @@ ABSENT = "\u2013"
 """Stands where nothing was measured."""
 
 _SIGNS = {"celsius": "°C", "watts": "W", "seconds": "s", "joules": "J"}
-_SHORT_KINDS = {DeviceKind.ACCELERATOR: "GPU", DeviceKind.CPU: "CPU", DeviceKind.NIC: "NIC"}
+_SHORT_KINDS = {"accelerator": "GPU", "cpu": "CPU", "nic": "NIC"}
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -114,6 +115,10 @@ def device_names(snapshot: Snapshot) -> dict[str, str]:
     for device in snapshot.devices:
         if device.kind is DeviceKind.NODE:
             continue
-        kind = _SHORT_KINDS.get(device.kind, device.kind.value)
-        names[device.id] = device.id if device.minor is None else f"{kind} {node_name(device.minor)}"
+        names[device.id] = short_name(device.id, device.kind.value, device.minor)
     return names
+
+
+def short_name(device_id: str, kind: str, minor: int | None) -> str:
+    """Return what people call a device: ``GPU 3`` by its device node *minor*, else its id."""
+    return device_id if minor is None else f"{_SHORT_KINDS.get(kind, kind)} {node_name(minor)}"

@@ -9,7 +9,7 @@ import msgspec
 
 from nodevet.checks.errors import NodevetError, UsageError
 from nodevet.checks.model import Snapshot
-from nodevet.checks.view import node_name
+from nodevet.exporters.page.words import short_name
 from nodevet.exporters.schema import (
     BURN_IN_SCHEMA,
     STATUS_SCHEMA,
@@ -148,7 +148,7 @@ def _report(
     agent: AgentDocument | None,
     plan: list[tuple[str, str]],
 ) -> ReportDocument:
-    labels = {device.id: _label(device) for device in document.devices}
+    labels = {device.id: short_name(device.id, device.kind, device.minor) for device in document.devices}
     workloads = _workloads(document.results, labels)
     return ReportDocument(
         node=document.node,
@@ -164,11 +164,6 @@ def _report(
         series=series,
         provenance=(*plan, *_provenance(agent, workloads)),
     )
-
-
-def _label(device: DeviceDocument) -> str:
-    """Return the short name that people use: the device node's, such as ``nvidia 3``, or the id."""
-    return device.id if device.minor is None else f"{device.vendor} {node_name(device.minor)}"
 
 
 def _workloads(results: Iterable[ResultDocument], labels: dict[str, str]) -> tuple[Workload, ...]:

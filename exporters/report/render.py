@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.resources
 from datetime import datetime
 
+from nodevet.checks.explanation import ACTIONS
+from nodevet.exporters.page.words import amount, words
 from nodevet.exporters.report.document import ReportDocument, ReportError, Workload, read_document
 from nodevet.exporters.report.plots import COLOURS, Line, bar, line_plot
 from nodevet.exporters.schema import SeriesDocument
@@ -33,7 +35,14 @@ def render(document: ReportDocument) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
-        number=_number, rate=_rate, percent=_percent, words=_words, moment=_moment, one_in=_one_in
+        number=_number,
+        rate=_rate,
+        percent=_percent,
+        amount=amount,
+        words=words,
+        remedy=_remedy,
+        moment=_moment,
+        one_in=_one_in,
     )
     return environment.from_string(_resource("page.html")).render(
         report=document,
@@ -123,8 +132,9 @@ def _one_in(rate: float | None) -> str:
     return _ABSENT if not rate else f"1 in {1 / rate:,.0f}"
 
 
-def _words(name: str | None) -> str:
-    return _ABSENT if not name else name.replace("_", " ")
+def _remedy(action: str) -> str:
+    """Return *action* in words that say what to do; one of a newer nodevet by its name."""
+    return ACTIONS.get(action, words(action))
 
 
 def _moment(text: str | None) -> str:
