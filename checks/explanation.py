@@ -85,8 +85,9 @@ def ending(clearing: Clearing, action: Action) -> str:
     """Return what ends a finding of the class *clearing* whose remedy is *action*."""
     row = clearing_table()[clearing]
     reboot = " after a reboot" if action in row.retest_needs_reboot else ""
+    good = f"{row.good_samples} good samples in a row" if row.good_samples != 1 else "being measured again"
     ways = [
-        (row.good_samples is not None, f"{row.good_samples} good samples in a row"),
+        (row.good_samples is not None, good),
         (row.passed_retest, f"a passed re-test{reboot} (nodevet burn-in)"),
         (row.other_serial, "another device in its place"),
         (row.job_ended, "the end of its process"),

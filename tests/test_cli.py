@@ -230,6 +230,8 @@ def test_history_begins_empty(asked: CommandLine) -> None:
         (["xid", "79"], ["nvidia.xid.79", "drain and reboot the node", "a passed re-test"]),
         (["sxid", "20034"], ["nvidia.sxid.20034", "source: NVIDIA"]),
         (["reader.hung"], ["check freshness", "drain and reboot the node"]),
+        (["device.unread"], ["counts as unmeasured", "how it clears: being measured again, another device"]),
+        (["kernel_log.readable"], ["counts as unmeasured", "how it clears: being measured again, another device"]),
         (["device.lost"], ["check inventory", "reseat or replace the board"]),
         (["thermal"], ["check thermal", "needed = 3", "temperature_celsius"]),
         (["throttle.hardware_thermal"], ["check throttle"]),

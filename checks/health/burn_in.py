@@ -33,8 +33,10 @@ MISMATCH = Rule(
 UNVERIFIED = Rule(
     check="burn-in",
     code="burnin.unverified",
+    outcome=Outcome.UNMEASURED,
     fault_class=FaultClass.UNKNOWN,
     action=Action.WATCH,
+    clearing=Clearing.UNMEASURED,
     next_step="nothing was proved: run the burn-in again",
 )
 DIED = Rule(

@@ -35,22 +35,28 @@ __all__ = ["Freshness", "judge"]
 UNREAD = Rule(
     check="freshness",
     code="device.unread",
+    outcome=Outcome.UNMEASURED,
     fault_class=FaultClass.NODE,
     action=Action.WATCH,
+    clearing=Clearing.UNMEASURED,
     next_step="read the agent's log; nothing newer is known of this device",
 )
 READING = Rule(
     check="freshness",
     code="reading.missing",
+    outcome=Outcome.UNMEASURED,
     fault_class=FaultClass.NODE,
     action=Action.INSPECT,
+    clearing=Clearing.UNMEASURED,
     next_step="devices of this model give this reading: check permissions and the driver's version",
 )
 FAILED = Rule(
     check="freshness",
     code="reader.failed",
+    outcome=Outcome.UNMEASURED,
     fault_class=FaultClass.NODE,
     action=Action.INSPECT,
+    clearing=Clearing.UNMEASURED,
     next_step="check permissions on the device nodes and the driver's installation",
 )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from nodevet.checks.judging import Rule
-from nodevet.checks.model import Action, DeviceKind, Event, FaultClass, Finding, Outcome
+from nodevet.checks.model import Action, Clearing, DeviceKind, Event, FaultClass, Finding, Outcome
 from nodevet.checks.reference.kernel_policy import event_clearing, policy_of
 from nodevet.checks.registry import check
 from nodevet.checks.view import View, device_name
@@ -18,8 +18,10 @@ __all__ = ["KernelLog", "judge"]
 READABLE = Rule(
     check="kernel-log",
     code="kernel_log.readable",
+    outcome=Outcome.UNMEASURED,
     fault_class=FaultClass.CONFIGURATION,
     action=Action.INSPECT,
+    clearing=Clearing.UNMEASURED,
     next_step="let the agent's user read it: group adm or systemd-journal, or kernel.dmesg_restrict=0",
 )
 LOST = Rule(check="kernel-log", code="kernel_log.lost_records", fault_class=FaultClass.NODE)
