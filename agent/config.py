@@ -42,6 +42,7 @@ __all__ = [
     "directories",
     "load_configuration",
     "parse_listen",
+    "usual_runtime_directory",
 ]
 
 FILE_NAME = "nodevet.toml"
@@ -96,6 +97,11 @@ def directories(environment: Mapping[str, str], uid: int) -> Directories:
         runtime=_from_systemd(environment, "RUNTIME_DIRECTORY", fallback.runtime),
         configuration=_from_systemd(environment, "CONFIGURATION_DIRECTORY", fallback.configuration),
     )
+
+
+def usual_runtime_directory(environment: Mapping[str, str], uid: int) -> Path:
+    """Return where a command looks for the agent of user *uid* unless told: without what systemd gives its service."""
+    return directories({**environment, "RUNTIME_DIRECTORY": ""}, uid).runtime
 
 
 def load_configuration(

@@ -31,6 +31,7 @@ from nodevet.agent.assembly import (
 )
 from nodevet.agent.assembly import cadences as group_cadences
 from nodevet.agent.clock import Clock
+from nodevet.agent.config import usual_runtime_directory
 from nodevet.agent.control import SOCKET_NAME, Control
 from nodevet.agent.engine import Armed
 from nodevet.agent.intake import Intake
@@ -255,8 +256,9 @@ class Daemon:
     def _greet(self) -> None:
         simulates = f"{self._simulated.profile}, {self._simulated.title}" if self._simulated else ""
         runtime_dir = self._configuration.agent.runtime_dir
+        elsewhere = runtime_dir if Path(runtime_dir) != usual_runtime_directory(os.environ, os.geteuid()) else ""
         node = node_name(self._configuration)
-        for line in greeting(self._info, node, self._http.url, simulates=simulates, runtime_dir=runtime_dir):
+        for line in greeting(self._info, node, self._http.url, simulates=simulates, elsewhere=elsewhere):
             self._say(line)
         for notice in self._info.notices:
             self._teller.trouble(notice)

@@ -77,15 +77,19 @@ class Teller:
         getattr(self.log, level)(event, **fields)
 
 
-def greeting(info: AgentInfo, node: str, url: str, *, simulates: str, runtime_dir: str) -> Iterator[str]:
-    """Yield the lines that greet whoever starts the agent; *simulates* says what it stands for, if anything."""
+def greeting(info: AgentInfo, node: str, url: str, *, simulates: str, elsewhere: str) -> Iterator[str]:
+    """Yield the lines that greet whoever starts the agent.
+
+    *simulates* says what it stands for, if anything; *elsewhere* is its runtime directory where that is not the one in
+    which `nodevet status` looks unless told.
+    """
     yield f"nodevet {info.version} vets {node}"
     if simulates:
         yield f"  SIMULATED: {simulates}; nothing of this machine is read"
     yield f"  status   {url}"
     yield f"  metrics  {url}metrics"
     yield f"  report   {url}report (after the first probe)"
-    yield f"  ask      nodevet status{f' --runtime-dir {runtime_dir}' if simulates else ''}"
+    yield f"  ask      nodevet status{f' --runtime-dir {elsewhere}' if elsewhere else ''}"
     for notice in info.notices:
         yield f"  note     {notice}"
 

@@ -10,7 +10,14 @@ from typing import Annotated, NamedTuple
 import msgspec
 import pytest
 
-from nodevet.agent.config import Directories, digest, directories, load_configuration, parse_listen
+from nodevet.agent.config import (
+    Directories,
+    digest,
+    directories,
+    load_configuration,
+    parse_listen,
+    usual_runtime_directory,
+)
 from nodevet.agent.config_text import render
 from nodevet.agent.settings import Configuration
 from nodevet.checks.errors import ConfigurationError, ModelError, RegistryError
@@ -221,6 +228,11 @@ def test_directories_come_from_systemd_root_or_user(
 ) -> None:
     """systemd's own come first; root has the system's, everyone else their own."""
     assert directories(environment, uid) == Directories(Path(state), Path(runtime), Path(configuration))
+
+
+def test_a_command_does_not_look_where_systemd_told_the_service_alone() -> None:
+    """A shell has no RUNTIME_DIRECTORY of the unit."""
+    assert usual_runtime_directory({"RUNTIME_DIRECTORY": "/run/other"}, 0) == Path("/run/nodevet")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from fakes.snapshots import (
 from nodevet.checks.model import (
     NODE,
     CheckRun,
+    DeviceKind,
     EpisodeState,
     EventCount,
     FaultClass,
@@ -225,6 +226,16 @@ def test_a_card_shows_what_the_device_reads_with_its_limits() -> None:
         "Power 74 W cap 700 W", "Busy 0 %", "Memory 1 MiB of 79.6 GiB", "Clock 345 MHz of 1,980 MHz", "Throttled no",
     ):  # fmt: skip
         assert words in said, words
+
+
+def test_a_board_that_tells_neither_maker_nor_model_has_the_name_of_the_node() -> None:
+    """As a virtual machine's: two words `unknown` would say nothing."""
+    snapshot = cpu_node()
+    device = msgspec.structs.replace(snapshot.devices[0], id=NODE, kind=DeviceKind.NODE, vendor="unknown")
+    for model, said in (("unknown", snapshot.node), ("PowerEdge R760", "PowerEdge R760")):
+        board = msgspec.structs.replace(device, model=model)
+        page = render(msgspec.structs.replace(snapshot, devices=(*snapshot.devices, board)))
+        assert cards(page)["Node"].startswith(f"Node {said} Linux")
 
 
 def test_a_reason_that_holds_the_clock_down_is_named() -> None:

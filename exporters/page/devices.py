@@ -107,7 +107,8 @@ def _node_card(snapshot: Snapshot, entries: Sequence[Told], now: Present) -> Htm
     if uptime is not None:
         rows.append(_row("Up", _days(uptime), "since boot"))
     system = next((reader.versions.get("kernel") for reader in snapshot.readers if reader.versions.get("kernel")), None)
-    model = f"{board.vendor} {board.model}" if board else snapshot.node
+    told = [word for word in (board.vendor, board.model) if word != "unknown"] if board else []
+    model = " ".join(told) or snapshot.node
     return _assembled(
         "Node", state, model, f"Linux {system}" if system else "", rows,
         [_unread(NODE, snapshot, now), _first_finding(own)],
