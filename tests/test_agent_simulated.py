@@ -239,6 +239,17 @@ def test_no_runtime_directory_of_a_real_node_is_taken(
     assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(("run", name))
 
 
+@pytest.mark.parametrize("which", ["state", "run"])
+def test_a_file_in_the_place_of_a_directory_is_named(
+    which: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the directory itself, not as the mark that would lie in it."""
+    (tmp_path / which).write_text("")
+    places = ("--state-dir", str(tmp_path / "state"), "--runtime-dir", str(tmp_path / "run"))
+    code, said = refused(capsys, "--simulate", "cpu-node", *places)
+    assert code == 3 and f"{tmp_path / which}: cannot be written" in said and "name another directory" in said
+
+
 def test_directories_of_a_simulated_node_lie_below_the_users_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

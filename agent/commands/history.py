@@ -53,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     if rows:
         say(table([_line(row) for row in rows], ("WHEN", "STATE", "CODE", "WHERE", "WHAT")))
     else:
-        say("nothing happened yet")
+        asked = arguments.device or arguments.serial
+        say(f"nothing happened to {asked} yet" if asked else "nothing happened yet")
     return exits.OK
 
 

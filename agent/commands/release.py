@@ -18,7 +18,9 @@ LONGEST_SECONDS = 86400.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet release``."""
-    parser.add_argument("--for", dest="duration", default="10m", metavar="TIME", help="such as 90s, 10m, 2h")
+    parser.add_argument(
+        "--for", dest="duration", default="10m", metavar="TIME", help="such as 90s, 10m, 2h (default: 10m)"
+    )
     options.add_places(parser)
 
 

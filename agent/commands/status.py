@@ -21,7 +21,9 @@ SUMMARY = "ask the agent"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet status``."""
     parser.add_argument("--watch", action="store_true", help="print again whenever something changes")
-    parser.add_argument("--every", type=float, default=2.0, metavar="SECONDS", help="how often --watch asks")
+    parser.add_argument(
+        "--every", type=float, default=2.0, metavar="SECONDS", help="how often --watch asks (default: 2)"
+    )
     options.add_json(parser)
     options.add_places(parser)
 

@@ -75,7 +75,7 @@ def simulated_owner(directory: Path) -> str | None:
     """Return which simulated node *directory* belongs to, or None. Raises StoreError where its mark is unreadable."""
     try:
         return (directory / MARKER_NAME).read_text(encoding="utf-8", errors="replace").strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise StoreError(f"{directory / MARKER_NAME}: cannot be read ({error.strerror}): look whose it is") from error
