@@ -71,7 +71,9 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     enabled: Annotated[
         tuple[Backend, ...],
-        msgspec.Meta(description="what is read; a vendor without hardware here costs nothing", min_length=1),
+        msgspec.Meta(
+            description="what is read; a vendor without hardware here is looked for ever more rarely", min_length=1
+        ),
     ] = ("host", "nvidia", "amd")
     commands: Annotated[
         tuple[CommandSettings, ...], msgspec.Meta(description="one [[agent.backends.commands]] table for each")

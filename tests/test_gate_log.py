@@ -107,7 +107,7 @@ def test_what_did_not_just_open_is_logged(tmp_path: Path) -> None:
     told: list[str] = []
     append(tmp_path, "open 1.00 7 x", "closed 2.00 8 XID 79", "nonsense")
     GateLog(tmp_path, log=told.append).tick()
-    assert told == ["closed 2.00 8 XID 79", "nonsense"]
+    assert told == ["a prolog decided: closed 2.00 8 XID 79", "a prolog decided: nonsense"]
 
 
 @given(noise=st.binary(max_size=400))

@@ -122,4 +122,4 @@ class GateLog:
             decision = UNREADABLE
         self._counts[decision] = self._counts.get(decision, 0) + 1
         if decision != "open":
-            self._log(line[:300])
+            self._log(f"a prolog decided: {line[:300]}")

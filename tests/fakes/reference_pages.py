@@ -371,7 +371,10 @@ def _field(struct: type[msgspec.Struct], name: str) -> tuple[str, str, str, str]
     field = next(entry for entry in msgspec.structs.fields(struct) if entry.name == name)
     kind = msgspec.inspect.type_info(field_types(struct)[name])
     default = _default(field)
-    shown = "not set" if default is None else "" if default == "" else f"`{_toml(default)}`"
+    if default is msgspec.NODEFAULT:
+        shown = "required"
+    else:
+        shown = "not set" if default is None else "" if default == "" else f"`{_toml(default)}`"
     return name, shown, expected(kind), description(kind)
 
 
