@@ -161,7 +161,7 @@ def test_link_that_was_up_before_is_missed() -> None:
     view = healthy({("link_active", link(3)): False}, device=board)
     seen = {GPU: msgspec.structs.replace(view.memory.seen[GPU], links_up=(3,))}
     finding = of(judge("links", msgspec.structs.replace(view, memory=Memory(seen))), "link.down", part=link(3))
-    assert (finding.outcome, finding.action) == (FAIL, Action.RESET_DEVICE)
+    assert (finding.outcome, finding.action) == (FAIL, Action.DRAIN_RESET)
     assert "before" in finding.message
 
 

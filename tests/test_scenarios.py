@@ -178,7 +178,7 @@ EVERY_VENDOR = (
     measured_degraded("slow PCIe under load", slow_under_load, "pcie.generation", INSPECT, part=PCIE,
                       heal=lambda machine: machine.clear(f"pcie_generation.{SLOT}")),
     measured_degraded("PCIe replays", growing("pcie_replays", 500), "pcie.replay_rate", INSPECT, part=PCIE),
-    failed("one link down", steady("link_state/5", 0), "link.down", RESET, part=LINK),
+    failed("one link down", steady("link_state/5", 0), "link.down", DRAIN, part=LINK),
     failed("fell off the bus", lambda rig, _turn: rig.machine.fail_device(SLOT), "device.lost", REBOOT),
     failed("vanished", lambda rig, _turn: rig.machine.vanish(SLOT), "device.missing", REBOOT),
 )

@@ -31,7 +31,7 @@ __all__ = ["Links", "judge"]
 DOWN = Rule(
     check="links",
     code="link.down",
-    action=Action.RESET_DEVICE,
+    action=Action.DRAIN_RESET,
     next_step="drain the node and reset the device; when the link stays down, have board and baseboard inspected",
 )
 FEWER = Rule(
@@ -60,7 +60,7 @@ EFFECTIVE = Rule(
 FABRIC_HEALTH = Rule(
     check="links",
     code="fabric.health",
-    action=Action.RESET_DEVICE,
+    action=Action.DRAIN_RESET,
     next_step="read the fabric manager's log, drain the node and reset devices and switches",
 )
 FABRIC = Rule(
