@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nodevet.agent import __version__, exits
 from nodevet.agent.client import AgentRefused
@@ -37,7 +37,14 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that raises instead of exiting, so that wrong usage has one exit code."""
+    """An argument parser that raises instead of exiting, so that wrong usage has one exit code.
+
+    A shortened option is refused: it would mean something else once another option begins alike.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Take what argparse takes."""
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
