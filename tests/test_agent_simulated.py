@@ -15,8 +15,9 @@ from fakes.running_agent import RunningAgent
 
 from nodevet.agent.cli import main
 from nodevet.agent.clock import read_boot_id
+from nodevet.agent.config import SIMULATED_FOLDER
 from nodevet.agent.control import SOCKET_NAME
-from nodevet.agent.simulated.origin import MARKER_NAME
+from nodevet.agent.simulated.origin import MARKER_NAME, simulated_owner
 from nodevet.checks.profiles import load_profile, profile_names
 from nodevet.exporters.state_reader import Absent, read_state
 
@@ -239,6 +240,16 @@ def test_no_runtime_directory_of_a_real_node_is_taken(
     assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(("run", name))
 
 
+def test_a_real_node_goes_on_where_simulated_ones_have_their_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Simulated nodes lie in `simulated` below the real node's directories: that folder is no mark."""
+    (tmp_path / SIMULATED_FOLDER / "dgx-h100").mkdir(parents=True)
+    assert simulated_owner(tmp_path) is None
+    assert main(["status", "--runtime-dir", str(tmp_path)]) == 3
+    assert "cannot be read" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("which", ["state", "run"])
 def test_a_file_in_the_place_of_a_directory_is_named(
     which: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -299,7 +310,7 @@ def test_whoever_asks_for_an_agent_that_is_not_there_is_told_of_simulated_nodes(
     monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
     assert main(["status"]) == 3
     assert "simulated" not in capsys.readouterr().err
-    folder = tmp_path / "simulated" / "dgx-h100"
+    folder = tmp_path / SIMULATED_FOLDER / "dgx-h100"
     folder.mkdir(parents=True)
     (folder / SOCKET_NAME).touch()
     assert main(["status"]) == 3

@@ -20,6 +20,7 @@ from fakes.snapshots import EVERY_STATE, cpu_node, gpu_node, starting_node
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.kernel_log.parse import events_from_lines
 from nodevet.checks.model import NODE, Metric, Result, ResultState, Snapshot
 from nodevet.checks.modes import draining
@@ -300,8 +301,8 @@ def test_the_action_is_the_same_everywhere(snapshot: Snapshot) -> None:
     file = parse(state_text(snapshot, ttl_seconds=60))
     assert isinstance(file, StateFile)
     assert file.action == status_document(snapshot).action == action
-    said = re.findall(r"What to do: <strong>([\w ]+)</strong>", render(from_snapshot(snapshot)))
-    assert said == ([] if action == "none" else [action.replace("_", " ")])
+    said = re.findall(r"What to do: <strong>(.+?)</strong>", render(from_snapshot(snapshot)))
+    assert said == ([] if action == "none" else [ACTIONS[action]])
 
 
 def test_slurm_would_be_told_of_hard_failures_alone(snapshot: Snapshot) -> None:

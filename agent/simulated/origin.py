@@ -16,7 +16,8 @@ from nodevet.checks.errors import StoreError
 
 __all__ = ["MARKER_NAME", "keep_apart", "refuse_simulated", "simulated_owner"]
 
-MARKER_NAME = "simulated"
+MARKER_NAME = "simulated-node"
+"""No name of a folder that lies in those directories: simulated nodes have theirs in `simulated` by default."""
 
 LEFT_BEHIND = ("nodevet.db", "state", "episodes.json", "node.lock", "control.socket", "claims", "gate.log")
 """What a real agent, or a prolog that ran before the first, leaves in its directories."""
