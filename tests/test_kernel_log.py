@@ -610,6 +610,7 @@ def test_time_grows_with_the_length_of_the_log_and_no_faster() -> None:
         (lzma.compress(LOST.encode()), "xzcat"),
         (b"LPKSHHRH\0\0\0\0", "journalctl"),
     ],
+    ids=["gzip", "xz", "journald"],
 )
 def test_log_that_is_no_text_is_refused_with_a_way_out(tmp_path: Path, content: bytes, words: str) -> None:
     """A compressed log or a file of journald is no log without events: it is refused, from a file and from input."""
