@@ -69,7 +69,7 @@ _MARKS = {
 
 _STATE = re.compile(r"^\s+State=(\S+)", re.MULTILINE)
 _REASON = re.compile(r"^\s+Reason=(.*)$", re.MULTILINE)
-_SIGNED = re.compile(r"(?P<reason>.*)\s\[(?P<user>[^\[\]]+)@(?P<time>[^\[\]@\s]+)\]")
+_SIGNED = re.compile(r"(?P<reason>.*)\s\[(?P<user>[^\[\]]+)@[^\[\]@\s]+\]")
 
 
 class OutputError(NodevetError):
@@ -118,13 +118,12 @@ class StateWord(msgspec.Struct, frozen=True):
 
 
 class NodeState(msgspec.Struct, frozen=True):
-    """A node as SLURM shows it: the words of its state, and its reason with who gave it and when, as printed."""
+    """A node as SLURM shows it: the words of its state, and its reason with who gave it."""
 
     name: str
     states: frozenset[str]
     reason: str = ""
     reason_user: str | None = None
-    reason_time: str | None = None
 
     @property
     def drained(self) -> bool:
@@ -305,7 +304,7 @@ def _parsed(block: str) -> NodeState:
     signed = _SIGNED.fullmatch(line)
     if signed is None:
         return NodeState(name, _state_words(state[1]), line.strip())
-    return NodeState(name, _state_words(state[1]), signed["reason"].strip(), signed["user"], signed["time"])
+    return NodeState(name, _state_words(state[1]), signed["reason"].strip(), signed["user"])
 
 
 def _state_words(text: str) -> frozenset[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fakes.freezer import NO_FREEZER, freeze
-from fakes.slurm_cluster import slurm, start_slurm
+from fakes.slurm_cluster import NO_DEVICE_NODES, slurm, start_slurm
 from fakes.small_disk import NO_SMALL_DISK, small_disk
 
 __all__ = ["freeze", "slurm", "small_disk", "start_slurm"]  # fixtures of every test, imported above
@@ -22,8 +22,8 @@ CAPTURES = ROOT.parent / "shared" / "captures"
 NO_ACCELERATOR = "no accelerator on this machine"
 NO_CAPTURES = "no captured logs beside this checkout"
 NO_SOURCE_TREE = "no source tree: the installed wheel is under test"
-EXPECTED_SKIPS = (NO_ACCELERATOR, NO_CAPTURES, NO_FREEZER, NO_SMALL_DISK, NO_SOURCE_TREE)
-"""Everything else that skips under CI=true is a failure: a tool that is missing there must be installed."""
+EXPECTED_SKIPS = (NO_ACCELERATOR, NO_CAPTURES, NO_DEVICE_NODES, NO_FREEZER, NO_SMALL_DISK, NO_SOURCE_TREE)
+"""What no package brings. Everything else that skips under CI=true is a failure: a missing tool must be installed."""
 
 MUST_RUN_EVERYTHING = bool(os.environ.get("CI"))
 

@@ -68,7 +68,7 @@ def known(*faults: Episode) -> tuple[Known, ...]:
 
 def node(states: frozenset[str] = IDLE, reason: str = "", user: str | None = "root") -> NodeState:
     """Return a node in *states*."""
-    return NodeState("n2", states, reason, user if reason else None, "2026-11-20T13:25:12" if reason else None)
+    return NodeState("n2", states, reason, user if reason else None)
 
 
 def decided(faults: tuple[Episode, ...], seen: NodeState, memory: Memory | None = None) -> Decision:
