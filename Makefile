@@ -6,7 +6,7 @@ export VENV PYTHON
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test lint types wheel-test picture bench clean
+.PHONY: help run test soak lint types wheel-test picture bench clean
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -19,13 +19,16 @@ run: $(VENV)/.run ## install what is needed and run the agent in the foreground
 test: $(VENV)/.test ## install what is needed and run the tests
 	@$(VENV)/bin/python -m pytest $(ARGS)
 
+soak: $(VENV)/.test ## run every campaign in full; docs/reference/soak.md has the last result
+	@$(VENV)/bin/python -m pytest -m soak --soak $(ARGS)
+
 lint: $(VENV)/.lint ## ruff: rules and formatting
 	@status=0; $(VENV)/bin/ruff check || status=1; $(VENV)/bin/ruff format --check || status=1; exit $$status
 
 types: $(VENV)/.lint ## mypy and pyright
 	@status=0; $(VENV)/bin/mypy || status=1; $(VENV)/bin/pyright || status=1; exit $$status
 
-wheel-test: $(VENV)/.test ## build the wheel, install it elsewhere, run the command and the tests against it
+wheel-test: $(VENV)/.test ## build the wheel, install it elsewhere and use it there; ARGS runs tests against it too
 	@.ci/wheel-test $(ARGS)
 
 picture: $(VENV)/.test ## take the picture of the status page that the README shows

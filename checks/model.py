@@ -365,6 +365,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     ``evidence`` names the quantities that were looked at, ``evidence_time`` says when the judged one was read.
     ``pid`` is the process that an application event belongs to.
     ``required`` says that the node must be able to measure this; its absence then makes the node unknown.
+    ``gates`` is False for what informs and must never close a gate or drain: it rests on text that a user can write, on
+    a number of the site, or on a fault of nodevet itself.
     """
 
     check: str
@@ -382,6 +384,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     needed: int = 1
     window: int = 1
     required: bool = False
+    gates: bool = True
     occurrence: str | None = None
     pid: int | None = None
     evidence: tuple[str, ...] = ()
@@ -394,8 +397,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hard(self) -> bool:
-        """Return whether one look is enough."""
-        return self.needed == 1 and self.window == 1
+        """Return whether one look is enough to close a gate."""
+        return self.gates and self.needed == 1 and self.window == 1
 
 
 class EpisodeState(StrEnum):

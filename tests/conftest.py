@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import psutil
@@ -41,6 +41,14 @@ STOP_SECONDS = 2.0
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Golden files are written anew on request; the difference is then read in the diff."""
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
+    parser.addoption("--soak", action="store_true", help="run campaigns in full instead of a tenth of each")
+
+
+@pytest.fixture(scope="session")
+def campaign(request: pytest.FixtureRequest) -> Callable[[int], int]:
+    """How many rounds a campaign of so many takes here: all of them under --soak, else a tenth, and at least one."""
+    is_whole = bool(request.config.getoption("--soak"))
+    return lambda rounds: rounds if is_whole else max(1, rounds // 10)
 
 
 @pytest.fixture(scope="session")

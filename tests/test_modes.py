@@ -53,6 +53,18 @@ def test_without_a_word_a_hard_fault_may_drain() -> None:
     assert [episode.key.code for episode in draining(failed_node())] == ["nvidia.xid.79"]
 
 
+def test_a_fault_that_only_informs_reaches_nothing_in_any_mode() -> None:
+    """What rests on a user's text or a site's number is shown, even where one look of it failed."""
+    node = failed_node()
+    told = tuple(
+        msgspec.structs.replace(entry, finding=msgspec.structs.replace(entry.finding, gates=False))
+        for entry in node.episodes
+    )
+    informed = failed(episodes=told)
+    assert (closing(informed), draining(informed)) == ((), ())
+    assert not verdict(LOST, told, ()).hard
+
+
 def test_a_measured_fault_reaches_nothing_in_any_mode() -> None:
     """A rate or a temperature that needs several looks is only shown, even where it failed."""
     snapshot = degraded_node()
