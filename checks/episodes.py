@@ -7,7 +7,6 @@ when a person acknowledges it. The same findings folded twice, or folded by a re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 import msgspec
 
@@ -25,11 +24,10 @@ from nodevet.checks.model import (
     Key,
     Outcome,
     Result,
-    ResultState,
     State,
     Verdict,
 )
-from nodevet.checks.reference.tables import load_table
+from nodevet.checks.retest import ClearingRow, clearing_table, is_later, is_passed_retest, retest_proof
 
 __all__ = [
     "NOT_EVALUATED",
@@ -45,18 +43,6 @@ __all__ = [
     "node_verdict",
     "verdict",
 ]
-
-
-class ClearingRow(msgspec.Struct, frozen=True):
-    """What ends an episode of one class; an acknowledgement stops any episode from counting."""
-
-    clearing: Clearing
-    good_samples: int | None
-    passed_retest: bool
-    other_serial: bool
-    job_ended: bool
-    retest_needs_reboot: tuple[Action, ...]
-    source: str
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -101,12 +87,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     processes: Mapping[str, Holders] = {}
 
 
-@lru_cache(maxsize=1)
-def clearing_table() -> dict[Clearing, ClearingRow]:
-    """Return the rows of reference/clearing.csv by class."""
-    return {row.clearing: row for row in load_table("clearing.csv", ClearingRow)}
-
-
 NOT_EVALUATED = "nothing was evaluated"
 """The reason of a verdict that rests on nothing."""
 
@@ -143,20 +123,6 @@ def acknowledge(ledger: Ledger, key: Key, *, note: str, actor: str) -> tuple[Led
     known = msgspec.structs.replace(episode, state=EpisodeState.ACKNOWLEDGED, note=note, actor=actor)
     episodes = tuple(known if entry.key == key else entry for entry in ledger.episodes)
     return Ledger(episodes, ledger.settled), known
-
-
-def is_passed_retest(result: Result) -> bool:
-    """Return whether *result* proves its devices: it finished, verified something, found nothing wrong.
-
-    A load that did not first find every fault that it planted in its own results proves nothing.
-    """
-    return (
-        result.state is ResultState.FINISHED
-        and (result.metric("gemms_verified") or 0) > 0
-        and result.metric("mismatches") == 0
-        and (result.metric("self_test_planted") or 0) > 0
-        and result.metric("self_test_found") == result.metric("self_test_planted")
-    )
 
 
 def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding], *, partial: bool = False) -> Verdict:
@@ -336,27 +302,8 @@ def _retest(episode: Episode, row: ClearingRow, evidence: Evidence) -> str | Non
     if episode.key.device == NODE:
         by_kind = {kind: tuple(d.id for d in evidence.devices if d.kind is kind) for kind in DeviceKind}
         tested = by_kind[DeviceKind.ACCELERATOR] or by_kind[DeviceKind.CPU]
-    proofs = [_passed(device, episode, row, evidence) for device in tested]
+    proofs = [retest_proof(device, episode, row, evidence.results, evidence.now) for device in tested]
     return proofs[0] if proofs and all(proofs) else None
-
-
-def _passed(device: str, episode: Episode, row: ClearingRow, evidence: Evidence) -> str | None:
-    """Return which result proves *device* after the episode was last seen, or None.
-
-    Boots have no order but that the present one is the last: wall clocks may be wrong. While a wrong result of another
-    workload or number format stands, no passed one proves the device.
-    """
-    results = [result for result in evidence.results if device in result.devices]
-    if any(result.metric("mismatches") for result in results):
-        return None
-    for result in filter(is_passed_retest, results):
-        same_boot = result.started.boot_id == episode.last_seen.boot_id
-        if same_boot and episode.finding.action in row.retest_needs_reboot:
-            continue
-        this_boot = result.started.boot_id == evidence.now.boot_id
-        if _is_later(result.started, episode.last_seen) if same_boot else this_boot:
-            return f"passed re-test ({result.workload}, {result.metric('gemms_verified')} verified)"
-    return None
 
 
 def _other_serial(episode: Episode, evidence: Evidence) -> str | None:
@@ -377,16 +324,12 @@ def _job_ended(episode: Episode, evidence: Evidence) -> str | None:
     if episode.last_seen.boot_id != evidence.now.boot_id:
         return "its process ended with the boot"
     holders = evidence.processes.get(episode.key.device)
-    if holders is None or not _is_later(holders.time, episode.last_seen):
+    if holders is None or not is_later(holders.time, episode.last_seen):
         return None
     pid = episode.finding.pid
     if pid is None:
         return None if holders.pids else "no process holds the device"
     return None if pid in holders.pids else f"process {pid} ended"
-
-
-def _is_later(moment: Instant, other: Instant) -> bool:
-    return moment.boot_id == other.boot_id and moment.boottime_ns > other.boottime_ns
 
 
 def _cleared(episode: Episode, proof: str, now: Instant) -> Episode:
