@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodevet.agent.settings import Configuration
+from nodevet.checks.files import replace
 from nodevet.exporters.schema import BurnInDocument, encode
 
 __all__ = ["Reports"]
@@ -56,7 +57,7 @@ class Reports:
         self._page = source.with_suffix(".html")
         try:
             self._directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-            source.write_bytes(encode(document))
+            replace(source, encode(document))
             command = [sys.executable, "-I", "-m", "nodevet.agent.cli", "report", "render", str(source)]
             self._child = subprocess.Popen(
                 [*command, "--output", str(self._page)],

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from nodevet.checks.episodes import verdict as judge
 from nodevet.checks.errors import NodevetError
+from nodevet.checks.files import replace
 from nodevet.checks.model import NODE, Device, ReaderState, Snapshot, State, Verdict
 from nodevet.checks.modes import owed, reach
 from nodevet.exporters.state_reader import FORMAT, NEVER
@@ -36,7 +36,7 @@ def write_state(path: Path, snapshot: Snapshot, *, ttl_seconds: float) -> None:
     Raises StateFileError when the file cannot be written or *path* is a symbolic link.
     """
     try:
-        _replace(path, state_text(snapshot, ttl_seconds=ttl_seconds).encode())
+        replace(path, state_text(snapshot, ttl_seconds=ttl_seconds).encode(), mode=MODE)
     except OSError as error:
         raise StateFileError(f"state file {path} cannot be written: {advice(error)}") from error
 
@@ -114,55 +114,6 @@ def _words(text: str) -> str:
     """Return *text* on one line, without control characters and backslashes: a shell's ``read`` may meet it."""
     plain = "".join(letter if letter.isprintable() and letter != "\\" else " " for letter in text)
     return " ".join(plain.split()) or NOTHING
-
-
-def _replace(path: Path, content: bytes) -> None:
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if _is_link(path.name, folder):
-            raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
-        _write_beside(path.name, content, folder)
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _is_link(name: str, folder: int) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
-        return False
-
-
-def _write_beside(name: str, content: bytes, folder: int) -> None:
-    temporary = f".{name}.new"
-    _remove(temporary, folder)  # left by a writer that was killed; exclusive creation never opens what lies there
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(temporary, flags, MODE, dir_fd=folder)
-    try:
-        try:
-            os.fchmod(descriptor, MODE)
-            _write_all(descriptor, content)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
-        _remove(temporary, folder)
-        raise
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
-
-
-def _remove(name: str, folder: int) -> None:
-    try:
-        os.unlink(name, dir_fd=folder)
-    except FileNotFoundError:
-        return
 
 
 def advice(error: OSError) -> str:

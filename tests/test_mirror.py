@@ -91,7 +91,7 @@ def test_restoring_forgets_nothing_and_repeats_nothing(stored: list[Episode], mi
 def test_writing_replaces_the_whole_or_nothing(path: Path) -> None:
     """The file is another inode each time, readable at every moment; what a dead writer left is overwritten."""
     write_mirror(path, [episode()], BOOT_ID)
-    path.with_name("episodes.json.new").write_text("half")
+    path.with_name(".episodes.json.new").write_text("half")
     with path.open() as before:
         write_mirror(path, [episode(count=2)], BOOT_ID)
         assert '"count":1' in before.read()

@@ -9,6 +9,7 @@ from pathlib import Path
 from nodevet.agent import exits
 from nodevet.agent.terminal import emit, say
 from nodevet.checks.errors import UsageError
+from nodevet.checks.files import replace
 
 SUMMARY = "render a report"
 
@@ -30,11 +31,19 @@ def run(arguments: argparse.Namespace) -> int:
         emit(page.encode())
         return exits.OK
     try:
-        Path(arguments.output).write_text(page, encoding="utf-8")
+        _write(Path(arguments.output), page.encode())
     except OSError as error:
         raise UsageError(f"report: {arguments.output} cannot be written: {error.strerror}") from error
     say(f"wrote {arguments.output}")
     return exits.OK
+
+
+def _write(path: Path, page: bytes) -> None:
+    """Write *page*: a file is replaced whole; a pipe or a link that somebody chose is written through."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_bytes(page)
+    else:
+        replace(path, page, mode=0o644)
 
 
 def _read(name: str) -> bytes:

@@ -15,6 +15,7 @@ import msgspec
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.settings import Configuration
+from nodevet.agent.storage.durable import replace_file
 from nodevet.checks.errors import ConfigurationError, StoreError
 from nodevet.checks.profiles import load_profile
 from nodevet.checks.scenario import Scenario, parse_scenario
@@ -149,7 +150,7 @@ class SimulatedNode:
         try:
             log.touch(mode=0o640)
             if log.stat().st_size > KERNEL_LOG_BYTES:
-                log.write_bytes(b"")
+                os.truncate(log, 0)
         except OSError as error:
             raise StoreError(f"{log}: cannot be written ({error.strerror}): check {self._runtime}") from error
         self._begin()
@@ -193,12 +194,7 @@ class SimulatedNode:
     def _begin(self) -> None:
         self._since_ns = self._clock.instant().boottime_ns
         simulation = Simulation(profile=self.profile, node=self._node, scenario=self._scenario, since_ns=self._since_ns)
-        fresh = self.file.with_name(self.file.name + ".new")
-        try:
-            fresh.write_bytes(msgspec.json.encode(simulation))
-            fresh.replace(self.file)
-        except OSError as error:
-            raise StoreError(f"{self.file}: cannot be written ({error.strerror}): check {self._runtime}") from error
+        replace_file(self.file, msgspec.json.encode(simulation))
         self._world = World(simulation)
         self._logged = -1.0
         self.revision += 1

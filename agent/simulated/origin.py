@@ -12,12 +12,16 @@ from pathlib import Path
 
 from nodevet.agent.settings import AgentSettings
 from nodevet.agent.simulated.node import SimulatedNode
+from nodevet.agent.storage.durable import replace_file
 from nodevet.checks.errors import StoreError
 
-__all__ = ["MARKER_NAME", "keep_apart", "refuse_simulated", "simulated_owner"]
+__all__ = ["MARKER_NAME", "NAMELESS", "claim", "keep_apart", "refuse_simulated", "simulated_owner"]
 
 MARKER_NAME = "simulated-node"
 """No name of a folder that lies in those directories: simulated nodes have theirs in `simulated` by default."""
+
+NAMELESS = "(its mark is empty)"
+"""Stands for the name in a mark that says none: a crash of the machine, or of an earlier version, cut it."""
 
 LEFT_BEHIND = ("nodevet.db", "state", "episodes.json", "node.lock", "control.socket", "claims", "gate.log")
 """What a real agent, or a prolog that ran before the first, leaves in its directories."""
@@ -40,10 +44,10 @@ def keep_apart(agent: AgentSettings, simulated: SimulatedNode | None) -> None:
     if simulated is None:
         refuse_simulated(*directories)
     else:
-        _claim(directories, simulated.identity)
+        claim(directories, simulated.identity)
 
 
-def _claim(directories: Iterable[Path], identity: str) -> None:
+def claim(directories: Iterable[Path], identity: str) -> None:
     """Mark *directories* as those of the simulated node *identity*, and make them where they are missing.
 
     Raises StoreError where one holds something of a real node or of another simulated one, or cannot be written.
@@ -51,7 +55,7 @@ def _claim(directories: Iterable[Path], identity: str) -> None:
     everything = tuple(directories)
     for directory in everything:
         owner = simulated_owner(directory)
-        if owner is not None and owner != identity:
+        if owner not in (None, NAMELESS, identity):
             raise StoreError(
                 f"{directory}: belongs to the simulated node {owner}, this is {identity}: "
                 f"name another with --state-dir and --runtime-dir, or remove it"
@@ -65,17 +69,21 @@ def _claim(directories: Iterable[Path], identity: str) -> None:
     for directory in everything:
         try:
             directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-            (directory / MARKER_NAME).write_text(f"{identity}\n", encoding="utf-8")
         except OSError as error:
             raise StoreError(
                 f"{directory}: cannot be written by uid {os.geteuid()} ({error.strerror}): name another directory"
             ) from error
+        if simulated_owner(directory) != identity:
+            replace_file(directory / MARKER_NAME, f"{identity}\n".encode())
 
 
 def simulated_owner(directory: Path) -> str | None:
-    """Return which simulated node *directory* belongs to, or None. Raises StoreError where its mark is unreadable."""
+    """Return which simulated node *directory* belongs to, or None. Raises StoreError where its mark is unreadable.
+
+    A mark without a name is still one: what lies there is of no real node, and any simulated one may go on with it.
+    """
     try:
-        return (directory / MARKER_NAME).read_text(encoding="utf-8", errors="replace").strip()
+        return (directory / MARKER_NAME).read_text(encoding="utf-8", errors="replace").strip("\0 \n") or NAMELESS
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
