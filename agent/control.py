@@ -4,7 +4,7 @@ Every registration in the selector carries a callable as its data; the loop call
 the other end is told by the kernel (SO_PEERCRED, unix(7)): verbs that change something are for root and for the
 agent's own user, all others for anyone whom the socket's mode lets in.
 
-A handler that raises a NodevetError answers with its text. Whatever else it raises is a bug and goes up to the loop.
+A handler that raises a NodevetError answers with its text. Whatever else it raises is a bug: it costs this one call.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import socket
 import stat
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import msgspec
 
 from nodevet.agent.decoding import suggestion
 from nodevet.checks.errors import BusyError, ConfigurationError, NodevetError, StoreError, UsageError
+from nodevet.checks.guard import Bug, Guard, attempt
 
 __all__ = ["Call", "Control", "NoArguments", "Peer", "Verb"]
 
@@ -103,6 +105,7 @@ class Control:
         *,
         trusted_uids: frozenset[int] | None = None,
         limits: Limits | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """Listen at *path* and register with *selector*. A socket file that nobody listens on is replaced.
 
@@ -115,6 +118,7 @@ class Control:
         self._selector = selector
         self._trusted = frozenset({0, os.geteuid()}) if trusted_uids is None else trusted_uids
         self._limits = limits or Limits()
+        self._guard = guard or Guard(lambda _line: None)
         # In the order in which they were last heard of: the first is the one to give up when it gets crowded.
         self._connections: dict[int, _Connection] = {}
         self._listener = _listen(path, self._limits.backlog)
@@ -193,17 +197,32 @@ class Control:
         except (msgspec.ValidationError, NodevetError) as error:
             return _error("bad_request", f"{name}: {error}")
         call = Call(name, arguments, connection)
-        try:
-            answer = verb.handler(call)
-        except UsageError as error:
-            return _error("bad_request", str(error))
-        except NodevetError as error:
-            return _error("refused", str(error))
+        done = attempt(partial(_handled, verb, call))
+        if isinstance(done, Bug):
+            self._guard.failed(f"verb {name}", done)
+            return _error("failed", f"{name}: nodevet's own error, please report it: {done}")
+        self._guard.works(f"verb {name}")
+        answer, is_error = done
+        if is_error:
+            return answer
         if verb.streams:
             connection.subscription = name
         if answer is None and not verb.streams and not call.answered:
             connection.awaited.add(id(call))
         return answer
+
+
+def _handled(verb: Verb, call: Call) -> tuple[Mapping[str, Any] | None, bool]:
+    """Return the answer of the verb's handler as it goes over the wire, and whether it is a refusal."""
+    try:
+        answer = verb.handler(call)
+    except UsageError as error:
+        return _error("bad_request", str(error)), True
+    except NodevetError as error:
+        return _error("refused", str(error)), True
+    if answer is not None:
+        _encode(answer)  # an answer that cannot be sent is the handler's bug, not the connection's
+    return answer, False
 
 
 class _Connection:
@@ -259,7 +278,7 @@ class _Connection:
         self._socket.close()
         farewells, self.farewells = self.farewells, []
         for farewell in farewells:
-            farewell()
+            self._control._guard.run("end of a call", farewell, _nothing)
 
     def _ready(self, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -339,6 +358,10 @@ class _Connection:
         if events != self._events:
             self._events = events
             self._control._selector.modify(self._socket, events, self._ready)
+
+
+def _nothing() -> None:
+    """Go on without it."""
 
 
 def _listen(path: Path, backlog: int) -> socket.socket:

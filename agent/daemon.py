@@ -33,7 +33,7 @@ from nodevet.agent.assembly import cadences as group_cadences
 from nodevet.agent.clock import Clock
 from nodevet.agent.config import usual_runtime_directory
 from nodevet.agent.control import SOCKET_NAME, Control
-from nodevet.agent.engine import Armed
+from nodevet.agent.engine import Armed, Round
 from nodevet.agent.intake import Intake
 from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.agent.load.guard import LoadGuard
@@ -41,7 +41,7 @@ from nodevet.agent.load.prober import PLAN as PROBE_PLAN
 from nodevet.agent.load.prober import Prober
 from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.agent.log import make_logger
-from nodevet.agent.members import Member, described, memory_of, soonest
+from nodevet.agent.members import Member, described, guarded, memory_of, soonest
 from nodevet.agent.notify import Notifier, Watchdog
 from nodevet.agent.pace import Pace
 from nodevet.agent.processes import pack_records, recalled_records, start_ticks
@@ -58,6 +58,7 @@ from nodevet.agent.storage.journal import Journal
 from nodevet.agent.telling import Teller, greeting
 from nodevet.agent.verbs import verbs
 from nodevet.checks.errors import ConfigurationError
+from nodevet.checks.guard import Bug, Guard, attempt
 from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Key, Result, Snapshot
 from nodevet.checks.registry import installed
 from nodevet.exporters.http import HttpServer
@@ -68,7 +69,13 @@ __all__ = ["Daemon"]
 LONGEST_WAIT_SECONDS = 10.0
 """How long the loop may sleep when nothing is due: whatever happens wakes it."""
 
+BROKEN_WAIT_SECONDS = 1.0
+"""How long it may sleep while a part of the agent fails."""
+
 STOP_SECONDS = 1.5
+
+MOST_FAILURES = 10
+"""So often in a row the owner of a descriptor may raise before it is heard no more."""
 
 SILENT_SECONDS = 30.0
 """A main loop that made no turn for so long is not healthy."""
@@ -85,11 +92,14 @@ class Daemon:
         reload: Callable[[], Configuration],
         say: Callable[[str], None] = lambda _line: None,
         simulate: Simulate | None = None,
+        through: Callable[[Member], Member] = lambda member: member,
     ) -> None:
         """Prepare by *configuration*; *reload* reads it again; *say* takes lines meant for a person at a terminal.
 
-        Where *simulate* is given, the agent stands for that node and reads nothing of this machine.
+        Where *simulate* is given, the agent stands for that node and reads nothing of this machine. Each member
+        passes *through* before the loop drives it: a drill puts faults there.
         """
+        self._through = through
         self._configuration = configuration
         self._clock = clock
         self._reload = reload
@@ -97,6 +107,8 @@ class Daemon:
         self._notifier = Notifier.from_environment()
         log = make_logger(configuration.agent.log_level)
         self._teller = Teller(log if simulate is None else log.bind(simulated=True), self._notifier)
+        self._guard = Guard(self._teller.trouble)
+        self._deaf: dict[int, int] = {}
         armed = arm(installed(), configuration)
         self._info = agent_info(configuration, armed, clock.instant())
         self._selector = selectors.DefaultSelector()
@@ -128,9 +140,7 @@ class Daemon:
     def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
         """Judge and keep *results* of a load; return its document, or None while the agent's own probe goes on."""
         for result in results:
-            self._engine.take_result(result)
-            self._journal.keep_result(result)
-            self._teller.load_ended(result)
+            self._guard.run(f"intake of result {result.workload}", partial(self._take_result, result), _nothing)
         self._judge()
         self._load_results = (*self._load_results, *results)
         if self._prober.running or not self._load_results:
@@ -139,6 +149,11 @@ class Daemon:
         self._load_results = ()
         self._reports.render(document)
         return document
+
+    def _take_result(self, result: Result) -> None:
+        self._engine.take_result(result)
+        self._journal.keep_result(result)
+        self._teller.load_ended(result)
 
     def stop_probe(self, reason: str) -> bool:
         """Begin to end a probe that runs; False where none does."""
@@ -165,36 +180,65 @@ class Daemon:
     def _turn(self) -> None:
         """Wait for the next thing, take it in, do what is due, and judge where something changed."""
         for key, mask in self._selector.select(self._patience()):
-            key.data(mask)
+            self._hear(key, mask)
         self._last_turn = time.monotonic()
         for member in self._members:
             member.tick()
         if self._pace.due:
             self._judge()
 
+    def _hear(self, key: selectors.SelectorKey, mask: int) -> None:
+        """Let the owner of *key* take what came; one that only raises is heard no more, or the loop would spin."""
+        part = f"input of {_owner(key)}"
+        done = attempt(partial(key.data, mask))
+        if not isinstance(done, Bug):
+            self._guard.works(part)
+            self._deaf.pop(key.fd, None)
+            return
+        self._guard.failed(part, done)
+        self._deaf[key.fd] = self._deaf.get(key.fd, 0) + 1
+        if self._deaf[key.fd] >= MOST_FAILURES and key.fd in self._selector.get_map():
+            self._selector.unregister(key.fileobj)
+
     def _patience(self) -> float:
         """Return how long the selector may wait."""
         now = self._clock.monotonic()
         wake = min(self._pace.next_deadline, soonest(self._members))
-        return min(max(wake - now, 0.0), LONGEST_WAIT_SECONDS)
+        broken = any(
+            not fault.works for fault in self._guard.faults
+        )  # it may have failed to say when it must be called
+        return min(max(wake - now, 0.0), BROKEN_WAIT_SECONDS if broken else LONGEST_WAIT_SECONDS)
 
     def _judge(self, also_changed: tuple[Episode, ...] = ()) -> None:
         """Judge what is known, hand it to every member, keep it, and tell what changed."""
         before = self._snapshot
         for member in self._members:
             member.before_judging()
-        done = self._engine.evaluate(self._agent())
+        self._engine.take_faults(self._guard.faults)
+        done = self._round()
         self._pace.judged()
         self._snapshot = done.snapshot
         for member in self._members:
             member.judged(done.snapshot)
-        memory = {**self._engine.memory(), **memory_of(self._members)}
-        self._journal.keep_round((*also_changed, *done.changes), memory)
-        self._teller.changes(before, done.snapshot, done.changes)
+        self._guard.run("store", partial(self._keep, (*also_changed, *done.changes)), _nothing)
+        self._guard.run("log", partial(self._teller.changes, before, done.snapshot, done.changes), _nothing)
+
+    def _round(self) -> Round:
+        """Return what a judgement gave; where judging itself fails, the last snapshot with nothing green in it."""
+        agent = self._agent()
+        done = attempt(partial(self._engine.evaluate, agent))
+        if not isinstance(done, Bug):
+            self._guard.works("judging")
+            return done
+        self._guard.failed("judging", done)
+        return Round(self._engine.unjudged(self.snapshot, agent, str(done)), ())
+
+    def _keep(self, changes: tuple[Episode, ...]) -> None:
+        self._journal.keep_round(changes, {**self._engine.memory(), **memory_of(self._members)})
 
     def _agent(self) -> AgentInfo:
         info = msgspec.structs.replace(self._info, ready=self._pace.ready, stopping=self._stopping)
-        return described(info, self._members)
+        return described(info, self._members, self._guard)
 
     def _complaint(self) -> str | None:
         silent = time.monotonic() - self._last_turn
@@ -218,11 +262,13 @@ class Daemon:
             report=self._reports.latest,
             now=self._clock.instant,
             log=self._teller.trouble,
+            guard=self._guard,
         )
         cleanup.callback(self._http.stop)
-        self._publisher = Publisher(Path(agent.runtime_dir), ttl_seconds=_ttl_seconds(self._configuration))
+        ttl_seconds = _ttl_seconds(self._configuration)
+        self._publisher = Publisher(Path(agent.runtime_dir), ttl_seconds=ttl_seconds, guard=self._guard)
         cleanup.callback(self._publisher.close, 0.3)
-        self._intake = Intake(self._engine, self._journal, self._recorder, self._pace, self._teller)
+        self._intake = Intake(self._engine, self._journal, self._recorder, self._pace, self._teller, self._guard)
         memory = self._journal.restore(self._engine)
         self._info = msgspec.structs.replace(self._info, notices=self._journal.notices)
         self._members = self._gather(memory, cleanup)
@@ -251,7 +297,7 @@ class Daemon:
             self._slurm(memory.get("slurm"), cleanup),
             members.watchdog(Watchdog(self._notifier, self._clock)),
         )
-        return tuple(member for member in gathered if member is not None)
+        return tuple(guarded(self._through(member), self._guard) for member in gathered if member is not None)
 
     def _greet(self) -> None:
         simulates = f"{self._simulated.profile}, {self._simulated.title}" if self._simulated else ""
@@ -271,9 +317,9 @@ class Daemon:
         deadline = self._clock.monotonic() + STOP_SECONDS
         while self._clock.monotonic() < deadline and not (self._supervisor.at_rest and not self._prober.running):
             for key, mask in self._selector.select(0.05):
-                key.data(mask)
-            self._supervisor.tick()
-            self._prober.tick(None)
+                self._hear(key, mask)
+            self._guard.run("readers: end", self._supervisor.tick, _nothing)
+            self._guard.run("loads: end", partial(self._prober.tick, None), _no_results)
         self._snapshot = msgspec.structs.replace(self.snapshot, agent=self._agent())
         self._publisher.publish(self._snapshot)
 
@@ -349,7 +395,8 @@ class Daemon:
         return f"{lease.holder} runs"
 
     def _socket(self, cleanup: ExitStack) -> Member:
-        control = Control(Path(self._configuration.agent.runtime_dir) / SOCKET_NAME, verbs(self), self._selector)
+        path = Path(self._configuration.agent.runtime_dir) / SOCKET_NAME
+        control = Control(path, verbs(self), self._selector, guard=self._guard)
         cleanup.callback(control.close)
 
         def tell_watchers(snapshot: Snapshot) -> None:
@@ -411,6 +458,19 @@ class Daemon:
 
     def _on_report(self, page: Path) -> None:
         self._teller.report_rendered(page, f"{self._http.url}report")
+
+
+def _owner(key: selectors.SelectorKey) -> str:
+    """Return the name in our code of what *key* calls."""
+    return str(getattr(key.data, "__qualname__", "a descriptor")).split(".<locals>")[0]
+
+
+def _nothing() -> None:
+    """Go on without it."""
+
+
+def _no_results() -> tuple[Result, ...]:
+    return ()
 
 
 def _ttl_seconds(configuration: Configuration) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -16,6 +17,7 @@ from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
 from nodevet.checks.backends.command import PREFIX
 from nodevet.checks.baseline import forget, listed_twice, named, remember, requirements
 from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Holders, Ledger, acknowledge, fold, node_verdict, verdict
+from nodevet.checks.guard import AGENT, CODE, Bug, PartFault, attempt, fault_findings
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.kernel_log.tally import Counts, count_events
 from nodevet.checks.model import (
@@ -53,6 +55,10 @@ __all__ = ["Armed", "Counter", "Engine", "Round", "narrowed"]
 
 WAITING_EVENTS = 1000
 """So many events wait for a check that cannot run, by each; the oldest are given up."""
+
+
+LONGEST_PROCESS_ID = 10
+"""Digits of the largest process id, PID_MAX_LIMIT of the kernel, with room."""
 
 
 class Armed(msgspec.Struct, frozen=True):
@@ -129,6 +135,7 @@ class Engine:
         self._kernel_log: KernelLogState | None = None
         self._deduplicator = Deduplicator()
         self._told = ToldEvents()
+        self._faults: tuple[PartFault, ...] = ()
         self._ledger = Ledger()
         self._memory = Memory()
         self._simulated = simulated
@@ -190,6 +197,14 @@ class Engine:
         """Replace what is known of the kernel log's readability."""
         self._kernel_log = state
 
+    def take_faults(self, faults: Iterable[PartFault]) -> None:
+        """Replace what is known of the agent's parts that failed; one that failed since the last time still does."""
+        before = {fault.part: fault.count for fault in self._faults}
+        self._faults = tuple(
+            msgspec.structs.replace(fault, works=fault.works and before.get(fault.part) == fault.count)
+            for fault in faults
+        )
+
     def reconfigure(self, checks: Sequence[Armed], cadences: Mapping[tuple[str, str], Cadence], modes: Modes) -> None:
         """Judge by other policies, cadences and modes from the next evaluation on."""
         self._modes = modes
@@ -215,12 +230,32 @@ class Engine:
         names = named(self._memory, present, self._doubles)
         self._memory = remember(self._memory, present, self._links_up, now, self._doubles)
         view = self._view(now, present)
-        self._counts = count_events(self._counts, self._events, view)
+        counts = count_events(self._counts, self._events, view)
         runs, findings = self._run_checks(view)
-        self._events.clear()
+        findings = (*findings, *self._own_faults())
         self._ledger, changes = fold(self._ledger, findings, self._evidence(now, present, names))
+        self._counts = counts
+        self._events.clear()
         self._forget_replaced(changes)
         return Round(self._snapshot(now, view, runs, findings, agent), changes)
+
+    def unjudged(self, before: Snapshot, agent: AgentInfo, why: str) -> Snapshot:
+        """Return *before* as it stands when judging itself failed: what was failed stays so, all else is unknown."""
+        self._generation += 1
+        unknown = Verdict(state=State.UNKNOWN, reason=f"the agent could not judge the node: {why}")
+        verdicts = {
+            device: entry if entry.state is State.FAILED else unknown
+            for device, entry in before.device_verdicts.items()
+        }
+        verdict = before.verdict if before.verdict.state is State.FAILED else unknown
+        return msgspec.structs.replace(
+            before,
+            generation=self._generation,
+            time=self._clock(),
+            verdict=verdict,
+            device_verdicts=verdicts,
+            agent=agent,
+        )
 
     def remembered(self, agent: AgentInfo) -> Snapshot:
         """Return a snapshot of what is known without judging anything: at start, and when stopping."""
@@ -339,12 +374,13 @@ class Engine:
             name = armed.check.name
             waited = self._waiting.pop(name, ())
             shown = msgspec.structs.replace(view, events=(*waited, *view.events)) if waited else view
-            try:
-                findings = tuple(armed.check.judge(shown, armed.policy))
-            except Exception as problem:  # noqa: BLE001 (the one broad except: a bug in a check costs only that check)
-                error = f"{type(problem).__name__}: {problem}"
+            done = attempt(partial(_judged, armed, shown))
+            if isinstance(done, Bug):
+                error = str(done)
                 # Nobody else may see its events again: an occurrence that comes back would count anew.
                 self._waiting[name] = tuple(shown.events)[-WAITING_EVENTS:]
+            else:
+                findings = done
             findings = findings or (_nothing_found(armed.check, error),)
             if not error and self._ledger.find(Key("check.error", NODE, _part(armed.check))) is not None:
                 findings = (*findings, _runs_again(armed.check))
@@ -361,6 +397,17 @@ class Engine:
             everything.extend(findings)
         return tuple(runs), tuple(everything)
 
+    def _own_faults(self) -> tuple[Finding, ...]:
+        """Return what parts of the agent failed, and what ends the findings of those that an earlier agent had."""
+        told = fault_findings(self._faults)
+        keys = {finding.key for finding in told}
+        over = tuple(
+            msgspec.structs.replace(episode.finding, outcome=Outcome.PASS, message="works since the agent's start")
+            for episode in self._ledger.episodes
+            if episode.check == AGENT and episode.key.code == CODE and episode.key not in keys
+        )
+        return (*told, *over)
+
     def _evidence(self, now: Instant, present: tuple[Device, ...], names: Mapping[str, str]) -> Evidence:
         processes: dict[str, Holders] = {}
         for sample in self._samples.values():
@@ -368,7 +415,7 @@ class Engine:
                 continue
             for reading in sample.readings:
                 if reading.quantity == "compute_process_ids" and isinstance(reading.value, str):
-                    pids = frozenset(int(pid) for pid in reading.value.split(",") if pid)
+                    pids = frozenset(int(pid) for pid in reading.value.split(",") if _is_process_id(pid))
                     processes[sample.device] = Holders(pids, sample.time)
         return Evidence(
             now=now,
@@ -467,6 +514,19 @@ def _verdicts(
     if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
         return verdicts, Verdict(state=State.UNKNOWN, reason="starting: nothing was evaluated yet")
     return verdicts, node_verdict(judged, {device: device_name(view, device) for device in judged})
+
+
+def _judged(armed: Armed, view: View) -> tuple[Finding, ...]:
+    """Return what the check finds; raise whatever it raises, TypeError where it yields anything but findings."""
+    findings = tuple(armed.check.judge(view, armed.policy))
+    for finding in findings:
+        if not isinstance(finding, Finding):
+            raise TypeError(f"yielded {type(finding).__name__}, not Finding")
+    return findings
+
+
+def _is_process_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= LONGEST_PROCESS_ID
 
 
 def _slot(device: Device) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from nodevet.agent.engine import Engine
 from nodevet.agent.kernel_watch import KernelWatch
@@ -11,7 +12,8 @@ from nodevet.agent.pace import Pace
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.storage.journal import Journal
 from nodevet.agent.telling import Teller
-from nodevet.checks.model import Device, ReaderState, Sample
+from nodevet.checks.guard import Guard
+from nodevet.checks.model import Device, Event, ReaderState, Sample
 
 __all__ = ["Intake"]
 
@@ -19,8 +21,11 @@ __all__ = ["Intake"]
 class Intake:
     """Hands on what came in, and has *pace* know how soon it must be judged."""
 
-    def __init__(self, engine: Engine, journal: Journal, recorder: LoadRecorder, pace: Pace, teller: Teller) -> None:
-        """Take in for these."""
+    def __init__(
+        self, engine: Engine, journal: Journal, recorder: LoadRecorder, pace: Pace, teller: Teller, guard: Guard
+    ) -> None:
+        """Take in for these. What cannot be taken costs itself: *guard* tells of it, and the rest is taken."""
+        self._guard = guard
         self._engine = engine
         self._journal = journal
         self._recorder = recorder
@@ -37,9 +42,10 @@ class Intake:
         if collected.inventory_changed:
             self._take_inventory(supervisor.devices, backends)
         for sample in collected.samples:
-            self._take_sample(sample)
+            part = f"intake of {sample.group} of {sample.device}"
+            self._guard.run(part, partial(self._take_sample, sample), _nothing)
         for event in collected.events:
-            self._engine.take_event(event)
+            self._take_event(event)
         self._engine.take_readers(supervisor.statuses)
         states, before = [status.state for status in supervisor.statuses], self._states
         self._states = states
@@ -54,11 +60,14 @@ class Intake:
         """Take what the kernel logged since the last time, and whether its log can be read."""
         events = watch.tick()
         for event in events:
-            self._engine.take_event(event)
+            self._take_event(event)
             self._teller.log.warning("kernel event", code=event.code, pci=event.pci, text=event.text[:200])
         self._engine.take_kernel_log(watch.state)
         if events:
             self._pace.hurry()
+
+    def _take_event(self, event: Event) -> None:
+        self._guard.run(f"intake of event {event.code}", partial(self._engine.take_event, event), _nothing)
 
     def _take_sample(self, sample: Sample) -> None:
         self._engine.take_sample(sample)
@@ -72,3 +81,7 @@ class Intake:
         for backend, listed in by_backend.items():
             self._engine.take_devices(backend, listed)
         self._journal.keep_devices(devices)
+
+
+def _nothing() -> None:
+    """Go on without it."""

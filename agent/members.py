@@ -31,12 +31,14 @@ from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Acknowledged
 from nodevet.agent.storage.journal import Journal
 from nodevet.checks.errors import StoreError
+from nodevet.checks.guard import Guard
 from nodevet.checks.model import AgentInfo, Snapshot
 
 __all__ = [
     "Member",
     "described",
     "gate_log",
+    "guarded",
     "kernel_log",
     "load_guard",
     "memory_of",
@@ -111,14 +113,42 @@ def memory_of(members: Iterable[Member]) -> dict[str, bytes]:
     return {name: memory for name, memory in kept if memory is not None}
 
 
-def described(info: AgentInfo, members: Iterable[Member]) -> AgentInfo:
+def described(info: AgentInfo, members: Iterable[Member], guard: Guard) -> AgentInfo:
     """Return *info* with the facts of *members*, and with their troubles behind its notices."""
     everyone = tuple(members)
-    facts: dict[str, Any] = {}
     for member in everyone:
-        facts |= member.facts()
+        known = info
+        part = f"{member.name}: description"
+        info = guard.run(part, partial(_with_facts, known, member.facts()), partial(_itself, known))
     troubles = tuple(trouble for member in everyone if (trouble := member.trouble()))
-    return msgspec.structs.replace(info, **facts, notices=(*info.notices, *troubles))
+    return msgspec.structs.replace(info, notices=(*info.notices, *troubles))
+
+
+def _with_facts(info: AgentInfo, facts: Mapping[str, Any]) -> AgentInfo:
+    return msgspec.structs.replace(info, **facts)
+
+
+def _itself(info: AgentInfo) -> AgentInfo:
+    return info
+
+
+def guarded(member: Member, guard: Guard) -> Member:
+    """Return *member* with each of its functions run by *guard*: one that raises contributes nothing this time."""
+    idle = Member(name=member.name)
+    fields = [field for field in member.__struct_fields__ if field != "name"]
+    safe = {field: _safe(guard, f"{member.name}: {field}", *_both(member, idle, field)) for field in fields}
+    return msgspec.structs.replace(member, **safe)
+
+
+def _both(member: Member, idle: Member, field: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    return getattr(member, field), getattr(idle, field)
+
+
+def _safe(guard: Guard, part: str, work: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return *work* run by *guard*, with what *otherwise* returns where it raises."""
+    if work is otherwise:
+        return work
+    return lambda *arguments: guard.run(part, partial(work, *arguments), partial(otherwise, *arguments))
 
 
 def store(journal: Journal) -> Member:

@@ -6,10 +6,13 @@ Only the latest snapshot matters: one that was not written yet is replaced by th
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from nodevet.agent.storage.mirror import MIRROR_NAME, write_mirror
 from nodevet.checks.errors import NodevetError
+from nodevet.checks.guard import Guard
 from nodevet.checks.model import EpisodeState, Snapshot
 from nodevet.exporters.statefile import write_state
 
@@ -21,8 +24,9 @@ STATE_NAME = "state"
 class Publisher:
     """Writes ``state`` and ``episodes.json`` into the runtime directory."""
 
-    def __init__(self, directory: Path, *, ttl_seconds: float) -> None:
-        """Start the thread; a state is good for *ttl_seconds* after it was judged."""
+    def __init__(self, directory: Path, *, ttl_seconds: float, guard: Guard | None = None) -> None:
+        """Start the thread; a state is good for *ttl_seconds* after it was judged. *guard* learns of our own bugs."""
+        self._guard = guard or Guard(_unheard)
         self._directory = directory
         self.ttl_seconds = ttl_seconds
         self._condition = threading.Condition()
@@ -71,12 +75,9 @@ class Publisher:
         # Mirror first, so that no verdict is told that a crash could lose. A mirror that cannot be written keeps no
         # fault out of the state file: what stands there may still be an `ok` of before.
         failures = []
-        for write in (self._write_mirror, self._write_state):
-            try:
-                write(snapshot)
-            except NodevetError as error:
-                failures.append(str(error))
-        self._failure = "; ".join(failures)
+        for part, write in (("mirror", self._write_mirror), ("state file", self._write_state)):
+            failures.append(self._guard.run(part, partial(_tried, write, snapshot), partial(_broken, part)))
+        self._failure = "; ".join(filter(None, failures))
 
     def _write_state(self, snapshot: Snapshot) -> None:
         write_state(self._directory / STATE_NAME, snapshot, ttl_seconds=self.ttl_seconds)
@@ -89,3 +90,20 @@ class Publisher:
         if facts != self._mirrored:
             write_mirror(self._directory / MIRROR_NAME, lasting, snapshot.time.boot_id)
             self._mirrored = facts
+
+
+def _tried(write: Callable[[Snapshot], None], snapshot: Snapshot) -> str:
+    """Return why *snapshot* could not be written, or an empty string."""
+    try:
+        write(snapshot)
+    except NodevetError as error:
+        return str(error)
+    return ""
+
+
+def _broken(part: str) -> str:
+    return f"the {part} is not written: nodevet's own error, which the agent's log names"
+
+
+def _unheard(_line: str) -> None:
+    """Tell nobody."""

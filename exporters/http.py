@@ -15,12 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
+from nodevet.checks.guard import Guard
 from nodevet.checks.model import Instant, Snapshot
 from nodevet.exporters.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT
 from nodevet.exporters.listeners import holder_of
@@ -47,6 +49,8 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 _STILL = "refresh=off"
 _DETAIL = "detail=yes"
 
+PAGES = ("/", "/metrics", "/api/v1/status", "/report", "/-/healthy", "/-/ready")
+
 SnapshotSource = Callable[[], Snapshot | None]
 Complaint = Callable[[], str | None]
 ReportSource = Callable[[], bytes | None]
@@ -54,6 +58,10 @@ ReportSource = Callable[[], bytes | None]
 
 def _no_report() -> None:
     return None
+
+
+def _unheard(_line: str) -> None:
+    """Tell nobody."""
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -84,6 +92,7 @@ class HttpServer:
         report: ReportSource = _no_report,
         now: Callable[[], Instant] | None = None,
         log: Callable[[str], None] | None = None,
+        guard: Guard | None = None,
         connection_seconds: float = CONNECTION_SECONDS,
     ) -> None:
         """Bind to *listen*. Raises UsageError, BusyError (port in use) or ConfigurationError (not permitted)."""
@@ -91,6 +100,7 @@ class HttpServer:
         try:
             status = StatusPage(now or SystemClock().instant)
             site = _Site(snapshot, complaint, page or MetricsPage(), status, report, host)
+            site.guard = guard or Guard(log or _unheard)
             self._server = _Server((host, port), site, log, connection_seconds)
         except OSError as error:
             raise _refusal(error, host, port) from error
@@ -146,6 +156,16 @@ class _Site:
         self.page = page
         self.detailed = MetricsPage(detail=True)
         self.local_only = _is_loopback(host)
+        self.guard = Guard(_unheard)
+
+    def safe_answer(self, path: str, query: str, accept: str, accept_encoding: str) -> _Answer:
+        """Return the answer; a page that raises costs this one answer, and the finding names the page."""
+        page = path if path in PAGES else "unknown"
+        return self.guard.run(
+            f"page {page}",
+            partial(self.answer, path, query, accept, accept_encoding),
+            lambda: _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "nodevet's own error: the agent's log names it"),
+        )
 
     def answer(self, path: str, query: str, accept: str, accept_encoding: str) -> _Answer:
         match path:
@@ -341,7 +361,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         path, _, query = self.path.partition("?")
         accept, encoding = self.headers.get("Accept", ""), self.headers.get("Accept-Encoding", "")
-        self._send(site.answer(path, query, accept, encoding), with_body=with_body)
+        self._send(site.safe_answer(path, query, accept, encoding), with_body=with_body)
 
     def _send(self, answer: _Answer, *, with_body: bool = True) -> None:
         self.close_connection = True

@@ -49,7 +49,7 @@ LIBRARIES_OUT_OF_JUDGEMENT = (*LIBRARY_HOMES, "rich", "yaml")
 
 LONGEST_FUNCTION_LINES = 60
 LONGEST_MODULE_LINES = 600
-BROAD_EXCEPT_HOME = "agent.engine"
+BROAD_EXCEPT_HOME = "checks.guard"
 
 
 class Module(NamedTuple):
@@ -172,7 +172,7 @@ def keeps_libraries_at_home(module: Module) -> Iterator[str]:
 
 
 def catches_what_it_names(module: Module) -> Iterator[str]:
-    """Errors are caught by name; the engine's runner alone, once, catches whatever a check raises.
+    """Errors are caught by name; the guard alone, once, catches whatever a part raises.
 
     A handler that cleans up and raises again keeps nothing from anybody.
     """
@@ -267,7 +267,7 @@ FAULTS = [
     (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept Exception:\n    g()"),
     (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept (OSError, BaseException):\n    g()"),
     (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept:\n    g()"),
-    (catches_what_it_names, "agent.engine", "try:\n    f()\nexcept Exception:\n    g()\n" * 2),
+    (catches_what_it_names, "checks.guard", "try:\n    f()\nexcept Exception:\n    g()\n" * 2),
     (holds_no_state, "checks.registry", "checks = {}"),
     (holds_no_state, "checks.registry", "_checks: list[str] = list()"),
     (holds_no_state, "checks.registry", "def f():\n    global x\n    x = 1"),
@@ -284,7 +284,7 @@ ALLOWED = [
     (keeps_libraries_at_home, "checks.backends.nvml", "def f():\n    import pynvml"),
     (keeps_libraries_at_home, "checks.burnin.gemm", "import torch"),
     (keeps_libraries_at_home, "exporters.report.page", "import jinja2"),
-    (catches_what_it_names, "agent.engine", "try:\n    f()\nexcept Exception:\n    g()"),
+    (catches_what_it_names, "checks.guard", "try:\n    f()\nexcept Exception:\n    g()"),
     (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept (OSError, ValueError):\n    g()"),
     (catches_what_it_names, "agent.store", "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),
     (holds_no_state, "checks.registry", '__all__ = ["f"]\nLIMITS = {"a": 1}\nname = "x"'),

@@ -1,0 +1,295 @@
+"""A bug costs the part that has it: every member, page and verb is made to raise, and the agent goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import pytest
+from fakes.snapshots import gpu_node
+
+from nodevet.agent.clock import SystemClock
+from nodevet.agent.config import load_configuration
+from nodevet.agent.control import Control, NoArguments, Verb
+from nodevet.agent.daemon import Daemon
+from nodevet.agent.members import Member, described, guarded
+from nodevet.agent.settings import Configuration
+from nodevet.agent.simulated.node import Simulate, simulated_configuration
+from nodevet.checks.guard import CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
+from nodevet.checks.model import Outcome, Snapshot, State
+from nodevet.checks.registry import installed
+from nodevet.exporters.http import PAGES, HttpServer
+
+LONGEST_SECONDS = 20.0
+"""How long an agent under test may take; it ends as soon as it has shown what it should."""
+
+FIELDS = tuple(field for field in Member.__struct_fields__ if field != "name")
+
+
+class PlantedError(Exception):
+    """A bug that a test put somewhere."""
+
+
+def planted(*_: object) -> NoReturn:
+    """Raise."""
+    raise PlantedError("planted")
+
+
+def test_what_a_part_raises_is_told_once_counted_and_over_when_it_works() -> None:
+    """Two failures of one kind are one line; a success ends the finding, which never gates."""
+    lines: list[str] = []
+    guard = Guard(lines.append)
+    for _ in range(3):
+        assert guard.run("reports: tick", planted, lambda: "instead") == "instead"
+    (finding,) = fault_findings(guard.faults)
+    assert (finding.outcome, finding.required, finding.gates, finding.hard) == (Outcome.UNMEASURED, True, False, False)
+    assert "reports: tick of the agent failed 3 times: PlantedError: planted" in finding.message
+    assert guard.run("reports: tick", lambda: "fine", lambda: "instead") == "fine"
+    assert [fault.works for fault in guard.faults] == [True]
+    assert [finding.outcome for finding in fault_findings(guard.faults)] == [Outcome.PASS]
+    assert len(lines) == 2
+
+
+def test_names_of_parts_are_bounded() -> None:
+    """A thousand parts that fail are a hundred and one more for the rest."""
+    guard = Guard(lambda _line: None)
+    for number in range(1000):
+        guard.run(f"part {number}", planted, lambda: None)
+    assert len(guard.faults) == 101
+    assert guard.faults[-1] == PartFault("others", 900, guard.faults[-1].error)
+
+
+def test_an_exception_whose_words_cannot_be_had_is_a_bug_too() -> None:
+    """What is raised may raise again when it is printed, and may hold a terminal's control characters."""
+
+    class HostileError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    def raises(error: Exception) -> Callable[[], None]:
+        def work() -> None:
+            raise error
+
+        return work
+
+    for error in (HostileError(), ValueError("\x1b[2J\n" + "x" * 10_000), KeyError("a")):
+        bug = attempt(raises(error))
+        assert isinstance(bug, Bug)
+        assert str(bug).isprintable()
+        assert len(bug.error) <= 300
+
+
+@pytest.mark.parametrize("bad", [(), (3,), (0, 999), tuple(range(0, 1000, 100))], ids=str)
+def test_culprits_are_found_in_few_tries(bad: tuple[int, ...]) -> None:
+    """One poisonous record of a thousand takes about twenty tries."""
+    tries = 0
+
+    def fails(items: Sequence[int]) -> bool:
+        nonlocal tries
+        tries += 1
+        return bool(set(items) & set(bad))
+
+    assert culprits(range(1000), fails) == bad
+    assert tries <= 1 + 22 * len(bad)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_each_function_of_a_member_may_raise(field: str) -> None:
+    """What it would have contributed is missing, and the guard knows which part it was."""
+    guard = Guard(lambda _line: None)
+    whole = guarded(Member(name="any"), guard)
+    member = guarded(msgspec.structs.replace(Member(name="any"), **{field: planted}), guard)
+    arguments = (gpu_node(),) if field == "judged" else ()
+    assert getattr(member, field)(*arguments) == getattr(whole, field)(*arguments)
+    assert [fault.part for fault in guard.faults] == [f"any: {field}"]
+
+
+def test_facts_that_nobody_knows_cost_only_themselves() -> None:
+    """A member that describes a field which does not exist keeps no other member's facts out."""
+    guard = Guard(lambda _line: None)
+    info = gpu_node().agent
+    bad = Member(name="bad", facts=lambda: {"no_such_field": 1})
+    good = Member(name="good", facts=lambda: {"jobs": 3})
+    assert described(info, (bad, good), guard).jobs == 3
+    assert [fault.part for fault in guard.faults] == ["bad: description"]
+
+
+class Drill:
+    """An agent on a simulated node in this process, whose members raise as a test says."""
+
+    def __init__(
+        self, folder: Path, fails: Callable[[str, str, int], bool], enough: Callable[[Snapshot], bool]
+    ) -> None:
+        """End at a snapshot that is *enough*; *fails* says whether a member's function raises at its n-th call."""
+        self.fails = fails
+        self.calls: dict[str, int] = {}
+        self.fields: set[str] = set()
+        self.snapshots: list[Snapshot] = []
+        self._enough = enough
+        self._end = time.monotonic() + LONGEST_SECONDS
+        settings = load_configuration(None, installed(), environment={})
+        agent = msgspec.structs.replace(
+            settings.agent,
+            listen="127.0.0.1:0",
+            interval_seconds=1.0,
+            state_dir=str(folder / "state"),
+            runtime_dir=str(folder / "run"),
+        )
+        plain = msgspec.structs.replace(settings, agent=agent)
+        self.settings: Configuration = simulated_configuration(plain, "dgx-h100")
+
+    def through(self, member: Member) -> Member:
+        """Return *member* with faults in each function that it has."""
+        idle = Member(name=member.name)
+        own = [field for field in FIELDS if getattr(member, field) is not getattr(idle, field)]
+        changes = {field: self._faulty(member, field) for field in own}
+        if member.name == "readers":
+            changes["tick"] = self._ending(changes["tick"])
+            changes["judged"] = self.snapshots.append
+        self.fields |= {f"{member.name}: {field}" for field in own}
+        return msgspec.structs.replace(member, **changes)
+
+    def run(self) -> None:
+        """Run the agent until its time is over."""
+        simulate = Simulate("dgx-h100")
+        daemon = Daemon(
+            self.settings, SystemClock(), reload=lambda: self.settings, simulate=simulate, through=self.through
+        )
+        assert daemon.run() == 0
+
+    def _faulty(self, member: Member, field: str) -> Callable[..., Any]:
+        part, work = f"{member.name}: {field}", getattr(member, field)
+
+        def call(*arguments: object) -> Any:
+            self.calls[part] = self.calls.get(part, 0) + 1
+            if self.fails(member.name, field, self.calls[part]):
+                raise PlantedError(part)
+            return work(*arguments)
+
+        return call
+
+    def _ending(self, tick: Callable[[], None]) -> Callable[[], None]:
+        def call() -> None:
+            if time.monotonic() >= self._end or (self.snapshots and self._enough(self.snapshots[-1])):
+                os.kill(os.getpid(), signal.SIGTERM)
+            tick()
+
+        return call
+
+
+def was_read(snapshot: Snapshot) -> bool:
+    """Whether every GPU was judged well."""
+    return sum(verdict.state is State.OK for verdict in snapshot.device_verdicts.values()) >= 8
+
+
+def open_parts(snapshot: Snapshot) -> set[str]:
+    """Return the parts of the agent that *snapshot* says have failed."""
+    return {entry.key.part.name.removeprefix("vendor:") for entry in snapshot.episodes if entry.key.code == CODE}
+
+
+def test_every_member_may_raise_and_the_agent_goes_on(tmp_path: Path) -> None:
+    """Each function of each member raises at its first three calls: all of it is told, none gates, and it is over."""
+    drill = Drill(
+        tmp_path,
+        lambda _name, field, call: call <= 3 and field != "stop",
+        lambda snapshot: snapshot.verdict.state is State.OK,
+    )
+    drill.run()
+    told = set().union(*map(open_parts, drill.snapshots))
+    often = {part for part, calls in drill.calls.items() if calls >= 3}
+    assert len(drill.fields) >= 20
+    assert often - told == set()
+    assert not any(snapshot.verdict.hard for snapshot in drill.snapshots)
+    last = drill.snapshots[-1]
+    assert (open_parts(last), last.verdict.state) == (set(), State.OK), last.verdict
+    assert {finding.check for finding in last.findings} > {"thermal", "freshness"}
+
+
+def test_members_that_always_raise_leave_the_readers_and_the_verdict(tmp_path: Path) -> None:
+    """All but the readers are broken for good: the node is judged in full, and is unknown for our own bugs alone."""
+    drill = Drill(tmp_path, lambda name, _field, _call: name != "readers", was_read)
+    drill.run()
+    last = drill.snapshots[-1]
+    assert last.verdict.state is State.UNKNOWN
+    assert {entry.key.code for entry in last.episodes} == {CODE}
+    assert was_read(last)
+
+
+def ask(path: Path, line: bytes) -> Any:
+    """Send *line* to the socket at *path* and return the answer."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(os.fspath(path))
+        caller.sendall(line + b"\n")
+        return json.loads(caller.makefile("rb").readline())
+
+
+def test_a_verb_that_raises_costs_one_answer(tmp_path: Path) -> None:
+    """The caller is told, the connection and the socket go on, and the guard knows the verb."""
+    guard = Guard(lambda _line: None)
+    verbs = {
+        "bad": Verb(handler=planted, arguments=NoArguments),
+        "odd": Verb(handler=lambda _call: {"key": object()}, arguments=NoArguments),
+        "good": Verb(handler=lambda _call: {"fine": True}, arguments=NoArguments),
+    }
+    path = tmp_path / "socket"
+    with selectors.DefaultSelector() as selector:
+        control = Control(path, verbs, selector, guard=guard)
+        answers: list[Any] = []
+        lines = [b'{"verb": "bad"}', b'{"verb": "odd"}', b'{"verb": "good"}']
+        caller = threading.Thread(target=lambda: answers.extend(ask(path, line) for line in lines))
+        caller.start()
+        while caller.is_alive():
+            for key, mask in selector.select(0.02):
+                key.data(mask)
+        control.close()
+    assert [answer.get("kind") for answer in answers] == ["failed", "failed", None]
+    assert answers[2] == {"fine": True}
+    assert [fault.part for fault in guard.faults] == ["verb bad", "verb odd"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_that_raises_costs_one_answer(page: str) -> None:
+    """It answers 500 in one line, the guard knows the page, and every other page that works answers."""
+    guard = Guard(lambda _line: None)
+    broken: set[str] = set()
+
+    def snapshot() -> Snapshot:
+        return planted() if "snapshot" in broken else gpu_node()
+
+    def complaint() -> str | None:
+        return planted() if "complaint" in broken else None
+
+    def report() -> bytes | None:
+        return planted() if "report" in broken else b"report"
+
+    server = HttpServer("127.0.0.1:0", snapshot, complaint, report=report, guard=guard)
+    server.start()
+    try:
+        broken |= {"snapshot", "complaint", "report"}
+        assert status_of(server.url, page) == 500
+        assert [fault.part for fault in guard.faults] == [f"page {page}"]
+        broken.clear()
+        assert [status_of(server.url, other) for other in PAGES] == [200] * len(PAGES)
+        assert all(fault.works for fault in guard.faults)
+    finally:
+        server.stop()
+
+
+def status_of(url: str, page: str) -> int:
+    """Return the status code of *page*."""
+    try:
+        with urllib.request.urlopen(url.rstrip("/") + page, timeout=5) as answer:  # noqa: S310 (loopback)
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
