@@ -18,8 +18,8 @@ NEVER = 9_999_999_999
 
 MAXIMUM_BYTES = 1 << 20
 STATES = ("ok", "degraded", "unknown", "failed")
-REACHES = ("hard", "observed", "soft")
-AGENT_STATES = ("starting", "running", "draining", "released", "stopped")
+REACHES = ("hard", "unpermitted", "observed", "soft")
+AGENT_STATES = ("starting", "running", "draining", "drained", "released", "stopped")
 
 
 class Absent(NamedTuple):
