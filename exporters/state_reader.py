@@ -18,8 +18,12 @@ NEVER = 9_999_999_999
 
 MAXIMUM_BYTES = 1 << 20
 STATES = ("ok", "degraded", "unknown", "failed")
-REACHES = ("hard", "unpermitted", "observed", "soft")
+REACHES = ("hard", "unpermitted", "refused", "observed", "soft")
 AGENT_STATES = ("starting", "running", "draining", "drained", "released", "stopped")
+KINDS = ("accelerator", "cpu", "nic", "memory", "disk")
+MOST_LINES = 999
+LONGEST_NUMBER = 11
+"""Digits. Readers in shell compare whole numbers, and take no longer ones."""
 
 
 class Absent(NamedTuple):
@@ -29,7 +33,10 @@ class Absent(NamedTuple):
 
 
 class DeviceState(NamedTuple):
-    """The line of one device, or of the node's own faults (kind ``node``). ``hard``: its faults close the gate."""
+    """The line of one device, or of the node's own faults (kind ``node``).
+
+    ``hard``: its faults close the gate; ``reach`` is the word for what the verdict rests on.
+    """
 
     kind: str
     pci: str | None
@@ -39,6 +46,7 @@ class DeviceState(NamedTuple):
     action: str
     id: str
     reason: str
+    reach: str
 
 
 class StateFile(NamedTuple):
@@ -57,6 +65,7 @@ class StateFile(NamedTuple):
     fresh_until_uptime: int
     node: str
     devices: tuple[DeviceState, ...]
+    reach: str
 
 
 def read_state(path: str, *, boot_id: str, uptime_seconds: float, owner_uid: int = 0) -> StateFile | Absent:
@@ -77,10 +86,15 @@ def read_state(path: str, *, boot_id: str, uptime_seconds: float, owner_uid: int
 
 
 def parse(content: str) -> StateFile | Absent:
-    """Return what the text of a state file says; Absent names what is wrong in it."""
-    lines = content.splitlines()
-    if len(lines) < 3 or lines[-1] != f"end {len(lines) - 1}":
+    """Return what the text of a state file says; Absent names what is wrong in it.
+
+    A word that is not one of its column makes the whole file absent: it may be of a newer agent, and mean anything.
+    """
+    lines = content.split("\n")
+    if len(lines) < 5 or lines.pop() or lines[-1].split() != ["end", str(len(lines) - 1)]:
         return Absent("malformed: its end is missing")
+    if len(lines) - 1 > MOST_LINES:
+        return Absent(f"malformed: it has more than {MOST_LINES} lines")
     try:
         return _parsed(lines)
     except ValueError as error:
@@ -122,41 +136,65 @@ def _trusted_content(path: str, owner_uid: int) -> str | Absent:
 
 
 def _parsed(lines: list[str]) -> StateFile:
-    state, expires, generation, reason = lines[0].split(" ", 3)
-    form, boot, origin, agent, load, hard, action, fresh, node = lines[1].split(" ", 8)
+    state, expires, generation, reason = _fields(lines[0], 4)
+    form, boot, origin, agent, load, hard, action, fresh, node = _fields(lines[1], 9)
     _one_of(form, (FORMAT,))
+    reach = _one_of(hard, REACHES)
     return StateFile(
         state=_one_of(state, STATES),
-        expires_uptime=int(expires),
-        generation=int(generation),
+        expires_uptime=_number(expires),
+        generation=_number(generation),
         reason=reason,
         boot_id=boot,
         simulated=_one_of(origin, ("real", "simulated")) == "simulated",
         agent=_one_of(agent, AGENT_STATES),
         probing=_one_of(load, ("idle", "probing")) == "probing",
-        hard=_one_of(hard, REACHES) == "hard",
+        hard=reach == "hard",
         action=action,
-        fresh_until_uptime=int(fresh),
+        fresh_until_uptime=_number(fresh),
         node=node,
-        devices=tuple(_device(line) for line in lines[2:-1]),
+        devices=(_device(lines[2], ("node",)), *(_device(line, KINDS) for line in lines[3:-1])),
+        reach=reach,
     )
 
 
-def _device(line: str) -> DeviceState:
-    kind, pci, minor, state, hard, action, identity, reason = line.split(" ", 7)
+def _device(line: str, kinds: tuple[str, ...]) -> DeviceState:
+    kind, pci, minor, state, hard, action, identity, reason = _fields(line, 8)
+    reach = _one_of(hard, REACHES)
     return DeviceState(
-        kind=kind,
+        kind=_one_of(kind, kinds),
         pci=None if pci == "-" else pci,
-        minor=None if minor == "-" else int(minor),
+        minor=None if minor == "-" else _number(minor),
         state=_one_of(state, STATES),
-        hard=_one_of(hard, REACHES) == "hard",
+        hard=reach == "hard",
         action=action,
         id=identity,
         reason=reason,
+        reach=reach,
     )
+
+
+def _fields(line: str, count: int) -> list[str]:
+    """Return the fields of *line* as a shell's ``read`` splits it: by blanks and tabs, and the last keeps its own."""
+    words: list[str] = []
+    rest = line.strip(" \t")
+    while len(words) < count - 1 and rest:
+        end = min((at for at in (rest.find(" "), rest.find("\t")) if at >= 0), default=len(rest))
+        words.append(rest[:end])
+        rest = rest[end:].lstrip(" \t")
+    if not rest:
+        raise ValueError(f"{len(words)} fields where {count} belong: {line[:60]!r}")
+    return [*words, rest]
+
+
+def _number(text: str) -> int:
+    plain = text.isascii() and text.isdigit() and (text == "0" or not text.startswith("0"))
+    if not plain or len(text) > LONGEST_NUMBER:
+        raise ValueError(f"{text[:20]!r} is no number")
+    return int(text)
 
 
 def _one_of(word: str, words: tuple[str, ...]) -> str:
     if word not in words:
-        raise ValueError(f"{word!r} is not one of {', '.join(words)}")
+        raise ValueError(f"{word[:40]!r} is not one of {', '.join(words)}")
     return word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,17 @@ def test_every_decision_has_a_count_from_the_start(tmp_path: Path) -> None:
 def test_every_decision_of_the_prolog_is_known(repository: Path) -> None:
     """What the shell may write is what is counted."""
     prolog = (repository / "deploy" / "slurm" / "prolog.sh").read_text()
-    undecided = {line.split("undecided ")[1].split()[0] for line in prolog.splitlines() if "undecided " in line}
+    undecided = set(re.findall(r"undecided ([a-z_]+)", prolog))
     named = {f"{name}_{way}" for name in undecided for way in ("open", "closed")}
-    assert named | {"open", "closed", "observed"} == set(DECISIONS)
+    decided = set(re.findall(r"(?:decide|close_unless_resumed) ([a-z_]+)", prolog))
+    assert named | decided | {"observed"} == set(DECISIONS)
+
+
+def test_a_line_ends_at_its_end_and_nowhere_else(tmp_path: Path) -> None:
+    """What other programs take for the end of a line makes no second one."""
+    log = GateLog(tmp_path)
+    append(tmp_path, "open 1.00 7 a\rclosed 1.00 8 b\x0bclosed 1.00 9 c\x85")
+    assert counted(log) == {"open": 1}
 
 
 def test_lines_are_counted_once(tmp_path: Path) -> None:

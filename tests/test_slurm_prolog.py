@@ -285,6 +285,9 @@ def test_the_shipped_settings_are_the_defaults(gate: Gate, repository: Path) -> 
     (gate.scripts / "gate.conf").write_text(shipped.replace("/run/nodevet", str(gate.runtime)))
     gate.write(*EIGHT)
     assert gate.prolog("0").words == "generation 42"
+    assert gate.prolog("0").decision == "open"
+    gate.write(*with_faults(0), never=True)
+    assert gate.prolog("0").decision == "observed"
     library = (repository / "deploy" / "slurm" / "gate.sh").read_text()
     settings = shipped.split("# end of settings")[0].split()
     assert [line for line in settings if f" {line}" not in library] == []
@@ -464,6 +467,114 @@ def test_the_wait_for_a_drain_is_bounded(gate: Gate) -> None:
     began = time.monotonic()
     assert gate.prolog("0").code == 1
     assert 0.9 < time.monotonic() - began < 5
+
+
+def test_a_fault_without_a_permit_opens_and_is_counted(gate: Gate) -> None:
+    """Also where the verdict is old, but not where the site wants no job without one; another's GPU is another's."""
+    unpermitted = (accelerator(0, "failed", "unpermitted"), *EIGHT[1:])
+    gate.write(*unpermitted, never=True)
+    decided = gate.prolog("0")
+    assert (decided.code, decided.decision, decided.said) == (0, "unpermitted", "")
+    assert "XID 79" in decided.words
+    assert gate.prolog("1").decision == "open"
+    gate.write(*unpermitted, never=True, expires_in=-5)
+    assert gate.prolog("0").decision == "unpermitted"
+    gate.write(*unpermitted, load="probing")
+    gate.set(probe_wait_seconds=0)
+    assert gate.prolog("0").decision == "unpermitted"
+    gate.set(on_stale="fail")
+    assert gate.prolog("0").decision == "probing_closed"
+    gate.write(*with_faults(1), *unpermitted[:1], never=True)
+    assert gate.prolog("0,1").decision == "closed"
+
+
+def test_an_unpermitted_fault_that_no_line_carries_is_the_nodes(gate: Gate) -> None:
+    """It opens, for every job."""
+    gate.write(*EIGHT, hard="unpermitted")
+    gate.state.write_text(gate.state.read_text().replace("ok ", "failed ", 1))
+    assert gate.prolog(None).decision == "unpermitted"
+
+
+@pytest.mark.parametrize("verdict", ["failed", "unknown"])
+def test_a_driver_that_refuses_every_gpu_follows_a_setting_of_its_own(gate: Gate, verdict: str) -> None:
+    """Closed unless the site wants it open; `on_stale` is about an agent that is gone."""
+    gate.write(Line(verdict=verdict, hard="refused", reason="the driver refuses every GPU"), *EIGHT)
+    decided = gate.prolog("0")
+    assert (decided.code, decided.decision) == (1, "refused_closed")
+    assert "the driver refuses every GPU" in decided.said
+    assert list(gate.claims.iterdir()) == []
+    gate.set(on_stale="fail", on_driver_refusal="pass")
+    assert (gate.prolog("0").code, gate.prolog("0").decision) == (0, "refused_open")
+    gate.set(on_driver_refusal="fail", mode="observe")
+    assert (gate.prolog("0").code, gate.prolog("0").decision) == (0, "observed")
+
+
+def answered(gate: Gate, *lines: Line, agent: str = "running") -> tuple[str, str]:
+    """Return what a prolog decides and writes into its claim, while an agent answers it by such a state."""
+    seen: list[str] = []
+
+    def look_again() -> None:
+        claim = gate.claims / "7"
+        while not claim.exists() or not claim.read_text():
+            time.sleep(0.01)
+        seen.append(claim.read_text().strip())
+        gate.write(*lines, agent=agent)
+
+    answer = threading.Thread(target=look_again)
+    answer.start()
+    decided = gate.prolog("0")
+    answer.join()
+    return decided.decision, seen[0]
+
+
+def test_a_prolog_on_a_node_that_was_resumed_asks_the_agent_to_look_again(gate: Gate) -> None:
+    """It starts the job when that acknowledged the fault, and closes when the agent has looked and stays by it."""
+    gate.write(*with_faults(0), never=True, agent="drained")
+    assert answered(gate, *EIGHT) == ("open", "resumed")
+    gate.write(*with_faults(0), never=True, agent="drained")
+    assert answered(gate, *with_faults(0), agent="running") == ("closed", "resumed")
+
+
+def test_without_an_answer_a_persons_word_counts(gate: Gate) -> None:
+    """The wait is bounded; a fault that still closes and a driver that refuses are no exception."""
+    for lines in (with_faults(0), (Line(verdict="failed", hard="refused", reason="refuses"), *EIGHT)):
+        gate.set(drain_wait_seconds=1)
+        gate.write(*lines, never=True, agent="drained")
+        began = time.monotonic()
+        decided = gate.prolog("0")
+        assert (decided.code, decided.decision) == (0, "resumed")
+        assert 0.9 < time.monotonic() - began < 5
+        assert [entry.name for entry in gate.claims.iterdir()] == ["7"]
+    gate.set(drain_wait_seconds=10)
+    gate.write(*with_faults(0), never=True, agent="drained", expires_in=-5)
+    began = time.monotonic()
+    assert gate.prolog("0").decision == "resumed"
+    assert time.monotonic() - began < 5
+
+
+def test_an_agent_that_says_the_same_for_ever_holds_no_job_for_longer(gate: Gate) -> None:
+    """It answers with another word, and with `drained` again: the prolog asks once."""
+    gate.set(drain_wait_seconds=1)
+    gate.write(*with_faults(0), never=True, agent="drained")
+    ends = threading.Event()
+
+    def flap() -> None:
+        while not ends.is_set():
+            for word in ("running", "drained"):
+                time.sleep(0.002)
+                fresh = gate.runtime / ".state.new"
+                fresh.write_text(gate.text(*with_faults(0), never=True, agent=word))
+                fresh.replace(gate.state)
+
+    agent = threading.Thread(target=flap)
+    agent.start()
+    try:
+        began = time.monotonic()
+        assert gate.prolog("0").decision in ("closed", "resumed")
+        assert time.monotonic() - began < 5
+    finally:
+        ends.set()
+        agent.join()
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,10 @@ DECISIONS = (
     "open",
     "closed",
     "observed",
+    "unpermitted",
+    "resumed",
+    "refused_open",
+    "refused_closed",
     "no_verdict_open",
     "no_verdict_closed",
     "no_claim_open",
@@ -111,7 +115,7 @@ class GateLog:
             if not end:
                 # Longer than any line of ours: noise, which is passed over.
                 return offset + len(block) if len(block) == READ_BYTES else offset
-            for line in block[:end].splitlines():
+            for line in block[: end - 1].split(b"\n"):
                 self._take(line.decode("utf-8", "replace"))
             offset += end
         return offset

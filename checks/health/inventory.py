@@ -78,7 +78,16 @@ LISTED_TWICE = Rule(
     action=Action.INSPECT,
     next_step="let one reader alone list it: disable the other in agent.backends, or have the command leave it out",
 )
-COUNT = Rule(check="inventory", code="inventory.count", action=Action.INSPECT, next_step="find the missing device")
+COUNT = Rule(
+    check="inventory",
+    code="inventory.count",
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,
+    next_step="find the missing device, or correct expected_accelerators in the configuration",
+)
+"""Its limit is a number of the site, which closes no gate: a wrong one is pushed to every node at once. What proves that
+a device is gone has a finding of its own: one that was seen and is not listed (device.missing), one that does not
+answer (device.lost), and one on the PCI bus without a driver (driver.missing)."""
 
 HOW_TO_READ = (
     "nothing that is enabled reads them: enable the vendor's backend in agent.backends, or have a command print their "
@@ -92,7 +101,15 @@ class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the node should have besides what it once had."""
 
     expected_accelerators: (
-        Annotated[int, Meta(ge=0, le=1024, description="Accelerators that the node must have; unset: learned.")] | None
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=1024,
+                description="Accelerators that the node must have; unset: learned. The number alone closes no gate.",
+            ),
+        ]
+        | None
     ) = None
 
 
@@ -314,7 +331,6 @@ def _count(view: View, expected: int) -> Finding:
         rule = msgspec.structs.replace(
             COUNT,
             outcome=Outcome.WARN,
-            fault_class=FaultClass.CONFIGURATION,
             next_step="correct expected_accelerators in the configuration",
         )
     listed = [reader.last_round for reader in view.readers if reader.last_round is not None]

@@ -117,7 +117,7 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
     for device in view.devices:
         links = looks(view, device, "link_active")
         for look in links:
-            yield _left_out(view, device, look, links) or _down(view, device, look, policy)
+            yield _left_out(view, device, look, links) or DOWN.blind(look) or _down(view, device, look, policy)
         yield from _fewer(view, device, links, policy)
         for look in looks(view, device, "link_replay_errors"):
             yield _counted(REPLAY.confirmed_by(policy), look, "link.replay")
@@ -130,9 +130,9 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
         for look in looks(view, device, "fabric_healthy"):
             rule = FABRIC_HEALTH.confirmed_by(policy)
             facts = f"the device names {'no' if look.number else 'a'} fault of its fabric"
-            yield rule.judge(look, not look.number, facts)
+            yield rule.blind(look) or rule.judge(look, not look.number, facts)
         for look in looks(view, device, "fabric_state"):
-            yield _fabric(look, policy)
+            yield FABRIC.blind(look) or _fabric(look, policy)
 
 
 def _left_out(view: View, device: Device, look: Look, links: tuple[Look, ...]) -> Finding | None:
@@ -143,25 +143,41 @@ def _left_out(view: View, device: Device, look: Look, links: tuple[Look, ...]) -
         return None
     if _is_split(view, device):
         return None
-    return DOWN.absent(look, "the port is not in use, it was up before", value=False)
+    return DOWN.judge(look, True, "the port is not in use, it was up before", value=False)
 
 
 def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
-    if look.number != 0:
+    if look.number:
         return DOWN.judge(look, False, "the link is up")
     why = _expected(view, device, look, policy)
     if _is_split(view, device):
         return DOWN.skip(look, "the link is down, as it is on a partitioned device")
     if why is None:
         return DOWN.skip(look, "the link is down, and nothing says that it was ever meant to be up")
-    return DOWN.judge(look, True, f"the link is down, {why}")
+    limit = None if policy.expected is None or _proven(view, device, look) else _configured(policy.expected)
+    return DOWN.judge(look, True, f"the link is down, {why}", limit=limit)
+
+
+def _configured(expected: int) -> Limit:
+    return Limit("<", expected, "", "configuration")
 
 
 def _expected(view: View, device: Device, look: Look, policy: Links) -> str | None:
-    """Return why the link should be up, or None: an unbridged board has all its links down in health."""
+    """Return why the link should be up, or None: an unbridged board has all its links down in health.
+
+    A number of the site comes first, and where nothing but that number wants the link, it closes no gate.
+    """
+    before = _ports_before(view, device, look.part.index)
+    if policy.expected is not None and before >= policy.expected:
+        return None
+    return _proven(view, device, look) or (
+        None if policy.expected is None else f"the configuration expects {policy.expected}"
+    )
+
+
+def _proven(view: View, device: Device, look: Look) -> str | None:
+    """Return why the link should be up by what was seen here or is known of the board, or None."""
     port, before = look.part.index, _ports_before(view, device, look.part.index)
-    if policy.expected is not None:
-        return f"the configuration expects {policy.expected}" if before < policy.expected else None
     seen = view.memory.seen.get(device.id)
     if seen is not None and port in seen.links_up:
         return "it was up before"
@@ -193,7 +209,7 @@ def _fewer(view: View, device: Device, links: tuple[Look, ...], policy: Links) -
         outcome = Outcome.UNMEASURED if used else Outcome.SKIPPED
         yield FEWER.on_node(outcome, f"{name}: no link was measured", device=device.id, part=part)
         return
-    limit = Limit("<", expected, "", "table" if policy.expected is None else "configuration")
+    limit = Limit("<", expected, "", "table") if policy.expected is None else _configured(expected)
     wanted = f"{device.model} has {expected}" if policy.expected is None else f"{expected} are expected"
     yield FEWER.on_node(
         Outcome.WARN if limit.holds(used) else Outcome.PASS,
@@ -225,23 +241,14 @@ def _leads_to_switch(device: Device, port: int | None) -> bool:
 
 
 def _counted(rule: Rule, look: Look, key: str) -> Finding:
-    in_all = f"{look.number:.0f} in all" if look.number is not None else ""
-    return rule.rate(
-        look,
-        choose(key),
-        lambda growth: growth.amount,
-        lambda growth: f"{growth.amount:.0f} more in {growth.seconds:.0f} s, {in_all}",
-    )
+    facts = f"{look.grew:.0f} more in {look.seconds:.0f} s, {look.number:.0f} in all"
+    return rule.ungrown(look) or rule.against(look, look.grew, choose(key), facts)
 
 
 def _crc_rate(rule: Rule, look: Look, policy: Links) -> Finding:
     limit = choose("link.crc_rate", configuration=policy.crc_per_second)
-    return rule.rate(
-        look,
-        limit,
-        lambda growth: growth.per_second,
-        lambda growth: f"{growth.per_second:.1f} checksum errors per second, limit {limit.value:.0f}",
-    )
+    facts = f"{look.per_second:.1f} checksum errors per second, limit {limit.value:.0f}"
+    return rule.ungrown(look) or rule.against(look, look.per_second, limit, facts)
 
 
 def _fabric(look: Look, policy: Links) -> Finding:

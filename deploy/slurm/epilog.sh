@@ -2,6 +2,7 @@
 # Epilog of SLURM: the job is gone, so is its claim. Exit 0 whatever happens: no node is drained for our sake.
 # Settings: gate.conf beside this script.
 
+trap 'exit 0' EXIT
 here=${0%/*}
 [ -r "$here/gate.sh" ] || exit 0
 . "$here/gate.sh"

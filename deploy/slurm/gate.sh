@@ -14,12 +14,18 @@ is_number() {
     case $1 in '' | *[!0-9]* | ????????????*) return 1 ;; esac
 }
 
+# A number that arithmetic takes as it is written: 08 would be octal, and its error the end of the script.
+is_count() {
+    case $1 in 0?*) return 1 ;; esac
+    is_number "$1"
+}
+
 # Take the settings of gate.conf, which lies beside the scripts. It is read, never executed: a slip of the pen in it
-# costs a default and a word in the log, not the node. It ends at a line of its own, because a shell reads byte by byte
-# and explanations would cost as much as the verdict.
+# costs a word in the log and closes nothing: a mode that is not understood, wherever it stands, is `observe`. The file
+# ends at a line of its own, because a shell reads byte by byte and explanations would cost as much as the verdict.
 read_settings() {
-    runtime_dir=/run/nodevet on_stale=pass mode=gate gpus=auto
-    probe_wait_seconds=5 drain_wait_seconds=4 boot_wait_seconds=45 boot_window_seconds=600 slip=
+    runtime_dir=/run/nodevet on_stale=pass on_driver_refusal=fail mode=observe gpus=auto slip=
+    probe_wait_seconds=5 drain_wait_seconds=4 boot_wait_seconds=45 boot_window_seconds=600 unclear_mode=
     if [ -r "$1" ]; then
         while read -r setting || [ -n "$setting" ]; do
             value=${setting#*=}
@@ -28,18 +34,32 @@ read_settings() {
             '' | '#'*) ;;
             runtime_dir=/*) runtime_dir=$value ;;
             on_stale=pass | on_stale=fail) on_stale=$value ;;
+            on_driver_refusal=pass | on_driver_refusal=fail) on_driver_refusal=$value ;;
             mode=gate | mode=observe) mode=$value ;;
             gpus=auto | gpus=pci | gpus=minor | gpus=all | gpus=[0-9]*) gpus=$value ;;
-            probe_wait_seconds=[0-9]*) is_number "$value" && probe_wait_seconds=$value || slip=$setting ;;
-            drain_wait_seconds=[0-9]*) is_number "$value" && drain_wait_seconds=$value || slip=$setting ;;
-            boot_wait_seconds=[0-9]*) is_number "$value" && boot_wait_seconds=$value || slip=$setting ;;
-            boot_window_seconds=[0-9]*) is_number "$value" && boot_window_seconds=$value || slip=$setting ;;
-            *) slip=$setting ;;
+            probe_wait_seconds=[0-9]*) is_count "$value" && probe_wait_seconds=$value || slip=$setting ;;
+            drain_wait_seconds=[0-9]*) is_count "$value" && drain_wait_seconds=$value || slip=$setting ;;
+            boot_wait_seconds=[0-9]*) is_count "$value" && boot_wait_seconds=$value || slip=$setting ;;
+            boot_window_seconds=[0-9]*) is_count "$value" && boot_window_seconds=$value || slip=$setting ;;
+            *) not_understood ;;
             esac
         done <"$1"
     fi
+    [ -z "$unclear_mode" ] || mode=observe
+    # A line that a file of Windows ends would break the log's own.
+    case $slip in *[[:cntrl:]]*) slip="a line with a control character, as in a file of Windows" ;; esac
     state_file=$runtime_dir/state
     claims=$runtime_dir/claims
+}
+
+# Remember the line of gate.conf that is not understood; what was meant by it closes nothing.
+not_understood() {
+    slip=$setting
+    case $setting in
+    *[Mm][Oo][Dd][Ee]*) unclear_mode=yes ;;
+    *[Oo][Nn]_[Ss][Tt][Aa][Ll][Ee]*) on_stale=pass ;;
+    *[Dd][Rr][Ii][Vv][Ee][Rr]*) on_driver_refusal=pass ;;
+    esac
 }
 
 # Seconds since boot, whole and in hundredths.
@@ -51,21 +71,22 @@ read_uptime() {
 }
 
 # Append one line to the log of decisions, which the agent counts: DECISION UPTIME JOB WORDS. What cannot be logged
-# is not worth a node: a full disk or a missing directory is passed over.
+# is not worth a node: status 1 where the disk is full, the directory is missing or this is not the user of the agent.
 log_decision() {
     # The agent moves a long log aside; where there is no agent it must not fill the disk (4 MiB in blocks of 512).
     trap '' XFSZ
     ulimit -f 8192 2>/dev/null
-    if [ -d "$runtime_dir" ] && [ ! -L "$runtime_dir/gate.log" ]; then
-        { printf '%s %s %s %s\n' "$1" "$uptime" "${job:--}" "$2" >>"$runtime_dir/gate.log"; } 2>/dev/null
-    fi
+    [ -d "$runtime_dir" ] && [ ! -L "$runtime_dir/gate.log" ] || return 1
+    { printf '%s %s %s %s\n' "$1" "$uptime" "${job:--}" "$2" >>"$runtime_dir/gate.log"; } 2>/dev/null
 }
 
 # Read the state file as the job of this prolog must see it; the job's GPUs are in $wanted (see wanted_gpus).
-# Status 0: read. Then `fault` names the first hard fault that the job would meet, `doubt` the first thing that is
-# unknown about its parts, and `load` is `probing` while a load of the agent's runs. Status 1: no verdict; `doubt` says why.
+# Status 0: read. Then `fault` names the first hard fault that the job would meet and that closes the gate, `refusal` the
+# driver's refusal of every GPU, `unpermitted` the first fault for which the agent has no permit to close, `doubt` the
+# first thing that is unknown about its parts, and `load` is `probing` while a load of the agent's runs.
+# Status 1: no verdict; `doubt` says why. A word that is not one of its column is no verdict: it may be a newer one.
 read_verdict() {
-    fault='' doubt='' any_hard='' load=idle agent='' missing=$wanted place=0 lines=0 ended=
+    fault='' refusal='' unpermitted='' doubt='' carried=' ' load=idle agent='' missing=$wanted place=0 lines=0 ended=
     [ "$wanted" != all ] || missing=
     if [ ! -e "$state_file" ] && [ ! -L "$state_file" ]; then
         doubt="$state_file does not exist: is nodevet agent running?"
@@ -76,28 +97,26 @@ read_verdict() {
         return 1
     fi
     if [ ! -O "$state_file" ]; then
-        doubt="$state_file belongs to another user"
+        doubt="$state_file belongs to another user: SLURM must run the prolog as the user of nodevet agent, root"
         return 1
     fi
     # One open file from the first line to the last: the agent replaces the file, never its content.
     if ! read_lines <"$state_file"; then
+        fault='' refusal='' unpermitted=''
         doubt=${doubt:-"$state_file cannot be read"}
         return 1
     fi
-    if [ "$ended" != yes ]; then
-        doubt="$state_file is malformed: its end is missing"
-        return 1
-    fi
     # A fault that no line carries is the node's own.
-    if [ "$node_verdict $node_hard" = "failed hard" ] && [ -z "$any_hard" ]; then
-        fault=$node_reason
-    fi
+    case $carried in
+    *" $node_hard "*) ;;
+    *) take_fault "$node_verdict $node_hard" "$node_reason" ;;
+    esac
     case $missing in *[!\ ]*) doubt=${doubt:-"$state_file has no line for GPU$missing"} ;; esac
     [ "$seconds" -lt "$fresh" ] || doubt=${doubt:-"$state_file expired: is nodevet agent running?"}
     return 0
 }
 
-# Take in the lines on standard input. Status 1 where they say nothing about this boot.
+# Take in the lines on standard input. Status 1 where they say nothing about this boot, or not in words that are known.
 read_lines() {
     read -r node_verdict expires generation node_reason &&
         read -r form boot origin agent load node_hard action fresh name
@@ -115,10 +134,26 @@ read_lines() {
         doubt="$state_file is of a simulated node, which never gates"
         return 1
     fi
-    if ! is_number "$expires" || ! is_number "$fresh"; then
-        doubt="$state_file is malformed: line 1 or 2 has no number"
+    if ! is_count "$expires" || ! is_count "$generation" || ! is_count "$fresh" ||
+        [ -z "$node_reason" ] || [ -z "$name" ]; then
+        doubt="$state_file is malformed: line 1 or 2 lacks a number or a field"
         return 1
     fi
+    known_words "$node_verdict" "$node_hard" || return 1
+    case $agent in
+    starting | running | draining | drained | released | stopped) ;;
+    *)
+        doubt="$state_file: not understood: the agent is '$agent'"
+        return 1
+        ;;
+    esac
+    case $load in
+    idle | probing) ;;
+    *)
+        doubt="$state_file: not understood: the load is '$load'"
+        return 1
+        ;;
+    esac
     read_uptime
     if [ "$seconds" -ge "$expires" ]; then
         doubt="$state_file expired $((seconds - expires)) s ago: is nodevet agent running?"
@@ -126,39 +161,92 @@ read_lines() {
     fi
     while [ "$lines" -lt 1000 ] && read -r kind pci minor verdict hard action id reason; do
         if [ "$kind" = end ]; then
-            [ "$pci" = "$lines" ] && ended=yes
+            [ "$pci $minor" != "$lines " ] || ended=yes
             break
         fi
+        known_line || return 1
         lines=$((lines + 1))
         take_line
     done
+    if [ "$ended" != yes ]; then
+        doubt="$state_file is malformed: its end is missing"
+        return 1
+    fi
+    if read -r rest || [ -n "$rest" ]; then
+        doubt="$state_file is malformed: something follows its end"
+        return 1
+    fi
     return 0
+}
+
+# Status 1, with the doubt, where a verdict $1 or what it rests on $2 is not a word that is known.
+known_words() {
+    case $1 in
+    ok | degraded | failed | unknown) ;;
+    *)
+        doubt="$state_file: not understood: the verdict '$1'"
+        return 1
+        ;;
+    esac
+    case $2 in
+    hard | unpermitted | refused | observed | soft) ;;
+    *)
+        doubt="$state_file: not understood: a verdict that is '$2'"
+        return 1
+        ;;
+    esac
+}
+
+# Status 1, with the doubt, where the line of a device is not one that is understood. The first is the node's own.
+known_line() {
+    case $kind,$lines in
+    node,2) ;;
+    node,* | *,2) doubt="$state_file is malformed: line 3 alone is the node's" && return 1 ;;
+    accelerator,* | cpu,* | nic,* | memory,* | disk,*) ;;
+    *) doubt="$state_file: not understood: a device '$kind'" && return 1 ;;
+    esac
+    if [ "$minor" != - ] && ! is_count "$minor"; then
+        doubt="$state_file is malformed: '$minor' is no number of a device node"
+        return 1
+    fi
+    if [ -z "$reason" ]; then
+        doubt="$state_file is malformed: line $((lines + 1)) lacks a field"
+        return 1
+    fi
+    known_words "$verdict" "$hard"
+}
+
+# Remember a fault that the job would meet: $1 is verdict and what it rests on, $2 the words for people.
+take_fault() {
+    case $1 in
+    'failed hard') fault=${fault:-$2} ;;
+    'failed refused' | 'unknown refused') refusal=${refusal:-$2} ;;
+    'failed unpermitted') unpermitted=${unpermitted:-$2} ;;
+    esac
 }
 
 # Take in the line of one device; the job meets every part of the node that is not another job's GPU.
 take_line() {
+    case "$verdict $hard" in failed\ * | 'unknown refused') carried="$carried$hard " ;; esac
     if [ "$kind" = accelerator ]; then
         number=$minor
         if [ "$order" = pci ]; then
             number=$place
             [ "$pci" = - ] || place=$((place + 1))
         fi
-        [ "$verdict $hard" != "failed hard" ] || any_hard=yes
         case $wanted in
         all | *" $number "*) ;;
         *)
             # A GPU that no number leads to may be anybody's.
-            [ "$wanted" != ' ' ] && [ "$number" = - ] && [ "$verdict $hard" = "failed hard" ] || return 0
+            [ "$wanted" != ' ' ] && [ "$number" = - ] && [ "$verdict" = failed ] || return 0
             ;;
         esac
         case $missing in *" $number "*) missing="${missing%%" $number "*} ${missing#*" $number "}" ;; esac
     fi
-    if [ "$verdict $hard" = "failed hard" ]; then
-        any_hard=yes
-        where="$kind $pci"
-        [ "$kind" != node ] || where=node
-        fault=${fault:-"$where: $reason"}
-    elif [ "$verdict" = unknown ]; then
+    where="$kind $pci"
+    [ "$kind" != node ] || where=node
+    take_fault "$verdict $hard" "$where: $reason"
+    if [ "$verdict" = unknown ]; then
         # A disk or a network card that no check speaks of is unknown as well, and nothing hangs on it.
         case $kind in node | accelerator) doubt=${doubt:-"$kind $pci is unknown: $reason"} ;; esac
     fi

@@ -1,15 +1,21 @@
 #!/bin/sh
-# Prolog of SLURM: may this job start here? Exit 0: yes. Exit 1: a part that the job would get is known to be broken;
-# SLURM drains the node, and the job runs elsewhere.
+# Prolog of SLURM: may this job start here? Exit 0: yes. Exit 1: a part that the job would get is known to be broken, and
+# the agent has a permit to close the gate; SLURM drains the node, and the job runs elsewhere.
 #
 # It reads the state file that nodevet agent writes, never talks to the controller, and never waits but, bounded, for the
-# agent: until its own load is gone, or until it has told SLURM why the node drains. A job that just starts costs no
+# agent: until its own load is gone, until it has told SLURM why the node drains, or until it has seen that a person
+# resumed the node. A job that just starts costs no
 # other program. What is decided goes into gate.log.
 # Settings: gate.conf beside this script. How to install it: slurm.conf.fragment.
+
+# Whatever ends this script early, such as a file of it that is being copied at this moment, drains no node.
+decided=
+trap '[ -n "$decided" ] || { echo "nodevet: $0 did not come to its end: the gate stays open" >&2; exit 0; }' EXIT
 
 here=${0%/*}
 if [ ! -r "$here/gate.sh" ] || [ ! -r "$here/gres.sh" ]; then
     echo "nodevet: gate.sh and gres.sh must lie beside $0: the gate stays open" >&2
+    decided=yes
     exit 0
 fi
 . "$here/gate.sh"
@@ -19,36 +25,57 @@ fi
 decide() {
     case $1 in
     closed | *_closed)
-        if [ "$mode" = observe ]; then
+        if [ "$mode" != gate ]; then
             set -- observed "$2"
         fi
         ;;
     esac
     [ -z "$slip" ] || set -- "$1" "$2 (gate.conf: not understood: $slip)"
-    log_decision "$1" "$2"
+    log_decision "$1" "$2" || echo "nodevet: $1: $2 (not counted: $runtime_dir/gate.log cannot be written)" >&2
     case $1 in
     closed | *_closed)
         echo "nodevet: $2" >&2
-        [ "$1" != closed ] || wait_for_drain
+        case $1 in closed | refused_closed) wait_for_drain ;; esac
         # This job does not start here, so its claim would stand in the way of nothing.
         [ -z "$claim" ] || rm -f -- "$claim"
+        decided=yes
         exit 1
         ;;
     esac
+    decided=yes
     exit 0
 }
 
+# A fault would close the gate with the decision $1 and the words $2. Where the agent believes that SLURM has drained
+# this node, no prolog should run here: somebody has resumed it. A person's word counts more than ours, so the agent is
+# asked to look again; where it does not answer in time, the job starts.
+close_unless_resumed() {
+    if [ "$agent" = drained ] && [ "$mode" = gate ] && [ -z "$asked" ]; then
+        asked=yes
+        wait_while drained resumed || return 0
+        [ "$agent" != drained ] || decide resumed "the agent still believes that SLURM has drained this node: $2"
+        # It has looked: what it says now counts.
+        return 0
+    fi
+    decide "$1" "$2"
+}
+
 # Let the agent drain the node first, where it is about to: SLURM keeps the reason of a node that is draining already,
-# and writes "Prolog error" at any other. What stands in the claim tells the agent that a job waits.
+# and writes "Prolog error" at any other.
 wait_for_drain() {
-    [ "$agent" = draining ] || return
-    [ -z "$claim" ] || { echo closed >"$claim"; } 2>/dev/null
+    [ "$agent" != draining ] || wait_while draining closed || true
+}
+
+# Wait while the state file says that the agent is $1, at most drain_wait_seconds and only while it is up to date. What
+# stands in the claim, $2, tells the agent that a job waits, and for what. Status 1: there is no verdict any more.
+wait_while() {
+    [ -z "$claim" ] || { echo "$2" >"$claim"; } 2>/dev/null
     read_uptime
-    began=$hundredths
-    while [ "$agent" = draining ] && [ "$seconds" -lt "$fresh" ] &&
-        [ "$((hundredths - began))" -lt "$((drain_wait_seconds * 100))" ]; do
+    since=$hundredths
+    while [ "$agent" = "$1" ] && [ "$seconds" -lt "$fresh" ] &&
+        [ "$((hundredths - since))" -lt "$((drain_wait_seconds * 100))" ]; do
         sleep 0.05 2>/dev/null || sleep 1
-        read_verdict || return
+        read_verdict || return 1
     done
 }
 
@@ -57,6 +84,7 @@ undecided() {
     if [ "$on_stale" = fail ]; then
         decide "${1}_closed" "$2"
     fi
+    [ -z "$unpermitted" ] || decide unpermitted "$unpermitted"
     decide "${1}_open" "$2"
 }
 
@@ -72,14 +100,22 @@ write_claim() {
 read_settings "$here/gate.conf"
 read_uptime
 began=$hundredths
-job=${SLURM_JOB_ID:-}
+job=${SLURM_JOB_ID:-} asked=
 write_claim
 conf=${SLURM_CONF:-/etc/slurm/slurm.conf}
 wanted_gpus "${SLURM_JOB_GPUS:-}" "${conf%/*}/gres.conf" "${SLURMD_NODENAME:-}"
 
 while :; do
     read_verdict || undecided no_verdict "$doubt"
-    [ -z "$fault" ] || decide closed "$fault"
+    if [ -n "$fault" ]; then
+        close_unless_resumed closed "$fault"
+        continue
+    fi
+    if [ -n "$refusal" ]; then
+        [ "$on_driver_refusal" = fail ] || decide refused_open "$refusal"
+        close_unless_resumed refused_closed "$refusal"
+        continue
+    fi
     [ "$load" = probing ] || break
     [ "$seconds" -lt "$fresh" ] || undecided no_verdict "$doubt"
     read_uptime
@@ -89,4 +125,5 @@ while :; do
 done
 [ -z "$doubt" ] || undecided no_verdict "$doubt"
 [ -n "$claim" ] || undecided no_claim "$claims/$job cannot be written"
+[ -z "$unpermitted" ] || decide unpermitted "$unpermitted"
 decide open "generation $generation"

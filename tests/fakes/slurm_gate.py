@@ -73,7 +73,7 @@ class Gate:
     """A runtime directory, and the scripts beside it, run in *shell*."""
 
     def __init__(self, repository: Path, folder: Path, shell: tuple[str, ...], **settings: object) -> None:
-        """Lay out an empty runtime directory with its folder of claims."""
+        """Lay out an empty runtime directory with its folder of claims; the gate may close, unlike one as shipped."""
         self.runtime = folder / "run"
         self.claims = self.runtime / "claims"
         self.claims.mkdir(parents=True)
@@ -82,7 +82,7 @@ class Gate:
         self.gres = folder / "gres.conf"
         self.gres.write_text("Name=gpu Type=h100 File=/dev/nvidia[0-7]\n")
         self.shell = shell
-        self.scripts = install(repository, folder / "slurm", {"runtime_dir": self.runtime, **settings})
+        self.scripts = install(repository, folder / "slurm", {"runtime_dir": self.runtime, "mode": "gate", **settings})
 
     def set(self, **settings: object) -> None:
         """Add *settings* to gate.conf; the last one counts."""
@@ -98,7 +98,7 @@ class Gate:
         if not any(line.kind == "node" for line in lines):
             lines = (Line(), *lines)
         worst = next((line for line in lines if line.verdict == "failed"), lines[0])
-        fresh = int(uptime_seconds() + expires_in)
+        fresh = max(0, int(uptime_seconds() + expires_in))
         fields = {
             "format": FORMAT,
             "boot_id": boot_id(),
