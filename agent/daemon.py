@@ -46,9 +46,11 @@ from nodevet.agent.notify import Notifier, Watchdog
 from nodevet.agent.pace import Pace
 from nodevet.agent.processes import pack_records, recalled_records, start_ticks
 from nodevet.agent.publisher import Publisher
+from nodevet.agent.readers.release import Release
 from nodevet.agent.reload import taken_up
 from nodevet.agent.reports import Reports
 from nodevet.agent.settings import Configuration
+from nodevet.agent.showing import Showing
 from nodevet.agent.signals import SignalPipe
 from nodevet.agent.simulated.node import Simulate, SimulatedNode
 from nodevet.agent.simulated.origin import keep_apart
@@ -118,6 +120,7 @@ class Daemon:
         self._load_results: tuple[Result, ...] = ()
         self._pace = Pace(clock, configuration.agent.interval_seconds)
         self._snapshot: Snapshot | None = None
+        self._judged: Snapshot | None = None
         self._stopping = False
         self._last_turn = time.monotonic()
 
@@ -125,16 +128,26 @@ class Daemon:
 
     @property
     def snapshot(self) -> Snapshot:
-        """Return the newest snapshot."""
+        """Return the snapshot that every surface shows."""
         assert self._snapshot is not None
         return self._snapshot
+
+    @property
+    def newest(self) -> Snapshot:
+        """Return what was judged last, which is shown once it is kept."""
+        return self._judged or self.snapshot
+
+    def when_kept(self, act: Callable[[str], None]) -> None:
+        """Call *act* when all that was judged so far is shown, with what is wrong where it could not be kept."""
+        self._showing.when_shown(lambda trouble: self._guard.run("answer", partial(act, trouble), _nothing))
 
     def acknowledge(self, key: Key, *, note: str, actor: str) -> Episode | None:
         """Acknowledge the episode of *key* and judge anew."""
         episode = self._engine.acknowledge(key, note=note, actor=actor)
         if episode is not None:
-            self._teller.log.warning("acknowledged", code=key.code, device=key.device, note=note, actor=actor)
             self._judge((episode,))
+            told = partial(self._teller.log.warning, "acknowledged", code=key.code, device=key.device)
+            self.when_kept(lambda _trouble: told(note=note, actor=actor))
         return episode
 
     def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
@@ -142,18 +155,19 @@ class Daemon:
         for result in results:
             self._guard.run(f"intake of result {result.workload}", partial(self._take_result, result), _nothing)
         self._judge()
+        for result in results:
+            self.when_kept(lambda _trouble, result=result: self._teller.load_ended(result))  # type: ignore[misc]
         self._load_results = (*self._load_results, *results)
         if self._prober.running or not self._load_results:
             return None
-        document = burn_in_document(self.snapshot, plan=plan, results=self._load_results, series=self._recorder.end())
+        document = burn_in_document(self.newest, plan=plan, results=self._load_results, series=self._recorder.end())
         self._load_results = ()
-        self._reports.render(document)
+        self.when_kept(lambda _trouble: self._reports.render(document))
         return document
 
     def _take_result(self, result: Result) -> None:
         self._engine.take_result(result)
         self._journal.keep_result(result)
-        self._teller.load_ended(result)
 
     def stop_probe(self, reason: str) -> bool:
         """Begin to end a probe that runs; False where none does."""
@@ -162,9 +176,10 @@ class Daemon:
         return running
 
     def release(self, seconds: float) -> None:
-        """Close every device handle for *seconds*."""
+        """Close every device handle for *seconds*, also where the agent restarts meanwhile."""
         self._prober.stop("devices are released")
-        self._supervisor.release(seconds)
+        self._release.begin(seconds)
+        self._judge()
 
     # The loop.
 
@@ -210,18 +225,22 @@ class Daemon:
         return min(max(wake - now, 0.0), BROKEN_WAIT_SECONDS if broken else LONGEST_WAIT_SECONDS)
 
     def _judge(self, also_changed: tuple[Episode, ...] = ()) -> None:
-        """Judge what is known, hand it to every member, keep it, and tell what changed."""
-        before = self._snapshot
+        """Judge what is known, keep it, and have it shown once it is kept."""
         for member in self._members:
             member.before_judging()
         self._engine.take_faults(self._guard.faults)
         done = self._round()
         self._pace.judged()
-        self._snapshot = done.snapshot
+        self._judged = done.snapshot
+        ticket = self._guard.run("store", partial(self._keep, (*also_changed, *done.changes)), _nothing)
+        self._showing.offer(done.snapshot, done.changes, ticket)
+
+    def _show(self, snapshot: Snapshot, changes: tuple[Episode, ...]) -> None:
+        """Hand *snapshot* to every surface, and tell what changed."""
+        before, self._snapshot = self._snapshot, snapshot
         for member in self._members:
-            member.judged(done.snapshot)
-        self._guard.run("store", partial(self._keep, (*also_changed, *done.changes)), _nothing)
-        self._guard.run("log", partial(self._teller.changes, before, done.snapshot, done.changes), _nothing)
+            member.judged(snapshot)
+        self._guard.run("log", partial(self._teller.changes, before, snapshot, changes), _nothing)
 
     def _round(self) -> Round:
         """Return what a judgement gave; where judging itself fails, the last snapshot with nothing green in it."""
@@ -231,10 +250,10 @@ class Daemon:
             self._guard.works("judging")
             return done
         self._guard.failed("judging", done)
-        return Round(self._engine.unjudged(self.snapshot, agent, str(done)), ())
+        return Round(self._engine.unjudged(self.newest, agent, str(done)), ())
 
-    def _keep(self, changes: tuple[Episode, ...]) -> None:
-        self._journal.keep_round(changes, {**self._engine.memory(), **memory_of(self._members)})
+    def _keep(self, changes: tuple[Episode, ...]) -> int | None:
+        return self._journal.keep_round(changes, {**self._engine.memory(), **memory_of(self._members)})
 
     def _agent(self) -> AgentInfo:
         info = msgspec.structs.replace(self._info, ready=self._pace.ready, stopping=self._stopping)
@@ -253,6 +272,11 @@ class Daemon:
         keep_apart(agent, self._simulated)
         cleanup.enter_context(SignalPipe(self._selector, self._on_signal))
         self._journal = cleanup.enter_context(Journal(self._configuration, self._clock))
+        self._selector.register(self._journal.bell, selectors.EVENT_READ, lambda _mask: self._journal.answer())
+        cleanup.callback(self._selector.unregister, self._journal.bell)
+        self._showing = Showing(
+            self._clock, self._show, keeping=self._journal.keeping, trouble=lambda: self._journal.trouble
+        )
         self._reports = Reports(self._configuration, log=self._teller.trouble, rendered=self._on_report)
         cleanup.callback(self._reports.close)
         self._http = HttpServer(
@@ -283,14 +307,16 @@ class Daemon:
         configuration, trouble = self._configuration, self._teller.trouble
         gathered = (
             members.store(self._journal),
+            members.showing(self._showing),
             members.state_file(self._publisher),
             self._readers(memory.get("readers")),
+            self._released(memory.get("release")),
             members.simulation(self._simulated),
             members.kernel_log(self._kernel_watch(memory.get("kernel_log"), cleanup), self._intake),
             self._loads(),
             members.reports(self._reports),
             members.load_guard(
-                self.guard, log=trouble, told=lambda: self.snapshot.agent.probing, changed=self._pace.hurry
+                self.guard, log=trouble, told=lambda: self.newest.agent.probing, changed=self._pace.hurry
             ),
             members.gate_log(Path(configuration.agent.runtime_dir), memory=memory.get("gate_log"), log=trouble),
             self._socket(cleanup),
@@ -315,13 +341,19 @@ class Daemon:
         for member in self._members:
             member.stop()
         deadline = self._clock.monotonic() + STOP_SECONDS
-        while self._clock.monotonic() < deadline and not (self._supervisor.at_rest and not self._prober.running):
+        while self._clock.monotonic() < deadline and not self._at_rest:
             for key, mask in self._selector.select(0.05):
                 self._hear(key, mask)
             self._guard.run("readers: end", self._supervisor.tick, _nothing)
             self._guard.run("loads: end", partial(self._prober.tick, None), _no_results)
+            self._guard.run("showing: end", self._showing.tick, _nothing)
+        self._guard.run("showing: end", self._showing.finish, _nothing)
         self._snapshot = msgspec.structs.replace(self.snapshot, agent=self._agent())
         self._publisher.publish(self._snapshot)
+
+    @property
+    def _at_rest(self) -> bool:
+        return self._supervisor.at_rest and not self._prober.running and not self._showing.pending
 
     # Its members, each with what it contributes.
 
@@ -338,6 +370,10 @@ class Daemon:
             memory=lambda: pack_records(supervisor.records),
             stop=supervisor.stop,
         )
+
+    def _released(self, memory: bytes | None) -> Member:
+        self._release = Release(self._supervisor, self._clock, memory)
+        return Member(name="release", memory=lambda: self._release.memory)
 
     def _kernel_watch(self, memory: bytes | None, cleanup: ExitStack) -> KernelWatch | None:
         settings = self._configuration.kernel_log

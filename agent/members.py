@@ -25,6 +25,7 @@ from nodevet.agent.notify import Watchdog
 from nodevet.agent.publisher import Publisher
 from nodevet.agent.reports import Reports
 from nodevet.agent.settings import Configuration
+from nodevet.agent.showing import Showing
 from nodevet.agent.simulated.node import SimulatedNode
 from nodevet.agent.slurm.gate_log import GateLog
 from nodevet.agent.slurm.reactor import Reactor
@@ -43,6 +44,7 @@ __all__ = [
     "load_guard",
     "memory_of",
     "reports",
+    "showing",
     "simulation",
     "slurm",
     "soonest",
@@ -158,6 +160,11 @@ def store(journal: Journal) -> Member:
         return "; ".join(journal.troubles)
 
     return Member(name="store", facts=lambda: {"store": trouble()}, trouble=trouble)
+
+
+def showing(held: Showing) -> Member:
+    """Return what shows a round once it is kept."""
+    return Member(name="showing", tick=held.tick, next_deadline=lambda: held.next_deadline)
 
 
 def state_file(publisher: Publisher) -> Member:

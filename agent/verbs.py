@@ -36,6 +36,10 @@ class Served(Protocol):
         """Judge and keep the results of a load, and return its document; None while the agent's own probe runs."""
         ...
 
+    def when_kept(self, act: Callable[[str], None]) -> None:
+        """Call *act* once what was just done is on the disk, or with why it is not."""
+        ...
+
     def stop_probe(self, reason: str) -> bool:
         """Begin to end a probe that runs; False where none does."""
         ...
@@ -108,7 +112,8 @@ def _status(served: Served, call: Call) -> Mapping[str, Any]:
     return document
 
 
-def _ack(served: Served, call: Call) -> Mapping[str, Any]:
+def _ack(served: Served, call: Call) -> None:
+    """Acknowledge; the answer follows when that is on the disk."""
     wanted: AckArguments = call.arguments
     if not wanted.note.strip():
         raise UsageError("ack: the note is empty: say who looked and what was done")
@@ -117,7 +122,13 @@ def _ack(served: Served, call: Call) -> Mapping[str, Any]:
     episode = served.acknowledge(key, note=wanted.note, actor=actor)
     if episode is None:
         raise UsageError(f"ack: {key} is not confirmed yet, so there is nothing to acknowledge")
-    return {"acknowledged": True, "message": f"acknowledged: {episode.key}; it counts again when it occurs anew"}
+    message = f"acknowledged: {episode.key}; it counts again when it occurs anew"
+    served.when_kept(lambda trouble: call.answer({"acknowledged": True, "message": _with(message, trouble)}))
+
+
+def _with(message: str, trouble: str) -> str:
+    """Return *message* with what is wrong where what it tells could not be kept."""
+    return f"{message}; not kept, a crash would lose it: {trouble}" if trouble else message
 
 
 def _find(snapshot: Snapshot, wanted: AckArguments) -> Key:
@@ -189,17 +200,20 @@ def _targets(snapshot: Snapshot, names: tuple[str, ...]) -> tuple[Device, ...]:
     return chosen
 
 
-def _result(served: Served, call: Call) -> Mapping[str, Any]:
+def _result(served: Served, call: Call) -> None:
+    """Judge results; the answer follows when they are on the disk."""
     wanted: ResultArguments = call.arguments
     _refuse_simulated(served, "result")
     burn_in = served.take_results(wanted.results, wanted.plan)
     if burn_in is None:
         raise BusyError("result: the agent's own probe runs, so these results are of no load that it granted")
     document: dict[str, Any] = msgspec.to_builtins(burn_in)
-    return document
+    served.when_kept(lambda _trouble: call.answer(document))
 
 
-def _release(served: Served, call: Call) -> Mapping[str, Any]:
+def _release(served: Served, call: Call) -> None:
+    """Let go of the devices; the answer follows when that is on the disk."""
     wanted: ReleaseArguments = call.arguments
     served.release(wanted.seconds)
-    return {"released": True, "message": f"every device handle closes within 5 s, for {wanted.seconds:g} s"}
+    message = f"every device handle closes within 5 s, for {wanted.seconds:g} s"
+    served.when_kept(lambda trouble: call.answer({"released": True, "message": _with(message, trouble)}))

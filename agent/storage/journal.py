@@ -5,7 +5,9 @@ A store that cannot be written is a trouble that every surface shows, not the en
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,11 +21,18 @@ from nodevet.agent.settings import Configuration
 from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
 from nodevet.agent.storage.rollup import MinuteRollups
 from nodevet.agent.storage.store import DATABASE_NAME, open_store
-from nodevet.agent.storage.writer import Retention, StoreWriter
+from nodevet.agent.storage.writer import Keeping, Retention, StoreWriter
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import Device, Episode, Result, Sample
 
 __all__ = ["Journal"]
+
+BOOKKEEPING = frozenset({"counters", "events", "gate_log", "kernel_log", "ledger", "times", "told_events", "waiting"})
+"""What a restart needs and no surface shows: it changes with every reading, and nobody waits for it.
+
+The ledger is here because every episode that changed for a reader is handed over by itself, and because the rest of
+it says only when something was last looked at. Logs of kernel and prologs are read again from where they were kept.
+"""
 
 
 class Journal:
@@ -36,6 +45,8 @@ class Journal:
         self._runtime = Path(configuration.agent.runtime_dir)
         self._rollups = MinuteRollups()
         self._notices: list[str] = []
+        self._handed: dict[str, bytes] = {}
+        self._bell = -1
 
     def __enter__(self) -> Self:
         """Take lock and store. Raises BusyError and StoreError; a damaged store is replaced and noticed."""
@@ -50,7 +61,11 @@ class Journal:
         self._memory = opened.store.load_memory()
         self._episodes = opened.store.load_episodes()
         kept = self._configuration.store
-        self._writer = StoreWriter(opened.store, Retention(kept.rollup_days, kept.size_limit_bytes))
+        self._handed = dict(self._memory)
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._writer = StoreWriter(
+            opened.store, Retention(kept.rollup_days, kept.size_limit_bytes), attempted=self._ring
+        )
         return self
 
     def __exit__(
@@ -58,7 +73,8 @@ class Journal:
     ) -> None:
         """Write what waits and let go."""
         self._writer.submit_rollups(self._rollups.finish())
-        self._writer.close(0.4)
+        if self._writer.close(0.4):
+            os.close(self._bell)
         self._lock.release()
 
     @property
@@ -89,9 +105,40 @@ class Journal:
         engine.adopt(restore(known, mirror, self._clock.instant().boot_id))
         return self._memory
 
-    def keep_round(self, changes: Iterable[Episode], memory: Mapping[str, bytes]) -> None:
-        """Keep what one round changed, and what a restart needs."""
-        self._writer.submit_round(tuple(changes), memory, time=self._clock.instant())
+    @property
+    def bell(self) -> int:
+        """Return the descriptor that becomes readable when an attempt to write has ended; ``answer`` silences it."""
+        return self._bell
+
+    def answer(self) -> None:
+        """Silence the bell."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+
+    def _ring(self) -> None:
+        os.eventfd_write(self._bell, 1)
+
+    def keep_round(self, changes: Iterable[Episode], memory: Mapping[str, bytes]) -> int | None:
+        """Keep what one round changed, and what a restart needs.
+
+        Return the ticket to ask ``keeping`` for, or None where nothing changed that outlives the agent and is shown.
+        """
+        lasting = tuple(changes)
+        is_news = bool(lasting) or any(
+            self._handed.get(name) != value for name, value in memory.items() if name not in BOOKKEEPING
+        )
+        self._handed.update(memory)
+        ticket = self._writer.submit_round(lasting, memory, time=self._clock.instant())
+        return ticket if is_news else None
+
+    def keeping(self, ticket: int) -> Keeping:
+        """Return whether the round of *ticket* is on the disk."""
+        return self._writer.keeping(ticket)
+
+    @property
+    def trouble(self) -> str:
+        """Return what is wrong with the store now, in one line; empty while all is well."""
+        return "; ".join(self.troubles)
 
     def keep_sample(self, sample: Sample) -> None:
         """Add *sample* to the minute figures."""

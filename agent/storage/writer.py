@@ -7,7 +7,8 @@ state change stays in order as long as there is room, and then the newest state 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -17,7 +18,15 @@ from nodevet.agent.storage.store import Rollup, Store, UnsavedRound, unkeepable
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Device, Episode, Instant, Result
 
-__all__ = ["Retention", "StoreWriter", "merged"]
+__all__ = ["Keeping", "Retention", "StoreWriter", "merged"]
+
+
+class Keeping(StrEnum):
+    """How far the writer is with what was handed to it."""
+
+    WAITING = "waiting"
+    KEPT = "kept"
+    FAILED = "failed"
 
 
 class Retention(msgspec.Struct, frozen=True):
@@ -44,8 +53,10 @@ class _Batch(msgspec.Struct, frozen=True):
 class StoreWriter:
     """Owns a store from its creation on. ``submit_...`` never block; ``status`` says in one line what is wrong."""
 
-    def __init__(self, store: Store, retention: Retention | None = None) -> None:
-        """Take over *store* and start the thread."""
+    def __init__(
+        self, store: Store, retention: Retention | None = None, *, attempted: Callable[[], None] = lambda: None
+    ) -> None:
+        """Take over *store* and start the thread, which calls *attempted* after each attempt to write."""
         self._store = store
         self._retention = retention or Retention()
         self._condition = threading.Condition()
@@ -56,6 +67,8 @@ class StoreWriter:
         self._rollups: list[Rollup] = []
         self._asked = 0
         self._attempted = 0
+        self._kept = 0
+        self._tell = attempted
         self._closing = False
         self._failure = ""
         self._dropped = ""
@@ -70,15 +83,25 @@ class StoreWriter:
                 return f"{self._store.path}: the writer ended: restart the agent and report this"
             return "; ".join(text for text in (self._failure, self._dropped) if text)
 
-    def submit_round(self, episodes: Sequence[Episode], memory: Mapping[str, bytes], *, time: Instant) -> None:
-        """Keep the changed *episodes* and the *memory* of one round, as of *time*."""
+    def keeping(self, ticket: int) -> Keeping:
+        """Return how far the round of *ticket* is: failed where an attempt to write it failed, and no later one did."""
+        with self._condition:
+            if self._kept >= ticket:
+                return Keeping.KEPT
+            return Keeping.FAILED if self._attempted >= ticket or not self._thread.is_alive() else Keeping.WAITING
+
+    def submit_round(self, episodes: Sequence[Episode], memory: Mapping[str, bytes], *, time: Instant) -> int:
+        """Keep the changed *episodes* and the *memory* of one round, as of *time*; return its ticket.
+
+        What was submitted before it is kept no later than the round.
+        """
         kept = self._keepable(episodes)
         with self._condition:
             self._rounds.append(UnsavedRound(kept, dict(memory), time))
             while len(self._rounds) > self._retention.waiting_rounds:
                 older, newer = self._rounds[:2]
                 self._rounds[:2] = [merged(older, newer, self._retention.waiting_episodes)]
-            self._ask()
+            return self._ask()
 
     def submit_result(self, result: Result) -> None:
         """Keep the *result* of a workload."""
@@ -136,7 +159,7 @@ class StoreWriter:
                 closing, ticket, batch = self._closing, self._asked, self._batch()
             failure = ""
             try:
-                self._write(batch)
+                self._write(batch, ticket)
             except DamagedError as error:
                 failure = f"{error}: restart the agent, which moves it aside"
             except (StoreError, BusyError) as error:
@@ -145,6 +168,7 @@ class StoreWriter:
                 self._failure = failure
                 self._attempted = ticket
                 self._condition.notify_all()
+            self._tell()
         self._store.close()
 
     def _batch(self) -> _Batch:
@@ -156,7 +180,7 @@ class StoreWriter:
             rollups=tuple(self._rollups),
         )
 
-    def _write(self, batch: _Batch) -> None:
+    def _write(self, batch: _Batch, ticket: int) -> None:
         # What was written leaves the queue at once, by identity: the queue may have grown or merged meanwhile.
         if batch.rounds:
             self._store.save_rounds(batch.rounds)
@@ -164,6 +188,9 @@ class StoreWriter:
         for result in batch.results:
             self._store.append_result(result)
             self._forget(self._results, (result,))
+        with self._condition:
+            self._kept = ticket
+        self._tell()  # at once: a surface waits for it, and what follows may take long
         if batch.devices:
             self._store.see_devices(batch.devices, batch.devices_wall_seconds)
             with self._condition:

@@ -1,0 +1,54 @@
+"""A release of the devices, which outlives the agent: who resets a GPU meets no reader of an agent that restarted."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nodevet.agent.clock import Clock
+from nodevet.agent.readers.supervisor import Supervisor
+
+__all__ = ["Release"]
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """Until when devices are released: the boot, and CLOCK_BOOTTIME in nanoseconds."""
+
+    boot_id: str
+    ends_ns: int
+
+
+class Release:
+    """Has the readers of a supervisor let go of the devices until a time that is remembered."""
+
+    def __init__(self, supervisor: Supervisor, clock: Clock, memory: bytes | None) -> None:
+        """Go on with the release of *memory*, as far as it is of this boot and not over."""
+        self._supervisor = supervisor
+        self._clock = clock
+        self._kept = _recalled(memory)
+        left = self._left()
+        if left > 0:
+            supervisor.release(left)
+
+    def begin(self, seconds: float) -> None:
+        """Close every device handle for *seconds* from now."""
+        now = self._clock.instant()
+        self._kept = _Kept(now.boot_id, now.boottime_ns + round(seconds * 1e9))
+        self._supervisor.release(seconds)
+
+    @property
+    def memory(self) -> bytes:
+        """Return what a restarted agent needs: nothing where no release is in force."""
+        return msgspec.msgpack.encode(self._kept) if self._left() > 0 else b""
+
+    def _left(self) -> float:
+        now = self._clock.instant()
+        if self._kept is None or self._kept.boot_id != now.boot_id:
+            return 0.0
+        return (self._kept.ends_ns - now.boottime_ns) / 1e9
+
+
+def _recalled(memory: bytes | None) -> _Kept | None:
+    try:
+        return msgspec.msgpack.decode(memory, type=_Kept) if memory else None
+    except msgspec.MsgspecError:
+        return None

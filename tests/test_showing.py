@@ -1,0 +1,446 @@
+"""What was shown is kept: a kill at the moment of showing loses nothing, and a slow disk hides nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.episodes import episode
+from fakes.showing_child import changes, kind_of, result
+from fakes.snapshots import gpu_node
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from nodevet.agent.clock import SteppedClock, SystemClock
+from nodevet.agent.config import load_configuration
+from nodevet.agent.control import SOCKET_NAME
+from nodevet.agent.daemon import Daemon
+from nodevet.agent.members import Member
+from nodevet.agent.readers.release import Release
+from nodevet.agent.showing import BOUND_SECONDS, Showing
+from nodevet.agent.simulated.node import Simulate, simulated_configuration
+from nodevet.agent.storage.store import open_store
+from nodevet.agent.storage.writer import Keeping
+from nodevet.checks.model import Episode, EpisodeState, Snapshot
+from nodevet.checks.registry import installed
+
+TESTS = Path(__file__).resolve().parent
+
+
+class Disk:
+    """A store whose tickets are kept, or fail, when the test says so."""
+
+    def __init__(self) -> None:
+        """Begin with nothing handed over."""
+        self.asked = 0
+        self.kept = 0
+        self.attempted = 0
+        self.trouble = ""
+
+    def ticket(self) -> int:
+        """Take one round."""
+        self.asked += 1
+        return self.asked
+
+    def keeping(self, ticket: int) -> Keeping:
+        """Say how far it is with *ticket*."""
+        if ticket <= self.kept:
+            return Keeping.KEPT
+        return Keeping.FAILED if ticket <= self.attempted else Keeping.WAITING
+
+
+class Surfaces:
+    """What is shown, to whoever looks."""
+
+    def __init__(self) -> None:
+        """Show nothing."""
+        self.clock = SteppedClock()
+        self.disk = Disk()
+        self.shown: list[Snapshot] = []
+        self.changes: list[Episode] = []
+        self.showing = Showing(self.clock, self._show, keeping=self.disk.keeping, trouble=lambda: self.disk.trouble)
+
+    def _show(self, snapshot: Snapshot, changed: tuple[Episode, ...]) -> None:
+        self.shown.append(snapshot)
+        self.changes.extend(changed)
+
+
+def numbered(number: int) -> Snapshot:
+    """Return a snapshot of the generation *number*."""
+    return msgspec.structs.replace(gpu_node(), generation=number)
+
+
+def test_a_round_that_changed_nothing_lasting_is_shown_at_once() -> None:
+    """Readings wait for no disk."""
+    surfaces = Surfaces()
+    surfaces.showing.offer(numbered(1), (), None)
+    assert [entry.generation for entry in surfaces.shown] == [1]
+    assert surfaces.showing.next_deadline is None
+
+
+def test_a_lasting_change_is_shown_when_it_is_kept_and_not_before() -> None:
+    """Nor is anything judged after it, which would show it too."""
+    surfaces = Surfaces()
+    surfaces.showing.offer(numbered(1), (episode(),), surfaces.disk.ticket())
+    surfaces.showing.offer(numbered(2), (), None)
+    surfaces.showing.tick()
+    assert surfaces.shown == []
+    surfaces.disk.kept = 1
+    surfaces.showing.tick()
+    assert [entry.generation for entry in surfaces.shown] == [2]
+    assert (surfaces.changes, surfaces.shown[0].agent.store) == ([episode()], "")
+
+
+def test_a_slow_disk_hides_nothing_for_longer_than_the_bound() -> None:
+    """The fault is shown with what is wrong; what waited for an answer is told the same."""
+    surfaces = Surfaces()
+    told: list[str] = []
+    surfaces.showing.offer(numbered(1), (episode(),), surfaces.disk.ticket())
+    surfaces.showing.when_shown(told.append)
+    surfaces.clock.advance(BOUND_SECONDS - 0.01)
+    surfaces.showing.tick()
+    assert (surfaces.shown, told) == ([], [])
+    surfaces.clock.advance(0.01)
+    assert surfaces.showing.next_deadline == surfaces.clock.monotonic()
+    surfaces.showing.tick()
+    (shown,) = surfaces.shown
+    assert "has not written within 0.5 s" in shown.agent.store
+    assert shown.agent.notices[-1] == shown.agent.store == told[0]
+
+
+def test_a_disk_that_refuses_hides_nothing_at_all() -> None:
+    """Its own words are shown, at once."""
+    surfaces = Surfaces()
+    surfaces.disk.trouble = "nodevet.db: disk full: free space in /state"
+    surfaces.showing.offer(numbered(1), (episode(),), surfaces.disk.ticket())
+    surfaces.disk.attempted = 1
+    surfaces.showing.tick()
+    assert surfaces.shown[0].agent.store == surfaces.disk.trouble
+
+
+def test_an_answer_waits_for_what_was_judged_before_it() -> None:
+    """With nothing on its way to the disk it is given at once."""
+    surfaces = Surfaces()
+    told: list[str] = []
+    surfaces.showing.when_shown(told.append)
+    assert told == [""]
+    surfaces.showing.offer(numbered(1), (episode(),), surfaces.disk.ticket())
+    surfaces.showing.when_shown(told.append)
+    assert told == [""]
+    surfaces.disk.kept = 1
+    surfaces.showing.tick()
+    assert told == ["", ""]
+
+
+class Keeper(RuleBasedStateMachine):
+    """Rounds, a disk that keeps, fails or sleeps, and time, in every order."""
+
+    def __init__(self) -> None:
+        """Begin with nothing judged."""
+        super().__init__()
+        self.surfaces = Surfaces()
+        self.generation = 0
+        self.offered: list[tuple[int, int, float]] = []
+        self.answers: list[tuple[int, str]] = []
+        self.asked: list[int] = []
+
+    @rule(is_lasting=st.booleans(), asks=st.booleans())
+    def judge(self, is_lasting: bool, asks: bool) -> None:
+        """A round comes, and perhaps someone who waits for its answer."""
+        self.generation += 1
+        changed = (episode(count=self.generation),) if is_lasting else ()
+        ticket = self.surfaces.disk.ticket() if is_lasting else None
+        if ticket is not None:
+            self.offered.append((self.generation, ticket, self.surfaces.clock.monotonic()))
+        self.surfaces.showing.offer(numbered(self.generation), changed, ticket)
+        if asks:
+            self.asked.append(self.generation)
+            self.surfaces.showing.when_shown(partial(self._answered, self.generation))
+
+    def _answered(self, generation: int, trouble: str) -> None:
+        assert self.surfaces.shown[-1].generation >= generation, "answered before it was shown"
+        self.answers.append((generation, trouble))
+
+    @precondition(lambda self: self.surfaces.disk.kept < self.surfaces.disk.asked)
+    @rule(data=st.data())
+    def keep(self, data: st.DataObject) -> None:
+        """The disk has written up to some round."""
+        disk = self.surfaces.disk
+        disk.kept = data.draw(st.integers(disk.kept + 1, disk.asked))
+        disk.attempted = max(disk.attempted, disk.kept)
+        self.surfaces.showing.tick()
+
+    @precondition(lambda self: self.surfaces.disk.attempted < self.surfaces.disk.asked)
+    @rule()
+    def fail(self) -> None:
+        """The disk refuses all that waits."""
+        self.surfaces.disk.attempted = self.surfaces.disk.asked
+        self.surfaces.disk.trouble = "disk full"
+        self.surfaces.showing.tick()
+
+    @rule(seconds=st.sampled_from([0.01, 0.2, 0.49, 0.5, 3.0]))
+    def wait(self, seconds: float) -> None:
+        """Time passes."""
+        self.surfaces.clock.advance(seconds)
+        self.surfaces.showing.tick()
+
+    @invariant()
+    def nothing_is_shown_before_it_is_kept(self) -> None:
+        """But with the trouble said, because the disk failed or was slow."""
+        for shown in self.surfaces.shown[-1:]:
+            mine = [ticket for generation, ticket, _ in self.offered if generation <= shown.generation]
+            assert shown.agent.store or not mine or self.surfaces.disk.kept >= max(mine) or self._was_told(max(mine))
+
+    def _was_told(self, ticket: int) -> bool:
+        generation = next(entry[0] for entry in self.offered if entry[1] == ticket)
+        return any(entry.generation >= generation and entry.agent.store for entry in self.surfaces.shown)
+
+    @invariant()
+    def nothing_waits_longer_than_the_bound(self) -> None:
+        """Counted from the oldest round that is not shown."""
+        newest = self.surfaces.shown[-1].generation if self.surfaces.shown else 0
+        now = self.surfaces.clock.monotonic()
+        assert all(now - since < BOUND_SECONDS for generation, _, since in self.offered if generation > newest)
+
+    @invariant()
+    def changes_are_told_once_and_in_order(self) -> None:
+        """None is lost where rounds are shown together."""
+        newest = self.surfaces.shown[-1].generation if self.surfaces.shown else 0
+        counts = [entry.count for entry in self.surfaces.changes]
+        assert counts == [generation for generation, _, _ in self.offered if generation <= newest]
+        assert [entry[0] for entry in self.answers] == [entry for entry in self.asked if entry <= newest]
+
+
+TestKeeper = Keeper.TestCase
+TestKeeper.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+
+
+# Death at the moment of showing.
+
+
+@pytest.mark.soak
+def test_a_kill_at_the_moment_of_showing_loses_nothing(tmp_path: Path, campaign: Callable[[int], int]) -> None:
+    """Findings, acknowledgements, results of loads and releases, with the agent's own journal and thread."""
+    kills = campaign(200)
+    subprocess.run([sys.executable, "-m", "fakes.showing_child", str(tmp_path), str(kills)], cwd=TESTS, check=True)
+    late = 0
+    for kill in range(kills):
+        lines = (tmp_path / str(kill) / "shown").read_text().splitlines()
+        last, _, trouble = lines[-1].partition(" ")
+        late += bool(trouble)
+        if not trouble:
+            assert lost(tmp_path / str(kill), int(last)) == [], f"kill {kill}"
+    assert late <= kills // 20, "the disk of this machine is slower than the bound"
+
+
+def lost(folder: Path, last: int) -> list[str]:
+    """Return what the rounds up to *last* had shown and the store in *folder* lacks."""
+    store = open_store(folder / "state" / "nodevet.db").store
+    try:
+        known = {(entry.key, entry.state, entry.note) for entry in store.load_episodes()}
+        memory, results = store.load_memory(), store.results()
+    finally:
+        store.close()
+    missing = []
+    acknowledged = [number for number in range(1, last + 1) if kind_of(number) == "acknowledgement"]
+    for number in range(1, last + 1):
+        kind = kind_of(number)
+        is_there = {
+            "opening": all((entry.key, entry.state, entry.note) in known for entry in changes(number)),
+            "acknowledgement": any((entry.key, entry.state, entry.note) in known for entry in changes(acknowledged[-1]))
+            if acknowledged
+            else True,
+            "result": result(number) in results,
+            "release": int(memory.get("release", b"0")) >= number,
+        }
+        if not is_there[kind]:
+            missing.append(f"{kind} of round {number}")
+    return missing
+
+
+SCENARIO = """
+[[fault]]
+kind = "set"
+device = 3
+quantity = "row_remap_failed"
+value = true
+
+[[fault]]
+kind = "wrong_result"
+device = 6
+"""
+
+
+class KilledAgent:
+    """The real daemon on a simulated node in a forked child, which dies as soon as a surface is shown something."""
+
+    def __init__(self, folder: Path, shows: Callable[[Snapshot], bool]) -> None:
+        """Keep everything in *folder*; die at the first snapshot that *shows* it."""
+        self.folder = folder
+        self._shows = shows
+        folder.mkdir()
+        (folder / "scenario.toml").write_text(SCENARIO)
+        plain = load_configuration(None, installed(), environment={})
+        places = {"state_dir": str(folder / "state"), "runtime_dir": str(folder / "run")}
+        agent = msgspec.structs.replace(plain.agent, listen="127.0.0.1:0", interval_seconds=1.0, **places)
+        self._settings = simulated_configuration(msgspec.structs.replace(plain, agent=agent), "dgx-h100")
+
+    def start(self) -> int:
+        """Return the process id of the child."""
+        child = os.fork()
+        if child:
+            return child
+        try:
+            os.dup2(os.open(self.folder / "log", os.O_WRONLY | os.O_CREAT, 0o600), 2)
+            simulate = Simulate("dgx-h100", self.folder / "scenario.toml")
+            reload = lambda: self._settings  # noqa: E731
+            Daemon(self._settings, SystemClock(), reload=reload, simulate=simulate, through=self._through).run()
+        finally:
+            os._exit(1)
+
+    def _through(self, member: Member) -> Member:
+        """Let the first member that is handed a snapshot be the surface at which it dies."""
+        return msgspec.structs.replace(member, judged=self._judged) if member.name == "store" else member
+
+    def _judged(self, snapshot: Snapshot) -> None:
+        if self._shows(snapshot):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def has_failed(code: str, snapshot: Snapshot) -> bool:
+    """Whether *snapshot* shows the open finding *code*."""
+    return any(entry.key.code == code and entry.state is EpisodeState.OPEN for entry in snapshot.episodes)
+
+
+def kept_codes(folder: Path) -> set[str]:
+    """Return the codes of the findings that a restart would know."""
+    store = open_store(folder / "state" / "nodevet.db").store
+    try:
+        return {entry.key.code for entry in store.load_episodes()}
+    finally:
+        store.close()
+
+
+@pytest.mark.soak
+def test_an_agent_killed_at_the_showing_of_a_fault_knows_it_after_the_restart(
+    tmp_path: Path, campaign: Callable[[int], int]
+) -> None:
+    """What a driver told once, and what its own probe found."""
+    codes = ("memory.row_remap_failed", "burnin.mismatch")
+    kills = 200 if campaign(200) == 200 else 2
+    for kill in range(kills):
+        code = codes[kill % len(codes)]
+        agent = KilledAgent(tmp_path / str(kill), partial(has_failed, code))
+        _, status = os.waitpid(agent.start(), 0)
+        assert status == signal.SIGKILL, (agent.folder / "log").read_text()[-3000:]
+        assert code in kept_codes(agent.folder), f"kill {kill}"
+
+
+def ask(path: Path, **request: object) -> dict[str, Any]:
+    """Send *request* to the socket at *path*, as soon as there is one, and return the answer."""
+    deadline = time.monotonic() + 20.0
+    while True:
+        with socket.socket(socket.AF_UNIX) as caller:
+            try:
+                caller.connect(os.fspath(path))
+            except (FileNotFoundError, ConnectionRefusedError):
+                assert time.monotonic() < deadline, "the agent does not listen"
+                time.sleep(0.02)
+                continue
+            caller.sendall(msgspec.json.encode(request) + b"\n")
+            answer: dict[str, Any] = json.loads(caller.makefile("rb").readline())
+            return answer
+
+
+def wait_for_finding(path: Path, code: str) -> str:
+    """Return the device of the finding *code* once the status shows it."""
+    deadline = time.monotonic() + 20.0
+    while time.monotonic() < deadline:
+        for finding in ask(path, verb="status")["findings"]:
+            if finding["code"] == code:
+                return str(finding["device"])
+        time.sleep(0.02)
+    raise AssertionError(f"{code} was not shown")
+
+
+@pytest.mark.soak
+def test_an_agent_killed_when_it_has_answered_knows_what_it_answered(
+    tmp_path: Path, campaign: Callable[[int], int]
+) -> None:
+    """An acknowledgement is there, and devices stay released, after the restart."""
+    kills = 200 if campaign(200) == 200 else 1
+    for kill in range(kills):
+        agent = KilledAgent(tmp_path / str(kill), lambda _snapshot: False)
+        child, path = agent.start(), agent.folder / "run" / SOCKET_NAME
+        try:
+            device = wait_for_finding(path, "memory.row_remap_failed")
+            released = ask(path, verb="release", seconds=600)
+            acknowledged = ask(path, verb="ack", code="memory.row_remap_failed", device=device, note="known")
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert (released["released"], acknowledged["acknowledged"]) == (True, True)
+        opened = open_store(agent.folder / "state" / "nodevet.db").store
+        episodes, memory = opened.load_episodes(), opened.load_memory()
+        opened.close()
+        states = {entry.key.code: (entry.state, entry.note) for entry in episodes}
+        assert states["memory.row_remap_failed"] == (EpisodeState.ACKNOWLEDGED, "known"), f"kill {kill}"
+        assert left_of(memory["release"]) > 500, f"kill {kill}"
+
+
+class Readers:
+    """Stands for the supervisor: notes for how long it was told to let go."""
+
+    def __init__(self) -> None:
+        """Begin with nothing released."""
+        self.released: list[float] = []
+
+    def release(self, seconds: float | None = None) -> None:
+        """Note *seconds*."""
+        self.released.append(seconds or 0.0)
+
+
+def left_of(memory: bytes) -> float:
+    """Return for how many seconds a restarted agent would keep the devices released."""
+    readers = Readers()
+    Release(readers, SystemClock(), memory)  # type: ignore[arg-type]
+    return sum(readers.released)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "boot", "left"), [(10.0, "boot-1", 50.0), (60.0, "boot-1", 0.0), (10.0, "boot-2", 0.0)]
+)
+def test_a_release_goes_on_after_a_restart_until_its_end_and_no_further(seconds: float, boot: str, left: float) -> None:
+    """A reboot ends it: nothing holds the devices then."""
+    clock, readers = SteppedClock(), Readers()
+    release = Release(readers, clock, None)  # type: ignore[arg-type]
+    assert release.memory == b""
+    release.begin(60.0)
+    kept = release.memory
+    clock.advance(seconds)
+    assert (release.memory == b"") is (seconds >= 60.0)
+    if boot != clock.boot_id:
+        clock.reboot(boot, 1000.0)
+    after = Readers()
+    Release(after, clock, kept)  # type: ignore[arg-type]
+    assert sum(after.released) == left
+
+
+@pytest.mark.parametrize("memory", [None, b"", b"\xc1", b"\x00", b"\x92\xa1a\xa1b"])
+def test_a_memory_of_no_release_releases_nothing(memory: bytes | None) -> None:
+    """Nor does one that cannot be read."""
+    readers = Readers()
+    Release(readers, SteppedClock(), memory)  # type: ignore[arg-type]
+    assert readers.released == []
