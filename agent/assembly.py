@@ -18,10 +18,11 @@ from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.processes import ChildRecord
 from nodevet.agent.readers.doors import command_plan
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
-from nodevet.agent.settings import Configuration
+from nodevet.agent.settings import Configuration, SlurmSettings
 from nodevet.checks.errors import UsageError
 from nodevet.checks.model import AgentInfo, Instant, Mode, Modes
 from nodevet.checks.registry import Check
+from nodevet.checks.scheduler import Permit
 from nodevet.checks.view import Cadence
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "cadences",
     "modes_in_force",
     "node_name",
+    "permit_of",
 ]
 
 SIMULATED = "simulated"
@@ -147,6 +149,19 @@ def agent_info(configuration: Configuration, armed: Sequence[Armed], started: In
         configuration_digest=digest(configuration),
         rules_digest=_rules_digest(armed, modes_in_force(configuration)),
         configuration_file=configuration.file,
+        permit=permit_of(configuration.slurm),
+    )
+
+
+def permit_of(settings: SlurmSettings) -> Permit:
+    """Return the permit that the site gives by its *settings* alone; the reactor gives that of the cluster."""
+    if settings.permit == "local":
+        return Permit(held=True, why='slurm.permit is "local"')
+    if settings.writer == "drain":
+        return Permit(held=True, why="the writer to SLURM drains")
+    return Permit(
+        why=f'slurm.writer is "{settings.writer}", and a permit of the cluster needs "drain"; a site without rights'
+        ' in SLURM sets slurm.permit = "local"'
     )
 
 

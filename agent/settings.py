@@ -30,6 +30,7 @@ Group = Literal["fast", "slow"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Probe = Literal["auto", "on", "off"]
 SlurmWriter = Literal["off", "observe", "drain"]
+Permits = Literal["cluster", "local"]
 
 
 def _about(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
@@ -161,9 +162,20 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     reason_prefix: Annotated[str, _about("every reason begins with it; one for the whole cluster, never changed")] = (
         "nodevet"
     )
+    permit: Annotated[
+        Permits,
+        msgspec.Meta(
+            description="who allows this node to be closed: cluster, by the limits below, for which writer must be"
+            " drain; local, the node itself, without any limit: a single node, or no rights in SLURM"
+        ),
+    ] = "cluster"
     maximum_drained_ratio: Annotated[
-        float, _about("of all nodes that nodevet may have drained at a time; one always", 0, 1)
-    ] = 0.25
+        float, _about("of all nodes, and of each partition, that nodevet may have closed at a time; one always", 0, 1)
+    ] = 0.10
+    maximum_new_ratio: Annotated[
+        float, _about("of all nodes, and of each partition, that nodevet may close within an hour", 0, 1)
+    ] = 0.01
+    minimum_new: Annotated[int, _about("so many may be closed within an hour, even where nodes are few", 1, 1000)] = 2
 
 
 class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):

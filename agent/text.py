@@ -51,6 +51,9 @@ def _gate(document: StatusDocument) -> Iterator[str]:
     """Yield what the verdict does to jobs: whether the gate is closed, and what SLURM was or would be told."""
     if document.gate.closed:
         yield f"gate: closed by {', '.join(document.gate.codes)} where the prolog is installed"
+    elif document.gate.codes:
+        codes = ", ".join(document.gate.codes)
+        yield f"gate: open in spite of {codes}, for there is no permit: {document.gate.permit_reason}"
     elif document.hard and not document.simulated:
         yield "gate: open, for these faults may only be observed: see mode in [gate] and [checks.NAME]"
     if document.slurm is not None:

@@ -1,13 +1,17 @@
 """What every check does with a reading: look at it, say that it is blind, or judge it by a rule. Pure.
 
 A check yields a finding for everything that it looked at, also for what is well, because only a good look clears.
+A number that was not measured is None, never zero, and a rule that is asked to judge it says so by itself: no check can
+pass on a reading that is not there, whatever it compares.
+
 That a reading is missing never makes a node unknown here: which readings a node must be able to give, and that it
 cannot give one, is told once, by the check ``freshness``. A check that cannot see says ``unmeasured`` and steps back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -31,6 +35,8 @@ from nodevet.checks.model import (
 from nodevet.checks.view import Growth, View, device_name
 
 __all__ = ["Confirmation", "Look", "Rule", "looks", "number_of"]
+
+NO_GROWTH = "a second sample is needed to see growth"
 
 CONFIGURED = "configuration"
 """The source of a limit that the site has set."""
@@ -71,34 +77,30 @@ class Look(msgspec.Struct, frozen=True):
 
     @property
     def measured(self) -> bool:
-        """Return whether there is a value that was measured recently."""
-        return self.reading.status is ReadingStatus.OK
-
-    @property
-    def number(self) -> float:
-        """Return the measured number; zero where nothing was measured, so ask ``measured`` first."""
+        """Return whether there is a value that was measured recently; what is not a number is none."""
         value = self.reading.value
-        return 0.0 if value is None or isinstance(value, str) else float(value)
+        return self.reading.status is ReadingStatus.OK and not (isinstance(value, float) and not math.isfinite(value))
 
     @property
-    def grew(self) -> float:
-        """Return by how much the counter grew; zero where ``growth`` is None, so ask ``Rule.ungrown`` first."""
-        return self.growth.amount if self.growth else 0.0
+    def number(self) -> float | None:
+        """Return the measured number; None where nothing was measured, and for a word."""
+        value = self.reading.value
+        return None if value is None or isinstance(value, str) or not self.measured else float(value)
 
     @property
-    def seconds(self) -> float:
-        """Return over how many seconds it grew."""
-        return self.growth.seconds if self.growth else 0.0
+    def grew(self) -> float | None:
+        """Return by how much the counter grew; None where there is no earlier value to compare with."""
+        return self.growth.amount if self.growth else None
 
     @property
-    def per_second(self) -> float:
-        """Return the rate at which it grew."""
-        return self.growth.per_second if self.growth else 0.0
+    def per_second(self) -> float | None:
+        """Return the rate at which it grew; None where there is no earlier value to compare with."""
+        return self.growth.per_second if self.growth else None
 
     @property
     def occurrence(self) -> str | None:
         """Return what tells this value of a counter from the same value after a reboot."""
-        return f"{self.time.boot_id}:{self.number:.0f}" if self.time else None
+        return f"{self.time.boot_id}:{self.number:.0f}" if self.time and self.number is not None else None
 
     @property
     def subject(self) -> str:
@@ -131,8 +133,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def judge(
         self,
         look: Look,
-        broken: bool,
-        facts: str,
+        broken: bool | Callable[[float], bool],
+        facts: str | Callable[[float], str],
         *,
         value: Scalar | None = None,
         unit: str = "",
@@ -140,33 +142,91 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         occurrence: str | None = None,
         beside: Iterable[Look] = (),
     ) -> Finding:
-        """Return what the rule says of a measured *look*; *facts* tell what was seen, *beside* what else was read."""
-        reading = look.reading
-        others = {entry.reading.quantity: None for entry in beside if entry.reading.quantity != reading.quantity}
+        """Return what the rule says of *look*, or that it is unmeasured where it has no value.
+
+        *facts* tell what was seen, *beside* what else was read: without its values nothing is judged either. *broken*
+        and *facts* may be functions of the measured number, which are then only called where there is one.
+        """
+        beside = tuple(beside)
+        blind = self.blind(look, *beside)
+        if blind is not None:
+            return blind
+        number = look.number
+        if number is None and (callable(broken) or callable(facts)):
+            return self._unjudged(look, Outcome.UNMEASURED, f"{look.quantity} is no number")
+        asked = math.nan if number is None else number  # a word, about which no function is asked
+        is_broken = broken(asked) if callable(broken) else broken
+        seen = facts(asked) if callable(facts) else facts
+        others = {entry.quantity: None for entry in beside if entry.quantity != look.quantity}
         return Finding(
             check=self.check,
             code=self.code,
-            outcome=self.outcome if broken else Outcome.PASS,
-            message=f"{look.subject}: {facts}" + (f"; {self.next_step}" if broken and self.next_step else ""),
+            outcome=self.outcome if is_broken else Outcome.PASS,
+            message=f"{look.subject}: {seen}" + (f"; {self.next_step}" if is_broken and self.next_step else ""),
             device=look.device,
-            part=reading.part,
+            part=look.part,
             fault_class=self.fault_class,
-            value=reading.value if value is None else value,
+            value=look.reading.value if value is None else value,
             unit=unit,
             limit=limit,
-            action=self.action if broken else Action.NONE,
+            action=self.action if is_broken else Action.NONE,
             clearing=self.clearing,
             needed=self.needed,
             window=self.window,
             gates=self.gates and not _is_of_the_site(limit),
-            occurrence=occurrence if broken else None,
-            evidence=(reading.quantity, *others),
+            occurrence=occurrence if is_broken else None,
+            evidence=(look.quantity, *others),
             evidence_time=look.time,  # limits are read more rarely: their age must not make two looks one
         )
 
-    def against(self, look: Look, value: float, limit: Limit, facts: str, *, beside: Iterable[Look] = ()) -> Finding:
-        """Return what the rule says of *value*, which is broken where *limit* holds."""
+    def against(
+        self, look: Look, value: float | None, limit: Limit, facts: str, *, beside: Iterable[Look] = ()
+    ) -> Finding:
+        """Return what the rule says of *value*, which is broken where *limit* holds; unmeasured where it is None."""
+        if value is None or not math.isfinite(value):
+            return self.blind(look, *beside) or self._unjudged(look, Outcome.UNMEASURED, "nothing to compare with")
         return self.judge(look, limit.holds(value), facts, value=value, unit=limit.unit, limit=limit, beside=beside)
+
+    def rate(
+        self, look: Look, limit: Limit, value: Callable[[Growth], float], facts: Callable[[Growth], str]
+    ) -> Finding:
+        """Return what the rule says of the growth of *look*: broken where *limit* holds of its *value*."""
+        if look.growth is None:
+            return self.ungrown(look) or self.skip(look, NO_GROWTH)
+        return self.against(look, value(look.growth), limit, facts(look.growth))
+
+    def grown(
+        self,
+        look: Look,
+        broken: Callable[[Growth], bool],
+        facts: Callable[[Growth], str],
+        *,
+        value: Callable[[Growth], float] | None = None,
+        unit: str = "",
+        limit: Limit | None = None,
+        occurrence: str | None = None,
+        beside: Iterable[Look] = (),
+    ) -> Finding:
+        """Return what the rule says of the growth of *look*: broken where *broken* says so of it."""
+        growth = look.growth
+        if growth is None:
+            return self.ungrown(look) or self.skip(look, NO_GROWTH)
+        amount = growth.amount if value is None else value(growth)
+        return self.judge(
+            look,
+            broken(growth),
+            facts(growth),
+            value=amount,
+            unit=unit,
+            limit=limit,
+            occurrence=occurrence,
+            beside=beside,
+        )
+
+    def absent(self, look: Look, facts: str, *, value: Scalar | None = None) -> Finding:
+        """Return that the rule is broken by the very fact that *look* has no value: such as a port that is gone."""
+        known = msgspec.structs.replace(look, reading=Reading(look.quantity, value or False, look.part))
+        return self.judge(known, True, facts, value=value)
 
     def blind(self, *read: Look) -> Finding | None:
         """Return why the first of *read* that has no value cannot be judged, or None where all have one."""
@@ -177,14 +237,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def _blind(self, look: Look) -> Finding:
         reading = look.reading
-        why = f"{reading.quantity} is {reading.status.value}" + (f" ({reading.detail})" if reading.detail else "")
+        what = reading.status.value if reading.status is not ReadingStatus.OK else f"{reading.value}, no number"
+        why = f"{reading.quantity} is {what}" + (f" ({reading.detail})" if reading.detail else "")
         unsupported = reading.status is ReadingStatus.UNSUPPORTED
         return self._unjudged(look, Outcome.SKIPPED if unsupported else Outcome.UNMEASURED, why)
 
     def ungrown(self, look: Look) -> Finding | None:
         """Return why the growth of *look* cannot be judged: no value, or none before it; None where it can be."""
         if look.growth is None:
-            return self.blind(look) or self.skip(look, "a second sample is needed to see growth")
+            return self.blind(look) or self.skip(look, NO_GROWTH)
         return self.blind(look)
 
     def skip(self, look: Look, why: str) -> Finding:

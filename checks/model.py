@@ -14,7 +14,7 @@ import msgspec
 
 from nodevet.checks.errors import ModelError
 from nodevet.checks.parts import PART_NAMES, WHOLE, Part, PartKind
-from nodevet.checks.scheduler import WriterStatus
+from nodevet.checks.scheduler import Permit, WriterStatus
 
 __all__ = [
     "NODE",
@@ -536,7 +536,7 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's own state. ``load`` says in words why or what load runs; ``probing`` whether one may run now.
 
     ``store`` and ``state_file`` say why the last write of either failed, and are empty where it succeeded. ``jobs``
-    counts those that claim the node, ``gate_decisions`` what their prologs decided.
+    counts those that claim the node, ``gate_decisions`` what their prologs decided. Without ``permit`` no gate closes.
     """
 
     version: str
@@ -558,6 +558,7 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     oldest_job_seconds: float | None = None
     gate_decisions: dict[str, int] = msgspec.field(default_factory=dict)
     slurm: WriterStatus | None = None
+    permit: Permit = Permit()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

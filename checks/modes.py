@@ -1,5 +1,7 @@
 """How far a fault may reach: be seen, close the local gate, or drain the node. Pure.
 
+Whatever closes the gate needs a permit, which the agent takes under the limits of the whole cluster.
+
 Only what one look proves reaches anything: a measured fault, such as a rate below its limit, is shown whatever the mode
 says, so that a bad threshold pushed everywhere cannot take a cluster. An acknowledged fault reaches nothing, and
 a simulated node has no gate.
@@ -12,14 +14,19 @@ from typing import Literal
 
 from nodevet.checks.model import Episode, EpisodeState, Mode, Outcome, Snapshot, Verdict
 
-__all__ = ["Reach", "closing", "draining", "named", "owed", "reach"]
+__all__ = ["Reach", "asked", "closing", "draining", "gating", "named", "reach"]
 
-Reach = Literal["hard", "observed", "soft"]
-"""What a verdict rests on: faults that may close the gate, hard ones that may only be seen, or nothing hard."""
+Reach = Literal["hard", "unpermitted", "observed", "soft"]
+"""What a verdict rests on: faults that close the gate, that would with a permit, that may only be seen, or none."""
 
 
 def closing(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode, ...]:
     """Return the faults that close the gate: all of *snapshot*, or those that *verdict* of one of its devices names."""
+    return gating(snapshot, verdict) if snapshot.agent.permit.held else ()
+
+
+def gating(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode, ...]:
+    """Return the faults that close the gate as soon as there is a permit; see ``closing``."""
     return _hard(snapshot, verdict or snapshot.verdict, Mode.GATE)
 
 
@@ -28,13 +35,13 @@ def draining(snapshot: Snapshot) -> tuple[Episode, ...]:
     return _hard(snapshot, snapshot.verdict, Mode.DRAIN)
 
 
-def owed(snapshot: Snapshot) -> bool:
-    """Return whether the writer to the scheduler has still to tell it of a fault of *snapshot*."""
+def asked(snapshot: Snapshot) -> bool:
+    """Return whether the agent is asking the scheduler for the permit or a drain, so that a job may wait for it."""
     agent, writer = snapshot.agent, snapshot.agent.slurm
     if writer is None or writer.writer != "drain" or not agent.ready or agent.stopping:
         return False
-    due = draining(snapshot)
-    return bool(due) and (bool(writer.wanted) or named(due) != writer.considered)
+    due = gating(snapshot)
+    return bool(due) and (writer.asking or named(due) != writer.considered)
 
 
 def named(faults: Iterable[Episode]) -> tuple[str, ...]:
@@ -49,7 +56,9 @@ def reach(snapshot: Snapshot, verdict: Verdict) -> Reach:
     """Return what *verdict*, the node's or that of a device of *snapshot*, rests on."""
     if not verdict.hard:
         return "soft"
-    return "hard" if closing(snapshot, verdict) else "observed"
+    if not gating(snapshot, verdict):
+        return "observed"
+    return "hard" if snapshot.agent.permit.held else "unpermitted"
 
 
 def _hard(snapshot: Snapshot, verdict: Verdict, mode: Mode) -> tuple[Episode, ...]:

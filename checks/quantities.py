@@ -1,18 +1,21 @@
 """Every quantity once: key with unit, kind, help and plausible range.
 
 Metric names, help texts, the reference page and the command backend's schema are made from this table.
-A value outside the plausible range is not a measurement: backends report it as ``error``.
+A value outside the plausible range is not a measurement: backends report it as ``error``. The bounds are those of
+physics, not of today's boards: what lies beyond is a wrong unit, a torn read or a marker for "no value". Each states
+where it comes from.
 """
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 import msgspec
 
-from nodevet.checks.model import PartKind, Reading, ReadingStatus
+from nodevet.checks.model import PartKind, Reading, ReadingStatus, Scalar
 
-__all__ = ["QUANTITIES", "Quantity", "QuantityKind", "measured", "quantity"]
+__all__ = ["LARGEST_COUNT", "QUANTITIES", "Bounds", "Quantity", "QuantityKind", "measured", "quantity"]
 
 
 class QuantityKind(StrEnum):
@@ -25,6 +28,14 @@ class QuantityKind(StrEnum):
     TEXT = "text"
 
 
+class Bounds(msgspec.Struct, frozen=True):
+    """Between which values a measurement lies, and why no device measures anything else; None is no bound."""
+
+    low: float | None
+    high: float | None
+    source: str
+
+
 class Quantity(msgspec.Struct, frozen=True):
     """One quantity. ``judged_by_growth`` counters keep their last value over a restart."""
 
@@ -32,11 +43,20 @@ class Quantity(msgspec.Struct, frozen=True):
     kind: QuantityKind
     part: PartKind
     help: str
-    low: float | None = None
-    high: float | None = None
+    bounds: Bounds | None = None
     states: tuple[str, ...] = ()
     exported: bool = True
     judged_by_growth: bool = False
+
+    @property
+    def low(self) -> float | None:
+        """Return the lowest plausible value, or None where there is no bound."""
+        return self.bounds.low if self.bounds else None
+
+    @property
+    def high(self) -> float | None:
+        """Return the highest plausible value, or None where there is no bound."""
+        return self.bounds.high if self.bounds else None
 
     @property
     def unit(self) -> str:
@@ -80,65 +100,92 @@ _G, _C, _F, _S, _T = (
 )
 _P = PartKind
 
+LARGEST_COUNT = 2**63 - 1
+SHOWN_LETTERS = 100
+"""So much of an odd value is told."""
+
+HEAT = Bounds(
+    -55,
+    200,
+    "silicon is specified from -55 celsius (MIL-STD-883) and beyond 200 no package lives; 255 is an empty byte",
+)
+HEAT_LIMIT = Bounds(20, 200, "a limit of a device lies above the air that cools it; see temperature_celsius")
+HEAT_MARGIN = Bounds(-200, 255, "the difference of two temperatures, each of -55 to 200 celsius")
+POWER = Bounds(
+    0,
+    50_000,
+    "the largest single accelerator, a whole wafer, is sold with 23 kW; 65535 W and 4294967 W are empty registers",
+)
+CLOCK = Bounds(
+    0,
+    48e9,
+    "JEDEC JESD239: GDDR7 moves at most 48 Gbit/s per pin, and drivers tell the memory clock as transfers per second "
+    "(12481 MHz on an RTX PRO 6000, 14001 MHz on an RTX 5090); 65535 MHz is an empty register",
+)
+COUNT = Bounds(0, LARGEST_COUNT, "a count begins at 0, and no driver counts beyond 63 bits")
+AT_LEAST_ONE = Bounds(1, LARGEST_COUNT, "less than one is none, and no driver counts beyond 63 bits")
+GENERATION = Bounds(1, 8, "PCI-SIG: generation 7 is published, 8 announced")
+LANES = Bounds(1, 32, "PCI Express base specification: x32 is the widest link")
+SHARE = Bounds(0, 1, "a share of the whole")
+
 _TABLE: tuple[Quantity, ...] = (
     # Heat. The device's own margin comes before any absolute temperature.
-    Quantity("temperature_celsius", _G, _P.SENSOR, "Temperature of a sensor.", -40, 150),
+    Quantity("temperature_celsius", _G, _P.SENSOR, "Temperature of a sensor.", HEAT),
     Quantity(
         "temperature_margin_celsius",
         _G,
         _P.SENSOR,
         "Degrees left before the device slows itself down (T.Limit); negative when beyond.",
-        -100,
-        150,
+        HEAT_MARGIN,
     ),
     Quantity(
-        "temperature_slowdown_celsius", _G, _P.SENSOR, "Temperature at which the device slows itself down.", 20, 150
+        "temperature_slowdown_celsius", _G, _P.SENSOR, "Temperature at which the device slows itself down.", HEAT_LIMIT
     ),
     Quantity(
-        "temperature_shutdown_celsius", _G, _P.SENSOR, "Temperature at which the device shuts itself off.", 20, 150
+        "temperature_shutdown_celsius", _G, _P.SENSOR, "Temperature at which the device shuts itself off.", HEAT_LIMIT
     ),
     Quantity(
-        "temperature_maximum_celsius", _G, _P.SENSOR, "Highest temperature the vendor allows in operation.", 20, 150
+        "temperature_maximum_celsius", _G, _P.SENSOR, "Highest temperature the vendor allows in operation.", HEAT_LIMIT
     ),
     Quantity(
         "temperature_margin_slowdown_celsius",
         _G,
         _P.SENSOR,
         "Margin at which the device slows itself down hard (an offset on the scale of the margin).",
-        -100,
-        150,
+        HEAT_MARGIN,
     ),
     Quantity(
         "temperature_margin_shutdown_celsius",
         _G,
         _P.SENSOR,
         "Margin at which the device shuts itself off (an offset on the scale of the margin).",
-        -100,
-        150,
+        HEAT_MARGIN,
     ),
     Quantity(
         "temperature_margin_maximum_celsius",
         _G,
         _P.SENSOR,
         "Margin at the highest temperature the vendor allows in operation.",
-        -100,
-        150,
+        HEAT_MARGIN,
     ),
     # Power.
-    Quantity("power_watts", _G, _P.POWER_SCOPE, "Power drawn, averaged by the device (about one second).", 0, 20000),
-    Quantity("power_limit_watts", _G, _P.POWER_SCOPE, "Power limit in force.", 0, 20000),
-    Quantity("power_limit_default_watts", _G, _P.POWER_SCOPE, "Power limit that the vendor set.", 0, 20000),
-    Quantity("energy_joules", _C, _P.POWER_SCOPE, "Energy used since the driver was loaded.", 0),
+    Quantity("power_watts", _G, _P.POWER_SCOPE, "Power drawn, averaged by the device (about one second).", POWER),
+    Quantity("power_limit_watts", _G, _P.POWER_SCOPE, "Power limit in force.", POWER),
+    Quantity(
+        "power_limit_requested_watts", _G, _P.POWER_SCOPE, "Power limit that was asked for.", POWER, exported=False
+    ),
+    Quantity("power_limit_default_watts", _G, _P.POWER_SCOPE, "Power limit that the vendor set.", POWER),
+    Quantity("energy_joules", _C, _P.POWER_SCOPE, "Energy used since the driver was loaded.", COUNT),
     # Clocks and throttling.
-    Quantity("clock_hertz", _G, _P.CLOCK, "Clock held now.", 0, 1e10),
-    Quantity("clock_maximum_hertz", _G, _P.CLOCK, "Highest clock of the device.", 0, 1e10),
+    Quantity("clock_hertz", _G, _P.CLOCK, "Clock held now.", CLOCK),
+    Quantity("clock_maximum_hertz", _G, _P.CLOCK, "Highest clock of the device.", CLOCK),
     Quantity("throttle_active", _F, _P.REASON, "Whether the clock is held down for this reason now."),
     Quantity(
         "throttle_seconds",
         _C,
         _P.REASON,
         "Time that the clock was held down for this reason.",
-        0,
+        COUNT,
         judged_by_growth=True,
     ),
     Quantity(
@@ -146,7 +193,7 @@ _TABLE: tuple[Quantity, ...] = (
         _C,
         _P.REASON,
         "Times that the kernel counted a thermal throttle event.",
-        0,
+        COUNT,
         judged_by_growth=True,
     ),
     # Memory errors.
@@ -156,7 +203,7 @@ _TABLE: tuple[Quantity, ...] = (
         _C,
         _P.MEMORY_BLOCK,
         "Memory errors corrected since the driver was loaded.",
-        0,
+        COUNT,
         judged_by_growth=True,
     ),
     Quantity(
@@ -164,7 +211,7 @@ _TABLE: tuple[Quantity, ...] = (
         _C,
         _P.MEMORY_BLOCK,
         "Memory errors that could not be corrected, since the driver was loaded.",
-        0,
+        COUNT,
         judged_by_growth=True,
     ),
     Quantity(
@@ -172,7 +219,7 @@ _TABLE: tuple[Quantity, ...] = (
         _C,
         _P.MEMORY_BLOCK,
         "Errors that could not be corrected and were set aside before anything used the data.",
-        0,
+        COUNT,
         judged_by_growth=True,
     ),
     Quantity(
@@ -180,38 +227,44 @@ _TABLE: tuple[Quantity, ...] = (
         _C,
         _P.MEMORY_BLOCK,
         "Memory errors that could not be corrected, over the life of the device.",
-        0,
+        COUNT,
     ),
     Quantity(
         "ecc_sram_threshold_exceeded", _F, _P.DEVICE, "Whether the device says that its SRAM errors exceed its limit."
     ),
-    Quantity("remapped_rows_correctable", _C, _P.DEVICE, "Memory rows replaced after corrected errors.", 0),
-    Quantity("remapped_rows_uncorrectable", _C, _P.DEVICE, "Memory rows replaced after uncorrected errors.", 0),
+    Quantity("remapped_rows_correctable", _C, _P.DEVICE, "Memory rows replaced after corrected errors.", COUNT),
+    Quantity("remapped_rows_uncorrectable", _C, _P.DEVICE, "Memory rows replaced after uncorrected errors.", COUNT),
     Quantity("row_remap_pending", _F, _P.DEVICE, "Whether a row waits for the next reset to be replaced."),
     Quantity("row_remap_failed", _F, _P.DEVICE, "Whether replacing a row failed: no spare rows are left in a bank."),
-    Quantity("row_remap_banks_without_spares", _G, _P.DEVICE, "Memory banks that have no spare row left.", 0),
-    Quantity("bad_pages_retired", _G, _P.DEVICE, "Memory pages that were found bad and are no longer used.", 0),
-    Quantity("bad_pages_pending", _G, _P.DEVICE, "Memory pages found bad that wait to be taken out of use.", 0),
-    Quantity("bad_pages_unreservable", _G, _P.DEVICE, "Memory pages found bad that cannot be taken out of use.", 0),
-    Quantity("bad_pages_threshold", _G, _P.DEVICE, "Bad memory pages from which the vendor replaces the device.", 1),
+    Quantity("row_remap_banks_without_spares", _G, _P.DEVICE, "Memory banks that have no spare row left.", COUNT),
+    Quantity("bad_pages_retired", _G, _P.DEVICE, "Memory pages that were found bad and are no longer used.", COUNT),
+    Quantity("bad_pages_pending", _G, _P.DEVICE, "Memory pages found bad that wait to be taken out of use.", COUNT),
+    Quantity("bad_pages_unreservable", _G, _P.DEVICE, "Memory pages found bad that cannot be taken out of use.", COUNT),
+    Quantity(
+        "bad_pages_threshold",
+        _G,
+        _P.DEVICE,
+        "Bad memory pages from which the vendor replaces the device.",
+        AT_LEAST_ONE,
+    ),
     Quantity("recovery_action", _S, _P.DEVICE, "What the driver says must be done.", states=RECOVERY_ACTIONS),
     # PCIe.
-    Quantity("pcie_link_generation", _G, _P.PCIE, "PCIe generation in use; lower at idle on many boards.", 1, 8),
-    Quantity("pcie_link_generation_maximum", _G, _P.PCIE, "Highest PCIe generation of device and slot.", 1, 8),
-    Quantity("pcie_link_width", _G, _P.PCIE, "PCIe lanes in use.", 1, 32),
-    Quantity("pcie_link_width_maximum", _G, _P.PCIE, "PCIe lanes of device and slot.", 1, 32),
-    Quantity("pcie_replays", _C, _P.PCIE, "PCIe packets sent again.", 0, judged_by_growth=True),
-    Quantity("pcie_correctable_errors", _C, _P.PCIE, "Correctable PCIe errors.", 0, judged_by_growth=True),
-    Quantity("pcie_nonfatal_errors", _C, _P.PCIE, "Non-fatal PCIe errors.", 0, judged_by_growth=True),
-    Quantity("pcie_fatal_errors", _C, _P.PCIE, "Fatal PCIe errors.", 0, judged_by_growth=True),
+    Quantity("pcie_link_generation", _G, _P.PCIE, "PCIe generation in use; lower at idle on many boards.", GENERATION),
+    Quantity("pcie_link_generation_maximum", _G, _P.PCIE, "Highest PCIe generation of device and slot.", GENERATION),
+    Quantity("pcie_link_width", _G, _P.PCIE, "PCIe lanes in use.", LANES),
+    Quantity("pcie_link_width_maximum", _G, _P.PCIE, "PCIe lanes of device and slot.", LANES),
+    Quantity("pcie_replays", _C, _P.PCIE, "PCIe packets sent again.", COUNT, judged_by_growth=True),
+    Quantity("pcie_correctable_errors", _C, _P.PCIE, "Correctable PCIe errors.", COUNT, judged_by_growth=True),
+    Quantity("pcie_nonfatal_errors", _C, _P.PCIE, "Non-fatal PCIe errors.", COUNT, judged_by_growth=True),
+    Quantity("pcie_fatal_errors", _C, _P.PCIE, "Fatal PCIe errors.", COUNT, judged_by_growth=True),
     # Links between devices.
     Quantity("link_active", _F, _P.LINK, "Whether the link is up."),
-    Quantity("link_bandwidth_bytes_per_second", _G, _P.LINK, "Rate of the link, one direction.", 0, exported=False),
-    Quantity("link_replay_errors", _C, _P.LINK, "Packets sent again over the link.", 0, judged_by_growth=True),
-    Quantity("link_recovery_errors", _C, _P.LINK, "Recoveries of the link.", 0, judged_by_growth=True),
-    Quantity("link_crc_errors", _C, _P.LINK, "Checksum errors on the link.", 0, judged_by_growth=True),
+    Quantity("link_bandwidth_bytes_per_second", _G, _P.LINK, "Rate of the link, one direction.", COUNT, exported=False),
+    Quantity("link_replay_errors", _C, _P.LINK, "Packets sent again over the link.", COUNT, judged_by_growth=True),
+    Quantity("link_recovery_errors", _C, _P.LINK, "Recoveries of the link.", COUNT, judged_by_growth=True),
+    Quantity("link_crc_errors", _C, _P.LINK, "Checksum errors on the link.", COUNT, judged_by_growth=True),
     Quantity(
-        "link_effective_errors", _C, _P.LINK, "Errors left on the link after correction.", 0, judged_by_growth=True
+        "link_effective_errors", _C, _P.LINK, "Errors left on the link after correction.", COUNT, judged_by_growth=True
     ),
     Quantity("fabric_state", _S, _P.DEVICE, "Whether the device has joined its fabric.", states=FABRIC_STATES),
     Quantity(
@@ -221,10 +274,10 @@ _TABLE: tuple[Quantity, ...] = (
         "Whether the device names no fault of its fabric: bandwidth, routes, timeouts, configuration.",
     ),
     # Load and memory in use.
-    Quantity("utilization_ratio", _G, _P.ENGINE, "Share of time that the engine was busy.", 0, 1),
-    Quantity("memory_total_bytes", _G, _P.DEVICE, "Memory of the device.", 0),
-    Quantity("memory_used_bytes", _G, _P.DEVICE, "Memory in use.", 0),
-    Quantity("compute_processes", _G, _P.DEVICE, "Processes that hold the device.", 0),
+    Quantity("utilization_ratio", _G, _P.ENGINE, "Share of time that the engine was busy.", SHARE),
+    Quantity("memory_total_bytes", _G, _P.DEVICE, "Memory of the device.", COUNT),
+    Quantity("memory_used_bytes", _G, _P.DEVICE, "Memory in use.", COUNT),
+    Quantity("compute_processes", _G, _P.DEVICE, "Processes that hold the device.", COUNT),
     Quantity(
         "compute_process_ids",
         _T,
@@ -249,11 +302,11 @@ _TABLE: tuple[Quantity, ...] = (
     ),
     Quantity("persistence_mode", _F, _P.DEVICE, "Whether the driver stays loaded without a client."),
     # Host.
-    Quantity("memory_available_bytes", _G, _P.DEVICE, "Memory that can be given to new processes.", 0),
-    Quantity("load_average_ratio", _G, _P.DEVICE, "Load average of one minute over the logical processors.", 0),
-    Quantity("logical_processors", _G, _P.DEVICE, "Logical processors that are online.", 1),
-    Quantity("physical_cores", _G, _P.DEVICE, "Physical cores that are online.", 1),
-    Quantity("uptime_seconds", _G, _P.DEVICE, "Time since boot.", 0, exported=False),
+    Quantity("memory_available_bytes", _G, _P.DEVICE, "Memory that can be given to new processes.", COUNT),
+    Quantity("load_average_ratio", _G, _P.DEVICE, "Load average of one minute over the logical processors.", COUNT),
+    Quantity("logical_processors", _G, _P.DEVICE, "Logical processors that are online.", AT_LEAST_ONE),
+    Quantity("physical_cores", _G, _P.DEVICE, "Physical cores that are online.", AT_LEAST_ONE),
+    Quantity("uptime_seconds", _G, _P.DEVICE, "Time since boot.", COUNT, exported=False),
 )
 
 QUANTITIES: dict[str, Quantity] = {entry.key: entry for entry in _TABLE}
@@ -266,25 +319,33 @@ def quantity(key: str) -> Quantity:
 
 
 def measured(reading: Reading) -> Reading:
-    """Return *reading*, or the same with status ``error`` where its value lies outside the plausible range."""
-    entry = QUANTITIES[reading.quantity]
-    value = reading.value
-    if value is None:
+    """Return *reading*, or the same with status ``error`` where no device can have measured its value."""
+    if reading.value is None:
         return reading
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        if entry.states and value not in entry.states:
-            return _implausible(reading, f"not one of {', '.join(entry.states)}")
-        return reading
-    if (
-        (entry.low is not None and value < entry.low)
-        or (entry.high is not None and value > entry.high)
-        or value != value
-    ):
-        return _implausible(reading, f"outside {entry.low} to {entry.high}")
-    return reading
+    why = _doubt(reading.value, QUANTITIES[reading.quantity])
+    return _implausible(reading, why) if why else reading
+
+
+def _doubt(value: Scalar, entry: Quantity) -> str | None:
+    """Return why *value* is no measurement of the quantity, or None where it may be one."""
+    match entry.kind:
+        case QuantityKind.STATE:
+            return None if value in entry.states else f"not one of {', '.join(entry.states)}"
+        case QuantityKind.TEXT:
+            return None if isinstance(value, str) else "no text"
+        case QuantityKind.FLAG:
+            return None if isinstance(value, bool) else "neither true nor false"
+    if isinstance(value, (bool, str)) or (isinstance(value, float) and not math.isfinite(value)):
+        return "no number"
+    if (entry.low is not None and value < entry.low) or (entry.high is not None and value > entry.high):
+        return f"outside {entry.low} to {entry.high}"
+    return None
 
 
 def _implausible(reading: Reading, why: str) -> Reading:
-    return Reading(
-        reading.quantity, None, reading.part, ReadingStatus.ERROR, f"{reading.value!r} is implausible: {why}"
-    )
+    value = reading.value
+    if isinstance(value, int) and abs(value) > LARGEST_COUNT:  # its digits are of no use, and Python may refuse them
+        shown = f"a number of {value.bit_length()} bits"
+    else:
+        shown = repr(value)[:SHOWN_LETTERS]
+    return Reading(reading.quantity, None, reading.part, ReadingStatus.ERROR, f"{shown} is implausible: {why}")

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["WriterStatus"]
+__all__ = ["Permit", "WriterStatus"]
+
+
+class Permit(msgspec.Struct, frozen=True):
+    """Whether this node may be taken from its users: ``held``, and in words why, or why not."""
+
+    held: bool = False
+    why: str = "no permit was asked for"
 
 
 class WriterStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,8 +19,10 @@ class WriterStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     ``states`` are the words that SLURM said last, ``drained_by`` whose reason stood there (``nodevet``, ``other``, or
     empty), ``wanted`` the reason of a drain that is due and not written, ``doing`` the last pass in words, ``trouble``
-    what went wrong with SLURM. ``considered`` are the faults of the last pass, as ``modes.named`` calls them.
-    ``writes`` are counted by kind, ``skipped`` by why a drain that was due was not written.
+    what went wrong with SLURM. ``considered`` are the faults of the last pass, as ``modes.named`` calls them;
+    ``asking``: the permit is being asked for, and the answer comes within seconds. ``unanswered``: it was asked for,
+    and SLURM did not answer. ``returned`` says that the node came back into service by no person, and what to type
+    where it was one. ``writes`` are counted by kind, ``skipped`` by why a drain that was due was not written.
     """
 
     writer: str
@@ -26,6 +35,15 @@ class WriterStatus(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
     last_read_seconds: float | None = None
     limit_reached: bool = False
+    asking: bool = False
+    unanswered: bool = False
+    permit: Permit = Permit()
+    returned: str = ""
     acknowledged: int = 0
     writes: dict[str, int] = {}
     skipped: dict[str, int] = {}
+
+    @property
+    def drained(self) -> bool:
+        """Return whether SLURM showed the node drained when it was asked last."""
+        return "DRAIN" in self.states

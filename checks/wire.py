@@ -28,6 +28,7 @@ __all__ = [
     "Closed",
     "Decoder",
     "Failed",
+    "Found",
     "Happened",
     "Message",
     "Note",
@@ -75,7 +76,7 @@ class Read(_Message, frozen=True):
 
 
 class Burn(_Message, frozen=True):
-    """Parent: run one workload with *parameters*; answers are ``Ticked`` lines and one ``Worked``."""
+    """Parent: run one workload with *parameters*; answers are ``Ticked`` lines, ``Found`` and one ``Worked``."""
 
     workload: str
     parameters: dict[str, Any] = {}
@@ -136,13 +137,19 @@ class Ticked(_Message, frozen=True):
     figures: dict[str, Any] = {}
 
 
+class Found(_Message, frozen=True):
+    """Child: the workload that runs has found a wrong result; what is known of it now, should it never end."""
+
+    result: Result
+
+
 class Worked(_Message, frozen=True):
     """Child: a workload ended with this result."""
 
     result: Result
 
 
-Message = Start | Read | Burn | Stop | Ready | Failed | Sampled | RoundDone | Happened | Note | Ticked | Worked
+Message = Start | Read | Burn | Stop | Ready | Failed | Sampled | RoundDone | Happened | Note | Ticked | Found | Worked
 _DECODER = msgspec.msgpack.Decoder(Message)
 
 

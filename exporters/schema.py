@@ -31,7 +31,7 @@ from nodevet.checks.model import (
     State,
     Verdict,
 )
-from nodevet.checks.modes import closing
+from nodevet.checks.modes import closing, gating
 
 __all__ = [
     "BURN_IN_SCHEMA",
@@ -121,11 +121,16 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether faults close the local gate, which they are, and how far a hard fault may reach at this site."""
+    """Whether faults close the local gate, which they are, and how far a hard fault may reach at this site.
+
+    Without ``permit`` nothing closes; ``codes`` are then those that would.
+    """
 
     closed: bool
     mode: str
     codes: tuple[str, ...]
+    permit: bool
+    permit_reason: str
 
 
 class SlurmDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -490,9 +495,15 @@ def _total(results: Iterable[Result], metric: str) -> int:
 
 
 def _gate(snapshot: Snapshot) -> GateDocument:
-    faults = closing(snapshot)
-    codes = tuple(dict.fromkeys(episode.key.code for episode in faults))
-    return GateDocument(closed=bool(faults), mode=snapshot.modes.site.value, codes=codes)
+    codes = tuple(dict.fromkeys(episode.key.code for episode in gating(snapshot)))
+    permit = snapshot.agent.permit
+    return GateDocument(
+        closed=bool(closing(snapshot)),
+        mode=snapshot.modes.site.value,
+        codes=codes,
+        permit=permit.held,
+        permit_reason=permit.why,
+    )
 
 
 def _slurm(snapshot: Snapshot) -> SlurmDocument | None:

@@ -16,7 +16,7 @@ from nodevet.checks.episodes import verdict as judge
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.files import replace
 from nodevet.checks.model import NODE, Device, ReaderState, Snapshot, State, Verdict
-from nodevet.checks.modes import owed, reach
+from nodevet.checks.modes import asked, reach
 from nodevet.exporters.state_reader import FORMAT, NEVER
 
 __all__ = ["StateFileError", "advice", "state_text", "write_state"]
@@ -74,8 +74,10 @@ def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
 def _agent(snapshot: Snapshot) -> str:
     if snapshot.agent.stopping:
         return "stopped"
-    if owed(snapshot):
+    if asked(snapshot):
         return "draining"
+    if snapshot.agent.slurm is not None and snapshot.agent.slurm.drained:
+        return "drained"
     if any(reader.state is ReaderState.RELEASED for reader in snapshot.readers):
         return "released"
     return "running" if snapshot.agent.ready else "starting"

@@ -13,12 +13,12 @@ from fakes.burnin import CPU_FORMATS, prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodevet.checks.burnin.certify import true_block
 from nodevet.checks.burnin.errors import NotExactError
 from nodevet.checks.burnin.families import HEADROOM_SIGMAS, Family, data_types, headroom_sigmas, operand_families
 from nodevet.checks.burnin.hashing import hash_32, hash_32_tensor, make_key
 from nodevet.checks.burnin.library import torch
 from nodevet.checks.burnin.operands import OperandSet, build_sets, make_integers, make_sets
+from nodevet.checks.burnin.witness import true_block
 
 MULTIPLES_OF_128 = st.integers(1, 8).map(lambda count: 128 * count)
 SEEDS = st.integers(0, 2**32 - 1)

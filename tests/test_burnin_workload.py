@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import pytest
-from fakes.burnin import NO_TORCH  # skips this file where torch is not installed
+from fakes.burnin import NO_TORCH, make_ring, prepared  # skips this file where torch is not installed
 
 from nodevet.checks.burnin.errors import InterruptionError, RefusedError
 from nodevet.checks.burnin.faults import STUCK_COLUMNS, Planted
@@ -17,9 +17,10 @@ from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
 from nodevet.checks.burnin.plan import GemmRequest
 from nodevet.checks.burnin.selftest import Planting
 from nodevet.checks.burnin.sums import bit_view
-from nodevet.checks.burnin.workload import Run, run_gemm
+from nodevet.checks.burnin.workload import ChooseMultiplication, Run, run_gemm
 from nodevet.checks.clock import SystemClock
-from nodevet.checks.model import ResultState
+from nodevet.checks.completeness import account
+from nodevet.checks.model import Result, ResultState, State
 
 REQUEST = GemmRequest(device="cpu-0", dtype="fp32", seconds=0.15, shape=(256, 256, 512), maximum_memory_bytes=64 << 20)
 
@@ -40,7 +41,12 @@ class Watcher:
     def __init__(self, interrupt_in: str = "") -> None:
         """Interrupt in the phase named."""
         self.phase = ""
+        self.told: list[Result] = []
         self._interrupt_in = interrupt_in
+
+    def known(self, result: Result) -> None:
+        """Keep what was told of a wrong result."""
+        self.told.append(result)
 
     def pause(self) -> None:
         """Let the workload go on."""
@@ -124,12 +130,165 @@ def test_fault_from_the_start_is_never_verified() -> None:
         broken = Planted(real.run, STUCK_COLUMNS, first=0, key=1)
         return msgspec.structs.replace(real, run=broken, exact=broken)
 
-    result = run_gemm(Run(REQUEST, SystemClock()), Watcher(), choose)
-    assert result.conditions["verification"] == "unmeasured: range or device"
+    watcher = Watcher()
+    result = run_gemm(Run(REQUEST, SystemClock()), watcher, choose)
+    assert result.conditions["verification"] == "mismatch"
+    assert (result.metric("mismatches"), result.metric("gemms_checked")) == (3, 3)
+    assert [told.metric("mismatches") for told in watcher.told] == [1, 2, 3]
     assert result.metric("operand_sets_certified") == 0
     assert result.metric("gemms_run") == 0
     assert [each["bad_columns"] for each in result.conditions["refuted_certificates"]] == [list(range(32, 64))] * 3
-    assert "could not be certified" in result.detail
+    assert "3 of 3 products wrong from the first on" in result.detail
+
+
+def broken_from_the_start(cells: Sequence[tuple[int, int]], bit: int) -> ChooseMultiplication:
+    """Return a multiplication with one bit of some cells always wrong, from the first product on."""
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        real = choose_multiplication(name, kind, architecture)
+
+        def broken(a: Tensor, b: Tensor, out: Tensor) -> None:
+            real.run(a, b, out)
+            for row, column in cells:
+                bit_view(out)[row, column] ^= 1 << bit
+
+        return msgspec.structs.replace(real, run=broken, exact=real.exact if real.narrow else broken)
+
+    return choose
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_one_cell_wrong_from_the_first_product_on_is_the_devices_fault(dtype: str) -> None:
+    """The host computes that cell by itself: bit 20 of row 7, column 9 is laid to the device, without any sibling."""
+    request = msgspec.structs.replace(REQUEST, dtype=dtype)
+    watcher = Watcher()
+    result = run_gemm(Run(request, SystemClock()), watcher, broken_from_the_start([(7, 9)], 20))
+    assert (result.state, result.conditions["verification"]) == (ResultState.FINISHED, "mismatch")
+    assert result.metric("mismatches") == 3
+    report = result.conditions["mismatch_reports"][0]
+    assert (report["rows"], report["columns"], report["origin"]) == ([7], [9], "first_product")
+    assert report["examples"][0]["xor"] == "0x00100000"
+    assert report["largest_partial_sum"] < 2 ** report["limit_bits"]
+    assert account((), (result,)).state is State.FAILED
+    assert account((), watcher.told[:1]).state is State.FAILED
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=Result) == result
+
+
+def test_two_products_of_the_same_rows_that_differ_are_the_devices_fault() -> None:
+    """A flip in one product alone shows where pieces overlap, and the host says which of the two is wrong."""
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        real = choose_multiplication(name, kind, architecture)
+        calls = iter(range(10**9))
+
+        def broken(a: Tensor, b: Tensor, out: Tensor) -> None:
+            real.run(a, b, out)
+            if next(calls) == 9:
+                bit_view(out)[3, 5] ^= 1 << 22
+
+        return msgspec.structs.replace(real, run=broken, exact=broken)
+
+    request = msgspec.structs.replace(REQUEST, shape=(384, 256, 512))
+    result = run_gemm(Run(request, SystemClock()), Watcher(), choose)
+    assert result.metric("mismatches")
+
+
+def test_a_range_or_library_that_spoils_everything_is_nobodys_fault() -> None:
+    """Where every row and column is wrong, nothing speaks for this one device: unknown, not failed."""
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        real = choose_multiplication(name, kind, architecture)
+
+        def rounding(a: Tensor, b: Tensor, out: Tensor) -> None:
+            real.run(a, b, out)
+            out.copy_(out.to(torch.bfloat16).to(out.dtype))
+
+        return msgspec.structs.replace(real, run=rounding, exact=rounding)
+
+    result = run_gemm(Run(REQUEST, SystemClock()), Watcher(), choose)
+    assert result.conditions["verification"] == "unmeasured: range or device"
+    assert result.metric("mismatches") == 0
+    assert account((), (result,)).state is State.UNKNOWN
+
+
+def test_sums_that_are_too_large_for_the_format_are_nobodys_fault() -> None:
+    """An accumulator that saturates spoils the largest sums and no other: the size is their excuse."""
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        real = choose_multiplication(name, kind, architecture)
+
+        def saturating(a: Tensor, b: Tensor, out: Tensor) -> None:
+            real.run(a, b, out)
+            out.clamp_(-600_000.0, 600_000.0)
+
+        return msgspec.structs.replace(real, run=saturating, exact=saturating)
+
+    result = run_gemm(Run(REQUEST, SystemClock()), Watcher(), choose)
+    assert result.conditions["refuted_certificates"]
+    assert result.conditions["verification"] == "unmeasured: range or device"
+
+
+@pytest.mark.parametrize("phase", ["self-test", "measuring the cost of checking"])
+@pytest.mark.parametrize("call", [0, 3])
+def test_flip_outside_the_measurement_counts(phase: str, call: int) -> None:
+    """A transient flip in warm-up, in the timing of the self-test or in the measured overhead is a wrong result."""
+    watcher = Watcher()
+    calls = iter(range(10**9))
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        real = choose_multiplication(name, kind, architecture)
+
+        def broken(a: Tensor, b: Tensor, out: Tensor) -> None:
+            real.run(a, b, out)
+            if watcher.phase == phase and next(calls) == call:
+                bit_view(out)[9, 8] ^= 1 << 20
+
+        return msgspec.structs.replace(real, run=broken)
+
+    result = run_gemm(Run(REQUEST, SystemClock()), watcher, choose)
+    assert result.metric("mismatches") == 1
+    assert result.conditions["verification"] == "mismatch"
+    assert result.conditions["mismatch_reports"][0]["rows"] == [9]
+
+
+@pytest.mark.parametrize("batch", range(8))
+def test_flip_in_any_batch_of_the_measured_overhead_counts(batch: int) -> None:
+    """Whether a batch was checked while it was timed or afterwards, each of its products is checked."""
+    ready = prepared("fp32")
+    calls = iter(range(10**9))
+
+    def broken(a: Tensor, b: Tensor, out: Tensor) -> None:
+        ready.multiplication.run(a, b, out)
+        if next(calls) == 2 * batch:
+            bit_view(out)[9, 8] ^= 1 << 20
+
+    ring = make_ring(ready, broken, slots=5, lag=2)
+    found = []
+    for is_checked in (True, False, False, True) * 2:
+        if is_checked:
+            outcome = ring.run_batch(2)()
+        else:
+            ring.run_ahead(2)
+            outcome = ring.catch_up()
+        found += outcome[1]
+    found += ring.drain()[1]
+    assert [product.number for product in found] == [2 * batch]
+
+
+def test_what_was_wrong_is_told_before_it_is_examined() -> None:
+    """A device that dies while its wrong result is located leaves the count behind."""
+
+    class Dying(Watcher):
+        def known(self, result: Result) -> None:
+            super().known(result)
+            raise InterruptionError("the device died")
+
+    watcher = Dying()
+    result = run_gemm(Run(REQUEST, SystemClock()), watcher, Hardware(watcher, every=2).choose)
+    (told,) = watcher.told
+    assert told.metric("mismatches")
+    assert told.conditions["mismatch_reports"] == []
+    assert (result.state, result.metric("mismatches")) == (ResultState.INTERRUPTED, told.metric("mismatches"))
 
 
 def test_missed_fault_in_the_self_test_leaves_results_unmeasured() -> None:

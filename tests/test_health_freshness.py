@@ -17,6 +17,7 @@ from fakes.views import (
     gpu,
     healthy,
     judge,
+    link,
     of,
     reader,
     sample,
@@ -83,11 +84,19 @@ def test_required_reading_must_be_there(status: ReadingStatus) -> None:
 
 
 def test_reading_that_only_one_sensor_lacks_is_there() -> None:
-    """A second sensor that the board does not have is no gap; one that cannot be read is."""
+    """A second sensor that the board does not have, or that tells nonsense, costs itself alone."""
     memory = next(part for quantity, part in GPU_READINGS if quantity == "temperature_celsius" and part != CORE)
-    for status, outcome in ((ReadingStatus.UNSUPPORTED, PASS), (ReadingStatus.ERROR, UNMEASURED)):
+    for status in (ReadingStatus.UNSUPPORTED, ReadingStatus.ERROR):
         view = healthy({("temperature_celsius", memory): bad("temperature_celsius", memory, status)})
-        assert of(judge("freshness", view), "reading.temperature_celsius").outcome is outcome
+        assert of(judge("freshness", view), "reading.temperature_celsius").outcome is PASS
+        assert of(judge("thermal", view), "temperature.slowdown", part=memory).outcome in (SKIPPED, UNMEASURED)
+
+
+def test_reading_that_fewer_parts_give_than_fail_to_is_missing() -> None:
+    """One link of eighteen that answers is no view of the links."""
+    few = {("link_active", link(port)): bad("link_active", link(port), ReadingStatus.ERROR) for port in range(17)}
+    finding = of(judge("freshness", healthy(few)), "reading.link_active")
+    assert (finding.outcome, finding.required) == (UNMEASURED, True)
 
 
 def test_core_sensor_must_be_supported() -> None:

@@ -45,7 +45,6 @@ PASS, WARN, FAIL, SKIPPED = Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.SK
 @pytest.mark.parametrize(
     ("check", "code", "quantity", "part", "value", "outcome"),
     [
-        ("power", "power.limit_lowered", "power_limit_watts", SCOPE, 500, WARN),
         ("power", "power.over_limit", "power_watts", SCOPE, 771, WARN),
         ("power", "power.over_limit", "power_watts", SCOPE, 769, PASS),
         ("pcie", "pcie.width", "pcie_link_width", PCIE, 8, WARN),
@@ -263,9 +262,25 @@ def test_fabric_state_is_a_matter_of_configuration() -> None:
 
 def test_power_limit_that_the_site_means_is_no_finding() -> None:
     """A site that caps its boards says so once."""
-    view = healthy({("power_limit_watts", SCOPE): 500})
+    view = healthy({("power_limit_requested_watts", SCOPE): 500})
     assert of(judge("power", view, limit_watts=500.0), "power.limit_lowered").outcome is PASS
     assert of(judge("power", view, limit_watts=600.0), "power.limit_lowered").outcome is WARN
+
+
+@pytest.mark.parametrize("status", [status for status in BAD if status is not ReadingStatus.UNSUPPORTED])
+def test_limit_that_cannot_be_read_is_not_compared(status: ReadingStatus) -> None:
+    """Neither what is in force nor the vendor's default stands in for what somebody may have asked for."""
+    for quantity in ("power_limit_requested_watts", "power_limit_default_watts"):
+        view = healthy({(quantity, SCOPE): bad(quantity, SCOPE, status)})
+        assert of(judge("power", view), "power.limit_lowered").outcome is Outcome.UNMEASURED
+    assert of(judge("power", healthy()), "power.limit_lowered").outcome is PASS
+
+
+@pytest.mark.parametrize("utilization", [0.0, 0.97, bad("utilization_ratio", COMPUTE), None])
+def test_full_generation_is_well_whenever_it_is_seen(utilization: Scalar | None) -> None:
+    """A board that showed its full generation at idle proved that it has it."""
+    view = healthy({("utilization_ratio", COMPUTE): utilization})
+    assert of(judge("pcie", view), "pcie.generation").outcome is PASS
 
 
 def test_unreadable_power_is_told() -> None:

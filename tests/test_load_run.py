@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import random
 import selectors
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from fakes.late_clock import LateClock
 
 from nodevet.agent.clock import SystemClock
+from nodevet.agent.load.child import LoadChild
 from nodevet.agent.load.run import LoadRun
 from nodevet.checks.burnin.launch import Launch
 from nodevet.checks.burnin.plan import GemmRequest
-from nodevet.checks.model import Device, DeviceKind, ResultState
+from nodevet.checks.completeness import account
+from nodevet.checks.model import Device, DeviceKind, Result, ResultState, State
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
 DEVICES = tuple(
@@ -71,11 +75,97 @@ def test_a_format_that_a_device_lacks_does_not_end_the_others() -> None:
     assert states(load) == [("fp8_e4m3", ResultState.REFUSED), ("bf16", ResultState.FINISHED)]
 
 
-def test_a_refusal_that_holds_for_all_is_told_once() -> None:
-    """Without torch nothing that follows could run either."""
-    load = run({"fp32": "no_torch", "bf16": "finish"})
+def test_a_refusal_that_holds_for_all_is_told_of_each_format() -> None:
+    """Without torch nothing that follows could run either, and each planned format says so."""
+    load = run({"fp32": "no_torch", "bf16": "finish", "int8": "finish"})
 
-    assert states(load) == [("fp32", ResultState.REFUSED)]
+    assert states(load) == [(dtype, ResultState.REFUSED) for dtype in ("fp32", "bf16", "int8")]
+    assert [result.detail for result in load.results[1:3]] == ["not run: device", "not run: device"]
+
+
+@pytest.mark.parametrize("how", ["die", "exit", "no_torch", "no_format", "finish", "wrong:kill", "wrong:disk"])
+def test_every_planned_format_has_its_row(how: str) -> None:
+    """However the first one ends, each format of each device leaves one result, with its format and its load."""
+    load = run({"fp32": how, "bf16": "finish", "int8": "finish"})
+
+    assert load.done
+    for device in ("GPU-0", "GPU-1"):
+        assert [dtype for dtype, _ in states(load, device)] == ["fp32", "bf16", "int8"]
+    assert len({result.conditions["load"] for result in load.results}) == 1
+
+
+def test_formats_after_a_stop_are_told_of_as_not_run() -> None:
+    """Ctrl-C after one of three formats leaves three rows, two of which proved nothing."""
+    load = run({"fp32": "finish", "bf16": "hang", "int8": "finish"}, stop_after=2)
+
+    for device in ("GPU-0", "GPU-1"):
+        assert states(load, device) == [
+            ("fp32", ResultState.FINISHED), ("bf16", ResultState.INTERRUPTED), ("int8", ResultState.INTERRUPTED),
+        ]  # fmt: skip
+    assert account((), load.results).state is State.UNKNOWN
+
+
+def test_a_device_that_is_not_loaded_says_of_each_format_why() -> None:
+    """Seven of eight devices that are busy are seven devices that nothing was proved of."""
+    requests = {
+        device.id: tuple(GemmRequest(device=device.id, dtype=dtype, seconds=0.1) for dtype in ("fp32", "bf16"))
+        for device in DEVICES
+    }
+    with selectors.DefaultSelector() as selector:
+        refused = {device.id: "in use by process 7" for device in DEVICES}
+        load = LoadRun(DEVICES, requests, SystemClock(), selector, refused=refused)
+    assert load.done
+    assert [(result.dtype, result.detail) for result in load.results] == [
+        ("fp32", "in use by process 7"), ("bf16", "in use by process 7"),
+    ] * 2  # fmt: skip
+
+
+ENDINGS = ("abort", "segv", "kill", "exit", "disk", "garbage", "hang", "stop", "forget")
+
+
+@pytest.mark.soak
+def test_what_a_child_knew_before_its_end_is_never_lost(campaign: Callable[[int], int]) -> None:
+    """Deaths, hangs, stops and full disks after a wrong result was known: each is failed, with format and counts."""
+    rounds = campaign(200)
+    ends = [ENDINGS[number % len(ENDINGS)] for number in range(rounds)]
+    random.Random(28).shuffle(ends)  # noqa: S311 (the order of a campaign)
+    for start in range(0, rounds, 10):
+        for end, result in zip(ends[start : start + 10], ended_with_wrong(ends[start : start + 10]), strict=True):
+            stopped = end in ("stop", "forget")
+            assert result.state is (ResultState.INTERRUPTED if stopped else ResultState.DIED), (end, result)
+            assert (result.metric("mismatches"), result.metric("gemms_checked"), result.dtype) == (3, 120, "bf16"), end
+            assert account((), (result,)).state is State.FAILED
+
+
+def ended_with_wrong(ends: Sequence[str]) -> list[Result]:
+    """Run a child per entry of *ends*, at once, that finds a wrong result and then ends so; return their results."""
+    with selectors.DefaultSelector() as selector:
+        children: list[LoadChild] = []
+        clocks: list[LateClock] = []
+        for end in ends:
+            script = {"bf16": f"wrong:{'hang' if end == 'stop' else end}"}
+            argv = (sys.executable, "-I", str(PROGRAM), json.dumps(script))
+            clocks.append(LateClock())
+            children.append(LoadChild("load", argv, ("GPU-0",), clocks[-1], selector))
+            children[-1].burn("gemm", {"device": "GPU-0", "dtype": "bf16"}, PATIENCE_SECONDS)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not all(child.results for child in children) and time.monotonic() < deadline:
+            for key, mask in selector.select(0.02):
+                key.data(mask)
+            for child, clock, end in zip(children, clocks, ends, strict=True):
+                if end == "stop" and child.known is not None:
+                    child.stop("a job came")
+                if end == "hang" and child.known is not None:
+                    clock.ahead = PATIENCE_SECONDS
+                child.tick()
+        for child in children:
+            child.stop()
+        while not all(child.at_rest for child in children) and time.monotonic() < deadline:
+            for key, mask in selector.select(0.02):
+                key.data(mask)
+            for child in children:
+                child.tick()
+    return [child.results[0] for child in children]
 
 
 def test_a_load_that_dies_has_a_result_that_says_so() -> None:

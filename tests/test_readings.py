@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from nodevet.checks.model import Reading, ReadingStatus
 from nodevet.checks.parts import PART_NAMES, Part, PartKind
-from nodevet.checks.quantities import QUANTITIES, Quantity, QuantityKind
+from nodevet.checks.quantities import LARGEST_COUNT, QUANTITIES, Bounds, Quantity, QuantityKind
 from nodevet.checks.readings import doubts, parse, reading_of
 from nodevet.checks.readings_schema import readings_schema
 
@@ -302,7 +302,26 @@ def _quantities() -> str:
         names = ", ".join(f"`{name}`" for name in sorted(PART_NAMES[entry.part] - {""}))
         part = f"`{entry.part.value}`" + (f": {names}" if names else "")
         lines.append(f"| `{entry.key}` | {part} | {_accepts(entry)} | {entry.help} |")
+    lines += [
+        "",
+        "A value beyond the bounds is no measurement: its reading is an `error`. The bounds and their reasons:",
+        "",
+    ]
+    by_bounds: dict[Bounds, list[str]] = {}
+    for entry in QUANTITIES.values():
+        if entry.bounds:
+            by_bounds.setdefault(entry.bounds, []).append(entry.key)
+    lines += ["| Values | Reason | Quantities |", "|---|---|---|"]
+    lines += [
+        f"| {_range(bounds)} | {bounds.source} | {', '.join(f'`{key}`' for key in keys)} |"
+        for bounds, keys in by_bounds.items()
+    ]
     return "\n".join(lines)
+
+
+def _range(bounds: Bounds) -> str:
+    low, high = (None if bound is None else f"{bound:g}" for bound in (bounds.low, bounds.high))
+    return f"from {low}" if high is None or bounds.high == LARGEST_COUNT else f"from {low} to {high}"
 
 
 def _accepts(entry: Quantity) -> str:
@@ -313,9 +332,8 @@ def _accepts(entry: Quantity) -> str:
             return "true or false"
         case QuantityKind.TEXT:
             return "text"
-    low, high = (None if bound is None else f"{bound:g}" for bound in (entry.low, entry.high))
-    bounds = f" from {low}" if high is None else f" from {low} to {high}"
-    return ("counter" if entry.kind is QuantityKind.COUNTER else "number") + bounds
+    kind = "counter" if entry.kind is QuantityKind.COUNTER else "number"
+    return f"{kind} {_range(entry.bounds)}" if entry.bounds else kind
 
 
 def test_the_page_lists_every_quantity(repository: Path, request: pytest.FixtureRequest) -> None:

@@ -16,13 +16,14 @@ from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
 from nodevet.checks.model import Instant, Result, ResultState
-from nodevet.checks.wire import Burn, Failed, Message, Note, Ready, Ticked, Worked
+from nodevet.checks.wire import Burn, Failed, Found, Message, Note, Ready, Ticked, Worked
 
 __all__ = ["LoadChild"]
 
 STOP = Patience(terminate=0.1, kill=1.7, abandon=1.95)
 """A load takes SIGTERM as a second word to stop and needs up to 1.5 s to give back what it holds."""
-PAST_DEADLINE = Patience(terminate=0.0, kill=0.5, abandon=2.0)
+PAST_DEADLINE = Patience(terminate=0.0, kill=2.0, abandon=4.0)
+"""The child takes up to 1.5 s after SIGTERM to tell what it knows."""
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -61,8 +62,10 @@ class LoadChild:
         self._on_note = on_note
         self._job: _Job | None = None
         self._heard = clock.monotonic()
+        self._known: Result | None = None
         self._reason = ""
         self._stopping = False
+        self._gave_up = False
         self._stuck = False
         self._ended = False
         self.results: list[Result] = []
@@ -89,6 +92,11 @@ class LoadChild:
         return self._reason
 
     @property
+    def known(self) -> Result | None:
+        """Return what the workload told of wrong results so far, or None."""
+        return self._known
+
+    @property
     def record(self) -> ChildRecord | None:
         """Return what to remember of the process over a restart of the agent; None once it is gone."""
         return None if self._ended else self._child.record
@@ -109,6 +117,7 @@ class LoadChild:
         burn = Burn(workload, dict(parameters))
         now = self._clock.monotonic()
         self._job = _Job(burn, self._clock.instant(), now + deadline_seconds)
+        self._known = None
         self._heard = now
         if self.alive:
             self._child.send(burn)
@@ -145,9 +154,11 @@ class LoadChild:
             case Note():
                 if self._on_note is not None:
                     self._on_note(message)
+            case Found() if self._job is not None:
+                self._known = message.result
             case Worked() if self._job is not None:
                 self._job = None
-                self.results.append(message.result)
+                self.results.append(self._complete(message.result))
             case Failed():
                 self._give_up(message.failure.detail)
             case Ready():
@@ -175,11 +186,13 @@ class LoadChild:
         if not self._reason and (self._job is not None or ended.status):
             last = f"; it said last: {self._child.tail[-1]}" if self._child.tail else ""
             self._reason = f"the load {ended} in: {self._child.call}{last}"
-        self._result(ResultState.INTERRUPTED if self._stopping else ResultState.DIED, self._reason)
+        was_stopped = self._stopping and not self._gave_up
+        self._result(ResultState.INTERRUPTED if was_stopped else ResultState.DIED, self._reason)
 
     def _give_up(self, reason: str) -> None:
         if not self._child.ending:
             self._reason = reason
+            self._gave_up = True
             self._child.finish(PAST_DEADLINE, ask=False)
 
     def _result(self, state: ResultState, detail: str) -> None:
@@ -187,14 +200,27 @@ class LoadChild:
         if self._job is None:
             return
         burn, started = self._job.burn, self._job.started
+        blank = Result(
+            workload=burn.workload,
+            devices=self._devices,
+            state=state,
+            started=started,
+            ended=self._clock.instant(),
+            dtype=burn.parameters.get("dtype"),
+            shape=tuple(burn.parameters.get("shape") or ()),
+            detail=detail,
+        )
         self._job = None
-        self.results.append(
-            Result(
-                workload=burn.workload,
-                devices=self._devices,
-                state=state,
-                started=started,
-                ended=self._clock.instant(),
-                detail=detail,
-            )
+        self.results.append(self._complete(blank))
+
+    def _complete(self, result: Result) -> Result:
+        """Return *result* with all that is known: what was found wrong stays so, however the workload ended."""
+        if result.state is ResultState.INTERRUPTED and self._gave_up:
+            # It was ended because it hung, which it does not know.
+            result = msgspec.structs.replace(result, state=ResultState.DIED, detail=self._reason)
+        known = self._known
+        if known is None or (result.metric("mismatches") or 0) >= (known.metric("mismatches") or 0):
+            return result
+        return msgspec.structs.replace(
+            known, state=result.state, ended=result.ended, detail=result.detail or known.detail
         )

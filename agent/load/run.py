@@ -18,6 +18,7 @@ from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.load.curve import Curve
 from nodevet.checks.burnin.launch import Launch, burn_command
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
+from nodevet.checks.completeness import ASKED, REFUSAL
 from nodevet.checks.model import Device, Result, ResultState
 from nodevet.checks.wire import Note, Ticked
 
@@ -32,13 +33,18 @@ SLOWNESS = 3.0
 Spawn = Callable[[Device, Mapping[str, str]], Launch]
 
 
+OTHERS_MAY_RUN = ("format", "exactness")
+"""What may refuse one number format and says nothing of the next."""
+
+
 class _Worker(msgspec.Struct):
-    """The child of one device, what it still has to do, how far it is, and its rate since that ``began``."""
+    """The child of one device, what it does and still has to do, how far it is, and its rate since that ``began``."""
 
     device: Device
     child: LoadChild
     waiting: deque[GemmRequest]
     planned: int
+    running: GemmRequest | None = None
     seen: int = 0
     ratio: float = 0.0
     phase: str = "starting"
@@ -59,12 +65,16 @@ class LoadRun:
         spawn: Spawn = burn_command,
         log: Callable[[Note], None] | None = None,
         lock: LoadLock | None = None,
+        refused: Mapping[str, str] | None = None,
     ) -> None:
         """Start every child; *lock* is held as long as one of them lives.
 
-        Raises BusyError and StoreError where the lock cannot be taken.
+        Devices that *refused* names are not loaded; every format that was planned for them says why. Raises BusyError
+        and StoreError where the lock cannot be taken.
         """
         self._clock = clock
+        began = clock.instant()
+        self._load = f"{began.boot_id}:{began.boottime_ns}"
         self._stopped = ""
         self._results: list[Result] = []
         self._workers: list[_Worker] = []
@@ -72,10 +82,15 @@ class LoadRun:
         held = () if lock is None else (lock.acquire(),)
         try:
             for device in devices:
+                planned = requests.get(device.id, ())
+                reason = (refused or {}).get(device.id)
                 try:
-                    self._start(device, requests.get(device.id, ()), selector, spawn, log, held)
+                    if reason is None:
+                        self._start(device, planned, selector, spawn, log, held)
                 except OSError as error:
-                    self._refuse(device, f"the load cannot be started: {error.strerror or error}")
+                    reason = f"the load cannot be started: {error.strerror or error}"
+                if reason is not None:
+                    self._refuse(device, planned, reason)
         finally:
             for descriptor in held:
                 os.close(descriptor)
@@ -84,7 +99,7 @@ class LoadRun:
     @property
     def done(self) -> bool:
         """Return whether every child is gone."""
-        return all(worker.child.at_rest for worker in self._workers)
+        return all(worker.child.at_rest and not worker.waiting for worker in self._workers)
 
     @property
     def results(self) -> tuple[Result, ...]:
@@ -122,16 +137,12 @@ class LoadRun:
         """Do what is due: take results, start the next request of each device, end what hangs."""
         for worker in self._workers:
             worker.child.tick()
-            for result in worker.child.results[worker.seen :]:
-                worker.seen += 1
-                worker.ratio = 0.0
-                self._results.append(_with_curve(self._with_reason(result), worker.rate))
-                if result.state is ResultState.REFUSED and result.conditions.get("refusal") != "format":
-                    # No torch or no such device holds for whatever was to follow; a missing format does not.
-                    worker.waiting.clear()
-            if worker.child.busy or not worker.child.alive:
+            self._collect(worker)
+            if worker.child.busy:
                 continue
-            if worker.waiting:
+            if not worker.child.alive:
+                self._skip(worker, worker.child.detail)
+            elif worker.waiting:
                 self._next(worker)
             else:
                 worker.child.stop("all done")
@@ -140,8 +151,49 @@ class LoadRun:
         """Begin to end every child; ``done`` within two seconds if the loop goes on."""
         self._stopped = self._stopped or reason
         for worker in self._workers:
-            worker.waiting.clear()
             worker.child.stop(reason)
+
+    def _collect(self, worker: _Worker) -> None:
+        """Take the results that came from *worker*."""
+        for result in worker.child.results[worker.seen :]:
+            worker.seen += 1
+            worker.ratio = 0.0
+            told = self._stamped(_with_curve(self._with_reason(result), worker.rate), worker.running)
+            self._results.append(told)
+            if result.state is ResultState.REFUSED and result.conditions.get(REFUSAL) not in OTHERS_MAY_RUN:
+                # No torch or no such device holds for whatever was to follow; a missing format does not.
+                self._skip(worker, result.detail)
+
+    def _skip(self, worker: _Worker, reason: str) -> None:
+        """Leave out what still waits: whatever was planned has a result, also where it never ran."""
+        while worker.waiting:
+            self._leave_out(worker.device, worker.waiting.popleft(), f"not run: {reason or self._stopped}")
+
+    def _leave_out(self, device: Device, request: GemmRequest | None, detail: str) -> None:
+        now = self._clock.instant()
+        result = Result(
+            workload=WORKLOAD,
+            devices=(device.id,),
+            state=ResultState.INTERRUPTED if self._stopped else ResultState.REFUSED,
+            started=now,
+            ended=now,
+            dtype=None if request is None else request.dtype,
+            detail=detail,
+        )
+        self._results.append(self._stamped(result, request))
+
+    def _refuse(self, device: Device, requests: tuple[GemmRequest, ...], reason: str) -> None:
+        """Tell of every planned format of *device* that it was not run; of the device itself where none was planned."""
+        for request in requests or (None,):
+            self._leave_out(device, request, reason)
+
+    def _stamped(self, result: Result, request: GemmRequest | None) -> Result:
+        """Return *result* with the load that it is of, and whether somebody asked for its format by name."""
+        conditions = {**result.conditions, "load": self._load}
+        if request is not None and request.asked:
+            conditions[ASKED] = True
+        dtype = result.dtype or (request.dtype if request is not None else None)
+        return msgspec.structs.replace(result, conditions=conditions, dtype=dtype)
 
     def _with_reason(self, result: Result) -> Result:
         """Return *result* with why it was interrupted, which the child does not know."""
@@ -183,15 +235,8 @@ class LoadRun:
         worker = _Worker(device, child, deque(requests), len(requests))
         self._workers.append(worker)
 
-    def _refuse(self, device: Device, detail: str) -> None:
-        now = self._clock.instant()
-        state = ResultState.REFUSED
-        self._results.append(
-            Result(workload=WORKLOAD, devices=(device.id,), state=state, started=now, ended=now, detail=detail)
-        )
-
     def _next(self, worker: _Worker) -> None:
-        request = worker.waiting.popleft()
+        request = worker.running = worker.waiting.popleft()
         planned = request.seconds + request.warmup_seconds
         worker.phase = f"{request.dtype} product"
         worker.rate = Curve()

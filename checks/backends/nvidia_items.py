@@ -189,7 +189,9 @@ def _power() -> list[Item]:
 
 def _limits() -> list[Item]:
     default = (Field(189), Call("nvmlDeviceGetPowerManagementDefaultLimit"))
+    requested = (Field(192), Call("nvmlDeviceGetPowerManagementLimit"))
     return [
+        Item("power_limit_requested_watts", BOARD, requested, _milli),
         Item("power_limit_default_watts", BOARD, default, _milli),
         Item("clock_maximum_hertz", Part(PartKind.CLOCK, "sm"), (Call("nvmlDeviceGetMaxClockInfo", (1,)),), _mega),
         Item("clock_maximum_hertz", Part(PartKind.CLOCK, "memory"), (Call("nvmlDeviceGetMaxClockInfo", (2,)),), _mega),

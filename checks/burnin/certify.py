@@ -13,19 +13,23 @@ from functools import partial
 
 import msgspec
 
+from .families import DataType
 from .hashing import hash_32, hash_32_tensor, make_key
 from .library import Tensor, torch
 from .multiply import Multiplication, Multiply
 from .operands import Operand, OperandSet, Recipe, make_integers
 from .sums import bit_view, column_sums, row_sums
+from .witness import Witness, find_witness, true_block
 
-__all__ = ["Certificate", "Golden", "certify", "to_bits", "true_block"]
+__all__ = ["Certificate", "Golden", "certify", "to_bits"]
 
 OFFSET_STEP = 128
 _VECTOR_BITS = 20
 _TILE = 64
 _TILES = 4
+_SUSPECT_ROWS, _SUSPECT_COLUMNS = 16, 64
 _ROWS_PER_CHUNK = 256
+_DISPUTED = 16
 _CHUNK = 1 << 15  # elements: torch splits larger operations over threads of its own, here the pool does that
 
 
@@ -41,7 +45,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
 
     ``bad_rows`` are rows of the extended A, ``bad_columns`` columns of the result. ``reason`` is empty when
     certified. ``wrong_share`` is the share of rows or columns that disagree: near 1 speaks for a range
-    or a library, near 0 for a fault.
+    or a library, near 0 for a fault. ``witness`` is the cell that proves the device wrong, None where none does.
     """
 
     golden: Golden | None
@@ -49,6 +53,7 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     bad_rows: tuple[int, ...] = ()
     bad_columns: tuple[int, ...] = ()
     wrong_share: float = 0.0
+    witness: Witness | None = None
 
 
 def certify(
@@ -65,9 +70,12 @@ def certify(
     """
     measured = run or multiplication.run
     exact = multiplication.exact if multiplication.narrow else measured
-    result, narrow, agree = _compute(operands, multiplication, m, exact, measured, pause)
-    if not agree:
-        return Certificate(golden=None, reason="two products of the same rows differ", wrong_share=1.0)
+    product = _compute(operands, multiplication, m, exact, measured, pause)
+    result, narrow = product.exact, product.narrow
+    data_type = multiplication.data_type
+    if len(product.disputed):
+        rows, columns = product.disputed[:, 0], product.disputed[:, 1]
+        return _refuted("two products of the same rows differ", rows, columns, operands, data_type, result)
     certificate = _prove(operands, multiplication, result, seed, pause)
     if certificate.reason:
         return certificate
@@ -75,9 +83,8 @@ def certify(
         rounded = result.to(multiplication.output)
         wrong = torch.nonzero(bit_view(narrow) != bit_view(rounded))
         if len(wrong):
-            return _refuted(
-                "the narrow result is not the exact one rounded to nearest even", wrong[:, 0], wrong[:, 1], result
-            )
+            reason = "the narrow result is not the exact one rounded to nearest even"
+            return _refuted(reason, wrong[:, 0], wrong[:, 1], operands, data_type, narrow)
         result = rounded
     return Certificate(golden=_golden(result, m, operands.a.matrix.device))
 
@@ -88,21 +95,18 @@ def to_bits(integers: Tensor, multiplication: Multiplication, *, output: bool = 
     return bit_view(wide.to(multiplication.output) if output else wide)
 
 
-def true_block(operands: OperandSet, rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the true integers at *rows* of the extended A and *columns* of B, from the hash alone, on the host.
-
-    All partial sums stay below 2**53, so the fp64 product is exact in any order.
-    """
-    inner = torch.arange(operands.a.recipe.columns, dtype=torch.int64)
-    a = make_integers(operands.a.recipe, rows, inner).to(torch.float64)
-    b = make_integers(operands.b.recipe, inner, columns).to(torch.float64)
-    return torch.mm(a, b).to(torch.int64)
-
-
 def _scaled(integers: Tensor, multiplication: Multiplication) -> Tensor:
     if multiplication.wide is torch.int32:
         return integers
     return integers.to(torch.float64) * 2.0**multiplication.data_type.a_exponent
+
+
+class _Product(msgspec.Struct):
+    """All rows on the host: the exact result, the narrow one if any, and cells of which two products differ."""
+
+    exact: Tensor
+    narrow: Tensor | None
+    disputed: Tensor
 
 
 def _compute(
@@ -112,27 +116,33 @@ def _compute(
     exact: Multiply,
     measured: Multiply,
     pause: Callable[[], None],
-) -> tuple[Tensor, Tensor | None, bool]:
-    """Return the exact result of all rows on the host, the narrow one if any, and whether overlapping rows agree."""
+) -> _Product:
+    """Compute all rows in pieces; where pieces overlap both must agree. Of a disputed cell the wrong value is kept."""
     total, n = operands.a.recipe.rows, operands.b.recipe.columns
     device = operands.a.matrix.device
     result = torch.empty(total, n, dtype=multiplication.wide)
     narrow = torch.empty(total, n, dtype=multiplication.output) if multiplication.narrow else None
     out = torch.empty(m, n, dtype=multiplication.wide, device=device)
     out_narrow = torch.empty(m, n, dtype=multiplication.output, device=device) if multiplication.narrow else None
-    agree, done = True, 0
+    disputed, done = torch.empty(0, 2, dtype=torch.int64), 0
     for start in _piece_starts(total, m):
         pause()
         rows = operands.a.matrix[start : start + m]
         exact(rows, operands.b.matrix, out)
         piece = out.cpu()
-        agree &= torch.equal(bit_view(piece)[: done - start], bit_view(result)[start:done])
+        overlap = max(0, done - start)
+        cells = torch.nonzero(bit_view(piece)[:overlap] != bit_view(result)[start : start + overlap])
+        for row, column in cells[:_DISPUTED].tolist():
+            truth = true_block(operands, torch.tensor([start + row]), torch.tensor([column]))
+            if torch.equal(to_bits(truth, multiplication, output=False)[0], bit_view(piece)[row, column : column + 1]):
+                piece[row, column] = result[start + row, column]
+        disputed = torch.cat([disputed, cells + torch.tensor([start, 0])])
         result[start : start + m] = piece
         if narrow is not None and out_narrow is not None:
             measured(rows, operands.b.matrix, out_narrow)
             narrow[start : start + m] = out_narrow.cpu()
         done = start + m
-    return result, narrow, agree
+    return _Product(result, narrow, disputed)
 
 
 def _piece_starts(total: int, m: int) -> list[int]:
@@ -148,17 +158,22 @@ def _prove(
     pause: Callable[[], None],
 ) -> Certificate:
     integers = torch.empty(result.shape, dtype=torch.int32 if result.element_size() == 4 else torch.int64)
+    data_type = multiplication.data_type
+    cells: list[Tensor] = []
     for start in range(0, len(result), _ROWS_PER_CHUNK):
         pause()
         chunk = result[start : start + _ROWS_PER_CHUNK]
         if chunk.is_floating_point():
-            unscaled = chunk.to(torch.float64) * 2.0**-multiplication.data_type.a_exponent
+            unscaled = chunk.to(torch.float64) * 2.0**-data_type.a_exponent
             broken = ~torch.isfinite(unscaled) | (unscaled != unscaled.round()) | (unscaled.abs() > 2.0**53)
             if broken.any():
-                cells = torch.nonzero(broken)
-                return _refuted("results are no integers", cells[:, 0] + start, cells[:, 1], result)
+                cells.append(_corners(broken) + torch.tensor([start, 0]))
+                continue
             chunk = unscaled
         integers[start : start + _ROWS_PER_CHUNK] = chunk.to(integers.dtype)
+    if cells:
+        found = torch.cat(cells)
+        return _refuted("results are no integers", found[:, 0], found[:, 1], operands, data_type, result)
     u = _vector(make_key(seed, operands.index, 10), result.shape[0])
     v = _vector(make_key(seed, operands.index, 11), result.shape[1])
     pause()
@@ -169,11 +184,32 @@ def _prove(
     uc = _vector_times(u, _rows_of(integers))
     bad_rows, bad_columns = torch.nonzero(cv != a_bv).flatten(), torch.nonzero(uc != ua_b).flatten()
     if len(bad_rows) or len(bad_columns):
-        return _refuted("C v = A (B v) does not hold", bad_rows, bad_columns, result)
-    return _tiles(operands, integers, seed)
+        suspects = _suspects(operands, multiplication, result, bad_rows, bad_columns)
+        return _refuted(
+            "C v = A (B v) does not hold", bad_rows, bad_columns, operands, data_type, result, suspects=suspects
+        )
+    return _tiles(operands, data_type, result, integers, seed)
 
 
-def _tiles(operands: OperandSet, integers: Tensor, seed: int) -> Certificate:
+def _corners(broken: Tensor) -> Tensor:
+    """Return broken cells that name every broken row and column of the chunk once: (cells, 2)."""
+    rows, columns = torch.nonzero(broken.any(1)).flatten(), torch.nonzero(broken.any(0)).flatten()
+    in_rows = torch.stack([rows, broken[rows].to(torch.uint8).argmax(1)], 1)
+    return torch.cat([in_rows, torch.stack([broken[:, columns].to(torch.uint8).argmax(0), columns], 1)])
+
+
+def _suspects(
+    operands: OperandSet, multiplication: Multiplication, result: Tensor, bad_rows: Tensor, bad_columns: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return rows and columns of wrong cells among those that disagree. A change may cancel in one direction."""
+    rows = (bad_rows if len(bad_rows) else torch.arange(result.shape[0]))[:_SUSPECT_ROWS]
+    columns = (bad_columns if len(bad_columns) else torch.arange(result.shape[1]))[:_SUSPECT_COLUMNS]
+    want = to_bits(true_block(operands, rows, columns), multiplication, output=False)
+    wrong = torch.nonzero(want != bit_view(result)[rows][:, columns])
+    return rows[wrong[:, 0]], columns[wrong[:, 1]]
+
+
+def _tiles(operands: OperandSet, data_type: DataType, result: Tensor, integers: Tensor, seed: int) -> Certificate:
     for number in range(_TILES):
         key = make_key(seed, operands.index, 12, number)
         top = key % (integers.shape[0] - _TILE + 1)
@@ -181,7 +217,8 @@ def _tiles(operands: OperandSet, integers: Tensor, seed: int) -> Certificate:
         rows, columns = torch.arange(top, top + _TILE), torch.arange(left, left + _TILE)
         wrong = torch.nonzero(true_block(operands, rows, columns) != integers[top : top + _TILE, left : left + _TILE])
         if len(wrong):
-            return _refuted("a tile differs from fp64", wrong[:, 0] + top, wrong[:, 1] + left, integers)
+            rows, columns = wrong[:, 0] + top, wrong[:, 1] + left
+            return _refuted("a tile differs from fp64", rows, columns, operands, data_type, result)
     return Certificate(golden=None)
 
 
@@ -191,7 +228,17 @@ def _golden(result: Tensor, m: int, device: torch.device) -> Golden:
     return Golden(row_sums(result).to(device), columns.to(device))
 
 
-def _refuted(reason: str, rows: Tensor, columns: Tensor, result: Tensor) -> Certificate:
+def _refuted(
+    reason: str,
+    rows: Tensor,
+    columns: Tensor,
+    operands: OperandSet,
+    data_type: DataType,
+    result: Tensor,
+    *,
+    suspects: tuple[Tensor, Tensor] | None = None,
+) -> Certificate:
+    """Return why there is no golden. *rows* and *columns* are the cells that are wrong where *suspects* names none."""
     bad_rows, bad_columns = torch.unique(rows), torch.unique(columns)
     share = max(len(bad_rows) / result.shape[0], len(bad_columns) / result.shape[1])
     return Certificate(
@@ -200,6 +247,7 @@ def _refuted(reason: str, rows: Tensor, columns: Tensor, result: Tensor) -> Cert
         bad_rows=tuple(bad_rows[:256].tolist()),
         bad_columns=tuple(bad_columns[:256].tolist()),
         wrong_share=share,
+        witness=find_witness(operands, data_type, result, suspects or (rows, columns), (bad_rows, bad_columns)),
     )
 
 

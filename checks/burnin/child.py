@@ -21,7 +21,7 @@ import msgspec
 from nodevet.checks.child import become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.model import Result, ResultState
-from nodevet.checks.wire import Burn, Channel, Closed, Message, Progress, Ready, Start, Stop, Ticked, Worked
+from nodevet.checks.wire import Burn, Channel, Closed, Found, Message, Progress, Ready, Start, Stop, Ticked, Worked
 
 from .errors import InterruptionError
 from .plan import WORKLOAD, GemmRequest
@@ -97,6 +97,12 @@ class Session:
         self._last_tick = now
         self._progress.write(phase)
         self.send(Ticked(ratio, phase, dict(shown)))
+
+    def known(self, result: Result) -> None:
+        """Tell at once what is known of a workload that found a wrong result; part of ``workload.Control``."""
+        with self._lock:
+            if self._result_so_far is not None:
+                self._channel.send(Found(result))
 
     def end_on_sigterm(self) -> None:
         """Wait for SIGTERM, give the workload its moment to end, then end the process with what is known."""

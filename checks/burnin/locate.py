@@ -10,12 +10,13 @@ from collections import Counter
 
 import msgspec
 
-from .certify import to_bits, true_block
+from .certify import to_bits
 from .library import Tensor, torch
 from .multiply import Multiplication
 from .operands import OperandSet, digest
 from .ring import Product, Ring
 from .sums import bit_view
+from .witness import true_block
 
 __all__ = ["Cell", "Mismatch", "Origin", "locate"]
 

@@ -9,7 +9,8 @@
 | efficiency_ratio | ratio | tflops_median / peak_tflops; None without a peak |
 | gemms_run | count | products in the measured time |
 | gemms_verified | count | of those, checked against a certified golden; None: all right, but the self-test failed |
-| mismatches | count | of those verified, wrong in at least one bit; any is a fault |
+| gemms_checked | count | all that were compared: those, and the products of preparation and warm-up |
+| mismatches | count | of those checked, wrong in at least one bit; any is a fault |
 | verified_fraction | ratio | gemms_verified / gemms_run |
 | mismatch_rate_upper_bound_95 | ratio | 95 % upper bound of the rate of wrong products |
 | flop_verified | flop | operations whose results were checked |
@@ -24,10 +25,10 @@
 | memory_bytes | bytes | operands and ring |
 
 ``conditions`` of the result carry, besides the settings: ``verification``, one of ``verified`` (nothing wrong),
-``mismatch``, ``unmeasured: self-test``, ``unmeasured: range or device`` (certification failed: a device fault,
-unless every device of the model fails), ``unmeasured: nothing verified``; ``mismatch_reports``, one per located
-fault; ``self_test``, one per planted fault. A refused result says in ``refusal`` whether the ``format`` is to blame
-(others may run) or the ``device`` (none will).
+``mismatch``, ``unmeasured: self-test``, ``unmeasured: range or device`` (certification failed and no single cell could
+be laid to the device), ``unmeasured: nothing verified``; ``mismatch_reports``, one per located fault; ``self_test``,
+one per planted fault. A refused result says in ``refusal`` what is to blame: the ``format``, which the device lacks,
+its ``exactness`` at this K (others may run after either), or the ``device`` (none will).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ UNITS: dict[str, str] = {
     "efficiency_ratio": "ratio",
     "gemms_run": "count",
     "gemms_verified": "count",
+    "gemms_checked": "count",
     "mismatches": "count",
     "verified_fraction": "ratio",
     "mismatch_rate_upper_bound_95": "ratio",

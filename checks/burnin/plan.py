@@ -49,6 +49,7 @@ class GemmRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     ``shape`` is (M, N, K), multiples of 128; None lets the child take it from the plan for the device that it
     finds. ``memory_ratio`` of the free memory and ``maximum_memory_bytes`` (0: none) cap what it allocates.
+    ``asked``: somebody named the format, so that a device which lacks it is not excused.
     """
 
     device: str
@@ -63,6 +64,7 @@ class GemmRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seed: int = DEFAULT_SEED
     self_test: bool = True
     pci_device_id: str | None = None
+    asked: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, naming the field and what is allowed."""
@@ -93,10 +95,12 @@ def requests_for(
     dtypes: tuple[str, ...] | None = None,
     seed: int = DEFAULT_SEED,
     pci_device_id: str | None = None,
+    shape: tuple[int, int, int] | None = None,
 ) -> tuple[GemmRequest, ...]:
     """Return the requests of *plan_name* for *device* of *kind* (``cpu``, ``cuda``, ``rocm``), one per format.
 
-    *seconds* (per format) and *dtypes* override the plan. Raises UsageError for a plan or format that does not exist.
+    *seconds* (per format), *dtypes* and *shape* override the plan. Raises UsageError for a plan or format that does not
+    exist. A format that is named twice is run once.
     """
     plan = plan_named(plan_name)
     unknown = [dtype for dtype in dtypes or () if dtype not in data_types()]
@@ -114,8 +118,10 @@ def requests_for(
             call_limit_seconds=plan.call_limit_seconds,
             seed=seed,
             pci_device_id=pci_device_id,
+            asked=dtypes is not None,
+            shape=shape,
         )
-        for dtype in (plan.dtypes.get(kind, ()) if dtypes is None else dtypes)
+        for dtype in (plan.dtypes.get(kind, ()) if dtypes is None else dict.fromkeys(dtypes))
     )
 
 

@@ -106,9 +106,21 @@ class Ring:
             if len(self._unchecked) > self._lag:
                 self._unchecked.pop(0)
 
+    def run_ahead(self, count: int) -> None:
+        """Start *count* products, at most ``longest_batch``, whose checks ``catch_up`` makes up for."""
+        for _ in range(count):
+            self._multiply()
+
+    def catch_up(self) -> tuple[list[Product], list[Product]]:
+        """Check what ``run_ahead`` left beyond the lag; return (checked, failed) products."""
+        return self._check_oldest(max(0, len(self._unchecked) - self._lag))
+
     def drain(self) -> tuple[list[Product], list[Product]]:
         """Check what is still unchecked; return (checked, failed) products."""
-        flags = self._flags(len(self._unchecked))
+        return self._check_oldest(len(self._unchecked))
+
+    def _check_oldest(self, count: int) -> tuple[list[Product], list[Product]]:
+        flags = self._flags(count)
         checked: list[Product | None] = [self._check(flags[position]) for position in range(len(flags))]
         return _outcome(checked, flags)
 

@@ -20,7 +20,7 @@ from .locate import Mismatch, locate
 from .multiply import Multiplication, Multiply
 from .operands import OperandSet, digest
 from .rates import late_batches
-from .ring import Checking, Ring
+from .ring import Checking, Product, Ring
 
 __all__ = ["Planting", "Stage", "self_test"]
 
@@ -51,10 +51,12 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     checking: Checking
     seed: int
     pause: Callable[[], None]
-    measure: Callable[[Ring, int], float]
-    """Runs one batch of a ring and returns its seconds."""
+    time_batch: Callable[[Ring, int], tuple[float, tuple[list[Product], list[Product]]]]
+    """Runs one batch of a ring and returns its seconds, and what of it was compared and wrong."""
+    take: Callable[[Ring, list[Product], list[Product]], None] = lambda _ring, _checked, _failed: None
+    """Takes products that no fault was planted in: one of them that is wrong is the device's own."""
     sleep: Callable[[float], None] = time.sleep
-    """Passes seconds of the time that *measure* counts."""
+    """Passes seconds of the time that *time_batch* counts."""
 
 
 def self_test(stage: Stage) -> list[Planting]:
@@ -117,7 +119,7 @@ def _spoiled_from_the_start(stage: Stage) -> Planting:
     certificate = certify(stage.sets[0], stage.multiplication, m, stage.seed, run=planted, pause=stage.pause)
     if certificate.golden is not None or planted.expected is None:
         return Planting(STUCK_COLUMNS.name, False, False)
-    located = frozenset(certificate.bad_columns) == planted.expected.columns
+    located = frozenset(certificate.bad_columns) == planted.expected.columns and certificate.witness is not None
     return Planting(STUCK_COLUMNS.name, True, located, "" if located else certificate.reason)
 
 
@@ -127,24 +129,42 @@ def _late(stage: Stage) -> Planting:
     On a machine that others use every batch may be slower than the ones before: then the hold is made longer.
     """
     late, count = 5, 8
-    seconds = [stage.measure(_ring(stage, stage.multiplication.run), 1) for _ in range(3)]
+    ring = _ring(stage, stage.multiplication.run)
+    seconds = [_timed(stage, ring) for _ in range(3)]
+    stage.take(ring, *ring.drain())
     for _ in range(_LATE_ATTEMPTS):
         stage.pause()
         hold = partial(stage.sleep, 4 * max(seconds))
         ring = _ring(stage, slow_down(stage.multiplication.run, call=late, hold=hold))
-        seconds = [stage.measure(ring, 1) for _ in range(count)]
+        seconds = [_timed(stage, ring) for _ in range(count)]
+        stage.take(ring, *ring.drain())
         if late in late_batches(seconds):
             return Planting("late_batch", True, True)
         del seconds[late]
     return Planting("late_batch", False, False, f"seconds per batch: {seconds}")
 
 
+def _timed(stage: Stage, ring: Ring) -> float:
+    """Return the seconds of one batch, and have counted what in it was wrong: nothing is planted in its results."""
+    seconds, outcome = stage.time_batch(ring, 1)
+    stage.take(ring, *outcome)
+    return seconds
+
+
 def _first_mismatch(stage: Stage, ring: Ring) -> Mismatch | None:
+    """Return what is found of the planted fault.
+
+    A cell that is wrong before the fault was planted is the device's own; an alarm without one is the checker's.
+    """
     for _ in range(_LAST):
         stage.pause()
-        _checked, failed = ring.run_batch(1)()
-        if failed:
-            return locate(ring, failed[0], stage.multiplication)
+        checked, failed = ring.run_batch(1)()
+        for product in failed:
+            mismatch = locate(ring, product, stage.multiplication)
+            if product.number >= _FIRST or not mismatch.cells:
+                return mismatch
+        own = [product for product in checked if product.number < _FIRST]
+        stage.take(ring, own, [product for product in own if product in failed])
     return None
 
 

@@ -28,11 +28,15 @@ from .peak import theoretical_peak
 from .plan import WORKLOAD, GemmRequest, planned_shape
 from .ring import Checking, Product, Ring, checking_for
 from .selftest import Planting, Stage, self_test
+from .witness import Witness
 
 __all__ = ["Control", "Run", "run_gemm"]
 
 LOCATED_AT_MOST = 4
 """Mismatches that are examined; the others are counted. One is enough to fail a device."""
+
+Take = Callable[[Ring, list[Product], list[Product]], None]
+"""Takes the products of a ring that were compared, and those of them that are wrong."""
 
 ChooseMultiplication = Callable[[str, str, str | None], Multiplication]
 """Format, kind of device and architecture -> how to multiply."""
@@ -52,6 +56,10 @@ class Control(Protocol):
         """Show progress: share done, what is being done, figures so far."""
         ...
 
+    def known(self, result: Result) -> None:
+        """Take what is known now that a wrong result was found: the workload may never come to its end."""
+        ...
+
 
 class Run:
     """One workload in progress: collects what it knows, so that a result can be given at any moment."""
@@ -67,6 +75,7 @@ class Run:
         self.batch_seconds: list[float] = []
         self.batch_gemms: list[int] = []
         self.verified = 0
+        self.checked = 0
         self.mismatches = 0
         self.reports: list[Mismatch] = []
         self.overhead: float | None = None
@@ -97,6 +106,10 @@ class Run:
         """Return whether every planted fault was found and located; False where none was planted."""
         return bool(self.plantings) and all(planting.located for planting in self.plantings)
 
+    @property
+    def _witnesses(self) -> list[Witness]:
+        return [certificate.witness for certificate in self.certificates if certificate.witness is not None]
+
     def _findings(self) -> dict[str, Any]:
         return {
             "verification": verification_state(
@@ -105,7 +118,10 @@ class Run:
                 verified=self.verified,
                 mismatches=self.mismatches,
             ),
-            "mismatch_reports": [report.facts() for report in self.reports],
+            "mismatch_reports": [
+                *(witness.facts() for witness in self._witnesses),
+                *(report.facts() for report in self.reports),
+            ],
             "self_test": msgspec.to_builtins(self.plantings),
             "refuted_certificates": [
                 {
@@ -131,11 +147,10 @@ class Run:
         return self._speed(flop) | {
             "gemms_run": run,
             "gemms_verified": trusted,
+            "gemms_checked": self.checked,
             "mismatches": self.mismatches,
             "verified_fraction": None if trusted is None or not run else trusted / run,
-            "mismatch_rate_upper_bound_95": (
-                None if trusted is None else rates.upper_bound_95(self.mismatches, trusted)
-            ),
+            "mismatch_rate_upper_bound_95": self._upper_bound(trusted),
             "flop_verified": None if trusted is None else trusted * flop,
             "bytes_verified": (
                 None if trusted is None else trusted * layout.shape[0] * layout.shape[1] * self.output_bytes
@@ -146,6 +161,12 @@ class Run:
             "self_test_found": sum(planting.located for planting in self.plantings),
             "memory_bytes": layout.bytes,
         }
+
+    def _upper_bound(self, trusted: int | None) -> float | None:
+        """Return the bound of the rate of wrong products; where some were wrong, over all that were compared."""
+        if self.mismatches:
+            return rates.upper_bound_95(self.mismatches, self.checked)
+        return None if trusted is None else rates.upper_bound_95(0, trusted)
 
     def _speed(self, flop: int) -> dict[str, float | int | None]:
         tflops = [
@@ -180,7 +201,8 @@ def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_m
     except InterruptionError as error:
         return run.result(ResultState.INTERRUPTED, str(error))
     except BurninError as error:
-        run.conditions["refusal"] = "format" if isinstance(error, (FormatError, NotExactError)) else "device"
+        lacking = "exactness" if isinstance(error, NotExactError) else "device"
+        run.conditions["refusal"] = "format" if isinstance(error, FormatError) else lacking
         return run.result(ResultState.REFUSED, str(error))
     except torch.OutOfMemoryError as error:
         return run.result(ResultState.REFUSED, f"out of memory: {_first_line(error)}; choose a smaller memory_ratio")
@@ -213,6 +235,10 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
     checking = checking_for(device.kind, request.dtype)
     run.conditions["checking"] = checking.value
     make_ring = _ring_maker(multiplication, sets, goldens, slots, layout, request.seed, checking)
+
+    def take(ring: Ring, checked: list[Product], failed: list[Product]) -> None:
+        _account(run, control, ring, multiplication, checked, failed)
+
     if request.self_test:
         control.tick(SETUP_SHARE / 2, "self-test", {})
         run.plantings = self_test(
@@ -224,11 +250,12 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
                 checking=checking,
                 seed=request.seed,
                 pause=control.pause,
-                measure=lambda ring, count: device.timed(lambda: ring.run_batch(count))[0],
+                time_batch=lambda ring, count: device.timed(lambda: ring.run_batch(count)),
+                take=take,
             )
         )
-    _measure_overhead(run, control, device, make_ring(), layout)
-    _measure(run, control, device, make_ring(), multiplication, layout)
+    _measure_overhead(run, control, device, make_ring(), layout, take)
+    _measure(run, control, device, make_ring(), layout, take)
 
 
 def _describe(device: ComputeDevice, multiplication: Multiplication) -> dict[str, Any]:
@@ -318,8 +345,12 @@ def _certify(
         control.tick(SETUP_SHARE * (0.1 + 0.1 * each.index), "certifying", {})
         certificate = certify(each, multiplication, layout.shape[0], run.request.seed, pause=control.pause)
         run.certificates.append(certificate)
+        run.checked += 1
         if certificate.golden is not None:
             goldens.append(certificate.golden)
+        elif certificate.witness is not None:
+            run.mismatches += 1
+            control.known(run.result(ResultState.DIED, "a wrong result was found while certifying"))
     return goldens
 
 
@@ -338,16 +369,21 @@ def _ring_maker(
     return make
 
 
-def _measure_overhead(run: Run, control: Control, device: ComputeDevice, ring: Ring, layout: Layout) -> None:
-    """Time checked and unchecked batches in the order A B B A, so that a drift hits both alike. Warms up, too."""
+def _measure_overhead(
+    run: Run, control: Control, device: ComputeDevice, ring: Ring, layout: Layout, take: Take
+) -> None:
+    """Time checked and unchecked batches in the order A B B A, so that a drift hits both alike. Warms up, too.
+
+    A product whose check would have been timed is checked afterwards: a wrong one counts whenever it shows.
+    """
     request, count = run.request, layout.batch
     control.tick(SETUP_SHARE * 0.8, "measuring the cost of checking", {})
     for _ in range(math.ceil(layout.lag / count)):
         control.pause()
-        ring.run_unchecked(count)
+        take(ring, *ring.run_batch(count)())
 
     def unchecked() -> Callable[[], None]:
-        ring.run_unchecked(count)
+        ring.run_ahead(count)
         return lambda: None
 
     checked_seconds: list[float] = []
@@ -357,20 +393,17 @@ def _measure_overhead(run: Run, control: Control, device: ComputeDevice, ring: R
         for is_checked in (True, False, False, True):
             control.pause()
             if is_checked:
-                checked_seconds.append(device.timed(lambda: ring.run_batch(count))[0])
+                seconds, outcome = device.timed(lambda: ring.run_batch(count))
+                checked_seconds.append(seconds)
             else:
                 unchecked_seconds.append(device.timed(unchecked)[0])
+                outcome = ring.catch_up()
+            take(ring, *outcome)
+    take(ring, *ring.drain())
     run.overhead = rates.overhead_ratio(checked_seconds, unchecked_seconds)
 
 
-def _measure(
-    run: Run,
-    control: Control,
-    device: ComputeDevice,
-    ring: Ring,
-    multiplication: Multiplication,
-    layout: Layout,
-) -> None:
+def _measure(run: Run, control: Control, device: ComputeDevice, ring: Ring, layout: Layout, take: Take) -> None:
     control.tick(SETUP_SHARE, "measuring", {})
     done = 0.0
     while done < run.request.seconds:
@@ -379,7 +412,8 @@ def _measure(
         done += seconds
         run.batch_seconds.append(seconds)
         run.batch_gemms.append(layout.batch)
-        _account(run, ring, multiplication, checked, failed)
+        run.verified += len(checked)
+        take(ring, checked, failed)
         share = SETUP_SHARE + (1 - SETUP_SHARE) * min(1.0, done / run.request.seconds)
         control.tick(
             share,
@@ -390,16 +424,28 @@ def _measure(
                 "mismatches": run.mismatches,
             },
         )
-    _account(run, ring, multiplication, *ring.drain())
+    checked, failed = ring.drain()
+    run.verified += len(checked)
+    take(ring, checked, failed)
 
 
 def _account(
-    run: Run, ring: Ring, multiplication: Multiplication, checked: list[Product], failed: list[Product]
+    run: Run,
+    control: Control,
+    ring: Ring,
+    multiplication: Multiplication,
+    checked: list[Product],
+    failed: list[Product],
 ) -> None:
-    run.verified += len(checked)
+    """Count what was compared, and tell at once of what is wrong: a device that computes wrongly may not last."""
+    run.checked += len(checked)
+    if not failed:
+        return
     run.mismatches += len(failed)
+    control.known(run.result(ResultState.DIED, "a wrong result was found"))
     for product in failed[: LOCATED_AT_MOST - len(run.reports)]:
         run.reports.append(locate(ring, product, multiplication))
+        control.known(run.result(ResultState.DIED, _summary(run)))
 
 
 def _summary(run: Run) -> str:
@@ -407,8 +453,15 @@ def _summary(run: Run) -> str:
     if run.reports:
         worst = run.reports[0]
         return (
-            f"{run.mismatches} of {run.verified} products wrong; first: product {worst.product}, {worst.cells} cells, "
+            f"{run.mismatches} of {run.checked} products wrong; first: product {worst.product}, {worst.cells} cells, "
             f"blamed {worst.origin}, {worst.persistence}"
+        )
+    wrong = [certificate.witness for certificate in run.certificates if certificate.witness is not None]
+    if wrong:
+        first = wrong[0]
+        return (
+            f"{run.mismatches} of {run.checked} products wrong from the first on: row {first.row}, column "
+            f"{first.column} is {first.got}, the host's own arithmetic gives {first.want}"
         )
     refuted = [certificate.reason for certificate in run.certificates if certificate.golden is None]
     if refuted:

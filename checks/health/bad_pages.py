@@ -60,11 +60,11 @@ def judge(view: View, policy: BadPages) -> Iterator[Finding]:
     """Every bad page of device memory was taken out of use, and they are few."""
     for device in view.devices:
         for look in looks(view, device, "bad_pages_pending"):
-            facts = f"{look.number:.0f} bad memory pages wait to be taken out of use"
-            yield PENDING.blind(look) or PENDING.judge(look, look.number > 0, facts)
+            yield PENDING.judge(look, bool, lambda pages: f"{pages:.0f} bad memory pages wait to be taken out of use")
         for look in looks(view, device, "bad_pages_unreservable"):
-            facts = f"{look.number:.0f} bad memory pages cannot be taken out of use"
-            yield UNRESERVABLE.blind(look) or UNRESERVABLE.judge(look, look.number > 0, facts)
+            yield UNRESERVABLE.judge(
+                look, bool, lambda pages: f"{pages:.0f} bad memory pages cannot be taken out of use"
+            )
         for look in looks(view, device, "bad_pages_retired"):
             yield _threshold(view, device, look, policy)
 
@@ -79,7 +79,7 @@ def _threshold(view: View, device: Device, look: Look, policy: BadPages) -> Find
     if policy.threshold is not None:
         limit = Limit(">=", policy.threshold, "", "configuration")
         return THRESHOLD.against(look, look.number, limit, f"{pages}, limit {limit.value:.0f}")
-    if reported is None:
+    if reported is None or reported.number is None:
         return THRESHOLD.blind(*told) or THRESHOLD.skip(look, f"{pages}; how many there may be is not known")
     limit = Limit(">=", reported.number, "", "reported by the device")
     return THRESHOLD.against(look, look.number, limit, f"{pages}, limit {limit.value:.0f}", beside=(reported,))

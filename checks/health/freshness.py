@@ -217,9 +217,10 @@ def _age(view: View, sample: Sample) -> str:
 
 
 def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding]:
-    """Judge the readings that devices of this make must give: at least one part tells, and none fails to.
+    """Judge the readings that devices of this make must give: those that are there outweigh those that are not.
 
-    A board may lack a sensor, but not that of its core.
+    One odd value of a sensor, clock or link costs that reading alone: its own check says that it is unmeasured. A board
+    may lack a sensor, but not that of its core.
     """
     for quantity in sorted(view.required.get(device.id, frozenset())):
         rule = msgspec.structs.replace(READING, code=f"reading.{quantity}")
@@ -236,7 +237,8 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             for look in entries
             if not look.measured and (look.reading.status is not ReadingStatus.UNSUPPORTED or look.part == CORE)
         ]
-        if bad:
+        lacks_core = any(look.reading.status is ReadingStatus.UNSUPPORTED for look in bad)
+        if lacks_core or len(bad) > sum(look.measured for look in entries):
             reading = bad[0].reading
             why = f"{quantity} is {reading.status.value}" + (f" ({reading.detail})" if reading.detail else "")
         elif not any(look.measured for look in entries):

@@ -85,9 +85,9 @@ COUNT = Rule(
     action=Action.INSPECT,
     next_step="find the missing device, or correct expected_accelerators in the configuration",
 )
-"""Its limit is a number of the site, which closes no gate: a wrong one is pushed to every node at once. What proves that
-a device is gone has a finding of its own: one that was seen and is not listed (device.missing), one that does not
-answer (device.lost), and one on the PCI bus without a driver (driver.missing)."""
+"""Its limit is a number of the site, which closes no gate: a wrong one is pushed to every node at once. What proves
+that a device is gone has a finding of its own: one that was seen and is not listed (device.missing), one that does
+not answer (device.lost), and one on the PCI bus without a driver (driver.missing)."""
 
 HOW_TO_READ = (
     "nothing that is enabled reads them: enable the vendor's backend in agent.backends, or have a command print their "

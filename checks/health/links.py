@@ -117,7 +117,7 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
     for device in view.devices:
         links = looks(view, device, "link_active")
         for look in links:
-            yield _left_out(view, device, look, links) or DOWN.blind(look) or _down(view, device, look, policy)
+            yield _left_out(view, device, look, links) or _down(view, device, look, policy)
         yield from _fewer(view, device, links, policy)
         for look in looks(view, device, "link_replay_errors"):
             yield _counted(REPLAY.confirmed_by(policy), look, "link.replay")
@@ -130,9 +130,9 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
         for look in looks(view, device, "fabric_healthy"):
             rule = FABRIC_HEALTH.confirmed_by(policy)
             facts = f"the device names {'no' if look.number else 'a'} fault of its fabric"
-            yield rule.blind(look) or rule.judge(look, not look.number, facts)
+            yield rule.judge(look, not look.number, facts)
         for look in looks(view, device, "fabric_state"):
-            yield FABRIC.blind(look) or _fabric(look, policy)
+            yield _fabric(look, policy)
 
 
 def _left_out(view: View, device: Device, look: Look, links: tuple[Look, ...]) -> Finding | None:
@@ -143,11 +143,11 @@ def _left_out(view: View, device: Device, look: Look, links: tuple[Look, ...]) -
         return None
     if _is_split(view, device):
         return None
-    return DOWN.judge(look, True, "the port is not in use, it was up before", value=False)
+    return DOWN.absent(look, "the port is not in use, it was up before", value=False)
 
 
 def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
-    if look.number:
+    if look.number != 0:
         return DOWN.judge(look, False, "the link is up")
     why = _expected(view, device, look, policy)
     if _is_split(view, device):
@@ -241,14 +241,23 @@ def _leads_to_switch(device: Device, port: int | None) -> bool:
 
 
 def _counted(rule: Rule, look: Look, key: str) -> Finding:
-    facts = f"{look.grew:.0f} more in {look.seconds:.0f} s, {look.number:.0f} in all"
-    return rule.ungrown(look) or rule.against(look, look.grew, choose(key), facts)
+    in_all = f"{look.number:.0f} in all" if look.number is not None else ""
+    return rule.rate(
+        look,
+        choose(key),
+        lambda growth: growth.amount,
+        lambda growth: f"{growth.amount:.0f} more in {growth.seconds:.0f} s, {in_all}",
+    )
 
 
 def _crc_rate(rule: Rule, look: Look, policy: Links) -> Finding:
     limit = choose("link.crc_rate", configuration=policy.crc_per_second)
-    facts = f"{look.per_second:.1f} checksum errors per second, limit {limit.value:.0f}"
-    return rule.ungrown(look) or rule.against(look, look.per_second, limit, facts)
+    return rule.rate(
+        look,
+        limit,
+        lambda growth: growth.per_second,
+        lambda growth: f"{growth.per_second:.1f} checksum errors per second, limit {limit.value:.0f}",
+    )
 
 
 def _fabric(look: Look, policy: Links) -> Finding:

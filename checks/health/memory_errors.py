@@ -127,10 +127,10 @@ def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
     """Memory has no uncorrected errors, few corrected ones, and spare rows left to repair itself."""
     for device in view.devices:
         for look in looks(view, device, "ecc_uncorrected_errors"):
-            yield _uncorrected(device, look)
+            rule = UNCORRECTED if device.kind is DeviceKind.ACCELERATOR else UNCORRECTED_ON_HOST
+            yield _counted(rule, look, "uncorrected memory errors")
         for look in looks(view, device, "ecc_deferred_errors"):
-            facts = f"{look.number:.0f} errors were set aside before anything used the data"
-            yield DEFERRED.blind(look) or DEFERRED.judge(look, look.number > 0, facts, occurrence=look.occurrence)
+            yield _counted(DEFERRED, look, "errors were set aside before anything used the data")
         for look in looks(view, device, "ecc_corrected_errors"):
             yield _corrected_rate(device, look, policy)
         for look in looks(view, device, "row_remap_failed"):
@@ -138,20 +138,17 @@ def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
         for look in looks(view, device, "row_remap_pending"):
             yield _flag(REMAP_PENDING, look, "a memory row waits for a reset to be replaced", "no row waits")
         for look in looks(view, device, "row_remap_banks_without_spares"):
-            facts = f"{look.number:.0f} memory banks without a spare row"
-            yield NO_SPARES.blind(look) or NO_SPARES.judge(look, look.number > 0, facts)
+            yield NO_SPARES.judge(look, bool, lambda banks: f"{banks:.0f} memory banks without a spare row")
         for look in looks(view, device, "ecc_sram_threshold_exceeded"):
             yield _flag(SRAM_THRESHOLD, look, "SRAM errors exceed the device's limit", "SRAM errors within its limit")
         for look in looks(view, device, "recovery_action"):
-            yield RECOVERY.blind(look) or _recovery(look)
+            yield _recovery(look)
         for look in looks(view, device, "ecc_enabled"):
-            yield ECC_DISABLED.blind(look) or _ecc_disabled(view, look)
+            yield _ecc_disabled(view, look)
 
 
-def _uncorrected(device: Device, look: Look) -> Finding:
-    rule = UNCORRECTED if device.kind is DeviceKind.ACCELERATOR else UNCORRECTED_ON_HOST
-    facts = f"{look.number:.0f} uncorrected memory errors"
-    return rule.blind(look) or rule.judge(look, look.number > 0, facts, occurrence=look.occurrence)
+def _counted(rule: Rule, look: Look, what: str) -> Finding:
+    return rule.judge(look, bool, lambda errors: f"{errors:.0f} {what}", occurrence=look.occurrence)
 
 
 def _corrected_rate(device: Device, look: Look, policy: MemoryErrors) -> Finding:
@@ -161,18 +158,22 @@ def _corrected_rate(device: Device, look: Look, policy: MemoryErrors) -> Finding
         f"memory.corrected_rate.{'accelerator' if on_accelerator else 'host'}",
         configuration=policy.corrected_per_hour if on_accelerator else policy.host_corrected_per_hour,
     )
-    per_hour = look.per_second * 3600
-    facts = f"{look.grew:.0f} corrected errors in {look.seconds:.0f} s, limit {limit.value:.0f} per hour"
-    return rule.ungrown(look) or rule.against(look, per_hour, limit, facts)
+    return rule.rate(
+        look,
+        limit,
+        lambda growth: growth.per_second * 3600,
+        lambda growth: (
+            f"{growth.amount:.0f} corrected errors in {growth.seconds:.0f} s, limit {limit.value:.0f} per hour"
+        ),
+    )
 
 
 def _flag(rule: Rule, look: Look, bad: str, good: str) -> Finding:
-    broken = bool(look.number)
-    return rule.blind(look) or rule.judge(look, broken, bad if broken else good)
+    return rule.judge(look, bool, lambda broken: bad if broken else good)
 
 
 def _ecc_disabled(view: View, look: Look) -> Finding:
-    off = not look.number
+    off = look.number == 0
     if off and not view.requires(look.device, "ecc_uncorrected_errors"):
         return ECC_DISABLED.skip(look, "error correction is off, as boards of this model may ship")
     device = view.device(look.device)

@@ -125,6 +125,8 @@ def _width(width: Look, widest: Look | None, policy: Pcie) -> Finding:
     blind = rule.blind(width, widest)
     if blind:
         return blind
+    if widest.number is None:
+        return rule.skip(width, "the widest possible link is not known")
     facts = f"{width.number:.0f} lanes of {widest.number:.0f}"
     limit = Limit("<", widest.number, "", "reported by the device")
     return rule.against(width, width.number, limit, facts, beside=(widest,))
@@ -132,22 +134,23 @@ def _width(width: Look, widest: Look | None, policy: Pcie) -> Finding:
 
 def _generation(view: View, device: Device, generation: Look, fastest: Look | None, policy: Pcie) -> Finding:
     rule = GENERATION.confirmed_by(policy)
-    if fastest is None:
-        return rule.blind(generation) or rule.skip(generation, "the highest generation is not known")
-    blind = rule.blind(generation, fastest)
-    if blind:
-        return blind
+    if fastest is None or fastest.number is None:
+        return rule.blind(generation, *([fastest] if fastest else [])) or rule.skip(
+            generation, "the highest generation is not known"
+        )
+    limit = Limit("<", fastest.number, "", "reported by the device")
+    seen = f"generation {generation.number or 0:.0f} of {fastest.number:.0f}"
+    if generation.number is None or not limit.holds(generation.number):  # at full speed it is well, busy or not
+        return rule.against(generation, generation.number, limit, seen, beside=(fastest,))
     busy = next((look for look in looks(view, device, "utilization_ratio") if look.part.name == "compute"), None)
     load = choose("pcie.generation_utilization", configuration=policy.utilization_ratio)
-    if busy is None or not busy.measured:
-        return rule.skip(generation, "whether the device is busy is not known; links slow down at idle")
+    if busy is None or busy.number is None:
+        return rule.skip(generation, f"{seen}; whether the device is busy is not known, links slow down at idle")
     if not _at_once(generation, busy):
-        return rule.skip(generation, "load and generation were not read together; links slow down at idle")
+        return rule.skip(generation, f"{seen}; load and generation were not read together, links slow down at idle")
     if not load.holds(busy.number):
-        return rule.skip(generation, f"the device is {busy.number:.0%} busy; links slow down at idle")
-    facts = f"generation {generation.number:.0f} of {fastest.number:.0f} under load"
-    limit = Limit("<", fastest.number, "", "reported by the device")
-    return rule.against(generation, generation.number, limit, facts, beside=(fastest, busy))
+        return rule.skip(generation, f"{seen}; the device is {busy.number:.0%} busy, links slow down at idle")
+    return rule.against(generation, generation.number, limit, f"{seen} under load", beside=(fastest, busy))
 
 
 def _at_once(one: Look, other: Look) -> bool:
@@ -163,35 +166,48 @@ def _replays(view: View, device: Device, look: Look, policy: Pcie) -> Finding:
     blind = rule.ungrown(look)
     if blind:
         return blind
-    link = _link(view, device, look)
+    lanes, generation = (
+        number_of(looks(view, device, quantity), look.part) for quantity in ("pcie_link_width", "pcie_link_generation")
+    )
+    beside: tuple[Look, ...] = ()
     if policy.replays_per_minute is not None:
-        link, limit = (), Limit(">", policy.replays_per_minute, "per_minute", "configuration")
-    elif not link:
+        limit = Limit(">", policy.replays_per_minute, "per_minute", "configuration")
+    elif lanes is None or generation is None or lanes.number is None or generation.number is None:
         return rule.skip(look, "generation and lanes of the link are not known")
     else:
-        lanes, generation = link
         row = choose(f"pcie.replay_rate.gen{min(max(int(generation.number), 1), HIGHEST_GENERATION)}")
         limit = Limit(row.op, row.value * lanes.number, "per_minute", row.source)
-    # Whole packets: in a short window a single replay is no rate.
-    broken = look.grew > math.ceil(limit.value * look.seconds / 60)
-    facts = f"{look.grew:.0f} replays in {look.seconds:.0f} s, limit {limit.value:.0f} per minute"
-    return rule.judge(look, broken, facts, value=look.per_second * 60, unit=limit.unit, limit=limit, beside=link)
-
-
-def _link(view: View, device: Device, look: Look) -> tuple[Look, ...]:
-    """Return the looks at lanes and generation of the link, or nothing where one of them is not measured."""
-    lanes = number_of(looks(view, device, "pcie_link_width"), look.part)
-    generation = number_of(looks(view, device, "pcie_link_generation"), look.part)
-    return (lanes, generation) if lanes and generation else ()
+        beside = (lanes, generation)
+    return rule.grown(
+        look,
+        # Whole packets: in a short window a single replay is no rate.
+        lambda growth: growth.amount > math.ceil(limit.value * growth.seconds / 60),
+        lambda growth: f"{growth.amount:.0f} replays in {growth.seconds:.0f} s, limit {limit.value:.0f} per minute",
+        value=lambda growth: growth.per_second * 60,
+        unit=limit.unit,
+        limit=limit,
+        beside=beside,
+    )
 
 
 def _correctable(look: Look, policy: Pcie) -> Finding:
     rule = CORRECTABLE.confirmed_by(policy)
     limit = choose("pcie.correctable_rate", configuration=policy.correctable_per_minute)
-    facts = f"{look.grew:.0f} correctable errors in {look.seconds:.0f} s, limit {limit.value:.0f} per minute"
-    return rule.ungrown(look) or rule.against(look, look.per_second * 60, limit, facts)
+    return rule.rate(
+        look,
+        limit,
+        lambda growth: growth.per_second * 60,
+        lambda growth: (
+            f"{growth.amount:.0f} correctable errors in {growth.seconds:.0f} s, limit {limit.value:.0f} per minute"
+        ),
+    )
 
 
 def _grown(rule: Rule, look: Look, word: str) -> Finding:
-    facts = f"{look.grew:.0f} new {word} PCIe errors, {look.number:.0f} since boot"
-    return rule.ungrown(look) or rule.judge(look, look.grew > 0, facts, value=look.grew, occurrence=look.occurrence)
+    since_boot = f"{look.number:.0f} since boot" if look.number is not None else ""
+    return rule.grown(
+        look,
+        lambda growth: growth.amount > 0,
+        lambda growth: f"{growth.amount:.0f} new {word} PCIe errors, {since_boot}",
+        occurrence=look.occurrence,
+    )

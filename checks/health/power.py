@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import choose
-from nodevet.checks.model import Action, FaultClass, Finding, Outcome
+from nodevet.checks.model import Action, FaultClass, Finding, Outcome, ReadingStatus
 from nodevet.checks.registry import check
 from nodevet.checks.view import View
 
@@ -48,20 +48,31 @@ class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
 
 
-@check("power", policy=Power, inputs=("power_watts", "power_limit_watts", "power_limit_default_watts"))
+@check(
+    "power",
+    policy=Power,
+    inputs=("power_watts", "power_limit_watts", "power_limit_requested_watts", "power_limit_default_watts"),
+)
 def judge(view: View, policy: Power) -> Iterator[Finding]:
     """Power can be measured, nobody lowered its limit, and the limit is held."""
     for device in view.devices:
         limits = {look.part: look for look in looks(view, device, "power_limit_watts")}
+        # What is in force may be less than what was asked for: a module shares its power between its parts.
+        requested = {look.part: look for look in looks(view, device, "power_limit_requested_watts")}
         defaults = {look.part: look for look in looks(view, device, "power_limit_default_watts")}
         for drawn in looks(view, device, "power_watts"):
-            yield READING.blind(drawn) or READING.judge(drawn, False, f"draws {drawn.number:.0f} watts")
+            yield READING.judge(drawn, False, lambda watts: f"draws {watts:.0f} watts")
             if drawn.part in limits:
                 yield _over_limit(drawn, limits[drawn.part], policy)
         for part, limit in limits.items():
             default = defaults.get(part)
             if policy.limit_watts is not None or default is not None:
-                yield _lowered(limit, default, policy)
+                yield _lowered(_told(requested.get(part)) or limit, default, policy)
+
+
+def _told(look: Look | None) -> Look | None:
+    """Return *look* unless its device does not tell this at all."""
+    return None if look is None or look.reading.status is ReadingStatus.UNSUPPORTED else look
 
 
 def _over_limit(drawn: Look, limit: Look, policy: Power) -> Finding:
@@ -69,7 +80,7 @@ def _over_limit(drawn: Look, limit: Look, policy: Power) -> Finding:
     blind = rule.blind(drawn, limit)
     if blind:
         return blind
-    if limit.number <= 0:
+    if drawn.number is None or not limit.number:
         return rule.skip(drawn, "the device names no power limit")
     allowed = choose("power.over_limit", configuration=policy.over_limit_ratio)
     facts = f"draws {drawn.number:.0f} watts, limit {limit.number:.0f} watts"
@@ -78,8 +89,14 @@ def _over_limit(drawn: Look, limit: Look, policy: Power) -> Finding:
 
 def _lowered(limit: Look, default: Look | None, policy: Power) -> Finding:
     beside = () if default is None or policy.limit_watts is not None else (default,)
-    meant = beside[0].number if beside else policy.limit_watts or 0.0
-    facts = f"power limit {limit.number:.0f} watts, meant {meant:.0f} watts"
-    return LOWERED.blind(limit, *beside) or LOWERED.judge(
-        limit, limit.number < meant, facts, unit="watts", beside=beside
+    meant = beside[0].number if beside else policy.limit_watts
+    blind = LOWERED.blind(limit, *beside)
+    if blind or meant is None:
+        return blind or LOWERED.skip(limit, "the power limit that is meant is not known")
+    return LOWERED.judge(
+        limit,
+        lambda watts: watts < meant,
+        lambda watts: f"power limit {watts:.0f} watts, meant {meant:.0f} watts",
+        unit="watts",
+        beside=beside,
     )

@@ -99,10 +99,11 @@ def _by_temperature(view: View, device: Device, sensor: Look, policy: Thermal) -
     stop = reported["slowdown"] or reported["maximum"] or reported["shutdown"]
     margin = choose("temperature.high_margin", configuration=policy.margin_celsius).value
     warm = reported["maximum"] if stop is not reported["maximum"] else None
+    at = stop.number if stop else None
     yield _against(
         SLOWDOWN.confirmed_by(policy),
         sensor,
-        _limit("temperature.slowdown", sensor, policy.slowdown_celsius, stop.number if stop else None),
+        _limit("temperature.slowdown", sensor, policy.slowdown_celsius, at),
         stop,
     )
     yield _against(
@@ -112,7 +113,7 @@ def _by_temperature(view: View, device: Device, sensor: Look, policy: Thermal) -
             "temperature.high",
             sensor,
             policy.high_celsius,
-            warm.number if warm else stop.number - margin if stop else None,
+            warm.number if warm else at - margin if at is not None else None,
         ),
         warm or stop,
     )

@@ -15,7 +15,7 @@ from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import choose
 from nodevet.checks.model import Action, Finding, Outcome, Part
 from nodevet.checks.registry import check
-from nodevet.checks.view import View
+from nodevet.checks.view import Growth, View
 
 __all__ = ["Throttle", "judge"]
 
@@ -85,7 +85,7 @@ def _reason(rule: Rule, time: Look | None, flag: Look | None, events: Look | Non
     if time is not None and time.measured and time.growth is not None:
         return _by_time(rule, time, policy)
     if flag is not None and flag.measured:
-        active = bool(flag.number)
+        active = flag.number != 0
         facts = "holds the clock down now" if active else "does not hold the clock down"
         return rule.judge(flag, active and flag.part.name not in NORMAL, facts)
     if events is not None and events.measured and not (time is not None and time.measured):
@@ -95,12 +95,24 @@ def _reason(rule: Rule, time: Look | None, flag: Look | None, events: Look | Non
 
 def _by_time(rule: Rule, look: Look, policy: Throttle) -> Finding:
     limit = choose("throttle.ratio", configuration=policy.ratio)
-    share = look.per_second
-    facts = f"held the clock down for {share:.1%} of the last {look.seconds:.0f} s, limit {limit.value:.1%}"
-    broken = limit.holds(share) and look.part.name not in NORMAL
-    return rule.judge(look, broken, facts, value=share, unit=limit.unit, limit=limit)
+
+    def facts(growth: Growth) -> str:
+        held = f"held the clock down for {growth.per_second:.1%} of the last {growth.seconds:.0f} s"
+        return f"{held}, limit {limit.value:.1%}"
+
+    return rule.grown(
+        look,
+        lambda growth: limit.holds(growth.per_second) and look.part.name not in NORMAL,
+        facts,
+        value=lambda growth: growth.per_second,
+        unit=limit.unit,
+        limit=limit,
+    )
 
 
 def _by_events(rule: Rule, look: Look) -> Finding:
-    facts = f"{look.grew:.0f} thermal throttle events in {look.seconds:.0f} s"
-    return rule.ungrown(look) or rule.judge(look, look.grew > 0, facts, value=look.grew)
+    return rule.grown(
+        look,
+        lambda growth: growth.amount > 0,
+        lambda growth: f"{growth.amount:.0f} thermal throttle events in {growth.seconds:.0f} s",
+    )

@@ -101,6 +101,8 @@ def _since(snapshot: Snapshot, entries: Sequence[Told]) -> Iterator[Html]:
     match reach(snapshot, verdict):
         case "hard":
             yield joined(["closes the gate"])
+        case "unpermitted":
+            yield joined([f"a hard fault without a permit: the gate stays open: {snapshot.agent.permit.why}"])
         case "observed" if not snapshot.simulated:
             yield joined(["a hard fault that may only be observed: the gate stays open"])
 

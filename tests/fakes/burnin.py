@@ -11,7 +11,7 @@ from nodevet.checks.burnin.certify import Golden, certify
 from nodevet.checks.burnin.library import torch
 from nodevet.checks.burnin.multiply import Multiplication, Multiply, choose_multiplication
 from nodevet.checks.burnin.operands import OperandSet, build_sets, make_sets
-from nodevet.checks.burnin.ring import Checking, Ring
+from nodevet.checks.burnin.ring import Checking, Product, Ring
 from nodevet.checks.burnin.selftest import Stage
 
 __all__ = ["CPU_FORMATS", "NO_TORCH", "SEED", "BatchClock", "K", "M", "N", "make_ring", "make_stage", "prepared"]
@@ -69,12 +69,12 @@ class BatchClock:
         """Let *seconds* pass."""
         self._slept += seconds
 
-    def measure(self, ring: Ring, count: int) -> float:
-        """Run a batch and return what it took on this clock."""
+    def time_batch(self, ring: Ring, count: int) -> tuple[float, tuple[list[Product], list[Product]]]:
+        """Run a batch and return what it took on this clock, and its outcome."""
         self._slept = 0.0
-        ring.run_batch(count)()
+        outcome = ring.run_batch(count)()
         self._batches += 1
-        return (self._slowness if self._batches in self._busy else 1.0) + self._slept
+        return (self._slowness if self._batches in self._busy else 1.0) + self._slept, outcome
 
 
 def make_stage(ready: Prepared, checking: Checking, clock: BatchClock | None = None) -> Stage:
@@ -88,6 +88,6 @@ def make_stage(ready: Prepared, checking: Checking, clock: BatchClock | None = N
         checking=checking,
         seed=SEED,
         pause=lambda: None,
-        measure=clock.measure,
+        time_batch=clock.time_batch,
         sleep=clock.sleep,
     )

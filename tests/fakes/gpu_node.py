@@ -58,7 +58,9 @@ class FakeNode(RunningAgent):
         loaded: dict[str, str] = {}
         for machine in machines:
             loaded |= machine.logged_environment if logged else machine.environment
-        super().__init__(directory, configuration + more, environment={**loaded, **(environment or {})})
+        # Without a SLURM nobody else gives the permit that a gate needs to close.
+        local = "" if "[slurm]" in more else '\n[slurm]\npermit = "local"\n'
+        super().__init__(directory, configuration + more + local, environment={**loaded, **(environment or {})})
 
     def start(self) -> None:
         """Start the agent and wait until it has judged its first round."""

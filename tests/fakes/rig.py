@@ -15,6 +15,7 @@ from nodevet.agent.engine import Armed, Engine
 from nodevet.checks.kernel_log.parse import events_from_lines
 from nodevet.checks.model import AgentInfo, Episode, ReaderState, ReaderStatus, Result, Snapshot
 from nodevet.checks.registry import discover
+from nodevet.checks.scheduler import Permit
 from nodevet.checks.view import Cadence, KernelLogState
 
 __all__ = ["INTERVAL_SECONDS", "Rig"]
@@ -87,10 +88,14 @@ class Rig:
             reader.events.clear()
         self.engine.take_readers(tuple(map(self._status, self.readers)))
         self.engine.take_kernel_log(KernelLogState(readable=True, path="/dev/kmsg", read=self.clock.instant()))
-        done = self.engine.evaluate(AgentInfo(version="0", started=self.clock.instant(), interval_seconds=10))
+        done = self.engine.evaluate(self._info())
         self.changes += done.changes
         self.snapshot = done.snapshot
         return done.snapshot
+
+    def _info(self) -> AgentInfo:
+        local = Permit(held=True, why="a rig has one")
+        return AgentInfo(version="0", started=self.clock.instant(), interval_seconds=10, permit=local)
 
     def event(self) -> None:
         """Wait for what the driver of the first machine tells without being asked, and keep it for the next look."""

@@ -2,6 +2,8 @@
 
 Run as ``python -I scripted_load.py '{"fp32": "finish", "bf16": "die"}' --descriptor N --progress M``: ``finish`` is a
 verified result, ``no_format`` and ``no_torch`` are refusals, ``hang`` never answers, ``die`` ends at once.
+``wrong:END`` tells of a wrong result first, then does END: one of those, ``abort``, ``segv``, ``kill``, ``exit``,
+``disk``, ``garbage``, ``forget``.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
+
+import msgspec
 
 from nodevet.checks.child import become_child
 from nodevet.checks.model import Instant, Metric, Result, ResultState
-from nodevet.checks.wire import Burn, Closed, Stop, Ticked, Worked
+from nodevet.checks.wire import Burn, Channel, Closed, Found, Stop, Ticked, Worked
 
 VERIFIED = {"gemms_verified": 10, "mismatches": 0, "self_test_planted": 3, "self_test_found": 3}
 
@@ -40,24 +45,50 @@ def result(burn: Burn, state: ResultState, **conditions: str) -> Result:
     )
 
 
+def wrong(burn: Burn) -> Result:
+    """Return what is known of *burn* once it found three wrong products."""
+    known = result(burn, ResultState.DIED)
+    figures = {"gemms_verified": 100, "gemms_checked": 120, "mismatches": 3}
+    metrics = tuple(Metric(name, value, "count") for name, value in figures.items())
+    return msgspec.structs.replace(known, metrics=metrics, detail="a wrong result was found")
+
+
+def end(how: str, message: Burn, channel: Channel) -> None:
+    """Answer *message*, or come to an end, as *how* says."""
+    match how:
+        case "finish":
+            channel.send(Ticked(0.5, "measuring"))
+            channel.send(Worked(result(message, ResultState.FINISHED)))
+        case "no_format":
+            channel.send(Worked(result(message, ResultState.REFUSED, refusal="format")))
+        case "no_torch":
+            channel.send(Worked(result(message, ResultState.REFUSED, refusal="device")))
+        case "forget":
+            channel.send(Worked(result(message, ResultState.INTERRUPTED)))
+        case "die" | "abort" | "kill" | "segv":
+            numbers = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV}
+            os.kill(os.getpid(), numbers.get(how, signal.SIGABRT))
+        case "exit":
+            os._exit(3)
+        case "disk":
+            Path("/dev/full").write_text("no space is left on this device")
+        case "garbage":
+            os.write(channel.fileno(), b"\xff" * 64)
+            signal.pause()
+        case "hang":
+            signal.pause()
+
+
 def main() -> None:
     """Answer each request as the script says."""
     script = json.loads(sys.argv[1])
     channel = become_child(sys.argv[2:]).channel
     while not isinstance(message := channel.receive(), Stop):
         assert isinstance(message, Burn)
-        match script[message.parameters["dtype"]]:
-            case "finish":
-                channel.send(Ticked(0.5, "measuring"))
-                channel.send(Worked(result(message, ResultState.FINISHED)))
-            case "no_format":
-                channel.send(Worked(result(message, ResultState.REFUSED, refusal="format")))
-            case "no_torch":
-                channel.send(Worked(result(message, ResultState.REFUSED, refusal="device")))
-            case "die":
-                os.kill(os.getpid(), signal.SIGABRT)
-            case "hang":
-                signal.pause()
+        how = script[message.parameters["dtype"]]
+        if how.startswith("wrong:"):
+            channel.send(Found(wrong(message)))
+        end(how.removeprefix("wrong:"), message, channel)
 
 
 if __name__ == "__main__":

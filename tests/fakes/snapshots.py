@@ -44,7 +44,7 @@ from nodevet.checks.model import (
     State,
     Verdict,
 )
-from nodevet.checks.scheduler import WriterStatus
+from nodevet.checks.scheduler import Permit, WriterStatus
 
 BOOT_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 BOOTTIME_SECONDS = 86_400
@@ -388,6 +388,7 @@ def _snapshot(
             rules_digest="51aa0b3e",
             configuration_file="/etc/nodevet/nodevet.toml",
             ready=True,
+            permit=Permit(held=True, why="a fake node has one"),
         ),
     )
 

@@ -310,6 +310,9 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, un
 
 /* ---- One unsigned number per device --------------------------------------------------------------------- */
 
+/* What is in force is what was requested, unless a module shares its power. */
+static long long power_limit(int slot) { return number("power_limit_milliwatts", slot, 700000); }
+
 #define UNSIGNED(function, key, otherwise)                                  \
     nvmlReturn_t function(nvmlDevice_t device, unsigned int *value)         \
     {                                                                       \
@@ -325,7 +328,7 @@ UNSIGNED(nvmlDeviceGetNumGpuCores, "cuda_cores", 16896)
 UNSIGNED(nvmlDeviceGetMemoryBusWidth, "memory_bus_width", 5120)
 UNSIGNED(nvmlDeviceGetPowerUsage, "power_milliwatts", 120000)
 UNSIGNED(nvmlDeviceGetEnforcedPowerLimit, "power_limit_milliwatts", 700000)
-UNSIGNED(nvmlDeviceGetPowerManagementLimit, "power_limit_milliwatts", 700000)
+UNSIGNED(nvmlDeviceGetPowerManagementLimit, "power_limit_requested_milliwatts", power_limit(slot))
 UNSIGNED(nvmlDeviceGetPowerManagementDefaultLimit, "power_limit_default_milliwatts", 700000)
 UNSIGNED(nvmlDeviceGetCurrPcieLinkGeneration, "pcie_generation", 5)
 UNSIGNED(nvmlDeviceGetMaxPcieLinkGeneration, "pcie_generation_maximum", 5)
@@ -905,6 +908,9 @@ static nvmlReturn_t put_field(nvmlFieldValue_t *field, int slot)
     case NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT: put_signed(field, number("margin_slowdown", slot, -2)); break;
     case NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT: put_signed(field, number("margin_memory_maximum", slot, 0)); break;
     case NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT: put_signed(field, number("margin_maximum", slot, 0)); break;
+    case NVML_FI_DEV_POWER_REQUESTED_LIMIT:
+        put_unsigned(field, number("power_limit_requested_milliwatts", slot, power_limit(slot)));
+        break;
     case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: put_unsigned(field, number("recovery_action", slot, 0)); break;
     default: return NVML_ERROR_NOT_SUPPORTED;
     }

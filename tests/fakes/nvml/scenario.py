@@ -9,7 +9,8 @@ Numbers are in the unit that NVML itself speaks, which the key names:
   ``threshold_slowdown`` 89, ``threshold_shutdown`` 95, ``threshold_maximum`` 87, ``threshold_memory_maximum``
   95, and the T.Limit offsets ``margin_slowdown`` -2, ``margin_shutdown`` -8, ``margin_maximum`` 0,
   ``margin_memory_maximum`` 0
-- power: ``power_milliwatts`` 120000, ``power_limit_milliwatts`` 700000, ``power_limit_default_milliwatts``,
+- power: ``power_milliwatts`` 120000, ``power_limit_milliwatts`` 700000 (in force), ``power_limit_default_milliwatts``,
+  ``power_limit_requested_milliwatts`` (what is in force),
   ``module_power_milliwatts``, ``memory_power_milliwatts``, ``energy_millijoules``
 - clocks: ``sm_clock_megahertz`` 1980, ``memory_clock_megahertz`` 2619, ``sm_clock_maximum_megahertz``,
   ``event_reasons`` (mask), ``event_reasons_supported``, ``violation_NAME_nanoseconds`` (power, thermal,

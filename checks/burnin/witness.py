@@ -1,0 +1,161 @@
+"""The proof that a device, and not the range or a library, made a first product wrong: one cell, computed on the host.
+
+A format whose range is too wide for a device, or a library that rounds, spoils whatever is large, on every device. One
+cell whose exact sum stays within the range in every step, beside one of no smaller sum that came out right, was not
+spoiled by that. The sum is made of Python's own integers from the hash alone: where the processor is the suspect, its
+vector units are no witness.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import msgspec
+
+from .families import DataType
+from .hashing import hash_32
+from .library import Tensor, torch
+from .operands import OperandSet, Recipe, make_integers
+from .sums import bit_view
+
+__all__ = ["Witness", "exact_terms", "find_witness", "true_block"]
+
+_SUSPECTS = 16
+_BESIDE = 256
+"""Cells of the same row, and of the same column, that are looked at for one that is right."""
+
+_TILE = 128
+
+
+class Witness(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell of a first product that the device got wrong: its bits, and the largest partial sum of the host's.
+
+    ``row`` is a row of the extended A. ``limit_bits``: partial sums below 2**limit_bits are exact in this format.
+    """
+
+    operand_set: int
+    row: int
+    column: int
+    want: str
+    got: str
+    xor: str
+    largest_partial_sum: int
+    limit_bits: int
+    bad_rows: int
+    bad_columns: int
+
+    def facts(self) -> dict[str, object]:
+        """Return what is told of it in the words of a located mismatch, as plain values."""
+        cell = {"row": self.row, "column": self.column, "want": self.want, "got": self.got, "xor": self.xor}
+        return {
+            "operand_set": self.operand_set,
+            "origin": "first_product",
+            "cells": self.bad_rows * self.bad_columns,
+            "complete": False,
+            "rows": [self.row],
+            "columns": [self.column],
+            "tiles": [[self.row // _TILE, self.column // _TILE]],
+            "examples": [cell],
+            "largest_partial_sum": self.largest_partial_sum,
+            "limit_bits": self.limit_bits,
+        }
+
+
+def exact_terms(operands: OperandSet, row: int, column: int) -> list[int]:
+    """Return the products whose sum the cell is, in the order of K, without any tensor."""
+    a, b = operands.a.recipe, operands.b.recipe
+    return [_entry(a, row, k) * _entry(b, k, column) for k in range(a.columns)]
+
+
+def true_block(operands: OperandSet, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the true integers at *rows* of the extended A and *columns* of B, from the hash alone, on the host.
+
+    All partial sums stay below 2**53, so the fp64 product is exact in any order.
+    """
+    inner = torch.arange(operands.a.recipe.columns, dtype=torch.int64)
+    a = make_integers(operands.a.recipe, rows, inner).to(torch.float64)
+    b = make_integers(operands.b.recipe, inner, columns).to(torch.float64)
+    return torch.mm(a, b).to(torch.int64)
+
+
+def find_witness(
+    operands: OperandSet,
+    data_type: DataType,
+    result: Tensor,
+    suspects: tuple[Tensor, Tensor],
+    bad: tuple[Tensor, Tensor],
+) -> Witness | None:
+    """Return the cell of *result* (host) that only the device can have spoiled, or None where there is none.
+
+    *suspects* are rows and columns of cells to look at; *bad* all rows and columns that disagree. Where every row and
+    every column does, nothing speaks for this one device.
+    """
+    rows, columns = bad
+    if len(rows) == result.shape[0] and len(columns) == result.shape[1]:
+        return None
+    for row, column in zip(suspects[0].tolist()[:_SUSPECTS], suspects[1].tolist()[:_SUSPECTS], strict=True):
+        terms = exact_terms(operands, row, column)
+        partial = max(abs(each) for each in accumulate(terms))
+        got = int(bit_view(result)[row, column])
+        want = bits_of(sum(terms), data_type, result.dtype)
+        if got == want or partial >> data_type.accumulator_bits:
+            continue
+        if not _larger_is_right(operands, data_type, result, (row, column), bad):
+            continue
+        width, digits = (1 << (8 * result.element_size())) - 1, 2 * result.element_size()
+        return Witness(
+            operand_set=operands.index,
+            row=row,
+            column=column,
+            want=f"0x{want & width:0{digits}x}",
+            got=f"0x{got & width:0{digits}x}",
+            xor=f"0x{(want ^ got) & width:0{digits}x}",
+            largest_partial_sum=partial,
+            limit_bits=data_type.accumulator_bits,
+            bad_rows=len(rows),
+            bad_columns=len(columns),
+        )
+    return None
+
+
+def bits_of(value: int, data_type: DataType, output: torch.dtype) -> int:
+    """Return the bits that the exact *value* has as a result of type *output*, as a signed number of its size."""
+    exact = torch.tensor([value], dtype=torch.int64)
+    if output is not torch.int32:
+        wide: torch.dtype = getattr(torch, data_type.wide)
+        exact = (exact.to(torch.float64) * 2.0**data_type.a_exponent).to(wide).to(output)
+    return int(bit_view(exact.to(output).unsqueeze(0))[0, 0])
+
+
+def _larger_is_right(
+    operands: OperandSet, data_type: DataType, result: Tensor, cell: tuple[int, int], bad: tuple[Tensor, Tensor]
+) -> bool:
+    """Return whether a cell of the same row or column with no smaller sum came out right: the size is no excuse."""
+    row, column = cell
+    size = abs(sum(exact_terms(operands, row, column)))
+    beside_in_row = _without(result.shape[1], bad[1])
+    beside_in_column = _without(result.shape[0], bad[0])
+    here = torch.tensor([row]), torch.tensor([column])
+    for rows, columns in ((here[0], beside_in_row), (beside_in_column, here[1])):
+        if len(rows) == 0 or len(columns) == 0:
+            continue
+        truth = true_block(operands, rows, columns).flatten()
+        found = bit_view(result)[rows][:, columns].flatten()
+        for value, bits in zip(truth.tolist(), found.tolist(), strict=True):
+            if abs(value) >= size and bits == bits_of(value, data_type, result.dtype):
+                return True
+    return False
+
+
+def _without(count: int, bad: Tensor) -> Tensor:
+    """Return up to 256 evenly spread indices below *count* that are not in *bad*."""
+    good = torch.ones(count, dtype=torch.bool)
+    good[bad] = False
+    indices = torch.nonzero(good).flatten()
+    return indices[:: max(1, len(indices) // _BESIDE)][:_BESIDE]
+
+
+def _entry(recipe: Recipe, row: int, column: int) -> int:
+    hashed = hash_32((row * recipe.columns + column) ^ recipe.key)
+    value = (hashed >> 8) % (recipe.high - recipe.low + 1) + recipe.low
+    return -value if hashed & 1 else value

@@ -1,0 +1,221 @@
+"""Values that no device can have measured: each costs its own reading, never the verdict while its like is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from fakes.views import CORE, GPU, GPU_READINGS, at, gpu, healthy, judge, link, of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodevet.checks.episodes import Evidence, Ledger, fold, verdict
+from nodevet.checks.judging import Look, Rule, looks
+from nodevet.checks.model import (
+    Finding,
+    Limit,
+    Outcome,
+    Part,
+    PartKind,
+    Reading,
+    ReadingStatus,
+    Scalar,
+    State,
+)
+from nodevet.checks.quantities import QUANTITIES, QuantityKind, measured
+from nodevet.checks.registry import Check, check, discover
+from nodevet.checks.view import View
+
+SM, MEMORY = Part(PartKind.CLOCK, "sm"), Part(PartKind.CLOCK, "memory")
+CHECKS = discover()
+ODD: tuple[Scalar, ...] = (
+    math.nan, math.inf, -math.inf, -1e300, 1e300, -(2**62), 2**64 - 1, 10**400, "\x00", "", "no such word" * 50,
+)  # fmt: skip
+ALONE = frozenset(
+    {key for key, _ in GPU_READINGS if sum(key == other for other, _ in GPU_READINGS) == 1}
+    & set(healthy().required[GPU])
+)
+"""What a board of this model must tell of one part alone: without it nothing like it is read."""
+STANDS_IN = frozenset({
+    "temperature_margin_celsius", "temperature_celsius", "temperature_slowdown_celsius",
+    "temperature_shutdown_celsius", "temperature_maximum_celsius", "throttle_active", "throttle_seconds",
+    "utilization_ratio", "clock_hertz", "partitioned", "bad_pages_threshold", "power_limit_watts",
+})  # fmt: skip
+"""Readings for which another one is judged, or that no check judges by themselves."""
+
+
+def judged(view: View) -> list[Finding]:
+    """Return what all checks say of *view*."""
+    return [finding for declared in CHECKS for finding in declared.judge(view, declared.policy())]
+
+
+def state(view: View) -> State:
+    """Return the verdict of the first accelerator after three such looks."""
+    ledger, findings = Ledger(), judged(view)
+    for turn in range(3):
+        moved = [msgspec.structs.replace(f, evidence_time=at(turn) if f.evidence_time else None) for f in findings]
+        ledger, _ = fold(ledger, moved, Evidence(now=at(turn), devices=view.devices))
+    return verdict(GPU, ledger.episodes, findings).state
+
+
+def odd(quantity: str, part: Part, value: Scalar) -> Reading:
+    """Return the reading of *value* as a backend hands it on."""
+    return measured(Reading(quantity, value, part))
+
+
+def every_odd_reading() -> Iterator[tuple[str, Part, Scalar]]:
+    """Yield each reading of the healthy accelerator with each value that it cannot have."""
+    for quantity, part in GPU_READINGS:
+        for value in ODD:
+            if odd(quantity, part, value).status is not ReadingStatus.OK:
+                yield quantity, part, value
+
+
+def test_memory_clock_beyond_ten_gigahertz_is_measured() -> None:
+    """An RTX PRO 6000 tells 12481 MHz and an RTX 5090 14001 MHz: transfers of GDDR7, and healthy."""
+    for megahertz in (10_501, 12_481, 14_001):
+        assert odd("clock_hertz", MEMORY, megahertz * 1e6).status is ReadingStatus.OK
+    assert odd("clock_hertz", MEMORY, 65_535e6).status is ReadingStatus.ERROR
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES.values(), ids=lambda entry: entry.key)
+def test_every_number_has_bounds_with_a_source(quantity: object) -> None:
+    """A bound that cannot be looked up cannot be trusted either."""
+    entry = QUANTITIES[quantity.key]  # type: ignore[attr-defined]
+    is_number = entry.kind in (QuantityKind.GAUGE, QuantityKind.COUNTER)
+    assert (entry.bounds is not None) is is_number
+    assert not entry.bounds or (len(entry.bounds.source) > 15 and entry.low is not None and entry.high is not None)
+
+
+def test_one_odd_reading_never_costs_the_verdict_while_its_like_is_read() -> None:
+    """Each reading of a healthy board with each value that cannot be: ok, but for what is required and read once."""
+    assert state(healthy()) is State.OK
+    seen = set()
+    for quantity, part, value in every_odd_reading():
+        view = healthy({(quantity, part): odd(quantity, part, value)})
+        expected = State.UNKNOWN if quantity in ALONE else State.OK
+        assert state(view) is expected, (quantity, part, value)
+        seen.add(quantity)
+    assert {"power_watts", "row_remap_failed", "ecc_uncorrected_errors"} >= ALONE
+    assert seen == {quantity for quantity, _ in GPU_READINGS}
+
+
+def test_one_odd_reading_is_told_as_unmeasured_and_not_required() -> None:
+    """It is not passed over: the check that judges it says that it is blind there."""
+    for quantity, part, value in every_odd_reading():
+        if quantity in ALONE | STANDS_IN:
+            continue
+        found = judged(healthy({(quantity, part): odd(quantity, part, value)}))
+        told = [f for f in found if f.device == GPU and f.outcome is Outcome.UNMEASURED and quantity in f.evidence]
+        assert told, (quantity, part, value)
+        assert not any(finding.required for finding in told)
+        assert all(len(finding.message) < 400 for finding in told)
+
+
+@given(st.sampled_from(sorted(QUANTITIES)), st.one_of(st.floats(), st.integers(), st.text(max_size=300), st.booleans()))
+def test_what_is_taken_for_measured_is_of_its_kind_and_within_its_bounds(key: str, value: Scalar) -> None:
+    """No type, sign or size slips through, and nothing that comes in ends the reader."""
+    entry = QUANTITIES[key]
+    part = next((p for q, p in GPU_READINGS if q == key), Part(entry.part, "vendor:x"))
+    reading = odd(key, part, value)
+    if reading.status is ReadingStatus.OK and entry.bounds:
+        assert isinstance(value, (int, float))
+        assert not isinstance(value, bool)
+        assert (entry.low or 0) <= value <= (entry.high or 0) or entry.low is None
+    elif reading.status is not ReadingStatus.OK:
+        assert len(reading.detail) < 300
+
+
+# ---- Rules and looks ------------------------------------------------------------------------------------------
+
+HOT = Rule(check="site", code="site.hot")
+BAD = [Reading("temperature_celsius", None, CORE, status, "x") for status in ReadingStatus if status.value != "ok"]
+NANS = [Reading("temperature_celsius", value, CORE) for value in (math.nan, math.inf, -math.inf)]
+
+
+@pytest.mark.parametrize("reading", [*BAD, *NANS], ids=lambda r: f"{r.status.value} {r.value}")
+def test_no_rule_passes_on_a_reading_that_is_not_there(reading: Reading) -> None:
+    """Whatever a check compares: without a value the rule itself says unmeasured, or skipped where unsupported."""
+    look = Look(GPU, "GPU 0", reading, at())
+    good = Look(GPU, "GPU 0", Reading("temperature_celsius", 40, CORE), at())
+    blind = Outcome.SKIPPED if reading.status is ReadingStatus.UNSUPPORTED else Outcome.UNMEASURED
+    limit = Limit(">", 90, "celsius", "a test")
+    assert (look.number, look.grew, look.per_second, look.occurrence) == (None, None, None, None)
+    for finding in (
+        HOT.judge(look, False, "cool"),
+        HOT.judge(look, True, "hot"),
+        HOT.judge(look, (look.number or 0) > 90, "compared with 0"),
+        HOT.judge(look, lambda celsius: celsius > 90, lambda celsius: f"{celsius:.0f} celsius"),
+        HOT.judge(good, False, "cool", beside=(look,)),
+        HOT.against(look, look.number, limit, "against a limit"),
+        HOT.against(look, 40.0, limit, "against a limit, with a number of its own"),
+        HOT.against(good, 40.0, limit, "beside", beside=(look,)),
+        HOT.rate(look, limit, lambda growth: growth.per_second, lambda _growth: ""),
+        HOT.grown(look, lambda _growth: False, lambda _growth: ""),
+    ):
+        assert (finding.outcome, finding.required) == (blind, False)
+
+
+def test_growth_without_an_earlier_value_is_not_judged() -> None:
+    """The first sample of a counter says nothing about its rate."""
+    look = Look(GPU, "GPU 0", Reading("link_crc_errors", 5, link(0)), at())
+    limit = Limit(">=", 0, "", "a test")
+    assert (look.grew, look.per_second) == (None, None)
+    assert HOT.rate(look, limit, lambda growth: growth.amount, lambda _growth: "").outcome is Outcome.SKIPPED
+    assert HOT.against(look, look.per_second, limit, "").outcome is Outcome.UNMEASURED
+    assert HOT.grown(look, lambda _growth: True, lambda _growth: "").outcome is Outcome.SKIPPED
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """Nothing to configure."""
+
+
+@check("naive", policy=Policy, inputs=("temperature_celsius", "link_crc_errors", "row_remap_failed"))
+def naive(view: View, _policy: Policy) -> Iterator[Finding]:
+    """A site's check that never asks whether anything was measured."""
+    for device in view.devices:
+        for look in looks(view, device, "temperature_celsius"):
+            yield HOT.judge(look, (look.number or 0) > 90, f"{look.number} celsius")
+        for look in looks(view, device, "link_crc_errors"):
+            yield HOT.judge(look, bool(look.reading.value), f"{look.reading.value} errors")
+        for look in looks(view, device, "row_remap_failed"):
+            yield HOT.judge(look, look.reading.value is True, "no row failed")
+
+
+@pytest.mark.parametrize("status", [status for status in ReadingStatus if status.value != "ok"])
+def test_naive_check_of_a_site_is_never_green_by_absence(status: ReadingStatus) -> None:
+    """It passes on the healthy node and is blind where nothing was measured, with no word about it in its own code."""
+    declared = next(v for v in vars(naive).values() if isinstance(v, Check))
+    assert {f.outcome for f in naive(healthy(), Policy())} == {Outcome.PASS}
+    spoiled = {
+        (key, part): Reading(key, None, part, status, "x") for key, part in GPU_READINGS if key in declared.inputs
+    }
+    found = [f for f in naive(healthy(spoiled), Policy()) if f.device == GPU]
+    blind = Outcome.SKIPPED if status is ReadingStatus.UNSUPPORTED else Outcome.UNMEASURED
+    assert {f.outcome for f in found} == {blind}
+
+
+# ---- Power and PCIe -------------------------------------------------------------------------------------------
+
+SCOPE = Part(PartKind.POWER_SCOPE, "device")
+
+
+def test_power_limit_in_force_may_be_less_than_what_was_asked_for() -> None:
+    """A healthy GH200 enforces 700 W of 900 W that were requested by default: its module shares 1000 W."""
+    for requested, outcome in ((900, Outcome.PASS), (700, Outcome.WARN)):
+        changes = {
+            ("power_limit_watts", SCOPE): 700,
+            ("power_limit_requested_watts", SCOPE): requested,
+            ("power_limit_default_watts", SCOPE): 900,
+        }
+        view = healthy(changes, device=gpu(model="NVIDIA GH200 480GB"))
+        assert of(judge("power", view), "power.limit_lowered").outcome is outcome
+
+
+@pytest.mark.parametrize("told", [None, Reading("power_limit_requested_watts", None, SCOPE, ReadingStatus.UNSUPPORTED)])
+def test_power_limit_in_force_counts_where_no_other_is_told(told: Reading | None) -> None:
+    """Boards that do not tell what was requested are judged by what they enforce."""
+    changes = {("power_limit_watts", SCOPE): 400, ("power_limit_requested_watts", SCOPE): told}
+    assert of(judge("power", healthy(changes)), "power.limit_lowered").outcome is Outcome.WARN
