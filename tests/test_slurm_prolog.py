@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fakes.shell_gate import on_this_boot
-from fakes.slurm_gate import Gate, Line, accelerator, shells
+from fakes.slurm_gate import Decided, Gate, Line, accelerator, shells
 from fakes.small_disk import fill
 from fakes.snapshots import cpu_node, failed_node, gpu_node, starting_node, unknown_node
 
@@ -509,41 +509,70 @@ def test_a_driver_that_refuses_every_gpu_follows_a_setting_of_its_own(gate: Gate
     assert (gate.prolog("0").code, gate.prolog("0").decision) == (0, "observed")
 
 
-def answered(gate: Gate, *lines: Line, agent: str = "running") -> tuple[str, str]:
-    """Return what a prolog decides and writes into its claim, while an agent answers it by such a state."""
-    seen: list[str] = []
+def meanwhile(gate: Gate, ready: Callable[[], object], answer: Callable[[], object]) -> Decided:
+    """Return what a prolog decides while an agent sees *ready* and then gives its *answer*."""
 
     def look_again() -> None:
-        claim = gate.claims / "7"
-        while not claim.exists() or not claim.read_text():
+        while not ready():
             time.sleep(0.01)
-        seen.append(claim.read_text().strip())
-        gate.write(*lines, agent=agent)
+        answer()
 
-    answer = threading.Thread(target=look_again)
-    answer.start()
+    agent = threading.Thread(target=look_again)
+    agent.start()
     decided = gate.prolog("0")
-    answer.join()
-    return decided.decision, seen[0]
+    agent.join()
+    return decided
+
+
+def replaced(gate: Gate, *lines: Line, agent: str) -> None:
+    """Write another state as the agent does, in one step."""
+    fresh = gate.runtime / ".state.new"
+    fresh.write_text(gate.text(*lines, never=True, agent=agent))
+    fresh.replace(gate.state)
 
 
 def test_a_prolog_on_a_node_that_was_resumed_asks_the_agent_to_look_again(gate: Gate) -> None:
-    """It starts the job when that acknowledged the fault, and closes when the agent has looked and stays by it."""
+    """It starts the job when that acknowledged the fault, and closes when the node is drained after all."""
+    claim = gate.claims / "7"
+
+    def asks() -> bool:
+        return claim.exists() and claim.read_text() == "closed\n"
+
     gate.write(*with_faults(0), never=True, agent="drained")
-    assert answered(gate, *EIGHT) == ("open", "resumed")
+    assert meanwhile(gate, asks, lambda: replaced(gate, *EIGHT, agent="running")).decision == "open"
+    assert claim.read_text() == ""
     gate.write(*with_faults(0), never=True, agent="drained")
-    assert answered(gate, *with_faults(0), agent="running") == ("closed", "resumed")
+    assert meanwhile(gate, asks, lambda: claim.write_text("drained\n")).decision == "closed"
+    assert not claim.exists()
+
+
+def test_a_permit_that_is_asked_for_is_waited_for(gate: Gate) -> None:
+    """When it comes the gate closes; when it is refused, or does not come in time, the job starts."""
+    unpermitted = (accelerator(0, "failed", "unpermitted"), *EIGHT[1:])
+    claimed = gate.claims.joinpath("7").exists
+    gate.write(*unpermitted, never=True, agent="draining")
+    assert meanwhile(gate, claimed, lambda: replaced(gate, *with_faults(0), agent="running")).decision == "closed"
+    gate.write(*unpermitted, never=True, agent="draining")
+    assert meanwhile(gate, claimed, lambda: replaced(gate, *unpermitted, agent="running")).decision == "unpermitted"
+    gate.set(drain_wait_seconds=0)
+    gate.write(*unpermitted, never=True, agent="draining")
+    assert gate.prolog("0").decision == "unpermitted"
+    gate.set(drain_wait_seconds=10, mode="observe")
+    began = time.monotonic()
+    assert gate.prolog("0").decision == "unpermitted"
+    assert time.monotonic() - began < 5
 
 
 def test_without_an_answer_a_persons_word_counts(gate: Gate) -> None:
     """The wait is bounded; a fault that still closes and a driver that refuses are no exception."""
-    for lines in (with_faults(0), (Line(verdict="failed", hard="refused", reason="refuses"), *EIGHT)):
-        gate.set(drain_wait_seconds=1)
+    refused = (Line(verdict="failed", hard="refused", reason="refuses"), *EIGHT)
+    for lines, seconds in ((with_faults(0), 1), (refused, 0)):
+        gate.set(drain_wait_seconds=seconds)
         gate.write(*lines, never=True, agent="drained")
         began = time.monotonic()
         decided = gate.prolog("0")
         assert (decided.code, decided.decision) == (0, "resumed")
-        assert 0.9 < time.monotonic() - began < 5
+        assert 0.9 * seconds < time.monotonic() - began < 5
         assert [entry.name for entry in gate.claims.iterdir()] == ["7"]
     gate.set(drain_wait_seconds=10)
     gate.write(*with_faults(0), never=True, agent="drained", expires_in=-5)

@@ -35,48 +35,75 @@ decide() {
     case $1 in
     closed | *_closed)
         echo "nodevet: $2" >&2
-        case $1 in closed | refused_closed) wait_for_drain ;; esac
+        case $1 in closed | refused_closed) [ "$answer" = drained ] || wait_for_drain ;; esac
         # This job does not start here, so its claim would stand in the way of nothing.
         [ -z "$claim" ] || rm -f -- "$claim"
         decided=yes
         exit 1
         ;;
     esac
+    # The job starts: it waits for nothing any more.
+    [ -z "$asked" ] || [ -z "$claim" ] || { true >"$claim"; } 2>/dev/null
     decided=yes
     exit 0
 }
 
 # A fault would close the gate with the decision $1 and the words $2. Where the agent believes that SLURM has drained
-# this node, no prolog should run here: somebody has resumed it. A person's word counts more than ours, so the agent is
-# asked to look again; where it does not answer in time, the job starts.
+# this node, no prolog should run here: somebody has resumed it, or this job was allocated a moment before. A person's
+# word counts more than ours, so the agent is asked to look, and without an answer the job starts.
 close_unless_resumed() {
-    if [ "$agent" = drained ] && [ "$mode" = gate ] && [ -z "$asked" ]; then
-        asked=yes
-        wait_while drained resumed || return 0
-        [ "$agent" != drained ] || decide resumed "the agent still believes that SLURM has drained this node: $2"
-        # It has looked: what it says now counts.
-        return 0
+    if [ "$agent" = drained ] && [ "$mode" = gate ]; then
+        [ -n "$asked" ] || ! ask_agent || return 0
+        [ "$answer" = drained ] ||
+            decide resumed "the agent believes that SLURM has drained this node, and has not looked since: $2"
     fi
     decide "$1" "$2"
+}
+
+# Have the agent look into SLURM: a word in the claim tells it that a job waits. Status 0: it says something else now.
+# Status 1: it stays by its fault; `answer` is `drained` where it has looked, and the node is drained after all.
+ask_agent() {
+    asked=yes
+    [ -z "$claim" ] || { echo closed >"$claim"; } 2>/dev/null
+    begin_wait
+    while [ -n "$fault$refusal" ] && waits; do
+        { read -r answer <"$claim"; } 2>/dev/null
+        [ "$answer" != drained ] || return 1
+        sleep 0.05 2>/dev/null || sleep 1
+        read_verdict || return 0
+    done
+    [ -z "$fault$refusal" ]
 }
 
 # Let the agent drain the node first, where it is about to: SLURM keeps the reason of a node that is draining already,
 # and writes "Prolog error" at any other.
 wait_for_drain() {
-    [ "$agent" != draining ] || wait_while draining closed || true
+    [ "$agent" = draining ] || return
+    [ -z "$claim" ] || { echo closed >"$claim"; } 2>/dev/null
+    begin_wait
+    while [ "$agent" = draining ] && waits; do
+        sleep 0.05 2>/dev/null || sleep 1
+        read_verdict || return
+    done
 }
 
-# Wait while the state file says that the agent is $1, at most drain_wait_seconds and only while it is up to date. What
-# stands in the claim, $2, tells the agent that a job waits, and for what. Status 1: there is no verdict any more.
-wait_while() {
-    [ -z "$claim" ] || { echo "$2" >"$claim"; } 2>/dev/null
+# Let the agent get the permit to close the gate first, where it is asking SLURM for it.
+wait_for_permit() {
+    begin_wait
+    while [ -n "$unpermitted" ] && [ "$agent" = draining ] && waits; do
+        sleep 0.05 2>/dev/null || sleep 1
+        read_verdict || return
+    done
+}
+
+# Begin to wait for the agent, at most drain_wait_seconds and only while what it says is up to date.
+begin_wait() {
     read_uptime
     since=$hundredths
-    while [ "$agent" = "$1" ] && [ "$seconds" -lt "$fresh" ] &&
-        [ "$((hundredths - since))" -lt "$((drain_wait_seconds * 100))" ]; do
-        sleep 0.05 2>/dev/null || sleep 1
-        read_verdict || return 1
-    done
+}
+
+waits() {
+    [ "$seconds" -lt "$fresh" ] && [ "$((hundredths - since))" -lt "$((drain_wait_seconds * 100))" ]
 }
 
 # Leave as the site wants where the question cannot be answered: $1 is what is missing.
@@ -100,7 +127,7 @@ write_claim() {
 read_settings "$here/gate.conf"
 read_uptime
 began=$hundredths
-job=${SLURM_JOB_ID:-} asked=
+job=${SLURM_JOB_ID:-} asked='' answer=''
 write_claim
 conf=${SLURM_CONF:-/etc/slurm/slurm.conf}
 wanted_gpus "${SLURM_JOB_GPUS:-}" "${conf%/*}/gres.conf" "${SLURMD_NODENAME:-}"
@@ -114,6 +141,11 @@ while :; do
     if [ -n "$refusal" ]; then
         [ "$on_driver_refusal" = fail ] || decide refused_open "$refusal"
         close_unless_resumed refused_closed "$refusal"
+        continue
+    fi
+    if [ -n "$unpermitted" ] && [ "$agent" = draining ] && [ "$mode" = gate ] && [ -z "$asked" ]; then
+        asked=yes
+        wait_for_permit
         continue
     fi
     [ "$load" = probing ] || break
