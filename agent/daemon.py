@@ -95,17 +95,20 @@ class Daemon:
         say: Callable[[str], None] = lambda _line: None,
         simulate: Simulate | None = None,
         through: Callable[[Member], Member] = lambda member: member,
+        stands_for_kernel: bool = False,
     ) -> None:
         """Prepare by *configuration*; *reload* reads it again; *say* takes lines meant for a person at a terminal.
 
         Where *simulate* is given, the agent stands for that node and reads nothing of this machine. Each member
-        passes *through* before the loop drives it: a drill puts faults there.
+        passes *through* before the loop drives it: a drill puts faults there. With *stands_for_kernel* the configured
+        log is that of fake devices: as a simulated one, it counts as the kernel's.
         """
         self._through = through
         self._configuration = configuration
         self._clock = clock
         self._reload = reload
         self._say = say
+        self._stands_for_kernel = stands_for_kernel or simulate is not None
         self._notifier = Notifier.from_environment()
         log = make_logger(configuration.agent.log_level)
         self._teller = Teller(log if simulate is None else log.bind(simulated=True), self._notifier)
@@ -379,7 +382,14 @@ class Daemon:
         settings = self._configuration.kernel_log
         if not settings.enabled:
             return None
-        watch = KernelWatch(settings.path, self._clock, self._selector, memory=memory, log=self._teller.trouble)
+        watch = KernelWatch(
+            settings.path,
+            self._clock,
+            self._selector,
+            memory=memory,
+            log=self._teller.trouble,
+            stands_for_kernel=self._stands_for_kernel,
+        )
         cleanup.callback(watch.close)
         return watch
 

@@ -34,12 +34,17 @@ class KernelWatch:
         *,
         memory: bytes | None = None,
         log: Callable[[str], None],
+        stands_for_kernel: bool = False,
     ) -> None:
-        """Go on from *memory*, the ``memory`` of an earlier watch; *log* takes a line about lost records."""
+        """Go on from *memory*, the ``memory`` of an earlier watch; *log* takes a line about lost records.
+
+        *stands_for_kernel*: the log is that of a simulated node, its lines count as its kernel's.
+        """
         self._path = path
         self._clock = clock
         self._selector = selector
         self._log = log
+        self._stands_for_kernel = stands_for_kernel
         self._cursor = self._recalled(memory)
         self._reader: KernelLogReader | None = None
         self._next = 0.0
@@ -106,7 +111,9 @@ class KernelWatch:
 
     def _open(self) -> None:
         instant = self._clock.instant()
-        self._reader = KernelLogReader(self._path, self._cursor, boot_id=instant.boot_id)
+        self._reader = KernelLogReader(
+            self._path, self._cursor, boot_id=instant.boot_id, stands_for_kernel=self._stands_for_kernel
+        )
         self._failure = ""
         if self._reader.pollable:
             self._selector.register(self._reader, selectors.EVENT_READ, self.wake)

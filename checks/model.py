@@ -45,6 +45,7 @@ __all__ = [
     "Outcome",
     "Part",
     "PartKind",
+    "Provenance",
     "ReaderState",
     "ReaderStatus",
     "Reading",
@@ -205,6 +206,14 @@ class Severity(StrEnum):
     FATAL = "fatal"
 
 
+class Provenance(StrEnum):
+    """Who vouches: the driver's interface, the kernel by a record that only a driver writes, or a text of anybody's."""
+
+    DRIVER = "driver"
+    KERNEL = "kernel"
+    TEXT = "text"
+
+
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened once. ``sequence`` is the kernel's own number of the record, in the boot of ``time``."""
 
@@ -220,6 +229,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     process: str | None = None
     fields: dict[str, str] = {}
+    provenance: Provenance = Provenance.TEXT
 
 
 class EventCount(msgspec.Struct, frozen=True, kw_only=True):

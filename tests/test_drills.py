@@ -27,7 +27,7 @@ CASES: list[tuple[str, str, str, State, str, State]] = [
     (CPU, "throttle", "", DEGRADED, "throttle.core", OK),
     (NVIDIA, "ecc_uncorrected", "", FAILED, "memory.uncorrected memory.row_remap_pending nvidia.xid.63", OK),
     (AMD, "ecc_uncorrected", "", FAILED, "memory.uncorrected amd.ras_ue", OK),
-    (CPU, "ecc_uncorrected", 'device = "memory"', FAILED, "memory.uncorrected memory.edac_ue", FAILED),
+    (CPU, "ecc_uncorrected", 'device = "memory"', FAILED, "memory.uncorrected text.memory.edac_ue", FAILED),
     (NVIDIA, "ecc_corrected_storm", "", DEGRADED, "memory.corrected_rate", OK),
     (AMD, "ecc_corrected_storm", "", DEGRADED, "memory.corrected_rate", OK),
     (CPU, "ecc_corrected_storm", 'device = "memory"', DEGRADED, "memory.corrected_rate", OK),

@@ -128,7 +128,6 @@ def test_stated_time_is_kept_and_none_is_invented(line: str, seconds: float | No
         ("NVRM: Xid (PCI:0000:01:00): 177, new", ("nvidia.xid.177", "0000:01:00", "warning", "inspect")),
         ("NVRM: Xid (PCI:0000:01:00): 180, newer", ("nvidia.xid.180", "0000:01:00", "warning", "inspect")),
         ("NVRM: Xid (PCI:0000:01:00 GPU-I:03): 43, pid=9", ("nvidia.xid.43", "0000:01:00", "info", "none")),
-        ("NVRM: Xid (somewhere): 79, x", ("nvidia.xid.79", None, "fatal", "reboot")),
         ("NVRM: GPU 18:00.0: GPU has fallen off the bus.", ("nvidia.driver.gpu_lost", "0000:18:00", "fatal", "reboot")),
         (
             "NVRM: GPU 0000:19:00.0: RmInitAdapter failed! (0x62:0xffff:2477)",
@@ -317,13 +316,13 @@ def test_what_a_program_wrote_is_no_event_in_any_format(line: str) -> None:
     assert parse_line(line) is None
 
 
-def test_origin_decides_over_words() -> None:
-    """The same quoted words count when they are known to come out of the kernel's ring."""
+def test_quoted_words_are_no_event_whoever_wrote_them() -> None:
+    """The kernel prints names that users choose: only a line that begins as the driver's own is one."""
     quoted = "trainer said 'NVRM: Xid (PCI:0000:83:00): 48'"
     assert parse_line(quoted) is None
-    assert parse_line(quoted, origin=Origin.KERNEL) is not None
-    assert parse_line(f"6,1,1,-;{quoted}") is not None
-    assert parse_line(f"14,1,1,-;{quoted}") is None
+    assert parse_line(quoted, origin=Origin.KERNEL) is None
+    assert parse_line(f"6,1,1,-;{quoted}") is None
+    assert parse_line(f"14,1,1,-;{LOST}") is None
 
 
 def test_memory_incident_keeps_each_line_and_names_the_cause_of_the_clean_up() -> None:

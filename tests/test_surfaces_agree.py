@@ -21,7 +21,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from nodevet.checks.explanation import ACTIONS
-from nodevet.checks.kernel_log.parse import events_from_lines
 from nodevet.checks.model import NODE, Metric, Result, ResultState, Snapshot
 from nodevet.checks.modes import draining
 from nodevet.exporters.http import HttpServer
@@ -107,8 +106,7 @@ def wrong_products(rig: Rig) -> Snapshot:
 
 def host_memory_error(rig: Rig) -> Snapshot:
     """The host's memory has had an uncorrected error: a fault of the node and of no device."""
-    (event,) = events_from_lines(["EDAC MC0: 1 UE memory read error on DIMM_B1 (channel:0)"])
-    rig.engine.take_event(msgspec.structs.replace(event, time=rig.clock.instant()))
+    rig.kernel("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400")
     return rig.look(LOOKS)
 
 

@@ -31,8 +31,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_places(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run until SIGTERM or SIGINT; exit 0 after a clean stop."""
+def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False) -> int:
+    """Run until SIGTERM or SIGINT; exit 0 after a clean stop.
+
+    *stands_for_kernel* is for a node of fake devices, whose kernel log is a file: no option or setting reaches it.
+    """
     from nodevet.agent.clock import SystemClock
     from nodevet.agent.daemon import Daemon
     from nodevet.agent.settings import Configuration
@@ -62,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load()
     gc.freeze()  # what was imported stays until the end: no collection need look at it again
     simulate = Simulate(profile, Path(arguments.scenario) if arguments.scenario else None) if profile else None
-    code = Daemon(settings, SystemClock(settings.agent.root), reload=load, say=tell, simulate=simulate).run()
+    clock = SystemClock(settings.agent.root)
+    code = Daemon(settings, clock, reload=load, say=tell, simulate=simulate, stands_for_kernel=stands_for_kernel).run()
     let_go_of_output()
     return code
 

@@ -16,7 +16,18 @@ import msgspec
 
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.command_run import Runner, beginning
-from nodevet.checks.model import Device, Event, FailureKind, Firmware, Link, Part, Reading, ReadingStatus, Severity
+from nodevet.checks.model import (
+    Device,
+    Event,
+    FailureKind,
+    Firmware,
+    Link,
+    Part,
+    Provenance,
+    Reading,
+    ReadingStatus,
+    Severity,
+)
 from nodevet.checks.readings import MAXIMUM_EVENTS, DeviceEntry, Document, EventEntry, address_of, parse, reading_of
 
 __all__ = ["PREFIX", "Door", "open_backend", "runner", "taken"]
@@ -175,6 +186,7 @@ class CommandBackend:
                     severity=Severity(entry.severity),
                     device=None if entry.device is None else ids[entry.device],
                     sequence=entry.sequence,
+                    provenance=Provenance.DRIVER,
                 )
             )
         for entry in list(self._told)[: -2 * MAXIMUM_EVENTS]:

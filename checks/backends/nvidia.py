@@ -43,6 +43,7 @@ from nodevet.checks.model import (
     Link,
     Part,
     PartKind,
+    Provenance,
     Reading,
     ReadingStatus,
 )
@@ -387,6 +388,7 @@ class NvidiaBackend:
             text=f"NVML reports XID {data.eventData} of {_label(device) if device else 'an unknown device'}",
             device=device.id if device else None,
             pci=device.pci if device else None,
+            provenance=Provenance.DRIVER,
             fields={name: str(number) for name, number in instances.items() if number != 0xFFFFFFFF},
         )
 

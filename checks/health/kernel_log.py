@@ -8,12 +8,15 @@ from collections.abc import Iterator
 import msgspec
 
 from nodevet.checks.judging import Rule
-from nodevet.checks.model import Action, Clearing, DeviceKind, Event, FaultClass, Finding, Outcome
-from nodevet.checks.reference.kernel_policy import event_clearing, policy_of
+from nodevet.checks.model import Action, Clearing, DeviceKind, Event, FaultClass, Finding, Outcome, Provenance
+from nodevet.checks.reference.kernel_policy import Policy, event_clearing, policy_of
 from nodevet.checks.registry import check
 from nodevet.checks.view import View, device_name
 
-__all__ = ["KernelLog", "judge"]
+__all__ = ["TEXT_PREFIX", "KernelLog", "judge"]
+
+TEXT_PREFIX = "text."
+"""What stands before the code of a finding that rests on text: a file, a FIFO, or a record that proves nothing."""
 
 READABLE = Rule(
     check="kernel-log",
@@ -66,6 +69,8 @@ def _event(view: View, event: Event) -> Finding:
     policy = policy_of(event)
     device = view.owner(event)
     is_fault = policy.outcome in (Outcome.WARN, Outcome.FAIL)
+    if is_fault and event.provenance is Provenance.TEXT:
+        return _informed(view, event, policy)
     return Finding(
         check="kernel-log",
         code=event.code,
@@ -75,6 +80,31 @@ def _event(view: View, event: Event) -> Finding:
         fault_class=policy.fault_class,
         action=policy.action if is_fault else Action.NONE,
         clearing=event_clearing(policy),
+        gates=policy.gates,
+        occurrence=_identity(event),
+        pid=event.pid,
+        evidence_time=event.time,
+    )
+
+
+def _informed(view: View, event: Event, policy: Policy) -> Finding:
+    """Tell what a line says that a user could have written: under a code of its own, so that neither it nor what is
+    done about it, such as an acknowledgement, touches what the kernel itself tells of the same fault.
+    """
+    device = view.owner(event)
+    is_grave = policy.outcome is Outcome.FAIL
+    blames_hardware = policy.fault_class is FaultClass.HARDWARE
+    return Finding(
+        check="kernel-log",
+        code=TEXT_PREFIX + event.code,
+        outcome=Outcome.WARN,
+        message=f"{device_name(view, device)}: {policy.name}: {policy.meaning}; told only by text that a user can "
+        f"write, so it closes no gate: look into the log of the kernel itself (dmesg) [{_without_process(event)}]",
+        device=device,
+        fault_class=FaultClass.UNKNOWN if blames_hardware else policy.fault_class,
+        action=Action.INSPECT if is_grave else policy.action,
+        clearing=event_clearing(policy),
+        gates=False,
         occurrence=_identity(event),
         pid=event.pid,
         evidence_time=event.time,

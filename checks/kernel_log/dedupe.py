@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from nodevet.checks.kernel_log.rules import base_address, normalised_pci
-from nodevet.checks.model import Event
+from nodevet.checks.model import Event, Provenance
 
 __all__ = ["REPEAT_SECONDS", "Deduplicator", "DeduplicatorState", "SeenEvent"]
 
@@ -30,6 +30,7 @@ class SeenEvent(msgspec.Struct, frozen=True):
     boot_id: str
     boottime_ns: int
     source: str
+    is_evidence: bool = False
 
 
 class DeduplicatorState(msgspec.Struct, frozen=True):
@@ -52,6 +53,7 @@ class Deduplicator:
         new = _seen_event(event)
         if any(self._same_fault(new, old) for old in self._seen):
             return False
+        # A text may have told the same before: evidence is admitted all the same, or a user could keep it out.
         newest = max([new.boottime_ns, *(old.boottime_ns for old in self._seen if old.boot_id == new.boot_id)])
         self._seen = [
             old
@@ -72,6 +74,8 @@ class Deduplicator:
     def _same_fault(self, one: SeenEvent, other: SeenEvent) -> bool:
         if (one.code, one.device, one.boot_id) != (other.code, other.device, other.boot_id):
             return False
+        if one.is_evidence and not other.is_evidence:
+            return False
         window = self._repeat_ns if one.source == other.source else self._window_ns
         return abs(one.boottime_ns - other.boottime_ns) <= window
 
@@ -79,4 +83,11 @@ class Deduplicator:
 def _seen_event(event: Event) -> SeenEvent:
     pci = normalised_pci(event.pci) if event.pci else None
     device = base_address(pci) if pci else (event.device or "")
-    return SeenEvent(event.code, device, event.time.boot_id, event.time.boottime_ns, event.source)
+    return SeenEvent(
+        event.code,
+        device,
+        event.time.boot_id,
+        event.time.boottime_ns,
+        event.source,
+        event.provenance is not Provenance.TEXT,
+    )

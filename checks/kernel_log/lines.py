@@ -13,7 +13,9 @@ from enum import StrEnum
 
 import msgspec
 
-__all__ = ["MAXIMUM_LINE", "MAXIMUM_TEXT", "Line", "Origin", "looks_like_continuation", "split_line"]
+from nodevet.checks.model import Provenance
+
+__all__ = ["MAXIMUM_LINE", "MAXIMUM_TEXT", "Line", "Origin", "looks_like_continuation", "split_line", "split_record"]
 
 
 MAXIMUM_LINE = 1 << 16
@@ -36,6 +38,8 @@ class Line(msgspec.Struct, frozen=True):
 
     ``seconds`` is the kernel's own clock since boot, ``wall_seconds`` the epoch, ``sequence`` the kernel's number of
     the record; each None where the line does not say. ``headed`` tells that something stood before the text.
+    ``provenance`` is KERNEL only for a record that was read where no user can write one; ``device`` is the DEVICE that
+    dev_printk gave it, such as ``+pci:0000:3b:00.0``.
     """
 
     text: str
@@ -44,6 +48,8 @@ class Line(msgspec.Struct, frozen=True):
     seconds: float | None = None
     wall_seconds: float | None = None
     sequence: int | None = None
+    provenance: Provenance = Provenance.TEXT
+    device: str | None = None
 
 
 _DRIVER = re.compile(
@@ -59,7 +65,12 @@ _ESCAPE = re.compile(
 """Colours, also as text and with the escape itself lost, as web pages and issue trackers show them."""
 _QUOTED_PRINTABLE = re.compile(r"(?<=\d)=2E(?=\d)|(?<=[a-z])=3D")
 """Dots and equals signs as mail encodes them, where only they can stand: other pairs of digits may be hexadecimal."""
-_RECORD = re.compile(r"(?P<priority>\d{1,3}),(?P<sequence>\d+),(?P<usec>\d+),[^;]*;(?P<text>.*)", re.DOTALL)
+_RECORD = re.compile(
+    r"(?P<priority>\d{1,6}),(?P<sequence>\d{1,19}),(?P<usec>\d{1,15}),[^;\n]{0,200};(?P<text>.*)",
+    re.DOTALL | re.ASCII,
+)
+"""A sequence number has 64 bits, and no machine is up for more than 10^15 microseconds: what is longer is no record."""
+_MICROSECONDS = re.compile(r"[0-9]{1,20}")
 _HEX_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
 _JSON_MESSAGE = re.compile(r'\s*"(?:msg|message|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*,?\s*')
 _DECORATION = re.compile(r"(?:[>|*`•]+\s*)+")
@@ -76,10 +87,10 @@ _ISO = re.compile(
 _EPOCH = re.compile(r"(?P<seconds>\d{10}\.\d{3,9})\s+")
 _RFC_5424 = re.compile(
     r"<(?P<priority>\d{1,3})>1\s+(?P<time>\S+)\s+\S+\s+(?P<program>\S+)\s+\S+\s+\S+\s+"
-    r"(?:-|(?:\[(?:[^\]\\]|\\.)*\])+)\s+(?:\ufeff)?"
+    r"(?:-|(?:\[(?:[^\]\\\"]|\\.|\"(?:[^\"\\]|\\.)*\")*\])+)\s+(?:\ufeff)?"
 )
 _BRACKETS = re.compile(r"\[\s*(?P<inside>[^\[\]]*)\]:?(?:\s+|$)?")
-_SECONDS = re.compile(r"(?P<seconds>\d+\.\d+)(?:\s*<[^>]*>?)?$|[+-]\s*\d+\.\d+$")
+_SECONDS = re.compile(r"(?P<seconds>\d{1,9}\.\d{1,9})(?:\s*<[^>]*>?)?$|[+-]\s*\d+\.\d+$")
 _CLOCK = re.compile(r"[\w. ]*\d{1,2}[:h]\d{2}(?:[:.]\d{2})?[^\]]*$")
 _THREAD = re.compile(r"[TC]\d+\s*$")
 _SYSLOG_TIME = re.compile(
@@ -91,7 +102,7 @@ _KERNEL_TAG = re.compile(
 _HYPERVISOR = re.compile(r"cpu\d+:\d+\)")
 _HOST_AND_TAG = re.compile(r"(?P<host>\S+)\s+(?P<tag>[\w./@-]+)(?P<pid>\[\d+\])?:\s+")
 _PROGRAM_TAG = re.compile(r"(?:[\w.-]+\s+)?(?P<tag>[\w./@-]+)\[\d+\]:\s+")
-_PREFIX = re.compile(r"[^\s:\[\]{}'\"<>]{1,200}?(?::\s*|-(?=\[))")
+_PREFIX = re.compile(r"[^\s:\[\]{}'\"<>]{1,200}?(?::\s*|-(?=\[|[A-Z][a-z]{2} [ \d]\d \d\d:))")
 _PROGRAM_LEVEL = re.compile(
     r"[-|\s\[]*(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b\s*[\]:|-]|"
     r"[DIWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ \S+:\d+\]"
@@ -141,12 +152,40 @@ def looks_like_continuation(line: Line) -> bool:
     return bool(line.text) and not line.headed and not _DRIVER.match(line.text)
 
 
-def _record(record: re.Match[str]) -> Line:
-    """A raw record of /dev/kmsg. The kernel forces a facility other than 0 on what programs write there."""
-    facility = int(record["priority"]) >> 3
-    text = _HEX_ESCAPE.sub(lambda match: chr(int(match[1], 16)), record["text"].split("\n", 1)[0])
+def split_record(data: str) -> Line | None:
+    """Return the record of /dev/kmsg in *data*, which one read gave; None where it is none. Never fails.
+
+    Its text ends at the first line end, because the kernel escapes those inside it; the lines behind it that begin with
+    a blank name the device. Only the facility 0 is the kernel's: it forces another on what programs write.
+    """
+    head, _, rest = data.partition("\n")
+    record = _RECORD.fullmatch(head)
+    if record is None:
+        return None
+    is_kernel = int(record["priority"]) >> 3 == 0
+    keys = dict(line[1:].partition("=")[::2] for line in rest.split("\n") if line.startswith(" "))
     return Line(
-        " ".join(_ESCAPE.sub("", text).split("\n")).strip(),
+        _unescaped(record["text"]).strip(),
+        Origin.KERNEL if is_kernel else Origin.PROGRAM,
+        True,
+        int(record["usec"]) / 1e6,
+        None,
+        int(record["sequence"]),
+        Provenance.KERNEL if is_kernel else Provenance.TEXT,
+        _unescaped(keys["DEVICE"]) if "DEVICE" in keys else None,
+    )
+
+
+def _unescaped(text: str) -> str:
+    return _HEX_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+
+
+def _record(record: re.Match[str]) -> Line:
+    """A raw record of /dev/kmsg that stands in a text: what it says of its writer is only told."""
+    facility = int(record["priority"]) >> 3
+    text = _unescaped(record["text"].split("\n", 1)[0])
+    return Line(
+        _ESCAPE.sub("", text).strip(),
         Origin.KERNEL if facility == 0 else Origin.PROGRAM,
         True,
         int(record["usec"]) / 1e6,
@@ -185,7 +224,7 @@ def _json_line(fields: dict[str, object]) -> Line | None:
         # A shipper wraps whole lines without telling who wrote them: the line itself does.
         return split_line(text) if not text.lstrip().startswith("{") else None
     micros = str(fields.get("__REALTIME_TIMESTAMP", ""))
-    wall = int(micros) / 1e6 if micros.isdecimal() else None
+    wall = int(micros) / 1e6 if _MICROSECONDS.fullmatch(micros) else None
     foreign = any(writer != "kernel" for writer in writers)
     return Line(text[:MAXIMUM_TEXT].strip(), Origin.PROGRAM if foreign else Origin.KERNEL, True, None, wall)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import msgspec
 
 from nodevet.checks.kernel_log.lines import Line, Origin, looks_like_continuation, split_line
-from nodevet.checks.kernel_log.rules import Match, base_address, match_line, normalised_pci
+from nodevet.checks.kernel_log.rules import Match, base_address, match_line, normalised_pci, provenance_of
 from nodevet.checks.kernel_log.xid import decode_body
 from nodevet.checks.model import Event, Instant, Severity
 from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, policy_of
@@ -38,7 +38,7 @@ RECORD_SEVERITIES = {
 }
 """What the firmware says of an error record (UEFI, common platform error record), in our words."""
 
-_OWN_GROUPS = frozenset({"pci", "address", "number", "body", "pid", "process"})
+_OWN_GROUPS = frozenset({"pci", "address", "number", "pid", "process"})
 _GPU_INSTANCE = re.compile(r"\bGPU-I:(?P<instance>\d+)", re.IGNORECASE)
 
 
@@ -75,14 +75,11 @@ class KernelLogParser:
         """Return whether an event waits for the line that its header announced."""
         return bool(self._told)
 
-    def feed(self, line: Line, time: Instant, number: int | None = None, starts_before: int | None = None) -> bool:
-        """Take one *line* that was told at *time*; return whether a rule fits it.
-
-        *number* is the line of a file. With *starts_before* only a match that starts before this character counts.
-        """
+    def feed(self, line: Line, time: Instant, number: int | None = None) -> bool:
+        """Take one *line* that was told at *time*; return whether a rule fits it. *number* is the line of a file."""
         self._position += 1
         match = match_line(line)
-        if match is None or (starts_before is not None and match.start >= starts_before):
+        if match is None:
             return False
         self._handle(match, line, time, number)
         return True
@@ -140,7 +137,7 @@ class KernelLogParser:
             xid = int(groups["number"])
             code = f"{code}.{xid}"
             if match.rule.code == "nvidia.xid":
-                body = decode_body(xid, groups.get("body", ""))
+                body = decode_body(xid, line.text[match.end :])
                 pid, process = body.pid, body.process
                 fields |= body.fields
                 if body.variant:
@@ -161,6 +158,7 @@ class KernelLogParser:
             pid=pid,
             process=process,
             fields=fields,
+            provenance=provenance_of(match, line),
         )
         return msgspec.structs.replace(event, severity=match.rule.severity or policy_of(event).severity)
 
@@ -257,7 +255,7 @@ def events_from_lines(
             waiting = None
             if looks_like_continuation(line):
                 whole = msgspec.structs.replace(first, text=_joined(first.text, line.text))
-                if parser.feed(whole, stated_time(whole, boot_id), first_number, len(first.text)):
+                if parser.feed(whole, stated_time(whole, boot_id), first_number):
                     continue
             elif _is_torn(first):
                 parser.feed(first, stated_time(first, boot_id), first_number)

@@ -21,9 +21,10 @@ from typing import BinaryIO
 import msgspec
 
 from nodevet.checks.errors import NodevetError, UsageError
-from nodevet.checks.kernel_log.lines import MAXIMUM_LINE, Line, split_line
+from nodevet.checks.kernel_log.lines import MAXIMUM_LINE, Line, split_line, split_record
 from nodevet.checks.kernel_log.parse import KernelLogParser, events_from_lines
-from nodevet.checks.model import Event, Instant
+from nodevet.checks.kernel_log.rules import stand_in
+from nodevet.checks.model import Event, Instant, Provenance
 
 __all__ = [
     "DEFAULT_PATH",
@@ -32,9 +33,13 @@ __all__ = [
     "KernelLogReader",
     "ReaderStatistics",
     "events_from_file",
+    "is_kernel_device",
 ]
 
 DEFAULT_PATH = "/dev/kmsg"
+
+KERNEL_DEVICE = os.makedev(1, 11)
+"""The number of /dev/kmsg (Documentation/admin-guide/devices.txt): what else a path names may hold a user's text."""
 
 RECORD_BYTES = 8192
 """The kernel refuses a read that is shorter than its record; none is longer than this (CONSOLE_EXT_LOG_MAX)."""
@@ -101,8 +106,12 @@ class KernelLogReader:
         boot_id: str,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         read: Callable[[int, int], bytes] = os.read,
+        stands_for_kernel: bool = False,
     ) -> None:
         """Open *path* and go on behind *cursor* when it is of the boot *boot_id*; raise KernelLogError.
+
+        Only the kernel's own device gives evidence; *stands_for_kernel* says that *path* is the log of a simulated
+        node, whose lines count as its kernel's.
 
         *monotonic_ns* is the clock that the kernel stamps its records with: it stands still while the machine sleeps.
         *read* reads a descriptor.
@@ -115,13 +124,20 @@ class KernelLogReader:
         self._notes: list[str] = []
         self._statistics = ReaderStatistics()
         self._partial = b""
+        self._stands_for_kernel = stands_for_kernel
         self._descriptor, self._kind = _open(path)
+        self._is_evidence = stands_for_kernel or is_kernel_device(self._descriptor)
         self._resume(cursor if cursor is not None and cursor.boot_id == boot_id else None)
 
     @property
     def pollable(self) -> bool:
         """Return whether a selector can wait for this log."""
         return not stat.S_ISREG(self._kind)
+
+    @property
+    def is_evidence(self) -> bool:
+        """Return whether what is read here is the kernel's own word, and not a text that a user could have written."""
+        return self._is_evidence
 
     @property
     def cursor(self) -> Cursor:
@@ -246,12 +262,21 @@ class KernelLogReader:
         if not text or text.startswith(" "):
             return None
         self._count(records=1)
-        line = split_line(text)
-        if stat.S_ISCHR(self._kind) and line.sequence is None:
+        if not stat.S_ISCHR(self._kind):
+            line = split_line(text)
+            return stand_in(line) if self._stands_for_kernel else line
+        record = split_record(text)
+        if record is None:
             self._count(malformed=1)
-            self._notes.append(f"{self.path}: a record without its header was skipped: {text[:80]!r}")
-            return None
-        return line
+            self._note_malformed(text)
+        elif not self._is_evidence:
+            record = msgspec.structs.replace(record, provenance=Provenance.TEXT)
+        return record
+
+    def _note_malformed(self, text: str) -> None:
+        """Tell the first record without its header; the others are only counted, so that they flood nothing."""
+        if self._statistics.malformed == 1:
+            self._notes.append(f"{self.path}: a record without its header was skipped: {text[:80]!r}; more are counted")
 
     def _advance(self, sequence: int) -> bool:
         """Move the cursor to *sequence*; return whether the record is new. A gap is what was overwritten unread."""
@@ -273,6 +298,12 @@ class KernelLogReader:
         self._statistics = ReaderStatistics(
             now.records + records, now.malformed + malformed, now.overruns + overruns, now.lost + lost
         )
+
+
+def is_kernel_device(descriptor: int) -> bool:
+    """Return whether *descriptor* is open on the kernel's log itself, under whatever name."""
+    status = os.fstat(descriptor)
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == KERNEL_DEVICE
 
 
 def events_from_file(path: str, standard_input: BinaryIO | None = None) -> list[Event]:

@@ -9,40 +9,87 @@ import msgspec
 
 from nodevet.checks.errors import ReferenceDataError
 from nodevet.checks.kernel_log.lines import Line, Origin
-from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules
+from nodevet.checks.model import Provenance
+from nodevet.checks.reference.kernel_policy import KernelRule, Proof, RuleKind, kernel_rules
 
-__all__ = ["Match", "base_address", "match_line", "normalised_pci"]
+__all__ = ["Match", "base_address", "expanded", "match_line", "normalised_pci", "provenance_of", "stand_in"]
 
-_ADDRESS = r"(?<![0-9a-f])(?<![0-9a-f]:)(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?(?![0-9a-f]|[:.][0-9a-f])"
+_ADDRESS = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?(?![0-9a-f]|[:.][0-9a-f])"
+_DRM = r"\[drm(?::[\w.]{1,80}(?: \[amdgpu\])?)?\] "
+_AMD_COUNTED = r"(?:\{\d{1,20}\})?\s?(?:socket: \d{1,3},? die: \d{1,3},? ?)?"
+_AMD_NAMED = rf"(?:amdgpu %PCI%: |amdgpu: |kfd kfd: )(?:amdgpu: )?(?:{_DRM})?(?:\*ERROR\* )?"
+_MACROS = {
+    "%AMDHEAD%": rf"(?:{_AMD_NAMED}|{_DRM}(?:\*ERROR\* )?|\*?ERROR\* ){_AMD_COUNTED}",
+    "%AMD%": rf"(?:{_AMD_NAMED}|{_DRM}(?:\*ERROR\* )?|\*?ERROR\* )?{_AMD_COUNTED}",
+    "%PCI%": f"(?P<pci>{_ADDRESS})",
+    "%ADDRESS%": _ADDRESS,
+}
+"""What stands in a pattern for a text that many rules share, in the order in which it is replaced."""
+
+_PCI_BUSES = ("+pci", "+pci_express")
+"""Buses whose devices are named by an address; a service of a port (``+pci_express:0000:20:01.0:pcie004``) is its."""
+
+_ANY_ADDRESS = re.compile(rf"(?<![0-9a-f])(?<![0-9a-f]:){_ADDRESS}", re.IGNORECASE)
 _PCI = re.compile(
     r"(?:PCI:)?(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<bus>[0-9a-f]{2}:[0-9a-f]{2})(?P<function>\.[0-7])?\b",
     re.IGNORECASE,
 )
-_QUOTES = frozenset("'\"`(\u201c\u2018")
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A rule that fits a line, with the named groups that took part."""
+    """A rule that fits a line, with the named groups that took part, and where the words behind it begin."""
 
     rule: KernelRule
     groups: dict[str, str]
-    start: int
+    end: int
 
 
 def match_line(line: Line) -> Match | None:
-    """Return the first rule that fits *line*, or None. What a program wrote never matches."""
+    """Return the first rule that fits *line* from its first byte, or None. What a program wrote never matches."""
     if line.origin is Origin.PROGRAM or not line.text:
         return None
     lowered = line.text.lower()
     for rule, pattern in _compiled():
         if rule.marker not in lowered:
             continue
-        found = pattern.search(line.text)
-        if found is None or (line.origin is Origin.UNKNOWN and _quoted(line.text, found.start())):
+        found = pattern.match(line.text)
+        if found is None:
             continue
         groups = {name: value.strip() for name, value in found.groupdict().items() if value is not None}
-        return None if rule.kind is RuleKind.IGNORE else Match(rule, groups, found.start())
+        return None if rule.kind is RuleKind.IGNORE else Match(rule, groups, found.end())
     return None
+
+
+def provenance_of(match: Match, line: Line) -> Provenance:
+    """Return whether *line* is evidence of what *match* says: a kernel's record, whole, and of the device it names."""
+    if line.provenance is not Provenance.KERNEL or match.rule.proof is None:
+        return Provenance.TEXT
+    stated = match.groups.get("port") or match.groups.get("pci")
+    if match.rule.proof is Proof.DEVICE and stated and not _is_same_device(stated, line.device):
+        return Provenance.TEXT
+    return Provenance.KERNEL
+
+
+def stand_in(line: Line) -> Line:
+    """Return *line* of a simulated node's log as the record that its kernel would give, of the device that it names."""
+    address = _ANY_ADDRESS.search(line.text)
+    return msgspec.structs.replace(
+        line,
+        origin=Origin.KERNEL if line.origin is Origin.UNKNOWN else line.origin,
+        provenance=Provenance.KERNEL,
+        device=f"+pci:{address[0]}" if address else None,
+    )
+
+
+def _is_same_device(stated: str, device: str | None) -> bool:
+    """Return whether the DEVICE of a record (``+pci:0000:3b:00.0``) is the one at the address *stated* in its text."""
+    bus, _, name = (device or "").partition(":")
+    if bus not in _PCI_BUSES:
+        return False
+    logged, said = normalised_pci(name), normalised_pci(stated)
+    if logged is None or said is None:
+        return False
+    return logged == said if "." in said else base_address(logged) == said
 
 
 def normalised_pci(text: str) -> str | None:
@@ -59,19 +106,20 @@ def base_address(pci: str) -> str:
     return pci.partition(".")[0]
 
 
-def _quoted(text: str, start: int) -> bool:
-    """Return whether the words before *start* only quote a log line, such as a question or a program's message."""
-    return start > 0 and text[start - 1] in _QUOTES
-
-
 @functools.lru_cache(maxsize=1)
 def _compiled() -> tuple[tuple[KernelRule, re.Pattern[str]], ...]:
     return tuple((rule, _compile(rule, number)) for number, rule in enumerate(kernel_rules(), start=2))
 
 
 def _compile(rule: KernelRule, line: int) -> re.Pattern[str]:
-    source = rule.pattern.replace("%PCI%", f"(?P<pci>{_ADDRESS})").replace("%ADDRESS%", _ADDRESS)
     try:
-        return re.compile(source, re.IGNORECASE)
+        return re.compile(expanded(rule.pattern), re.IGNORECASE)
     except re.error as error:
         raise ReferenceDataError(f"kernel_rules.csv, line {line}, column 'pattern': {error}") from error
+
+
+def expanded(pattern: str) -> str:
+    """Return *pattern* with what its macros stand for."""
+    for macro, text in _MACROS.items():
+        pattern = pattern.replace(macro, text)
+    return pattern

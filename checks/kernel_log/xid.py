@@ -14,18 +14,24 @@ CLEAN_UP_XID = 45
 NVLINK5_XIDS = range(144, 151)
 RECOVERY_XID = 154
 
-_PID = re.compile(r"\bpid=(?P<pid>'?`?<[^>]*>`?'?|[^\s,]+)")
-_NAME = re.compile(r"\bname=(?P<name>[^,]*)")
+_HEAD = re.compile(
+    r"(?:pid=(?P<pid>'?`?<[^>]{0,20}>`?'?|'?`?[^\s,'`]{0,15}'?`?)(?:,\s*|\s+|\Z))?"
+    r"(?:name=(?P<name>.{0,17}?)(?:,\s*|\Z))?",
+    re.DOTALL,
+)
+"""Process and name, which the driver prints first. A name has at most 15 bytes and may hold a comma of its own."""
 _CHANNEL = re.compile(r"\b(?:Ch|ChID|channel)\s+(?:0x)?(?P<channel>[0-9a-f]{2,16})\b", re.IGNORECASE)
-_PREVIOUS = re.compile(r"\bcaused by previous Xid (?P<previous>\d+)", re.IGNORECASE)
+_PREVIOUS = re.compile(r"\bcaused by previous Xid (?P<previous>\d{1,4})", re.IGNORECASE)
 _NVLINK5 = re.compile(
-    r"(?P<unit>[A-Z][\w/]*)\s+(?P<severity>Non-?fatal|Link[ -]Fatal|Fatal)\s+XC-?\d+\s+i-?\d+"
-    r"(?:\s+Link\s+(?P<link>-?\d+))?(?:\s*\((?P<words>[0-9a-fx ]+)\))?",
+    r"(?P<unit>[A-Z][\w/]*)\s+(?P<severity>Non-?fatal|Link[ -]Fatal|Fatal)\s+XC-?\d{1,4}\s+i-?\d{1,4}(?![\d,])"
+    r"(?:\s+Link\s+(?P<link>-?\d{1,4}))?(?:\s*\((?P<words>[0-9a-fx ]+)\))?",
     re.IGNORECASE,
 )
-_NVLINK = re.compile(r"NVLink:?\s+(?P<severity>fatal|non-?fatal)?.*?\blink\s+(?P<link>\d+)", re.IGNORECASE)
+"""A comma behind it would be the end of a name that a user made look like it."""
+_NVLINK = re.compile(r"NVLink:?\s+(?P<severity>fatal|non-?fatal)?.*?\blink\s+(?P<link>\d{1,4})", re.IGNORECASE)
 _RECOVERY = re.compile(
-    r"changed from (?:0x(?P<old>[0-9a-f]+))?\s*(?:\([^)]*\))?\s*to 0x(?P<new>[0-9a-f]+)\s*(?:\((?P<text>[^)]*)\))?",
+    r"changed from (?:0x(?P<old>[0-9a-f]{1,8}))?\s*(?:\([^)]*\))?\s*"
+    r"to 0x(?P<new>[0-9a-f]{1,8})\s*(?:\((?P<text>[^)]*)\))?",
     re.IGNORECASE,
 )
 
@@ -40,31 +46,35 @@ class XidBody(msgspec.Struct, frozen=True):
 
 
 def decode_body(xid: int, body: str) -> XidBody:
-    """Return what *body*, the text behind the number *xid*, says. Unknown words are left alone."""
+    """Return what *body*, the text behind the number *xid*, says. Unknown words are left alone.
+
+    What decides, the variant, is read only where the driver prints it: behind process and name, from its first byte.
+    """
     fields: dict[str, str] = {}
-    pid = _process_id(body, fields)
-    if channel := _CHANNEL.search(body):
+    head = _HEAD.match(body)
+    assert head is not None  # every part of it may be absent
+    pid = _process_id(head["pid"], fields)
+    words = body[head.end() :]
+    if channel := _CHANNEL.search(words):
         fields["channel"] = channel["channel"].lower()
-    variant = _variant(xid, body, fields)
-    return XidBody(pid, _process_name(body), variant, fields)
+    variant = _variant(xid, words, fields)
+    return XidBody(pid, _process_name(head["name"]), variant, fields)
 
 
-def _process_id(body: str, fields: dict[str, str]) -> int | None:
-    match = _PID.search(body)
-    if match is None or "<" in match["pid"]:
+def _process_id(stated: str | None, fields: dict[str, str]) -> int | None:
+    if stated is None or "<" in stated:
         return None
-    word = match["pid"].strip("'`\"")
+    word = stated.strip("'`\"")
     if not word:
         return None
-    if digits := re.match(r"\d+", word):
+    if digits := re.match(r"\d{1,10}", word, re.ASCII):
         return int(digits.group())
     fields["pid_raw"] = word
     return None
 
 
-def _process_name(body: str) -> str | None:
-    match = _NAME.search(body)
-    name = match["name"].strip().strip("'`\"").strip() if match else ""
+def _process_name(stated: str | None) -> str | None:
+    name = (stated or "").strip().strip("'`\"").strip()
     return None if not name or name.startswith("<") else name
 
 
@@ -78,7 +88,7 @@ def _variant(xid: int, body: str, fields: dict[str, str]) -> str:
         return _nvlink5(body, fields)
     if xid == RECOVERY_XID:
         return _recovery(body, fields)
-    if match := _NVLINK.search(body):
+    if match := _NVLINK.match(body):
         fields["nvlink_link"] = str(int(match["link"]))
         if match["severity"]:
             fields["nvlink_severity"] = match["severity"].lower().replace("-", "")
@@ -86,7 +96,7 @@ def _variant(xid: int, body: str, fields: dict[str, str]) -> str:
 
 
 def _nvlink5(body: str, fields: dict[str, str]) -> str:
-    match = _NVLINK5.search(body)
+    match = _NVLINK5.match(body)
     if match is None:
         return ""
     severity = match["severity"].lower().replace("non-fatal", "nonfatal").replace("-", "_").replace(" ", "_")

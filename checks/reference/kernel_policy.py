@@ -14,6 +14,7 @@ from nodevet.checks.reference.tables import load_table
 __all__ = [
     "KernelRule",
     "Policy",
+    "Proof",
     "RuleKind",
     "SxidEffect",
     "SxidRow",
@@ -108,11 +109,25 @@ class RuleKind(StrEnum):
     IGNORE = "ignore"
 
 
+class Proof(StrEnum):
+    """What a line that fits must have beside its words to be evidence; a rule without one only informs.
+
+    ``line``: the pattern is the whole grammar of the line up to its last field. ``device``: the driver logs it with
+    dev_printk, so the DEVICE of the record, which no user can write, must also name the address in the text.
+    """
+
+    LINE = "line"
+    DEVICE = "device"
+
+
 class KernelRule(msgspec.Struct, frozen=True):
     """One row of kernel_rules.csv. ``marker`` is a lower-case text that every matching line contains.
 
-    ``pattern`` is a regular expression, case ignored; ``%PCI%`` stands for an address in the group ``pci``, and
-    ``%ADDRESS%`` for one without a group. Other named groups become fields of the event.
+    ``pattern`` is a regular expression that must fit from the first byte of a record, case ignored; ``%PCI%`` stands
+    for an address in the group ``pci``, ``%ADDRESS%`` for one without a group, ``%AMD%`` for what amdgpu may print
+    before its words, ``%AMDHEAD%`` for the same where it must print something. Other named groups become fields of the
+    event. At least 16 bytes that a user cannot choose stand before the first one that a user can: a process name has
+    15. ``proof`` says whether the line is evidence.
     ``joins`` is the beginning of a code, or several with ``|`` between. Rows with one pattern are one rule: the first
     one matches, and the others rate the event where another line of its record states another severity.
     """
@@ -121,6 +136,7 @@ class KernelRule(msgspec.Struct, frozen=True):
     kind: RuleKind
     marker: str
     pattern: str
+    proof: Proof | None
     joins: str
     severity: Severity | None
     outcome: Outcome | None

@@ -9,6 +9,7 @@ from nodevet.agent.simulated.node import simulated_configuration
 from nodevet.agent.simulated.prober import probe_results
 from nodevet.checks.kernel_log.lines import split_line
 from nodevet.checks.kernel_log.parse import KernelLogParser
+from nodevet.checks.kernel_log.rules import stand_in
 from nodevet.checks.model import (
     EpisodeState,
     Event,
@@ -114,6 +115,6 @@ class Drill:
         seconds = now.seconds_since(self._began) or 0.0
         parser = KernelLogParser()
         for _, line in self.world.kernel_lines(self._logged, seconds):
-            parser.feed(split_line(f"[{seconds:.6f}] {line}"), now)
+            parser.feed(stand_in(split_line(f"[{seconds:.6f}] {line}")), now)
         self._logged = seconds
         return parser.take(None)

@@ -37,6 +37,8 @@ probe = "{probe}"
 class FakeNode(RunningAgent):
     """The agent, its fake machines and its kernel log. ``with`` starts it."""
 
+    program = (str(Path(__file__).with_name("agent_main.py")),)
+
     def __init__(
         self,
         directory: Path,

@@ -12,7 +12,9 @@ from fakes.reader import ReaderProcess
 
 from nodevet.agent.clock import SteppedClock
 from nodevet.agent.engine import Armed, Engine
-from nodevet.checks.kernel_log.parse import events_from_lines
+from nodevet.checks.kernel_log.lines import split_line
+from nodevet.checks.kernel_log.parse import KernelLogParser
+from nodevet.checks.kernel_log.rules import stand_in
 from nodevet.checks.model import AgentInfo, Episode, ReaderState, ReaderStatus, Result, Snapshot
 from nodevet.checks.registry import discover
 from nodevet.checks.scheduler import Permit
@@ -103,8 +105,11 @@ class Rig:
 
     def kernel(self, *lines: str) -> None:
         """Let the kernel print *lines* now."""
-        for event in events_from_lines(lines):
-            self.engine.take_event(msgspec.structs.replace(event, time=self.clock.instant()))
+        parser = KernelLogParser()
+        for line in lines:
+            parser.feed(stand_in(split_line(line)), self.clock.instant())
+        for event in parser.take():
+            self.engine.take_event(event)
 
     def show(self, slot: int, name: str, text: str) -> None:
         """Let the kernel show *text* in the file *name* of the board in *slot* of the first machine."""

@@ -21,6 +21,8 @@ START_SECONDS = 20.0
 class RunningAgent:
     """Starts ``nodevet agent`` in *directory* and asks it over every surface."""
 
+    program: tuple[str, ...] = ("-m", "nodevet.agent.cli")
+
     def __init__(
         self,
         directory: Path,
@@ -55,7 +57,7 @@ class RunningAgent:
 
     def start(self) -> None:
         """Start the agent and wait until it prints where it listens."""
-        command = [sys.executable, "-I", "-m", "nodevet.agent.cli", "agent", "--listen", "127.0.0.1:0"]
+        command = [sys.executable, "-I", *self.program, "agent", "--listen", "127.0.0.1:0"]
         command += ["--config", str(self.configuration_file), "--interval", str(self._interval)]
         command += ["--state-dir", str(self.state_dir), "--runtime-dir", str(self.runtime_dir), *self._arguments]
         with self.output.open("ab") as output, self.log.open("ab") as log:

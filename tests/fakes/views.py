@@ -24,6 +24,7 @@ from nodevet.checks.model import (
     Outcome,
     Part,
     PartKind,
+    Provenance,
     ReaderState,
     ReaderStatus,
     Reading,
@@ -245,7 +246,15 @@ def with_samples(view: View, *samples: Sample) -> View:
 
 def event(code: str, **changes: Any) -> Event:
     """Return something that the kernel told of the first accelerator."""
-    told = Event(code=code, source="kernel_log", time=at(), text=f"a line about {code}", pci="0000:1b:00", sequence=77)
+    told = Event(
+        code=code,
+        source="kernel_log",
+        time=at(),
+        text=f"a line about {code}",
+        pci="0000:1b:00",
+        sequence=77,
+        provenance=Provenance.KERNEL,
+    )
     return msgspec.structs.replace(told, **changes)
 
 
