@@ -1,14 +1,15 @@
-"""A look at the node without an agent: two samples a second apart, through the same engine, under the node lock.
+"""A look at the node without an agent: samples a second apart, through the same engine, under the node lock.
 
-A one-shot has no history. A measured finding, which the daemon confirms over minutes, is confirmed here when both
-looks agree; what needs a rate finds it between the two samples. Episodes that an agent left in the store count:
-a failed node does not become healthy because its agent was stopped.
+A one-shot has no history. A measured finding, which the daemon confirms over minutes, is confirmed here when two looks
+agree. What needs growth shows for the first time in the second look, so a look is added as long as something that was
+seen once waits for another: a healthy node is looked at twice. Episodes that an agent left in the store count: a failed
+node does not become healthy because its agent was stopped.
 """
 
 from __future__ import annotations
 
 import selectors
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,12 +26,14 @@ from nodevet.agent.storage.database import DamagedError
 from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.checks.errors import BusyError, StoreError
-from nodevet.checks.model import AgentInfo, Device, Result, Snapshot
+from nodevet.checks.model import AgentInfo, Device, EpisodeState, Result, Snapshot
 from nodevet.checks.registry import installed
 
-__all__ = ["look"]
+__all__ = ["impatient", "look", "look_until_settled"]
 
 LOOKS = 2
+MOST_LOOKS = 4
+"""A growth shows from the second look on, and two looks must agree; one more decides where they did not."""
 APART_SECONDS = 1.0
 STOP_SECONDS = 2.0
 
@@ -48,7 +51,7 @@ def look(
     """
     refuse_simulated(Path(configuration.agent.state_dir), Path(configuration.agent.runtime_dir))
     clock = SystemClock(configuration.agent.root)
-    armed = tuple(_impatient(entry) for entry in arm(installed(), configuration, names))
+    armed = tuple(impatient(entry) for entry in arm(installed(), configuration, names))
     engine = build_engine(armed, configuration, clock, partial=bool(names))
     memory, notices = _recall(engine, configuration, clock)
     info = msgspec.structs.replace(agent_info(configuration, armed, clock.instant()), notices=notices)
@@ -67,17 +70,31 @@ def _look(
         supervisor = build_supervisor(configuration, clock, selector)
         patience = 4 * configuration.agent.deadline_seconds + 10
         ready = msgspec.structs.replace(info, ready=True)
-        try:
-            for _ in range(LOOKS - 1):
-                _take_look(engine, supervisor, patience)
-                engine.evaluate(ready)
-                supervisor.wait(lambda: False, APART_SECONDS)
-                supervisor.ask()
+
+        def again() -> None:
+            supervisor.wait(lambda: False, APART_SECONDS)
+            supervisor.ask()
+
+        def take() -> Snapshot:
             _take_look(engine, supervisor, patience)
             return engine.evaluate(ready).snapshot
+
+        try:
+            return look_until_settled(take, again)
         finally:
             supervisor.stop()
             supervisor.wait(lambda: supervisor.at_rest, STOP_SECONDS)
+
+
+def look_until_settled(take: Callable[[], Snapshot], again: Callable[[], None]) -> Snapshot:
+    """*take* looks, with *again* before each but the first, until nothing waits to be confirmed; return the last."""
+    snapshot = take()
+    for taken in range(1, MOST_LOOKS):
+        if taken >= LOOKS and not any(episode.state is EpisodeState.PENDING for episode in snapshot.episodes):
+            break
+        again()
+        snapshot = take()
+    return snapshot
 
 
 def _take_look(engine: Engine, supervisor: Supervisor, patience_seconds: float) -> None:
@@ -141,7 +158,7 @@ def _memory(engine: Engine, path: Path) -> tuple[Mapping[str, bytes], tuple[str,
     return memory, ()
 
 
-def _impatient(entry: Armed) -> Armed:
+def impatient(entry: Armed) -> Armed:
     """Return the check with a policy that two looks can confirm."""
     fields = set(entry.policy.__struct_fields__)
     shorter = {name: LOOKS for name in ("needed", "window") if name in fields and getattr(entry.policy, name) > LOOKS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -179,6 +180,18 @@ def test_a_one_shot_reads_commands_too(tmp_path: Path) -> None:
     done = agent(tmp_path, table(door.program)).command("check", "thermal")
     assert done.returncode == 2, done.stderr
     assert "acme:a" in done.stdout
+
+
+def test_a_one_shot_counts_errors_that_go_on(tmp_path: Path) -> None:
+    """A link with three hundred checksum errors a second, and nothing else wrong: exit code 1, with the rate in words."""
+    told = device("a", temperature(45), reading("link_crc_errors", "ERRORS", part={"kind": "link", "index": 0}))
+    text = json.dumps({"schema": "nodevet.readings/1", "devices": [told]}).replace(
+        '"ERRORS"', "$((milliseconds / 10 * 3))"
+    )
+    counting = program(tmp_path / "counting", f"#!/bin/bash\nmilliseconds=$(date +%s%3N)\ncat << END\n{text}\nEND\n")
+    done = agent(tmp_path, table(counting)).command("check", "links")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "checksum errors per second, limit 100" in done.stdout
 
 
 def test_boards_on_the_bus_that_no_command_lists_are_not_passed_over(tmp_path: Path) -> None:
