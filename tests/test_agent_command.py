@@ -183,7 +183,7 @@ def test_a_one_shot_reads_commands_too(tmp_path: Path) -> None:
 
 
 def test_a_one_shot_counts_errors_that_go_on(tmp_path: Path) -> None:
-    """A link with three hundred checksum errors a second, and nothing else wrong: exit code 1, with the rate in words."""
+    """A link with three hundred checksum errors a second, and nothing else wrong: exit code 1, with their rate."""
     told = device("a", temperature(45), reading("link_crc_errors", "ERRORS", part={"kind": "link", "index": 0}))
     text = json.dumps({"schema": "nodevet.readings/1", "devices": [told]}).replace(
         '"ERRORS"', "$((milliseconds / 10 * 3))"

@@ -325,6 +325,25 @@ def test_a_number_that_cannot_be_is_an_error(read: Read) -> None:
     assert "12" in readings["recovery_action", WHOLE].detail
 
 
+@pytest.mark.parametrize("counted", [0, 7, 18])
+def test_ports_that_answer_outweigh_what_the_driver_counts(fake_nvml: FakeNvml, counted: int) -> None:
+    """A driver that counts no link before its fabric is up still has eighteen ports that tell their state."""
+    fake_nvml.update({"link_count": counted, "link_state": 0})
+    with ReaderProcess(fake_nvml.environment) as reader:
+        assert len(reader.ready().devices[SLOT].links) == 18
+        states = [reading for (key, _), reading in reader.readings(SLOT, "fast").items() if key == "link_active"]
+        assert [reading.value for reading in states] == [False] * 18
+
+
+def test_links_that_nothing_told_of_are_asked_for_again(fake_nvml: FakeNvml) -> None:
+    """A board whose model has links and that shows none is not done: they appear once its fabric is up."""
+    fake_nvml.update({"links": 0})
+    with ReaderProcess(fake_nvml.environment) as reader:
+        assert reader.ready().devices[SLOT].links == ()
+        fake_nvml.clear("links")
+        assert len(reader.enumerate_again()[SLOT].links) == 18
+
+
 def test_a_board_without_nvlink_says_so(fake_nvml: FakeNvml) -> None:
     """No link is up and none is down: the device has none."""
     fake_nvml.set("links", 0)

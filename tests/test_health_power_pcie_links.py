@@ -143,8 +143,11 @@ def test_fabric_that_never_came_up_is_told_by_the_table() -> None:
     view = healthy(ALL_DOWN, device=board, memory=Memory())
     view = with_samples(view, sample(other, {**GPU_READINGS, **ALL_DOWN}))
     view = msgspec.structs.replace(view, devices=(board, other))
-    down = [f for f in judge("links", view) if f.code == "link.down" and f.outcome is FAIL]
-    assert len(down) == 2 * LINKS
+    findings = judge("links", view)
+    down = [f for f in findings if f.code == "link.all_down" and f.outcome is FAIL]
+    assert [f.device for f in down] == [GPU, SIBLING]
+    assert all("all 18 links are down, NVIDIA H200 has 18" in f.message for f in down)
+    assert {f.outcome for f in findings if f.code == "link.down"} == {SKIPPED}  # one cause is told once
 
 
 def test_board_alone_has_nobody_to_link_to() -> None:

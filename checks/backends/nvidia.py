@@ -34,6 +34,7 @@ from nodevet.checks.backends.nvml import (
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.places import numa_node, slot
 from nodevet.checks.backends.tree import Tree
+from nodevet.checks.expected_links import expected_links
 from nodevet.checks.model import (
     Device,
     DeviceKind,
@@ -90,8 +91,10 @@ class _Gpu:
     @property
     def complete(self) -> bool:
         """Whether it told who it is and every link its peer, which one does only while it is up: that takes a while."""
-        named = self.device.uuid is not None and self.device.model != UNNAMED
-        return named and all(link.peer is not None for link in self.device.links)
+        device = self.device
+        named = device.uuid is not None and device.model != UNNAMED
+        linked = bool(device.links) or expected_links(device) is None
+        return named and linked and all(link.peer is not None for link in device.links)
 
 
 class NvidiaBackend:
@@ -306,10 +309,10 @@ class NvidiaBackend:
         return tuple(links)
 
     def _link_count(self, target: Target) -> int:
+        """Return how many ports answer. What the driver counts is where they begin to be asked: it may count none."""
         count = Plan(self._library, target, [LINK_COUNT]).read()[0]
-        if count.status is ReadingStatus.OK:
-            return int(count.value or 0)
-        for port in range(MAXIMUM_LINKS):
+        counted = int(count.value or 0) if count.status is ReadingStatus.OK else 0
+        for port in range(counted, MAXIMUM_LINKS):
             code, _ = self._library.on(target, Call("nvmlDeviceGetNvLinkState", (port,)))
             if code:
                 return port

@@ -85,6 +85,11 @@ BROKEN_STATES = {
     ReaderState.CRASHED: FailureKind.CRASHED,
 }
 CORE = Part(PartKind.SENSOR, "core")
+ADVICE = {
+    "link_active": "none of its links can be seen: start the fabric manager of the driver's own version and read its "
+    "log; when it runs, have board, baseboard and switches inspected"
+}
+"""What to do about a reading that is missing for another reason than permissions or an old driver."""
 NEEDS = {"ecc_uncorrected_errors": "ecc_enabled"}
 """Readings that a device supports only while a setting is on. That it is off is told by the setting's own check."""
 AWAY = frozenset({ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED, ReaderState.ABSENT})
@@ -220,10 +225,12 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
     """Judge the readings that devices of this make must give: those that are there outweigh those that are not.
 
     One odd value of a sensor, clock or link costs that reading alone: its own check says that it is unmeasured. A board
-    may lack a sensor, but not that of its core.
+    may lack a sensor, but not that of its core, for which only the core's own margin stands in.
     """
     for quantity in sorted(view.required.get(device.id, frozenset())):
-        rule = msgspec.structs.replace(READING, code=f"reading.{quantity}")
+        rule = msgspec.structs.replace(
+            READING, code=f"reading.{quantity}", next_step=ADVICE.get(quantity, READING.next_step)
+        )
         name = device_name(view, device.id)
         if not readable:
             yield rule.on_node(Outcome.UNMEASURED, f"{name}: the device was not read", device=device.id)
@@ -237,7 +244,7 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             for look in entries
             if not look.measured and (look.reading.status is not ReadingStatus.UNSUPPORTED or look.part == CORE)
         ]
-        lacks_core = any(look.reading.status is ReadingStatus.UNSUPPORTED for look in bad)
+        lacks_core = any(look.part == CORE and not _has_margin(view, look) for look in bad)
         if lacks_core or len(bad) > sum(look.measured for look in entries):
             reading = bad[0].reading
             why = f"{quantity} is {reading.status.value}" + (f" ({reading.detail})" if reading.detail else "")
@@ -252,6 +259,12 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             required=bool(why),
             evidence_time=view.evidence_time(device.id, quantity),
         )
+
+
+def _has_margin(view: View, look: Look) -> bool:
+    """Return whether the core's distance to its limit is told, although its temperature could not be read."""
+    margin = view.number(look.device, "temperature_margin_celsius", CORE)
+    return margin is not None and look.reading.status is not ReadingStatus.UNSUPPORTED
 
 
 def _turned_off(view: View, device: Device, quantity: str, entries: tuple[Look, ...]) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from nodevet.checks.expected_links import ExpectedLinks, Which, expected_links
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import choose
 from nodevet.checks.model import (
@@ -16,13 +16,13 @@ from nodevet.checks.model import (
     Device,
     FaultClass,
     Finding,
+    Instant,
     Limit,
     Outcome,
     Part,
     PartKind,
     ReadingStatus,
 )
-from nodevet.checks.reference.tables import load_table
 from nodevet.checks.registry import check
 from nodevet.checks.view import View, device_name
 
@@ -33,6 +33,19 @@ DOWN = Rule(
     code="link.down",
     action=Action.DRAIN_RESET,
     next_step="drain the node and reset the device; when the link stays down, have board and baseboard inspected",
+)
+ALL_DOWN = Rule(
+    check="links",
+    code="link.all_down",
+    action=Action.DRAIN_RESET,
+    next_step="drain the node and reset the device; when they stay down, have board, baseboard and switches inspected",
+)
+NOT_JOINED = msgspec.structs.replace(
+    ALL_DOWN,
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,
+    next_step="start the fabric manager of the driver's own version and read its log; when it runs, have board, "
+    "baseboard and switches inspected",
 )
 FEWER = Rule(
     check="links",
@@ -75,15 +88,6 @@ FABRIC = Rule(
 UNSUPPORTED = ReadingStatus.UNSUPPORTED
 
 
-class ExpectedLinks(msgspec.Struct, frozen=True):
-    """A row of reference/expected_links.csv: boards of this make leave the factory with so many links up."""
-
-    vendor: str
-    model: str
-    links: int
-    source: str
-
-
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of link errors; None takes the table."""
 
@@ -116,8 +120,12 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
     """Every link that this device should have is up and clean, and the device has joined its fabric."""
     for device in view.devices:
         links = looks(view, device, "link_active")
+        dark = _all_down(view, device, links, policy)
+        yield from dark
+        is_dark = any(finding.outcome is Outcome.FAIL for finding in dark)
         for look in links:
-            yield _left_out(view, device, look, links) or _down(view, device, look, policy)
+            told = DOWN.skip(look, "it is down like all the others") if is_dark else None
+            yield told or _left_out(view, device, look, links) or _down(view, device, look, policy)
         yield from _fewer(view, device, links, policy)
         for look in looks(view, device, "link_replay_errors"):
             yield _counted(REPLAY.confirmed_by(policy), look, "link.replay")
@@ -133,6 +141,55 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
             yield rule.judge(look, not look.number, facts)
         for look in looks(view, device, "fabric_state"):
             yield _fabric(look, policy)
+
+
+def _all_down(view: View, device: Device, links: tuple[Look, ...], policy: Links) -> list[Finding]:
+    """Return whether any link is up, once for the device: what takes all of them has one cause and one cure."""
+    measured = [look for look in links if look.measured]
+    siblings_tell = any(
+        look.measured for sibling in view.siblings(device) for look in looks(view, sibling, "link_active")
+    )
+    unseen = bool(links) and all(look.reading.status is UNSUPPORTED for look in links) and siblings_tell
+    if not (measured or unseen) or _is_split(view, device):
+        return []
+    dark = not any(look.number for look in links) and len(measured) == sum(
+        look.reading.status is not UNSUPPORTED for look in links
+    )
+    why = _why_any(view, device, measured, policy) if dark else ""
+    if why is None:
+        return []
+    registration = view.reading(device.id, "fabric_state")
+    joined = registration is None or registration.value in (None, "completed")
+    down = f"all {len(measured)} links are down" if measured else "it tells of no link, and others of its model do"
+    up = sum(bool(look.number) for look in links)
+    rule = ALL_DOWN if joined else NOT_JOINED
+    facts = f"{down}, {why}" if dark else f"{up} links are up"
+    by_number_alone = policy.expected is not None and not any(_proven(view, device, look) for look in measured)
+    return [
+        rule.on_node(
+            Outcome.FAIL if dark else Outcome.PASS,
+            f"{device_name(view, device.id)}: {facts}",
+            device=device.id,
+            part=Part(PartKind.LINK),
+            value=up,
+            limit=_configured(policy.expected) if dark and by_number_alone and policy.expected is not None else None,
+            evidence_time=_oldest(links),
+        )
+    ]
+
+
+def _why_any(view: View, device: Device, measured: list[Look], policy: Links) -> str | None:
+    """Return why at least one link should be up, or None where nothing says so."""
+    row = _row(view, device)
+    by_port = (_expected(view, device, look, policy) for look in measured)
+    found = next((why for why in by_port if why), None)
+    if found is not None or policy.expected is not None:
+        return found
+    return f"{device.model} has {row.links}" if row is not None else None
+
+
+def _oldest(links: tuple[Look, ...]) -> Instant | None:
+    return min((look.time for look in links if look.time), key=lambda time: time.boottime_ns, default=None)
 
 
 def _left_out(view: View, device: Device, look: Look, links: tuple[Look, ...]) -> Finding | None:
@@ -186,39 +243,55 @@ def _proven(view: View, device: Device, look: Look) -> str | None:
         is_up = view.number(sibling.id, "link_active", look.part) or (remembered and port in remembered.links_up)
         if is_up and _leads_to_switch(sibling, port):
             return f"that of {sibling.pci or sibling.id} is up"
-    own = _links_of_model(view, device)
-    return f"{device.model} has {own}" if own is not None and port is not None and before < own else None
+    row = _row(view, device)
+    if row is None or row.which is Which.SOME or port is None or before >= row.links:
+        return None
+    return f"{device.model} has {row.links}"
 
 
-def _links_of_model(view: View, device: Device) -> int | None:
-    """Return how many links boards of this make have up; alone in a virtual machine one has nobody to link to."""
-    rows = load_table("expected_links.csv", ExpectedLinks) if view.siblings(device) else ()
-    fitting = (row for row in rows if row.vendor == device.vendor and fnmatchcase(device.model, row.model))
-    return next((row.links for row in fitting), None)
+def _row(view: View, device: Device) -> ExpectedLinks | None:
+    """Return which links boards of this make have up; alone in a virtual machine one has nobody to link to.
+
+    Where a bridge joins them it must have been seen: on this board, or on another one of its model.
+    """
+    siblings = view.siblings(device)
+    row = expected_links(device) if siblings else None
+    if row is None or row.which is not Which.BRIDGED:
+        return row
+    return row if any(_was_up(view, board) for board in (device, *siblings)) else None
+
+
+def _was_up(view: View, device: Device) -> bool:
+    """Return whether a link of *device* is up, or ever was."""
+    seen = view.memory.seen.get(device.id)
+    return bool(seen and seen.links_up) or any(look.number for look in looks(view, device, "link_active"))
 
 
 def _fewer(view: View, device: Device, links: tuple[Look, ...], policy: Links) -> Iterator[Finding]:
     """Yield whether *device* uses as many ports as it should: one that it leaves out is not told as down."""
-    own = _links_of_model(view, device)
-    expected = own if policy.expected is None else policy.expected
+    row = _row(view, device)
+    expected = (row.links if row else None) if policy.expected is None else policy.expected
     if not expected or not links or _is_split(view, device):
         return
     part, name = Part(PartKind.LINK), device_name(view, device.id)
     used = sum(look.reading.status is not UNSUPPORTED for look in links)
+    counts_up = policy.expected is None and row is not None and row.which is Which.SOME
     if not any(look.measured for look in links):
         outcome = Outcome.UNMEASURED if used else Outcome.SKIPPED
         yield FEWER.on_node(outcome, f"{name}: no link was measured", device=device.id, part=part)
         return
+    if counts_up:
+        used = sum(bool(look.number) for look in links)
     limit = Limit("<", expected, "", "table") if policy.expected is None else _configured(expected)
     wanted = f"{device.model} has {expected}" if policy.expected is None else f"{expected} are expected"
     yield FEWER.on_node(
         Outcome.WARN if limit.holds(used) else Outcome.PASS,
-        f"{name}: uses {used} links, {wanted}",
+        f"{name}: {'has' if counts_up else 'uses'} {used} links{' up' if counts_up else ''}, {wanted}",
         device=device.id,
         part=part,
         value=used,
         limit=limit,
-        evidence_time=min((look.time for look in links if look.time), key=lambda time: time.boottime_ns, default=None),
+        evidence_time=_oldest(links),
     )
 
 

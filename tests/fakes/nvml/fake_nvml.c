@@ -895,7 +895,7 @@ static nvmlReturn_t put_field(nvmlFieldValue_t *field, int slot)
     case NVML_FI_DEV_MEMORY_TEMP: put_unsigned(field, number("memory_temperature", slot, 48)); break;
     case NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: put_long(field, number("energy_millijoules", slot, 7200000)); break;
     case NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: put_unsigned(field, number("link_megabytes_per_second", slot, 26562)); break;
-    case NVML_FI_DEV_NVLINK_LINK_COUNT: put_unsigned(field, links(slot)); break;
+    case NVML_FI_DEV_NVLINK_LINK_COUNT: put_unsigned(field, number("link_count", slot, links(slot))); break;
     case NVML_FI_DEV_PCIE_REPLAY_COUNTER: put_unsigned(field, number("pcie_replays", slot, 0)); break;
     case NVML_FI_DEV_REMAPPED_COR: put_unsigned(field, number("remapped_correctable", slot, 0)); break;
     case NVML_FI_DEV_REMAPPED_UNC: put_unsigned(field, number("remapped_uncorrectable", slot, 0)); break;

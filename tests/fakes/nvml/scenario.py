@@ -21,7 +21,8 @@ Numbers are in the unit that NVML itself speaks, which the key names:
   ``remap_pending``, ``remap_failed``, ``banks_none``, ``banks_low``, ``recovery_action`` 0
 - PCIe: ``pcie_generation`` 5, ``pcie_width`` 16, ``pcie_generation_maximum``, ``pcie_width_maximum``,
   ``pcie_replays``, ``pcie_correctable_errors``, ``pcie_nonfatal_errors``, ``pcie_fatal_errors``
-- links: ``links`` 18, ``link_state`` 1, ``link_version`` 6, ``link_megabytes_per_second`` 26562,
+- links: ``links`` 18, ``link_count`` (what the driver counts: ``links``), ``link_state`` 1,
+  ``link_version`` 6, ``link_megabytes_per_second`` 26562,
   ``link_replay_errors``, ``link_recovery_errors``, ``link_crc_errors``, ``link_crc_data_errors``,
   ``link_effective_errors``, ``link_remote_type``, ``link_remote_pci``, ``fabric_state`` 3, ``fabric_status`` 0,
   ``fabric_health_mask``, ``topology.A.B``, ``peer_nvlink_status.A.B``

@@ -1,0 +1,51 @@
+"""How many links a board has up in health: by its model, else by its architecture. Pure, from a table with sources."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from nodevet.checks.model import Device
+from nodevet.checks.reference.tables import load_table
+
+__all__ = ["ExpectedLinks", "Which", "expected_links"]
+
+
+class Which(StrEnum):
+    """Which links of a board are up in health.
+
+    ``every``: the baseboard or its switches join each port. ``bridged``: each port, once a bridge, which is bought
+    apart, joins the boards. ``some``: so many, whichever they are: others lead outside, or nobody knows of them.
+    """
+
+    EVERY = "every"
+    BRIDGED = "bridged"
+    SOME = "some"
+
+
+class ExpectedLinks(msgspec.Struct, frozen=True):
+    """A row of reference/expected_links.csv. ``model`` may hold ``*``; an empty ``architecture`` fits all."""
+
+    vendor: str
+    model: str
+    architecture: str
+    links: int
+    which: Which
+    source: str
+
+    def fits(self, device: Device) -> bool:
+        """Return whether *device* is of this make."""
+        return (
+            self.vendor == device.vendor
+            and self.architecture in ("", device.architecture)
+            and fnmatchcase(device.model, self.model)
+        )
+
+
+def expected_links(device: Device) -> ExpectedLinks | None:
+    """Return the first row that *device* fits, or None where it has no links or nobody knows of any."""
+    rows = load_table("expected_links.csv", ExpectedLinks)
+    row = next((row for row in rows if row.fits(device)), None)
+    return row if row is not None and row.links else None

@@ -1,0 +1,226 @@
+"""Every part that has links: what it must tell of them, how many it has up, and what is said when all are down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.views import GPU, GPU_READINGS, LINKS, SIBLING, bad, gpu, healthy, judge, link, of, sample, with_samples
+
+from nodevet.checks.baseline import requirements
+from nodevet.checks.episodes import Evidence, Ledger, fold, verdict
+from nodevet.checks.expected_links import Which, expected_links
+from nodevet.checks.health.links import ALL_DOWN, NOT_JOINED
+from nodevet.checks.model import (
+    WHOLE,
+    Action,
+    Device,
+    FaultClass,
+    Finding,
+    Outcome,
+    Part,
+    PartKind,
+    Reading,
+    ReadingStatus,
+    Scalar,
+    State,
+)
+from nodevet.checks.registry import discover
+from nodevet.checks.view import Memory, Seen, View
+
+EVERY: dict[str, int] = {
+    "Tesla P100-SXM2-16GB": 4,
+    "Tesla V100-SXM2-16GB": 6,
+    "Tesla V100-SXM2-32GB": 6,
+    "Tesla V100-SXM3-32GB": 6,
+    "NVIDIA A100-SXM4-40GB": 12,
+    "NVIDIA A100-SXM4-80GB": 12,
+    "NVIDIA A800-SXM4-80GB": 8,
+    "NVIDIA H100 80GB HBM3": 18,
+    "NVIDIA H100 SXM5 64GB": 18,
+    "NVIDIA H800": 8,
+    "NVIDIA H20": 18,
+    "NVIDIA H20-3e": 18,
+    "NVIDIA H200": 18,
+    "NVIDIA GH200 480GB": 18,
+    "NVIDIA GH200 144G HBM3e": 18,
+    "NVIDIA B200": 18,
+    "NVIDIA B300 SXM6 AC": 18,
+    "NVIDIA GB200": 18,
+    "NVIDIA GB300": 18,
+}
+BRIDGED: dict[str, int] = {
+    "NVIDIA A100 80GB PCIe": 12,
+    "NVIDIA A100-PCIE-40GB": 12,
+    "NVIDIA A800 80GB PCIe": 8,
+    "NVIDIA H100 PCIe": 12,
+    "NVIDIA H100 NVL": 12,
+    "NVIDIA H800 PCIe": 8,
+    "NVIDIA H200 NVL": 18,
+}
+NONE = ("NVIDIA L40S", "NVIDIA L4", "Tesla T4", "Tesla V100-PCIE-32GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        "NVIDIA GeForce RTX 4090", "NVIDIA GB10", "NVIDIA A10")  # fmt: skip
+AMD = {"AMD Instinct MI100": 3, "AMD Instinct MI210": 3, "AMD Instinct MI250X": 3, "AMD Instinct MI300A": 3,
+       "AMD Instinct MI300X": 7, "AMD Instinct MI308X": 7, "AMD Instinct MI325X": 7, "AMD Instinct MI350X": 7,
+       "AMD Instinct MI355X": 7}  # fmt: skip
+GAUDI = {"HL-225": 21, "HL-225H": 21, "HL-325L": 21, "HL-328": 21}
+TOMORROW = [("volta", "NVIDIA V900-SXM9"), ("ampere", "NVIDIA A900-SXM9"), ("hopper", "NVIDIA H900 SXM9"),
+            ("hopper", "NVIDIA H900 99GB HBM9"), ("blackwell", "NVIDIA B900 SXM9"), ("blackwell", "NVIDIA GB900"),
+            ("rubin", "NVIDIA R100 SXM7"), ("rubin", "NVIDIA R300")]  # fmt: skip
+ALL_LINKS = Part(PartKind.LINK)
+States = dict[tuple[str, Part], Scalar | Reading | None]
+
+
+def node(
+    states: dict[int, bool | None], model: str, *, sibling: dict[int, bool | None] | None = None, **more: Any
+) -> View:
+    """Return two boards of *model* with links up, down, or not supported (None); the second one like the first."""
+    board, other = gpu(model=model, **more), gpu(SIBLING, slot="0000:2b:00.0", model=model, **more)
+    view = healthy(readings(states), device=board, memory=Memory())
+    other_states = states if sibling is None else sibling
+    view = with_samples(view, sample(other, {**GPU_READINGS, **readings(other_states)}))
+    devices = (board, other)
+    return msgspec.structs.replace(view, devices=devices, required={d.id: requirements(d) for d in devices})
+
+
+def readings(states: dict[int, bool | None]) -> States:
+    """Return what a board tells of its links."""
+    told: States = {("link_active", link(port)): None for port in range(LINKS)}
+    for port, state in states.items():
+        unsupported = bad("link_active", link(port), ReadingStatus.UNSUPPORTED)
+        told["link_active", link(port)] = unsupported if state is None else state
+    return told
+
+
+def found(view: View) -> list[Finding]:
+    """Return what all checks say of the first board."""
+    return [
+        finding
+        for declared in discover()
+        for finding in declared.judge(view, declared.policy())
+        if finding.device == GPU
+    ]
+
+
+def said(view: View) -> tuple[State, str]:
+    """Return the verdict of the first board and its reason."""
+    findings = found(view)
+    ledger, _ = fold(Ledger(), findings, Evidence(now=view.now, devices=view.devices))
+    told = verdict(GPU, ledger.episodes, findings)
+    return told.state, told.reason
+
+
+def ports(count: int, state: bool | None) -> dict[int, bool | None]:
+    """Return *count* links in one state."""
+    return dict.fromkeys(range(count), state)
+
+
+@pytest.mark.parametrize(("model", "count"), [*EVERY.items(), *BRIDGED.items()])
+def test_board_with_links_must_tell_of_them(model: str, count: int) -> None:
+    """The table knows how many it has."""
+    row = expected_links(gpu(model=model))
+    assert row is not None
+    assert (row.links, row.which) == (count, Which.EVERY if model in EVERY else Which.BRIDGED)
+    if "PC" not in model:
+        assert "link_active" in requirements(gpu(model=model))
+
+
+@pytest.mark.parametrize("model", NONE)
+def test_board_without_links_owes_none(model: str) -> None:
+    """Nothing is required of it, and nothing expected."""
+    for architecture in ("turing", "ada", "hopper", "blackwell", None):
+        assert expected_links(gpu(model=model, architecture=architecture)) is None
+    assert "link_active" not in requirements(gpu(model=model))
+
+
+@pytest.mark.parametrize(("model", "count"), [*AMD.items(), *GAUDI.items()])
+def test_links_of_other_vendors_are_known(model: str, count: int) -> None:
+    """AMD's boards, and Gaudi whose readings come from a command of the site."""
+    vendor = "amd" if model in AMD else "habana"
+    row = expected_links(gpu(model=model, vendor=vendor))
+    assert row is not None
+    assert row.links == count
+
+
+@pytest.mark.parametrize(("architecture", "model"), TOMORROW)
+def test_board_that_no_table_names_is_known_by_its_architecture(architecture: str, model: str) -> None:
+    """What it has at least is expected of it; which ports they are is not known."""
+    board = gpu(model=model, architecture=architecture)
+    row = expected_links(board)
+    assert row is not None
+    assert row.which is Which.SOME
+    assert said(node(ports(row.links, False), model, architecture=architecture))[0] is State.FAILED
+    assert said(node(ports(row.links + 18, True), model, architecture=architecture))[0] is State.OK
+
+
+@pytest.mark.parametrize(("model", "count"), EVERY.items())
+def test_all_links_down_is_never_ok(model: str, count: int) -> None:
+    """Whether the ports say so, or no port answers: one finding with its advice, and nothing about permissions."""
+    assert said(node(ports(count, True), model))[0] is State.OK
+    for state in (False, None):
+        view = node(ports(count, state), model)
+        verdict_state, reason = said(view)
+        assert verdict_state in (State.FAILED, State.UNKNOWN)
+        assert "inspect" in reason
+        assert not any("permissions" in finding.message for finding in found(view))
+    down = [f for f in found(node(ports(count, False), model)) if f.outcome is Outcome.FAIL]
+    assert [(f.code, f.part) for f in down] == [("link.all_down", ALL_LINKS)]
+    silent = node(ports(count, None), model, sibling=ports(count, True))
+    assert of([f for f in found(silent) if f.code == "link.all_down"], "link.all_down").outcome is Outcome.FAIL
+
+
+def test_all_links_down_names_the_fabric_manager_while_the_fabric_was_not_joined() -> None:
+    """A registration that was completed leaves the hardware; one that never was is a matter of the fabric manager."""
+    states = readings(ports(LINKS, False))
+    for registration, rule in (("completed", ALL_DOWN), ("not_started", NOT_JOINED), ("failed", NOT_JOINED)):
+        view = healthy({**states, ("fabric_state", WHOLE): registration}, memory=Memory())
+        told = of(judge("links", view), "link.all_down", part=ALL_LINKS)
+        assert (told.fault_class, told.action) == (rule.fault_class, rule.action)
+        assert ("fabric manager" in told.message) is (rule is NOT_JOINED)
+        assert told.hard
+    assert (NOT_JOINED.fault_class, NOT_JOINED.action) == (FaultClass.CONFIGURATION, Action.INSPECT)
+
+
+@pytest.mark.parametrize("model", BRIDGED)
+def test_bridge_is_expected_only_where_one_was_seen(model: str) -> None:
+    """Without a bridge all links are down in health; with one the link that is missing is told."""
+    count = BRIDGED[model]
+    assert said(node(ports(count, False), model))[0] is State.OK
+    assert said(node(ports(count, True), model))[0] is State.OK
+    broken = {**ports(count, True), 3: False}
+    down = of(judge("links", node(broken, model)), "link.down", part=link(3))
+    assert down.outcome is Outcome.FAIL
+    view = node(ports(count, False), model)
+    seen = {GPU: Seen(gpu(model=model), view.now, view.now, links_up=(0, 1))}
+    remembered = msgspec.structs.replace(view, memory=Memory(seen))
+    assert of(judge("links", remembered), "link.all_down", part=ALL_LINKS).outcome is Outcome.FAIL
+
+
+def test_ports_that_lead_outside_may_be_down() -> None:
+    """Gaudi has 24 ports, of which any three lead outside: only the number that is up counts."""
+    up = {port: port not in (0, 8, 22) for port in range(24)}
+    board = gpu(model="HL-225", vendor="habana", backend="command gaudi")
+    other = gpu(SIBLING, "0000:2b:00.0", model="HL-225", vendor="habana", backend="command gaudi")
+
+    def outcomes(states: dict[int, bool | None]) -> dict[str, set[Outcome]]:
+        view = healthy(readings(states), device=board, memory=Memory())
+        view = msgspec.structs.replace(view, devices=(board, other))
+        told: dict[str, set[Outcome]] = {}
+        for finding in judge("links", view):
+            if finding.device == GPU:
+                told.setdefault(finding.code, set()).add(finding.outcome)
+        return told
+
+    assert outcomes(dict(up))["link.fewer"] == {Outcome.PASS}
+    assert Outcome.FAIL not in outcomes(dict(up))["link.down"]
+    assert outcomes({**up, 5: False})["link.fewer"] == {Outcome.WARN}
+    assert outcomes(dict.fromkeys(range(24), False))["link.all_down"] == {Outcome.FAIL}
+
+
+def test_a_board_alone_is_not_judged_by_the_table() -> None:
+    """Lent to a virtual machine it has nobody to link to."""
+    view = node(ports(LINKS, False), "NVIDIA GB300")
+    alone: tuple[Device, ...] = view.devices[:1]
+    codes = {f.code: f.outcome for f in judge("links", msgspec.structs.replace(view, devices=alone))}
+    assert Outcome.FAIL not in codes.values()
