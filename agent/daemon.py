@@ -61,7 +61,7 @@ from nodevet.agent.telling import Teller, greeting
 from nodevet.agent.verbs import verbs
 from nodevet.checks.errors import ConfigurationError
 from nodevet.checks.guard import Bug, Guard, attempt
-from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Key, Result, Snapshot
+from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Instant, Key, Result, Snapshot
 from nodevet.checks.registry import installed
 from nodevet.exporters.http import HttpServer
 from nodevet.exporters.schema import BurnInDocument, burn_in_document, status_document
@@ -144,9 +144,14 @@ class Daemon:
         """Call *act* when all that was judged so far is shown, with what is wrong where it could not be kept."""
         self._showing.when_shown(lambda trouble: self._guard.run("answer", partial(act, trouble), _nothing))
 
-    def acknowledge(self, key: Key, *, note: str, actor: str) -> Episode | None:
+    @property
+    def now(self) -> Instant:
+        """Return the present moment."""
+        return self._clock.instant()
+
+    def acknowledge(self, key: Key, *, note: str, actor: str, until: Instant | None = None) -> Episode | None:
         """Acknowledge the episode of *key* and judge anew."""
-        episode = self._engine.acknowledge(key, note=note, actor=actor)
+        episode = self._engine.acknowledge(key, note=note, actor=actor, until=until)
         if episode is not None:
             self._judge((episode,))
             told = partial(self._teller.log.warning, "acknowledged", code=key.code, device=key.device)

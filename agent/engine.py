@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 
 from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
+from nodevet.checks.acknowledgement import standing
 from nodevet.checks.backends.command import PREFIX
 from nodevet.checks.baseline import forget, listed_twice, named, remember, requirements
 from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Holders, Ledger, acknowledge, fold, node_verdict, verdict
@@ -27,7 +28,6 @@ from nodevet.checks.model import (
     Device,
     DeviceKind,
     Episode,
-    EpisodeState,
     Event,
     EventCount,
     FaultClass,
@@ -144,9 +144,10 @@ class Engine:
 
     def take_devices(self, backend: str, devices: Iterable[Device]) -> None:
         """Replace the inventory of *backend* by what it enumerated now; what is gone takes its samples with it."""
-        gone = {(backend, device.id) for device in self._devices.get(backend, ())}
+        before = {device.id: device for device in self._devices.get(backend, ())}
         self._devices[backend] = tuple(devices)
-        gone -= {(backend, device.id) for device in self._devices[backend]}
+        kept = {device.id for device in self._devices[backend] if _is_same(before.get(device.id), device)}
+        gone = {(backend, identity) for identity in before.keys() - kept}
         in_order = dict.fromkeys((*(name for name, _ in self._cadences), *self._devices))
         self._doubles = listed_twice({name: self._devices.get(name, ()) for name in in_order})
         self._left_out = frozenset((device.backend, device.id) for device, _ in self._doubles)
@@ -211,13 +212,16 @@ class Engine:
         self._checks = tuple(checks)
         self._cadences = dict(cadences)
 
-    def acknowledge(self, key: Key, *, note: str, actor: str) -> Episode | None:
-        """Stop the episode of *key* from counting until it occurs anew; None where there is no such episode."""
-        done = acknowledge(self._ledger, key, note=note, actor=actor)
+    def acknowledge(self, key: Key, *, note: str, actor: str, until: Instant | None = None) -> Episode | None:
+        """Stop the episode of *key* from counting *until* then, unless it grows worse; None where there is none.
+
+        A device that is missing is forgotten, unless the word has a term: then it is looked for meanwhile.
+        """
+        done = acknowledge(self._ledger, key, note=note, actor=actor, time=self._clock(), until=until)
         if done is None:
             return None
         self._ledger, episode = done
-        if episode.key.code == "device.missing":
+        if episode.key.code == "device.missing" and until is None:
             self._memory = forget(self._memory, episode.key.device)
         return episode
 
@@ -306,7 +310,7 @@ class Engine:
 
     def adopt(self, episodes: Iterable[Episode]) -> None:
         """Go on with *episodes* instead of the remembered ones, such as after the store was lost."""
-        self._ledger = Ledger(tuple(episodes), self._ledger.settled)
+        self._ledger = msgspec.structs.replace(self._ledger, episodes=tuple(episodes))
 
     def _interrupt(self, sample: Sample) -> None:
         """Keep the time of the last reading of each counter that *sample* should hold and does not."""
@@ -501,11 +505,11 @@ def _verdicts(
     for finding in findings:
         of_device.setdefault(finding.device, []).append(finding)
     verdicts = {device: verdict(device, episodes, of_device.get(device, ()), partial=partial) for device in known}
-    judged = {device: entry for device, entry in verdicts.items() if not (partial and entry.reason == NOT_EVALUATED)}
-    gone = {
-        entry.key.device
-        for entry in episodes
-        if entry.key.code == "device.missing" and entry.state is EpisodeState.ACKNOWLEDGED
+    gone = {entry.key.device for entry in standing(episodes) if entry.key.code == "device.missing"}
+    judged = {
+        device: entry
+        for device, entry in verdicts.items()
+        if device not in gone and not (partial and entry.reason == NOT_EVALUATED)
     }
     for device in sorted({NODE, *(entry.key.device for entry in episodes)} - gone - verdicts.keys()):
         unlisted = verdict(device, episodes, of_device.get(device, ()))
@@ -513,7 +517,12 @@ def _verdicts(
             judged[device] = unlisted
     if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
         return verdicts, Verdict(state=State.UNKNOWN, reason="starting: nothing was evaluated yet")
-    return verdicts, node_verdict(judged, {device: device_name(view, device) for device in judged})
+    return verdicts, node_verdict(judged, {device: device_name(view, device) for device in judged}, episodes)
+
+
+def _is_same(before: Device | None, device: Device) -> bool:
+    """Return whether *device* is the board that it was: no other serial under the same id."""
+    return before is None or not (before.serial and device.serial) or before.serial == device.serial
 
 
 def _judged(armed: Armed, view: View) -> tuple[Finding, ...]:

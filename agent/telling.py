@@ -11,6 +11,7 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from nodevet.agent.notify import Notifier
+from nodevet.checks.acknowledgement import is_announced
 from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Result, Snapshot
 from nodevet.checks.wire import Note
 
@@ -51,13 +52,20 @@ class Teller:
     def changes(self, before: Snapshot | None, after: Snapshot, changed: tuple[Episode, ...]) -> None:
         """Tell what a judgement *changed*, and what else is otherwise than *before*."""
         for episode in changed:
+            expired = episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is not None
             self._write(
                 "info" if episode.state is EpisodeState.CLEARED else "warning",
-                f"finding {episode.state.value}",
+                "acknowledgement expired" if expired else f"finding {episode.state.value}",
                 code=episode.key.code,
                 device=episode.key.device,
                 message=episode.cleared_by or episode.finding.message,
             )
+        announced = {episode.key for episode in before.episodes if is_announced(episode, before.time)} if before else ()
+        for episode in after.episodes:
+            if is_announced(episode, after.time) and episode.key not in announced:
+                self.log.warning(
+                    "acknowledgement ends", code=episode.key.code, device=episode.key.device, within="1 day"
+                )
         known = before.agent.notices if before else ()
         for notice in after.agent.notices:
             if notice not in known:

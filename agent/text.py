@@ -9,7 +9,13 @@ from nodevet.agent.terminal import paint, table
 from nodevet.checks.episodes import NOT_EVALUATED
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.view import node_name
-from nodevet.exporters.schema import DeviceDocument, FindingDocument, ResultDocument, StatusDocument
+from nodevet.exporters.schema import (
+    AcknowledgedDocument,
+    DeviceDocument,
+    FindingDocument,
+    ResultDocument,
+    StatusDocument,
+)
 
 __all__ = ["devices_table", "findings_lines", "headline", "status_text"]
 
@@ -24,7 +30,9 @@ def headline(document: StatusDocument) -> str:
     """Return the verdict in one line."""
     simulated = " (simulated)" if document.simulated else ""
     line = f"{document.node}{simulated}: {paint(document.verdict)}"
-    return line if document.verdict == "ok" else f"{line}: {document.reason}"
+    if document.verdict != "ok":
+        return f"{line}: {document.reason}"
+    return line if document.reason.startswith("healthy") else f"{line}, {document.reason}"
 
 
 def status_text(document: StatusDocument) -> str:
@@ -85,12 +93,13 @@ def findings_lines(document: StatusDocument) -> Iterator[str]:
     """
     unjudged = Counter(finding.device for finding in document.findings if _is_unjudged(finding))
     missing: dict[str, list[str]] = {}
+    words = {(word.code, word.device, word.part): word for word in document.acknowledged}
     for finding in document.findings:
         if _is_unjudged(finding) and unjudged[finding.device] > LISTED_IN_FULL:
             missing.setdefault(finding.device, []).append(finding.code)
             continue
         yield f"{paint(finding.outcome)}  {finding.code}  {finding.message}"
-        yield "      " + "; ".join(_details(finding))
+        yield "      " + "; ".join(_details(finding, words.get((finding.code, finding.device, finding.part))))
     for device, codes in missing.items():
         names = tuple(dict.fromkeys(codes))
         more = f" and {len(names) - NAMED} more (--json lists them)" if len(names) > NAMED else ""
@@ -112,8 +121,10 @@ def _kind(device: DeviceDocument) -> str:
     return device.kind if device.minor is None else f"{device.kind} {node_name(device.minor)}"
 
 
-def _details(finding: FindingDocument) -> Iterator[str]:
-    yield finding.state or "not confirmed"
+def _details(finding: FindingDocument, word: AcknowledgedDocument | None) -> Iterator[str]:
+    yield (finding.state or "not confirmed") if word is None else _word(word)
+    if finding.flapping:
+        yield f"flapping, {finding.flapping} times"
     if finding.limit is not None:
         amount = f"{finding.limit.value:g} {finding.unit}".rstrip()
         yield f"limit {finding.limit.op} {amount} ({finding.limit.source})"
@@ -125,6 +136,13 @@ def _details(finding: FindingDocument) -> Iterator[str]:
         yield f"note: {finding.note}"
     if finding.state != "acknowledged" and finding.action != "none" and ACTIONS[finding.action] not in finding.message:
         yield ACTIONS[finding.action]
+
+
+def _word(word: AcknowledgedDocument) -> str:
+    """Return who acknowledged a fault, when and until when."""
+    said = f"acknowledged by {word.actor or 'a person'}" + (f" on {word.time}" if word.time else "")
+    said += f" until {word.until}" if word.until else ""
+    return said + (", expired" if word.expired else ", ends within a day" if word.ends_soon else "")
 
 
 def _results_lines(document: StatusDocument) -> Iterator[str]:
@@ -162,6 +180,10 @@ def _troubles(document: StatusDocument) -> Iterator[str]:
     if not document.agent.configuration_accepted:
         yield f"configuration: {document.agent.configuration_message}"
     yield from document.agent.notices
+    for word in document.acknowledged:
+        if word.ends_soon or word.expired:
+            ends = "has expired" if word.expired else "ends within a day"
+            yield f"acknowledgement of {word.code} on {word.device} {ends}: acknowledge it again, or repair and re-test"
     if document.agent.load:
         yield f"load: {document.agent.load}"
     if document.agent.jobs:

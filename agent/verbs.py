@@ -11,8 +11,10 @@ from nodevet.agent.control import Call, NoArguments, Verb
 from nodevet.agent.engine import narrowed
 from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.lease import busy_reason, load_targets
+from nodevet.agent.term import checked_note, end_of
+from nodevet.checks.acknowledgement import date_words
 from nodevet.checks.errors import BusyError, UsageError
-from nodevet.checks.model import NODE, Device, Episode, Key, PartKind, Result, Snapshot
+from nodevet.checks.model import NODE, Device, Episode, Instant, Key, PartKind, Result, Snapshot
 from nodevet.exporters.schema import BurnInDocument, status_document
 
 __all__ = ["Served", "verbs"]
@@ -28,8 +30,13 @@ class Served(Protocol):
         """The newest snapshot."""
         ...
 
-    def acknowledge(self, key: Key, *, note: str, actor: str) -> Episode | None:
-        """Acknowledge the episode of *key*."""
+    @property
+    def now(self) -> Instant:
+        """The present moment."""
+        ...
+
+    def acknowledge(self, key: Key, *, note: str, actor: str, until: Instant | None = None) -> Episode | None:
+        """Acknowledge the episode of *key*, for good or *until* a moment."""
         ...
 
     def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
@@ -56,12 +63,17 @@ class StatusArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AckArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The finding to acknowledge: its code, the device by id or PCI address, its part in words, and why."""
+    """The finding to acknowledge: its code, the device by id or PCI address, its part in words, why, and until when.
+
+    ``sudo_uid`` is who became root by sudo, as root says.
+    """
 
     code: str
     note: str
     device: str = NODE
     part: str | None = None
+    until: str | None = None
+    sudo_uid: int | None = None
 
 
 class LeaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,20 +127,30 @@ def _status(served: Served, call: Call) -> Mapping[str, Any]:
 def _ack(served: Served, call: Call) -> None:
     """Acknowledge; the answer follows when that is on the disk."""
     wanted: AckArguments = call.arguments
-    if not wanted.note.strip():
-        raise UsageError("ack: the note is empty: say who looked and what was done")
+    note = checked_note(wanted.note)
     key = _find(served.snapshot, wanted)
+    until = None if wanted.until is None else end_of(wanted.until, served.now)
     actor = f"uid {call.peer.uid}"
-    episode = served.acknowledge(key, note=wanted.note, actor=actor)
+    if call.peer.uid == 0 and wanted.sudo_uid is not None:
+        actor += f" (sudo by uid {wanted.sudo_uid})"
+    episode = served.acknowledge(key, note=note, actor=actor, until=until)
     if episode is None:
         raise UsageError(f"ack: {key} is not confirmed yet, so there is nothing to acknowledge")
-    message = f"acknowledged: {episode.key}; it counts again when it occurs anew"
+    message = f"acknowledged: {episode.key}; {_term(episode)}"
     served.when_kept(lambda trouble: call.answer({"acknowledged": True, "message": _with(message, trouble)}))
 
 
 def _with(message: str, trouble: str) -> str:
     """Return *message* with what is wrong where what it tells could not be kept."""
     return f"{message}; not kept, a crash would lose it: {trouble}" if trouble else message
+
+
+def _term(episode: Episode) -> str:
+    """Return when the acknowledged *episode* counts again."""
+    worse = "it counts again when it grows worse"
+    if episode.until is None:
+        return f"{worse}, or returns after it was over"
+    return f"{worse}, or is still there after {date_words(episode.until)}"
 
 
 def _find(snapshot: Snapshot, wanted: AckArguments) -> Key:

@@ -10,24 +10,23 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from nodevet.checks.acknowledgement import RANK, expire, granted, is_harder, is_over, reopens_after_expiry
+from nodevet.checks.damping import Flap, closed, is_forgotten, is_held, reopened
 from nodevet.checks.model import (
     NODE,
-    Action,
     Clearing,
     Device,
     DeviceKind,
     Episode,
     EpisodeState,
-    FaultClass,
     Finding,
     Instant,
     Key,
     Outcome,
     Result,
-    State,
-    Verdict,
 )
 from nodevet.checks.retest import ClearingRow, clearing_table, is_later, is_passed_retest, retest_proof
+from nodevet.checks.verdicts import NOT_EVALUATED, node_verdict, verdict
 
 __all__ = [
     "NOT_EVALUATED",
@@ -53,10 +52,16 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """The fold's whole state: episodes that are not cleared, and occurrences that are settled."""
+    """The fold's whole state: episodes that are not cleared, and occurrences that are settled.
+
+    ``flaps`` are conditions that came and went. ``standing`` are cleared episodes whose acknowledgement has a term that
+    is not over: it covers their return.
+    """
 
     episodes: tuple[Episode, ...] = ()
     settled: tuple[Settled, ...] = ()
+    flaps: tuple[Flap, ...] = ()
+    standing: tuple[Episode, ...] = ()
 
     def find(self, key: Key) -> Episode | None:
         """Return the episode of *key*, or None."""
@@ -87,10 +92,19 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     processes: Mapping[str, Holders] = {}
 
 
-NOT_EVALUATED = "nothing was evaluated"
-"""The reason of a verdict that rests on nothing."""
+class _Work(msgspec.Struct):
+    """What one round works on: the parts of the ledger by key, and what the round saw."""
 
-_RANK = {Outcome.UNMEASURED: 0, Outcome.WARN: 1, Outcome.FAIL: 2}
+    active: dict[Key, Episode]
+    settled: dict[Key, str]
+    flaps: dict[Key, Flap]
+    standing: dict[Key, Episode]
+    evidence: Evidence
+
+    @property
+    def now(self) -> Instant:
+        """Return the moment of the round."""
+        return self.evidence.now
 
 
 def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tuple[Ledger, tuple[Episode, ...]]:
@@ -99,77 +113,84 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     A pending episode that is never confirmed leaves without a trace.
     """
     before = {episode.key: episode for episode in ledger.episodes}
-    active = _renamed(before, evidence)
-    settled = {entry.key: entry.occurrence for entry in ledger.settled}
+    work = _begun(ledger, before, evidence)
+    replaced = _take_replaced(work)
+    present = {device.id for device in evidence.devices}
     for finding in findings:
-        _look(active, settled, finding, evidence)
+        if finding.key not in replaced or finding.device in present:  # else it still tells of the board that is gone
+            _look(work, finding)
+    active = work.active
     for episode in tuple(active.values()):
         proof = _disproof(episode, evidence)
         if proof:
             active[episode.key] = _cleared(episode, proof, evidence.now)
-    changes = tuple(episode for key, episode in active.items() if _is_change(before.get(key), episode))
+    known = {key: episode for key, episode in before.items() if key not in replaced}
+    changed = (episode for key, episode in active.items() if _is_change(known.get(key), episode))
+    changes = (*(entry for entry in replaced.values() if entry.state is EpisodeState.CLEARED), *changed)
     for episode in active.values():
         if episode.state is EpisodeState.CLEARED and episode.finding.occurrence is not None:
-            settled[episode.key] = episode.finding.occurrence
-    kept = tuple(episode for episode in active.values() if episode.state is not EpisodeState.CLEARED)
-    return Ledger(kept, tuple(Settled(key, occurrence) for key, occurrence in sorted(settled.items()))), changes
+            work.settled[episode.key] = episode.finding.occurrence
+    return _ended(work), changes
 
 
-def acknowledge(ledger: Ledger, key: Key, *, note: str, actor: str) -> tuple[Ledger, Episode] | None:
-    """Return the ledger with the episode of *key* acknowledged, and that episode; None where there is none."""
+def acknowledge(
+    ledger: Ledger, key: Key, *, note: str, actor: str, time: Instant | None = None, until: Instant | None = None
+) -> tuple[Ledger, Episode] | None:
+    """Return the ledger with the episode of *key* acknowledged *until* a moment, and that episode; None without one."""
     episode = ledger.find(key)
     if episode is None or episode.state is EpisodeState.PENDING:
         return None
-    known = msgspec.structs.replace(episode, state=EpisodeState.ACKNOWLEDGED, note=note, actor=actor)
+    known = granted(episode, note=note, actor=actor, time=time, until=until)
     episodes = tuple(known if entry.key == key else entry for entry in ledger.episodes)
-    return Ledger(episodes, ledger.settled), known
+    return msgspec.structs.replace(ledger, episodes=episodes), known
 
 
-def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding], *, partial: bool = False) -> Verdict:
-    """Return the verdict of one *device* id from its episodes; ``unknown`` where no check passed or failed on it.
+def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) -> _Work:
+    """Return what the round works on; what time alone changes is changed: marks of expiry, and holds that are over."""
+    now = evidence.now
+    flaps = {flap.key: flap for flap in ledger.flaps}
+    active = {key: expire(episode, now) for key, episode in _renamed(before, evidence).items()}
+    for key, episode in active.items():
+        if episode.flapping and not is_held(flaps.get(key), now):
+            active[key] = msgspec.structs.replace(episode, flapping=0)
+    return _Work(
+        active=active,
+        settled={entry.key: entry.occurrence for entry in ledger.settled},
+        flaps=flaps,
+        standing={entry.key: entry for entry in ledger.standing if not is_over(entry.until, now)},
+        evidence=evidence,
+    )
 
-    Only a pass that rests on something read proves health: that a device is listed, or once passed a load, does not. It
-    is enough where only some checks were asked for (*partial*). Without any the reason says what could not be measured.
+
+def _ended(work: _Work) -> Ledger:
+    """Return the ledger that the round leaves."""
+    kept = tuple(episode for episode in work.active.values() if episode.state is not EpisodeState.CLEARED)
+    is_open = {episode.key for episode in kept if episode.state is not EpisodeState.PENDING}
+    return Ledger(
+        kept,
+        tuple(Settled(key, occurrence) for key, occurrence in sorted(work.settled.items())),
+        tuple(
+            flap for key, flap in sorted(work.flaps.items()) if not is_forgotten(flap, work.now, is_open=key in is_open)
+        ),
+        tuple(entry for _, entry in sorted(work.standing.items())),
+    )
+
+
+def _take_replaced(work: _Work) -> dict[Key, Episode]:
+    """Take out of *work* the episodes of boards that others sit in the place of, ended; return them by key.
+
+    They end before the findings are folded: what is found now is the new board's, and no person's word covers it.
     """
-    counting = [episode for episode in episodes if episode.key.device == device and _counts(episode)]
-    if counting:
-        return _worst(counting)
-    looks = [finding for finding in findings if finding.device == device]
-    passed = [finding for finding in looks if finding.outcome is Outcome.PASS]
-    times = [finding.evidence_time for finding in passed if finding.evidence_time]
-    if not times and not (partial and passed):
-        unmeasured = (finding.message for finding in looks if finding.outcome is Outcome.UNMEASURED)
-        return Verdict(state=State.UNKNOWN, reason=next(unmeasured, NOT_EVALUATED))
-    oldest = min(times, key=lambda time: time.boottime_ns) if times else None
-    pending = any(episode.key.device == device and episode.state is EpisodeState.PENDING for episode in episodes)
-    return Verdict(
-        state=State.OK,
-        reason="healthy, one reading waits to be confirmed" if pending else "healthy",
-        action=Action.WATCH if pending else Action.NONE,
-        oldest_evidence=oldest,
-    )
-
-
-def node_verdict(verdicts: Mapping[str, Verdict], names: Mapping[str, str]) -> Verdict:
-    """Return the worst of *verdicts* by device id; its reason names the device by *names* and counts the others."""
-    if not verdicts:
-        return Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
-    worst_id, worst = max(verdicts.items(), key=lambda item: (item[1].state.rank, item[1].action.rank))
-    times = [entry.oldest_evidence for entry in verdicts.values() if entry.oldest_evidence]
-    oldest = min(times, key=lambda time: time.boottime_ns) if times else None
-    if worst.state is State.OK:
-        return msgspec.structs.replace(worst, oldest_evidence=oldest)
-    others = sum(entry.state is not State.OK for entry in verdicts.values()) - 1
-    name = names.get(worst_id, worst_id)
-    reason = worst.reason if name in worst.reason else f"{name}: {worst.reason}"
-    return Verdict(
-        state=worst.state,
-        reason=reason + (f" (and {others} more)" if others else ""),
-        action=_hardest((entry.state, entry.action) for entry in verdicts.values()),
-        episodes=tuple(key for entry in verdicts.values() for key in entry.episodes),
-        oldest_evidence=oldest,
-        hard=any(entry.hard for entry in verdicts.values()),
-    )
+    taken = {}
+    for key, episode in tuple(work.active.items()):
+        proof = _other_serial(episode, work.evidence) if episode.state is not EpisodeState.CLEARED else None
+        if proof and clearing_table()[episode.finding.clearing].other_serial:
+            is_pending = episode.state is EpisodeState.PENDING
+            taken[key] = episode if is_pending else _cleared(episode, proof, work.now)
+            del work.active[key]
+            for memory in (work.settled, work.flaps, work.standing):
+                memory.pop(key, None)
+    return taken
 
 
 def _renamed(episodes: Mapping[Key, Episode], evidence: Evidence) -> dict[Key, Episode]:
@@ -184,9 +205,9 @@ def _renamed(episodes: Mapping[Key, Episode], evidence: Evidence) -> dict[Key, E
     return active
 
 
-def _look(active: dict[Key, Episode], settled: dict[Key, str], finding: Finding, evidence: Evidence) -> None:
-    """Fold one finding into *active*."""
-    key = finding.key
+def _look(work: _Work, finding: Finding) -> None:
+    """Fold one finding into *work*."""
+    key, active = finding.key, work.active
     episode = active.get(key)
     if episode is not None and episode.state is EpisodeState.CLEARED:
         episode = None
@@ -194,23 +215,72 @@ def _look(active: dict[Key, Episode], settled: dict[Key, str], finding: Finding,
         finding.outcome is Outcome.UNMEASURED and finding.required
     )
     if finding.outcome is Outcome.PASS:
-        settled.pop(key, None)
+        work.settled.pop(key, None)
     if episode is not None and _same_evidence(episode, finding):
         return
     if bad:
         if episode is None:
-            if finding.occurrence is None or settled.get(key) != finding.occurrence:
-                active[key] = _opened(finding, evidence)
+            if finding.occurrence is None or work.settled.get(key) != finding.occurrence:
+                active[key] = _confirmed(work, None, _opened(finding, work.evidence))
         else:
-            active[key] = _seen_again(episode, finding, evidence.now)
+            active[key] = _confirmed(work, episode, _seen_again(episode, finding, work.now))
     elif episode is not None and finding.outcome is Outcome.PASS:
-        improved = _good_look(episode, finding, evidence.now)
+        improved = _good_look(work, episode, finding)
         if improved is None:
             del active[key]
         else:
             active[key] = improved
     elif episode is not None and finding.outcome is Outcome.UNMEASURED:
         active[key] = msgspec.structs.replace(episode, good=0, looked=finding.evidence_time)
+
+
+def _confirmed(work: _Work, before: Episode | None, episode: Episode) -> Episode:
+    """Return *episode* after a bad look, with what is known from earlier of a condition that returns.
+
+    An acknowledgement whose term is not over covers its return, unless that is worse; one that comes and goes too often
+    is held open.
+    """
+    key = episode.key
+    flap = work.flaps.get(key)
+    is_open = before is not None and before.state is not EpisodeState.PENDING
+    if episode.state is EpisodeState.PENDING or (is_open and not episode.flapping):
+        return episode
+    if before is not None and is_open:
+        row = _row(before)
+        if flap is None or not row.good_samples or before.good < row.good_samples:
+            return episode
+        work.flaps[key] = flap = msgspec.structs.replace(flap, times=flap.times + 1)
+        return msgspec.structs.replace(episode, flapping=flap.times)
+    if flap is not None and _is_damped(episode):
+        work.flaps[key] = flap = reopened(flap, work.now)
+        episode = msgspec.structs.replace(episode, flapping=flap.times if is_held(flap, work.now) else 0)
+    return _covered(episode, work.standing.pop(key, None))
+
+
+def _covered(episode: Episode, word: Episode | None) -> Episode:
+    """Return *episode*, which returns, under the acknowledgement of *word*, where that covers it."""
+    if word is None or word.serial != episode.serial or is_harder(word, episode.finding):
+        return episode
+    return msgspec.structs.replace(
+        episode,
+        state=EpisodeState.ACKNOWLEDGED,
+        note=word.note,
+        actor=word.actor,
+        acknowledged=word.acknowledged,
+        until=word.until,
+        known=word.known,
+    )
+
+
+def _row(episode: Episode) -> ClearingRow:
+    """Return what ends *episode* as it stands."""
+    table = clearing_table()
+    return table[Clearing.UNMEASURED if episode.outcome is Outcome.UNMEASURED else episode.finding.clearing]
+
+
+def _is_damped(episode: Episode) -> bool:
+    """Return whether *episode* may be held open: never what closes a gate."""
+    return _row(episode).damped and not (episode.outcome is Outcome.FAIL and episode.finding.hard)
 
 
 def _same_evidence(episode: Episode, finding: Finding) -> bool:
@@ -247,10 +317,11 @@ def _seen_again(episode: Episode, finding: Finding, now: Instant) -> Episode:
     recent = (*episode.recent, is_fault)[-max(finding.window, 1) :]
     is_confirmed = not is_fault or sum(recent) >= finding.needed
     is_pending = episode.state is EpisodeState.PENDING
-    rank = _RANK[finding.outcome] - _RANK[episode.outcome]
+    rank = RANK[finding.outcome] - RANK[episode.outcome]
     is_new = finding.occurrence is not None and finding.occurrence != episode.finding.occurrence
     takes_over = is_pending or (is_confirmed and rank >= 0)
-    reopens = episode.state is EpisodeState.ACKNOWLEDGED and is_confirmed and (is_new or rank > 0)
+    returns = is_harder(episode, finding) or (rank >= 0 and reopens_after_expiry(episode, finding, now))
+    reopens = episode.state is EpisodeState.ACKNOWLEDGED and is_confirmed and returns
     opens = is_pending and is_confirmed
     return msgspec.structs.replace(
         episode,
@@ -266,21 +337,26 @@ def _seen_again(episode: Episode, finding: Finding, now: Instant) -> Episode:
     )
 
 
-def _good_look(episode: Episode, finding: Finding, now: Instant) -> Episode | None:
+def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | None:
     """Return the episode after a good look, cleared where that was enough, or None where it was never confirmed."""
+    key, now = episode.key, work.now
     recent = (*episode.recent, False)[-max(episode.finding.window, 1) :]
     if episode.state is EpisodeState.PENDING:
         return msgspec.structs.replace(episode, recent=recent, looked=finding.evidence_time) if any(recent) else None
-    clearing = Clearing.UNMEASURED if episode.outcome is Outcome.UNMEASURED else episode.finding.clearing
-    needed = clearing_table()[clearing].good_samples
+    needed = _row(episode).good_samples
     if needed is None:
-        if episode.state is EpisodeState.ACKNOWLEDGED:
+        if episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None:
             return _cleared(episode, "acknowledged, and no longer there", now)
         return msgspec.structs.replace(episode, looked=finding.evidence_time)
     good = episode.good + 1
-    if good < needed:
+    if good < needed or (_is_damped(episode) and is_held(work.flaps.get(key), now)):
         return msgspec.structs.replace(episode, good=good, recent=recent, looked=finding.evidence_time)
-    return _cleared(episode, f"{good} good samples in a row" if good > 1 else "measured again", now)
+    if _is_damped(episode):
+        work.flaps[key] = closed(work.flaps.get(key), key, now)
+    ended = _cleared(episode, f"{good} good samples in a row" if good > 1 else "measured again", now)
+    if episode.state is EpisodeState.ACKNOWLEDGED and episode.until is not None and episode.expired is None:
+        work.standing[key] = ended
+    return ended
 
 
 def _disproof(episode: Episode, evidence: Evidence) -> str | None:
@@ -307,7 +383,7 @@ def _retest(episode: Episode, row: ClearingRow, evidence: Evidence) -> str | Non
 
 
 def _other_serial(episode: Episode, evidence: Evidence) -> str | None:
-    """Return the proof that the device was replaced: another serial where it sat, and itself nowhere.
+    """Return the proof that the device was replaced: another serial where it sat, and its own nowhere.
 
     A device that sat in another slot before replaced nothing: addresses change when a board falls out.
     """
@@ -342,41 +418,9 @@ def _is_change(before: Episode | None, after: Episode) -> bool:
         return False
     if before is None or before.state is EpisodeState.PENDING:
         return True
-    return (before.state, before.outcome, before.count, before.note) != (
-        after.state,
-        after.outcome,
-        after.count,
-        after.note,
-    )
+    return _told(before) != _told(after)
 
 
-def _counts(episode: Episode) -> bool:
-    return episode.state is EpisodeState.OPEN and episode.finding.fault_class is not FaultClass.APPLICATION
-
-
-def _hardest(asked: Iterable[tuple[State, Action]]) -> Action:
-    """Return the hardest action asked for; beside a failure, what could not be measured asks for nothing."""
-    entries = tuple(asked)
-    failed = any(state is State.FAILED for state, _ in entries)
-    actions = [action for state, action in entries if not (failed and state is State.UNKNOWN)]
-    return max(actions, key=lambda action: action.rank)
-
-
-def _worst(episodes: list[Episode]) -> Verdict:
-    states = {Outcome.FAIL: State.FAILED, Outcome.WARN: State.DEGRADED, Outcome.UNMEASURED: State.UNKNOWN}
-    worst = max(
-        episodes,
-        key=lambda episode: (
-            states[episode.outcome].rank,
-            episode.finding.action.rank,
-            -episode.opened.wall_seconds,
-        ),
-    )
-    return Verdict(
-        state=states[worst.outcome],
-        reason=worst.finding.message,
-        action=_hardest((states[episode.outcome], episode.finding.action) for episode in episodes),
-        episodes=tuple(episode.key for episode in episodes),
-        oldest_evidence=worst.finding.evidence_time,
-        hard=any(episode.outcome is Outcome.FAIL and episode.finding.hard for episode in episodes),
-    )
+def _told(episode: Episode) -> tuple[object, ...]:
+    """Return what of *episode* a journal keeps each change of."""
+    return (episode.state, episode.outcome, episode.count, episode.note, episode.until, episode.expired)

@@ -426,6 +426,9 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     ``outcome`` is the worst that was confirmed; ``recent`` holds the last looks (True = bad) that confirmation counts;
     ``good`` counts the good looks in a row that a condition needs to clear; ``looked`` is when the evidence of the
     last look was taken, so that one sample is never counted twice. ``serial`` and ``pci`` are the device's at the time.
+    A person of the name ``actor`` acknowledged it at ``acknowledged`` with a ``note``, ``known`` being its outcome and
+    action then; that holds to ``until``, and the first round after it was at ``expired``. ``flapping`` says how often
+    it came back while it is held open for that.
     """
 
     key: Key
@@ -446,6 +449,11 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     cleared_by: str | None = None
     note: str | None = None
     actor: str | None = None
+    acknowledged: Instant | None = None
+    until: Instant | None = None
+    expired: Instant | None = None
+    known: tuple[Outcome, Action] | None = None
+    flapping: int = 0
 
 
 class State(StrEnum):

@@ -17,7 +17,10 @@ __all__ = ["ClearingRow", "clearing_table", "is_later", "is_passed_retest", "ret
 
 
 class ClearingRow(msgspec.Struct, frozen=True):
-    """What ends an episode of one class; an acknowledgement stops any episode from counting."""
+    """What ends an episode of one class, and whether one that comes and goes is held open for a while.
+
+    An acknowledgement stops any episode from counting.
+    """
 
     clearing: Clearing
     good_samples: int | None
@@ -25,6 +28,7 @@ class ClearingRow(msgspec.Struct, frozen=True):
     other_serial: bool
     job_ended: bool
     retest_needs_reboot: tuple[Action, ...]
+    damped: bool
     source: str
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from nodevet.checks.acknowledgement import is_word
 from nodevet.checks.model import (
     NODE,
     Device,
@@ -30,6 +31,7 @@ def node_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     yield from _agent(snapshot)
     yield from _verdicts(snapshot)
     yield from _episodes(snapshot)
+    yield from _acknowledged(snapshot)
     yield from _events(snapshot)
     yield from _checks(snapshot)
     yield from _limits(snapshot, _LIMIT_UNITS if detail else _PLAIN_LIMIT_UNITS)
@@ -160,6 +162,24 @@ def _episodes(snapshot: Snapshot) -> Iterator[Family]:
     yield counter("episode_occurrences", "Times that a fault that is not cleared was seen, over its parts.", seen)
     yield gauge(
         "episode_opened_timestamp_seconds", "When a fault that is not cleared was seen first, over its parts.", opened
+    )
+
+
+def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
+    """Yield what persons acknowledged; parts of a device that one word covers are one series."""
+    numbers: dict[str, int] = {}
+    ends: dict[str, float] = {}
+    for episode in filter(is_word, snapshot.episodes):
+        where = {"code": episode.key.code, "device": episode.key.device}
+        state = "expired" if episode.expired is not None else "standing"
+        labels = labels_text(**where, actor=episode.actor or "", note=episode.note or "", state=state)
+        numbers[labels] = numbers.get(labels, 0) + 1
+        if episode.until is not None:
+            key, end = labels_text(**where), episode.until.wall_seconds
+            ends[key] = min(ends.get(key, end), end)
+    yield gauge("acknowledged_episodes", "Faults that a person acknowledged, with who and why, over parts.", numbers)
+    yield gauge(
+        "acknowledgement_expiry_timestamp_seconds", "When the first acknowledgement of a fault ends, over parts.", ends
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from nodevet.checks.acknowledgement import is_announced, is_word
 from nodevet.checks.model import (
     WHOLE,
     Device,
@@ -37,6 +38,7 @@ __all__ = [
     "BURN_IN_SCHEMA",
     "CURVES",
     "STATUS_SCHEMA",
+    "AcknowledgedDocument",
     "BurnInDocument",
     "DeviceDocument",
     "FindingDocument",
@@ -118,6 +120,23 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     hard: bool = False
     mode: str = "drain"
+    flapping: int = 0
+
+
+class AcknowledgedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that a person acknowledged: who, when, why and until when; ``ends_soon`` within a day, or ``expired``."""
+
+    code: str
+    device: str
+    part: str | None
+    outcome: str
+    message: str
+    actor: str | None
+    note: str | None
+    time: str | None
+    until: str | None
+    ends_soon: bool
+    expired: bool
 
 
 class GateDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,6 +263,7 @@ class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
     agent: AgentDocument
     gate: GateDocument
     slurm: SlurmDocument | None
+    acknowledged: tuple[AcknowledgedDocument, ...] = ()
 
 
 class BurnInDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,6 +283,7 @@ class BurnInDocument(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[FindingDocument, ...] = ()
     series: tuple[SeriesDocument, ...] = ()
     agent: AgentDocument | None = None
+    acknowledged: tuple[AcknowledgedDocument, ...] = ()
 
 
 def status_document(snapshot: Snapshot) -> StatusDocument:
@@ -289,6 +310,7 @@ def status_document(snapshot: Snapshot) -> StatusDocument:
         agent=_agent(snapshot),
         gate=_gate(snapshot),
         slurm=_slurm(snapshot),
+        acknowledged=_acknowledged(snapshot),
     )
 
 
@@ -318,6 +340,7 @@ def burn_in_document(
         findings=_findings(snapshot),
         series=(*series, *_curves(chosen)),
         agent=_agent(snapshot),
+        acknowledged=_acknowledged(snapshot),
     )
 
 
@@ -385,6 +408,27 @@ def _from_episode(episode: Episode, modes: Modes) -> FindingDocument:
         last_seen=timestamp(episode.last_seen),
         count=episode.count,
         note=episode.note,
+        flapping=episode.flapping,
+    )
+
+
+def _acknowledged(snapshot: Snapshot) -> tuple[AcknowledgedDocument, ...]:
+    return tuple(
+        AcknowledgedDocument(
+            code=episode.key.code,
+            device=episode.key.device,
+            part=_part(episode.key.part),
+            outcome=episode.outcome.value,
+            message=episode.finding.message,
+            actor=episode.actor,
+            note=episode.note,
+            time=timestamp(episode.acknowledged),
+            until=timestamp(episode.until),
+            ends_soon=is_announced(episode, snapshot.time),
+            expired=episode.expired is not None,
+        )
+        for episode in snapshot.episodes
+        if is_word(episode)
     )
 
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from nodevet.checks.acknowledgement import acknowledged_words
 from nodevet.checks.episodes import verdict as judge
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.files import replace
@@ -89,8 +90,10 @@ def _device_lines(snapshot: Snapshot) -> Iterator[str]:
     Devices come in the order of their PCI addresses, by which SLURM numbers GPUs that it finds itself.
     """
     of_node = snapshot.device_verdicts.get(NODE) or judge(NODE, snapshot.episodes, snapshot.findings)
-    evaluated = snapshot.findings and not of_node.episodes
-    yield _line(snapshot, "node", None, Verdict(state=State.OK, reason="healthy") if evaluated else of_node)
+    if snapshot.findings and not of_node.episodes:
+        known = acknowledged_words(episode for episode in snapshot.episodes if episode.key.device == NODE)
+        of_node = Verdict(state=State.OK, reason=known or "healthy")
+    yield _line(snapshot, "node", None, of_node)
     for device in sorted(snapshot.devices, key=lambda device: (device.pci or "").lower()):
         if device.id != NODE:
             yield _line(snapshot, device.kind.value, device, _verdict(snapshot, device))

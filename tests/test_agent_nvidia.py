@@ -246,8 +246,8 @@ def test_a_failed_verdict_outlives_restart_kill_and_a_lost_store(node: GpuNode, 
     assert sorted(codes(status, "open")) == [("nvidia.xid.48", uuid(4)), ("nvidia.xid.79", uuid(2))]
 
 
-def test_an_acknowledged_fault_counts_again_when_it_recurs(node: GpuNode) -> None:
-    """It takes a note; the verdict recovers, and a new occurrence is a new fault."""
+def test_a_repeat_of_an_acknowledged_fault_updates_it(node: GpuNode) -> None:
+    """It takes a note; the verdict recovers, and another occurrence is counted and closes nothing."""
     node.wait_for_verdict("ok")
     node.machine.xid(2, 79)
     told(node, "nvidia.xid.79", uuid(2))
@@ -266,8 +266,12 @@ def test_an_acknowledged_fault_counts_again_when_it_recurs(node: GpuNode) -> Non
     later = (datetime.fromisoformat(acknowledged["last_seen"]) + REPEAT).isoformat()
     node.wait_for(lambda status: status["time"] > later)
     node.machine.xid(2, 79)
-    status = told(node, "nvidia.xid.79", uuid(2))
-    assert status["verdict"] == "failed"
+    status = node.wait_for(lambda status: (finding(status, "nvidia.xid.79", uuid(2)) or {"count": 0})["count"] == 2)
+    assert status["verdict"] == "ok"
+    assert status["reason"].startswith("1 acknowledged failure (GPU 2 (")
+    (word,) = status["acknowledged"]
+    assert (word["code"], word["note"], word["until"]) == ("nvidia.xid.79", "board reseated, ticket 12", None)
+    assert word["actor"].startswith("uid ")
 
 
 def test_sigterm_ends_within_two_seconds_while_a_call_hangs(tmp_path: Path, fake_nvml_library: Path) -> None:

@@ -98,6 +98,7 @@ def test_table_has_the_rows_that_these_tests_hold() -> None:
         row.clearing: (row.good_samples, row.passed_retest, row.other_serial, row.job_ended) for row in table.values()
     } == EXPECTED
     assert table.keys() == set(Clearing)
+    assert {clearing for clearing, row in table.items() if row.damped} == {Clearing.CONDITION}
     assert table[Clearing.HARDWARE_EVENT].retest_needs_reboot == (Action.REBOOT, Action.POWER_CYCLE)
 
 
@@ -170,16 +171,6 @@ def test_acknowledgement_stops_every_class_from_counting(clearing: Clearing) -> 
     assert left is not None
     assert (left.state, left.note, left.actor) == (ACKNOWLEDGED, "seen", "operator")
     assert verdict(GPU, story.ledger.episodes, [WELL]).state is State.OK
-
-
-def test_new_occurrence_reopens_what_was_acknowledged() -> None:
-    """A person knew of one error, not of the next."""
-    story, finding = Story(), fault(clearing=Clearing.HARDWARE_EVENT, occurrence="boot:1")
-    story.round(finding)
-    story.acknowledge(finding)
-    left = story.round(msgspec.structs.replace(finding, occurrence="boot:2"))
-    assert left is not None
-    assert (left.state, left.count) == (OPEN, 2)
 
 
 def test_acknowledged_fault_that_went_away_and_returns_counts_again() -> None:

@@ -192,17 +192,33 @@ def test_findings_stand_in_the_order_of_the_public_document() -> None:
     assert shown == ["link.down", "thermal.margin"]
 
 
-def test_an_acknowledged_finding_shows_the_note_and_not_who_wrote_it() -> None:
-    """Names of users do not leave over plain HTTP."""
+def test_an_acknowledged_finding_shows_who_when_until_when_and_why() -> None:
+    """The actor is a number, or somebody in SLURM: no name of a user is known to the agent."""
     node = degraded_node()
     (episode,) = node.episodes
     known = msgspec.structs.replace(
-        episode, state=EpisodeState.ACKNOWLEDGED, note="fan is ordered", actor="uid 1000 (mallory)"
+        episode,
+        state=EpisodeState.ACKNOWLEDGED,
+        note="fan is ordered",
+        actor="uid 1000",
+        acknowledged=at(60),
+        until=at(-3600),
     )
     page = text_of(render(msgspec.structs.replace(node, episodes=(known,))))
     assert "Notefan is ordered" in page
     assert "acknowledged, hardware fault" in page
-    assert "mallory" not in page
+    assert "Acknowledgedby uid 1000 on 2026-11-20 09:59:00 UTC, until 2026-11-20 11:00:00 UTC" in page
+    assert "Acknowledgement. That of thermal.margin ends at 2026-11-20 11:00:00 UTC" in page
+    assert "Findings0 open1 acknowledged" in page
+
+
+def test_the_figure_of_findings_counts_what_is_listed() -> None:
+    """It never says none above findings that wait to be confirmed."""
+    node = degraded_node()
+    waiting = tuple(msgspec.structs.replace(entry, state=EpisodeState.PENDING) for entry in node.episodes)
+    assert "Findings0 open1 not confirmed" in text_of(render(msgspec.structs.replace(node, episodes=waiting)))
+    assert "Findings1 open" in text_of(render(node))
+    assert "Findingsnone" in text_of(render(gpu_node()))
 
 
 def test_what_could_not_be_judged_is_one_line_per_device() -> None:

@@ -1,8 +1,9 @@
-"""Acknowledge a finding: it stays on record with your note, and stops counting until it occurs anew."""
+"""Acknowledge a finding: it stays visible with your note, and stops counting until it grows worse."""
 
 from __future__ import annotations
 
 import argparse
+import os
 
 from nodevet.agent import exits
 from nodevet.agent.commands import options
@@ -17,13 +18,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="node", help="the device's id or PCI address (default: the node itself)")
     parser.add_argument("--part", default=None, help="the part, such as 'link 17'")
     parser.add_argument("--note", required=True, help="why this is in order: who looked, what was done")
+    parser.add_argument(
+        "--until",
+        metavar="WHEN",
+        help="how long it holds: a duration such as 12h, 7d or 2w, or a date such as 2026-12-01 in UTC, at most a year;"
+        " its returns are covered meanwhile, and a bad look after it counts (default: as long as the finding lasts)",
+    )
     options.add_places(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask the agent to acknowledge; exit 0 when it did."""
     answer = options.ask_agent(
-        arguments, "ack", code=arguments.code, device=arguments.device, part=arguments.part, note=arguments.note
+        arguments,
+        "ack",
+        code=arguments.code,
+        device=arguments.device,
+        part=arguments.part,
+        note=arguments.note,
+        until=arguments.until,
+        sudo_uid=_sudo_uid(os.environ.get("SUDO_UID", "")),
     )
     say(answer["message"])
     return exits.OK if answer["acknowledged"] else exits.UNKNOWN
+
+
+def _sudo_uid(text: str) -> int | None:
+    """Return who became root by sudo, or None."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None

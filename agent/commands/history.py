@@ -14,7 +14,10 @@ from nodevet.agent.simulated.origin import simulated_owner
 from nodevet.agent.storage.database import DamagedError
 from nodevet.agent.storage.store import DATABASE_NAME, HistoryRow, read_store
 from nodevet.agent.terminal import paint, say, table
+from nodevet.checks.acknowledgement import date_words, is_word
 from nodevet.checks.errors import StoreError, UsageError
+from nodevet.checks.model import Episode
+from nodevet.exporters.schema import timestamp
 
 SUMMARY = "what happened to this node and its devices"
 
@@ -80,9 +83,17 @@ def _when(row: HistoryRow) -> str:
 
 def _line(row: HistoryRow) -> tuple[str, ...]:
     episode = row.episode
-    said = episode.cleared_by or episode.note or episode.finding.message
+    said = episode.cleared_by or (_word(episode) if is_word(episode) else episode.finding.message)
     place = " ".join(part for part in (episode.pci or episode.key.device, _part(row)) if part)
     return (_when(row), paint(episode.state.value), episode.key.code, place, said)
+
+
+def _word(episode: Episode) -> str:
+    """Return what the person said, or that it is over."""
+    if episode.expired is not None:
+        return f"expired: {episode.note or ''}"
+    until = f", until {date_words(episode.until)}" if episode.until is not None else ""
+    return f"{episode.note or ''} (by {episode.actor or 'a person'}{until})"
 
 
 def _part(row: HistoryRow) -> str:
@@ -107,4 +118,6 @@ def _change(row: HistoryRow) -> dict[str, object]:
         "cleared_by": episode.cleared_by,
         "note": episode.note,
         "actor": episode.actor,
+        "until": timestamp(episode.until),
+        "expired": episode.expired is not None,
     }

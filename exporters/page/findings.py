@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from nodevet.checks.acknowledgement import is_word
 from nodevet.checks.explanation import ACTIONS, ending
 from nodevet.checks.model import (
     WHOLE,
@@ -52,10 +53,12 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: Instant | None = None
     count: int = 1
     note: str | None = None
+    word: str = ""
+    flapping: int = 0
 
     @property
     def counts(self) -> bool:
-        """Return whether the verdict may rest on it."""
+        """Return whether it is confirmed: open, or acknowledged by a person."""
         return self.state in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED)
 
 
@@ -102,7 +105,19 @@ def _from_episode(episode: Episode) -> Told:
         last_seen=episode.last_seen,
         count=episode.count,
         note=episode.note,
+        word=_word(episode),
+        flapping=episode.flapping,
     )
+
+
+def _word(episode: Episode) -> str:
+    """Return who acknowledged *episode*, when and until when; empty where nobody did."""
+    if not is_word(episode):
+        return ""
+    said = f"by {episode.actor or 'a person'}"
+    said += f" on {moment(episode.acknowledged)}" if episode.acknowledged is not None else ""
+    said += f", until {moment(episode.until)}" if episode.until is not None else ""
+    return said + (": expired" if episode.expired is not None else "")
 
 
 def _grouped(entries: Sequence[Told]) -> tuple[list[tuple[int, Told]], dict[str, list[int]]]:
@@ -157,12 +172,16 @@ def _facts(entry: Told, now: Instant) -> Iterable[tuple[str, object]]:
     elif entry.last_seen is not None:
         yield "Seen", age(now, entry.last_seen)
     yield CLEARS, ending(finding.clearing, finding.action)
+    if entry.word:
+        yield "Acknowledged", entry.word
     if entry.note:
-        yield "Note", entry.note  # without who wrote it: names of users do not leave over plain HTTP
+        yield "Note", entry.note
 
 
 def _state(entry: Told) -> str:
     said = "not confirmed: the verdict does not rest on it" if entry.state is None else _STATES[entry.state]
+    if entry.flapping:
+        said += f", flapping, {entry.flapping:,} times"
     return f"{said}, {words(entry.finding.fault_class.value)} fault"
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from nodevet.checks.acknowledgement import is_announced, is_word
 from nodevet.checks.explanation import ACTIONS
-from nodevet.checks.model import Action, DeviceKind, Instant, ReaderState, Snapshot, State
+from nodevet.checks.model import Action, DeviceKind, EpisodeState, Instant, ReaderState, Snapshot, State
 from nodevet.checks.modes import reach
 from nodevet.exporters.page.findings import Told
 from nodevet.exporters.page.markup import Html, element, joined
@@ -45,6 +46,11 @@ def banners(snapshot: Snapshot, stale: str) -> Iterator[Html]:
     if released:
         said = f"Devices of {', '.join(released)} are closed on request and not read meanwhile."
         yield element("p", element("strong", "Released. "), said, class_="banner note")
+    for episode in snapshot.episodes:
+        if is_announced(episode, snapshot.time) or (is_word(episode) and episode.expired is not None):
+            ends = "has expired" if episode.expired is not None else f"ends at {moment(episode.until)}"
+            said = f"That of {episode.key.code} {ends}: acknowledge it again, or repair and re-test."
+            yield element("p", element("strong", "Acknowledgement. "), said, class_="banner note")
     if snapshot.agent.stopping:
         said = "The agent is ending; this page ends with it."
         yield element("p", element("strong", "Stopping. "), said, class_="banner note")
@@ -144,9 +150,12 @@ def _devices(snapshot: Snapshot) -> tuple[str, str]:
 def _findings(snapshot: Snapshot, entries: Sequence[Told]) -> tuple[str, str]:
     if not snapshot.checks and not entries:
         return "unknown", "no check has run"
-    counting = sum(entry.counts for entry in entries)
-    others = len(entries) - counting
-    return (f"{counting:,} open" if counting else "none"), f"{others:,} not confirmed" if others else ""
+    states = Counter(entry.state for entry in entries)
+    number, known = states[EpisodeState.OPEN], states[EpisodeState.ACKNOWLEDGED]
+    others = len(entries) - number - known
+    beside = [f"{known:,} acknowledged"] if known else []
+    beside += [f"{others:,} not confirmed"] if others else []
+    return (f"{number:,} open" if entries else "none"), ", ".join(beside)
 
 
 def _verified(snapshot: Snapshot) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from nodevet.exporters.page.words import short_name
 from nodevet.exporters.schema import (
     BURN_IN_SCHEMA,
     STATUS_SCHEMA,
+    AcknowledgedDocument,
     AgentDocument,
     BurnInDocument,
     DeviceDocument,
@@ -87,8 +88,14 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
     workloads: tuple[Workload, ...]
     findings: tuple[FindingDocument, ...]
+    acknowledged: tuple[AcknowledgedDocument, ...]
     series: tuple[SeriesDocument, ...]
     provenance: tuple[tuple[str, str], ...]
+
+    @property
+    def open_findings(self) -> int:
+        """Return how many findings are open: confirmed, not over and not acknowledged."""
+        return sum(finding.state == "open" for finding in self.findings)
 
     @property
     def gemms_verified(self) -> int:
@@ -161,6 +168,7 @@ def _report(
         labels=labels,
         workloads=workloads,
         findings=findings,
+        acknowledged=document.acknowledged,
         series=series,
         provenance=(*plan, *_provenance(agent, workloads)),
     )

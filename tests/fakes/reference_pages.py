@@ -18,6 +18,7 @@ from nodevet.agent.cli import COMMANDS
 from nodevet.agent.config import SECTIONS
 from nodevet.agent.decoding import description, expected, field_types
 from nodevet.agent.settings import CheckSettings
+from nodevet.checks.damping import damping
 from nodevet.checks.episodes import clearing_table
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.health.freshness import BROKEN, READING
@@ -116,17 +117,24 @@ def clearing_page(_repository: Path) -> str:
     lines += [
         "A finding ends by the evidence that its class asks for, never by age and never by a restart. What the classes",
         "are for is explained under [verdict](../explanation/verdict.md). Whatever the class, `nodevet ack` stops a",
-        "finding from counting until it occurs anew, and it is over when it is acknowledged and no longer seen.",
+        "finding from counting until it grows worse, and it is over when it is acknowledged and no longer seen.",
         "",
     ]
     rows = clearing_table().values()
     lines += _table(
-        ("Class", "Good looks in a row", "Passed re-test", "Another serial in its place", "Its process ended"),
+        (
+            "Class",
+            "Good looks in a row",
+            "Passed re-test",
+            "Another serial in its place",
+            "Its process ended",
+            "Held open while it flaps",
+        ),
         (
             (
                 f"`{row.clearing.value}`",
                 "never" if row.good_samples is None else str(row.good_samples),
-                *map(_yes, (row.passed_retest, row.other_serial, row.job_ended)),
+                *map(_yes, (row.passed_retest, row.other_serial, row.job_ended, row.damped)),
             )
             for row in rows
         ),
@@ -142,9 +150,26 @@ def clearing_page(_repository: Path) -> str:
             lines += [f"Where the finding asks for {actions}, only a re-test in a later boot counts."]
     lines += ["", "| Class | Why |", "|---|---|"]
     lines += [f"| `{row.clearing.value}` | {_cell(row.source)} |" for row in rows]
+    lines += ["", "## What comes and goes", "", *_damping_lines()]
     lines += ["", "## Actions", "", "From mild to hard; a verdict asks for the hardest that its findings ask for.", ""]
     lines += _table(("Action", "In words"), ((f"`{action.value}`", ACTIONS[action.value]) for action in Action))
     return _page(lines)
+
+
+def _damping_lines() -> list[str]:
+    """Return how a condition that comes and goes is held open."""
+    row = damping()
+    return [
+        f"A condition opens at once. After {row.reopenings} returns in {row.window_seconds / 3600:g} h it stays open as"
+        f" `flapping, n times` for {row.first_hold_seconds / 60:g} min,",
+        f"however good it looks, and each time it returns after that for {row.factor:g} times as long, up to"
+        f" {row.longest_hold_seconds / 3600:g} h. It ends with its good looks once",
+        "that time is over, and is forgotten when it was quiet for as long, or an hour. A hard failure, which may",
+        "close the gate, is never held open, and neither is what could not be measured. Times are those of the boot; a",
+        "restart of the agent changes nothing, a reboot begins anew.",
+        "",
+        f"Source: {row.source}",
+    ]
 
 
 def xid_page(_repository: Path) -> str:

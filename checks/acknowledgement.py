@@ -1,0 +1,143 @@
+"""What a person said of a fault, for how long it holds, and in which words it stays visible. Pure.
+
+An acknowledgement stops a fault from counting. Repeats of the fault update it; a worse outcome or a harder action opens
+it anew, and so does the first bad look after its expiry. The expiry alone closes nothing: the node is then degraded,
+and says why. Within a boot the time since boot decides about the expiry, so that no change of the wall clock does;
+over a reboot only the wall clock knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import msgspec
+
+from nodevet.checks.damping import later
+from nodevet.checks.model import Episode, EpisodeState, FaultClass, Finding, Instant, Outcome
+
+__all__ = [
+    "ANNOUNCED_SECONDS",
+    "RANK",
+    "acknowledged_words",
+    "counted_words",
+    "date_words",
+    "expire",
+    "granted",
+    "is_announced",
+    "is_harder",
+    "is_over",
+    "is_word",
+    "person_words",
+    "reopens_after_expiry",
+    "standing",
+]
+
+ANNOUNCED_SECONDS = 86_400.0
+"""So long before its end an expiry is announced: a day, in which somebody is at work."""
+
+RANK = {Outcome.UNMEASURED: 0, Outcome.WARN: 1, Outcome.FAIL: 2}
+"""Which outcome is worse."""
+
+
+def granted(episode: Episode, *, note: str, actor: str, time: Instant | None, until: Instant | None) -> Episode:
+    """Return *episode* as *actor* acknowledges it at *time*; a later word replaces an earlier one."""
+    return msgspec.structs.replace(
+        episode,
+        state=EpisodeState.ACKNOWLEDGED,
+        note=note,
+        actor=actor,
+        acknowledged=time,
+        until=until,
+        expired=None,
+        known=(episode.outcome, episode.finding.action),
+    )
+
+
+def is_over(until: Instant | None, now: Instant) -> bool:
+    """Return whether *until* is reached: by the time since boot within its boot, else by the wall clock."""
+    if until is None:
+        return False
+    if until.boot_id == now.boot_id:
+        return now.boottime_ns >= until.boottime_ns
+    return now.wall_seconds >= until.wall_seconds
+
+
+def expire(episode: Episode, now: Instant) -> Episode:
+    """Return *episode* with the mark of its expiry, where that is reached *now*."""
+    is_due = episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None and is_over(episode.until, now)
+    return msgspec.structs.replace(episode, expired=now) if is_due else episode
+
+
+def is_harder(episode: Episode, finding: Finding) -> bool:
+    """Return whether *finding* is worse than what the person knew: a worse outcome, or a harder action."""
+    outcome, action = episode.known or (episode.outcome, episode.finding.action)
+    return RANK[finding.outcome] > RANK[outcome] or (
+        finding.outcome is not Outcome.UNMEASURED and finding.action.rank > action.rank
+    )
+
+
+def reopens_after_expiry(episode: Episode, finding: Finding, now: Instant) -> bool:
+    """Return whether the bad look *finding* was taken after the acknowledgement of *episode* was over."""
+    expired = episode.expired
+    if expired is None:
+        return False
+    taken = finding.evidence_time or now
+    return taken.boot_id != expired.boot_id or taken.boottime_ns > expired.boottime_ns
+
+
+def standing(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
+    """Return the acknowledged faults that do not count, gravest first; an application's own are none of the node."""
+    found = [
+        episode
+        for episode in episodes
+        if episode.state is EpisodeState.ACKNOWLEDGED
+        and episode.expired is None
+        and episode.finding.fault_class is not FaultClass.APPLICATION
+    ]
+    return tuple(sorted(found, key=lambda entry: (-RANK[entry.outcome], -entry.finding.action.rank, entry.key)))
+
+
+def is_word(episode: Episode) -> bool:
+    """Return whether a person's word stands at *episode*, in force or expired."""
+    return episode.state is EpisodeState.ACKNOWLEDGED
+
+
+def is_announced(episode: Episode, now: Instant) -> bool:
+    """Return whether the acknowledgement of *episode* ends within a day, and has not yet."""
+    if not is_word(episode) or episode.until is None or episode.expired is not None:
+        return False
+    return is_over(episode.until, later(now, ANNOUNCED_SECONDS))
+
+
+def acknowledged_words(episodes: Iterable[Episode]) -> str:
+    """Return what is acknowledged among *episodes* in one phrase, such as ``1 acknowledged failure (GPU 6: ...)``.
+
+    The gravest is told with who acknowledged it, when, why and until when; empty where nothing is.
+    """
+    known = standing(episodes)
+    if not known:
+        return ""
+    more = f", and {len(known) - 1} more" if len(known) > 1 else ""
+    return f"{counted_words(known)} ({known[0].finding.message}; {person_words(known[0])}{more})"
+
+
+def counted_words(known: tuple[Episode, ...]) -> str:
+    """Return how many faults are acknowledged: ``2 acknowledged failures``."""
+    noun = "failure" if any(entry.outcome is Outcome.FAIL for entry in known) else "finding"
+    return f"{len(known)} acknowledged {noun}{'' if len(known) == 1 else 's'}"
+
+
+def person_words(episode: Episode) -> str:
+    """Return who acknowledged *episode*, when, until when and with which note."""
+    said = f"acknowledged by {episode.actor or 'a person'}"
+    if episode.acknowledged is not None:
+        said += f" on {date_words(episode.acknowledged)}"
+    if episode.until is not None:
+        said += f", until {date_words(episode.until)}"
+    return said + (f": {episode.note}" if episode.note else "")
+
+
+def date_words(moment: Instant) -> str:
+    """Return the wall time of *moment* as people write it, to the minute."""
+    return datetime.fromtimestamp(moment.wall_seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,195 @@
+"""What a person acknowledged stands on every surface: who, when, why and until when, and how many they are."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+
+import msgspec
+import pytest
+from fakes.snapshots import at, gpu_id, gpu_node, open_episode
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from nodevet.agent.engine import narrowed
+from nodevet.agent.term import checked_note
+from nodevet.agent.text import status_text
+from nodevet.checks.acknowledgement import date_words, granted
+from nodevet.checks.errors import UsageError
+from nodevet.checks.model import (
+    NODE,
+    Action,
+    Clearing,
+    Episode,
+    Finding,
+    Outcome,
+    Part,
+    PartKind,
+    Snapshot,
+    State,
+)
+from nodevet.exporters.page import StatusPage
+from nodevet.exporters.prometheus import MetricsPage
+from nodevet.exporters.report import from_snapshot, render, render_file
+from nodevet.exporters.schema import burn_in_document, encode, status_document
+from nodevet.exporters.state_reader import StateFile, parse
+from nodevet.exporters.statefile import state_text
+
+DAY = 86_400.0
+HOSTILE = (
+    "</p><script>alert(1)</script>",
+    'a "quoted" note',
+    "back\\slash {{ 7*7 }}",
+    "50 % of $(reboot)",
+    "; ok 0 1 healthy",
+)
+
+
+def is_note(text: str) -> bool:
+    """Return whether the agent takes *text* for a note as it stands."""
+    try:
+        return checked_note(text) == text
+    except UsageError:
+        return False
+
+
+NOTES = st.one_of(st.sampled_from(HOSTILE), st.text(min_size=1, max_size=40).filter(is_note))
+
+
+@st.composite
+def words(draw: st.DrawFn) -> Episode:
+    """Draw a fault that a person acknowledged."""
+    number = draw(st.integers(0, 3))
+    device = NODE if number == 3 else gpu_id(number)
+    finding = Finding(
+        check="links",
+        code=f"link.{draw(st.sampled_from(['down', 'errors']))}",
+        outcome=draw(st.sampled_from([Outcome.FAIL, Outcome.WARN])),
+        message=f"GPU {number}: a fault for a test",
+        device=device,
+        part=Part(PartKind.LINK, "", draw(st.integers(0, 2))),
+        action=draw(st.sampled_from([Action.WATCH, Action.REPLACE])),
+        clearing=Clearing.HARDWARE_EVENT,
+    )
+    until = draw(st.sampled_from([None, -DAY / 2, -7 * DAY]))
+    known = granted(
+        open_episode(finding),
+        note=draw(NOTES),
+        actor=f"uid {draw(st.integers(0, 3))}",
+        time=at(600),
+        until=None if until is None else at(until),
+    )
+    return msgspec.structs.replace(known, expired=at(5)) if draw(st.integers(0, 5)) == 0 else known
+
+
+def node_with(episodes: tuple[Episode, ...]) -> Snapshot:
+    """Return a healthy node with *episodes*, judged."""
+    found = {episode.key: episode for episode in episodes}
+    snapshot = gpu_node(episodes=tuple(found.values()))
+    return narrowed(snapshot, {"links", *(run.check for run in snapshot.checks)})
+
+
+def page_of(snapshot: Snapshot) -> str:
+    """Return the status page of *snapshot*."""
+    return StatusPage(lambda: snapshot.time).render(snapshot).decode()
+
+
+def on_one_line(text: str) -> str:
+    """Return *text* as a state file writes it."""
+    return " ".join(text.replace("\\", " ").split())
+
+
+def seen_in_metrics(snapshot: Snapshot, *, openmetrics: bool) -> set[tuple[str, ...]]:
+    """Return code, device, actor, note and state of each series of a word."""
+    body = MetricsPage().render(snapshot, openmetrics).decode()
+    return {
+        tuple(sample.labels[name] for name in ("code", "device", "actor", "note", "state"))
+        for family in (parse_openmetrics if openmetrics else parse_text)(body)
+        for sample in family.samples
+        if family.name == "nodevet_acknowledged_episodes"
+    }
+
+
+@given(st.lists(words(), min_size=1, max_size=5))
+@settings(max_examples=25, deadline=None)
+def test_every_acknowledged_failure_is_on_every_surface(episodes: list[Episode]) -> None:
+    """With its actor and note: JSON, metrics in both formats, page, reports, text; and nothing of a note is markup."""
+    snapshot = node_with(tuple(episodes))
+    documents = [
+        json.loads(encode(document)) for document in (status_document(snapshot), burn_in_document(snapshot, plan="p"))
+    ]
+    pages = [page_of(snapshot), render(from_snapshot(snapshot)), render_file(encode(status_document(snapshot)))]
+    text = status_text(status_document(snapshot))
+    metrics = [seen_in_metrics(snapshot, openmetrics=form) for form in (False, True)]
+    for episode in snapshot.episodes:
+        key, note, actor = episode.key, episode.note or "", episode.actor or ""
+        state = "standing" if episode.expired is None else "expired"
+        for document in documents:
+            (word,) = [
+                entry for entry in document["acknowledged"]
+                if (entry["code"], entry["device"], entry["part"]) == (key.code, key.device, str(key.part))
+            ]  # fmt: skip
+            assert (word["actor"], word["note"], word["expired"]) == (actor, note, episode.expired is not None)
+            assert (word["time"] is None, word["until"] is None) == (False, episode.until is None)
+        for found in metrics:
+            assert (key.code, key.device, actor, note, state) in found
+        for page in pages:
+            plain = html.unescape(re.sub(r"<[^>]*>", "", page))
+            assert note in plain
+            assert f"by {actor} on 2026-11-20" in plain
+            assert "<script>alert" not in page
+        assert f"acknowledged by {actor} on 2026-11-20" in text
+        assert f"note: {note}" in text
+
+
+@given(st.lists(words(), min_size=1, max_size=5))
+@settings(max_examples=25, deadline=None)
+def test_the_headline_counts_what_is_acknowledged(episodes: list[Episode]) -> None:
+    """Of the node and of each device, in its reason on every surface; the gravest with actor, note and term."""
+    snapshot = node_with(tuple(episodes))
+    file = parse(state_text(snapshot, ttl_seconds=60))
+    assert isinstance(file, StateFile)
+    lines = {device.id: device for device in file.devices}
+    for device in {episode.key.device for episode in snapshot.episodes}:
+        own = [episode for episode in snapshot.episodes if episode.key.device == device]
+        if any(episode.expired is not None for episode in own):
+            assert (lines[device].state, lines[device].hard) == ("degraded", False)
+            assert lines[device].reason.startswith("acknowledgement expired: ")
+            continue
+        assert lines[device].state == "ok"
+        assert re.match(f"{len(own)} acknowledged (failure|finding)s? ", lines[device].reason)
+        assert any(on_one_line(f"acknowledged by {each.actor} on ") in lines[device].reason for each in own)
+        assert any(on_one_line(each.note or "") in lines[device].reason for each in own)
+    standing = [episode for episode in snapshot.episodes if episode.expired is None]
+    said = status_text(status_document(snapshot)).splitlines()[0]
+    if len(standing) == len(snapshot.episodes):
+        assert snapshot.verdict.state is State.OK
+        assert f": ok, {len(standing)} acknowledged " in said
+        assert on_one_line(snapshot.verdict.reason) == file.reason
+    else:
+        assert snapshot.verdict.state is State.DEGRADED
+        assert not snapshot.verdict.hard
+    if standing:
+        assert f"{len(standing)} acknowledged " in snapshot.verdict.reason
+        assert snapshot.verdict.reason in html.unescape(page_of(snapshot))
+
+
+@pytest.mark.parametrize("hours", [None, 30, 20])
+def test_an_expiry_is_a_metric_and_a_notice_a_day_ahead(hours: int | None) -> None:
+    """An alert compares the metric with now; text, page and JSON say it within the last day."""
+    finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))
+    until = None if hours is None else at(-3600.0 * hours)
+    snapshot = node_with((granted(open_episode(finding), note="n", actor="uid 0", time=at(600), until=until),))
+    body = MetricsPage().render(snapshot).decode()
+    found = re.findall(r"^nodevet_acknowledgement_expiry_timestamp_seconds\{.*\} (\S+)$", body, re.MULTILINE)
+    assert [float(value) for value in found] == ([] if until is None else [until.wall_seconds])
+    told = hours == 20
+    text = status_text(status_document(snapshot))
+    assert ("ends within a day: acknowledge it again" in text) is told
+    assert ("Acknowledgement. " in re.sub(r"<[^>]*>", "", page_of(snapshot))) is told
+    assert status_document(snapshot).acknowledged[0].ends_soon is told
+    if until is not None:
+        assert f"until {date_words(until)}" in snapshot.verdict.reason
