@@ -23,6 +23,7 @@ AGENT_FOLDERS = ("commands", "load", "readers", "simulated", "slurm", "storage")
 FLOOR_LIMITS = {
     "checks.errors": 0,
     "checks.parts": 1,
+    "checks.sample": 1,
     "checks.scheduler": 1,
     "checks.model": 2,
     "checks.quantities": 3,
