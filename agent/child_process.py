@@ -302,6 +302,7 @@ class Child:
 
     def _terminate(self) -> None:
         self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # a child that somebody stopped sees neither signal nor lifeline until it goes on
 
     def _kill(self) -> None:
         self._signal(signal.SIGKILL)

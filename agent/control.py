@@ -28,6 +28,10 @@ from nodevet.checks.guard import Bug, Guard, attempt
 __all__ = ["Call", "Control", "NoArguments", "Peer", "Verb"]
 
 SOCKET_NAME = "control.socket"
+
+LONGEST_RELEASE_SECONDS = 86400.0
+"""A node that nobody reads for longer is out of service: stop the agent instead."""
+
 MAXIMUM_PATH_BYTES = 107
 """What sun_path holds beside its closing zero, unix(7)."""
 

@@ -43,6 +43,7 @@ from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.agent.log import make_logger
 from nodevet.agent.members import Member, described, guarded, memory_of, soonest
 from nodevet.agent.notify import Notifier, Watchdog
+from nodevet.agent.outlet import Outlet
 from nodevet.agent.pace import Pace
 from nodevet.agent.processes import pack_records, recalled_records, start_ticks
 from nodevet.agent.publisher import Publisher
@@ -92,6 +93,7 @@ class Daemon:
         clock: Clock,
         *,
         reload: Callable[[], Configuration],
+        outlet: Outlet,
         say: Callable[[str], None] = lambda _line: None,
         simulate: Simulate | None = None,
         through: Callable[[Member], Member] = lambda member: member,
@@ -99,9 +101,10 @@ class Daemon:
     ) -> None:
         """Prepare by *configuration*; *reload* reads it again; *say* takes lines meant for a person at a terminal.
 
-        Where *simulate* is given, the agent stands for that node and reads nothing of this machine. Each member
-        passes *through* before the loop drives it: a drill puts faults there. With *stands_for_kernel* the configured
-        log is that of fake devices: as a simulated one, it counts as the kernel's.
+        What is logged goes through *outlet*. Where *simulate* is given, the agent stands for that node and reads
+        nothing of this machine. Each member passes *through* before the loop drives it: a drill puts faults there.
+        With *stands_for_kernel* the configured log is that of fake devices: as a simulated one, it counts as the
+        kernel's.
         """
         self._through = through
         self._configuration = configuration
@@ -110,8 +113,13 @@ class Daemon:
         self._say = say
         self._stands_for_kernel = stands_for_kernel or simulate is not None
         self._notifier = Notifier.from_environment()
-        log = make_logger(configuration.agent.log_level)
-        self._teller = Teller(log if simulate is None else log.bind(simulated=True), self._notifier)
+        log = make_logger(configuration.agent.log_level, outlet=outlet)
+        self._teller = Teller(
+            log if simulate is None else log.bind(simulated=True),
+            self._notifier,
+            monotonic=clock.monotonic,
+            outlet=outlet,
+        )
         self._guard = Guard(self._teller.trouble)
         self._deaf: dict[int, int] = {}
         armed = arm(installed(), configuration)
@@ -329,6 +337,9 @@ class Daemon:
             members.gate_log(Path(configuration.agent.runtime_dir), memory=memory.get("gate_log"), log=trouble),
             self._socket(cleanup),
             self._slurm(memory.get("slurm"), cleanup),
+            members.log(self._teller),
+            members.http(self._http),
+            members.descriptors(),
             members.watchdog(Watchdog(self._notifier, self._clock)),
         )
         return tuple(guarded(self._through(member), self._guard) for member in gathered if member is not None)

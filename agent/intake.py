@@ -61,7 +61,7 @@ class Intake:
         events = watch.tick()
         for event in events:
             self._take_event(event)
-            self._teller.log.warning("kernel event", code=event.code, pci=event.pci, text=event.text[:200])
+            self._teller.kernel_event(event)
         self._engine.take_kernel_log(watch.state)
         if events:
             self._pace.hurry()

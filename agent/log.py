@@ -16,6 +16,8 @@ import msgspec
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
+from nodevet.agent.outlet import Outlet, Stream
+
 __all__ = ["configure", "make_logger", "speaks_to_journal"]
 
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
@@ -52,12 +54,19 @@ def configure(level: str = "info", stream: TextIO | None = None, environment: Ma
 
 
 def make_logger(
-    level: str = "info", stream: TextIO | None = None, environment: Mapping[str, str] | None = None
+    level: str = "info",
+    stream: TextIO | None = None,
+    environment: Mapping[str, str] | None = None,
+    outlet: Outlet | None = None,
 ) -> FilteringBoundLogger:
-    """Return a logger of its own that writes to *stream* (standard error) from *level* on."""
+    """Return a logger of its own that writes to *stream* (standard error) from *level* on.
+
+    Where *outlet* is given, its thread writes, and no call of the logger ever waits for a reader.
+    """
     chosen: TextIO = sys.stderr if stream is None else stream
+    sink = _Tolerant(chosen) if outlet is None else Stream(outlet, chosen.fileno())
     logger: FilteringBoundLogger = structlog.wrap_logger(
-        structlog.WriteLogger(cast(TextIO, _Tolerant(chosen))),
+        structlog.WriteLogger(cast(TextIO, sink)),
         processors=_processors(chosen, os.environ if environment is None else environment),
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
     ).bind()

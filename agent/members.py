@@ -18,6 +18,7 @@ import msgspec
 
 from nodevet.agent.assembly import node_name
 from nodevet.agent.clock import Clock
+from nodevet.agent.descriptors import descriptor_trouble
 from nodevet.agent.intake import Intake
 from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.agent.load.guard import LoadGuard
@@ -31,17 +32,22 @@ from nodevet.agent.slurm.gate_log import GateLog
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Acknowledged
 from nodevet.agent.storage.journal import Journal
+from nodevet.agent.telling import Teller
 from nodevet.checks.errors import StoreError
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import AgentInfo, Snapshot
+from nodevet.exporters.http import HttpServer
 
 __all__ = [
     "Member",
     "described",
+    "descriptors",
     "gate_log",
     "guarded",
+    "http",
     "kernel_log",
     "load_guard",
+    "log",
     "memory_of",
     "reports",
     "showing",
@@ -180,6 +186,26 @@ def state_file(publisher: Publisher) -> Member:
 def reports(kept: Reports) -> Member:
     """Return the renderer of report pages."""
     return Member(name="reports", tick=kept.tick, next_deadline=lambda: kept.next_deadline)
+
+
+def log(teller: Teller) -> Member:
+    """Return what folds storms of lines and tells how many lines were dropped."""
+    return Member(
+        name="log",
+        tick=teller.tick,
+        next_deadline=lambda: teller.next_deadline,
+        facts=lambda: {"dropped_log_lines": teller.dropped_lines},
+    )
+
+
+def descriptors() -> Member:
+    """Return the warning before file descriptors run out."""
+    return Member(name="descriptors", trouble=descriptor_trouble)
+
+
+def http(server: HttpServer) -> Member:
+    """Return what is told of the HTTP server, which answers from threads of its own."""
+    return Member(name="http", facts=lambda: {"refused_connections": server.refused})
 
 
 def watchdog(watched: Watchdog) -> Member:

@@ -61,12 +61,12 @@ class Notifier:
         if self._address is None:
             return False
         data = "\n".join(lines).encode("utf-8", "replace")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
-            try:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
                 sender.sendto(data, self._address)
-            except OSError:
-                return False
+        except OSError:
+            return False
         return True
 
 

@@ -1,18 +1,21 @@
 """What the agent tells people of its own accord: lines of its log, the service manager's line, and a greeting.
 
-A state that goes on is not told again: a round that changed nothing leaves no line.
+A state that goes on is not told again: a round that changed nothing leaves no line. A storm leaves a few lines and a
+count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
 from nodevet.agent.notify import Notifier
+from nodevet.agent.outlet import Outlet
+from nodevet.agent.storms import Folded, Storms
 from nodevet.checks.acknowledgement import is_announced
-from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Result, Snapshot
+from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Event, Result, Snapshot, State
 from nodevet.checks.wire import Note
 
 __all__ = ["Teller", "greeting"]
@@ -20,14 +23,56 @@ __all__ = ["Teller", "greeting"]
 LEVELS = ("debug", "info", "warning", "error")
 """What a child may ask for; whatever else it says is told at info."""
 
+STORM_KINDS = {"finding": 512, "kernel event": 64, "note": 64}
+"""How many kinds of line each source may write one by one within a minute: a node has hundreds of parts to fail."""
+
 
 class Teller:
     """Writes lines to *log*, and the verdict to the service manager."""
 
-    def __init__(self, log: FilteringBoundLogger, notifier: Notifier) -> None:
-        """Tell by *log* and *notifier*."""
+    def __init__(
+        self,
+        log: FilteringBoundLogger,
+        notifier: Notifier,
+        *,
+        monotonic: Callable[[], float],
+        outlet: Outlet | None = None,
+    ) -> None:
+        """Tell by *log* and *notifier*; *outlet* is what *log* writes to, and *monotonic* measures storms."""
         self.log = log
         self._notifier = notifier
+        self._monotonic = monotonic
+        self._outlet = outlet
+        self._storms = {name: Storms(kinds=kinds) for name, kinds in STORM_KINDS.items()}
+        self._told_dropped = 0
+
+    @property
+    def dropped_lines(self) -> int:
+        """Return how many lines found no room on their way to the log."""
+        return self._outlet.dropped if self._outlet is not None else 0
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to tell, in monotonic seconds."""
+        deadlines = (storms.next_deadline for storms in self._storms.values())
+        return min((when for when in deadlines if when is not None), default=None)
+
+    def tick(self) -> None:
+        """Tell how many lines the storms that are over did not write, and how many lines were dropped."""
+        now = self._monotonic()
+        for folded in (entry for storms in self._storms.values() for entry in storms.ended(now)):
+            self.log.warning("repeated", count=folded.count, seconds=round(folded.seconds), line=_kind_text(folded))
+        dropped = self.dropped_lines
+        if dropped > self._told_dropped:
+            lines = dropped - self._told_dropped
+            self.log.warning("log lines dropped", count=lines, reason="the reader of the log did not take them")
+            # Where this line is dropped too, it is told again, with it in the count.
+            self._told_dropped = dropped if self.dropped_lines == dropped else self._told_dropped
+
+    def kernel_event(self, event: Event) -> None:
+        """Tell what the kernel logged of a device."""
+        if self._admits("kernel event", f"{event.code} {event.pci or ''}".strip()):
+            self.log.warning("kernel event", code=event.code, pci=event.pci, text=event.text[:200])
 
     def trouble(self, line: str) -> None:
         """Tell of something that does not work."""
@@ -39,7 +84,8 @@ class Teller:
 
     def note(self, note: Note) -> None:
         """Pass on what a child has to say."""
-        self._write(note.level if note.level in LEVELS else "info", note.event, **note.fields)
+        if self._admits("note", f"{note.event} {note.fields.get('line', '')}".strip()):
+            self._write(note.level if note.level in LEVELS else "info", note.event, **note.fields)
 
     def load_ended(self, result: Result) -> None:
         """Tell what a load came to."""
@@ -53,13 +99,15 @@ class Teller:
         """Tell what a judgement *changed*, and what else is otherwise than *before*."""
         for episode in changed:
             expired = episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is not None
-            self._write(
-                "info" if episode.state is EpisodeState.CLEARED else "warning",
-                "acknowledgement expired" if expired else f"finding {episode.state.value}",
-                code=episode.key.code,
-                device=episode.key.device,
-                message=episode.cleared_by or episode.finding.message,
-            )
+            event = "acknowledgement expired" if expired else f"finding {episode.state.value}"
+            if self._admits("finding", f"{event} {episode.key}"):
+                self._write(
+                    "info" if episode.state is EpisodeState.CLEARED else "warning",
+                    event,
+                    code=episode.key.code,
+                    device=episode.key.device,
+                    message=episode.cleared_by or episode.finding.message,
+                )
         announced = {episode.key for episode in before.episodes if is_announced(episode, before.time)} if before else ()
         for episode in after.episodes:
             if is_announced(episode, after.time) and episode.key not in announced:
@@ -77,9 +125,13 @@ class Teller:
         if writer is not None and writer.doing and (did is None or did.doing != writer.doing):
             self.log.warning("slurm", node=writer.node, writer=writer.writer, doing=writer.doing)
         if before is None or before.verdict.state is not after.verdict.state:
-            self.log.warning("verdict", state=after.verdict.state.value, reason=after.verdict.reason)
+            level = "info" if after.verdict.state is State.OK else "warning"
+            self._write(level, "verdict", state=after.verdict.state.value, reason=after.verdict.reason)
             origin = "simulated node, " if after.simulated else ""
             self._notifier.status(f"{origin}{after.verdict.state.value}: {after.verdict.reason}")
+
+    def _admits(self, source: str, kind: str) -> bool:
+        return self._storms[source].admits(f"{source} {kind}", self._monotonic())
 
     def _write(self, level: str, event: str, **fields: object) -> None:
         getattr(self.log, level)(event, **fields)
@@ -100,6 +152,10 @@ def greeting(info: AgentInfo, node: str, url: str, *, simulates: str, elsewhere:
     yield f"  ask      nodevet status{f' --runtime-dir {elsewhere}' if elsewhere else ''}"
     for notice in info.notices:
         yield f"  note     {notice}"
+
+
+def _kind_text(folded: Folded) -> str:
+    return str(folded.kind) if folded.kind is not None else "lines of many kinds"
 
 
 def _figures(result: Result) -> dict[str, object]:

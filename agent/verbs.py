@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
-from nodevet.agent.control import Call, NoArguments, Verb
+from nodevet.agent.control import LONGEST_RELEASE_SECONDS, Call, NoArguments, Verb
 from nodevet.agent.engine import narrowed
 from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.lease import busy_reason, load_targets
@@ -56,6 +56,10 @@ class Served(Protocol):
         ...
 
 
+LONGEST_LEASE_SECONDS = 31 * 86400.0
+"""The longest campaigns take a week; a lease also ends with the process that holds it."""
+
+
 class StatusArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which checks the status is by; all where none is named."""
 
@@ -79,7 +83,7 @@ class AckArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class LeaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a load wants to run, and on which devices (none: all that a load runs on)."""
 
-    seconds: float
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE_SECONDS)]
     devices: tuple[str, ...] = ()
 
 
@@ -91,9 +95,9 @@ class ResultArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReleaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long the devices are let go of."""
+    """How long every handle of a device stays closed."""
 
-    seconds: float
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_RELEASE_SECONDS)]
 
 
 def verbs(served: Served) -> dict[str, Verb]:

@@ -26,6 +26,7 @@ GRACE_SECONDS = 3.0
 
 STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = 0, 1, 2
 _WATCHER_STACK_BYTES = 128 << 10
+_PR_SET_PDEATHSIG = 1
 
 
 class ChildEnd(msgspec.Struct, frozen=True):
@@ -61,9 +62,20 @@ def watch_lifeline(orphaned: Callable[[], None], grace_seconds: float = GRACE_SE
 
     This runs in a thread of its own, because the main thread may sit in a driver call that never returns.
     """
+    _continue_when_orphaned()
     previous = threading.stack_size(_WATCHER_STACK_BYTES)
     threading.Thread(target=_wait_for_end, args=(orphaned, grace_seconds), name="lifeline", daemon=True).start()
     threading.stack_size(previous)
+
+
+def _continue_when_orphaned() -> None:
+    """Have the kernel continue this process when its parent ends: one that is stopped could not see its lifeline.
+
+    prctl(2), PR_SET_PDEATHSIG. The signal comes when the thread that started this process ends, the main one.
+    """
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
 
 def _wait_for_end(orphaned: Callable[[], None], grace_seconds: float) -> None:

@@ -477,6 +477,7 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     ``store`` and ``state_file`` say why the last write of either failed, and are empty where it succeeded. ``jobs``
     counts those that claim the node, ``gate_decisions`` what their prologs decided. Without ``permit`` no gate closes.
+    ``dropped_log_lines`` found no room on their way to the log, ``refused_connections`` none at the HTTP server.
     """
 
     version: str
@@ -497,6 +498,8 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int = 0
     oldest_job_seconds: float | None = None
     gate_decisions: dict[str, int] = msgspec.field(default_factory=dict)
+    dropped_log_lines: int = 0
+    refused_connections: int = 0
     slurm: WriterStatus | None = None
     permit: Permit = Permit()
 

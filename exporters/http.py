@@ -1,6 +1,6 @@
 """The HTTP surface: metrics, public JSON, health of the agent and a small page for people. Reading only.
 
-A thread per connection, few at a time, each with a deadline: a scraper that stalls cannot hold the server, and the
+A thread per connection, few at a time, each with a deadline: no client that stalls holds the server, and the
 server never holds the agent, since a request touches nothing but the last Snapshot. Bound to loopback, it answers only
 to the names of loopback, so that no web page can make a browser read the node through a name of its own.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import select
 import selectors
 import socket
 import sys
@@ -24,6 +25,7 @@ from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import Instant, Snapshot
+from nodevet.exporters.connections import CONNECTION_SECONDS, MAXIMUM_CONNECTIONS, Connections
 from nodevet.exporters.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT
 from nodevet.exporters.listeners import holder_of
 from nodevet.exporters.page import StatusPage
@@ -33,12 +35,11 @@ from nodevet.exporters.schema import encode, status_document
 __all__ = ["DEFAULT_LISTEN", "HttpServer", "parse_listen"]
 
 DEFAULT_LISTEN = "127.0.0.1:10917"
-MAXIMUM_CONNECTIONS = 16
-CONNECTION_SECONDS = 10.0
-"""Whole life of a connection. A page takes milliseconds; what is slower than this does not read."""
-
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.25
 """Between two looks at how long connections are open, while any is."""
+
+EXHAUSTED_SECONDS = 0.5
+"""How long nobody is let in after the process or the machine had no descriptor for a connection."""
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _TEXT = "text/plain; charset=utf-8"
@@ -93,7 +94,7 @@ class HttpServer:
         now: Callable[[], Instant] | None = None,
         log: Callable[[str], None] | None = None,
         guard: Guard | None = None,
-        connection_seconds: float = CONNECTION_SECONDS,
+        connections: Connections | None = None,
     ) -> None:
         """Bind to *listen*. Raises UsageError, BusyError (port in use) or ConfigurationError (not permitted)."""
         host, port = parse_listen(listen)
@@ -101,7 +102,7 @@ class HttpServer:
             status = StatusPage(now or SystemClock().instant)
             site = _Site(snapshot, complaint, page or MetricsPage(), status, report, host)
             site.guard = guard or Guard(log or _unheard)
-            self._server = _Server((host, port), site, log, connection_seconds)
+            self._server = _Server((host, port), site, log, connections or Connections())
         except OSError as error:
             raise _refusal(error, host, port) from error
         self._stopped = False
@@ -121,6 +122,11 @@ class HttpServer:
             host = "::1" if ":" in host else "127.0.0.1"
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
+    @property
+    def refused(self) -> int:
+        """Return how many connections were closed unanswered."""
+        return self._server.connections.refused
+
     def start(self) -> None:
         """Begin to answer."""
         self._thread.start()
@@ -133,7 +139,7 @@ class HttpServer:
         self._server.wake()
         if self._thread.is_alive():
             self._thread.join()
-        self._server.close_connections()
+        self._server.connections.end_all()
         self._server.server_close()
 
 
@@ -235,14 +241,13 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 2 * MAXIMUM_CONNECTIONS
 
     def __init__(
-        self, address: tuple[str, int], site: _Site, log: Callable[[str], None] | None, connection_seconds: float
+        self, address: tuple[str, int], site: _Site, log: Callable[[str], None] | None, connections: Connections
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.site = site
-        self.connection_seconds = connection_seconds
+        self.connections = connections
         self._log = log
-        self._lock = threading.Lock()
-        self._open: dict[socket.socket, float] = {}
+        self._exhausted_until = 0.0
         self._woken, self._waker = socket.socketpair()
         try:
             super().__init__(address, _Handler)
@@ -257,12 +262,31 @@ class _Server(ThreadingHTTPServer):
             selector.register(self.socket, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
             while True:
-                ready = {key.fileobj for key, _ in selector.select(LOOK_SECONDS if self._open else None)}
+                ready = {key.fileobj for key, _ in selector.select(LOOK_SECONDS if self.connections.any else None)}
                 if self._woken in ready:
                     return
                 if self.socket in ready:
-                    self.handle_request()
-                self._end_overdue()
+                    self._accept()
+                self.connections.end_overdue()
+
+    def _accept(self) -> None:
+        """Take the next connection. Without a descriptor for it, wait: the kernel keeps it, and others end."""
+        wait = self._exhausted_until - time.monotonic()
+        if wait > 0 and select.select([self._woken], [], [], min(wait, LOOK_SECONDS))[0]:
+            return
+        self.handle_request()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; where there is no descriptor, let nobody in for a moment and say so once."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                now = time.monotonic()
+                if self._log is not None and now > self._exhausted_until + EXHAUSTED_SECONDS:
+                    self._log("http: no descriptor is free for a connection: raise LimitNOFILE of the unit")
+                self._exhausted_until = now + EXHAUSTED_SECONDS
+            raise
 
     def wake(self) -> None:
         """End ``serve``."""
@@ -285,32 +309,13 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Take a connection while few are open; others are closed, which a scraper counts as a failed scrape."""
-        with self._lock:
-            if len(self._open) >= MAXIMUM_CONNECTIONS:
-                return False
-            self._open[request] = time.monotonic() + self.connection_seconds
-        return True
+        """Take a connection, in the place of another where many are open."""
+        return self.connections.admit(request)
 
     def shutdown_request(self, request: Any) -> None:
         """Forget a connection that ends."""
-        with self._lock:
-            self._open.pop(request, None)
+        self.connections.forget(request)
         super().shutdown_request(request)
-
-    def _end_overdue(self) -> None:
-        now = time.monotonic()
-        with self._lock:
-            overdue = [connection for connection, deadline in self._open.items() if deadline < now]
-        for connection in overdue:
-            _hang_up(connection)
-
-    def close_connections(self) -> None:
-        """End every connection."""
-        with self._lock:
-            connections = list(self._open)
-        for connection in connections:
-            _hang_up(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what a request raised: one line, never a traceback on standard error."""
@@ -326,7 +331,7 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         """Give up on a client that is silent for the life of a connection."""
         super().setup()
-        self.connection.settimeout(self.server.connection_seconds)
+        self.connection.settimeout(CONNECTION_SECONDS)
 
     def do_GET(self) -> None:
         """Answer with a page."""
@@ -352,6 +357,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Date", self.date_time_string())
 
     def _respond(self, *, with_body: bool) -> None:
+        self.server.connections.complete(self.connection)
         site = self.server.site
         if site.local_only and not _names_loopback(self.headers.get("Host")):
             self._send(
@@ -420,13 +426,6 @@ def _names_loopback(host: str | None) -> bool:
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     name = name.removeprefix("[").removesuffix("]").lower().removesuffix(".")
     return name in _LOOPBACK_NAMES or _is_loopback(name)
-
-
-def _hang_up(connection: socket.socket) -> None:
-    try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # it ended by itself meanwhile
 
 
 def _refusal(error: OSError, host: str, port: int) -> Exception:

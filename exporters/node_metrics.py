@@ -79,6 +79,16 @@ def _agent(snapshot: Snapshot) -> Iterator[Family]:
             labels_text(output="state_file"): not agent.state_file,
         },
     )
+    yield counter(
+        "log_dropped_lines",
+        "Lines of the agent's log that were dropped because their reader did not take them.",
+        {"": agent.dropped_log_lines},
+    )
+    yield counter(
+        "http_refused_connections",
+        "Connections to the agent that were closed unanswered: incomplete, or too many at once.",
+        {"": agent.refused_connections},
+    )
     yield from _gate(snapshot)
 
 

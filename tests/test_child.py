@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import selectors
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from nodevet.agent.child_process import Child, Exit, Patience, python_module
@@ -235,3 +237,14 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_stopped_child_is_continued_to_end(reader: Bench) -> None:
+    """SIGSTOP hides SIGTERM from a child; it is continued, and ends by itself long before it would be killed."""
+    reader.child.send(Start("host"))
+    reader.until(lambda: reader.owner.messages)
+    os.kill(reader.child.pid, signal.SIGSTOP)
+    reader.until(lambda: psutil.Process(reader.child.pid).status() == psutil.STATUS_STOPPED)
+    reader.child.finish(Patience(terminate=0.0, kill=5.0, abandon=60.0), ask=False)
+    reader.until(lambda: reader.owner.ended)
+    assert reader.owner.ended == Exit(-signal.SIGTERM)

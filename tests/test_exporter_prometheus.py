@@ -45,7 +45,7 @@ from nodevet.checks.quantities import QUANTITIES, QuantityKind
 from nodevet.exporters.exposition import Family, escape, labels_text, text
 from nodevet.exporters.prometheus import MetricsPage, families
 
-SERIES_BUDGET, SERIES_BUDGET_DETAIL = 400, 1500
+SERIES_BUDGET, SERIES_BUDGET_DETAIL = 140 + 8 * 40, 1600
 UNITS = (
     "seconds", "celsius", "watts", "joules", "hertz", "bytes", "ratio", "flops_per_second", "bytes_per_second",
 )  # fmt: skip

@@ -24,6 +24,7 @@ from nodevet.agent.config import load_configuration
 from nodevet.agent.control import Control, NoArguments, Verb
 from nodevet.agent.daemon import Daemon
 from nodevet.agent.members import Member, described, guarded
+from nodevet.agent.outlet import Outlet
 from nodevet.agent.settings import Configuration
 from nodevet.agent.simulated.node import Simulate, simulated_configuration
 from nodevet.checks.guard import CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
@@ -163,10 +164,17 @@ class Drill:
     def run(self) -> None:
         """Run the agent until its time is over."""
         simulate = Simulate("dgx-h100")
+        outlet = Outlet()
         daemon = Daemon(
-            self.settings, SystemClock(), reload=lambda: self.settings, simulate=simulate, through=self.through
+            self.settings,
+            SystemClock(),
+            reload=lambda: self.settings,
+            outlet=outlet,
+            simulate=simulate,
+            through=self.through,
         )
         assert daemon.run() == 0
+        assert outlet.close(5)
 
     def _faulty(self, member: Member, field: str) -> Callable[..., Any]:
         part, work = f"{member.name}: {field}", getattr(member, field)

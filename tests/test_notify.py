@@ -58,7 +58,7 @@ def test_a_verdict_is_told_with_whether_the_node_is_simulated(
     """`systemctl status` is a surface like any other."""
     address, receiver = manager
     snapshot = msgspec.structs.replace(failed_node(), simulated=simulated)
-    Teller(make_logger(stream=io.StringIO()), Notifier(address)).changes(None, snapshot, ())
+    Teller(make_logger(stream=io.StringIO()), Notifier(address), monotonic=lambda: 0.0).changes(None, snapshot, ())
 
     assert receiver.recv(4096).decode().startswith(f"STATUS={words}")
 

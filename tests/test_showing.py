@@ -28,6 +28,7 @@ from nodevet.agent.config import load_configuration
 from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.daemon import Daemon
 from nodevet.agent.members import Member
+from nodevet.agent.outlet import Outlet
 from nodevet.agent.readers.release import Release
 from nodevet.agent.showing import BOUND_SECONDS, Showing
 from nodevet.agent.simulated.node import Simulate, simulated_configuration
@@ -306,7 +307,10 @@ class KilledAgent:
             os.dup2(os.open(self.folder / "log", os.O_WRONLY | os.O_CREAT, 0o600), 2)
             simulate = Simulate("dgx-h100", self.folder / "scenario.toml")
             reload = lambda: self._settings  # noqa: E731
-            Daemon(self._settings, SystemClock(), reload=reload, simulate=simulate, through=self._through).run()
+            outlet = Outlet()
+            Daemon(
+                self._settings, SystemClock(), reload=reload, outlet=outlet, simulate=simulate, through=self._through
+            ).run()
         finally:
             os._exit(1)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-from contextlib import suppress
+import sys
 from pathlib import Path
 
 from nodevet.agent.commands import options
 from nodevet.agent.config import SIMULATED_FOLDER, directories
-from nodevet.agent.terminal import OutputError, let_go_of_output, say
+from nodevet.agent.outlet import Outlet
+from nodevet.agent.terminal import let_go_of_output
 from nodevet.checks.errors import UsageError
 from nodevet.checks.profiles import load_profile, profile_names
 
@@ -38,8 +39,10 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False) -> in
     """
     from nodevet.agent.clock import SystemClock
     from nodevet.agent.daemon import Daemon
+    from nodevet.agent.descriptors import raise_descriptor_limit
     from nodevet.agent.settings import Configuration
     from nodevet.agent.simulated.node import Simulate, simulated_configuration
+    from nodevet.checks.reference.tables import keep_tables
 
     profile: str | None = arguments.simulate
     if profile is not None:
@@ -57,16 +60,28 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False) -> in
         )
         return simulated_configuration(settings, profile) if profile else settings
 
-    def tell(line: str) -> None:
-        # Whoever started the agent may have gone, or the disk of its output be full: it goes on.
-        with suppress(OutputError, BrokenPipeError):
-            say(line)
-
     settings = load()
+    raise_descriptor_limit()
+    keep_tables()
     gc.freeze()  # what was imported stays until the end: no collection need look at it again
     simulate = Simulate(profile, Path(arguments.scenario) if arguments.scenario else None) if profile else None
-    clock = SystemClock(settings.agent.root)
-    code = Daemon(settings, clock, reload=load, say=tell, simulate=simulate, stands_for_kernel=stands_for_kernel).run()
+    outlet = Outlet()
+
+    def tell(line: str) -> None:
+        # Whoever started the agent may have gone, or no longer read: it goes on.
+        outlet.put(sys.stdout.fileno(), f"{line}\n")
+
+    daemon = Daemon(
+        settings,
+        SystemClock(settings.agent.root),
+        reload=load,
+        outlet=outlet,
+        say=tell,
+        simulate=simulate,
+        stands_for_kernel=stands_for_kernel,
+    )
+    code = daemon.run()
+    outlet.close()
     let_go_of_output()
     return code
 

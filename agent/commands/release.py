@@ -7,13 +7,13 @@ import re
 
 from nodevet.agent import exits
 from nodevet.agent.commands import options
+from nodevet.agent.control import LONGEST_RELEASE_SECONDS
 from nodevet.agent.terminal import say
 from nodevet.checks.errors import UsageError
 
 SUMMARY = "let go of every device for a while"
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-LONGEST_SECONDS = 86400.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +34,6 @@ def seconds_of(text: str) -> float:
     """Return the seconds that *text* such as ``90s`` or ``10m`` stands for. Raises UsageError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 0 < seconds <= LONGEST_SECONDS:
+    if not 0 < seconds <= LONGEST_RELEASE_SECONDS:
         raise UsageError(f"release: --for {text}: write a time up to 24h, such as 90s, 10m or 2h")
     return seconds

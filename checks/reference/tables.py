@@ -19,7 +19,7 @@ import msgspec
 
 from nodevet.checks.errors import ModelError, ReferenceDataError
 
-__all__ = ["load_table", "parse_table"]
+__all__ = ["keep_tables", "load_table", "parse_table"]
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 
@@ -30,11 +30,26 @@ def load_table(name: str, row_type: type[Row]) -> tuple[Row, ...]:
 
     Raises ReferenceDataError naming file, line and column where the file is absent or malformed.
     """
+    return parse_table(_text(name), name, row_type)
+
+
+def keep_tables() -> None:
+    """Read every data file now, so that a process that runs for months needs no file of the installation again.
+
+    A table that is first used late would else fail where descriptors have run out or the package is being replaced.
+    """
+    for path in sorted(Path(__file__).parent.glob("*.csv")):
+        _text(path.name)
+
+
+@functools.lru_cache(maxsize=64)
+def _text(name: str) -> str:
     try:
-        text = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return Path(__file__).with_name(name).read_text(encoding="utf-8")
+    except (FileNotFoundError, UnicodeDecodeError) as error:
         raise ReferenceDataError(f"{name}: cannot be read: {error}; reinstall nodevet") from error
-    return parse_table(text, name, row_type)
+    except OSError as error:
+        raise ReferenceDataError(f"{name}: cannot be read: {error.strerror}") from error
 
 
 def parse_table(text: str, name: str, row_type: type[Row]) -> tuple[Row, ...]:

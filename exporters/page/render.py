@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.resources
 import threading
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from pathlib import Path
 
 import msgspec
 
@@ -50,6 +50,7 @@ class StatusPage:
     def __init__(self, now: Callable[[], Instant]) -> None:
         """Start with nothing rendered; *now* tells the time by which a judgement grows old."""
         self._now = now
+        self._style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._pages: dict[_Variant, str] = {}
@@ -81,10 +82,6 @@ class StatusPage:
         )
         headers = {"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"}
         return headers if still else {**headers, "Refresh": str(_refresh_seconds(snapshot))}
-
-    @cached_property
-    def _style(self) -> str:
-        return importlib.resources.files("nodevet.exporters.page").joinpath("page.css").read_text(encoding="utf-8")
 
     @cached_property
     def _style_digest(self) -> str:

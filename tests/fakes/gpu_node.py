@@ -64,9 +64,9 @@ class FakeNode(RunningAgent):
         local = "" if "[slurm]" in more else '\n[slurm]\npermit = "local"\n'
         super().__init__(directory, configuration + more + local, environment={**loaded, **(environment or {})})
 
-    def start(self) -> None:
+    def start(self, errors: int | None = None) -> None:
         """Start the agent and wait until it has judged its first round."""
-        super().start()
+        super().start(errors)
         self.wait_for(lambda status: status["agent"]["ready"], 20.0, "the first round did not come in")
 
     def log_kernel(self, text: str) -> None:

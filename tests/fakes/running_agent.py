@@ -55,14 +55,15 @@ class RunningAgent:
         """Stop it whatever happened."""
         self.stop()
 
-    def start(self) -> None:
-        """Start the agent and wait until it prints where it listens."""
+    def start(self, errors: int | None = None) -> None:
+        """Start the agent and wait until it prints where it listens; its log goes to *errors* where that is given."""
         command = [sys.executable, "-I", *self.program, "agent", "--listen", "127.0.0.1:0"]
         command += ["--config", str(self.configuration_file), "--interval", str(self._interval)]
         command += ["--state-dir", str(self.state_dir), "--runtime-dir", str(self.runtime_dir), *self._arguments]
         with self.output.open("ab") as output, self.log.open("ab") as log:
             offset = output.tell()
-            self.process = subprocess.Popen(command, stdout=output, stderr=log, env=self._environment)
+            stderr = log if errors is None else errors
+            self.process = subprocess.Popen(command, stdout=output, stderr=stderr, env=self._environment)
         self.url = self._wait(lambda: self._address(offset), START_SECONDS, "printed no address")
 
     def _address(self, offset: int) -> str | None:

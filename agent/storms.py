@@ -1,0 +1,68 @@
+"""Folds storms of lines: the first few of a kind are told one by one, the rest as a count.
+
+A driver in trouble logs the same error thousands of times a second. Every one of them is judged and counted; a person
+who reads the log needs the first lines and how many followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import msgspec
+
+__all__ = ["Folded", "Storms"]
+
+WINDOW_SECONDS = 60.0
+"""How long a storm is counted before its line is written."""
+
+LINES_PER_WINDOW = 5
+"""So many lines of one kind are written within a window; those after them are counted."""
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """The end of a window: what kind of line, and how many were not written. The kind is None for kinds too many."""
+
+    kind: Hashable | None
+    count: int
+    seconds: float
+
+
+class _Window(msgspec.Struct):
+    """What one kind said since the window began, in monotonic seconds."""
+
+    began: float
+    written: int = 0
+    folded: int = 0
+
+
+class Storms:
+    """Decides which lines are written. Used by one thread; time is handed in, in monotonic seconds."""
+
+    def __init__(self, *, kinds: int, window_seconds: float = WINDOW_SECONDS, lines: int = LINES_PER_WINDOW) -> None:
+        """Let *lines* of each kind through per window of *window_seconds*; more than *kinds* kinds are one storm."""
+        self._window_seconds = window_seconds
+        self._lines = lines
+        self._kinds = kinds
+        self._windows: dict[Hashable | None, _Window] = {}
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return when ``ended`` has something to tell, in monotonic seconds."""
+        return min((entry.began + self._window_seconds for entry in self._windows.values()), default=None)
+
+    def admits(self, kind: Hashable, now: float) -> bool:
+        """Return whether a line of *kind* is written; one that is not is counted."""
+        if kind not in self._windows and len(self._windows) >= self._kinds:
+            kind = None
+        window = self._windows.setdefault(kind, _Window(now))
+        if kind is not None and window.written < self._lines:
+            window.written += 1
+            return True
+        window.folded += 1
+        return False
+
+    def ended(self, now: float) -> tuple[Folded, ...]:
+        """Return what was folded in the windows that are over by *now*, and begin those anew."""
+        over = [kind for kind, entry in self._windows.items() if now >= entry.began + self._window_seconds]
+        windows = [(kind, self._windows.pop(kind)) for kind in over]
+        return tuple(Folded(kind, entry.folded, now - entry.began) for kind, entry in windows if entry.folded)

@@ -1,0 +1,125 @@
+"""Which connections the HTTP server keeps: few, none for long, and a complete request before an incomplete one.
+
+Any local user can open connections and say nothing. Such a connection ends after two seconds, and where there are too
+many the oldest incomplete one makes room, so that a scraper, which sends its request at once, is always answered.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+__all__ = ["CONNECTION_SECONDS", "MAXIMUM_CONNECTIONS", "REQUEST_SECONDS", "Connections", "hang_up"]
+
+MAXIMUM_CONNECTIONS = 16
+
+REQUEST_SECONDS = 2.0
+"""How long a request may take to arrive whole. Over loopback it takes less than a millisecond."""
+
+CONNECTION_SECONDS = 10.0
+"""Whole life of a connection. A page takes milliseconds; what is slower than this does not read."""
+
+
+class _Connection(msgspec.Struct):
+    """When it was opened, when it ends, in monotonic seconds, and whether its request is here."""
+
+    opened: float
+    ends: float
+    complete: bool = False
+
+
+class Connections:
+    """The open connections. Used by the thread that accepts and by those that answer."""
+
+    def __init__(
+        self,
+        *,
+        most: int = MAXIMUM_CONNECTIONS,
+        request_seconds: float = REQUEST_SECONDS,
+        connection_seconds: float = CONNECTION_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Keep at most *most*; each has *request_seconds* for its request and *connection_seconds* in all."""
+        self._most = most
+        self._request_seconds = min(request_seconds, connection_seconds)
+        self._connection_seconds = connection_seconds
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, _Connection] = {}
+        self._refused = 0
+
+    @property
+    def refused(self) -> int:
+        """Return how many were closed unanswered."""
+        with self._lock:
+            return self._refused
+
+    @property
+    def any(self) -> bool:
+        """Return whether one is open."""
+        return bool(self._open)
+
+    def admit(self, connection: socket.socket) -> bool:
+        """Keep *connection*, in the place of another where there are too many; False where it must go itself."""
+        now = self._monotonic()
+        with self._lock:
+            victim = self._victim(now) if len(self._open) >= self._most else None
+            self._refused += len(self._open) >= self._most
+            if victim is not None:
+                del self._open[victim]
+            elif len(self._open) >= self._most:
+                return False
+            self._open[connection] = _Connection(now, now + self._request_seconds)
+        if victim is not None:
+            hang_up(victim)
+        return True
+
+    def complete(self, connection: socket.socket) -> None:
+        """Note that the request of *connection* is here: it has the rest of its life for the answer."""
+        with self._lock:
+            if (entry := self._open.get(connection)) is not None:
+                entry.complete = True
+                entry.ends = entry.opened + self._connection_seconds
+
+    def forget(self, connection: socket.socket) -> None:
+        """Note that *connection* ended."""
+        with self._lock:
+            self._open.pop(connection, None)
+
+    def end_overdue(self) -> None:
+        """End each connection whose time is over."""
+        now = self._monotonic()
+        with self._lock:
+            overdue = [connection for connection, entry in self._open.items() if entry.ends < now]
+            self._refused += sum(not self._open[connection].complete for connection in overdue)
+            for connection in overdue:
+                del self._open[connection]
+        for connection in overdue:
+            hang_up(connection)
+
+    def end_all(self) -> None:
+        """End every connection."""
+        with self._lock:
+            connections = list(self._open)
+        for connection in connections:
+            hang_up(connection)
+
+    def _victim(self, now: float) -> socket.socket | None:
+        """Return the oldest incomplete connection, else the oldest whose reader is slow, else None."""
+        oldest = sorted(self._open.items(), key=lambda item: (item[1].complete, item[1].opened))
+        for connection, entry in oldest:
+            if not entry.complete or now - entry.opened >= self._request_seconds:
+                return connection
+        return None
+
+
+def hang_up(connection: socket.socket) -> None:
+    """End *connection*, whoever waits for it."""
+    try:
+        connection.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it ended by itself meanwhile

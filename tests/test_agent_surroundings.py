@@ -1,0 +1,211 @@
+"""The real agent among surroundings that stop, flood and starve it: it goes on, and says what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from fakes.running_agent import RunningAgent
+
+STOP_SECONDS = 3.0
+"""The agent ends within two; the rest is a busy machine's."""
+
+CONFIGURATION = """
+[agent.backends]
+enabled = ["host"]
+[kernel_log]
+path = "{log}"
+"""
+
+XID = "NVRM: Xid (PCI:0000:{bus:02x}:00): {number}, pid=1234, name=python, Ch 00000008"
+
+
+@pytest.fixture
+def kernel_log(tmp_path: Path) -> Path:
+    """A kernel log that the test writes."""
+    path = tmp_path / "kern.log"
+    path.write_text("")
+    return path
+
+
+@pytest.fixture
+def agent(tmp_path: Path, kernel_log: Path) -> Iterator[RunningAgent]:
+    """The agent of a node without accelerators, not started yet."""
+    made = RunningAgent(tmp_path, CONFIGURATION.format(log=kernel_log))
+    yield made
+    made.stop()
+
+
+def write_xids(path: Path, count: int, numbers: tuple[int, ...] = (79,)) -> None:
+    """Append *count* lines of XIDs, a second apart, as a kernel log file has them."""
+    with path.open("a") as file:
+        for index in range(count):
+            line = XID.format(bus=index % 8, number=numbers[index % len(numbers)])
+            file.write(f"[{index * 2 + 10}.000000] {line}\n")
+
+
+def generation(agent: RunningAgent) -> int:
+    """Return the number of the newest judgement."""
+    return int(agent.state_line().split()[2])
+
+
+def test_a_reader_of_the_log_that_stops_freezes_nothing(agent: RunningAgent, kernel_log: Path) -> None:
+    """journald that is stopped, or a full pipe: judging goes on, the page answers, SIGTERM ends the agent in time."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    for piece in (4096, 1):
+        try:
+            while True:
+                os.write(writer, b"." * piece)
+        except BlockingIOError:
+            pass
+    os.set_blocking(writer, True)
+    agent.start(errors=writer)
+    write_xids(kernel_log, 200)
+    agent.wait_for(lambda status: status["agent"]["ready"])
+    before = generation(agent)
+    agent.seconds_until(lambda: generation(agent) > before + 1, 15)
+    assert agent.get("/-/healthy") == "ok\n"
+    assert agent.stop() < STOP_SECONDS
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_storm_of_xids_is_counted_and_fills_no_log(
+    agent: RunningAgent, kernel_log: Path, campaign: Callable[[int], int]
+) -> None:
+    """Each is judged; the log shows the first of them and how many followed."""
+    agent.start()
+    agent.wait_for(lambda status: status["agent"]["ready"])
+    write_xids(kernel_log, campaign(100_000), (79, 48, 63, 94))
+    agent.seconds_until(lambda: "kernel event" in agent.log.read_text(), 15)
+    before = generation(agent)
+    agent.seconds_until(lambda: generation(agent) > before + 2, 60)
+    assert agent.stop() < STOP_SECONDS
+    assert len(agent.log.read_text().splitlines()) < 400
+
+
+def test_descriptors_that_run_out_end_nothing(agent: RunningAgent) -> None:
+    """At every number of free descriptors the agent goes on and says so in the right words, and recovers after."""
+    agent.start()
+    agent.wait_for(lambda status: status["agent"]["ready"])
+    assert agent.process is not None
+    process = psutil.Process(agent.process.pid)
+    had = process.rlimit(resource.RLIMIT_NOFILE)
+    for free in (0, 1, 2, 3, 5, 8):
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (process.num_fds() + free, had[1]))
+        with socket.create_connection(("127.0.0.1", int(agent.url.rsplit(":", 1)[1])), timeout=5):
+            time.sleep(1.5)  # one round at this number of descriptors
+        assert agent.process.poll() is None, agent.log.read_text()[-3000:]
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, had)
+    agent.wait_for(lambda status: status["agent"]["ready"] and status["verdict"] == "ok", 40)
+    said = agent.log.read_text()
+    assert "file descriptors are in use: raise LimitNOFILE of the unit" in said
+    assert "Traceback" not in said
+    assert "reinstall" not in said
+    assert agent.stop() < STOP_SECONDS
+
+
+@pytest.mark.parametrize("limit", [12, 18, 44, 63])
+def test_too_few_descriptors_are_refused_at_the_start(agent: RunningAgent, limit: int) -> None:
+    """In one line, with the number that is there and the one that is needed."""
+    words = [sys.executable, "-I", "-m", "nodevet.agent.cli", "agent", "--config", str(agent.configuration_file)]
+    places = ["--state-dir", str(agent.state_dir), "--runtime-dir", str(agent.runtime_dir), "--listen", "127.0.0.1:0"]
+    done = subprocess.run(
+        ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", *words, *places],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 78
+    assert done.stderr == (
+        f"nodevet: this process may open {limit} files, and the agent needs 64: raise LimitNOFILE of the unit, or "
+        "ulimit -Hn of the shell\n"
+    )
+
+
+AUDITED = """
+import os, sys
+def hook(event, arguments):
+    if event == "open" and os.path.exists(sys.argv[1]):
+        path = str(arguments[0])
+        if path.startswith(package) and path.endswith((".csv", ".toml", ".html", ".css")):
+            with open(sys.argv[1], "a") as file:
+                file.write(path + chr(10))
+import nodevet.agent
+package = os.path.dirname(os.path.dirname(os.path.realpath(nodevet.agent.__file__)))
+sys.addaudithook(hook)
+from nodevet.agent.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def test_no_data_file_is_read_after_the_start(tmp_path: Path) -> None:
+    """What is first needed at a fault must not be missing then: descriptors may have run out, or a package changes."""
+    opened, directory = tmp_path / "opened", tmp_path / "node"
+    words = [sys.executable, "-I", "-c", AUDITED, str(opened), "agent", "--simulate", "dgx-h100", "--interval", "1"]
+    words += ["--scenario", str(tmp_path / "drill.toml"), "--listen", "127.0.0.1:0"]
+    words += ["--state-dir", str(directory / "state"), "--runtime-dir", str(directory / "run")]
+    (tmp_path / "drill.toml").write_text('title = "lost"\n[[fault]]\nkind = "lost"\ndevice = 5\nat = "4s"\n')
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as agent:
+        assert agent.stdout is not None
+        url = next(line.split()[1] for line in agent.stdout if line.split()[:1] == ["status"])
+        opened.touch()
+        for path in ("", "metrics", "metrics?detail=yes", "api/v1/status", "report"):
+            with contextlib.suppress(urllib.error.HTTPError):
+                urllib.request.urlopen(url + path, timeout=10).read()  # noqa: S310 (our own loopback address)
+        deadline = time.monotonic() + 20
+        state = directory / "run" / "state"
+        while "failed" not in state.read_text() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        agent.terminate()
+    assert "failed" in state.read_text()
+    assert opened.read_text() == ""
+
+
+PARENT = """
+import subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from fakes.load_child import LoadChild
+with LoadChild(sys.argv[2:]) as child:
+    print(child.process.pid, flush=True)
+    time.sleep(60)
+"""
+
+CHILDREN = {
+    "load": "from nodevet.checks.burnin.child import main",
+    "reader": "from nodevet.checks.backends.child import main",
+}
+
+
+@pytest.mark.parametrize("kind", CHILDREN)
+def test_a_stopped_child_is_gone_when_its_parent_is(kind: str) -> None:
+    """SIGSTOP keeps a child from seeing its lifeline; its parent is killed with -9."""
+    argv = [sys.executable, "-c", f"import sys; {CHILDREN[kind]}; sys.exit(main(sys.argv[1:]))"]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(Path(__file__).parent), *argv], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    deadline = time.monotonic() + 20
+    while child.num_threads() < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)  # the lifeline is watched by a thread of its own
+    child.send_signal(signal.SIGSTOP)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    gone, _ = psutil.wait_procs([child], timeout=10)
+    assert gone == [child]
