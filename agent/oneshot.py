@@ -26,7 +26,7 @@ from nodevet.agent.storage.database import DamagedError
 from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.checks.errors import BusyError, StoreError
-from nodevet.checks.model import AgentInfo, Device, EpisodeState, Result, Snapshot
+from nodevet.checks.model import AgentInfo, Device, Episode, EpisodeState, Result, Snapshot
 from nodevet.checks.registry import installed
 
 __all__ = ["impatient", "look", "look_until_settled"]
@@ -37,6 +37,8 @@ MOST_LOOKS = 4
 APART_SECONDS = 1.0
 STOP_SECONDS = 2.0
 
+Keep = Callable[[Sequence[Episode], Mapping[str, bytes]], None]
+
 
 def look(
     configuration: Configuration,
@@ -44,8 +46,11 @@ def look(
     names: Sequence[str] = (),
     results: Sequence[Result] = (),
     purpose: str = "nodevet check",
+    keep: Keep = lambda _changes, _memory: None,
 ) -> Snapshot:
     """Read every device twice and return the snapshot. *results* of loads that just ran are judged with it.
+
+    *keep* is given the episodes that each round changed, and the engine's memory after it.
 
     Raises BusyError while an agent or another look reads the devices, StoreError in directories of a simulated node.
     """
@@ -58,11 +63,16 @@ def look(
     for result in results:
         engine.take_result(result)
     with acquire_node_lock(Path(configuration.agent.runtime_dir), purpose):
-        return _look(engine, info, configuration, clock, memory.get("kernel_log"))
+        return _look(engine, info, configuration, clock, memory.get("kernel_log"), keep)
 
 
 def _look(
-    engine: Engine, info: AgentInfo, configuration: Configuration, clock: Clock, kernel_memory: bytes | None
+    engine: Engine,
+    info: AgentInfo,
+    configuration: Configuration,
+    clock: Clock,
+    kernel_memory: bytes | None,
+    keep: Keep,
 ) -> Snapshot:
     with selectors.DefaultSelector() as selector:
         if configuration.kernel_log.enabled:
@@ -77,7 +87,9 @@ def _look(
 
         def take() -> Snapshot:
             _take_look(engine, supervisor, patience)
-            return engine.evaluate(ready).snapshot
+            done = engine.evaluate(ready)
+            keep(done.changes, engine.memory())
+            return done.snapshot
 
         try:
             return look_until_settled(take, again)

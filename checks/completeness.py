@@ -16,13 +16,28 @@ import msgspec
 from nodevet.checks.model import Result, ResultState, State, Verdict
 from nodevet.checks.retest import is_passed_retest
 
-__all__ = ["ASKED", "REFUSAL", "Account", "Completeness", "Planned", "Standing", "account", "judged", "planned_in"]
+__all__ = [
+    "ASKED",
+    "LOAD",
+    "REFUSAL",
+    "Account",
+    "Completeness",
+    "Planned",
+    "Standing",
+    "account",
+    "judged",
+    "last_load",
+    "planned_in",
+]
 
 ASKED = "asked"
 """The condition of a result whose number format somebody asked for by name."""
 
 REFUSAL = "refusal"
 """The condition of a refused result that says what refused: ``format`` (the device lacks it), or something else."""
+
+LOAD = "load"
+"""The condition of a result that names the load it is of: boot and moment of its start."""
 
 NAMED_AT_MOST = 4
 
@@ -114,6 +129,17 @@ def planned_in(results: Iterable[Result]) -> tuple[Planned, ...]:
         for result in results
         for device in result.devices
     )
+
+
+def last_load(results: Iterable[Result]) -> tuple[Result, ...]:
+    """Return those of *results* that the newest load left, and whatever else is wrong: it stands until it is disproved.
+
+    For a surface that has the latest result of each format, of whichever load.
+    """
+    everything = tuple(results)
+    newest = max(everything, key=lambda result: result.ended.wall_seconds, default=None)
+    load = None if newest is None else newest.conditions.get(LOAD)
+    return tuple(result for result in everything if result.conditions.get(LOAD) == load or result.metric("mismatches"))
 
 
 def judged(verdict: Verdict, load: Completeness, names: Mapping[str, str] | None = None) -> Verdict:

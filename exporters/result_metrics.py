@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodevet.checks.episodes import is_passed_retest
-from nodevet.checks.model import NODE, Result, ResultState, Snapshot
+from nodevet.checks.completeness import account, last_load
+from nodevet.checks.model import NODE, Result, ResultState, Snapshot, State
+from nodevet.checks.retest import is_passed_retest
 from nodevet.exporters.exposition import Family, gauge, labels_text
 
 __all__ = ["result_metrics"]
@@ -27,7 +28,16 @@ def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
         "Whether the last burn-in of this workload finished, found its own planted faults, and verified all as right.",
         {_labels(result): is_passed_retest(result) for result in newest},
     )
-    last = {_labels(result): result for result in newest if result.state is ResultState.FINISHED}
+    if newest and detail:
+        load = account((), last_load(newest))
+        yield gauge(
+            "burnin_complete",
+            "Whether the last burn-in verified every planned number format to its end, on every device of it.",
+            {"": load.state is State.OK},
+        )
+    finished = {_labels(result): result for result in newest if result.state is ResultState.FINISHED}
+    # Found is found: a wrong result counts although its load was stopped or died.
+    last = finished | {_labels(result): result for result in newest if result.metric("mismatches")}
     for figure, scale, name, by_default, description in _FIGURES:
         if by_default or detail:
             found = ((labels, result.metric(figure)) for labels, result in last.items())
@@ -39,7 +49,7 @@ def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     yield gauge(
         "burnin_finished_timestamp_seconds",
         "When the last finished burn-in of this workload ended.",
-        {labels: result.ended.wall_seconds for labels, result in last.items()},
+        {labels: result.ended.wall_seconds for labels, result in finished.items()},
     )
 
 

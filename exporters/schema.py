@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.acknowledgement import is_announced, is_word
+from nodevet.checks.completeness import Planned, account, judged
 from nodevet.checks.model import (
     WHOLE,
     Device,
@@ -33,6 +34,7 @@ from nodevet.checks.model import (
     Verdict,
 )
 from nodevet.checks.modes import closing, gating
+from nodevet.exporters.completeness import CompletenessDocument, completeness_document, device_names
 
 __all__ = [
     "BURN_IN_SCHEMA",
@@ -284,6 +286,7 @@ class BurnInDocument(msgspec.Struct, frozen=True, kw_only=True):
     series: tuple[SeriesDocument, ...] = ()
     agent: AgentDocument | None = None
     acknowledged: tuple[AcknowledgedDocument, ...] = ()
+    completeness: CompletenessDocument | None = None
 
 
 def status_document(snapshot: Snapshot) -> StatusDocument:
@@ -318,21 +321,26 @@ def burn_in_document(
     snapshot: Snapshot,
     *,
     plan: str,
+    planned: Iterable[Planned] = (),
     results: Iterable[Result] | None = None,
     series: Iterable[SeriesDocument] = (),
 ) -> BurnInDocument:
     """Return *results* (default: those of *snapshot*) of the burn-in *plan* as ``nodevet.burn-in/1``.
 
-    Its curves are *series* and those that the results carry in their conditions.
+    Its verdict is never better than what the load proved of what was *planned* (default: what the results show). Its
+    curves are *series* and those that the results carry in their conditions.
     """
     chosen = tuple(snapshot.results if results is None else results)
+    names, load = device_names(snapshot.devices), account(tuple(planned), chosen)
+    is_load = results is not None or bool(load.accounts)
+    verdict = judged(snapshot.verdict, load, names) if is_load else snapshot.verdict
     return BurnInDocument(
         plan=plan,
         node=snapshot.node,
         simulated=snapshot.simulated,
-        verdict=snapshot.verdict.state.value,
-        reason=snapshot.verdict.reason,
-        action=snapshot.verdict.action.value,
+        verdict=verdict.state.value,
+        reason=verdict.reason,
+        action=verdict.action.value,
         time=_wall(snapshot.time),
         devices=_devices(snapshot),
         results=tuple(_results(chosen, snapshot)),
@@ -341,6 +349,7 @@ def burn_in_document(
         series=(*series, *_curves(chosen)),
         agent=_agent(snapshot),
         acknowledged=_acknowledged(snapshot),
+        completeness=completeness_document(load, names) if is_load else None,
     )
 
 

@@ -7,31 +7,36 @@ from __future__ import annotations
 
 import argparse
 import selectors
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
 
-from nodevet.agent import exits
+from nodevet.agent import __version__, exits
+from nodevet.agent.assembly import node_name
 from nodevet.agent.client import AgentAbsent, AgentRefused, Session
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.commands import options
 from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
-from nodevet.agent.load.lease import load_targets
-from nodevet.agent.load.run import LoadRun
+from nodevet.agent.load.history import History
+from nodevet.agent.load.lease import busy_reason, load_targets
+from nodevet.agent.load.output import OutputFile
+from nodevet.agent.load.run import LoadRun, Spawn
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
 from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe
 from nodevet.agent.terminal import Progress, emit, paint, say, table
-from nodevet.checks.burnin.launch import compute_kind
-from nodevet.checks.burnin.plan import load_plans, requests_for
+from nodevet.checks.burnin.launch import burn_command, compute_kind
+from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
+from nodevet.checks.completeness import Planned
 from nodevet.checks.errors import BusyError, UsageError
-from nodevet.checks.model import Device, Result
+from nodevet.checks.model import AgentInfo, Device, Result, Snapshot, State, Verdict
 from nodevet.exporters.schema import BurnInDocument, burn_in_document, encode
 
 SUMMARY = "prove the hardware under load"
@@ -50,6 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", choices=tuple(load_plans()), default="quick", help=plans)
     parser.add_argument("--seconds", type=float, help="of load per number format (default: the plan's)")
     parser.add_argument("--dtype", action="append", help="only this number format; may be given again")
+    parser.add_argument("--shape", type=_shape, metavar="M,N,K", help="of each product, in multiples of 128")
     parser.add_argument("--device", action="append", default=[], help="only this device, by id, PCI address or serial")
     parser.add_argument("--self-test", action="store_true", help="only plant faults, and list how each was found")
     parser.add_argument("--output", "-o", metavar="FILE", help="write the document there, for nodevet report render")
@@ -57,35 +63,62 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_places(parser)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the load and judge it; exit 0 ok, 1 degraded, 2 failed, 3 unknown or not measured."""
+def run(arguments: argparse.Namespace, spawn: Spawn = burn_command) -> int:
+    """Run the load, whose children *spawn* starts, and judge it.
+
+    Exit 0 ok, 1 degraded, 2 failed, 3 unknown: not measured, or not all of the plan proved.
+    """
     if arguments.seconds is not None and not 0 < arguments.seconds < float("inf"):
         raise UsageError(f"burn-in: --seconds {arguments.seconds:g}: must be a number above 0")
     settings = options.configuration(arguments)
+    output = OutputFile(arguments.output, _complain) if arguments.output else None
+    load = Load(arguments, settings, output, spawn)
     try:
-        document = _with_agent(arguments, settings)
+        document = _with_agent(load)
     except AgentAbsent:
-        document = _alone(arguments, settings)
-    if arguments.output:
-        _write(arguments.output, document)
+        document = _alone(load)
+    if output is not None:
+        output.write(encode(document))
     if arguments.json:
         emit(encode(document))
     else:
         _show(document, self_test=arguments.self_test)
-    if document.verified.gemms == 0 and document.verdict in ("ok", "degraded"):
-        return exits.UNKNOWN
     return exits.of_state(document.verdict)
 
 
-def _with_agent(arguments: argparse.Namespace, settings: Configuration) -> BurnInDocument:
+def _shape(text: str) -> tuple[int, int, int]:
+    sides = [int(side) if side.strip().isdigit() else 0 for side in text.split(",")]
+    if len(sides) != 3 or any(side <= 0 or side % 128 for side in sides):
+        raise argparse.ArgumentTypeError(f"{text!r}: give M,N,K as positive multiples of 128, such as 4096,4096,8192")
+    return (sides[0], sides[1], sides[2])
+
+
+def _complain(line: str) -> None:
+    say(f"nodevet burn-in: {line}", sys.stderr)
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What was asked for: the arguments, the settings, and where the document goes while the load runs."""
+
+    arguments: argparse.Namespace
+    settings: Configuration
+    output: OutputFile | None
+    spawn: Spawn
+
+    @property
+    def runtime(self) -> Path:
+        """Return the runtime directory."""
+        return Path(self.settings.agent.runtime_dir)
+
+
+def _with_agent(load: Load) -> BurnInDocument:
     """Run under the agent's lease, which ends with the connection, and let the agent judge."""
-    session = Session(Path(settings.agent.runtime_dir) / SOCKET_NAME, timeout_seconds=30.0)
+    session = Session(load.runtime / SOCKET_NAME, timeout_seconds=30.0)
     with session:
-        granted = _lease(session, arguments.device)
+        granted = _lease(session, load.arguments.device)
         devices = msgspec.convert(granted["devices"], tuple[Device, ...])
-        runtime = Path(settings.agent.runtime_dir)
-        results = _load(arguments, devices, LoadLock(runtime), Claims(runtime).look)
-        answer = session.ask("result", results=msgspec.to_builtins(results), plan=arguments.plan)
+        results = _load(load, devices, LoadLock(load.runtime), Claims(load.runtime).look)
+        answer = session.ask("result", results=msgspec.to_builtins(results), plan=load.arguments.plan)
     return msgspec.convert(answer, BurnInDocument)
 
 
@@ -100,15 +133,20 @@ def _lease(session: Session, devices: list[str]) -> dict[str, object]:
             time.sleep(0.5)
 
 
-def _alone(arguments: argparse.Namespace, settings: Configuration) -> BurnInDocument:
-    """Run without an agent: look, load under the node lock and told to prologs, look again."""
+def _alone(load: Load) -> BurnInDocument:
+    """Run without an agent: look, load under the node lock and told to prologs, look again, and keep what was found."""
+    settings = load.settings
     before = look(settings, purpose="nodevet burn-in")
-    devices = _chosen(load_targets(before.devices), arguments.device)
-    runtime = Path(settings.agent.runtime_dir)
-    with acquire_node_lock(runtime, "nodevet burn-in"), LoadAlone(runtime, before) as alone:
-        results = _load(arguments, devices, alone.lock, alone.look)
-    after = look(settings, results=results, purpose="nodevet burn-in")
-    return burn_in_document(after, plan=arguments.plan, results=results)
+    devices = _chosen(load_targets(before.devices), load.arguments.device)
+    busy = {device.id: reason for device in devices if (reason := busy_reason(before, (device,)))}
+    with acquire_node_lock(load.runtime, "nodevet burn-in"), LoadAlone(load.runtime, before) as alone:
+        results = _load(load, devices, alone.lock, alone.look, busy=busy)
+    history = History(settings, results)
+    after = look(settings, results=results, purpose="nodevet burn-in", keep=history.take)
+    trouble = history.save()
+    if trouble:
+        _complain(f"no history is left: {trouble}")
+    return burn_in_document(after, plan=load.arguments.plan, results=results)
 
 
 def _chosen(targets: tuple[Device, ...], names: list[str]) -> tuple[Device, ...]:
@@ -122,38 +160,84 @@ def _chosen(targets: tuple[Device, ...], names: list[str]) -> tuple[Device, ...]
 
 
 def _load(
-    arguments: argparse.Namespace, devices: tuple[Device, ...], lock: LoadLock, look_for_jobs: Callable[[], ClaimsSeen]
+    load: Load,
+    devices: tuple[Device, ...],
+    lock: LoadLock,
+    look_for_jobs: Callable[[], ClaimsSeen],
+    *,
+    busy: Mapping[str, str] | None = None,
 ) -> tuple[Result, ...]:
-    """Run the plan on *devices* and return the results; SIGINT, SIGTERM and a job interrupt it and keep what came."""
-    usable = tuple(device for device in devices if compute_kind(device))
-    if not usable:
+    """Run the plan on *devices* and return the results; SIGINT, SIGTERM and a job interrupt it and keep what came.
+
+    Those that are *busy* are not loaded. Each of them, and each that no load exists for, has results that say so.
+    """
+    if not any(compute_kind(device) for device in devices):
         raise BusyError("burn-in: no device of this node has a load; `nodevet devices` shows what there is")
-    seconds = 1.0 if arguments.self_test else arguments.seconds
-    requests = {
-        device.id: requests_for(
-            arguments.plan,
-            device.id,
-            compute_kind(device) or "cpu",
-            seconds=seconds,
-            dtypes=tuple(arguments.dtype) if arguments.dtype else None,
-            pci_device_id=device.pci_device_id,
-        )
-        for device in usable
-    }
+    requests = {device.id: _requests(load.arguments, device) for device in devices}
+    refused = {device.id: "no load exists for it" for device in devices if not compute_kind(device)} | dict(busy or {})
+    told: tuple[Result, ...] = ()
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         progress = stack.enter_context(_shown())
-        load = LoadRun(usable, requests, SystemClock(), selector, lock=lock)
-        stack.enter_context(SignalPipe(selector, lambda _number: load.stop("interrupted")))
-        while not load.done:
+        running = LoadRun(devices, requests, SystemClock(), selector, spawn=load.spawn, lock=lock, refused=refused)
+        stack.enter_context(SignalPipe(selector, lambda _number: running.stop("interrupted")))
+        while not running.done:
             for key, mask in selector.select(JOBS_EVERY_SECONDS):
                 key.data(mask)
             reason = look_for_jobs().reason
             if reason:
-                load.stop(f"gives way: {reason}")
-            load.tick()
-            progress.show(load.ratio, load.phase)
-    return load.results
+                running.stop(f"gives way: {reason}")
+            running.tick()
+            progress.show(running.ratio, running.phase)
+            if load.output is not None and running.so_far != told:
+                told = running.so_far
+                load.output.write(encode(_so_far(load, devices, requests, told)))
+    return running.results
+
+
+def _requests(arguments: argparse.Namespace, device: Device) -> tuple[GemmRequest, ...]:
+    kind = compute_kind(device)
+    if kind is None:
+        return ()
+    return requests_for(
+        arguments.plan,
+        device.id,
+        kind,
+        seconds=1.0 if arguments.self_test else arguments.seconds,
+        dtypes=tuple(arguments.dtype) if arguments.dtype else None,
+        pci_device_id=device.pci_device_id,
+        shape=arguments.shape,
+    )
+
+
+def _so_far(
+    load: Load,
+    devices: tuple[Device, ...],
+    requests: Mapping[str, tuple[GemmRequest, ...]],
+    results: tuple[Result, ...],
+) -> BurnInDocument:
+    """Return what is known while the load runs: nothing is judged yet but what the load itself proved."""
+    planned = [Planned(request.device, request.dtype, request.asked) for each in requests.values() for request in each]
+    now = SystemClock().instant()
+    verdict = Verdict(state=State.UNKNOWN, reason="the load has not come to its end")
+    snapshot = Snapshot(
+        generation=0,
+        time=now,
+        node=node_name(load.settings),
+        scope="burn-in",
+        simulated=False,
+        verdict=verdict,
+        device_verdicts={device.id: verdict for device in devices},
+        devices=devices,
+        samples=(),
+        findings=(),
+        episodes=(),
+        results=results,
+        readers=(),
+        checks=(),
+        agent=AgentInfo(version=__version__, started=now, interval_seconds=0.0),
+    )
+    return burn_in_document(snapshot, plan=load.arguments.plan, planned=planned, results=results)
 
 
 @contextmanager
@@ -163,13 +247,6 @@ def _shown() -> Iterator[Progress]:
         yield progress
     finally:
         progress.done()
-
-
-def _write(name: str, document: BurnInDocument) -> None:
-    try:
-        Path(name).write_bytes(encode(document))
-    except OSError as error:
-        raise UsageError(f"burn-in: {name} cannot be written: {error.strerror}") from error
 
 
 def _show(document: BurnInDocument, *, self_test: bool) -> None:
@@ -189,7 +266,8 @@ def _show(document: BurnInDocument, *, self_test: bool) -> None:
     if rows:
         say(table(rows, ("DEVICE", "FORMAT", "STATE", "RESULTS", *_COLUMNS.values())))
     verified = document.verified
-    say(f"{verified.gemms} products verified bit for bit, {verified.mismatches} wrong")
+    products = f"{verified.gemms} products" if verified.gemms else "no product was"
+    say(f"{products} verified bit for bit, {verified.mismatches} wrong")
 
 
 _COLUMNS = {

@@ -15,8 +15,9 @@ from nodevet.agent.storage.database import DamagedError
 from nodevet.agent.storage.store import DATABASE_NAME, HistoryRow, read_store
 from nodevet.agent.terminal import paint, say, table
 from nodevet.checks.acknowledgement import date_words, is_word
+from nodevet.checks.completeness import account
 from nodevet.checks.errors import StoreError, UsageError
-from nodevet.checks.model import Episode
+from nodevet.checks.model import Episode, Instant, Result, ResultState
 from nodevet.exporters.schema import timestamp
 
 SUMMARY = "what happened to this node and its devices"
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not path.exists():
         raise UsageError(f"history: {path} does not exist: no agent has run with this state directory")
     try:
-        rows = _rows(path, arguments)
+        rows, loads = _rows(path, arguments)
     except DamagedError as error:
         raise StoreError(f"history: {error}: start the agent, which moves it aside") from error
     rows = tuple(reversed(rows))
@@ -48,24 +49,37 @@ def run(arguments: argparse.Namespace) -> int:
             "schema": "nodevet.history/1",
             "simulated": simulated is not None,
             "changes": [_change(row) for row in rows],
+            "loads": [_load(result) for result in loads],
         }
         say(msgspec.json.encode(document).decode())
         return exits.OK
     if simulated is not None:
         say(f"history of the simulated node {simulated}")
-    if rows:
-        say(table([_line(row) for row in rows], ("WHEN", "STATE", "CODE", "WHERE", "WHAT")))
+    lines = [(row.time.wall_seconds, _line(row)) for row in rows]
+    lines += [(result.ended.wall_seconds, _load_line(result)) for result in loads]
+    if lines:
+        newest = [line for _, line in sorted(lines, key=lambda entry: entry[0])][-arguments.limit :]
+        say(table(newest, ("WHEN", "STATE", "CODE", "WHERE", "WHAT")))
     else:
         asked = arguments.device or arguments.serial
         say(f"nothing happened to {asked} yet" if asked else "nothing happened yet")
     return exits.OK
 
 
-def _rows(path: Path, arguments: argparse.Namespace) -> tuple[HistoryRow, ...]:
+def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, ...], tuple[Result, ...]]:
+    """Return what changed, newest first, and the loads that ran, oldest first."""
     store = read_store(path)
     try:
-        device = _device_id(arguments.device, store.devices_seen()) if arguments.device else None
-        return store.history(device=device, serial=arguments.serial, limit=arguments.limit)
+        seen = store.devices_seen()
+        device = _device_id(arguments.device, seen) if arguments.device else None
+        rows = store.history(device=device, serial=arguments.serial, limit=arguments.limit)
+        serials = {entry.device for entry in seen if entry.serial == arguments.serial} if arguments.serial else None
+        loads = tuple(
+            result
+            for result in reversed(store.results(limit=arguments.limit))
+            if (device is None or device in result.devices) and (serials is None or serials & set(result.devices))
+        )
+        return rows, loads
     finally:
         store.close()
 
@@ -77,15 +91,15 @@ def _device_id(name: str, seen: tuple[object, ...]) -> str:
     return name
 
 
-def _when(row: HistoryRow) -> str:
-    return datetime.fromtimestamp(row.time.wall_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+def _when(time: Instant) -> str:
+    return datetime.fromtimestamp(time.wall_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _line(row: HistoryRow) -> tuple[str, ...]:
     episode = row.episode
     said = episode.cleared_by or (_word(episode) if is_word(episode) else episode.finding.message)
     place = " ".join(part for part in (episode.pci or episode.key.device, _part(row)) if part)
-    return (_when(row), paint(episode.state.value), episode.key.code, place, said)
+    return (_when(row.time), paint(episode.state.value), episode.key.code, place, said)
 
 
 def _word(episode: Episode) -> str:
@@ -105,7 +119,7 @@ def _change(row: HistoryRow) -> dict[str, object]:
     episode = row.episode
     return {
         "number": row.number,
-        "time": _when(row),
+        "time": _when(row.time),
         "code": episode.key.code,
         "device": episode.key.device,
         "serial": episode.serial,
@@ -120,4 +134,26 @@ def _change(row: HistoryRow) -> dict[str, object]:
         "actor": episode.actor,
         "until": timestamp(episode.until),
         "expired": episode.expired is not None,
+    }
+
+
+def _load_line(result: Result) -> tuple[str, ...]:
+    became = account((), (result,)).accounts[0].standing.value
+    code = " ".join(part for part in (result.workload, result.dtype) if part)
+    verified, wrong = result.metric("gemms_verified") or 0, result.metric("mismatches") or 0
+    said = f"{verified} products verified, {wrong} wrong"
+    state = "" if result.state is ResultState.FINISHED else f"{result.state.value}: "
+    return (_when(result.ended), paint(became), code, ",".join(result.devices), state + (result.detail or said))
+
+
+def _load(result: Result) -> dict[str, object]:
+    return {
+        "ended": _when(result.ended),
+        "workload": result.workload,
+        "dtype": result.dtype,
+        "devices": list(result.devices),
+        "state": result.state.value,
+        "verified": result.metric("gemms_verified"),
+        "mismatches": result.metric("mismatches"),
+        "detail": result.detail,
     }

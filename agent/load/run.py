@@ -18,7 +18,7 @@ from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.load.curve import Curve
 from nodevet.checks.burnin.launch import Launch, burn_command
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
-from nodevet.checks.completeness import ASKED, REFUSAL
+from nodevet.checks.completeness import ASKED, LOAD, REFUSAL
 from nodevet.checks.model import Device, Result, ResultState
 from nodevet.checks.wire import Note, Ticked
 
@@ -107,6 +107,12 @@ class LoadRun:
         return tuple(self._results)
 
     @property
+    def so_far(self) -> tuple[Result, ...]:
+        """Return what came, and what running workloads told of wrong results: all that would be known without them."""
+        running = ((worker.child.known, worker.running) for worker in self._workers if worker.child.busy)
+        return (*self._results, *(self._stamped(known, request) for known, request in running if known is not None))
+
+    @property
     def ratio(self) -> float:
         """Return how far the whole run is, from 0 to 1."""
         shares = [(worker.seen + worker.ratio) / worker.planned for worker in self._workers if worker.planned]
@@ -189,7 +195,7 @@ class LoadRun:
 
     def _stamped(self, result: Result, request: GemmRequest | None) -> Result:
         """Return *result* with the load that it is of, and whether somebody asked for its format by name."""
-        conditions = {**result.conditions, "load": self._load}
+        conditions = {**result.conditions, LOAD: self._load}
         if request is not None and request.asked:
             conditions[ASKED] = True
         dtype = result.dtype or (request.dtype if request is not None else None)

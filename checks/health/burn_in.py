@@ -84,10 +84,10 @@ def _mismatch(view: View, device: Device, results: Sequence[Result]) -> Finding:
     name = device_name(view, device.id)
     if wrong:
         last = wrong[-1]
-        count, of = last.metric("mismatches"), last.metric("gemms_verified")
+        count, of = last.metric("mismatches"), last.metric("gemms_checked") or last.metric("gemms_verified")
         finding = MISMATCH.on_node(
             Outcome.FAIL,
-            f"{name}: {last.workload}: {count} of {of} verified results are wrong{_where(last)}",
+            f"{name}: {_workload(last)}: {count} of {of} compared products are wrong{_where(last)}",
             device=device.id,
             value=count,
             evidence_time=last.ended,
@@ -135,9 +135,19 @@ def _died(view: View, device: Device, results: Sequence[Result]) -> Finding:
     return DIED.on_node(outcome, f"{name}: {facts}", device=device.id)
 
 
+def _workload(result: Result) -> str:
+    return " ".join(part for part in (result.workload, result.dtype) if part)
+
+
 def _where(result: Result) -> str:
+    """Return what was found out about the first wrong product: where it is, whose it is, whether it repeats."""
     reports = result.conditions.get("mismatch_reports")
-    return f"; first: {reports[0]}" if isinstance(reports, (list, tuple)) and reports else ""
+    first = reports[0] if isinstance(reports, (list, tuple)) and reports else None
+    if not isinstance(first, dict):
+        return ""
+    words = [str(first[name]).replace("_", " ") for name in ("origin", "persistence") if first.get(name)]
+    places = [f"{kind} {first[name][0]}" for kind, name in (("row", "rows"), ("column", "columns")) if first.get(name)]
+    return "; first: " + ", ".join([*words, *places])
 
 
 def _identity(result: Result) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nodevet.checks.completeness import account, last_load
 from nodevet.checks.model import Result, ResultState, Snapshot
 from nodevet.exporters.page.markup import Html, element
 from nodevet.exporters.page.shapes import badge, bar
@@ -31,7 +32,11 @@ def burn_in_section(snapshot: Snapshot, names: dict[str, str], *, report: bool) 
     hidden = len(results) - MAXIMUM_RESULTS
     more = element("p", f"and {counted(hidden, 'result')} more", class_="soft") if hidden > 0 else None
     link = element("p", element("a", "The report of the last load", href="/report"), class_="soft") if report else None
-    return element("section", name, element("div", table, class_="wide"), more, link, aria_labelledby="burn-in-name")
+    load = account((), last_load(snapshot.results))
+    said = load.reason(names) or f"{load.verified} of {load.verified} planned formats verified to the end of their load"
+    proof = element("p", badge(load.state.value), " ", said)
+    wide = element("div", table, class_="wide")
+    return element("section", name, proof, wide, more, link, aria_labelledby="burn-in-name")
 
 
 def _place(result: Result, order: dict[str, int]) -> int:
@@ -50,7 +55,8 @@ def _row(result: Result, snapshot: Snapshot, names: dict[str, str], scale: float
     ended = element("td", f"{age(snapshot.time, result.ended)} ", element("small", moment(result.ended)))
     if result.state is not ResultState.FINISHED:
         detail = f"{result.state.value}: {result.detail}" if result.detail else result.state.value
-        said = element("td", badge("unknown"), " ", detail, colspan=4)
+        found = f"{number(int(wrong))} wrong; {detail}" if wrong else detail
+        said = element("td", badge("failed" if wrong else "unknown"), " ", found, colspan=4)
         return element("tr", element("th", shown, scope="row"), element("td", workload), said, ended)
     of_peak = element("td", ABSENT) if efficiency is None else element(
         "td", element("span", percent(efficiency, 1), class_="beside"), bar(efficiency), class_="share"

@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 
+from nodevet.checks.completeness import account, judged
 from nodevet.checks.errors import NodevetError, UsageError
-from nodevet.checks.model import Snapshot
+from nodevet.checks.model import Instant, Metric, Result, ResultState, Snapshot, State, Verdict
+from nodevet.exporters.completeness import CompletenessDocument, completeness_document
 from nodevet.exporters.page.words import short_name
 from nodevet.exporters.schema import (
     BURN_IN_SCHEMA,
@@ -37,6 +39,10 @@ _SIGNS = {
 """Scale and sign for people of what a condition's key ends in."""
 
 
+_NO_SETTINGS = ("load", "simulated")
+"""Conditions that the page tells elsewhere, or that tell people nothing."""
+
+
 class ReportError(NodevetError):
     """A page cannot be made here: says why and what to do."""
 
@@ -61,7 +67,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
         """Return the conditions that one line can say, with their units."""
-        said = ((key, _said(key, value)) for key, value in self.conditions.items())
+        said = ((key, _said(key, value)) for key, value in self.conditions.items() if key not in _NO_SETTINGS)
         return tuple((_without_unit(key), value) for key, value in said if value)
 
     @property
@@ -90,6 +96,7 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[FindingDocument, ...]
     acknowledged: tuple[AcknowledgedDocument, ...]
     series: tuple[SeriesDocument, ...]
+    completeness: CompletenessDocument | None
     provenance: tuple[tuple[str, str], ...]
 
     @property
@@ -119,9 +126,41 @@ def from_snapshot(snapshot: Snapshot, *, plan: str = "", series: Iterable[Series
 
 
 def from_burn_in(document: BurnInDocument) -> ReportDocument:
-    """Return the report of a burn-in."""
+    """Return the report of a burn-in. One that an earlier nodevet wrote is judged here: no load is green unproved."""
+    if document.completeness is None and document.results:
+        document = _with_completeness(document)
     plan = [("plan", document.plan)] if document.plan else []
-    return _report(document, document.findings, document.series, document.agent, plan)
+    report = _report(document, document.findings, document.series, document.agent, plan)
+    return msgspec.structs.replace(report, completeness=document.completeness)
+
+
+def _with_completeness(document: BurnInDocument) -> BurnInDocument:
+    names = {device.id: device.pci or device.id for device in document.devices}
+    results = [_result(workload) for workload in _workloads(document.results, {})]
+    load = account((), results)
+    known = Verdict(state=State(document.verdict), reason=document.reason)
+    verdict = judged(known, load, names)
+    return msgspec.structs.replace(
+        document,
+        verdict=verdict.state.value,
+        reason=verdict.reason,
+        completeness=completeness_document(load, names),
+    )
+
+
+def _result(workload: Workload) -> Result:
+    never = Instant("", 0, 0.0)
+    return Result(
+        workload=workload.name,
+        devices=tuple(workload.device.split(",")),
+        state=ResultState(workload.state) if workload.state in set(ResultState) else ResultState.INTERRUPTED,
+        started=never,
+        ended=never,
+        dtype=workload.dtype,
+        detail=workload.detail,
+        conditions=workload.conditions,
+        metrics=tuple(Metric(name, value, "") for name, value in workload.figures.items()),
+    )
 
 
 def from_status(document: StatusDocument) -> ReportDocument:
@@ -170,6 +209,7 @@ def _report(
         findings=findings,
         acknowledged=document.acknowledged,
         series=series,
+        completeness=None,
         provenance=(*plan, *_provenance(agent, workloads)),
     )
 
@@ -207,8 +247,10 @@ def _without_unit(key: str) -> str:
 
 def _said(key: str, value: object) -> str:
     """Return *value* for people, in the unit that its *key* ends in; empty where one line cannot say it."""
-    if isinstance(value, (bool, str)):
-        return str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
     if isinstance(value, (list, tuple)) and value and all(isinstance(each, (str, int)) for each in value):
         return ", ".join(map(str, value))
     if not isinstance(value, (int, float)):

@@ -43,6 +43,7 @@ def render(document: ReportDocument) -> str:
         remedy=_remedy,
         moment=_moment,
         one_in=_one_in,
+        added=_added,
     )
     return environment.from_string(_resource("page.html")).render(
         report=document,
@@ -125,6 +126,11 @@ def _rate(tflops: float | None, scale: float = 1.0) -> str:
 
 def _percent(value: float | None, digits: int = 1) -> str:
     return _ABSENT if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _added(overhead: float | None) -> str:
+    """Return the time that checking added; a measurement below its own noise is told as none."""
+    return "none measured" if overhead is not None and overhead <= 0 else _percent(overhead)
 
 
 def _one_in(rate: float | None) -> str:

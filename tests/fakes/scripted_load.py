@@ -3,13 +3,14 @@
 Run as ``python -I scripted_load.py '{"fp32": "finish", "bf16": "die"}' --descriptor N --progress M``: ``finish`` is a
 verified result, ``no_format`` and ``no_torch`` are refusals, ``hang`` never answers, ``die`` ends at once.
 ``wrong:END`` tells of a wrong result first, then does END: one of those, ``abort``, ``segv``, ``kill``, ``exit``,
-``disk``, ``garbage``, ``forget``.
+``disk``, ``garbage``, ``forget``. ``copy:FROM:TO`` copies a file that the parent writes, then finishes.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -79,6 +80,13 @@ def end(how: str, message: Burn, channel: Channel) -> None:
             signal.pause()
 
 
+def copy(source: Path, target: Path) -> None:
+    """Copy what the parent has written at *source* meanwhile, once there is something."""
+    while not source.exists():
+        time.sleep(0.01)
+    shutil.copy(source, target)
+
+
 def main() -> None:
     """Answer each request as the script says."""
     script = json.loads(sys.argv[1])
@@ -86,6 +94,9 @@ def main() -> None:
     while not isinstance(message := channel.receive(), Stop):
         assert isinstance(message, Burn)
         how = script[message.parameters["dtype"]]
+        if how.startswith("copy:"):
+            copy(*map(Path, how.split(":")[1:]))
+            how = "finish"
         if how.startswith("wrong:"):
             channel.send(Found(wrong(message)))
         end(how.removeprefix("wrong:"), message, channel)

@@ -1,0 +1,174 @@
+"""What a burn-in says where its load or its disk fails: table, JSON, file, history and exit code tell one verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from fakes.small_disk import fill
+
+from nodevet.agent.cli import main
+from nodevet.agent.commands import burn_in, history
+from nodevet.agent.load.output import OutputFile
+from nodevet.checks.burnin.launch import Launch
+from nodevet.checks.errors import UsageError
+from nodevet.checks.model import Device
+from nodevet.exporters.report import read_document, render_file
+
+PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
+HOST_ONLY = '[agent.backends]\nenabled = ["host"]\n[kernel_log]\nenabled = false\n'
+
+
+class BurnIn:
+    """Runs the command in this process, without an agent, over children that do as they are told."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep all its files below *folder*."""
+        self._places = []
+        for name in ("state-dir", "runtime-dir"):
+            (folder / name).mkdir(mode=0o700)
+            self._places += [f"--{name}", str(folder / name)]
+        (folder / "nodevet.toml").write_text(HOST_ONLY)
+        self._places += ["--config", str(folder / "nodevet.toml")]
+
+    def __call__(self, script: Mapping[str, str], *words: str) -> int:
+        """Run each format of *script* by name and return the exit code."""
+
+        def spawn(_device: Device, environment: Mapping[str, str]) -> Launch:
+            return Launch((sys.executable, "-I", str(PROGRAM), json.dumps(dict(script))), dict(environment))
+
+        named = [word for dtype in script for word in ("--dtype", dtype)]
+        return burn_in.run(self._parsed(burn_in.configure, *named, *words), spawn)
+
+    def history(self) -> int:
+        """Show the history."""
+        return history.run(self._parsed(history.configure))
+
+    def _parsed(self, configure: Callable[[argparse.ArgumentParser], None], *words: str) -> argparse.Namespace:
+        parser = argparse.ArgumentParser()
+        configure(parser)
+        return parser.parse_args([*words, *self._places])
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> BurnIn:
+    """A burn-in in directories of its own."""
+    return BurnIn(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "state"),
+    [
+        ({"fp32": "finish", "bf16": "finish"}, 0, "complete"),
+        ({"fp32": "finish", "bf16": "no_format", "int8": "die"}, 3, "incomplete"),
+        ({"fp32": "wrong:kill", "bf16": "finish"}, 2, "wrong"),
+    ],
+)
+def test_every_surface_of_a_load_tells_what_is_proved(
+    run: BurnIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], script: dict[str, str], code: int, state: str
+) -> None:
+    """Exit code, document, report and history agree: green is what was verified to its end, and nothing else."""
+    file = tmp_path / "burn-in.json"
+    assert run(script, "--output", str(file), "--json") == code
+    document = json.loads(capsys.readouterr().out)
+    assert json.loads(file.read_text()) == document
+    verdict = {0: "ok", 2: "failed", 3: "unknown"}[code]
+    assert (document["verdict"], document["completeness"]["state"]) == (verdict, state)
+    assert {entry["dtype"] for entry in document["results"]} == set(script)
+    assert f'id="verdict">{verdict}</p>' in render_file(file.read_bytes())
+
+    assert run.history() == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[2:6] for line in lines if " gemm " in line and "burnin." not in line] == [
+        [entry["standing"], "gemm", entry["dtype"], entry["device"]] for entry in document["completeness"]["accounts"]
+    ]
+    assert any("burnin.mismatch" in line for line in lines) is (state == "wrong")
+
+
+def test_a_wrong_result_that_no_agent_saw_still_counts_at_the_next_look(
+    run: BurnIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A stand-alone run leaves its findings: the next one does not begin with a clean sheet."""
+    assert run({"bf16": "wrong:die"}) == 2
+    assert run({"fp32": "finish"}) == 2
+    assert "3 of 120 compared products are wrong" in capsys.readouterr().out
+
+
+def test_a_full_disk_costs_the_file_and_not_the_verdict(
+    run: BurnIn, small_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table is printed, the exit code is the verdict's, what cannot be written is told, the old file is whole."""
+    file = small_disk / "burn-in.json"
+    file.write_text("as it was")
+    fill(small_disk)
+    assert run({"fp32": "wrong:finish"}, "--output", str(file)) == 2
+    printed = capsys.readouterr()
+    assert "fp32" in printed.out and "failed" in printed.out
+    assert "cannot be written: No space left on device" in printed.err
+    assert file.read_text() == "as it was"
+
+
+def test_a_state_directory_that_cannot_be_written_is_told(
+    run: BurnIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The verdict stands, and one line says that no history is left."""
+    (tmp_path / "state-dir").rmdir()
+    (tmp_path / "state-dir").write_text("a file")
+    assert run({"fp32": "finish"}) == 0
+    assert "no history is left" in capsys.readouterr().err
+
+
+def test_what_is_known_is_in_the_file_while_the_load_goes_on(run: BurnIn, tmp_path: Path) -> None:
+    """After each format the file is a document of its own, unknown until the load has come to its end."""
+    file, copy = tmp_path / "burn-in.json", tmp_path / "copy.json"
+    assert run({"fp32": "finish", "bf16": f"copy:{file}:{copy}"}, "--output", str(file)) == 0
+    meanwhile = json.loads(copy.read_text())
+    assert (meanwhile["verdict"], meanwhile["completeness"]["state"]) == ("unknown", "incomplete")
+    assert [entry["standing"] for entry in meanwhile["completeness"]["accounts"]] == ["verified", "unproven"]
+    assert read_document(file.read_bytes()).verdict == "ok"
+    assert sorted(path.name for path in tmp_path.glob("*burn-in.json*")) == ["burn-in.json"]
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "read-only"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_load(tmp_path: Path, kind: str) -> None:
+    """One line names the file and why; exit code 64, and no device was touched."""
+    name = {"missing": tmp_path / "none" / "x.json", "folder": tmp_path, "read-only": Path("/proc/version")}[kind]
+    assert main(["burn-in", "--plan", "probe", "--output", str(name), "--runtime-dir", str(tmp_path / "run")]) == 64
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_link_is_followed_and_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
+    """/dev/stdout is a link to a pipe; a link to a file keeps leading there."""
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert OutputFile(str(link), print).write(b"new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert OutputFile(str(pipe), print).write(b"told")
+    assert os.read(reader, 16) == b"told"
+    os.close(reader)
+
+
+def test_what_cannot_be_written_is_told_once_for_each_reason(small_disk: Path) -> None:
+    """A disk that stays full for hours is one line; one that is emptied is written again."""
+    said: list[str] = []
+    output = OutputFile(str(small_disk / "x.json"), said.append)
+    empty = fill(small_disk)
+    assert [output.write(b"x" * 10_000) for _ in range(3)] == [False] * 3
+    empty()
+    assert output.write(b"x")
+    assert len(said) == 1
+
+
+def test_an_output_is_a_usage_error_in_the_words_of_the_system(tmp_path: Path) -> None:
+    """The reason is the system's."""
+    with pytest.raises(UsageError, match="cannot be written: Is a directory"):
+        OutputFile(str(tmp_path), print)
