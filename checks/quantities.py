@@ -273,6 +273,13 @@ _TABLE: tuple[Quantity, ...] = (
         _P.DEVICE,
         "Whether the device names no fault of its fabric: bandwidth, routes, timeouts, configuration.",
     ),
+    Quantity(
+        "fabric_faults",
+        _T,
+        _P.DEVICE,
+        "Faults of its fabric that the device names, separated by commas; empty where it names none.",
+        exported=False,
+    ),
     # Load and memory in use.
     Quantity("utilization_ratio", _G, _P.ENGINE, "Share of time that the engine was busy.", SHARE),
     Quantity("memory_total_bytes", _G, _P.DEVICE, "Memory of the device.", COUNT),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nodevet.checks.backends.nvml import Call, Field, Item
+from nodevet.checks.fabric import words_of_mask
 from nodevet.checks.model import WHOLE, Part, PartKind, Scalar
 from nodevet.checks.quantities import RECOVERY_ACTIONS
 
@@ -143,6 +144,11 @@ def _fabric_healthy(info: Any) -> bool | None:
     if not configuration and not any(groups):
         return None
     return configuration <= FABRIC_CONFIGURATION_FINE and 1 not in groups
+
+
+def _fabric_faults(info: Any) -> str | None:
+    """Return the faults that the mask names; None where it says nothing."""
+    return words_of_mask(info.healthMask) if info.healthMask else None
 
 
 def _process_ids(processes: list[Any]) -> str:
@@ -341,6 +347,7 @@ def _settings() -> list[Item]:
         Item("ecc_enabled", WHOLE, (Field(1), Call("nvmlDeviceGetEccMode")), _element(0, bool)),
         Item("fabric_state", WHOLE, (Call("nvmlDeviceGetGpuFabricInfoV"),), _fabric_state),
         Item("fabric_healthy", WHOLE, (Call("nvmlDeviceGetGpuFabricInfoV"),), _fabric_healthy),
+        Item("fabric_faults", WHOLE, (Call("nvmlDeviceGetGpuFabricInfoV"),), _fabric_faults),
         Item("partitioned", WHOLE, (Call("nvmlDeviceGetMigMode"),), _element(0, bool)),
         Item("persistence_mode", WHOLE, (Call("nvmlDeviceGetPersistenceMode"),), bool),
     ]

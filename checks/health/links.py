@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from nodevet.checks.expected_links import ExpectedLinks, Which, expected_links
+from nodevet.checks.fabric import SEPARATOR, FabricFault, fault_named
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import choose
 from nodevet.checks.model import (
@@ -76,6 +77,13 @@ FABRIC_HEALTH = Rule(
     action=Action.DRAIN_RESET,
     next_step="read the fabric manager's log, drain the node and reset devices and switches",
 )
+FABRIC_CONFIGURATION = Rule(
+    check="links",
+    code="fabric.configuration",
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,
+    next_step="compare the device with what its fabric expects; no reset cures it",
+)
 FABRIC = Rule(
     check="links",
     code="fabric.state",
@@ -113,6 +121,7 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "link_effective_errors",
         "fabric_state",
         "fabric_healthy",
+        "fabric_faults",
         "partitioned",
     ),
 )
@@ -135,10 +144,7 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
             yield _crc_rate(CRC_RATE.confirmed_by(policy), look, policy)
         for look in looks(view, device, "link_effective_errors"):
             yield _counted(EFFECTIVE.confirmed_by(policy), look, "link.effective")
-        for look in looks(view, device, "fabric_healthy"):
-            rule = FABRIC_HEALTH.confirmed_by(policy)
-            facts = f"the device names {'no' if look.number else 'a'} fault of its fabric"
-            yield rule.judge(look, not look.number, facts)
+        yield from _fabric_health(view, device, policy)
         for look in looks(view, device, "fabric_state"):
             yield _fabric(look, policy)
 
@@ -331,6 +337,42 @@ def _crc_rate(rule: Rule, look: Look, policy: Links) -> Finding:
         lambda growth: growth.per_second,
         lambda growth: f"{growth.per_second:.1f} checksum errors per second, limit {limit.value:.0f}",
     )
+
+
+def _fabric_health(view: View, device: Device, policy: Links) -> Iterator[Finding]:
+    """Yield what the device says of its fabric: the faults that it names, else only whether there are any."""
+    healthy = looks(view, device, "fabric_healthy")
+    named = looks(view, device, "fabric_faults")
+    faults = [fault_named(word) for look in named if look.measured for word in _words(look)]
+    wrong = [fault for fault in faults if fault.fault_class is FaultClass.CONFIGURATION]
+    for look in named:
+        yield _named_faults(FABRIC_CONFIGURATION, look, wrong, policy)
+    broken = [fault for fault in faults if fault not in wrong]
+    for look in named if faults or not healthy else ():
+        yield _named_faults(FABRIC_HEALTH, look, broken, policy)
+    for look in () if faults else healthy:
+        facts = f"the device names {'no' if look.number else 'a'} fault of its fabric"
+        yield FABRIC_HEALTH.judge(look, look.number == 0, facts)
+
+
+def _words(look: Look) -> list[str]:
+    return [word for word in str(look.reading.value).split(SEPARATOR) if word]
+
+
+def _named_faults(rule: Rule, look: Look, faults: list[FabricFault], policy: Links) -> Finding:
+    """Judge all *faults* of one class by the worst of them; what the driver states for good counts in one look."""
+    if not faults:
+        return rule.judge(look, False, "the device names no such fault of its fabric")
+    worst = max(faults, key=lambda fault: (fault.outcome is Outcome.FAIL, fault.static, fault.action.rank))
+    rule = msgspec.structs.replace(
+        rule,
+        outcome=worst.outcome,
+        fault_class=worst.fault_class,
+        action=worst.action,
+        next_step=worst.next_step,
+    )
+    rule = rule if any(fault.static for fault in faults) else rule.confirmed_by(policy)
+    return rule.judge(look, True, "; ".join(fault.text for fault in faults))
 
 
 def _fabric(look: Look, policy: Links) -> Finding:

@@ -159,6 +159,7 @@ GPU_READINGS: Mapping[Quantity, Scalar] = {
     ("link_effective_errors", link(0)): 0,
     ("fabric_state", WHOLE): "completed",
     ("fabric_healthy", WHOLE): True,
+    ("fabric_faults", WHOLE): "",
     ("partitioned", WHOLE): False,
 }
 CONTROLLER_READINGS: Mapping[Quantity, Scalar] = {

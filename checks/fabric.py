@@ -1,0 +1,67 @@
+"""What a device says of its fabric, bit by bit: each fault with its text, its class and what cures it. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nodevet.checks.model import Action, FaultClass, Outcome
+from nodevet.checks.reference.tables import load_table
+
+__all__ = ["SEPARATOR", "FabricFault", "fabric_faults", "fault_named", "words_of_mask"]
+
+SEPARATOR = ","
+CONFIGURATION_SHIFT, CONFIGURATION_WIDTH, CONFIGURATION_FINE = 8, 15, 1
+
+
+class FabricFault(msgspec.Struct, frozen=True):
+    """A row of reference/fabric_faults.csv: a group of bits of NVML's health mask that has one value.
+
+    ``static``: the driver states it until somebody acts; else it is a state that passes by itself.
+    """
+
+    word: str
+    shift: int
+    width: int
+    value: int
+    outcome: Outcome
+    fault_class: FaultClass
+    action: Action
+    static: bool
+    text: str
+    next_step: str
+    source: str
+
+
+def fabric_faults() -> tuple[FabricFault, ...]:
+    """Return every fault that a mask can name."""
+    return load_table("fabric_faults.csv", FabricFault)
+
+
+def words_of_mask(mask: int) -> str:
+    """Return the faults that *mask* names, as words; a configuration that no table knows is a fault as well."""
+    rows = fabric_faults()
+    words = [row.word for row in rows if mask >> row.shift & row.width == row.value]
+    configuration = mask >> CONFIGURATION_SHIFT & CONFIGURATION_WIDTH
+    if configuration > CONFIGURATION_FINE and configuration not in {
+        row.value for row in rows if row.shift == CONFIGURATION_SHIFT
+    }:
+        words.append(f"configuration_{configuration}")
+    return SEPARATOR.join(words)
+
+
+def fault_named(word: str) -> FabricFault:
+    """Return what *word* means; one that no table knows is told as such and inspected."""
+    known = next((row for row in fabric_faults() if row.word == word), None)
+    return known or FabricFault(
+        word=word,
+        shift=0,
+        width=0,
+        value=0,
+        outcome=Outcome.FAIL,
+        fault_class=FaultClass.UNKNOWN,
+        action=Action.INSPECT,
+        static=True,
+        text=f"it names a fault that this version does not know ({word})",
+        next_step="read the fabric manager's log",
+        source="",
+    )

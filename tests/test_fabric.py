@@ -1,0 +1,112 @@
+"""What a device says of its fabric: each bit of NVML's mask has its text, its class and what cures it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pynvml
+import pytest
+from fakes.views import GPU, bad, healthy, judge
+
+from nodevet.checks.fabric import fabric_faults, fault_named, words_of_mask
+from nodevet.checks.model import WHOLE, Action, FaultClass, Finding, Outcome, Reading, ReadingStatus
+
+ROWS = fabric_faults()
+FINE = 0x51AA
+"""Every group of bits says that there is no fault: links, configuration, partition, global fabric manager."""
+PREFIX = "NVML_GPU_FABRIC_HEALTH_MASK_"
+
+
+def found(words: str | None, **changes: bool | Reading) -> dict[str, Finding]:
+    """Return what is said of a board that names *words*."""
+    view = healthy({("fabric_faults", WHOLE): words, **{(key, WHOLE): value for key, value in changes.items()}})
+    return {f.code: f for f in judge("links", view) if f.device == GPU and f.code.startswith("fabric.")}
+
+
+def values_of_the_library() -> Iterator[tuple[int, int, int, str]]:
+    """Yield shift, width, value and name of each value of each group that nvidia-ml-py knows."""
+    names = [name for name in vars(pynvml) if name.startswith(PREFIX)]
+    groups = [name.removeprefix(f"{PREFIX}SHIFT_") for name in names if name.startswith(f"{PREFIX}SHIFT_")]
+    for group in groups:
+        shift, width = (getattr(pynvml, f"{PREFIX}{kind}_{group}") for kind in ("SHIFT", "WIDTH"))
+        for name in names:
+            if name.startswith(f"{PREFIX}{group}_"):
+                yield shift, width, getattr(pynvml, name), name
+
+
+def test_every_value_that_the_library_knows_is_a_fault_or_fine() -> None:
+    """A release that names another one has to bring its row."""
+    fine = ("_NOT_SUPPORTED", "_NONE")
+    good = {"DEGRADED_BW_FALSE", "ROUTE_RECOVERY_FALSE", "ROUTE_UNHEALTHY_FALSE", "ACCESS_TIMEOUT_RECOVERY_FALSE",
+            "PARTITION_ASSIGNED_TRUE", "GFM_STATE_CONNECTED"}  # fmt: skip
+    bits = {(row.shift, row.width, row.value): row for row in ROWS}
+    values = list(values_of_the_library())
+    assert len(values) > 25
+    for shift, width, value, name in values:
+        is_fine = name.endswith(fine) or name.removeprefix(PREFIX) in good
+        assert ((shift, width, value) in bits) is not is_fine, name
+        if not is_fine:
+            assert "NVML_GPU_FABRIC_HEALTH_MASK_" in bits[shift, width, value].source
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.word)
+def test_each_fault_of_the_mask_is_told_by_itself(row: object) -> None:
+    """Its text, its class, its action and its next step; the healthy twin passes under the same code."""
+    fault = fault_named(row.word)  # type: ignore[attr-defined]
+    mask = FINE & ~(fault.width << fault.shift) | fault.value << fault.shift
+    assert words_of_mask(mask) == fault.word
+    configuration = fault.fault_class is FaultClass.CONFIGURATION
+    code, other = (
+        ("fabric.configuration", "fabric.health") if configuration else ("fabric.health", "fabric.configuration")
+    )
+    told = found(fault.word)
+    finding = told[code]
+    assert (finding.outcome, finding.fault_class, finding.action) == (fault.outcome, fault.fault_class, fault.action)
+    assert fault.text in finding.message
+    assert fault.next_step in finding.message
+    assert finding.hard is fault.static
+    assert told[other].outcome is Outcome.PASS
+    assert found("")[code].outcome is Outcome.PASS
+
+
+def test_no_reset_is_asked_for_what_is_configuration() -> None:
+    """Partition, firmware, place and names of the fabric are written down somewhere: a reset cures none of them."""
+    resets = {Action.RESET_DEVICE, Action.DRAIN_RESET, Action.REBOOT, Action.POWER_CYCLE, Action.REPLACE}
+    wrong = {row.word for row in ROWS if row.fault_class is FaultClass.CONFIGURATION}
+    assert wrong >= {"no_partition", "incompatible_firmware", "wrong_location", "wrong_system", "wrong_chassis"}
+    assert all(row.action is Action.INSPECT and "no reset" in row.next_step for row in ROWS if row.word in wrong)
+    assert all(row.action in resets for row in ROWS if row.word not in wrong and row.static)
+
+
+def test_faults_of_both_classes_are_told_side_by_side() -> None:
+    """A degraded fabric on a board without a partition: neither hides the other."""
+    told = found("bandwidth_degraded,no_partition,route_unhealthy")
+    assert told["fabric.configuration"].outcome is Outcome.FAIL
+    assert told["fabric.health"].fault_class is FaultClass.HARDWARE
+    assert "bandwidth is degraded; a route of its fabric is unhealthy" in told["fabric.health"].message
+
+
+def test_what_passes_by_itself_must_be_seen_more_than_once() -> None:
+    """A route that is being recovered is no fault yet, unless another one stands."""
+    assert not found("route_recovering")["fabric.health"].hard
+    assert found("route_recovering,route_unhealthy")["fabric.health"].hard
+
+
+def test_a_fault_that_no_table_knows_is_told() -> None:
+    """A later driver names configurations that this version does not know: never taken for health."""
+    assert words_of_mask(FINE & ~0xF00 | 0xB00) == "configuration_11"
+    finding = found("configuration_11")["fabric.health"]
+    assert (finding.outcome, finding.fault_class, finding.action) == (
+        Outcome.FAIL, FaultClass.UNKNOWN, Action.INSPECT,
+    )  # fmt: skip
+    assert "configuration_11" in finding.message
+
+
+def test_a_board_that_only_says_whether_there_is_a_fault_is_believed_at_once() -> None:
+    """Its own statement is no measurement: one look counts, with or without words for it."""
+    for words in ("", None):
+        finding = found(words, fabric_healthy=False)["fabric.health"]
+        assert (finding.outcome, finding.hard) == (Outcome.FAIL, True)
+        assert found(words)["fabric.health"].outcome is Outcome.PASS
+    blind = {"fabric_healthy": bad("fabric_healthy", WHOLE, ReadingStatus.ERROR)}
+    assert found(None, **blind)["fabric.health"].outcome is Outcome.UNMEASURED
