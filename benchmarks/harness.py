@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 __all__ = [
+    "DISK",
     "ROOT",
     "Figure",
     "Options",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
+
+DISK = "/var/tmp"  # noqa: S108 - a file system on a disk, and never the checkout, which others may be copying
 sys.path.insert(0, str(ROOT / "tests"))  # the fake driver and the hand-made snapshots live there
 
 PACKAGES = (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from harness import ROOT, Figure, Options, main, timed, timed_in_turn, timing
+from harness import DISK, ROOT, Figure, Options, main, timed, timed_in_turn, timing
 
 from fakes.slurm_cluster import SlurmCluster, SlurmOptions  # isort: skip - harness makes it importable
 from fakes.slurm_gate import Gate, accelerator
@@ -75,7 +75,7 @@ def _inside(gate: Gate, folder: Path, options: Options) -> Iterator[Figure]:
         return
     # SLURM's own files lie on the disk, where they always do.
     with ExitStack() as stack:
-        disk = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=ROOT)))
+        disk = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=DISK)))
         bare = stack.enter_context(SlurmCluster(disk / "bare", SlurmOptions(nodes=1)))
         hooks = {"prolog": gate.scripts / "prolog.sh", "epilog": gate.scripts / "epilog.sh"}
         gated = stack.enter_context(SlurmCluster(disk / "gated", SlurmOptions(nodes=1, **hooks)))

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from harness import ROOT, Figure, Options, main, timed, timed_in_turn, timing
+from harness import DISK, ROOT, Figure, Options, main, timed, timed_in_turn, timing
 
 from fakes.snapshots import gpu_node  # isort: skip - harness makes it importable
 from nodevet.checks.model import Instant
@@ -31,7 +31,7 @@ def measure(options: Options) -> Iterator[Figure]:
     """Yield the figures."""
     present = Instant(boot_id(), time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
     snapshot = msgspec.structs.replace(gpu_node(), time=present)
-    for name, where in (("memory", MEMORY_FILE_SYSTEM), ("disk", str(ROOT))):
+    for name, where in (("memory", MEMORY_FILE_SYSTEM), ("disk", DISK)):
         with tempfile.TemporaryDirectory(dir=where) as folder:
             write = partial(write_state, Path(folder) / "state", snapshot, ttl_seconds=600)
             yield timing(f"write, durable, on {name}", timed(write, options.rounds(200)))
