@@ -48,7 +48,8 @@ class XidBody(msgspec.Struct, frozen=True):
 def decode_body(xid: int, body: str) -> XidBody:
     """Return what *body*, the text behind the number *xid*, says. Unknown words are left alone.
 
-    What decides, the variant, is read only where the driver prints it: behind process and name, from its first byte.
+    What decides, the variant, is read only where the driver prints it: behind the last comma, from the first byte on,
+    because a name may hold commas and words of its own (kernel_rc.c of the open driver; a guest's has up to 99 bytes).
     """
     fields: dict[str, str] = {}
     head = _HEAD.match(body)
@@ -57,7 +58,7 @@ def decode_body(xid: int, body: str) -> XidBody:
     words = body[head.end() :]
     if channel := _CHANNEL.search(words):
         fields["channel"] = channel["channel"].lower()
-    variant = _variant(xid, words, fields)
+    variant = _variant(xid, words.rpartition(", ")[2], words, fields)
     return XidBody(pid, _process_name(head["name"]), variant, fields)
 
 
@@ -78,17 +79,17 @@ def _process_name(stated: str | None) -> str | None:
     return None if not name or name.startswith("<") else name
 
 
-def _variant(xid: int, body: str, fields: dict[str, str]) -> str:
-    if match := _PREVIOUS.search(body):
+def _variant(xid: int, told: str, words: str, fields: dict[str, str]) -> str:
+    if match := _PREVIOUS.search(told):
         # Drivers since r575 name the cause of a clean-up themselves.
         fields["follows"] = f"nvidia.xid.{int(match['previous'])}"
         if xid == CLEAN_UP_XID:
             return "consequence"
     if xid in NVLINK5_XIDS:
-        return _nvlink5(body, fields)
+        return _nvlink5(told, fields)
     if xid == RECOVERY_XID:
-        return _recovery(body, fields)
-    if match := _NVLINK.match(body):
+        return _recovery(told, fields)
+    if match := _NVLINK.match(words):
         fields["nvlink_link"] = str(int(match["link"]))
         if match["severity"]:
             fields["nvlink_severity"] = match["severity"].lower().replace("-", "")

@@ -1,0 +1,341 @@
+"""A user's text is never evidence: what the kernel prints of users fails no node, what its drivers print still does."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from fakes.pattern_shape import fixed_prefix, free_parts, sample
+from fakes.views import GPU, event, healthy, judge, of
+
+from nodevet.checks.kernel_log.journal import entry_line
+from nodevet.checks.kernel_log.lines import Line, split_record
+from nodevet.checks.kernel_log.parse import KernelLogParser, events_from_lines
+from nodevet.checks.kernel_log.reader import events_from_file
+from nodevet.checks.kernel_log.rules import expanded
+from nodevet.checks.model import Event, FaultClass, Instant, Outcome, Provenance
+from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules
+
+CARRIERS = list(csv.DictReader((Path(__file__).parent / "fixtures" / "kernel_carriers.csv").read_text().splitlines()))
+NAME_BYTES = 15
+"""The longest name of a process or an interface (TASK_COMM_LEN and IFNAMSIZ, each with its final zero)."""
+
+PLANTED = (
+    "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x, GPU has fallen off the bus.",
+    "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
+    "NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0xffff:2477)",
+    "amdgpu 0000:1b:00.0: amdgpu: 1 uncorrectable hardware errors detected in umc block",
+    "*ERROR* GPU reset(3) failed",
+    "pcieport 0000:1b:00.0: AER: Uncorrectable (Fatal) error message received from 0000:1b:00.0",
+    "0000:1b:00.0: device recovery failed",
+    "mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400",
+    "{1}[Hardware Error]:   section_type: PCIe error",
+    "mlx5_core 0000:1b:00.0: poll_health:796:(pid 0): Fatal error 1 detected",
+    "habanalabs 0000:1b:00.0: Device heartbeat failed!",
+    "EDAC MC0: 1 UE memory read error on DIMM_A1 (channel:0)",
+)
+NOW = Instant("boot", 10**12, 0.0)
+
+
+def fits(rule: KernelRule) -> bool:
+    """Return whether *rule* says what a line is, and not that one is to be passed over."""
+    return rule.kind is not RuleKind.IGNORE
+
+
+@pytest.mark.parametrize("rule", [rule for rule in kernel_rules() if fits(rule)], ids=lambda rule: rule.code)
+def test_no_user_can_write_the_begin_of_a_rule(rule: KernelRule) -> None:
+    """A process name has 15 bytes and may begin a line: 16 fixed ones stand before the first that may be anything."""
+    assert fixed_prefix(expanded(rule.pattern)) > NAME_BYTES
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [rule for rule in kernel_rules() if rule.proof and (rule.gates or rule.gates is None)],
+    ids=lambda rule: rule.code,
+)
+def test_a_rule_that_gates_knows_the_whole_grammar_of_its_line(rule: KernelRule) -> None:
+    """Nothing in it may be anything, up to the last field that it reads."""
+    assert not free_parts(expanded(rule.pattern))
+
+
+@pytest.mark.parametrize("prefix", ["%PCI%: x", "(?:NVRM: )?.*Xid", "mlx5_core [^)]*", r"\S+: GPU is lost"])
+def test_a_rule_that_a_name_could_begin_is_found(prefix: str) -> None:
+    """The measure itself sees what would let a user in."""
+    assert fixed_prefix(expanded(prefix)) <= NAME_BYTES
+
+
+def record(text: str, device: str = "", *, priority: int = 4, sequence: int = 7) -> str:
+    """Return what one read of /dev/kmsg gives: what is not printable is escaped, the device stands on its own line."""
+    escaped = "".join(f"\\x{ord(one):02x}" if ord(one) < 32 or one == "\\" else one for one in text)
+    lines = [f"{priority},{sequence},1000000,-;{escaped}"]
+    if device:
+        lines += [f" SUBSYSTEM={device[1:].partition(':')[0]}", f" DEVICE={device}"]
+    return "\n".join(lines) + "\n"
+
+
+def told(*lines: Line | None) -> list[Event]:
+    """Return the events in *lines*."""
+    parser = KernelLogParser()
+    for line in lines:
+        assert line is not None
+        parser.feed(line, NOW)
+    return parser.take()
+
+
+def of_kernel(text: str, device: str = "") -> list[Event]:
+    """Return the events in one record of the kernel."""
+    return told(split_record(record(text, device)))
+
+
+def of_journal(text: str, device: str = "") -> list[Event]:
+    """Return the events in one entry that journald took from the kernel."""
+    entry = {"MESSAGE": text, "_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0", "__MONOTONIC_TIMESTAMP": "1000000"}
+    line = entry_line(json.dumps(entry | ({"_KERNEL_DEVICE": device} if device else {})))
+    assert line is not None
+    return told(line)
+
+
+CHANNELS: dict[str, Callable[[str, str], list[Event]]] = {"kmsg": of_kernel, "journal": of_journal}
+OF_PCI = "+pci:0000:1b:00.0"
+STARTS = [
+    ("NVRM: GPU0 _kgspHealthCheck: GPU has fallen off the bus", ""),
+    ("NVRM: GPU at PCI:0000:1b:00: GPU has fallen off the bus.", ""),
+    ("NVRM: GPU 0000:1b:00.0: RmInitAdapter failed! (0x62:0xffff:2477)", ""),
+    ("NVRM: Xid (PCI:0000:1b:00 GPU-I:05 GPU-CI:01): 79, pid=7, name=x, GPU has fallen off the bus.", ""),
+    ("nvidia 0000:1b:00.0: probe with driver nvidia failed with error -1", OF_PCI),
+    ("nvidia: probe of 0000:1b:00.0 failed with error -1", ""),
+    ("nvidia-nvswitch0: SXid (PCI:0000:1b:00.0): 20034, Fatal, Link 48 LTSSM Fault Up", ""),
+    ("amdgpu 0000:1b:00.0: {15}2 new uncorrectable hardware errors detected in umc block", OF_PCI),
+    ("amdgpu 0000:1b:00.0: amdgpu: socket: 0, die: 0, 3 uncorrectable hardware errors detected in umc block", OF_PCI),
+    ("amdgpu 0000:1b:00.0: {15}socket: 0, die: 0, 3 new uncorrectable hardware errors detected in umc block", OF_PCI),
+    ("amdgpu 0000:1b:00.0: [drm:amdgpu_ras_do_recovery [amdgpu]] *ERROR* GPU reset(1) failed", OF_PCI),
+    ("amdgpu 0000:1b:00.0: [drm] *ERROR* GPU reset(1) failed", OF_PCI),
+    ("[drm:amdgpu_device_ip_init [amdgpu]] *ERROR* hw_init of IP block <gfx_v9_4_3> failed -110", ""),
+    ("[drm:amdgpu_device_gpu_recover] *ERROR* GPU Recovery Failed: -22", ""),
+    ("kfd kfd: amdgpu: GPU reset(2) failed", "c235:0"),
+    ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400", ""),
+    ("[Hardware Error]: System Fatal error.", ""),
+    ("igb 0000:1b:00.0: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer, (Receiver ID)", OF_PCI),
+    ("vfio-pci 0000:1b:00.0: AER: device recovery failed", OF_PCI),
+    ("pci 0000:1b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Data Link Layer, (Receiver ID)", OF_PCI),
+    ("pcieport 0000:1b:00.0: DPC: containment event, status:0x1f01 source:0x0000", OF_PCI),
+    ("pcieport 0000:1b:00.0: AER: Uncorrected (Fatal) error received: 0000:1b:00.0", OF_PCI),
+    ("mlx5_core 0000:1b:00.0: poll_health:796:(pid 0): Fatal error 1 detected", OF_PCI),
+    ("mlx5_core 0000:1b:00.0: wait_func:9:(pid 1): INIT(0x104) timeout. Will cause a leak of a command resource", OF_PCI),  # noqa: E501
+    ("habanalabs 0000:1b:00.0: Device heartbeat failed! PCI link is broken", OF_PCI),
+    ("accel accel3: Failed to reset! Device is NOT usable", "c261:3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize(("text", "device"), STARTS, ids=[text[:44] for text, _ in STARTS])
+def test_what_a_driver_logs_is_evidence(channel: str, text: str, device: str) -> None:
+    """However its line begins, in a record of the kernel and in the journal's copy of one."""
+    (found,) = CHANNELS[channel](text, device)
+    assert found.provenance is Provenance.KERNEL
+    assert found.text == text
+
+
+@pytest.mark.parametrize("device", ["", "+pci:0000:ff:00.0", "+usb:1-2", "n7", "+pci:", "+pci:x"])
+@pytest.mark.parametrize("text", [text for text, device in STARTS if device == OF_PCI], ids=lambda text: str(text)[:44])
+def test_a_line_of_dev_printk_that_its_record_does_not_confirm_is_no_evidence(text: str, device: str) -> None:
+    """No user can write the DEVICE of a record: where it is another, the address in the text proves nothing."""
+    for channel in CHANNELS.values():
+        assert {found.provenance for found in channel(text, device)} == {Provenance.TEXT}
+
+
+@pytest.mark.parametrize(
+    ("caller", "text", "code"),
+    [
+        (",caller=T123", PLANTED[0], "nvidia.xid.79"),
+        (",caller=C0", PLANTED[7], "memory.mce_ue"),
+        (",caller=T1,more", PLANTED[2], "nvidia.driver.rm_init_failed"),
+    ],
+)
+def test_records_that_name_their_caller_are_read(caller: str, text: str, code: str) -> None:
+    """With CONFIG_PRINTK_CALLER each record names a thread or a processor."""
+    (found,) = told(split_record(f"3,7,1000000,-{caller};{text}\n"))
+    assert (found.code, found.provenance) == (code, Provenance.KERNEL)
+
+
+def test_one_record_of_several_lines_is_one_event_of_its_device() -> None:
+    """The driver prints three lines at once; the kernel keeps them as one record and escapes their ends."""
+    text = (
+        "NVRM: The NVIDIA GPU 0000:1b:00.0\nNVRM: (PCI ID: 10de:2330) installed in this system has\n"
+        "NVRM: fallen off the bus and is not responding to commands."
+    )
+    for channel in CHANNELS.values():
+        (found,) = channel(text, "")
+        assert (found.code, found.pci, found.provenance) == ("nvidia.driver.gpu_lost", "0000:1b:00", Provenance.KERNEL)
+
+
+def test_firmware_record_of_several_records_is_evidence() -> None:
+    """The lines of APEI come one by one, numbered; together they are one event as grave as they say."""
+    head = "{1}[Hardware Error]:"
+    lines = (f"{head} event severity: fatal", f"{head}   section_type: PCIe error", f"{head}   device_id: 0000:54:01.0")
+    (found,) = told(*(split_record(record(line)) for line in lines))
+    assert (found.code, found.pci, found.severity, found.provenance) == (
+        "pcie.apei",
+        "0000:54:01.0",
+        "fatal",
+        Provenance.KERNEL,
+    )
+
+
+def carried(template: str, comm: str, text: str) -> str:
+    """Return the line of the kernel that carries a name of a process or an interface and a longer text."""
+    interface = "".join(one for one in comm if not one.isspace() and one not in ":/")
+    values = {"{comm}": comm, "{iface}": interface, "{text}": text}
+    line = template.replace("\\n", "\n")
+    for place, value in values.items():
+        line = line.replace(place, value)
+    return line
+
+
+def names(text: str) -> Iterator[tuple[str, str]]:
+    """Yield names of a process, each with a text beside it, that try to plant *text*."""
+    yield text[:NAME_BYTES], text
+    yield text[:NAME_BYTES], text[NAME_BYTES:]
+    yield ("\n" + text)[:NAME_BYTES], f"x\n{text}\n{text}"
+    for end in range(NAME_BYTES - 3, NAME_BYTES):
+        yield text[:end], text[end:]
+
+
+def test_the_carriers_are_many_and_each_names_its_source() -> None:
+    """At least forty kinds of lines in which the kernel prints what a user chose."""
+    assert len({row["template"] for row in CARRIERS}) >= 40
+    assert all(row["source"] and ("{" in row["template"]) for row in CARRIERS)
+
+
+@pytest.mark.parametrize("row", CARRIERS, ids=lambda row: str(row["template"])[:40])
+def test_what_the_kernel_prints_of_a_user_is_no_event_of_a_driver(row: dict[str, str]) -> None:
+    """A line of every driver, put into each line that carries a name: through kmsg and journal nothing is told."""
+    for planted in PLANTED:
+        for comm, text in names(planted):
+            line = carried(row["template"], comm, text)
+            for name, channel in CHANNELS.items():
+                found = [one for one in channel(line, row["device"]) if one.code != "nvidia.driver.version_mismatch"]
+                assert found == [], (name, line)
+
+
+def test_random_names_made_from_the_rules_are_no_events(campaign: Callable[[int], int]) -> None:
+    """The same with texts that the patterns themselves give, in the carriers at random."""
+    random = Random(79)  # noqa: S311 (no secret)
+    rules = [expanded(rule.pattern) for rule in kernel_rules() if fits(rule)]
+    for _ in range(campaign(20_000)):
+        row, planted = random.choice(CARRIERS), sample(random.choice(rules), random)
+        comm, text = random.choice(list(names(planted)))
+        line = carried(row["template"], comm, text)
+        found = of_kernel(line, row["device"]) + of_journal(line, row["device"])
+        assert {one.code for one in found} <= {"nvidia.driver.version_mismatch"}, line
+
+
+def test_in_a_file_such_a_line_is_no_event_and_a_line_end_in_it_proves_nothing(
+    tmp_path: Path, campaign: Callable[[int], int]
+) -> None:
+    """Where a name holds a line end, a file shows a line like a driver's own: it is told, and is not evidence."""
+    random = Random(48)  # noqa: S311 (no secret)
+    plain: list[str] = []
+    torn: list[str] = []
+    for _ in range(campaign(4_000)):
+        row, planted = random.choice(CARRIERS), random.choice(PLANTED)
+        comm, text = random.choice(list(names(planted)))
+        line = carried(row["template"], comm, text)
+        head = random.choice(["[   12.345678] ", "4,7,1000000,-;", "Aug  5 12:02:03 node-7 kernel: ", "<4>", ""])
+        (torn if "\n" in line else plain).append(head + line)
+    file = tmp_path / "dmesg.txt"
+    file.write_text("\n".join(plain))
+    allowed = {"nvidia.driver.version_mismatch"}
+    assert {one.code for one in events_from_file(str(file))} <= allowed
+    file.write_text("\n".join(torn))
+    found = events_from_file(str(file))
+    assert found
+    assert {one.provenance for one in found} == {Provenance.TEXT}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x, pid=9", "PCI:0000:ff:00", "): 79, x", "\n: NVRM: Xid (", ",A Fatal XC0 i0", "to 0x2 (Node R", "a, Fatal XC0 ",
+     "(none) to 0x4", "Link 48", "Ch 00000bad", "<unknown>", "x, name=y", " ", "", "'"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "words", "action"),
+    [
+        (13, "Graphics Exception: ESR 0x1", "restart_app"),
+        (43, "Ch 00000018", "none"),
+        (145, "RLW_REMAP Nonfatal XC0 i0 Link 02", "watch"),
+        (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)", "drain_reset"),
+        (154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", "reset_device"),
+    ],
+)
+def test_a_name_in_a_genuine_line_changes_nothing_that_decides(name: str, number: int, words: str, action: str) -> None:
+    """Neither device nor process nor code nor what is asked for, and it adds no event."""
+    text = f"NVRM: Xid (PCI:0000:1b:00): {number}, pid=4711, name={name}, {words}"
+    for channel in CHANNELS.values():
+        (found,) = channel(text, "")
+        assert (found.code, found.pci, found.pid) == (f"nvidia.xid.{number}", "0000:1b:00", 4711)
+        assert str(describe_action(found)) == action
+
+
+def describe_action(found: Event) -> str:
+    """Return what the event asks for."""
+    from nodevet.checks.reference.kernel_policy import policy_of
+
+    return policy_of(found).action.value
+
+
+@pytest.mark.parametrize("provenance", [Provenance.KERNEL, Provenance.DRIVER])
+def test_evidence_fails_its_device(provenance: Provenance) -> None:
+    """The word of the driver, or of the kernel, is a witness."""
+    finding = of(judge("kernel-log", healthy(events=(event("nvidia.xid.79", provenance=provenance),))), "nvidia.xid.79")
+    assert (finding.outcome, finding.fault_class, finding.hard) == (Outcome.FAIL, FaultClass.HARDWARE, True)
+
+
+def test_text_informs_and_never_gates() -> None:
+    """It warns at most, blames no hardware, says so, and stands under a code of its own."""
+    codes = [f"nvidia.xid.{number}" for number in range(1, 180)] + [rule.code for rule in kernel_rules()]
+    events = tuple(event(code, provenance=Provenance.TEXT) for code in dict.fromkeys(codes))
+    findings = [one for one in judge("kernel-log", healthy(events=events)) if one.code != "kernel_log.readable"]
+    assert len(findings) == len(events)
+    for finding in findings:
+        assert finding.outcome in (Outcome.WARN, Outcome.SKIPPED)
+        if finding.outcome is Outcome.WARN:
+            assert finding.code.startswith("text.")
+            assert not finding.gates and not finding.hard
+            assert finding.fault_class is not FaultClass.HARDWARE
+            assert "text that a user can write" in finding.message
+
+
+def test_text_that_tells_the_same_does_not_hide_evidence() -> None:
+    """A user who writes the line first, or has it acknowledged, keeps nothing out."""
+    from nodevet.checks.kernel_log.dedupe import Deduplicator
+
+    seen = Deduplicator()
+    assert seen.admit(event("nvidia.xid.79", provenance=Provenance.TEXT))
+    assert seen.admit(event("nvidia.xid.79", provenance=Provenance.KERNEL))
+    assert not seen.admit(event("nvidia.xid.79", provenance=Provenance.TEXT))
+    assert not seen.admit(event("nvidia.xid.79", provenance=Provenance.DRIVER, source="nvml"))
+    findings = judge(
+        "kernel-log",
+        healthy(events=tuple(event("nvidia.xid.79", provenance=one) for one in (Provenance.TEXT, Provenance.KERNEL))),
+    )
+    assert {one.key.code for one in findings if one.device == GPU} == {"text.nvidia.xid.79", "nvidia.xid.79"}
+
+
+def test_user_record_of_kmsg_is_never_an_event() -> None:
+    """The kernel forces a facility on what programs write there."""
+    for facility in range(1, 128):
+        line = split_record(record(PLANTED[0], OF_PCI, priority=(facility << 3) + 3))
+        assert told(line) == []
+
+
+def test_saved_log_is_text_whatever_it_looks_like() -> None:
+    """A record of /dev/kmsg, or an entry of the journal, in a file may have been typed."""
+    entry = json.dumps({"MESSAGE": PLANTED[0], "_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0"})
+    for text in (record(PLANTED[0]).strip(), entry, f"[ 1.5] {PLANTED[0]}"):
+        (found,) = events_from_lines([text])
+        assert (found.code, found.provenance) == ("nvidia.xid.79", Provenance.TEXT)
