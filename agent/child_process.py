@@ -41,14 +41,24 @@ class Exit(msgspec.Struct, frozen=True):
 
     status: int
 
+    @property
+    def signal(self) -> int | None:
+        """Return the number of the signal that ended it, or None."""
+        return -self.status if self.status < 0 else None
+
+    @property
+    def fault(self) -> str:
+        """Return the name of that signal, such as ``SIGSEGV``; empty where none ended it."""
+        if self.status >= 0:
+            return ""
+        try:
+            return signal.Signals(-self.status).name
+        except ValueError:
+            return f"signal {-self.status}"
+
     def __str__(self) -> str:
         """Return ``was killed by SIGABRT`` or ``ended with status 3``."""
-        if self.status >= 0:
-            return f"ended with status {self.status}"
-        try:
-            return f"was killed by {signal.Signals(-self.status).name}"
-        except ValueError:
-            return f"was killed by signal {-self.status}"
+        return f"was killed by {self.fault}" if self.fault else f"ended with status {self.status}"
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -113,7 +123,7 @@ class Child:
         self._steps: deque[tuple[float, Callable[[], None]]] = deque()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.abandoned = False
-        self._last_call: str | None = None
+        self._last_call: tuple[str, int] | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_own:
             self._open(argv, environment, inherit, on_failure, childs_own)
             on_failure.pop_all()
@@ -131,12 +141,22 @@ class Child:
         if self._process.returncode is not None or self._start_ticks is None:
             return None
         boot_id = self._clock.instant().boot_id
-        return ChildRecord(self._name, self.pid, self._start_ticks, boot_id, self.call)
+        return ChildRecord(self._name, self.pid, self._start_ticks, boot_id, self.call, self.in_call)
 
     @property
     def call(self) -> str:
-        """Return what the child says it is about to call."""
-        return self._progress.read() if self._last_call is None else self._last_call
+        """Return what the child says it does, or did last."""
+        return self._progress.read() if self._last_call is None else self._last_call[0]
+
+    @property
+    def call_number(self) -> int:
+        """Return what tells one call into a driver from the next."""
+        return self._progress.number if self._last_call is None else self._last_call[1]
+
+    @property
+    def in_call(self) -> bool:
+        """Return whether the child is inside a call of a driver, or ended there."""
+        return bool(self.call_number & 1)
 
     @property
     def where(self) -> str:
@@ -295,7 +315,7 @@ class Child:
                 pass
         self._process.wait()
         self._steps.clear()
-        self._last_call = self.call
+        self._last_call = (self.call, self.call_number)
         self._progress.close()
         self._close()
         self._owner.on_end(Exit(self._process.returncode))

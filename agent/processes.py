@@ -25,13 +25,14 @@ _STATE_WORDS = {
 
 
 class ChildRecord(msgspec.Struct, frozen=True):
-    """A child that may outlive its agent, as it is remembered over a restart."""
+    """A child that may outlive its agent, as it is remembered over a restart: what it did, and if a driver's call."""
 
     name: str
     pid: int
     start_ticks: int
     boot_id: str
     detail: str = ""
+    in_call: bool = False
 
 
 def pack_records(records: Iterable[ChildRecord]) -> bytes:

@@ -445,6 +445,8 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One reader: what it does, since when, and what it hung in.
 
     ``required``: somebody said that this node has such devices, so that their absence is no proof of health.
+    ``hangs`` and ``crashes`` count since the agent's start. ``witnessed`` counts those of late that happened inside a
+    call of the driver while nothing else kept the reader from running, ``blamed`` the same for each device.
     """
 
     backend: str
@@ -459,6 +461,8 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     quarantined: tuple[str, ...] = ()
     required: bool = False
+    witnessed: int = 0
+    blamed: dict[str, int] = {}
 
 
 class CheckRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -71,6 +71,7 @@ class FailureKind(StrEnum):
     STUCK = "stuck"  # hung in the kernel (state D): cannot even be killed
     CRASHED = "crashed"
     ERROR = "error"
+    READER = "reader"  # the reader ended or was held up outside of a driver's call: no witness, nobody to blame
 
 
 class Failure(msgspec.Struct, frozen=True):

@@ -44,7 +44,7 @@ __all__ = [
     "Worked",
 ]
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAXIMUM_FRAME_BYTES = 64 << 20
 _HEADER = struct.Struct(">I")
 
@@ -223,13 +223,19 @@ class Channel:
 
 
 class Progress:
-    """A line of text in shared memory: what the child is about to call. Written in a microsecond, read at any time."""
+    """A line of text in shared memory: what the child is about to do. Written in a microsecond, read at any time.
+
+    Before the line stands a number that grows with each call into a driver and with each return: odd while the child
+    is inside one. Only what happens there can be the driver's doing.
+    """
 
     SIZE = 256
+    _NUMBER = struct.Struct("=I")
 
     def __init__(self, descriptor: int) -> None:
         """Map the shared file behind *descriptor*, of at least SIZE bytes."""
         self._map = mmap.mmap(descriptor, self.SIZE)
+        self._number = 0
 
     @classmethod
     def create(cls) -> tuple[Progress, int]:
@@ -239,13 +245,36 @@ class Progress:
         return cls(descriptor), descriptor
 
     def write(self, text: str) -> None:
-        """Replace the line with *text*, cut to SIZE - 1 bytes."""
-        data = text.encode("utf-8", "replace")[: self.SIZE - 1]
-        self._map[: len(data) + 1] = data + b"\0"
+        """Replace the line with *text*, a step of our own, cut to what fits."""
+        self._step(text, self._number + (self._number & 1))
+
+    def call(self, text: str) -> None:
+        """Replace the line with *text*, a call into a driver that begins now."""
+        self._step(text, self._number + 1 + (self._number & 1))
+
+    def returned(self) -> None:
+        """Note that the call is over; the line stays, for it tells people what came last."""
+        self._number += self._number & 1
+        self._NUMBER.pack_into(self._map, 0, self._number & 0xFFFFFFFF)
 
     def read(self) -> str:
         """Return the line."""
-        return bytes(self._map[:]).split(b"\0", 1)[0].decode("utf-8", "replace")
+        return bytes(self._map[self._NUMBER.size :]).split(b"\0", 1)[0].decode("utf-8", "replace")
+
+    @property
+    def number(self) -> int:
+        """Return the number before the line: odd inside a call, and another one in each call."""
+        return int(self._NUMBER.unpack_from(self._map, 0)[0])
+
+    def _step(self, text: str, number: int) -> None:
+        # The text first: who sees the number of a call must see its text.
+        data = text.encode("utf-8", "replace")[: self.SIZE - self._NUMBER.size - 1]
+        end = self._NUMBER.size + len(data) + 1
+        if not number & 1:
+            self._NUMBER.pack_into(self._map, 0, number & 0xFFFFFFFF)
+        self._map[self._NUMBER.size : end] = data + b"\0"
+        self._number = number
+        self._NUMBER.pack_into(self._map, 0, number & 0xFFFFFFFF)
 
     def close(self) -> None:
         """Unmap the line."""

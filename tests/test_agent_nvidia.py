@@ -157,25 +157,28 @@ def test_an_abort_in_the_driver_costs_the_reader_only(node: GpuNode) -> None:
     assert agent.poll() is None
 
 
-def test_a_reader_in_state_d_is_told_and_never_doubled(node: GpuNode, freeze: Freeze) -> None:
-    """No second reader is started beside it, by this agent or the next; both end within two seconds."""
+def test_a_reader_that_is_frozen_is_told_and_never_doubled(node: GpuNode, freeze: Freeze) -> None:
+    """It cannot be killed, and no driver is blamed: no second reader beside it, by this agent or the next."""
     node.wait_for_verdict("ok")
     (pid,) = node.readers()
     thaw = freeze(pid)
 
-    status = told(node, "reader.stuck", "node")
-    assert status["verdict"] == "failed"
+    node.wait_for(lambda status: "stuck" in [entry["state"] for entry in status["readers"]])
+    status = told(node, "reader.down", "node")
+    assert status["verdict"] == "unknown"
     (reader,) = [entry for entry in status["readers"] if entry["backend"] == "nvidia"]
     assert reader["state"] == "stuck"
+    assert "frozen by its cgroup" in reader["detail"]
+    assert not node.state_file().hard
     assert "no second reader is started" in reader["detail"]
-    assert_every_surface_answers(node, "failed")
+    assert_every_surface_answers(node, "unknown")
     assert node.metric("nodevet_reader_starts_total", backend="nvidia") == 1
     assert node.readers() == [pid]
     assert node.stop() < STOP_SECONDS
 
     node.start()
-    status = told(node, "reader.stuck", "node")
-    assert status["verdict"] == "failed"
+    status = told(node, "reader.down", "node")
+    assert status["verdict"] == "unknown"
     assert node.readers() == [pid]
     assert node.metric("nodevet_reader_starts_total", backend="nvidia") == 0
 

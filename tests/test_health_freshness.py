@@ -29,6 +29,7 @@ from nodevet.checks.model import (
     WHOLE,
     Action,
     Clearing,
+    Failure,
     FailureKind,
     Outcome,
     ReaderState,
@@ -38,6 +39,7 @@ from nodevet.checks.model import (
 from nodevet.checks.view import View
 
 PASS, FAIL, UNMEASURED, SKIPPED = Outcome.PASS, Outcome.FAIL, Outcome.UNMEASURED, Outcome.SKIPPED
+HANG, CRASH = Failure(FailureKind.HUNG, "a call"), Failure(FailureKind.CRASHED, "a call")
 BROKEN = [
     (FailureKind.HUNG, ReaderState.HUNG, "reader.hung"),
     (FailureKind.STUCK, ReaderState.STUCK, "reader.stuck"),
@@ -148,7 +150,8 @@ def test_reader_that_hangs_is_unknown_first_and_failed_the_second_time(
 ) -> None:
     """One hang is measured inability, a second one a failure that only evidence ends; one in state D is final."""
     for hangs, final in ((1, kind is FailureKind.STUCK), (2, True)):
-        status = reader("nvidia", state, hangs=hangs, detail="nvmlDeviceGetTemperature of GPU 3 for 5.0 s")
+        detail = "nvmlDeviceGetTemperature of GPU 3 for 5.0 s"
+        status = reader("nvidia", state, witnessed=hangs, detail=detail, failure=Failure(kind, detail))
         finding = of(judge("freshness", healthy(readers=(status,))), code, NODE)
         assert finding.outcome is (FAIL if final else UNMEASURED)
         assert finding.required is not final
@@ -160,37 +163,50 @@ def test_reader_that_hangs_is_unknown_first_and_failed_the_second_time(
 
 def test_reader_that_a_quarantined_device_brought_down_is_not_broken_itself() -> None:
     """The device fails; the reader is unknown until it answers again, and leaves nothing to be acknowledged."""
-    status = reader("nvidia", ReaderState.HUNG, hangs=2, quarantined=(GPU,))
+    status = reader("nvidia", ReaderState.HUNG, witnessed=2, quarantined=(GPU,), failure=HANG)
     finding = of(judge("freshness", healthy(readers=(status,))), "reader.hung", NODE)
     assert (finding.outcome, finding.clearing) == (UNMEASURED, Clearing.UNMEASURED)
 
 
 def test_reader_that_crashes_again_and_again_fails() -> None:
     """A library that aborts before any device is reached has no device to blame."""
-    outcomes = [
-        of(judge("freshness", healthy(readers=(reader("nvidia", ReaderState.CRASHED, crashes=crashes),))),
-           "reader.crashed", NODE).outcome
-        for crashes in (1, 2)
-    ]  # fmt: skip
-    assert outcomes == [UNMEASURED, FAIL]
+    crashed = [reader("nvidia", ReaderState.CRASHED, witnessed=falls, failure=CRASH) for falls in (1, 2)]
+    findings = [of(judge("freshness", healthy(readers=(status,))), "reader.crashed", NODE) for status in crashed]
+    assert [finding.outcome for finding in findings] == [UNMEASURED, FAIL]
 
 
 def test_reader_of_one_backend_does_not_clear_that_of_another() -> None:
     """Each backend has its own key."""
-    status = reader("nvidia", ReaderState.HUNG, hangs=2)
+    status = reader("nvidia", ReaderState.HUNG, witnessed=2, failure=HANG)
     findings = judge("freshness", healthy(readers=(reader("host"), status)))
     keys = {f.key: f.outcome for f in findings if f.code == "reader.hung" and f.device == NODE}
     assert sorted(keys.values()) == [FAIL, PASS]
 
 
+@pytest.mark.parametrize("failure", [None, *(Failure(kind, "for a test") for kind in FailureKind)], ids=str)
+@pytest.mark.parametrize("state", [ReaderState.HUNG, ReaderState.STUCK, ReaderState.CRASHED])
+def test_reader_that_is_down_is_blamed_on_its_driver_by_a_witness_alone(
+    state: ReaderState, failure: Failure | None
+) -> None:
+    """However often it went down: without a fault of the driver that is named it is unknown, soft, and told."""
+    status = reader("nvidia", state, hangs=50, crashes=50, witnessed=0, failure=failure)
+    findings = [f for f in judge("freshness", healthy(readers=(status,))) if f.device == NODE]
+    assert [f for f in findings if f.required or f.outcome is FAIL]
+    assert [f.code for f in findings if f.outcome is FAIL] == (
+        ["reader.stuck"] if failure is not None and failure.kind is FailureKind.STUCK else []
+    )
+    again = [f for f in judge("freshness", healthy()) if f.code == "reader.down"]
+    assert [f.outcome for f in again] == [PASS, PASS]
+
+
 @pytest.mark.parametrize(("kind", "_state", "code"), BROKEN)
 def test_device_that_hung_its_reader_twice_fails_alone(kind: FailureKind, _state: ReaderState, code: str) -> None:
-    """In quarantine it has failed, its siblings go on."""
-    for quarantined in (False, True):
-        status = reader("nvidia", quarantined=(GPU,) if quarantined else ())
+    """Once its calls did so twice it has failed, its siblings go on."""
+    for blamed in (False, True):
+        status = reader("nvidia", quarantined=(GPU,), blamed={GPU: 2 if blamed else 1})
         view = with_samples(healthy(readers=(reader("host"), status)), failed(kind))
         findings = judge("freshness", view)
-        final = quarantined or kind is FailureKind.STUCK
+        final = blamed or kind is FailureKind.STUCK
         finding = of(findings, code, GPU)
         assert (finding.outcome, finding.action) == ((FAIL, Action.REBOOT) if final else (UNMEASURED, Action.WATCH))
         assert of(findings, code, "GPU-bbbb").outcome is PASS

@@ -13,120 +13,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, SCRIPTED, Bench, outcome
 from fakes.freezer import Freeze
-from fakes.stopping import stop_readers
 
 from nodevet.agent.clock import SteppedClock, SystemClock
 from nodevet.agent.load.child import LoadChild
 from nodevet.agent.processes import ChildRecord, is_alive, start_ticks
 from nodevet.agent.readers.quarantine import Quarantine
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
-from nodevet.checks.model import Event, Failure, FailureKind, ReaderState, ReaderStatus, ResultState, Sample
+from nodevet.checks.model import Failure, FailureKind, ReaderState, ResultState
 from nodevet.checks.view import Cadence
-from nodevet.checks.wire import Note, Ticked
-
-SCRIPTED = Path(__file__).parent / "fakes" / "scripted_child.py"
-INTERVAL, DEADLINE = 10.0, 5.0
-REAL_SECONDS = 20.0
-"""How long a test waits for a real process before it gives up; nothing waits so long when it works."""
-
-
-class Bench:
-    """A supervisor with one scripted reader, and everything it told."""
-
-    def __init__(self, folder: Path, remembered: tuple[ChildRecord, ...] = (), **script: Any) -> None:
-        """Prepare the script in *folder*."""
-        self.script = {"log": str(folder / "log"), "devices": ["a", "b", "c"], **script}
-        self._file = folder / "script.json"
-        self.write()
-        self.clock = SteppedClock(boot_id=SystemClock().instant().boot_id)
-        self.selector = selectors.DefaultSelector()
-        self.samples: list[Sample] = []
-        self.events: list[Event] = []
-        self.notes: list[Note] = []
-        self.dropped = 0
-        self.supervisor = Supervisor([self.plan()], self.clock, self.selector, remembered)
-
-    def plan(self) -> ReaderPlan:
-        """How the scripted reader is run."""
-        return ReaderPlan(
-            backend="fake",
-            cadences={"fast": Cadence(INTERVAL, DEADLINE)},
-            argv=(sys.executable, "-I", str(SCRIPTED), str(self._file)),
-        )
-
-    def write(self, **script: Any) -> None:
-        """Change the script."""
-        self.script.update(script)
-        self._file.with_suffix(".new").write_text(json.dumps(self.script))
-        self._file.with_suffix(".new").rename(self._file)
-
-    def status(self) -> ReaderStatus:
-        """How the reader does."""
-        return self.supervisor.statuses[0]
-
-    @property
-    def log(self) -> list[str]:
-        """What the children were asked, over all starts."""
-        file = Path(self.script["log"])
-        return file.read_text().splitlines() if file.exists() else []
-
-    @property
-    def failure(self) -> Failure:
-        """What the reader failed with."""
-        failure = self.status().failure
-        assert failure is not None
-        return failure
-
-    def until(self, done: Callable[[], bool]) -> None:
-        """Run the loop, without moving the clock, until *done*."""
-        end = time.monotonic() + REAL_SECONDS
-        while True:
-            self.supervisor.tick()
-            self._collect()
-            deadline = self.supervisor.next_deadline
-            if done():
-                return
-            assert deadline is None or deadline > self.clock.monotonic(), "a loop would spin"
-            assert time.monotonic() < end, f"not reached: {self.supervisor.statuses}"
-            for key, mask in self.selector.select(0.05):
-                self.supervisor.handle(key, mask)
-
-    def until_in(self, call: str) -> None:
-        """Run the loop until the child sits in *call* and everything it said before is heard."""
-        self.until(lambda: call in self.call() and not self.selector.select(0))
-
-    def until_state(self, state: ReaderState) -> None:
-        """Run the loop until the reader is in *state*."""
-        self.until(lambda: self.status().state is state)
-
-    def round(self, seconds: float = 0.0) -> list[Sample]:
-        """Move the clock, run until everything due is answered, and return the new samples."""
-        self.clock.advance(seconds)
-        before = len(self.samples)
-        self.until(lambda: self.supervisor.settled)
-        return self.samples[before:]
-
-    def fall(self, state: ReaderState, device: str) -> None:
-        """Let the round that hangs at *device* come to its deadline, and wait until the child is gone."""
-        self.until_in(f"fake_read({device}")
-        self.clock.advance(DEADLINE)
-        self.until(lambda: self.status().state is state and self.status().pid is None)
-
-    def call(self) -> str:
-        """What the child is about to call."""
-        return "".join(record.detail for record in self.supervisor.records)
-
-    def close(self) -> None:
-        """Stop the reader, in real time."""
-        stop_readers(self.supervisor, self.selector, self.clock)
-
-    def _collect(self) -> None:
-        collected = self.supervisor.collect()
-        self.samples += collected.samples
-        self.events += collected.events
-        self.notes += collected.notes
-        self.dropped += collected.dropped
+from nodevet.checks.wire import Ticked
 
 
 @pytest.fixture
@@ -135,11 +32,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
     bench.close()
-
-
-def outcome(samples: list[Sample]) -> dict[str, str]:
-    """What each device's last sample says: ``ok`` or the kind of failure."""
-    return {sample.device: sample.failure.kind.value if sample.failure else "ok" for sample in samples}
 
 
 ALL_OK = {"a": "ok", "b": "ok", "c": "ok"}
@@ -236,7 +128,7 @@ def test_a_hang_while_loading_is_a_hang(bench: Bench) -> None:
     """A library that does not even initialise is told with its call."""
     bench.write(start="hang")
     bench.until(lambda: bench.call() == "fake_init")
-    bench.clock.advance(60.0)
+    bench.pass_time(60.0)
     bench.until_state(ReaderState.HUNG)
     assert "fake_init has not returned for 60.0 s" in bench.status().detail
 
@@ -266,7 +158,7 @@ def test_an_absent_vendor_stays_absent_while_it_is_looked_for(bench: Bench) -> N
     bench.until(lambda: bench.call() == "fake_init")
     during = bench.status()
     assert (during.state, during.detail, during.failure) == (ReaderState.ABSENT, before.detail, before.failure)
-    bench.clock.advance(60.0)
+    bench.pass_time(60.0)
     bench.until_state(ReaderState.HUNG)
 
 
@@ -428,8 +320,7 @@ def test_a_paused_machine_is_no_hang(bench: Bench) -> None:
     bench.clock.advance(3600.0)
     bench.supervisor.tick()
     assert bench.status().state is ReaderState.RUNNING
-    bench.clock.advance(1.0)
-    bench.supervisor.tick()
+    bench.pass_time(2.0)
     assert bench.status().state is ReaderState.HUNG
 
 
@@ -506,7 +397,7 @@ def test_a_child_in_state_d_is_given_up_and_never_doubled(bench: Bench, freeze: 
     pid = bench.status().pid
     assert pid is not None
     thaw = freeze(pid)
-    bench.clock.advance(DEADLINE)
+    bench.pass_time(DEADLINE)
     bench.until_state(ReaderState.HUNG)
     assert "state D" in bench.status().detail
     bench.clock.advance(2.0)

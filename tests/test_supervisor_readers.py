@@ -14,6 +14,7 @@ from fakes.amdsmi.scenario import FakeAmdSmi
 from fakes.host_tree import virtual_machine, write_tree
 from fakes.machine import FakeMachine
 from fakes.nvml.scenario import FakeNvml
+from fakes.pass_time import pass_time
 from fakes.stopping import stop_readers
 
 from nodevet.agent.clock import SteppedClock, SystemClock
@@ -111,7 +112,7 @@ class Node:
         """Wait until the reader hangs in *call*, let *seconds* pass, and return what was told until it is gone."""
         before = len(self.samples)
         self.until(lambda: self.sits_in(call) and not self.selector.select(0))
-        self.clock.advance(seconds)
+        pass_time(self.clock, self.supervisor, self.until, seconds)
         self.until(lambda: self.status().state is ReaderState.HUNG and self.status().pid is None)
         return self.outcome(self.samples[before:])
 
@@ -181,7 +182,7 @@ def test_a_library_that_never_starts_leaves_the_host_measured(node: Node) -> Non
     for call in node.calls.start:
         node.machine.hang(call)
     node.until(lambda: any(node.calls.start[0] in record.detail for record in node.supervisor.records))
-    node.clock.advance(60.0)
+    pass_time(node.clock, node.supervisor, node.until, 60.0)
     node.until(lambda: node.status().state is ReaderState.HUNG and node.status().pid is None)
     assert node.calls.start[0] in node.status().detail
     assert node.status("host").state is ReaderState.RUNNING

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord, describe, is_alive
+from nodevet.agent.readers.witness import Surroundings, disturbance
 from nodevet.checks.model import Failure, FailureKind, ReaderState
 
 __all__ = ["Predecessor"]
@@ -26,8 +27,9 @@ KILLED_SECONDS = 2.0
 class Predecessor:
     """Waits for the process of *record* to be gone."""
 
-    def __init__(self, record: ChildRecord, clock: Clock) -> None:
-        """Begin to wait now."""
+    def __init__(self, record: ChildRecord, clock: Clock, surroundings: Surroundings) -> None:
+        """Begin to wait now; *surroundings* tell whether the machine keeps it from ending."""
+        self._surroundings = surroundings
         self.record = record
         self.gone = False
         self.state = ReaderState.STARTING
@@ -49,6 +51,12 @@ class Predecessor:
             call = self.record.detail or "the reader of an earlier agent"
             self.detail = f"{call} cannot be ended ({where}); no second reader is started beside it"
             self.failure = Failure(FailureKind.STUCK, self.detail)
+            look = self._surroundings.look(self.record.pid)
+            cause = disturbance(look, look, 1.0)
+            if cause or not self.record.in_call or (look is not None and look.state != "D"):
+                why = cause or "nothing shows that it is in a call of the driver"
+                self.detail = f"{self.detail}: {why}"
+                self.failure = Failure(FailureKind.READER, self.detail)
             return
         self.detail = f"waits for the reader of an earlier agent to end ({where})"
         if waited >= ORPHAN_SECONDS and not self._killed:

@@ -7,30 +7,41 @@ each device that could not be read, so that nothing looks healthy because nobody
 
 from __future__ import annotations
 
-import re
+import math
 import selectors
 from collections.abc import Iterable
-from enum import Enum
-
-import msgspec
 
 from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
+from nodevet.agent.readers.blame import Blame, Fallen, no_start
+from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.plan import ReaderPlan
 from nodevet.agent.readers.predecessor import Predecessor
 from nodevet.agent.readers.quarantine import Quarantine
 from nodevet.agent.readers.schedule import Schedule
-from nodevet.checks.model import (
-    Device,
-    Failure,
-    FailureKind,
-    Instant,
-    ReaderState,
-    ReaderStatus,
-    Sample,
+from nodevet.agent.readers.stages import (
+    ABSENT,
+    FALLEN,
+    FIRST_RESTART_SECONDS,
+    HELD_UP_SECONDS,
+    LINES_PER_ROUND,
+    LONGEST_RESTART_SECONDS,
+    LONGEST_RETRY_SECONDS,
+    PAST_DEADLINE,
+    PCI_ADDRESS,
+    RELEASE,
+    RETRY_SECONDS,
+    STEADY_SECONDS,
+    STOP,
+    Outcome,
+    Phase,
+    Round,
+    Wish,
 )
+from nodevet.agent.readers.witness import Surroundings
+from nodevet.checks.model import Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
 from nodevet.checks.wire import (
     PROTOCOL,
     Failed,
@@ -46,67 +57,6 @@ from nodevet.checks.wire import (
 
 __all__ = ["RETRY_SECONDS", "Reader", "ReaderPlan"]
 
-FIRST_RESTART_SECONDS = 1.0
-LONGEST_RESTART_SECONDS = 60.0
-STEADY_SECONDS = 60.0
-"""A reader that served so long starts again from the shortest wait."""
-
-RETRY_SECONDS = 300.0
-LONGEST_RETRY_SECONDS = 1800.0
-"""When to look again for a vendor's library or devices that were not there: ever later, for they seldom come."""
-
-LINES_PER_ROUND = 20
-
-HELD_UP_SECONDS = 1.0
-"""An agent that looks at a deadline later than this was held up itself, as on a paused machine, and its child too."""
-
-STOP = Patience(terminate=0.6, kill=0.9, abandon=1.3)
-RELEASE = Patience(terminate=3.0, kill=4.0, abandon=5.0)
-PAST_DEADLINE = Patience(terminate=0.0, kill=0.3, abandon=2.0)
-
-PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
-
-ABSENT = frozenset({FailureKind.NO_LIBRARY, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
-FALLEN = frozenset({FailureKind.HUNG, FailureKind.STUCK, FailureKind.CRASHED})
-
-
-class Phase(Enum):
-    """What the reader's process does."""
-
-    NONE = "none"
-    LOADING = "loading"
-    SERVING = "serving"
-    ENDING = "ending"
-    STUCK = "stuck"
-
-
-class Wish(Enum):
-    """What the agent wants of the reader."""
-
-    READ = "read"
-    RELEASE = "release"
-    STOP = "stop"
-
-
-class _Round(msgspec.Struct):
-    """The round that is being answered: devices still to come, in order, and until when the next must be done."""
-
-    group: str
-    number: int
-    began: float
-    deadline: float
-    left: list[str]
-    extended: bool = False
-
-
-class _Outcome(msgspec.Struct, frozen=True):
-    """What to say and do once the present process is gone."""
-
-    state: ReaderState
-    detail: str
-    failure: Failure | None
-    restart_after_seconds: float | None
-
 
 class Reader:
     """Reads one backend through a child process. Everything that it finds goes to the *outbox*."""
@@ -117,24 +67,31 @@ class Reader:
         clock: Clock,
         selector: selectors.BaseSelector,
         outbox: Outbox,
+        heartbeat: Heartbeat,
+        surroundings: Surroundings,
         earlier: ChildRecord | None = None,
     ) -> None:
-        """Prepare to read; the child starts at the first tick. *earlier* is a reader that outlived its agent."""
+        """Prepare to read; the child starts at the first tick. *earlier* is a reader that outlived its agent.
+
+        *heartbeat* and *surroundings* tell whether the machine kept a child from running.
+        """
         self._plan = plan
         self._clock = clock
         self._selector = selector
         self._outbox = outbox
-        self._predecessor = Predecessor(earlier, clock) if earlier else None
+        self._blame = Blame(plan.backend, clock, surroundings, heartbeat)
+        self._predecessor = Predecessor(earlier, clock, surroundings) if earlier else None
         self._child: Child | None = None
         self._phase = Phase.NONE
         self._wish = Wish.READ
-        self._outcome: _Outcome | None = None
+        self._outcome: Outcome | None = None
         self._start_at: float | None = clock.monotonic()
         self._start_deadline = 0.0
+        self._stuck_look = 0.0
         self._serving_since = 0.0
         self._falls = 0
         self._absences = 0
-        self._round: _Round | None = None
+        self._round: Round | None = None
         self._schedules = {group: Schedule(cadence, clock.monotonic()) for group, cadence in plan.cadences.items()}
         self._quarantine = Quarantine()
         self._guilty: str | None = None
@@ -173,6 +130,8 @@ class Reader:
             versions=self._versions,
             quarantined=tuple(self._quarantine.skipped),
             required=self._plan.required,
+            witnessed=self._blame.witnessed,
+            blamed=self._blame.of_devices,
         )
 
     @property
@@ -205,11 +164,14 @@ class Reader:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` must be called next, in monotonic seconds."""
         candidates = [self._child.next_deadline if self._child else None]
+        if self._phase is Phase.STUCK:
+            candidates.append(self._stuck_look)
         if self._phase is Phase.LOADING:
-            candidates.append(self._start_deadline)
+            candidates.append(self._blame.look_at(self._start_deadline, self._plan.start_deadline_seconds))
         if self._phase is Phase.SERVING:
             due = min((entry.due for entry in self._offered()), default=None)
-            candidates.append(self._round.deadline if self._round else due)
+            current = self._round
+            candidates.append(self._blame.look_at(current.deadline, self._patience(current)) if current else due)
             candidates.append(self._quarantine.next_deadline)
         elif self._wish is Wish.READ:
             candidates.append(self._start_at)
@@ -257,10 +219,10 @@ class Reader:
         now = self._clock.monotonic()
         if self._child:
             self._child.tick()
-        if self._child and self._phase is Phase.LOADING and now >= self._start_deadline:
-            self._child.hear_out()
-        if self._phase is Phase.LOADING and now >= self._start_deadline:
-            self._hung(self._plan.start_deadline_seconds)
+        if self._phase is Phase.LOADING:
+            self._tick_loading(now)
+        elif self._phase is Phase.STUCK:
+            self._tick_stuck(now)
         elif self._phase is Phase.SERVING:
             self._tick_serving(now)
         elif self._phase is Phase.NONE and self._wish is Wish.READ:
@@ -297,23 +259,23 @@ class Reader:
     def on_nonsense(self, detail: str) -> None:
         """End a child that breaks the protocol."""
         if self._phase in (Phase.LOADING, Phase.SERVING):
-            self._fell(FailureKind.CRASHED, f"the reader broke the protocol: {detail}")
+            self._crashes += 1
+            self._fell(self._blame.broke_protocol(detail), ReaderState.CRASHED)
             self._finish(PAST_DEADLINE, ask=False)
 
     def on_stuck(self) -> None:
         """Give up a child that cannot be killed; no other is started while it lives."""
-        assert self._child is not None
         self._phase = Phase.STUCK
-        detail = f"{self._child.call} cannot be ended ({self._child.where}); no second reader is started beside it"
-        self._say(ReaderState.STUCK, detail, Failure(FailureKind.STUCK, detail))
-        self._note("error", "reader is stuck", detail=detail)
+        self._look_at_stuck(self._clock.monotonic())
+        self._note("error", "reader is stuck", detail=self._detail)
 
     def on_end(self, ended: Exit) -> None:
         """Learn that the process is gone, and plan what follows."""
         assert self._child is not None
         if self._phase in (Phase.LOADING, Phase.SERVING):
-            last = f"; it said last: {self._child.tail[-1]}" if self._child.tail else ""
-            self._fell(FailureKind.CRASHED, f"the reader {ended} in: {self._child.call}{last}")
+            self._crashes += 1
+            self._fell(self._blame.ended(self._child, ended), ReaderState.CRASHED)
+        self._blame.acquit()
         outcome, self._outcome, self._child, self._phase = self._outcome, None, None, Phase.NONE
         if self._wish is Wish.STOP:
             self._say(ReaderState.STOPPED, "")
@@ -331,7 +293,10 @@ class Reader:
         if not ready.devices:
             self._on_failed(Failure(FailureKind.NO_DEVICES, f"backend {self._plan.backend} lists no device"))
             return
+        assert self._child is not None
         self._phase = Phase.SERVING
+        self._blame.acquit()
+        self._blame.loaded(self._child)
         self._serving_since = self._clock.monotonic()
         self._absences = 0
         self._groups = ready.groups
@@ -345,10 +310,11 @@ class Reader:
         state = ReaderState.ABSENT if never_there else ReaderState.FAILED
         self._absences = self._absences + 1 if never_there and not self._plan.required else 0
         again = min(RETRY_SECONDS * 2.0 ** max(self._absences - 1, 0), LONGEST_RETRY_SECONDS)
-        wait = again if self._phase is Phase.LOADING and not self._devices else self._next_wait()
+        seldom = self._phase is Phase.LOADING and not self._devices and failure.kind is not FailureKind.READER
+        wait = again if seldom else self._next_wait()
         self._abort_round()
         self._say(state, failure.detail, failure)
-        self._outcome = _Outcome(state, failure.detail, failure, wait)
+        self._outcome = Outcome(state, failure.detail, failure, wait)
         self._finish(RELEASE, ask=True)
 
     def _on_sampled(self, sample: Sample) -> None:
@@ -357,6 +323,7 @@ class Reader:
             self.on_nonsense(f"a sample of {sample.device}, {sample.group}, that was not asked for")
             return
         now = self._clock.monotonic()
+        self._blame.acquit()
         current.left.remove(sample.device)
         current.began = now
         current.deadline = now + self._schedules[current.group].cadence.deadline_seconds
@@ -369,6 +336,7 @@ class Reader:
             self.on_nonsense(f"the end of a round of {done.group} that is not at its end")
             return
         self._round = None
+        self._blame.acquit()
         self._lines_left = LINES_PER_ROUND
         self._last_round = self._clock.instant()
         for device, failure in self._quarantine.skipped.items():
@@ -377,25 +345,67 @@ class Reader:
             self._list_devices(done.devices)
         if self._clock.monotonic() - self._serving_since >= STEADY_SECONDS:
             self._falls = 0
+        last = [group for group in self._groups if group in self._schedules][-1:]
+        if done.group in last and self._plan.holds_devices and (library := self._blame.replaced()):
+            self._load_anew(f"{library} was replaced on disk: it is loaded anew")
+            return
         self._tick_serving(self._clock.monotonic())  # another group may have waited for this round to end
 
     # What is due.
 
+    def _tick_loading(self, now: float) -> None:
+        assert self._child is not None
+        if now >= self._start_deadline:
+            self._child.hear_out()
+        seconds = self._plan.start_deadline_seconds
+        if self._phase is Phase.LOADING:
+            self._watch(self._start_deadline - seconds, self._start_deadline, seconds)
+
     def _tick_serving(self, now: float) -> None:
-        if self._round is not None:
-            if now >= self._round.deadline and not self._answers_after_all(self._round, now):
-                self._hung(now - self._round.began)
+        current = self._round
+        if current is not None:
+            if now < current.deadline or not self._answers_after_all(current, now):
+                self._watch(current.began, current.deadline, self._patience(current))
             return
         if self._quarantine.try_again(now):
-            self._outcome = _Outcome(ReaderState.STARTING, "tries a quarantined device again", None, 0.0)
-            self._finish(RELEASE, ask=True)
+            self._load_anew("tries a quarantined device again")
             return
         for schedule in self._offered():
             if schedule.due <= now:
                 self._ask_round(schedule, now)
                 return
 
-    def _answers_after_all(self, current: _Round, now: float) -> bool:
+    def _tick_stuck(self, now: float) -> None:
+        """Look again at a child that could not be killed, as long as that is not the driver's doing."""
+        if now >= self._stuck_look:
+            self._look_at_stuck(now)
+
+    def _look_at_stuck(self, now: float) -> None:
+        assert self._child is not None
+        deadline = min((entry.cadence.deadline_seconds for entry in self._schedules.values()), default=1.0)
+        failure = self._blame.stuck(self._child, deadline).failure
+        self._stuck_look = math.inf if failure.kind is FailureKind.STUCK else now + deadline
+        self._say(ReaderState.STUCK, failure.detail, failure)
+
+    def _load_anew(self, why: str) -> None:
+        """Start another child in the place of this one, without blame."""
+        self._outcome = Outcome(ReaderState.STARTING, why, None, 0.0)
+        self._note("info", "reader starts anew", why=why)
+        self._finish(RELEASE, ask=True)
+
+    def _watch(self, began: float, deadline: float, seconds: float) -> None:
+        """Watch a call that has been out for long, and end the child where its *deadline* is over and proven."""
+        assert self._child is not None
+        fallen = self._blame.watch(self._child, began, deadline, seconds)
+        if fallen is not None:
+            self._hangs += 1
+            self._fell(fallen, ReaderState.HUNG)
+            self._finish(PAST_DEADLINE, ask=False)
+
+    def _patience(self, current: Round) -> float:
+        return self._schedules[current.group].cadence.deadline_seconds
+
+    def _answers_after_all(self, current: Round, now: float) -> bool:
         """Return whether the child has spoken, or deserves more time because this very agent was held up."""
         assert self._child is not None
         left = len(current.left)
@@ -413,7 +423,7 @@ class Reader:
         group = next(name for name, entry in self._schedules.items() if entry is schedule)
         schedule.advance(now)
         deadline = now + schedule.cadence.deadline_seconds
-        self._round = _Round(group, schedule.number, now, deadline, self._reading_order())
+        self._round = Round(group, schedule.number, now, deadline, self._reading_order())
         self._child.send(Read(group, schedule.number))
 
     def _reading_order(self) -> list[str]:
@@ -447,8 +457,8 @@ class Reader:
                 environment=self._plan.environment,
             )
         except OSError as error:
-            detail = f"the reader cannot be started: {error}"
-            self._say(ReaderState.CRASHED, detail, Failure(FailureKind.CRASHED, detail))
+            failure = no_start(self._plan.backend, error).failure
+            self._say(ReaderState.CRASHED, failure.detail, failure)
             self._start_at = now + self._next_wait()
             return
         self._phase = Phase.LOADING
@@ -468,31 +478,22 @@ class Reader:
 
     # What went wrong.
 
-    def _hung(self, seconds: float) -> None:
-        """Tell that a call did not return, and force the child to end."""
-        assert self._child is not None
-        self._hangs += 1
-        detail = f"{self._child.call} has not returned for {seconds:.1f} s ({self._child.where})"
-        self._fell(FailureKind.HUNG, detail)
-        self._finish(PAST_DEADLINE, ask=False)
-
-    def _fell(self, kind: FailureKind, detail: str) -> None:
+    def _fell(self, fallen: Fallen, state: ReaderState) -> None:
         """Note that the reader went down, charge the device it was busy with, and plan the restart."""
-        self._crashes += kind is FailureKind.CRASHED
         assert self._child is not None
-        failure = Failure(kind, detail)
-        device = self._guilty = self._blamed(self._child.call)
+        failure = fallen.failure
+        device = self._guilty = self._blamed(self._child.call) if fallen.charged else None
+        self._blame.count(fallen, device)
         if device is not None:
             self._quarantine.charge(device, failure, self._clock.monotonic())
             for group in {self._round.group} if self._round else self._missable():
                 self._tell_failure(device, group, self._schedules[group].number, failure)
-        state = ReaderState.HUNG if kind is FailureKind.HUNG else ReaderState.CRASHED
         self._abort_round()
-        self._say(state, detail, failure)
+        self._say(state, failure.detail, failure)
         # Where a device is to blame its quarantine spares the driver; its siblings should not wait for that.
         wait = self._next_wait() if device is None else FIRST_RESTART_SECONDS
-        self._outcome = _Outcome(state, detail, failure, wait)
-        self._note("error", f"reader {state.value}", detail=detail, device=device or "")
+        self._outcome = Outcome(state, failure.detail, failure, wait)
+        self._note("error", f"reader {state.value}", detail=failure.detail, device=device or "")
 
     def _blamed(self, call: str) -> str | None:
         """Return the device that the child was busy with: the next of the round, else the one that *call* names.
@@ -522,7 +523,7 @@ class Reader:
         if self._failure is None:
             return Failure(FailureKind.ERROR, "the reader has not started yet")
         if self._failure.kind in FALLEN and device.id != self._guilty:
-            return Failure(FailureKind.ERROR, f"the reader is {self._state.value}: {self._failure.detail}")
+            return Failure(FailureKind.ERROR, f"its reader went down: {self._failure.detail}")
         return self._failure
 
     def _tell_failure(self, device: str, group: str, number: int, failure: Failure) -> None:

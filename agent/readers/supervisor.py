@@ -13,9 +13,11 @@ import msgspec
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
+from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.plan import ReaderPlan
 from nodevet.agent.readers.reader import RETRY_SECONDS, Reader
+from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.model import Device, DeviceKind, Event, ReaderState, ReaderStatus, Sample
 from nodevet.checks.wire import Note
 
@@ -43,9 +45,11 @@ class Supervisor:
         clock: Clock,
         selector: selectors.BaseSelector,
         remembered: Iterable[ChildRecord] = (),
+        surroundings: Surroundings | None = None,
     ) -> None:
         """Prepare a reader per plan; *remembered* are the records that an earlier agent left.
 
+        *surroundings* look at processes; by default those of this machine.
         Children register with *selector* as they start; the data of each key is a function of the event mask.
         """
         self._clock = clock
@@ -54,8 +58,12 @@ class Supervisor:
         self._resume_at: float | None = None
         self._look_at = clock.monotonic() + RETRY_SECONDS
         earlier = {record.name: record for record in remembered}
+        looks = surroundings or Surroundings()
+        self.heartbeat = Heartbeat(clock, selector)
+        """What tells whether the machine keeps time, while a call is out for long."""
         self._readers = {
-            plan.backend: Reader(plan, clock, selector, self._outbox, earlier.get(plan.backend)) for plan in plans
+            plan.backend: Reader(plan, clock, selector, self._outbox, self.heartbeat, looks, earlier.get(plan.backend))
+            for plan in plans
         }
 
     def handle(self, key: selectors.SelectorKey, mask: int) -> None:
@@ -72,6 +80,7 @@ class Supervisor:
         if self._clock.monotonic() >= self._look_at:
             self._look_at = self._clock.monotonic() + RETRY_SECONDS
             self._look_again(self._shown())
+        self.heartbeat.tick()
         for reader in self._readers.values():
             reader.tick()
 
@@ -80,7 +89,8 @@ class Supervisor:
         """Return when ``tick`` must be called next, in the clock's monotonic seconds."""
         waits = any(self._readers[name].status.state is ReaderState.ABSENT for name in self._shown())
         look_at = self._look_at if waits else None
-        candidates = [self._resume_at, look_at, *(reader.next_deadline for reader in self._readers.values())]
+        beat = self.heartbeat.next_deadline
+        candidates = [self._resume_at, look_at, beat, *(reader.next_deadline for reader in self._readers.values())]
         return min((when for when in candidates if when is not None), default=None)
 
     def collect(self) -> Collected:
@@ -140,6 +150,7 @@ class Supervisor:
     def stop(self) -> None:
         """Begin to close every reader; ``at_rest`` within 1.5 s if the loop goes on."""
         self._resume_at = None
+        self.heartbeat.stop()
         for reader in self._readers.values():
             reader.stop()
 

@@ -52,7 +52,7 @@ VENDOR = "amd"
 
 def open_backend(context: Context) -> AmdBackend:
     """Load AMD SMI; raise BackendError where there is no AMD device, or wrapper, library or driver do not fit."""
-    tree = Tree(context.root, context.progress)
+    tree = Tree(context.root, context.progress, driver=True)
     if not tree.exists(MODULE) and not _boards(tree):
         raise BackendError(FailureKind.NO_DEVICES, "no AMD accelerator on the PCI bus, and amdgpu is not loaded")
     generation = tree.text_or_none(GENERATION)  # before the library looks: what comes meanwhile is noticed

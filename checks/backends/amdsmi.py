@@ -118,7 +118,7 @@ class Library:
         self.module = module
         self.failures = 0
         """How many questions of ``optional`` found no answer that another time may bring."""
-        self._write = progress.write
+        self._progress = progress
         self._refused: type[Exception] = module.AmdSmiLibraryException
 
     def attempt(self, text: str, symbol: str, *arguments: Any) -> tuple[int, Any]:
@@ -126,7 +126,7 @@ class Library:
         function = getattr(self.module, symbol, None)
         if function is None:
             return NO_FUNCTION, None
-        self._write(text)
+        self._progress.call(text)
         try:
             return SUCCESS, function(*arguments)
         except self._refused as error:
@@ -135,6 +135,8 @@ class Library:
             return NO_FUNCTION, None
         except (IndexError, KeyError, TypeError, ValueError):  # text that is none, numbers that its tables lack
             return UNREADABLE, None
+        finally:
+            self._progress.returned()
 
     def on(self, target: Target, symbol: str, *names: str) -> tuple[int, Any]:
         """Call a function of a device with members of enumerations; raise BackendError when the driver is gone."""

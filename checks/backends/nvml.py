@@ -115,7 +115,7 @@ class Library:
     def __init__(self, module: Any, progress: Progress) -> None:
         """Take over the module ``pynvml``; nothing is called yet."""
         self.module = module
-        self._write = progress.write
+        self._progress = progress
         self._error: type[Exception] = module.NVMLError
         self._functions: dict[str, Callable[..., Any] | None] = {}
 
@@ -124,13 +124,15 @@ class Library:
         function = self._function(symbol)
         if function is None:
             return FUNCTION_NOT_FOUND, None
-        self._write(text)
+        self._progress.call(text)
         try:
             return SUCCESS, function(*arguments)
         except self._error as error:
             return error.value, None  # type: ignore[attr-defined]
         except UnicodeDecodeError:  # bytes of a damaged InfoROM, which the wrapper decodes
             return UNKNOWN, None
+        finally:
+            self._progress.returned()
 
     def on(self, target: Target, call: Call) -> tuple[int, Any]:
         """Call a function of a device; raise BackendError when device, driver or library is gone."""
@@ -159,8 +161,11 @@ class Library:
         function = getattr(self.module.nvmlLib, symbol, None)
         if function is None:
             return FUNCTION_NOT_FOUND
-        self._write(target.text(symbol))
-        return int(function(target.handle, count, array))
+        self._progress.call(target.text(symbol))
+        try:
+            return int(function(target.handle, count, array))
+        finally:
+            self._progress.returned()
 
     def _function(self, symbol: str) -> Callable[..., Any] | None:
         """Return the wrapper's function; None where this version of nvidia-ml-py has none."""

@@ -50,6 +50,7 @@ class SimulatedBackend:
             case Trouble.HANG:
                 self._hang(device)
             case Trouble.CRASH:
+                self._call(device)
                 os.abort()
         return map(measured, world.readings(device.id, group, now))
 
@@ -62,9 +63,12 @@ class SimulatedBackend:
 
     def _hang(self, device: Device) -> None:
         """Never return, as a driver that waits for a device."""
-        self._context.progress.write(f"simulated call into the driver of {device.id} (PCI {device.pci})")
+        self._call(device)
         while True:
             signal.pause()
+
+    def _call(self, device: Device) -> None:
+        self._context.progress.call(f"simulated call into the driver of {device.id} (PCI {device.pci})")
 
     def _look(self) -> World:
         """Return the world as the agent last wrote it. Raises BackendError where its file cannot be used."""

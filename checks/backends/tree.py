@@ -24,12 +24,16 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 class Tree:
-    """Files under *root*. What is about to be opened is noted in *progress* first: a read of sysfs may never return."""
+    """Files under *root*. What is about to be opened is noted in *progress* first: a read of sysfs may never return.
 
-    def __init__(self, root: str, progress: Progress) -> None:
+    Where the files are a *driver*'s, such as those of amdgpu, reading one is a call into it.
+    """
+
+    def __init__(self, root: str, progress: Progress, *, driver: bool = False) -> None:
         """Read below *root*, ``/`` on a real machine."""
         self.root = root
-        self._progress = progress
+        self._begin = progress.call if driver else progress.write
+        self._end = progress.returned
 
     def path(self, relative: str) -> str:
         """Return the full path of *relative*, which begins without a slash."""
@@ -38,14 +42,11 @@ class Tree:
     def text(self, relative: str) -> str:
         """Return the file without surrounding white space and NUL bytes; raises OSError, or ValueError for non-text."""
         path = self.path(relative)
-        self._progress.write(f"read /{relative}")
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._begin(f"read /{relative}")
         try:
-            blocks = []
-            while block := os.read(descriptor, _BLOCK_BYTES):
-                blocks.append(block)
+            blocks = _blocks(path)
         finally:
-            os.close(descriptor)
+            self._end()
         return b"".join(blocks).decode("utf-8").strip("\0 \t\r\n")
 
     def integer(self, relative: str) -> int:
@@ -79,18 +80,31 @@ class Tree:
 
     def names(self, relative: str, pattern: str = ".*") -> list[str]:
         """Return the entries of a directory that match *pattern* whole, numbers in order; none where it is absent."""
-        self._progress.write(f"list /{relative}")
+        self._begin(f"list /{relative}")
         try:
             entries = os.listdir(self.path(relative))  # noqa: PTH208
         except OSError as error:
             if error.errno in _ABSENT:
                 return []
             raise
+        finally:
+            self._end()
         return sorted((entry for entry in entries if re.fullmatch(pattern, entry)), key=_natural)
 
     def exists(self, relative: str) -> bool:
         """Return whether there is such a file or directory."""
         return os.path.lexists(self.path(relative))
+
+
+def _blocks(path: str) -> list[bytes]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        blocks = []
+        while block := os.read(descriptor, _BLOCK_BYTES):
+            blocks.append(block)
+    finally:
+        os.close(descriptor)
+    return blocks
 
 
 def status_of(error: OSError | ValueError) -> ReadingStatus:

@@ -61,6 +61,18 @@ FAILED = Rule(
 )
 
 
+DOWN = Rule(
+    check="freshness",
+    code="reader.down",
+    outcome=Outcome.UNMEASURED,
+    fault_class=FaultClass.NODE,
+    action=Action.WATCH,
+    clearing=Clearing.UNMEASURED,
+    next_step="it is started again; nothing shows a fault of the driver",
+)
+"""A reader that went down without a witness against its driver: whatever the reason is, it is no fault of hardware."""
+
+
 def _final(code: str, next_step: str) -> Rule:
     return Rule(
         check="freshness",
@@ -79,11 +91,6 @@ BROKEN = {
 }
 """What a driver that broke its reader once more is; the first time it is watched."""
 
-BROKEN_STATES = {
-    ReaderState.HUNG: FailureKind.HUNG,
-    ReaderState.STUCK: FailureKind.STUCK,
-    ReaderState.CRASHED: FailureKind.CRASHED,
-}
 CORE = Part(PartKind.SENSOR, "core")
 ADVICE = {
     "link_active": "none of its links can be seen: start the fabric manager of the driver's own version and read its "
@@ -101,7 +108,12 @@ class Freshness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     hangs: Annotated[
         int,
-        Meta(ge=1, le=10, description="From so many hangs or crashes on a reader is failed, before that unknown."),
+        Meta(
+            ge=1,
+            le=10,
+            description="From so many hangs or crashes inside calls of its driver on, within the time that "
+            "reader_faults.csv gives, a reader is failed; before that unknown.",
+        ),
     ] = 2
 
 
@@ -111,10 +123,11 @@ def judge(view: View, policy: Freshness) -> Iterator[Finding]:
     for reader in view.readers:
         yield from _reader(reader, policy)
     quarantined = {device for reader in view.readers for device in reader.quarantined}
+    blamed = {device for reader in view.readers for device, falls in reader.blamed.items() if falls >= policy.hangs}
     present = {device.id for device in view.devices}
     remembered = (view.device(device) for device in sorted(quarantined - present))
     for device in (*view.devices, *(device for device in remembered if device)):
-        yield from _broken_by(view, device, device.id in quarantined)
+        yield from _broken_by(view, device, device.id in quarantined, device.id in blamed)
         unread = _unread(view, device)
         yield unread
         yield from _required(view, device, readable=unread.outcome is Outcome.PASS)
@@ -124,10 +137,16 @@ def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
     part = Part(PartKind.DEVICE, f"vendor:{reader.backend}")
     name = f"reader of {reader.backend}"
     running = reader.state is ReaderState.RUNNING
+    down = _down(reader)
+    if down is FailureKind.READER:
+        yield DOWN.on_node(Outcome.UNMEASURED, f"{name} does not read: {reader.detail}", part=part, required=True)
+        return
+    if running:
+        yield DOWN.on_node(Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round)
     for kind in BROKEN:
-        if BROKEN_STATES.get(reader.state) is kind:
+        if down is kind:
             # A device that is to blame fails by itself, and its siblings are read again: the reader is not broken.
-            again = reader.hangs + reader.crashes >= policy.hangs and not reader.quarantined
+            again = reader.witnessed >= policy.hangs and not reader.quarantined
             final = kind is FailureKind.STUCK or again
             message = f"{name} is {reader.state.value}: {reader.detail or 'no detail'}"
             yield _broken(kind, final).on_node(_severity(final), message, part=part, required=not final)
@@ -152,14 +171,24 @@ def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
         yield FAILED.on_node(Outcome.SKIPPED, f"{name} is {reader.state.value}: {reader.detail}", part=part)
 
 
-def _broken_by(view: View, device: Device, quarantined: bool) -> Iterator[Finding]:
-    """Judge whether *device* brings its reader down; one that did so twice is in quarantine."""
+def _down(reader: ReaderStatus) -> FailureKind | None:
+    """Return whose doing it is that *reader* is down: nobody's is shown where no fault of the driver is named."""
+    kind = reader.failure.kind if reader.failure is not None else None
+    if kind is FailureKind.READER and reader.state is not ReaderState.RUNNING:
+        return kind
+    if reader.state not in (ReaderState.HUNG, ReaderState.STUCK, ReaderState.CRASHED):
+        return None
+    return kind if kind in BROKEN else FailureKind.READER
+
+
+def _broken_by(view: View, device: Device, quarantined: bool, blamed: bool) -> Iterator[Finding]:
+    """Judge whether *device* brings its reader down; *blamed* is one that did so often inside calls of its driver."""
     failure = view.failure(device.id)
     name = device_name(view, device.id)
     for kind in BROKEN:
         guilty = failure is not None and failure.kind is kind
         if guilty and failure is not None:
-            final = quarantined or kind is FailureKind.STUCK
+            final = blamed or kind is FailureKind.STUCK
             yield _broken(kind, final).on_node(
                 _severity(final), f"{name}: {failure.detail}", device=device.id, required=not final
             )

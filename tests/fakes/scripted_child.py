@@ -8,7 +8,9 @@ what a workload does. What it was asked is appended to the file named by ``log``
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -28,6 +30,7 @@ from nodevet.checks.model import (
     Sample,
 )
 from nodevet.checks.wire import (
+    PROTOCOL,
     Burn,
     Closed,
     Failed,
@@ -70,9 +73,12 @@ class Child:
             file.write(line + "\n")
 
     def misbehave(self, behaviour: str, call: str) -> None:
-        """Do what *behaviour* names; an unknown one does nothing."""
-        self._end.progress.write(call)
-        match behaviour:
+        """Do what *behaviour* names inside of *call*; an unknown one does nothing. ``idle_`` does it outside."""
+        if behaviour.startswith("idle_"):
+            self._end.progress.write("between two calls")
+        else:
+            self._end.progress.call(call)
+        match behaviour.removeprefix("idle_"):
             case "hang":
                 while True:
                     time.sleep(3600)
@@ -81,6 +87,17 @@ class Child:
                 os.abort()
             case "exit":
                 sys.exit(3)
+            case "segv" | "bus" | "ill" | "kill" | "term":
+                os.kill(os.getpid(), getattr(signal, f"SIG{behaviour.removeprefix('idle_').upper()}"))
+                time.sleep(3600)
+            case "no_memory":
+                os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
+                os.abort()
+            case "import_error":
+                os.write(2, b"ModuleNotFoundError: No module named 'nodevet.checks.parts'\n")
+                sys.exit(1)
+            case "raise":
+                raise ValueError("invalid literal for int() with base 16: ''")
             case "garbage":
                 os.write(self._end.channel.fileno(), b"\xff" * 64)
                 time.sleep(3600)
@@ -92,6 +109,7 @@ class Child:
                     self._end.channel.send(Happened(event(number)))
             case "chatter":
                 os.write(1, b"a vendor library prints\n" * 5000)
+        self._end.progress.returned()
 
     def run(self) -> None:
         """Serve until told to stop."""
@@ -112,12 +130,15 @@ class Child:
         """Load, or fail to."""
         self._skip, self._last = start.skip, start.last
         self.log(f"start skip={','.join(start.skip)} last={','.join(start.last)}")
+        if "map" in self.script:  # as a library that is loaded
+            with Path(self.script["map"]).open("rb") as file:
+                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         behaviour = self.script.get("start", "ok")
         self.misbehave(behaviour, "fake_init")
         if behaviour in set(FailureKind):
             self._end.channel.send(Failed(Failure(FailureKind(behaviour), "scripted")))
             return
-        protocol = 99 if behaviour == "other_protocol" else 1
+        protocol = 99 if behaviour == "other_protocol" else PROTOCOL
         self._end.channel.send(Ready(self.devices(), GROUPS, {"driver": "1.0"}, protocol))
 
     def devices(self) -> tuple[Device, ...]:

@@ -1,0 +1,289 @@
+"""Who is to blame for a reader that fell: the driver, on the word of a witness, or nobody.
+
+A driver is blamed only for what happened inside a named call of it: a fatal signal of the library's own, a call that
+cannot be killed, or one that did not return while a process of equal priority kept time and nothing kept the reader
+from running. Everything else is told as what it is, and is over when reading works again.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import signal
+from collections.abc import Mapping
+from functools import lru_cache
+
+import msgspec
+
+from nodevet.agent.child_process import Child, Exit
+from nodevet.agent.clock import Clock
+from nodevet.agent.readers.heartbeat import Heartbeat
+from nodevet.agent.readers.witness import Look, Stamp, Surroundings, disturbance, replaced, stamp
+from nodevet.checks.model import Failure, FailureKind
+from nodevet.checks.reference.tables import load_table
+
+__all__ = ["PROOF_SECONDS", "Blame", "Fallen", "no_start"]
+
+PROOF_SECONDS = 1.5
+"""How long past its deadline a call may stay out until it is known whether the machine kept time meanwhile."""
+
+SUSPICIOUS_SHARE = 0.5
+LONGEST_WATCH_SECONDS = 5.0
+"""A call that is out for this share of its deadline is watched, at most so long before its end: is time kept?"""
+
+LOOK_AGAIN_SECONDS = 0.1
+"""How soon a call past its deadline is looked at again while it is not known whether time was kept."""
+
+STUCK_DEADLINES = 10.0
+"""A call that is out for so many deadlines is the driver's, whatever state the kernel shows."""
+
+HANG = "hang"
+KEPT_FALLS = 50
+
+NO_MEMORY = re.compile(r"bad_alloc|out of memory|cannot allocate memory|MemoryError|ENOMEM", re.IGNORECASE)
+NO_DESCRIPTORS = re.compile(r"too many open files|EMFILE|ENFILE", re.IGNORECASE)
+NOT_INSTALLED = re.compile(r"ModuleNotFoundError|ImportError")
+
+START_STEPS = {
+    errno.EMFILE: "the agent has no descriptor left: raise LimitNOFILE of its unit",
+    errno.ENFILE: "the machine has no descriptor left: raise fs.file-max, or end what holds them",
+    errno.EAGAIN: "no process may be started: raise TasksMax of its unit, ulimit -u or kernel.pid_max",
+    errno.ENOMEM: "the machine has no memory left: see free -m and journalctl -k",
+    errno.ENOENT: "its interpreter is gone: reinstall nodevet",
+    errno.EACCES: "its interpreter may not be run: check the permissions of the installation",
+}
+
+
+class FaultRow(msgspec.Struct, frozen=True):
+    """A fault that counts against a driver, and how long it is remembered."""
+
+    fault: str
+    window_seconds: float
+    meaning: str
+    source: str
+
+
+class Fallen(msgspec.Struct, frozen=True):
+    """What a fall means: what to tell, which fault of the driver it is if any, and whether its device is suspected."""
+
+    failure: Failure
+    fault: str = ""
+    charged: bool = False
+
+
+class _Fall(msgspec.Struct, frozen=True):
+    fault: str
+    device: str | None
+    when: float
+
+
+class _Suspicion(msgspec.Struct, frozen=True):
+    """A call that has been out for long: its number, and how the reader was when it began to be watched.
+
+    ``moved``: calls before it came and went, too slowly.
+    """
+
+    number: int
+    since: float
+    look: Look | None
+    moved: bool = False
+
+
+class Blame:
+    """What one reader's falls prove. The caller says what happened; nothing here ends a process."""
+
+    def __init__(self, backend: str, clock: Clock, surroundings: Surroundings, heartbeat: Heartbeat) -> None:
+        """Begin without any fall."""
+        self._name = f"the reader of {backend}"
+        self._clock = clock
+        self._surroundings = surroundings
+        self._heartbeat = heartbeat
+        self._falls: list[_Fall] = []
+        self._suspicion: _Suspicion | None = None
+        self._stuck_since: float | None = None
+        self._libraries: dict[str, Stamp | None] = {}
+
+    # What it has come to.
+
+    @property
+    def witnessed(self) -> int:
+        """Return how many falls of late were the driver's."""
+        return len(self._recent())
+
+    @property
+    def of_devices(self) -> dict[str, int]:
+        """Return the same for each device that a call named."""
+        counts: dict[str, int] = {}
+        for fall in self._recent():
+            if fall.device is not None:
+                counts[fall.device] = counts.get(fall.device, 0) + 1
+        return counts
+
+    def count(self, fallen: Fallen, device: str | None) -> None:
+        """Remember what the driver did at *device*, where that is what *fallen* says."""
+        if fallen.fault:
+            self._falls = [*self._falls[1 - KEPT_FALLS :], _Fall(fallen.fault, device, self._clock.monotonic())]
+
+    # A call that is out.
+
+    def watch(self, child: Child, began: float, deadline: float, seconds: float) -> Fallen | None:
+        """Watch the call that *child* is in once it is out for long; return what it means once *deadline* is over.
+
+        It began at *began*, and *seconds* are what it is given in all.
+        """
+        now = self._clock.monotonic()
+        if now >= deadline:
+            return self.overdue(child, now - began, now - deadline)
+        if now >= deadline - _lead(seconds):
+            self.suspect(child)
+        return None
+
+    def look_at(self, deadline: float, seconds: float) -> float:
+        """Return when a call that must end by *deadline* is to be looked at next."""
+        now = self._clock.monotonic()
+        if self._suspicion is None:
+            return deadline - _lead(seconds)
+        return deadline if now < deadline else now + LOOK_AGAIN_SECONDS
+
+    def suspect(self, child: Child) -> None:
+        """Begin to watch the call that *child* is in: it has been out for long."""
+        if self._suspicion is None or self._suspicion.number != child.call_number:
+            now = self._clock.monotonic()
+            moved = self._suspicion is not None
+            self._suspicion = _Suspicion(child.call_number, now, self._surroundings.look(child.pid), moved)
+        self._heartbeat.want()
+
+    def acquit(self) -> None:
+        """Forget the call that was watched: the reader spoke."""
+        self._suspicion = self._stuck_since = None
+
+    def overdue(self, child: Child, seconds: float, late: float) -> Fallen | None:
+        """Return what it means that *child* has not answered for *seconds*; None while that is still to be proven.
+
+        *late* tells by how many seconds the deadline is over.
+        """
+        self.suspect(child)
+        seen = self._suspicion
+        assert seen is not None
+        out = f"{child.call} has not returned for {seconds:.1f} s ({child.where})"
+        library = replaced(self._libraries)
+        if library is not None:
+            return _soft(f"{out}, but {library} was replaced on disk meanwhile: it is loaded anew")
+        elapsed = self._clock.monotonic() - seen.since
+        cause = disturbance(seen.look, self._surroundings.look(child.pid), elapsed)
+        if cause:
+            return _soft(f"{out}, but {cause}")
+        kept = self._heartbeat.kept_time(seen.since)
+        if kept is None and late < PROOF_SECONDS:
+            return None
+        if not kept:
+            return _soft(f"{out}, but {self._no_time(seen, kept)}")
+        if not child.in_call:
+            return self._ours(f"did not answer for {seconds:.1f} s outside of any call of the driver: {out}")
+        return Fallen(Failure(FailureKind.HUNG, out), HANG, charged=True)
+
+    def stuck(self, child: Child, deadline_seconds: float) -> Fallen:
+        """Return what it means that *child* could not be killed, now and as often as it is looked at."""
+        now = self._clock.monotonic()
+        self._stuck_since = now if self._stuck_since is None else self._stuck_since
+        deadlines = (now - self._stuck_since) / deadline_seconds
+        look = self._surroundings.look(child.pid)
+        out = f"{child.call} cannot be ended ({child.where}); no second reader is started beside it"
+        cause = disturbance(look, look, 1.0)
+        if cause:
+            return _soft(f"{out}: {cause}")
+        if not child.in_call:
+            return _soft(f"{out}: it is in no call of the driver")
+        if look is not None and look.state != "D" and deadlines < STUCK_DEADLINES:
+            return _soft(f"{out}: it was killed and has not ended yet; look at the node's load")
+        return Fallen(Failure(FailureKind.STUCK, out), charged=True)
+
+    # A process that ended.
+
+    def loaded(self, child: Child) -> None:
+        """Note which libraries *child* has loaded."""
+        found = self._surroundings.libraries(child.pid)
+        # One that never had a place on disk cannot be replaced there.
+        self._libraries = {path: seen for path, seen in found.items() if seen is not None or stamp(path) is not None}
+
+    def replaced(self) -> str | None:
+        """Return a library that is another one on disk than the one that is loaded, or None."""
+        return replaced(self._libraries)
+
+    def ended(self, child: Child, end: Exit) -> Fallen:
+        """Return what it means that *child* ended without being asked to."""
+        last = child.tail[-1] if child.tail else ""
+        said = f"; it said last: {last}" if last else ""
+        where = f"in: {child.call}" if child.in_call else f"outside of any call of the driver (last: {child.call})"
+        if end.signal == signal.SIGKILL:
+            return _soft(
+                f"{self._name} was killed by SIGKILL {_while(child)}: by the out of memory killer or a person; "
+                "see `journalctl -k`"
+            )
+        library = replaced(self._libraries)
+        if library is not None:
+            return _soft(f"{self._name} {end} {where}: {library} was replaced on disk meanwhile: it is loaded anew")
+        words = "\n".join(child.tail)
+        if NO_MEMORY.search(words):
+            return _soft(f"{self._name} {end} {where}, for want of memory{said}; see free -m and journalctl -k")
+        if NO_DESCRIPTORS.search(words):
+            return _soft(f"{self._name} {end} {where}, for want of descriptors{said}; raise LimitNOFILE of the agent")
+        if NOT_INSTALLED.search(words):
+            return _soft(f"{self._name} {end}{said}; a part of nodevet is missing or broken: reinstall nodevet")
+        if end.fault in fault_rows() and child.in_call:
+            failure = Failure(FailureKind.CRASHED, f"the reader {end} in: {child.call}{said}")
+            return Fallen(failure, end.fault, charged=True)
+        if end.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+            return _soft(f"{self._name} {end} {_while(child)}: somebody other than the agent sent it{said}")
+        return self._ours(f"{end} {where}{said}")
+
+    def broke_protocol(self, detail: str) -> Fallen:
+        """Return what it means that the reader sent what it must not."""
+        return self._ours(f"broke the protocol: {detail}")
+
+    # Small steps.
+
+    def _ours(self, what: str) -> Fallen:
+        words = f"{self._name} {what}; no fault of the driver is shown: please report this with the agent's log"
+        return Fallen(Failure(FailureKind.READER, words), charged=True)
+
+    def _no_time(self, seen: _Suspicion, kept: bool | None) -> str:
+        if self._heartbeat.failure:
+            return f"no process could be started beside it to keep time ({self._heartbeat.failure})"
+        if kept is None and seen.moved:
+            return "calls come and go, only slowly: raise agent.deadline_seconds where the driver needs so long"
+        if kept is None:
+            return "host overloaded: the agent itself was held up; look at the node's load, memory and swap"
+        return (
+            "host overloaded: a process that does nothing answered only after "
+            f"{self._heartbeat.worst(seen.since):.1f} s; look at the node's load, memory and swap"
+        )
+
+    def _recent(self) -> list[_Fall]:
+        now, rows = self._clock.monotonic(), fault_rows()
+        return [fall for fall in self._falls if now - fall.when <= rows[fall.fault].window_seconds]
+
+
+@lru_cache(maxsize=1)
+def fault_rows() -> Mapping[str, FaultRow]:
+    """Return the rows of reference/reader_faults.csv by the fault's name."""
+    return {row.fault: row for row in load_table("reader_faults.csv", FaultRow)}
+
+
+def no_start(backend: str, error: OSError) -> Fallen:
+    """Return what it means that the reader of *backend* could not even be started, and what to do."""
+    step = START_STEPS.get(error.errno or 0, "see the agent's log and its limits")
+    return _soft(f"the reader of {backend} cannot be started: {error}: {step}")
+
+
+def _lead(seconds: float) -> float:
+    """Return how long before the end of a deadline of *seconds* a call is watched."""
+    return min(SUSPICIOUS_SHARE * seconds, LONGEST_WATCH_SECONDS)
+
+
+def _while(child: Child) -> str:
+    return f"in: {child.call}" if child.in_call else "while it was in no call of the driver"
+
+
+def _soft(detail: str) -> Fallen:
+    return Fallen(Failure(FailureKind.READER, detail))

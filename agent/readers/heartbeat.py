@@ -1,0 +1,171 @@
+"""A process that does nothing but answer: proof that the machine ran a process like a reader while a call was out.
+
+It is started only when a call has been out for half of its deadline, in a session of its own as readers are, so that
+the scheduler gives it the same share. It answers each byte at once. Where it answers late, so may any reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from nodevet.agent.clock import Clock
+
+__all__ = ["Beat", "Heartbeat"]
+
+LATE_SECONDS = 0.5
+"""An answer that takes longer was late: an idle machine answers within milliseconds."""
+
+START_SECONDS = 2.0
+"""How long it may take to start, which is more work than to answer."""
+
+BEATS = 3
+"""So many answers in time prove that time was kept."""
+
+PAUSE_SECONDS = 0.2
+UNWANTED_SECONDS = 5.0
+"""How long it stays after it was last wanted: a call that hangs is often the first of several."""
+
+END_SECONDS = 0.2
+
+ECHO = (
+    sys.executable,
+    "-I",
+    "-S",
+    "-c",
+    "import os\nwhile data := os.read(0, 64):\n    os.write(1, data)",
+)
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """One question: when it was asked, and after how many seconds it was answered."""
+
+    asked: float
+    seconds: float
+
+
+class Heartbeat:
+    """Asks the process while it is wanted. All times are those of *clock*."""
+
+    def __init__(self, clock: Clock, selector: selectors.BaseSelector, argv: Sequence[str] = ECHO) -> None:
+        """Start nothing yet."""
+        self._clock = clock
+        self._selector = selector
+        self._argv = tuple(argv)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._wanted = 0.0
+        self._started = False
+        self._asked: float | None = None
+        self._next = 0.0
+        self._beats: list[Beat] = []
+        self.failure = ""
+        """Why it could not be started or asked; empty while it works."""
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` must be called next; None while nothing runs."""
+        if self._process is None:
+            return None
+        unwanted = self._wanted + UNWANTED_SECONDS
+        return min(unwanted, self._next) if self._asked is None else unwanted
+
+    @property
+    def waits(self) -> bool:
+        """Return whether an answer is out."""
+        return self._process is not None and self._asked is not None and not self.failure
+
+    def want(self) -> None:
+        """Have it run from now on, for a while."""
+        self._wanted = self._clock.monotonic()
+        if self._process is None:
+            self._begin()
+
+    def tick(self) -> None:
+        """Ask, or end what nobody wants any more."""
+        now = self._clock.monotonic()
+        if self._process is None:
+            return
+        if now >= self._wanted + UNWANTED_SECONDS:
+            self.stop()
+        elif self._asked is None and now >= self._next:
+            self._ask(now)
+
+    def kept_time(self, since: float) -> bool | None:
+        """Return whether it answered in time ever since *since*; None while it was not asked often enough."""
+        if self._process is None or self.failure:
+            return False
+        now = self._clock.monotonic()
+        if self._asked is not None and now - self._asked > (LATE_SECONDS if self._started else START_SECONDS):
+            return False
+        beats = [beat for beat in self._beats if beat.asked >= since]
+        if any(beat.seconds > LATE_SECONDS for beat in beats):
+            return False
+        return True if len(beats) >= BEATS else None
+
+    def worst(self, since: float) -> float:
+        """Return the seconds of its latest answer since *since*, one that is still out included."""
+        out = [] if self._asked is None else [self._clock.monotonic() - self._asked]
+        return max((*out, *(beat.seconds for beat in self._beats if beat.asked >= since)), default=0.0)
+
+    def stop(self) -> None:
+        """End it."""
+        process, self._process = self._process, None
+        self._asked, self._beats, self._started, self.failure = None, [], False, ""
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if process.stdout in self._selector.get_map():
+            self._selector.unregister(process.stdout)
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+
+    def _begin(self) -> None:
+        try:
+            self._process = subprocess.Popen(
+                self._argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.failure = str(error)
+            return
+        assert self._process.stdout is not None
+        self._selector.register(self._process.stdout, selectors.EVENT_READ, self._answered)
+        self._ask(self._clock.monotonic())
+
+    def _ask(self, now: float) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b".")
+        except OSError as error:
+            self.failure = str(error)
+        self._asked = now
+
+    def _answered(self, _mask: int) -> None:
+        if self._process is None or self._process.stdout is None:
+            return
+        now = self._clock.monotonic()
+        if not os.read(self._process.stdout.fileno(), 64):
+            self.failure = "it ended"
+            self._selector.unregister(self._process.stdout)
+            return
+        if self._asked is not None and self._started:
+            self._beats = [*self._beats[-99:], Beat(self._asked, now - self._asked)]
+        self._started = True
+        self._asked, self._next = None, now + PAUSE_SECONDS

@@ -1,0 +1,304 @@
+"""Who is to blame for a reader that went down: a driver on the word of a witness, everything else nobody."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from fakes.bench import DEADLINE, INTERVAL, Bench
+from fakes.freezer import FREEZER, Freeze
+from fakes.views import at, healthy
+
+from nodevet.agent.child_process import Exit
+from nodevet.agent.readers.blame import fault_rows, no_start
+from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.readers.witness import STARVED_RATIO, Look, Surroundings, disturbance, replaced, stamp
+from nodevet.checks.health.freshness import Freshness, judge
+from nodevet.checks.model import NODE, FailureKind, Finding, Outcome, ReaderState
+
+LIBRARYS_OWN = ("segv", "abort", "bus", "ill")
+"""Signals by which a library ends its process."""
+
+NOT_THE_DRIVERS = {
+    "idle_kill": "was killed by SIGKILL while it was in no call of the driver: by the out of memory killer or a person",
+    "kill": "was killed by SIGKILL in: fake_read(b, fast): by the out of memory killer or a person",
+    "idle_segv": "was killed by SIGSEGV outside of any call of the driver (last: between two calls)",
+    "idle_abort": "no fault of the driver is shown: please report this",
+    "idle_term": "somebody other than the agent sent it",
+    "term": "was killed by SIGTERM in: fake_read(b, fast)",
+    "no_memory": "for want of memory; it said last: terminate called after throwing an instance of 'std::bad_alloc'",
+    "import_error": "a part of nodevet is missing or broken: reinstall nodevet",
+    "raise": "it said last: ValueError: invalid literal for int() with base 16: ''",
+    "exit": "ended with status 3",
+    "garbage": "broke the protocol",
+}
+"""What brings a reader down without being the driver's doing, and the words that tell it."""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """A reader of three devices that is healthy until the test says otherwise."""
+    bench = Bench(tmp_path)
+    bench.round()
+    yield bench
+    bench.close()
+
+
+def findings(bench: Bench) -> list[Finding]:
+    """Return what the check says of the reader of *bench* and its devices, as things stand."""
+    status = bench.status()
+    samples = {(sample.device, sample.group): sample for sample in bench.samples}
+    view = healthy(readers=(status,), devices=bench.supervisor.devices, samples=samples, now=at(), cadences={})
+    return list(judge(view, Freshness()))
+
+
+def is_hard(bench: Bench) -> bool:
+    """Return whether anything said of the reader may close a gate."""
+    return any(finding.outcome is Outcome.FAIL and finding.hard for finding in findings(bench))
+
+
+def said(bench: Bench) -> str:
+    """Return what is said of the reader."""
+    return "\n".join(f.message for f in findings(bench) if f.device == NODE and f.required)
+
+
+def fall(bench: Bench, behaviour: str) -> None:
+    """Have the reader do *behaviour* at its second device, and wait until it is gone."""
+    bench.write(read={"b": behaviour})
+    bench.clock.advance(INTERVAL)
+    bench.until(lambda: bench.status().state is ReaderState.CRASHED and bench.status().pid is None)
+
+
+def rise(bench: Bench, seconds: float = 61.0) -> None:
+    """Have the reader work again."""
+    bench.write(read={})
+    bench.round(seconds)
+    assert bench.status().state is ReaderState.RUNNING
+
+
+@pytest.mark.parametrize("behaviour", NOT_THE_DRIVERS)
+def test_what_is_not_the_drivers_doing_is_unknown_names_its_cause_and_ends(bench: Bench, behaviour: str) -> None:
+    """However often: unknown and soft, with the true cause; the next reading ends it."""
+    for times in range(1, 4):
+        fall(bench, behaviour)
+        assert not is_hard(bench)
+        assert NOT_THE_DRIVERS[behaviour] in said(bench)
+        assert bench.status().crashes == times
+        assert bench.status().witnessed == 0
+        rise(bench, 61.0 * times)
+        assert said(bench) == ""
+    assert [f.outcome for f in findings(bench) if f.code == "reader.down"] == [Outcome.PASS]
+
+
+@pytest.mark.parametrize("behaviour", LIBRARYS_OWN)
+def test_a_librarys_own_signal_inside_a_call_is_hard_the_second_time(bench: Bench, behaviour: str) -> None:
+    """Once it is watched; a second time within the window of its row the device has failed."""
+    for hard in (False, True):
+        fall(bench, behaviour)
+        assert is_hard(bench) is hard
+        assert "fake_read(b, fast)" in bench.status().detail
+        if not hard:
+            rise(bench)
+    assert bench.status().blamed == {"b": 2}
+
+
+def test_two_crashes_further_apart_than_their_window_are_two_first_ones(bench: Bench) -> None:
+    """A crash a week is watched; the table says how long it is remembered."""
+    window = fault_rows()["SIGABRT"].window_seconds
+    for _ in range(3):
+        fall(bench, "abort")
+        assert not is_hard(bench)
+        rise(bench, window + 61.0)
+
+
+def hang(bench: Bench) -> int:
+    """Have the reader hang at its second device and return its process id."""
+    bench.write(read={"b": "hang"})
+    bench.clock.advance(INTERVAL)
+    bench.until_in("fake_read(b")
+    pid = bench.status().pid
+    assert pid is not None
+    return pid
+
+
+def test_a_hang_counts_while_a_process_of_equal_priority_keeps_time(bench: Bench) -> None:
+    """The heartbeat answered all the while and the call did not return: the second time is hard."""
+    for hard in (False, True):
+        hang(bench)
+        bench.pass_time(DEADLINE)
+        bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+        assert is_hard(bench) is hard
+        if not hard:
+            rise(bench)
+
+
+def test_a_hang_on_a_machine_that_keeps_no_time_is_nobodys_fault(bench: Bench) -> None:
+    """The heartbeat does not answer either: host overloaded, as often as it happens."""
+    for _ in range(3):
+        hang(bench)
+        bench.clock.advance(DEADLINE * 0.6)
+        bench.until(lambda: True)  # the heartbeat is asked, and nothing of its answer is heard
+        bench.clock.advance(DEADLINE)
+        bench.supervisor.tick()
+        bench.clock.advance(DEADLINE)
+        bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+        assert "host overloaded" in said(bench)
+        assert not is_hard(bench)
+        assert bench.status().witnessed == 0
+        rise(bench)
+
+
+def test_a_reader_that_is_stopped_is_nobodys_fault(bench: Bench) -> None:
+    """Somebody stopped it in the middle of a call, twice: it is told how to let it go on."""
+    for _ in range(2):
+        os.kill(hang(bench), signal.SIGSTOP)
+        bench.pass_time(DEADLINE)
+        bench.until_state(ReaderState.HUNG)
+        bench.clock.advance(0.5)
+        bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+        assert "it is stopped (state T)" in said(bench)
+        assert not is_hard(bench)
+        rise(bench)
+
+
+def test_a_reader_that_its_cgroup_froze_is_nobodys_fault(tmp_path: Path, freeze: Freeze) -> None:
+    """It cannot be killed, its state is D and it is inside a call: and still it is the freezer, which is named."""
+    bench = Bench(tmp_path, cgroups=FREEZER.parent)
+    bench.round()
+    thaw = freeze(hang(bench))
+    bench.pass_time(DEADLINE)
+    bench.until_state(ReaderState.HUNG)
+    bench.clock.advance(2.0)
+    bench.until_state(ReaderState.STUCK)
+    for _ in range(12):
+        bench.clock.advance(DEADLINE)
+        bench.until(lambda: True)
+        assert "frozen by its cgroup" in said(bench)
+        assert not is_hard(bench)
+    thaw()
+    bench.write(read={})
+    bench.until(lambda: bench.status().pid is None)
+    bench.round(61.0)
+    assert said(bench) == ""
+    bench.close()
+
+
+@pytest.mark.parametrize("error", [11, 12, 23, 24, 2, 13, 7])
+def test_a_reader_that_cannot_be_started_says_what_to_do(error: int) -> None:
+    """No process, memory or descriptor left is told as that, with the setting to raise."""
+    failure = no_start("nvidia", OSError(error, os.strerror(error))).failure
+    assert failure.kind is FailureKind.READER
+    assert os.strerror(error) in failure.detail
+    assert failure.detail.count(": ") >= 2
+
+
+def test_an_interpreter_that_is_gone_is_no_fault_of_the_driver(tmp_path: Path) -> None:
+    """The reader is tried again, ever later, and is unknown meanwhile."""
+    bench = Bench(tmp_path)
+    plan = msgspec.structs.replace(bench.plan(), argv=(str(tmp_path / "python"),))
+    bench.supervisor = Supervisor([plan], bench.clock, bench.selector)
+    for _ in range(4):
+        bench.clock.advance(61.0)
+        bench.until_state(ReaderState.CRASHED)
+        assert "cannot be started" in said(bench)
+        assert not is_hard(bench)
+
+
+QUIET = Look(state="S", frozen=False, major_faults=100, waited_seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"state": "D", "function": "nvidia_ioctl"}, ""),
+        ({"state": "R"}, ""),
+        ({"state": "T"}, "stopped"),
+        ({"state": "t"}, "stopped"),
+        ({"frozen": True}, "frozen"),
+        ({"major_faults": 100 + 99}, ""),
+        ({"major_faults": 100 + 101}, "swapped out: 101 pages"),
+        ({"waited_seconds": 1.0 + STARVED_RATIO * 5.0}, ""),
+        ({"waited_seconds": 1.1 + STARVED_RATIO * 5.0}, "host overloaded: it waited"),
+        ({"state": "D", "function": "folio_wait_bit_common"}, "a page is being read from disk"),
+        ({"state": "D", "function": "rpc_wait_bit_killable"}, "a network file system is waited for"),
+    ],
+    ids=str,
+)
+def test_what_keeps_a_reader_from_running_is_seen(changes: dict[str, object], words: str) -> None:
+    """Between two looks five seconds apart: a wait inside the driver is none of it."""
+    found = disturbance(QUIET, msgspec.structs.replace(QUIET, **changes), 5.0)
+    assert (words in found) if words else found == ""
+
+
+def test_a_process_is_looked_at_as_the_kernel_shows_it() -> None:
+    """This very process runs, is not frozen, and its waiting for processors is counted."""
+    look = Surroundings().look(os.getpid())
+    assert look is not None
+    assert (look.state, look.frozen) == ("R", False)
+    assert look.waited_seconds is None or look.waited_seconds >= 0
+    assert Surroundings().look(2**22 + 1) is None
+
+
+def test_a_library_that_was_replaced_on_disk_is_seen(tmp_path: Path) -> None:
+    """Replaced by renaming, written anew or deleted: each is another file; one that is untouched is not."""
+    library = tmp_path / "libfake.so.1"
+    for change in ("none", "rename", "rewrite", "delete"):
+        library.write_bytes(b"x" * 4096)
+        with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+            known = {path: seen for path, seen in Surroundings().libraries(os.getpid()).items() if "libfake" in path}
+            assert known == {str(library): stamp(str(library))}
+            if change == "rename":
+                (tmp_path / "new").write_bytes(b"y" * 4096)
+                (tmp_path / "new").rename(library)
+            elif change == "rewrite":
+                os.utime(library, ns=(1, 1))
+            elif change == "delete":
+                library.unlink()
+            assert replaced(known) == (None if change == "none" else str(library))
+
+
+def test_a_reader_whose_library_was_replaced_loads_it_anew_without_blame(tmp_path: Path) -> None:
+    """A driver update under a running reader is no crash, not even where it brings the reader down inside a call."""
+    library = tmp_path / "libfake.so.1"
+    library.write_bytes(b"x" * 4096)
+    bench = Bench(tmp_path, map=str(library))
+    bench.round()
+    (tmp_path / "new").write_bytes(b"y" * 4096)
+    (tmp_path / "new").rename(library)
+    for behaviour in ("segv", "bus", "abort"):
+        fall(bench, behaviour)
+        assert "was replaced on disk meanwhile" in said(bench)
+        assert not is_hard(bench)
+        rise(bench)
+        (tmp_path / "new").write_bytes(b"z" * 4096)
+        (tmp_path / "new").rename(library)
+    starts = bench.status().starts
+    bench.clock.advance(10 * INTERVAL)
+    bench.until(lambda: bench.status().starts == starts + 1 and bench.supervisor.settled)
+    assert said(bench) == ""
+    assert bench.status().witnessed == 0
+    bench.close()
+
+
+@pytest.mark.parametrize("status", [*range(-64, 0), 0, 1, 255])
+def test_every_end_of_a_process_has_words(status: int) -> None:
+    """Real-time signals have no names, and exit codes are no signals."""
+    end = Exit(status)
+    assert (end.signal is None) is (status >= 0)
+    assert bool(end.fault) is (status < 0)
+    assert str(end)
+
+
+def test_every_signal_of_the_table_exists() -> None:
+    """A row that no process can die of would never count."""
+    names = {name for name in fault_rows() if name != "hang"}
+    assert names == {"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL"}
+    assert all(hasattr(signal, name) for name in names)
+    assert sys.platform == "linux"
