@@ -158,7 +158,7 @@ def permit_of(settings: SlurmSettings) -> Permit:
     if settings.permit == "local":
         return Permit(held=True, why='slurm.permit is "local"')
     if settings.writer == "drain":
-        return Permit(held=True, why="the writer to SLURM drains")
+        return Permit()
     return Permit(
         why=f'slurm.writer is "{settings.writer}", and a permit of the cluster needs "drain"; a site without rights'
         ' in SLURM sets slurm.permit = "local"'

@@ -479,7 +479,7 @@ class Daemon:
         for entry in entries:
             opened = [episode for episode in self.snapshot.episodes if episode.state is EpisodeState.OPEN]
             if any(entry.known.covers(episode) for episode in opened):
-                self.acknowledge(entry.known.key, note=entry.note, actor="slurm")
+                self.acknowledge(entry.known.key, note=entry.note, actor="somebody in SLURM")
         self._pace.hurry()
 
     # What it is told from outside.

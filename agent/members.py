@@ -294,7 +294,7 @@ def slurm(
     cleanup.callback(reactor.close)
     return Member(
         name="slurm",
-        facts=lambda: {"slurm": reactor.status},
+        facts=lambda: {"slurm": reactor.status, "permit": reactor.status.permit},
         trouble=lambda: reactor.trouble,
         judged=reactor.submit,
         memory=lambda: reactor.memory,

@@ -45,9 +45,9 @@ def asked(snapshot: Snapshot) -> bool:
 
 
 def named(faults: Iterable[Episode]) -> tuple[str, ...]:
-    """Return a word for each of *faults* as far as it is known, which is another when it occurs anew."""
+    """Return a word for each of *faults*: another when it asks for something else, the same when it occurs again."""
     return tuple(
-        f"{entry.key.code} {entry.key.device} {entry.key.part} {entry.opened.boottime_ns} {entry.count}"
+        f"{entry.key.code} {entry.key.device} {entry.key.part} {entry.opened.boottime_ns} {entry.finding.action.value}"
         for entry in faults
     )
 

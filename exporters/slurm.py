@@ -16,7 +16,15 @@ from contextlib import suppress
 from threading import Event
 
 from nodevet.checks.errors import NodevetError
-from nodevet.exporters.slurm_rules import NodeState, OutputError, Why, parse_node, parse_nodes
+from nodevet.exporters.slurm_rules import (
+    NodeState,
+    OutputError,
+    Why,
+    parse_node,
+    parse_nodes,
+    parse_size,
+    parse_started,
+)
 
 __all__ = ["Scontrol", "SlurmError"]
 
@@ -51,7 +59,8 @@ class Scontrol:
         """Use *program* (a path, or a name that is looked for), the slurm.conf *configuration*, and a deadline."""
         self._program = program
         self._timeout_seconds = timeout_seconds
-        self._environment = {"PATH": SEARCHED, "LC_ALL": "C"}
+        # Times are read as what they are, whatever the zone of this machine.
+        self._environment = {"PATH": SEARCHED, "LC_ALL": "C", "TZ": "UTC0"}
         if configuration:
             self._environment["SLURM_CONF"] = configuration
         self._given_up = Event()
@@ -73,9 +82,29 @@ class Scontrol:
         except OutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show nodes: not understood: {error}") from error
 
-    def drain(self, name: str, reason: str) -> None:
-        """Drain node *name* with *reason*. Raises SlurmError."""
-        self._tell(name, "State=DRAIN", f"Reason={reason}")
+    def size(self) -> int:
+        """Return about how many nodes there are, at a fraction of the cost of reading them. Raises SlurmError."""
+        text = self._ask("show", "partitions")
+        try:
+            return parse_size(text)
+        except OutputError as error:
+            raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show partitions: not understood: {error}") from error
+
+    def started(self) -> str:
+        """Return when slurmctld was started, in its own words. Raises SlurmError."""
+        text = self._ask("show", "config")
+        try:
+            return parse_started(text)
+        except OutputError as error:
+            raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show config: not understood: {error}") from error
+
+    def drain(self, name: str, reason: str, field: str = "") -> None:
+        """Drain node *name* with *reason*, and empty its *field* in the same step. Raises SlurmError."""
+        self._tell(name, "State=DRAIN", f"Reason={reason}", *([f"{field}="] if field else []))
+
+    def mark(self, name: str, field: str, text: str) -> None:
+        """Write *text* into *field* of node *name*, ``Comment`` or ``Extra``. Raises SlurmError."""
+        self._tell(name, f"{field}={text}")
 
     def update(self, name: str, reason: str) -> None:
         """Give a drained node *name* another *reason*; one that was resumed meanwhile stays so. Raises SlurmError."""

@@ -2,13 +2,14 @@
 
 A person outranks the machine. A reason that is not ours, and an empty one, are never touched; what could not be read is
 never written; and a node that a person resumed is not drained again for what was known at that moment. nodevet never
-resumes a node: that is a person's decision, and the acknowledgement of what was wrong with it.
+resumes a node: that is a person's decision, and the acknowledgement of what was wrong with it. A restart is no person.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 
@@ -19,32 +20,29 @@ from nodevet.checks.model import Action, Episode, FaultClass, Instant, Key
 from nodevet.checks.reference.tables import load_table
 
 __all__ = [
+    "PROLOG_ERROR",
     "Decision",
-    "Guard",
     "Known",
     "Memory",
     "NodeState",
     "OutputError",
+    "Sight",
     "Step",
     "Why",
     "decide",
-    "guard",
-    "has_turn",
     "is_ours",
     "parse_node",
     "parse_nodes",
+    "parse_size",
+    "parse_started",
     "reason_text",
-    "seconds_to_turn",
 ]
 
 LONGEST_REASON = 200
 """Characters: sinfo and dashboards cut longer ones, and the action stands at the end."""
 
-TURN_SECONDS = 2.0
-"""How long one node has for reading, writing and reading again, clocks of the cluster being a little apart."""
-
-MOST_TURNS = 60
-"""Of larger clusters several nodes share a turn, so that none waits longer than two minutes."""
+PROLOG_ERROR = "Prolog error"
+"""SLURM's own reason for a node on which a prolog failed."""
 
 _CLASS_WORD = {
     FaultClass.HARDWARE: "hw",
@@ -69,7 +67,13 @@ _MARKS = {
 
 _STATE = re.compile(r"^\s+State=(\S+)", re.MULTILINE)
 _REASON = re.compile(r"^\s+Reason=(.*)$", re.MULTILINE)
-_SIGNED = re.compile(r"(?P<reason>.*)\s\[(?P<user>[^\[\]]+)@[^\[\]@\s]+\]")
+_COMMENT = re.compile(r"^\s+Comment=(.*)$", re.MULTILINE)
+_EXTRA = re.compile(r"^\s+Extra=(.*)$", re.MULTILINE)
+_PARTITIONS = re.compile(r"^\s+Partitions=(\S+)", re.MULTILINE)
+_SLURMD = re.compile(r"^\s+BootTime=\S+ SlurmdStartTime=(\S+)", re.MULTILINE)
+_SIZE = re.compile(r"\bTotalNodes=(\d+)")
+_STARTED = re.compile(r"^BOOT_TIME\s*=\s*(\S+)$", re.MULTILINE)
+_SIGNED = re.compile(r"(?:(?P<reason>.*)\s)?\[(?P<user>[^\[\]]+)@(?P<when>[^\[\]@\s]+)\]")
 
 
 class OutputError(NodevetError):
@@ -88,6 +92,7 @@ class Why(StrEnum):
     NO_COMMAND = "no_command"
     DENIED = "denied"
     STUCK = "stuck"
+    FOREIGN_COMMENT = "foreign_comment"
     FOREIGN_REASON = "foreign_reason"
     EMPTY_REASON = "empty_reason"
     MAINTENANCE = "maintenance"
@@ -97,6 +102,8 @@ class Why(StrEnum):
     UNKNOWN_STATE = "unknown_state"
     CHANGED = "changed"
     LIMIT = "limit"
+    CONTENDED = "contended"
+    UNSETTLED = "unsettled"
     UNVERIFIED = "unverified"
 
 
@@ -105,6 +112,7 @@ class Step(StrEnum):
 
     NOTHING = "nothing"
     DRAIN = "drain"
+    CLOSE = "close"
     UPDATE = "update"
     ACKNOWLEDGE = "acknowledge"
 
@@ -118,12 +126,20 @@ class StateWord(msgspec.Struct, frozen=True):
 
 
 class NodeState(msgspec.Struct, frozen=True):
-    """A node as SLURM shows it: the words of its state, and its reason with who gave it."""
+    """A node as SLURM shows it: the words of its state, and its reason with who gave it and when (Unix seconds).
+
+    ``slurmd_started`` is SLURM's own text for when its slurmd was started, None where SLURM does not know.
+    """
 
     name: str
     states: frozenset[str]
     reason: str = ""
     reason_user: str | None = None
+    reason_seconds: float | None = None
+    comment: str = ""
+    extra: str = ""
+    partitions: tuple[str, ...] = ()
+    slurmd_started: str | None = None
 
     @property
     def drained(self) -> bool:
@@ -132,27 +148,58 @@ class NodeState(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A fault as far as it was known: its episode, and how often it had occurred."""
+    """A fault as far as it was known: its episode, how often it had occurred, and what was to be done about it."""
 
     key: Key
     opened: Instant
     count: int
+    action: Action = Action.REPLACE
 
     def covers(self, episode: Episode) -> bool:
-        """Return whether *episode* is that fault and did not occur anew since."""
-        return (episode.key, episode.opened) == (self.key, self.opened) and episode.count <= self.count
+        """Return whether *episode* is that fault, however often it occurred since, and asks for nothing harder."""
+        return (episode.key, episode.opened) == (self.key, self.opened) and (
+            episode.finding.action.rank <= self.action.rank
+        )
+
+
+class Sight(msgspec.Struct, frozen=True):
+    """Under which boot, slurmd and slurmctld a node was seen; the latter two as SLURM writes their start."""
+
+    boot_id: str
+    slurmd: str | None
+    slurmctld: str | None
+
+    def changed(self, now: Sight) -> str:
+        """Return what was started anew between the two, in words; empty where nothing was."""
+        if self.boot_id != now.boot_id:
+            return "a reboot"
+        if self.slurmctld is None or self.slurmctld != now.slurmctld:
+            return "a restart of slurmctld"
+        return "a restart of slurmd" if self.slurmd is None or self.slurmd != now.slurmd else ""
 
 
 class Memory(msgspec.Struct, frozen=True):
     """What must outlive the agent.
 
-    ``drained`` is the reason of the node when it was last seen drained, by anybody, and ``known`` the faults of that
-    moment; ``resumed`` are those that a person has resumed the node with.
+    ``drained`` is the reason of the node when it was last seen drained, by anybody, ``sight`` when that was, and
+    ``known`` the faults of that moment; ``resumed`` are those that a person has resumed the node with. ``returned``
+    says after what the node was back in service without a person's word. ``permit`` is the boot in which SLURM was
+    last seen to show our permit, ``marked`` whether a mark of ours may stand there, ``nodes`` how many nodes there are.
     """
 
     drained: str | None = None
     known: tuple[Known, ...] = ()
     resumed: tuple[Known, ...] = ()
+    sight: Sight | None = None
+    returned: str = ""
+    permit: str = ""
+    marked: bool = False
+    nodes: int = 0
+
+    @property
+    def rests(self) -> bool:
+        """Return whether nothing is to be followed up."""
+        return self == Memory(nodes=self.nodes)
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -162,25 +209,6 @@ class Decision(msgspec.Struct, frozen=True):
     memory: Memory
     reason: str = ""
     why: Why | None = None
-
-
-class Guard(msgspec.Struct, frozen=True):
-    """How many nodes there are, how many of them we have drained besides this one, and how many we may."""
-
-    nodes: int
-    drained: int
-    allowed: int
-    place: int
-
-    @property
-    def permits(self) -> bool:
-        """Return whether one more may be drained."""
-        return self.drained < self.allowed
-
-    @property
-    def permits_all(self) -> bool:
-        """Return whether every node could drain itself now without passing the limit."""
-        return self.nodes <= self.allowed
 
 
 def parse_nodes(text: str) -> tuple[NodeState, ...]:
@@ -204,33 +232,65 @@ def parse_node(text: str, name: str) -> NodeState:
     return found[0]
 
 
-def decide(faults: Iterable[Episode], node: NodeState, memory: Memory, prefix: str) -> Decision:
-    """Return what to do about *node*, as it was just read, for *faults*, which are hard and may drain.
+def parse_size(text: str) -> int:
+    """Return about how many nodes a cluster has, by what ``scontrol show partitions`` printed. Raises OutputError.
 
-    *memory* is what the last decision left; reasons of ours begin with *prefix*. Once the reason of the decision was
-    written, it is the ``drained`` of the memory.
+    A node in several partitions counts in each.
+    """
+    found = _SIZE.findall(text)
+    if not found:
+        raise OutputError("no partition says TotalNodes=")
+    return sum(map(int, found))
+
+
+def parse_started(text: str) -> str:
+    """Return when slurmctld was started, in its own words, from ``scontrol show config``. Raises OutputError."""
+    found = _STARTED.search(text)
+    if found is None:
+        raise OutputError("no BOOT_TIME is in it")
+    return found[1]
+
+
+def decide(
+    faults: Iterable[Episode],
+    node: NodeState,
+    memory: Memory,
+    prefix: str,
+    *,
+    sight: Sight,
+    drains: bool = True,
+    episodes: Iterable[Episode] = (),
+) -> Decision:
+    """Return what to do about *node*, as it was just read, for *faults*, which are hard and close the gate.
+
+    *memory* is what the last decision left; reasons of ours begin with *prefix*; *sight* is under which boot and which
+    daemons of SLURM it was read; *drains* says whether one of the faults may drain. Of *episodes*, which are all that
+    are not cleared, those that a person has resumed the node with are remembered.
     """
     present = tuple(faults)
-    resumed = tuple(known for known in memory.resumed if any(map(known.covers, present)))
+    alive = {(episode.key, episode.opened) for episode in (*present, *episodes)}
+    resumed = tuple(known for known in memory.resumed if (known.key, known.opened) in alive)
     due = tuple(episode for episode in present if not any(known.covers(episode) for known in resumed))
+    kept = msgspec.structs.replace(memory, drained=None, known=(), sight=None, resumed=resumed)
+    if not due:
+        return Decision(Step.NOTHING, msgspec.structs.replace(kept, returned=""))
     obstacle = _obstacle(node.states)
     if node.drained:
-        return _on_drained(due, node, Memory(node.reason, _known(due), resumed), prefix, obstacle)
-    if memory.drained is None:
-        kept = Memory(resumed=resumed)
-    elif obstacle in (None, Why.MAINTENANCE):
-        # Only a person resumes a node; nothing of ours does.
+        seen = msgspec.structs.replace(kept, drained=node.reason, known=_known(due), sight=sight)
+        return _on_drained(due, node, seen, prefix, obstacle)
+    if memory.drained is not None:
+        if obstacle not in (None, Why.MAINTENANCE):
+            still = msgspec.structs.replace(memory, resumed=resumed)
+            return Decision(Step.NOTHING, still, why=obstacle)
+        # Nothing of ours resumes a node: it was a person, unless something was started anew.
+        after = "something unknown" if memory.sight is None else memory.sight.changed(sight)
         told = tuple(known for known in memory.known if any(map(known.covers, due)))
-        kept = Memory(resumed=(*resumed, *told))
-        if told:
-            return Decision(Step.ACKNOWLEDGE, kept)
-    else:
-        kept = Memory(memory.drained, memory.known, resumed)
-    if not due:
-        return Decision(Step.NOTHING, kept)
+        if told and not after:
+            return Decision(Step.ACKNOWLEDGE, msgspec.structs.replace(kept, resumed=(*resumed, *told), returned=""))
+        kept = msgspec.structs.replace(kept, returned=after or kept.returned)
     if obstacle is not None:
         return Decision(Step.NOTHING, kept, why=obstacle)
-    return Decision(Step.DRAIN, Memory(kept.drained, _known(due), resumed), reason_text(due, prefix))
+    return Decision(Step.DRAIN if drains else Step.CLOSE, kept, reason_text(due, prefix))
 
 
 def reason_text(faults: Iterable[Episode], prefix: str) -> str:
@@ -250,42 +310,6 @@ def is_ours(reason: str, prefix: str) -> bool:
     return _meaning(reason, prefix) is not None
 
 
-def guard(nodes: Iterable[NodeState], name: str, prefix: str, ratio: float) -> Guard:
-    """Return whether *name*, one of all *nodes*, may be drained besides those that we have drained already.
-
-    Never more than *ratio* of the nodes, and always one. Raises OutputError where *name* is not among *nodes*.
-    """
-    everything = {node.name: node for node in nodes}
-    if name not in everything:
-        raise OutputError(f"node {name} is not among the {len(everything)} that are listed")
-    others = sum(node.drained and is_ours(node.reason, prefix) for node in everything.values() if node.name != name)
-    allowed = max(1, int(ratio * len(everything)))
-    return Guard(len(everything), others, allowed, sorted(everything).index(name))
-
-
-def seconds_to_turn(wall_seconds: float, found: Guard) -> float:
-    """Return how long to wait before writing: 0 now, so that nodes that fail together drain one after the other.
-
-    SLURM has no way to say "drain unless so many are": each node writes in a turn of its own, which follows from
-    its place in the sorted list and the wall clock, and sees then what those before it did.
-    """
-    late = _seconds_into_turn(wall_seconds, found)
-    if found.permits_all or late < TURN_SECONDS / 2:
-        return 0.0
-    return min(found.nodes, MOST_TURNS) * TURN_SECONDS - late
-
-
-def has_turn(wall_seconds: float, found: Guard) -> bool:
-    """Return whether there is still time to write before the next node looks."""
-    return found.permits_all or _seconds_into_turn(wall_seconds, found) < TURN_SECONDS * 3 / 4
-
-
-def _seconds_into_turn(wall_seconds: float, found: Guard) -> float:
-    """Return how long ago the turn of this node began last."""
-    turns = min(found.nodes, MOST_TURNS)
-    return (wall_seconds - found.place % turns * TURN_SECONDS) % (turns * TURN_SECONDS)
-
-
 @lru_cache(maxsize=1)
 def _words() -> dict[str, str]:
     return {row.word: row.meaning for row in load_table("slurm_states.csv", StateWord)}
@@ -296,15 +320,40 @@ def _parsed(block: str) -> NodeState:
     state = _STATE.search(block)
     if state is None:
         raise OutputError(f"node {name} has no State=")
-    found = _REASON.search(block)
-    if found is None:
-        return NodeState(name, _state_words(state[1]))
+    started = _SLURMD.search(block)
+    partitions = _PARTITIONS.search(block)
+    bare = NodeState(
+        name,
+        _state_words(state[1]),
+        comment=_line(_COMMENT, block),
+        extra=_line(_EXTRA, block),
+        partitions=tuple(partitions[1].split(",")) if partitions else (),
+        slurmd_started=started[1] if started and started[1] not in ("None", "Unknown") else None,
+    )
     # A reason of several lines is signed on its first.
-    line = found[1].rstrip()
+    line = _line(_REASON, block)
     signed = _SIGNED.fullmatch(line)
     if signed is None:
-        return NodeState(name, _state_words(state[1]), line.strip())
-    return NodeState(name, _state_words(state[1]), signed["reason"].strip(), signed["user"])
+        return msgspec.structs.replace(bare, reason=line)
+    return msgspec.structs.replace(
+        bare,
+        reason=(signed["reason"] or "").strip(),
+        reason_user=signed["user"],
+        reason_seconds=_seconds(signed["when"]),
+    )
+
+
+def _line(form: re.Pattern[str], block: str) -> str:
+    found = form.search(block)
+    return found[1].strip() if found else ""
+
+
+def _seconds(text: str) -> float | None:
+    """Return the Unix seconds of a time that scontrol printed under TZ=UTC0, or None where it is no time."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
 
 
 def _state_words(text: str) -> frozenset[str]:
@@ -331,14 +380,12 @@ def _obstacle(states: frozenset[str]) -> Why | None:
 
 
 def _known(faults: Iterable[Episode]) -> tuple[Known, ...]:
-    return tuple(Known(episode.key, episode.opened, episode.count) for episode in faults)
+    return tuple(Known(episode.key, episode.opened, episode.count, episode.finding.action) for episode in faults)
 
 
 def _on_drained(
     due: tuple[Episode, ...], node: NodeState, memory: Memory, prefix: str, obstacle: Why | None
 ) -> Decision:
-    if not due:
-        return Decision(Step.NOTHING, memory)
     before = _meaning(node.reason, prefix)
     if before is None:
         return Decision(Step.NOTHING, memory, why=Why.FOREIGN_REASON if node.reason else Why.EMPTY_REASON)

@@ -14,22 +14,21 @@ from hypothesis import strategies as st
 
 from nodevet.checks.model import Action, Episode, FaultClass
 from nodevet.exporters.slurm_rules import (
-    TURN_SECONDS,
     Decision,
-    Guard,
     Known,
     Memory,
     NodeState,
     OutputError,
+    Sight,
     Step,
     Why,
     decide,
-    guard,
     is_ours,
     parse_node,
     parse_nodes,
+    parse_size,
+    parse_started,
     reason_text,
-    seconds_to_turn,
 )
 
 PREFIX = "nodevet"
@@ -63,17 +62,25 @@ def fault(code: str = "nvidia.xid.79", count: int = 1, **finding: Any) -> Episod
 
 def known(*faults: Episode) -> tuple[Known, ...]:
     """Return *faults* as they were known."""
-    return tuple(Known(entry.key, entry.opened, entry.count) for entry in faults)
+    return tuple(Known(entry.key, entry.opened, entry.count, entry.finding.action) for entry in faults)
+
+
+HERE = Sight("boot-1", "2026-11-20T08:00:00", "2026-11-20T07:00:00")
+
+
+def seen_drained(reason: str, *faults: Episode, sight: Sight | None = HERE) -> Memory:
+    """Return the memory of a node that was seen drained with *reason* while it had *faults*."""
+    return Memory(drained=reason, known=known(*faults), sight=sight)
 
 
 def node(states: frozenset[str] = IDLE, reason: str = "", user: str | None = "root") -> NodeState:
     """Return a node in *states*."""
-    return NodeState("n2", states, reason, user if reason else None)
+    return NodeState("n2", states, reason, user if reason else None, slurmd_started=HERE.slurmd)
 
 
 def decided(faults: tuple[Episode, ...], seen: NodeState, memory: Memory | None = None) -> Decision:
     """Return what the rules say."""
-    return decide(faults, seen, memory or Memory(), PREFIX)
+    return decide(faults, seen, memory or Memory(), PREFIX, sight=HERE)
 
 
 FAULT = fault()
@@ -138,6 +145,30 @@ def test_no_text_is_taken_for_a_node_that_does_not_say_so(text: str) -> None:
     assert found.states
 
 
+def test_what_a_permit_and_a_resume_need_is_read() -> None:
+    """Partitions, comment and extra text, the start of slurmd, and the time of a reason in UTC."""
+    text = shown("IDLE+DRAIN").replace("Partitions=main ", "Partitions=main,gpu ")
+    text = text.replace("   CfgTRES", "   BootTime=2026-11-20T09:00:00 SlurmdStartTime=2026-11-20T09:01:00\n   CfgTRES")
+    found = parse_node(text + "   Reason=x [root@1970-01-01T01:00:00]\n   Comment=a b\n   Extra=c\n", "n2")
+    assert (found.partitions, found.comment, found.extra) == (("main", "gpu"), "a b", "c")
+    assert (found.slurmd_started, found.reason_seconds) == ("2026-11-20T09:01:00", 3600.0)
+    odd = parse_node(shown("IDLE") + "   BootTime=None SlurmdStartTime=None\n   Reason=x [root@yesterday]\n", "n2")
+    assert (odd.slurmd_started, odd.reason, odd.reason_seconds) == (None, "x", None)
+
+
+def test_size_and_start_of_a_cluster_are_read() -> None:
+    """What is not understood is no answer."""
+    assert (
+        parse_size("PartitionName=a\n   State=UP TotalCPUs=8 TotalNodes=2\n\nPartitionName=b\n   TotalNodes=3\n") == 5
+    )
+    assert parse_started("BatchStartTimeout = 10 sec\nBOOT_TIME               = 2026-11-22T02:15:59\n") == (
+        "2026-11-22T02:15:59"
+    )
+    for parse in (parse_size, parse_started):
+        with pytest.raises(OutputError):
+            parse("slurmctld is down\n")
+
+
 def test_captured_nodes_are_read_as_they_were(captures: Path) -> None:
     """scontrol of other releases: one line per node is brought into the usual form first, the rest is as it was."""
     read = 0
@@ -188,14 +219,17 @@ TABLE = [
     ("fault, failing", (FAULT,), node(frozenset({"IDLE", "FAIL"})), None, Step.NOTHING, Why.UNKNOWN_STATE),
     ("fault, unheard of", (FAULT,), node(frozenset({"IDLE", "QUANTUM"})), None, Step.NOTHING, Why.UNKNOWN_STATE),
     ("fault, no state at all", (FAULT,), node(frozenset()), None, Step.NOTHING, Why.UNKNOWN_STATE),
-    ("resumed after our drain", (FAULT,), node(), Memory(OURS, known(FAULT)), Step.ACKNOWLEDGE, None),
-    ("resumed after a person's drain", (FAULT,), node(), Memory("ops", known(FAULT)), Step.ACKNOWLEDGE, None),
-    ("resumed, and the fault is gone", (), node(), Memory(OURS, known(FAULT)), Step.NOTHING, None),
-    ("resumed, and it occurred again", (fault(count=2),), node(), Memory(OURS, known(FAULT)), Step.DRAIN, None),
-    ("resumed, and another came", (fault("other"),), node(), Memory(OURS, known(FAULT)), Step.DRAIN, None),
-    ("resumed into maintenance", (FAULT,), node(frozenset({"IDLE", "MAINTENANCE"})), Memory(OURS, known(FAULT)),
+    ("resumed after our drain", (FAULT,), node(), seen_drained(OURS, FAULT), Step.ACKNOWLEDGE, None),
+    ("resumed after a person's drain", (FAULT,), node(), seen_drained("ops", FAULT), Step.ACKNOWLEDGE, None),
+    ("resumed, and the fault is gone", (), node(), seen_drained(OURS, FAULT), Step.NOTHING, None),
+    ("resumed, and it occurred again", (fault(count=2),), node(), seen_drained(OURS, FAULT), Step.ACKNOWLEDGE, None),
+    ("resumed, and it occurs ever again", (fault(count=99),), node(), Memory(resumed=known(FAULT)), Step.NOTHING, None),
+    ("resumed, and it asks for something harder", (fault(action=Action.REPLACE),), node(),
+     seen_drained(OURS, FAULT), Step.DRAIN, None),
+    ("resumed, and another came", (fault("other"),), node(), seen_drained(OURS, FAULT), Step.DRAIN, None),
+    ("resumed into maintenance", (FAULT,), node(frozenset({"IDLE", "MAINTENANCE"})), seen_drained(OURS, FAULT),
      Step.ACKNOWLEDGE, None),
-    ("down after our drain", (FAULT,), node(frozenset({"DOWN"})), Memory(OURS, known(FAULT)), Step.NOTHING, Why.DOWN),
+    ("down after our drain", (FAULT,), node(frozenset({"DOWN"})), seen_drained(OURS, FAULT), Step.NOTHING, Why.DOWN),
     ("still counts after the resume", (FAULT,), node(), Memory(resumed=known(FAULT)), Step.NOTHING, None),
 ]  # fmt: skip
 
@@ -212,6 +246,46 @@ def test_what_follows(
     assert bool(found.reason) is (step in (Step.DRAIN, Step.UPDATE))
 
 
+RESTARTS = {
+    "a reboot": Sight("boot-2", HERE.slurmd, HERE.slurmctld),
+    "a restart of slurmctld": Sight(HERE.boot_id, HERE.slurmd, "2026-11-20T12:00:00"),
+    "a restart of slurmd": Sight(HERE.boot_id, "2026-11-20T12:00:00", HERE.slurmctld),
+}
+
+
+@pytest.mark.parametrize("after", RESTARTS)
+def test_a_node_that_returns_after_a_restart_was_resumed_by_nobody(after: str) -> None:
+    """A reboot with nextstate, slurmd -b, a cold start, an older saved state: nothing is acknowledged; it is told."""
+    found = decide((FAULT,), node(), seen_drained(OURS, FAULT), PREFIX, sight=RESTARTS[after])
+    assert (found.step, found.memory.resumed, found.memory.returned) == (Step.DRAIN, (), after)
+    again = decide((FAULT,), node(DRAINED, OURS), found.memory, PREFIX, sight=RESTARTS[after])
+    assert again.memory.returned == after, "it is told until somebody says a word"
+    resumed = decide((FAULT,), node(), again.memory, PREFIX, sight=RESTARTS[after])
+    assert (resumed.step, resumed.memory.returned) == (Step.ACKNOWLEDGE, "")
+
+
+@pytest.mark.parametrize(
+    "sight", [None, Sight("boot-1", None, HERE.slurmctld), Sight("boot-1", HERE.slurmd, None)], ids=str
+)
+def test_a_sight_that_is_not_whole_proves_no_person(sight: Sight | None) -> None:
+    """What SLURM does not know is not the same as before."""
+    now = sight or HERE
+    assert decide((FAULT,), node(), seen_drained(OURS, FAULT, sight=sight), PREFIX, sight=now).step is Step.DRAIN
+
+
+def test_what_was_resumed_is_remembered_as_long_as_its_episode_lives() -> None:
+    """An acknowledged episode closes no gate, and a count that grows may open it again: it is still the person's."""
+    memory = Memory(resumed=known(FAULT))
+    quiet = decide((), node(), memory, PREFIX, sight=HERE, episodes=(FAULT,)).memory
+    assert decide((fault(count=5),), node(), quiet, PREFIX, sight=HERE).step is Step.NOTHING
+    assert decide((), node(), memory, PREFIX, sight=HERE).memory.resumed == ()
+
+
+def test_faults_that_may_not_drain_close_the_gate_alone() -> None:
+    """Their mode is gate: the node gets a mark, and no drain."""
+    assert decide((FAULT,), node(), Memory(), PREFIX, sight=HERE, drains=False).step is Step.CLOSE
+
+
 def test_a_state_that_is_left_alone_keeps_the_memory_of_the_drain() -> None:
     """A node that goes down while it is drained and comes back drained was resumed by nobody."""
     before = decided((FAULT,), node(DRAINED, OURS)).memory
@@ -223,7 +297,7 @@ def test_a_state_that_is_left_alone_keeps_the_memory_of_the_drain() -> None:
 def test_a_resume_acknowledges_what_was_known_and_the_rest_drains_again() -> None:
     """Two faults; the second came after the node was seen drained last."""
     new = fault("memory.uncorrected")
-    resumed = decided((FAULT, new), node(), Memory(OURS, known(FAULT)))
+    resumed = decided((FAULT, new), node(), seen_drained(OURS, FAULT))
     assert (resumed.step, resumed.memory.resumed) == (Step.ACKNOWLEDGE, known(FAULT))
     again = decided((FAULT, new), node(), resumed.memory)
     assert again.step is Step.DRAIN
@@ -339,7 +413,7 @@ def test_over_any_history_a_person_outranks_the_machine(
     for faults, states, reason in history:
         seen = NodeState("n2", states, reason if "DRAIN" in states else "")
         resumed = memory.resumed
-        found = decide(faults, seen, memory, PREFIX)
+        found = decide(faults, seen, memory, PREFIX, sight=HERE)
         if found.step is Step.DRAIN:
             assert not seen.drained
             assert states <= {"IDLE", "MIXED", "PLANNED", "RESERVED"}
@@ -353,55 +427,6 @@ def test_over_any_history_a_person_outranks_the_machine(
             memory = msgspec.structs.replace(found.memory, drained=found.reason)
         else:
             memory = found.memory
-
-
-# The fleet.
-
-
-def _fleet(size: int, drained: int, reason: str = OURS) -> list[NodeState]:
-    return [NodeState(f"n{n}", DRAINED if n < drained else IDLE, reason if n < drained else "") for n in range(size)]
-
-
-@pytest.mark.parametrize(
-    ("size", "drained", "ratio", "permits"),
-    [
-        (1, 0, 0.25, True), (3, 0, 0.25, True), (3, 1, 0.25, False), (3, 0, 0.0, True), (3, 1, 0.0, False),
-        (8, 1, 0.25, True), (8, 2, 0.25, False), (100, 24, 0.25, True), (100, 25, 0.25, False), (4, 3, 1.0, True),
-    ],
-)  # fmt: skip
-def test_no_more_than_the_limit_is_drained(size: int, drained: int, ratio: float, permits: bool) -> None:
-    """One always; then so many of all nodes."""
-    assert guard(_fleet(size, drained), f"n{size - 1}", PREFIX, ratio).permits is permits
-
-
-def test_what_others_have_drained_does_not_count() -> None:
-    """A cluster in maintenance is no reason to leave a broken node in service."""
-    assert guard(_fleet(8, 7, "ops: upgrade"), "n7", PREFIX, 0.25).drained == 0
-
-
-def test_a_list_without_this_node_is_no_answer() -> None:
-    """Then nothing is known of how many are drained."""
-    with pytest.raises(OutputError, match="node other is not among the 3"):
-        guard(_fleet(3, 0), "other", PREFIX, 0.25)
-
-
-@given(nodes=st.integers(2, 60), wall=st.floats(0, 2e9), skew=st.floats(-0.4, 0.4))
-def test_nodes_that_fail_together_write_in_turns(nodes: int, wall: float, skew: float) -> None:
-    """At no moment may two nodes begin to write, their clocks being a little apart; and each gets its turn."""
-    guards = [Guard(nodes, 0, 1, place) for place in range(nodes)]
-    begins = [place for place, found in enumerate(guards) if seconds_to_turn(wall + skew * (place % 2), found) == 0]
-    assert len(begins) <= 1
-    waits = [seconds_to_turn(wall, found) for found in guards]
-    assert all(0 <= wait <= nodes * TURN_SECONDS for wait in waits)
-    # A float of 2e9 has steps below a microsecond.
-    assert all(
-        seconds_to_turn(wall + wait + 0.001, found) == 0 for wait, found in zip(waits, guards, strict=True) if wait
-    )
-
-
-def test_where_every_node_may_be_drained_nobody_waits() -> None:
-    """A cluster of one, or a site that set no limit."""
-    assert seconds_to_turn(1.5, Guard(nodes=1, drained=0, allowed=1, place=0)) == 0
 
 
 def test_every_node_of_the_list_is_read() -> None:

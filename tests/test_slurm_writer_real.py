@@ -24,6 +24,7 @@ scontrol = "{scontrol}"
 poll_seconds = 1
 timeout_seconds = 1
 maximum_drained_ratio = {ratio}
+maximum_new_ratio = 1.0
 """
 
 HUMAN = "ops: replace fan"
@@ -107,7 +108,9 @@ def test_a_hard_fault_drains_the_node_and_the_next_job_goes_elsewhere(vetted: Ma
     reason = slurm.node_reason("n1")
     assert reason.startswith("nodevet: hw kernel-log: ")
     assert reason.endswith("]")
-    assert node.scontrol.writes == [f"update NodeName=n1 State=DRAIN Reason={reason}"]
+    asked, drained = node.scontrol.writes
+    assert asked.startswith("update NodeName=n1 Comment=nodevet: asks for a permit, ")
+    assert drained == f"update NodeName=n1 State=DRAIN Reason={reason} Comment="
     job = slurm.submit("true")
     slurm.wait(lambda: slurm.job_state(job) == "COMPLETED", "the job ends")
     assert slurm.job(job)["BatchHost"] in ("n2", "n3")
@@ -122,7 +125,7 @@ def test_our_reason_follows_a_graver_fault(vetted: MakeNode, slurm: SlurmCluster
     node.until(lambda: slurm.node_reason("n1").endswith("[drain_reset]"), "the node is drained")
     node.lose()
     node.until(lambda: slurm.node_reason("n1").endswith("[reboot]"), "the reason follows")
-    assert [call.split()[2] for call in node.scontrol.writes] == ["State=DRAIN", "Reason=nodevet:"]
+    assert [call.split()[2] for call in node.scontrol.writes[1:]] == ["State=DRAIN", "Reason=nodevet:"]
 
 
 def test_a_persons_drain_stays_as_it_was_while_scontrol_is_broken(vetted: MakeNode, slurm: SlurmCluster) -> None:
@@ -156,7 +159,7 @@ def test_a_persons_resume_is_not_fought_after_a_restart_either(vetted: MakeNode,
     slurm.resume("n1")
     node.until(lambda: _states(node) == ["acknowledged"], "the fault is acknowledged")
     (finding,) = (entry for entry in node.status()["findings"] if entry["code"] == "nvidia.xid.79")
-    assert finding["note"].startswith("resumed in SLURM by a person")
+    assert finding["note"].startswith("resumed by somebody in SLURM")
     writes = len(node.scontrol.writes)
     node.stop()
     node.start()

@@ -11,7 +11,8 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -90,13 +91,28 @@ class Claims:
             return ClaimsSeen(failure=f"claims of jobs cannot be read: {self.directory}: {error.strerror}")
         return ClaimsSeen(count, None if oldest is None else max(self._wall_seconds() - oldest, 0.0))
 
-    def turned_away(self) -> frozenset[str]:
-        """Return the jobs that met a closed gate, whose prologs wait a moment for the drain: their claims say so."""
+    def names(self) -> frozenset[str]:
+        """Return the jobs that claim this node; none where that cannot be read, which ``look`` tells."""
+        return self._entries(lambda _entry: True)
+
+    def waiting(self) -> frozenset[str]:
+        """Return the jobs that met a closed gate, whose prologs wait for the agent to look: their claims say so."""
+        return self._entries(_has_words)
+
+    def answer(self, names: Iterable[str], word: str) -> None:
+        """Put *word* into the claims *names*, for prologs that wait; one that is gone meanwhile is not made anew."""
+        for name in names:
+            with suppress(OSError):
+                descriptor = os.open(self.directory / name, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+                with os.fdopen(descriptor, "w", encoding="ascii") as claim:
+                    claim.write(f"{word}\n")
+
+    def _entries(self, wanted: Callable[[os.DirEntry[str]], bool]) -> frozenset[str]:
         try:
             with os.scandir(self.directory) as entries:
-                return frozenset(entry.name for entry in entries if _has_words(entry))
+                return frozenset(entry.name for entry in entries if wanted(entry))
         except OSError:
-            return frozenset()  # what cannot be read is told by ``look``
+            return frozenset()
 
 
 class LoadLock:

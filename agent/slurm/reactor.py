@@ -7,11 +7,14 @@ back through a pipe that the main loop's selector watches, because only that loo
 from __future__ import annotations
 
 import os
+import pwd
 import selectors
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import msgspec
 
@@ -21,14 +24,17 @@ from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory, pack, save_memo
 from nodevet.agent.slurm.writer import Acknowledged, Pass, Writer
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import Snapshot
-from nodevet.checks.scheduler import WriterStatus
+from nodevet.checks.modes import named
+from nodevet.checks.scheduler import Permit, WriterStatus
 from nodevet.exporters.slurm import Scontrol
-from nodevet.exporters.slurm_rules import Known
 
 __all__ = ["Reactor"]
 
 GATE_SECONDS = 0.2
-"""How often claims are looked at while a drain is due: a prolog that closed the gate waits for it."""
+"""How often claims are looked at while the node is drained, as far as is known."""
+
+STILL_DRAINED = "drained"
+"""What a prolog finds in its claim where its job was allocated before the drain."""
 
 
 class Reactor:
@@ -48,19 +54,29 @@ class Reactor:
         """Start the thread for *node*; it does nothing before the first snapshot. *memory* is what the store kept."""
         self._selector = selector
         self._told = told
-        self._writes = settings.writer == "drain"
+        self._settings = settings
         self._claims = Claims(runtime)
-        self._met: frozenset[str] = frozenset()
+        self._met: frozenset[tuple[str, bool]] = frozenset()
         self._file = runtime / MEMORY_NAME
         self._boot_id = boot_id
         self._scontrol = Scontrol(
             settings.scontrol, configuration=settings.conf, timeout_seconds=settings.timeout_seconds
         )
         known = load_memory(self._file, memory, boot_id)
-        self._writer = Writer(self._scontrol, settings, node, wall_seconds=time.time, memory=known)
+        self._writer = Writer(
+            self._scontrol,
+            settings,
+            node,
+            wall_seconds=time.time,
+            monotonic=partial(time.clock_gettime, time.CLOCK_BOOTTIME),
+            random=Random().random,  # noqa: S311 (spreads calls, keeps no secret)
+            boot_id=boot_id,
+            memory=known,
+            user=_user(),
+        )
         self._condition = threading.Condition()
         self._snapshot: Snapshot | None = None
-        self._seen: tuple[Known, ...] = ()
+        self._seen: tuple[str, ...] = ()
         self._due_at = 0.0
         self._closing = False
         self._closed = False
@@ -85,7 +101,8 @@ class Reactor:
     @property
     def trouble(self) -> str:
         """Return what is wrong, in one line; empty while all is well."""
-        found = self.status.trouble or self._trouble
+        status = self.status
+        found = "; ".join(filter(None, (status.trouble or self._trouble, status.returned)))
         return f"slurm: {found}" if found else ""
 
     @property
@@ -136,9 +153,13 @@ class Reactor:
                 snapshot = self._snapshot
                 if self._closing or snapshot is None:
                     return
-            turned_away = self._claims.turned_away()
-            self._keep(snapshot, self._writer.step(snapshot, gate_closed=bool(turned_away - self._met)))
-            self._met = turned_away
+            jobs, waiting = self._jobs(), self._claims.waiting()
+            done = self._writer.step(snapshot, job_waits=bool(jobs - self._met))
+            self._keep(snapshot, done)
+            if done.status.drained and not done.status.trouble:
+                # They were there before SLURM was asked, and it says that nobody resumed the node.
+                self._claims.answer(waiting, STILL_DRAINED)
+            self._met = jobs
 
     def _is_due(self) -> bool:
         """Return whether there is a snapshot to look at: because its faults are others, or because it is time."""
@@ -146,11 +167,16 @@ class Reactor:
             return False
         if self._faults(self._snapshot) != self._seen or time.monotonic() >= self._due_at:
             return True
-        return self._must_watch() and bool(self._claims.turned_away() - self._met)
+        return self._must_watch() and bool(self._jobs() - self._met)
+
+    def _jobs(self) -> frozenset[tuple[str, bool]]:
+        """Return the jobs that claim this node, and whether their prologs wait."""
+        waiting = self._claims.waiting()
+        return frozenset((name, name in waiting) for name in self._claims.names())
 
     def _must_watch(self) -> bool:
-        """Return whether a drain is due that may be overtaken by a job at the closed gate."""
-        return self._writes and bool(self._status.wanted)
+        """Return whether a job that comes would mean that somebody resumed the node."""
+        return self._status.drained
 
     def _patience(self) -> float | None:
         if self._snapshot is None:
@@ -158,8 +184,8 @@ class Reactor:
         wait = max(self._due_at - time.monotonic(), 0.0) or None
         return min(wait or GATE_SECONDS, GATE_SECONDS) if self._must_watch() else wait
 
-    def _faults(self, snapshot: Snapshot) -> tuple[Known, ...]:
-        return tuple(Known(entry.key, entry.opened, entry.count) for entry in self._writer.due(snapshot))
+    def _faults(self, snapshot: Snapshot) -> tuple[str, ...]:
+        return named(self._writer.due(snapshot))
 
     def _keep(self, snapshot: Snapshot, done: Pass) -> None:
         trouble = ""
@@ -168,13 +194,17 @@ class Reactor:
                 save_memory(self._file, done.memory, self._boot_id)
             except StoreError as error:
                 trouble = str(error)
+        status = done.status
+        if trouble and status.permit.held and self._settings.permit == "cluster":
+            # What is shown is kept: a permit that a restart would lose closes no gate.
+            status = msgspec.structs.replace(status, permit=Permit(why=f"it cannot be kept: {trouble}"))
         with self._condition:
-            before, self._status = self._status, done.status
+            before, self._status = self._status, status
             self._memory, self._trouble = done.memory, trouble
             self._seen = self._faults(snapshot)
             self._due_at = time.monotonic() + done.again_seconds
             self._acknowledged = done.acknowledged
-            is_news = bool(done.acknowledged) or _without_time(before) != _without_time(done.status)
+            is_news = bool(done.acknowledged) or _without_time(before) != _without_time(status)
             if is_news and not self._closing:
                 self._wake()
 
@@ -187,6 +217,14 @@ class Reactor:
     def _ready(self, _mask: int) -> None:
         os.read(self._receiver, 4096)
         self._told()
+
+
+def _user() -> str | None:
+    """Return the name that SLURM puts at what this process writes, or None where it has none."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return None
 
 
 def _without_time(status: WriterStatus) -> WriterStatus:

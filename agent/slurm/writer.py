@@ -1,49 +1,85 @@
-"""One pass of the writer to SLURM: read the node, decide by the rules, write, and read again.
+"""One pass of the writer to SLURM: read the node, decide by the rules, ask for a permit, write, and read again.
 
-It holds what must outlive the agent and counts what it did; it knows neither threads nor time but the wall clock,
-by which nodes that fail together take turns.
+It holds what must outlive the agent and counts what it did. A pass is a generator of calls to SLURM, so that the model
+of a large cluster runs the same code as the agent. What it knows of time is handed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
 
 import msgspec
 
 from nodevet.agent.settings import SlurmSettings
 from nodevet.checks.model import Episode, Snapshot
-from nodevet.checks.modes import draining, named
-from nodevet.checks.scheduler import WriterStatus
+from nodevet.checks.modes import draining, gating, named
+from nodevet.checks.scheduler import Permit, WriterStatus
 from nodevet.exporters.slurm import SlurmError
+from nodevet.exporters.slurm_permit import (
+    LATE_SECONDS,
+    Limits,
+    Mark,
+    Room,
+    asking_text,
+    closing_text,
+    free_field,
+    mark_of,
+    permits,
+    rooms,
+    shows_permit,
+)
 from nodevet.exporters.slurm_rules import (
+    PROLOG_ERROR,
     Decision,
-    Guard,
     Known,
     Memory,
     NodeState,
     OutputError,
+    Sight,
     Step,
     Why,
     decide,
-    guard,
-    has_turn,
     is_ours,
-    seconds_to_turn,
 )
 
-__all__ = ["Acknowledged", "Pass", "Slurm", "Writer"]
+__all__ = ["Acknowledged", "Call", "Pass", "Slurm", "Writer"]
 
 SOON_SECONDS = 1.0
 """Until the next look at a node that changed while it was about to be drained."""
 
-EARLY_SECONDS = 0.05
-"""The least that is waited for a turn."""
+HOLD_SECONDS = 2.0
+"""Between two readings of the fleet by a node that asks beside others."""
 
-PROLOG_ERROR = "Prolog error"
-"""SLURM's own reason for a node on which a prolog failed; it is not ours to replace."""
+MOST_HOLDS = 10
+"""How often it reads so before it takes its mark back."""
 
-BY_A_PERSON = "resumed in SLURM by a person"
+FIRST_PER_SECOND = 25.0
+"""How many nodes of a cluster begin to ask within a second at most, on average, where all fail at the same moment."""
+
+AGAIN_PER_SECOND = 3.0
+"""How many ask again within a second where all were refused."""
+
+UNKNOWN_SIZE_SECONDS = 2.0
+"""Over how long the first look is spread where it is not known yet how many nodes there are."""
+
+WORTH_WAITING_SECONDS = 4.0
+"""A job may wait at the gate for a permit that is asked for within so long."""
+
+BY_SOMEBODY = "resumed by somebody in SLURM"
+
+LOCAL = 'slurm.permit is "local"'
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call to be made: the name of a method of ``Slurm``, and its arguments."""
+
+    name: str
+    words: tuple[str, ...] = ()
+
+
+Work = Generator[Call, Any, float]
+"""Yields calls, takes their answers, and returns after how many seconds to look again."""
 
 
 class Slurm(Protocol):
@@ -57,12 +93,24 @@ class Slurm(Protocol):
         """Return every node."""
         ...
 
-    def drain(self, name: str, reason: str) -> None:
-        """Drain node *name*."""
+    def size(self) -> int:
+        """Return about how many nodes there are."""
+        ...
+
+    def started(self) -> str:
+        """Return when slurmctld was started."""
+        ...
+
+    def drain(self, name: str, reason: str, field: str = "") -> None:
+        """Drain node *name* and empty its *field*."""
         ...
 
     def update(self, name: str, reason: str) -> None:
         """Give a drained node another reason."""
+        ...
+
+    def mark(self, name: str, field: str, text: str) -> None:
+        """Write *text* into *field* of node *name*."""
         ...
 
 
@@ -86,142 +134,371 @@ class Writer:
     """Drains one node for hard faults, by the rules. Used by one thread."""
 
     def __init__(
-        self, slurm: Slurm, settings: SlurmSettings, node: str, *, wall_seconds: Callable[[], float], memory: Memory
+        self,
+        slurm: Slurm,
+        settings: SlurmSettings,
+        node: str,
+        *,
+        wall_seconds: Callable[[], float],
+        monotonic: Callable[[], float],
+        random: Callable[[], float],
+        boot_id: str,
+        memory: Memory,
+        user: str | None = None,
     ) -> None:
-        """Write for *node*, as SLURM calls it, going on with *memory*."""
+        """Write for *node*, as SLURM calls it, going on with *memory*.
+
+        *random* gives numbers from 0 to 1; *user* is the name that SLURM puts at our reasons.
+        """
         self._slurm = slurm
         self._settings = settings
+        self._limits = Limits(settings.maximum_drained_ratio, settings.maximum_new_ratio, settings.minimum_new)
         self._wall_seconds = wall_seconds
+        self._monotonic = monotonic
+        self._random = random
+        self._boot_id = boot_id
         self._memory = memory
-        self._note = BY_A_PERSON
-        self._began = 0.0
-        self._gate_closed = False
+        self._user = user
+        self._note = BY_SOMEBODY
+        self._met: frozenset[object] = frozenset()
+        self._begins_at = 0.0
+        self._clear_settles_at = 0.0
+        self._drain_settles_at = 0.0
+        self._holds = 0
+        self._unseen = False
+        self._first = True
         self.status = WriterStatus(
             writer=settings.writer,
             node=node,
-            writes={Step.DRAIN.value: 0, Step.UPDATE.value: 0},
+            writes={step.value: 0 for step in (Step.DRAIN, Step.CLOSE, Step.UPDATE)},
             skipped={why.value: 0 for why in Why},
+            permit=self._first_permit(),
         )
+
+    def _first_permit(self) -> Permit:
+        """Return the permit before SLURM was asked: one that was given holds over restarts of the agent."""
+        if self._settings.permit == "local":
+            return Permit(True, LOCAL)
+        if self._settings.writer != "drain":
+            return Permit(why=f'slurm.writer is "{self._settings.writer}", and a permit of the cluster needs "drain"')
+        held = bool(self._boot_id) and self._memory.permit == self._boot_id
+        return Permit(True, "SLURM showed before the agent's start that nodevet closed this node") if held else Permit()
 
     def due(self, snapshot: Snapshot) -> tuple[Episode, ...]:
-        """Return the faults of *snapshot* to drain for; none before the first round is complete."""
-        return draining(snapshot) if snapshot.agent.ready and not snapshot.agent.stopping else ()
+        """Return the faults of *snapshot* that close the gate; none before the first round is complete."""
+        return gating(snapshot) if snapshot.agent.ready and not snapshot.agent.stopping else ()
 
-    def step(self, snapshot: Snapshot, *, gate_closed: bool = False) -> Pass:
-        """Make one pass for *snapshot*.
+    def step(self, snapshot: Snapshot, *, job_waits: bool = False) -> Pass:
+        """Make one pass for *snapshot*; see ``steps``."""
+        work = self.steps(snapshot, job_waits=job_waits)
+        try:
+            call = next(work)
+            while True:
+                try:
+                    answer = getattr(self._slurm, call.name)(*call.words)
+                except SlurmError as error:
+                    call = work.throw(error)
+                else:
+                    call = work.send(answer)
+        except StopIteration as done:
+            made: Pass = done.value
+            return made
 
-        Where the *gate_closed* on a job SLURM drains this node in any case: then there is no turn to wait for and no
-        limit to keep, only a reason that would be lost.
+    def steps(self, snapshot: Snapshot, *, job_waits: bool = False) -> Generator[Call, Any, Pass]:
+        """Make one pass for *snapshot*: yield each call to SLURM and take its answer, or the SlurmError thrown.
+
+        A job that came to a node which is drained, as far as is known, means that a person resumed it: it is looked at
+        at once. Nothing else hurries, so that requeued jobs do not have a whole cluster ask together.
         """
         faults = self.due(snapshot)
-        self._gate_closed = gate_closed
-        status = self.status
+        wait = 0.0 if job_waits and self.status.drained else self._wait(faults)
+        if wait > 0:
+            asking = bool(faults) and wait <= WORTH_WAITING_SECONDS
+            self.status = msgspec.structs.replace(self.status, asking=asking, considered=named(faults))
+            return self._done(faults, wait)
+        before = self.status
         self.status = msgspec.structs.replace(
-            status, wanted="", doing="", trouble="", limit_reached=False, considered=named(faults)
-        )
+            before, wanted="", doing="", trouble="", limit_reached=False, asking=False, unanswered=False,
+            considered=named(faults),
+        )  # fmt: skip
         again = self._settings.poll_seconds
-        if faults or self._memory != Memory() or status.last_read_seconds is None:
+        if faults or not self._memory.rests or before.drained or before.last_read_seconds is None:
             try:
-                again = self._look(faults)
+                again = yield from self._look(snapshot, faults)
             except SlurmError as error:
-                self._say(f"could not be asked or told: {error}", trouble=str(error))
-                if faults:
-                    self._skip(error.why)
-        acknowledged = self._acknowledged(faults) if self._settings.writer == "drain" else ()
-        return Pass(self.status, self._memory, acknowledged, again)
+                again = self._unanswered(error, faults)
+        return self._done(faults, again)
 
-    def _look(self, faults: tuple[Episode, ...]) -> float:
+    def _done(self, faults: tuple[Episode, ...], again_seconds: float) -> Pass:
+        return Pass(self.status, self._memory, self._acknowledged(faults) if self._acts else (), again_seconds)
+
+    @property
+    def _acts(self) -> bool:
+        """Return whether what is decided here reaches jobs, so that a resume is a person's answer to it."""
+        return self._settings.writer == "drain" or self._settings.permit == "local"
+
+    def _wait(self, faults: tuple[Episode, ...]) -> float:
+        """Return how long to wait before SLURM is asked for the first time, or for a fault that is new."""
+        met = frozenset((episode.key, episode.opened) for episode in faults)
+        now = self._monotonic()
+        if (self._first or met - self._met) and now >= self._begins_at:
+            spread = self._memory.nodes / FIRST_PER_SECOND if self._memory.nodes else UNKNOWN_SIZE_SECONDS
+            self._begins_at = now + self._random() * spread
+        self._first, self._met = False, met
+        return max(self._begins_at - now, 0.0)
+
+    def _unanswered(self, error: SlurmError, faults: tuple[Episode, ...]) -> float:
+        """Say that SLURM could not be asked or told; what was permitted before stays so. Return when to try again."""
+        self._say(f"could not be asked or told: {error}", trouble=str(error))
+        if not faults:
+            return self._settings.poll_seconds
+        self._skip(error.why)
+        if not self.status.permit.held:
+            permit = Permit(why=f"SLURM gave no answer that would allow it: {error}")
+            self._say(self.status.doing, permit=permit, unanswered=True)
+        return self._again()
+
+    def _again(self) -> float:
+        """Return after how long to ask again, spread so that a whole cluster asks a few times a second."""
+        least = max(self._settings.poll_seconds, self._memory.nodes / AGAIN_PER_SECOND)
+        return least * (1.0 + self._random())
+
+    # What is asked and decided.
+
+    def _look(self, snapshot: Snapshot, faults: tuple[Episode, ...]) -> Work:
         """Read the node and do what follows; return when to look again."""
-        self._began = self._wall_seconds()
-        node = self._read()
-        before = self._memory.drained
-        decision = decide(faults, node, self._memory, self._settings.reason_prefix)
+        node = yield from self._read()
+        if not self._memory.nodes:
+            self._remember(nodes=(yield Call("size")))
+        before = self._memory
+        sight = Sight(self._boot_id, None, None)
+        if before.drained is not None or (faults and node.drained):
+            sight = Sight(self._boot_id, node.slurmd_started, (yield Call("started")))
+        prefix = self._settings.reason_prefix
+        decision = decide(
+            faults, node, before, prefix, sight=sight, drains=bool(draining(snapshot)), episodes=snapshot.episodes
+        )
         self._memory = decision.memory
+        self._judge_permit(faults, node)
         match decision.step:
             case Step.ACKNOWLEDGE:
-                ours = is_ours(before or "", self._settings.reason_prefix)
-                self._note = f"{BY_A_PERSON}, drained before with: {before}" if ours else BY_A_PERSON
-                follows = "are" if self._settings.writer == "drain" else "would be"
-                self._say(
-                    f"a person resumed the node: the faults known at that moment {follows} acknowledged",
-                    acknowledged=self.status.acknowledged + 1,
-                )
-                return 0.0
-            case Step.DRAIN | Step.UPDATE if self._settings.writer == "drain":
-                return self._write(faults, decision)
-            case Step.DRAIN | Step.UPDATE:
-                self._say(f"would {decision.step.value} with: {decision.reason}", wanted=decision.reason)
+                return self._acknowledge(before.drained or "")
+            case Step.NOTHING if not self._due(faults):
+                return (yield from self._withdraw(node))
             case Step.NOTHING if decision.why is not None:
                 self._skip(decision.why)
                 if node.reason == PROLOG_ERROR:
                     self._say("does not drain: SLURM did, after a prolog failed; gate.log says whether it was ours")
+            case Step.CLOSE if self.status.permit.held:
+                self._say("the gate is closed; no fault here may drain the node")
+            case Step.DRAIN | Step.CLOSE | Step.UPDATE if self._settings.writer == "drain":
+                return (yield from self._write(node, decision))
+            case Step.DRAIN | Step.CLOSE | Step.UPDATE:
+                self._say(f"would {decision.step.value} with: {decision.reason}", wanted=decision.reason)
         return self._settings.poll_seconds
 
-    def _write(self, faults: tuple[Episode, ...], decision: Decision) -> float:
-        """Write what *decision* says, unless too many nodes are drained, or it is not our turn, or the node changed."""
+    def _due(self, faults: tuple[Episode, ...]) -> tuple[Episode, ...]:
+        """Return those of *faults* that nobody has resumed the node with."""
+        return tuple(fault for fault in faults if not any(known.covers(fault) for known in self._memory.resumed))
+
+    def _judge_permit(self, faults: tuple[Episode, ...], node: NodeState) -> None:
+        """Hold the permit as long as SLURM shows it at *node* and there is a fault that nobody resumed it with."""
+        due = self._due(faults)
+        if self._settings.permit == "local":
+            permit = Permit(bool(due) or not faults, LOCAL)
+        elif self._settings.writer == "drain":
+            held = bool(due) and shows_permit(node, self._settings.reason_prefix)
+            self._remember(permit=self._boot_id if held else "")
+            permit = Permit(True, "SLURM shows that nodevet closed this node") if held else Permit()
+        else:
+            permit = self.status.permit
+        self.status = msgspec.structs.replace(self.status, permit=permit, returned=self._returned(due))
+
+    def _returned(self, due: tuple[Episode, ...]) -> str:
+        """Return what to say where the node came back into service and nobody is known to have resumed it."""
+        if not self._memory.returned or not due:
+            return ""
+        commands = "; ".join(
+            f"nodevet ack {fault.key.code} --device {fault.key.device} --note 'who looked, what was done'"
+            for fault in due[:2]
+        )
+        return (
+            f"{self.status.node} was in service again after {self._memory.returned}, which acknowledges nothing;"
+            f" if a person resumed it, type: {commands}"
+        )
+
+    def _acknowledge(self, reason: str) -> float:
+        ours = is_ours(reason, self._settings.reason_prefix)
+        self._note = f"{BY_SOMEBODY}, drained before with: {reason}" if ours else BY_SOMEBODY
+        follows = "are" if self._acts else "would be"
+        self._say(
+            f"somebody resumed the node in SLURM: the faults known at that moment {follows} acknowledged",
+            acknowledged=self.status.acknowledged + 1,
+        )
+        return 0.0
+
+    # What is written.
+
+    def _write(self, node: NodeState, decision: Decision) -> Work:
+        """Write what *decision* says, where it may be; return when to look again."""
         name, reason = self.status.node, decision.reason
         self._say(f"is about to {decision.step.value} with: {reason}", wanted=reason)
-        found = self._guard() if decision.step is Step.DRAIN and not self._gate_closed else None
-        wait = 0.0 if found is None else seconds_to_turn(self._wall_seconds(), found)
-        if found is not None and found.permits and wait:
-            # What was read before is read again then, so it may be begun a little earlier.
-            return max(wait - (self._wall_seconds() - self._began), EARLY_SECONDS)
-        if found is not None and found.permits and not found.permits_all:
-            found = self._guard()  # what the nodes before this one wrote is there by now
-        if found is not None and not found.permits:
-            return self._refuse(found)
-        unchanged = decide(faults, self._read(), self._memory, self._settings.reason_prefix) == decision
-        if not unchanged or (found is not None and not has_turn(self._wall_seconds(), found)):
-            self._skip(Why.CHANGED)
-            return SOON_SECONDS
-        if decision.step is Step.DRAIN:
-            self._slurm.drain(name, reason)
-        else:
-            self._slurm.update(name, reason)
-        # SLURM accepted it: from here on a node that is not drained was resumed by a person, however fast they were.
-        self._memory = msgspec.structs.replace(self._memory, drained=reason)
-        writes = {**self.status.writes, decision.step.value: self.status.writes[decision.step.value] + 1}
-        self._say(f"wrote: {reason}", writes=writes, wanted="")
-        seen = self._read()
-        if not seen.drained or seen.reason != reason:
+        if self._unseen:
+            # SLURM accepted a drain, and nobody has ever seen it.
+            self._unseen = False
+            self._remember(returned="a drain that SLURM accepted and never showed")
             self._skip(Why.UNVERIFIED)
+            return self._again()
+        if decision.step is Step.UPDATE:
+            if (yield from self._read()) != node:
+                self._skip(Why.CHANGED)
+                return SOON_SECONDS
+            yield Call("update", (name, reason))
+            self._wrote(decision.step, reason)
             return SOON_SECONDS
+        if self._settings.permit == "local":
+            if decision.step is Step.DRAIN:
+                yield Call("drain", (name, reason))
+                self._wrote(decision.step, reason)
+                self._unseen = True
+            return 0.0 if self._unseen else self._settings.poll_seconds
+        return (yield from self._ask(node, decision))
+
+    def _ask(self, node: NodeState, decision: Decision) -> Work:
+        """Mark the node, read the fleet, and close the node where there is room; return when to look again."""
+        settles_in = self._clear_settles_at - self._monotonic()
+        if settles_in > 0:
+            self._skip(Why.UNSETTLED)
+            return settles_in
+        mark = mark_of(node, self._settings.reason_prefix)
+        if mark is None:
+            field = free_field(node)
+            if field is None:
+                self._skip(Why.FOREIGN_COMMENT)
+                return self._again()
+            found = self._rooms((yield Call("read_all")))
+            if not permits(found):
+                return self._refuse(found)
+            self._remember(marked=True)
+            yield Call("mark", (node.name, field, asking_text(*self._signature())))
+            self._holds = 0
+        nodes: tuple[NodeState, ...] = yield Call("read_all")
+        found = self._rooms(nodes)
+        own = next(entry for entry in nodes if entry.name == node.name)
+        mark = mark_of(own, self._settings.reason_prefix)
+        if mark is None or (own.states, own.reason) != (node.states, node.reason):
+            self._skip(Why.UNVERIFIED if mark is None else Why.CHANGED)
+            return SOON_SECONDS if mark else self._again()
+        if mark.holds or permits(found):
+            return (yield from self._close(mark, decision))
+        ahead = self._rooms(nodes, before=(mark.seconds, node.name))
+        return (yield from self._give_way(own, found, waits=permits(ahead)))
+
+    def _signature(self) -> tuple[str, float, int]:
+        return self._settings.reason_prefix, self._wall_seconds(), int(self._random() * 0xFFFFFFFF)
+
+    def _close(self, mark: Mark, decision: Decision) -> Work:
+        """Take the node out of service, or close its gate, now that there is a permit."""
+        name = self.status.node
+        try:
+            if decision.step is Step.DRAIN:
+                yield Call("drain", (name, decision.reason, mark.field))
+            else:
+                yield Call("mark", (name, mark.field, closing_text(*self._signature())))
+        except SlurmError:
+            self._drain_settles_at = self._monotonic() + LATE_SECONDS
+            raise
+        self._wrote(decision.step, decision.reason)
+        self._unseen = True
+        self._say(self.status.doing, asking=True)
+        return 0.0
+
+    def _give_way(self, node: NodeState, found: tuple[Room, ...], *, waits: bool) -> Work:
+        """Wait with the mark for others that ask as well, or take it back where those that come first leave no room."""
+        self._holds += 1
+        if waits and self._holds <= MOST_HOLDS:
+            self._skip(Why.CONTENDED)
+            self._say(self.status.doing, asking=True)
+            return HOLD_SECONDS * (0.5 + self._random())
+        self._refuse(found)
+        yield from self._withdraw(node)
+        return self._again()
+
+    def _withdraw(self, node: NodeState) -> Work:
+        """Take back a mark of ours, once no drain of ours may still be under way; return when to look again."""
+        mark = mark_of(node, self._settings.reason_prefix)
+        if mark is None or self._settings.writer != "drain":
+            self._remember(marked=False)
+            return self._settings.poll_seconds
+        self._remember(marked=True)
+        settles_in = self._drain_settles_at - self._monotonic()
+        if settles_in > 0:
+            return settles_in
+        try:
+            yield Call("mark", (node.name, mark.field, ""))
+        except SlurmError:
+            self._clear_settles_at = self._monotonic() + LATE_SECONDS
+            raise
         return self._settings.poll_seconds
 
-    def _guard(self) -> Guard:
-        """Return how many nodes are drained and may be."""
+    # What is read.
+
+    def _rooms(self, nodes: tuple[NodeState, ...], *, before: tuple[float, str] | None = None) -> tuple[Room, ...]:
+        """Return what is closed besides this one of all *nodes*. Raises SlurmError where it is not among them."""
         name, prefix = self.status.node, self._settings.reason_prefix
         try:
-            return guard(self._slurm.read_all(), name, prefix, self._settings.maximum_drained_ratio)
+            found = rooms(
+                nodes, name, prefix, self._limits, wall_seconds=self._wall_seconds(), user=self._user, before=before
+            )
         except OutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show nodes: {error}") from error
+        self._remember(nodes=len(nodes))
+        return found
 
-    def _refuse(self, found: Guard) -> float:
-        """Say that as many nodes are drained as may be; return when to look again."""
+    def _refuse(self, found: tuple[Room, ...]) -> float:
+        """Say that as many nodes are closed as may be; return when to ask again."""
+        words = next(room.words for room in found if not room.permits)
         self._skip(Why.LIMIT)
         self._say(
-            f"does not drain: {found.drained} of {found.nodes} nodes are drained by nodevet, which is the limit:"
-            " look for a common cause before raising slurm.maximum_drained_ratio",
+            f"does not close the node: {words}: look for a common cause before raising a limit",
             limit_reached=True,
+            permit=Permit(why=words),
         )
-        return self._settings.poll_seconds
+        return self._again()
 
-    def _read(self) -> NodeState:
-        node = self._slurm.read(self.status.node)
+    def _read(self) -> Generator[Call, Any, NodeState]:
+        node: NodeState = yield Call("read", (self.status.node,))
         ours = is_ours(node.reason, self._settings.reason_prefix)
+        first = self.status.last_read_seconds is None
         self.status = msgspec.structs.replace(
             self.status,
             states=tuple(sorted(node.states)),
             drained_by=("nodevet" if ours else "other") if node.drained else "",
             last_read_seconds=self._wall_seconds(),
         )
+        mark = mark_of(node, self._settings.reason_prefix)
+        if node.drained or (mark is not None and mark.holds):
+            self._unseen = False
+        if first and mark is not None:
+            # Of an agent before this one, whose last write may still be under way.
+            self._drain_settles_at = self._clear_settles_at = self._monotonic() + LATE_SECONDS
+            self._remember(marked=True)
         return node
+
+    # What is told.
 
     def _acknowledged(self, faults: tuple[Episode, ...]) -> tuple[Acknowledged, ...]:
         """Return what was resumed and still counts: told again until it does not."""
         return tuple(
             Acknowledged(known, self._note) for known in self._memory.resumed if any(map(known.covers, faults))
         )
+
+    def _remember(self, **changes: object) -> None:
+        self._memory = msgspec.structs.replace(self._memory, **changes)
+
+    def _wrote(self, step: Step, reason: str) -> None:
+        writes = {**self.status.writes, step.value: self.status.writes[step.value] + 1}
+        self._say(f"wrote: {reason}", writes=writes, wanted="")
 
     def _skip(self, why: Why) -> None:
         skipped = {**self.status.skipped, why.value: self.status.skipped[why.value] + 1}
@@ -234,12 +511,15 @@ class Writer:
 _WHY = {
     Why.FOREIGN_REASON: "does not drain: the node is drained with a reason of somebody else",
     Why.EMPTY_REASON: "does not drain: the node is drained without a reason",
+    Why.FOREIGN_COMMENT: "does not ask for a permit: comment and extra text of the node are taken; empty one of them",
     Why.MAINTENANCE: "does not drain: the node is in maintenance",
     Why.POWER: "does not drain: the node changes its power state",
     Why.REBOOT: "does not drain: the node is about to reboot",
     Why.DOWN: "does not drain: the node is down",
     Why.UNKNOWN_STATE: "does not drain: the node is in a state that nodevet does not know",
-    Why.CHANGED: "does not drain yet: the node changed at this moment, or its turn went by",
-    Why.UNVERIFIED: "wrote, and somebody changed the node at once",
+    Why.CHANGED: "does not drain yet: the node changed at this moment",
+    Why.CONTENDED: "does not drain yet: other nodes ask at the same moment",
+    Why.UNSETTLED: "does not ask yet: an earlier write to SLURM got no answer, and may still take effect",
+    Why.UNVERIFIED: "wrote, and SLURM does not show it",
 }
 """For people; the other reasons come with a message of their own."""

@@ -1,0 +1,190 @@
+"""How many nodes nodevet may close: marks that ask for a permit, and what counts in its two limits. Pure.
+
+SLURM cannot be told "drain this node unless so many are". Each node therefore writes a mark first and reads all nodes
+then: of any nodes that hold a permit, the one that read last has seen the marks of all the others. So the limits hold
+whatever clocks, delays and the order of nodes are, as long as the controller shows what it has accepted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from nodevet.exporters.slurm_rules import PROLOG_ERROR, NodeState, OutputError, is_ours
+
+__all__ = [
+    "CLOCK_SECONDS",
+    "HOUR_SECONDS",
+    "LATE_SECONDS",
+    "Limits",
+    "Mark",
+    "Room",
+    "asking_text",
+    "closing_text",
+    "free_field",
+    "mark_of",
+    "permits",
+    "rooms",
+    "shows_permit",
+]
+
+HOUR_SECONDS = 3600.0
+
+CLOCK_SECONDS = 600.0
+"""How far two clocks of a cluster may be apart: munge refuses a credential that is older than five minutes."""
+
+LATE_SECONDS = 300.0
+"""Until then a write whose answer did not come has taken effect, or never will."""
+
+ASKS_SECONDS = 2 * HOUR_SECONDS
+"""A mark that asks counts so long; it is older where its agent died between asking and draining."""
+
+_MARK = r": (asks for a permit|gate closed), (\d{1,12}) ([0-9a-f]{1,16})"
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The two limits, each for the cluster and for every partition of a node."""
+
+    standing_ratio: float
+    new_ratio: float
+    new_least: int
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A mark of ours in the comment or the extra text of a node: since when, and whether it asks or holds."""
+
+    holds: bool
+    seconds: float
+    field: str
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What is closed besides one node, in the cluster (``partition`` is empty) or in one of its partitions."""
+
+    partition: str
+    nodes: int
+    standing: int
+    new: int
+    allowed_standing: int
+    allowed_new: int
+
+    @property
+    def permits(self) -> bool:
+        """Return whether one more may be closed."""
+        return self.standing < self.allowed_standing and self.new < self.allowed_new
+
+    @property
+    def words(self) -> str:
+        """Return for people which limit is reached, with its figures."""
+        where = f"partition {self.partition}" if self.partition else "the cluster"
+        if self.standing >= self.allowed_standing:
+            return (
+                f"{self.standing} of {self.nodes} nodes of {where} are closed by nodevet, and the limit is"
+                f" {self.allowed_standing} (slurm.maximum_drained_ratio)"
+            )
+        return (
+            f"{self.new} nodes of {where} were closed by nodevet within an hour, and the limit is {self.allowed_new}"
+            " (slurm.maximum_new_ratio, slurm.minimum_new)"
+        )
+
+
+def asking_text(prefix: str, wall_seconds: float, nonce: int) -> str:
+    """Return the mark that asks for a permit."""
+    return f"{prefix}: asks for a permit, {wall_seconds:.0f} {nonce:x}"
+
+
+def closing_text(prefix: str, wall_seconds: float, nonce: int) -> str:
+    """Return the mark of a node whose gate is closed and which is not drained, because its mode is ``gate``."""
+    return f"{prefix}: gate closed, {wall_seconds:.0f} {nonce:x}"
+
+
+def mark_of(node: NodeState, prefix: str) -> Mark | None:
+    """Return the mark of ours at *node*, or None."""
+    for field, text in (("Comment", node.comment), ("Extra", node.extra)):
+        found = re.fullmatch(re.escape(prefix) + _MARK, text)
+        if found:
+            return Mark(found[1] == "gate closed", float(found[2]), field)
+    return None
+
+
+def free_field(node: NodeState) -> str | None:
+    """Return where a mark may be written without touching what a person wrote; None where both are taken."""
+    return next((field for field, text in (("Comment", node.comment), ("Extra", node.extra)) if not text), None)
+
+
+def shows_permit(node: NodeState, prefix: str) -> bool:
+    """Return whether SLURM shows that *node* was closed by nodevet, and nobody took it over since."""
+    if node.drained:
+        mark = mark_of(node, prefix)
+        return is_ours(node.reason, prefix) or (mark is not None and mark.holds and node.reason == PROLOG_ERROR)
+    mark = mark_of(node, prefix)
+    return mark is not None and mark.holds
+
+
+def rooms(
+    nodes: Iterable[NodeState],
+    name: str,
+    prefix: str,
+    limits: Limits,
+    *,
+    wall_seconds: float,
+    user: str | None,
+    before: tuple[float, str] | None = None,
+) -> tuple[Room, ...]:
+    """Return what is closed besides node *name* in the cluster and in each of its partitions.
+
+    *user* is whose reasons are ours; None where that is not known, and then everybody's count. Of nodes that only ask,
+    those count that are ranked *before*, all where that is None. Raises OutputError where *name* is not among *nodes*.
+    """
+    everything = tuple(nodes)
+    own = next((node for node in everything if node.name == name), None)
+    if own is None:
+        raise OutputError(f"node {name} is not among the {len(everything)} that are listed")
+    written = (node for node in everything if (node.reason or node.comment or node.extra) and node is not own)
+    closed = tuple(
+        (node, since)
+        for node in written
+        if (since := _closed_since(node, prefix, wall_seconds, user, before)) is not None
+    )
+    sizes = {"": len(everything)} | {
+        partition: sum(partition in node.partitions for node in everything) for partition in own.partitions
+    }
+    return tuple(_room(partition, size, closed, limits, wall_seconds) for partition, size in sizes.items())
+
+
+def permits(found: Iterable[Room]) -> bool:
+    """Return whether every one of the rooms that were *found* permits one more."""
+    return all(room.permits for room in found)
+
+
+def _room(
+    partition: str, size: int, closed: tuple[tuple[NodeState, float], ...], limits: Limits, wall_seconds: float
+) -> Room:
+    counted = [since for node, since in closed if not partition or partition in node.partitions]
+    return Room(
+        partition=partition,
+        nodes=size,
+        standing=len(counted),
+        new=sum(since > wall_seconds - HOUR_SECONDS - CLOCK_SECONDS for since in counted),
+        allowed_standing=max(1, int(limits.standing_ratio * size)),
+        allowed_new=max(limits.new_least, int(limits.new_ratio * size)),
+    )
+
+
+def _closed_since(
+    node: NodeState, prefix: str, wall_seconds: float, user: str | None, before: tuple[float, str] | None
+) -> float | None:
+    """Return since when *node* counts as closed by nodevet, or None; infinite where the time cannot be told."""
+    if node.drained and is_ours(node.reason, prefix) and (user is None or node.reason_user in (None, user)):
+        return float("inf") if node.reason_seconds is None else node.reason_seconds
+    mark = mark_of(node, prefix)
+    if mark is None:
+        return None
+    if mark.holds:
+        # With a reason of their own a person took it over; SLURM's own says only that a job met the gate.
+        return None if node.drained and node.reason != PROLOG_ERROR else mark.seconds
+    if mark.seconds < wall_seconds - ASKS_SECONDS:
+        return None
+    return mark.seconds if before is None or (mark.seconds, node.name) < before else None
