@@ -16,7 +16,8 @@ from fakes.snapshots import EVERY_STATE, at, degraded_node, failed_node, gpu_id
 from nodevet.agent.text import status_text
 from nodevet.checks.episodes import Ledger, acknowledge, node_verdict, verdict
 from nodevet.checks.model import Episode, EpisodeState, FaultClass, Mode, Modes, Outcome, Snapshot, State
-from nodevet.checks.modes import closing, draining, reach
+from nodevet.checks.modes import closing, draining, gating, reach
+from nodevet.checks.scheduler import Permit
 from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.schema import status_document
 from nodevet.exporters.state_reader import NEVER, StateFile, parse
@@ -97,6 +98,24 @@ def _changed(**changes: object) -> Snapshot:
 def test_what_is_no_confirmed_fault_of_a_real_node_reaches_nothing(snapshot: Snapshot) -> None:
     """Neither gate nor drain."""
     assert (closing(snapshot), draining(snapshot)) == ((), ())
+
+
+def test_without_a_permit_nothing_closes() -> None:
+    """The node's line and the device's say so, the document tells why, and the verdict stays what it is."""
+    snapshot = failed()
+    without = msgspec.structs.replace(
+        snapshot, agent=msgspec.structs.replace(snapshot.agent, permit=Permit(why="the limit is reached"))
+    )
+    assert (closing(without), reach(without, without.verdict)) == ((), "unpermitted")
+    assert [episode.key for episode in gating(without)] == [episode.key for episode in draining(without)]
+    lines = [line.split() for line in state_text(without, ttl_seconds=60).splitlines()]
+    assert lines[1][5] == "unpermitted"
+    assert [line[4] for line in lines[2:] if line[0] == "accelerator"] == ["soft"] * 5 + ["unpermitted"] + ["soft"] * 2
+    assert (_file(without).state, _file(without).hard, _file(without).expires_uptime) == ("failed", False, NEVER)
+    document = status_document(without)
+    assert (document.gate.closed, document.gate.permit, document.gate.codes) == (False, False, ("nvidia.xid.79",))
+    said = "gate: open in spite of nvidia.xid.79, for there is no permit: the limit is reached"
+    assert said in status_text(document)
 
 
 def test_an_acknowledgement_opens_the_gate() -> None:
