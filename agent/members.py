@@ -163,9 +163,9 @@ def store(journal: Journal) -> Member:
     """Return what is told of the store; the loop itself keeps each round in *journal*."""
 
     def trouble() -> str:
-        return "; ".join(journal.troubles)
+        return "; ".join(dict.fromkeys((*journal.troubles, *journal.learned)))
 
-    return Member(name="store", facts=lambda: {"store": trouble()}, trouble=trouble)
+    return Member(name="store", facts=lambda: {"store": "; ".join(journal.troubles)}, trouble=trouble)
 
 
 def showing(held: Showing) -> Member:

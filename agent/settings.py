@@ -128,8 +128,9 @@ class ReportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much history is kept. Episodes are never dropped."""
+    """How much history is kept. What opened, changed or ended an episode is never dropped."""
 
+    count_days: Annotated[float, _about("of how often an episode occurred between two changes", 0, 3660)] = 90.0
     rollup_days: Annotated[float, _about("of minute figures per device", 0, 366)] = 14.0
     size_limit_bytes: Annotated[int, _about("of the database; the oldest figures go first", 1 << 20, 1 << 40)] = (
         256 << 20

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from fakes.episodes import episode, moment
 
-from nodevet.agent.storage.database import SCHEMA_VERSION, file_system_of
+from nodevet.agent.storage.database import SCHEMA_VERSION, DamagedError, file_system_of
 from nodevet.agent.storage.store import Rollup, Store, UnsavedRound, open_store, read_store
+from nodevet.agent.storage.tending import Tender
 from nodevet.agent.storage.writer import Retention, StoreWriter, merged
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Device, DeviceKind, Episode, EpisodeState, Metric, Result, ResultState
@@ -42,14 +43,45 @@ def store(path: Path) -> Iterator[Store]:
     opened.close()
 
 
-def reopened(path: Path) -> tuple[dict[str, int], dict[str, bytes], str]:
-    """Open *path*, and return the count of each device's episode, the memory and the notice."""
+Found = tuple[dict[str, int], dict[str, bytes], str]
+
+
+def reopened(path: Path) -> Found:
+    """Open *path*, look through it all, and return the count of each device's episode, the memory and what is told."""
     opened = open_store(path, wall_seconds=0)
     try:
         counts = {entry.key.device: entry.count for entry in opened.store.load_episodes()}
-        return counts, opened.store.load_memory(), opened.notice
+        return (
+            counts,
+            opened.store.load_memory(),
+            "; ".join(filter(None, (opened.notice, looked_through(opened.store)))),
+        )
     finally:
         opened.store.close()
+
+
+def looked_through(store: Store) -> str:
+    """Return what is found in *store* after its start."""
+    tender, told = Tender(store), []
+    try:
+        while not tender.done:
+            told.append(tender.step())
+    except DamagedError as error:
+        told.append(str(error))
+    return "; ".join(filter(None, told))
+
+
+def tended(path: Path) -> Found:
+    """Let the writer look through all of *path*, and return what ``reopened`` returns after that."""
+    opened = open_store(path, wall_seconds=0)
+    known = UnsavedRound(opened.store.load_episodes(), opened.store.load_memory(), moment(99))
+    writer = StoreWriter(opened.store, known=known)
+    assert writer.wait_until_tended(10.0)
+    learned = writer.learned
+    assert writer.close(5.0)
+    counts, memory, later = reopened(path)
+    assert later == "", "told once"
+    return counts, memory, "; ".join(filter(None, (opened.notice, *learned)))
 
 
 def saved(path: Path, rounds: int = 1) -> None:
@@ -280,27 +312,49 @@ def zero_index(path: Path) -> None:
         file.write(bytes(PAGE))
 
 
-def delete_row(path: Path) -> None:
-    """Take a row out of the journal behind the back of its trigger."""
+def change(path: Path, statement: str) -> None:
+    """Run *statement* behind the back of the triggers."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("DROP TRIGGER journal_loses_nothing")
-        connection.execute("DELETE FROM journal WHERE id = 3")
+        query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        triggers = connection.execute(query).fetchall()
+        for name, _ in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute(statement)
+        for _, sql in triggers:
+            connection.execute(sql)
+
+
+def delete_row(path: Path) -> None:
+    """Take a row out of the journal."""
+    change(path, "DELETE FROM journal WHERE id = 1")
+
+
+FLIPPED = "CAST(replace(CAST(payload AS TEXT), 'GPU-0', 'GPU-1') AS BLOB)"
+"""One letter of one episode turned into another: still a valid database, still valid JSON."""
 
 
 def flip_payload(path: Path) -> None:
-    """Turn one letter of one episode into another: still a valid database, still valid JSON."""
-    data = path.read_bytes()
-    place = data.index(b"GPU-0", data.index(b'"finding"'))
-    path.write_bytes(data[:place] + b"GPU-1" + data[place + 5 :])
+    """Change a row of the journal."""
+    change(path, f"UPDATE journal SET payload = {FLIPPED} WHERE id = 1")  # noqa: S608
 
 
-DAMAGE = (
-    cut_short, cut_inside_header, overwrite, empty, lose_but_log, zero_page, zero_index, delete_row, flip_payload,
-)  # fmt: skip
+def flip_state(path: Path) -> None:
+    """Change the present state of an episode."""
+    change(path, f"UPDATE state SET payload = {FLIPPED}")  # noqa: S608
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_database_is_moved_aside_and_told(path: Path, damage: Callable[[Path], None]) -> None:
+def flip_memory(path: Path) -> None:
+    """Change what is remembered."""
+    change(path, "UPDATE memory SET value = x'34'")
+
+
+def flip_result(path: Path) -> None:
+    """Change what a load measured."""
+    change(path, "UPDATE results SET payload = replace(payload, '1.0', '2.0') WHERE workload = 'gemm'")
+
+
+@pytest.mark.parametrize("damage", [cut_inside_header, overwrite, empty, lose_but_log])
+def test_database_that_cannot_be_opened_is_moved_aside_and_told(path: Path, damage: Callable[[Path], None]) -> None:
     """The damaged files stay for a look under a name that the notice gives, and a fresh database works."""
     saved(path, rounds=3)
     damage(path)
@@ -313,6 +367,51 @@ def test_damaged_database_is_moved_aside_and_told(path: Path, damage: Callable[[
     assert str(aside) in notice
     assert {file.read_bytes() for file in path.parent.glob(f"{aside.name}*")} >= held
     assert reopened(path) == ({}, {}, ""), "told once"
+
+
+@pytest.mark.parametrize("damage", [cut_short, zero_page, zero_index])
+def test_damage_that_a_start_does_not_meet_is_found_after_it(path: Path, damage: Callable[[Path], None]) -> None:
+    """The file is moved aside, what was known is in a fresh one, and it is told."""
+    saved(path, rounds=3)
+    damage(path)
+    counts, memory, told = tended(path)
+
+    assert (counts, memory) in (({"GPU-0": 3}, {"round": b"3"}), ({}, {}))
+    assert "moved aside to" in told and "look there for older history" in told
+    assert len(list(path.parent.glob("nodevet.db.corrupt-*"))) >= 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (delete_row, "1 rows of the journal are missing"),
+        (flip_payload, "1 rows of the journal are damaged"),
+        (flip_state, "the state of 1 findings is damaged, taken from the journal"),
+        (flip_memory, "memory of round is damaged and begins anew"),
+        (flip_result, "1 results of loads are damaged"),
+    ],
+)
+def test_a_damaged_row_costs_itself(path: Path, damage: Callable[[Path], None], words: str) -> None:
+    """It is told once and left out; everything else stays, and nothing is moved aside."""
+    saved(path, rounds=3)
+    opened = open_store(path).store
+    opened.append_result(gemm())
+    opened.append_result(gemm("stream"))
+    opened.close()
+    damage(path)
+    counts, memory, told = tended(path)
+
+    assert words in told
+    assert counts == {"GPU-0": 3 if damage is not flip_state else 2}
+    assert memory == ({} if damage is flip_memory else {"round": b"3"})
+    reader = read_store(path)
+    rows, results = reader.history(), reader.results()
+    assert (len(rows) + len(reader.left_out), len(results)) == (
+        1 if damage is delete_row else 2,
+        1 if damage is flip_result else 2,
+    )
+    reader.close()
+    assert not list(path.parent.glob("*.corrupt-*"))
 
 
 def test_second_damage_in_the_same_second_keeps_the_first(path: Path) -> None:
@@ -418,7 +517,7 @@ def test_unwritable_directory_is_named(tmp_path: Path) -> None:
 
 
 def test_results_come_back_newest_first(store: Store, path: Path) -> None:
-    """A result survives the restart; the latest of each workload is at hand."""
+    """A result survives the restart."""
     kept = [gemm(value=float(number), clocks=[1, 2]) for number in range(3)]
     for result in (*kept, gemm("stream")):
         store.append_result(result)
@@ -427,7 +526,6 @@ def test_results_come_back_newest_first(store: Store, path: Path) -> None:
 
     assert after.results("gemm") == tuple(reversed(kept))
     assert after.results(limit=1)[0].workload == "stream"
-    assert after.latest_results() == (kept[-1], gemm("stream"))
     after.close()
 
 
@@ -484,21 +582,26 @@ def test_rollup_of_a_minute_comes_back_as_it_went_in(store: Store) -> None:
 # The writer thread.
 
 
+def noted(number: int) -> Episode:
+    """Return an episode that was acknowledged with a note of the *number*: each is a change of its own."""
+    return episode(state=EpisodeState.ACKNOWLEDGED, note=str(number))
+
+
 def test_writer_writes_in_order_and_closes_in_time(path: Path) -> None:
     """Everything that was submitted is in the file after close."""
     writer = StoreWriter(open_store(path).store)
     for number in range(1, 30):
-        writer.submit_round([episode(count=number)], {"round": str(number).encode()}, time=moment(number))
+        writer.submit_round([noted(number)], {"round": str(number).encode()}, time=moment(number))
     writer.submit_result(gemm())
     writer.submit_rollups([a_minute(1)])
     writer.submit_devices([], 1.0)
     assert writer.flush(5.0)
     assert writer.status == ""
-    writer.submit_round([episode(count=30)], {"round": b"30"}, time=moment(30))
+    writer.submit_round([noted(30)], {"round": b"30"}, time=moment(30))
     assert writer.close(5.0)
     after = open_store(path).store
 
-    assert [row.episode.count for row in after.history()] == list(range(30, 0, -1))
+    assert [row.episode.note for row in after.history()] == [str(number) for number in range(30, 0, -1)]
     assert (after.load_memory(), len(after.results())) == ({"round": b"30"}, 1)
     after.close()
 

@@ -7,9 +7,11 @@ does not add up has lost something, and is moved aside.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
+import stat
 import time
 import zlib
 from collections.abc import Iterator
@@ -19,12 +21,19 @@ from pathlib import Path
 from nodevet.checks.errors import BusyError, StoreError
 
 __all__ = [
+    "ROW",
     "SCHEMA_VERSION",
     "DamagedError",
+    "InterruptedStatementError",
+    "RefusedError",
     "checksum",
+    "clear_the_way",
     "connect",
     "connect_for_reading",
     "file_system_of",
+    "fill_state",
+    "keep_state",
+    "keep_sum",
     "lock",
     "make_directory",
     "move_aside",
@@ -87,16 +96,58 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             minimum REAL NOT NULL, mean REAL NOT NULL, maximum REAL NOT NULL, count INTEGER NOT NULL,
             PRIMARY KEY (minute, series)) WITHOUT ROWID""",
     ),
+    (
+        # Rows of version 1 are sorted into changes and counts later, a few at a time, because a start must not wait.
+        "ALTER TABLE journal ADD COLUMN kind TEXT NOT NULL DEFAULT 'unsorted'",
+        "DROP TRIGGER journal_keeps_rows",
+        "DROP TRIGGER journal_loses_nothing",
+        """CREATE TRIGGER journal_keeps_rows BEFORE UPDATE OF
+            id, wall, boot_id, boottime_ns, code, device, part, serial, state, payload, checksum ON journal
+            BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
+        """CREATE TRIGGER journal_keeps_kinds BEFORE UPDATE OF kind ON journal WHEN OLD.kind <> 'unsorted'
+            BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
+        """CREATE TRIGGER journal_loses_nothing BEFORE DELETE ON journal WHEN OLD.kind <> 'count'
+            BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END""",
+        "CREATE INDEX journal_counts ON journal (wall) WHERE kind = 'count'",
+        """CREATE TABLE state (
+            code TEXT NOT NULL, device TEXT NOT NULL, part TEXT NOT NULL, payload BLOB NOT NULL,
+            number INTEGER NOT NULL, checksum INTEGER NOT NULL,
+            PRIMARY KEY (code, device, part)) WITHOUT ROWID""",
+        """CREATE TABLE journal_sum (
+            one INTEGER PRIMARY KEY CHECK (one = 1), rows INTEGER NOT NULL, total INTEGER NOT NULL,
+            checksum INTEGER NOT NULL)""",
+        "CREATE TABLE set_aside (what TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (what, number))",
+    ),
 )
-"""Statements per schema version, the first of which makes version 1 out of nothing."""
+"""Statements per schema version, the first of which makes version 1 out of nothing.
+
+``state`` holds the open episodes and the number of the last row of each in the journal: a start reads it, and not the
+journal. ``journal_sum`` says how many rows the journal has and what their checksums add up to, so that a row that is
+missing is noticed although counts are dropped in time. ``set_aside`` numbers rows, of journal and results, that do not
+match their checksum.
+"""
 
 SCHEMA_VERSION = len(MIGRATIONS)
+
+STATE_VERSION = 2
+"""The schema version that brought ``state`` and ``journal_sum``."""
+
+ROW = "wall, boot_id, boottime_ns, code, device, part, serial, state, payload"
+"""The columns of the journal that a row's checksum is of."""
 
 _UNREADABLE = (sqlite3.DatabaseError, sqlite3.OperationalError)
 
 
 class DamagedError(StoreError):
     """The file is no database of ours any more."""
+
+
+class InterruptedStatementError(StoreError):
+    """A statement was given up because something else is due."""
+
+
+class RefusedError(StoreError):
+    """A database must not lie there: a mistake of the configuration, which does not pass by itself."""
 
 
 def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
@@ -131,14 +182,20 @@ def make_directory(path: Path) -> None:
     try:
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"{directory}: cannot be made ({error.strerror}): choose another state_dir") from error
+        raise _refusal(error)(f"{directory}: cannot be made ({error.strerror}): choose another state_dir") from error
+
+
+def _refusal(error: OSError) -> type[StoreError]:
+    """Return RefusedError where a person must choose another place; a disk that is full or broken may be well again."""
+    chosen = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
+    return RefusedError if error.errno in chosen else StoreError
 
 
 def refuse_network(path: Path, mounts: Path) -> None:
     """Raise StoreError when *path* lies on a network file system, by the table *mounts*."""
     kind = file_system_of(path, mounts)
     if kind in NETWORK_FILE_SYSTEMS:
-        raise StoreError(
+        raise RefusedError(
             f"{path}: lies on {kind}, where a database can lose what was written: set state_dir to a local disk"
         )
 
@@ -149,7 +206,7 @@ def lock(path: Path) -> int:
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
     except OSError as error:
-        raise StoreError(
+        raise _refusal(error)(
             f"{name}: cannot be written by uid {os.geteuid()} ({error.strerror}): choose another state_dir"
         ) from error
     try:
@@ -179,7 +236,6 @@ def connect(path: Path) -> sqlite3.Connection:
             _refuse_foreign(connection, path)
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
             connection.execute(f"PRAGMA journal_size_limit = {4 << 20}").fetchone()
-            _check(connection, path)
             _migrate(connection)
         except BaseException:
             connection.close()
@@ -227,19 +283,12 @@ def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION_ID:
-        raise StoreError(f"{path}: a database of another application: choose another state_dir")
+        raise RefusedError(f"{path}: a database of another application: choose another state_dir")
     if version > SCHEMA_VERSION:
-        raise StoreError(
+        raise RefusedError(
             f"{path}: written by schema version {version}, this nodevet knows up to {SCHEMA_VERSION}: "
             "install the newer nodevet again, or move the file away"
         )
-
-
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    answers = [row[0] for row in connection.execute("PRAGMA integrity_check(1)").fetchall()]
-    if answers != ["ok"]:
-        first = str(answers[0]).splitlines()[-1] if answers else "no answer"
-        raise DamagedError(f"{path}: damaged ({first})")
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
@@ -247,25 +296,103 @@ def _migrate(connection: sqlite3.Connection) -> None:
     if version == SCHEMA_VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
-    for statements in MIGRATIONS[version:]:
+    for number, statements in enumerate(MIGRATIONS[version:], version + 1):
         for statement in statements:
             connection.execute(statement)
+        if number == STATE_VERSION:
+            fill_state(connection)
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     connection.execute("COMMIT")
 
 
+def fill_state(connection: sqlite3.Connection) -> int:
+    """Fill ``state`` and ``journal_sum`` from the journal, within a transaction; return how many rows were no use.
+
+    A row that does not match its checksum counts for nothing: the one before it of the same episode does.
+    """
+    latest: dict[tuple[str, str, str], int] = {}
+    total, rows = 0, 0
+    for number, code, device, part, mark in connection.execute(
+        "SELECT id, code, device, part, checksum FROM journal ORDER BY id"
+    ):
+        latest[code, device, part] = number
+        total, rows = total + int(mark), rows + 1
+    pruned = connection.execute("SELECT count(*) FROM journal WHERE kind <> 'unsorted'").fetchone()[0]
+    highest = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
+    keep_sum(connection, rows if pruned or not highest else highest[0], total)
+    connection.execute("DELETE FROM state")
+    skipped = 0
+    for (code, device, part), newest in latest.items():
+        key = (code, device, part)
+        found = connection.execute(
+            f"SELECT id, checksum, {ROW} FROM journal WHERE code = ? AND device = ? AND part = ? AND id <= ?"  # noqa: S608
+            " ORDER BY id DESC",
+            (*key, newest),
+        )
+        for number, mark, *columns in found:
+            if checksum(*columns) == mark:
+                if columns[7] != "cleared":
+                    keep_state(connection, key, columns[8], number)
+                break
+            skipped += 1
+    return skipped
+
+
+def keep_state(connection: sqlite3.Connection, key: tuple[str, str, str], payload: bytes, number: int) -> None:
+    """Write the present *payload* of the episode *key*, whose last row in the journal has the *number*."""
+    mark = checksum(*key, payload, number)
+    connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?, ?, ?, ?, ?)", (*key, payload, number, mark))
+
+
+def keep_sum(connection: sqlite3.Connection, rows: int, total: int) -> None:
+    """Write how many *rows* the journal has, and the *total* of their checksums."""
+    connection.execute("INSERT OR REPLACE INTO journal_sum VALUES (1, ?, ?, ?)", (rows, total, checksum(rows, total)))
+
+
+def clear_the_way(path: Path, wall_seconds: float) -> str:
+    """Move aside what lies in the place of a file of the database *path* and is none; return what was moved, in words.
+
+    A folder or a link there keeps SQLite from opening it, at every start. Raises StoreError.
+    """
+    moved = []
+    with translated(path):
+        for suffix in ("", "-wal", "-shm", "-journal", ".lock", ".new", ".new-wal", ".new-shm", ".new-journal"):
+            name = Path(f"{path}{suffix}")
+            follow = suffix == ""  # a site may have put the database elsewhere with a link
+            if os.path.lexists(name) and not stat.S_ISREG(_mode(name, follow=follow)):
+                aside = _free_name(Path(f"{name}.strange-{_stamp(wall_seconds)}"))
+                name.rename(aside)
+                moved.append(f"{name}: no plain file, moved aside to {aside}")
+    return "; ".join(moved)
+
+
+def _mode(name: Path, *, follow: bool) -> int:
+    try:
+        return os.stat(name, follow_symlinks=follow).st_mode  # noqa: PTH116 (follows or not, as asked)
+    except FileNotFoundError:
+        return 0  # a link that leads nowhere
+
+
+def _stamp(wall_seconds: float) -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall_seconds))
+
+
+def _free_name(wanted: Path) -> Path:
+    """Return *wanted*, with a number behind it where something of that name, or its log, lies there."""
+    name, number = wanted, 1
+    while any(os.path.lexists(f"{name}{suffix}") for suffix in ("", "-wal", "-shm")):
+        number += 1
+        name = wanted.with_name(f"{wanted.name}-{number}")
+    return name
+
+
 def move_aside(path: Path, wall_seconds: float) -> Path:
     """Rename *path*, its -wal and its -shm to ``<name>.corrupt-<time>...`` and return the new name of the database."""
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(wall_seconds))
-    aside = path.with_name(f"{path.name}.corrupt-{stamp}")
-    number = 1
-    while any(Path(f"{aside}{suffix}").exists() for suffix in ("", "-wal", "-shm")):
-        number += 1
-        aside = path.with_name(f"{path.name}.corrupt-{stamp}-{number}")
+    aside = _free_name(path.with_name(f"{path.name}.corrupt-{_stamp(wall_seconds)}"))
     with translated(path):
         # The log first: a database without its log would be taken for a whole one.
         for suffix in ("-wal", "-shm", ""):
-            if (name := Path(f"{path}{suffix}")).exists():
+            if os.path.lexists(name := Path(f"{path}{suffix}")):
                 name.rename(f"{aside}{suffix}")
         _sync_directory(path.parent)
     return aside
@@ -299,6 +426,8 @@ def _store_error(path: Path, error: sqlite3.Error) -> StoreError | BusyError:
             return DamagedError(f"{path}: damaged ({error})")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return BusyError(f"{path}: locked by another process: close what has it open")
+        case sqlite3.SQLITE_INTERRUPT:
+            return InterruptedStatementError(f"{path}: given up for now")
         case sqlite3.SQLITE_FULL:
             return StoreError(f"{path}: disk full: free space in {path.parent}")
         case sqlite3.SQLITE_READONLY:

@@ -18,11 +18,13 @@ from nodevet.agent.clock import Clock
 from nodevet.agent.engine import Engine
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.settings import Configuration
+from nodevet.agent.storage.database import RefusedError
 from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
 from nodevet.agent.storage.rollup import MinuteRollups
-from nodevet.agent.storage.store import DATABASE_NAME, open_store
+from nodevet.agent.storage.rows import UnsavedRound
+from nodevet.agent.storage.store import DATABASE_NAME, open_store, read_store
 from nodevet.agent.storage.writer import Keeping, Retention, StoreWriter
-from nodevet.checks.errors import StoreError
+from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Device, Episode, Result, Sample
 
 __all__ = ["Journal"]
@@ -46,25 +48,40 @@ class Journal:
         self._rollups = MinuteRollups()
         self._notices: list[str] = []
         self._handed: dict[str, bytes] = {}
+        self._told = ""
         self._bell = -1
 
     def __enter__(self) -> Self:
-        """Take lock and store. Raises BusyError and StoreError; a damaged store is replaced and noticed."""
+        """Take lock and store.
+
+        A store that is damaged is made anew and noticed; one that cannot be written now is tried again each round, and
+        the agent goes on without. Raises BusyError, and RefusedError where a person must choose another place.
+        """
         self._lock = acquire_node_lock(self._runtime, "nodevet agent")
+        path = Path(self._configuration.agent.state_dir) / DATABASE_NAME
+        store, trouble = None, ""
         try:
-            opened = open_store(Path(self._configuration.agent.state_dir) / DATABASE_NAME)
-        except BaseException:
+            opened = open_store(path)
+        except (BusyError, RefusedError):
             self._lock.release()
             raise
-        if opened.notice:
-            self._notices.append(opened.notice)
-        self._memory = opened.store.load_memory()
-        self._episodes = opened.store.load_episodes()
+        except StoreError as error:
+            trouble = f"{error}; the agent goes on without a store"
+            self._memory, self._episodes = _as_it_lies(path)
+        else:
+            store = opened.store
+            self._notices += [opened.notice] if opened.notice else []
+            self._memory, self._episodes = store.load_memory(), store.load_episodes()
         kept = self._configuration.store
         self._handed = dict(self._memory)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._writer = StoreWriter(
-            opened.store, Retention(kept.rollup_days, kept.size_limit_bytes), attempted=self._ring
+            store,
+            Retention(rollup_days=kept.rollup_days, count_days=kept.count_days, size_limit_bytes=kept.size_limit_bytes),
+            path=path,
+            trouble=trouble,
+            known=UnsavedRound(self._episodes, dict(self._memory), self._clock.instant()),
+            attempted=self._ring,
         )
         return self
 
@@ -85,7 +102,13 @@ class Journal:
     @property
     def troubles(self) -> tuple[str, ...]:
         """Return what is wrong with the store now."""
-        return (self._writer.status,) if self._writer.status else ()
+        self._told = self._writer.status
+        return (self._told,) if self._told else ()
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """Return what people must know about the store since the start."""
+        return self._writer.learned
 
     def restore(self, engine: Engine) -> Mapping[str, bytes]:
         """Give *engine* all that was known, and return the whole memory.
@@ -102,7 +125,11 @@ class Journal:
         except StoreError as error:
             self._notices.append(str(error))
             mirror = None
-        engine.adopt(restore(known, mirror, self._clock.instant().boot_id))
+        adopted = restore(known, mirror, self._clock.instant().boot_id)
+        engine.adopt(adopted)
+        only_mirrored = tuple(episode for episode in adopted if episode not in known)
+        if only_mirrored:
+            self._writer.submit_round(only_mirrored, {}, time=self._clock.instant())
         return self._memory
 
     @property
@@ -128,6 +155,7 @@ class Journal:
             self._handed.get(name) != value for name, value in memory.items() if name not in BOOKKEEPING
         )
         self._handed.update(memory)
+        self._writer.shown(self._told)
         ticket = self._writer.submit_round(lasting, memory, time=self._clock.instant())
         return ticket if is_news else None
 
@@ -153,3 +181,17 @@ class Journal:
     def keep_result(self, result: Result) -> None:
         """Keep the *result* of a load."""
         self._writer.submit_result(result)
+
+
+def _as_it_lies(path: Path) -> tuple[dict[str, bytes], tuple[Episode, ...]]:
+    """Return memory and open episodes of a database that can be read but not written, or nothing."""
+    try:
+        store = read_store(path)
+    except (StoreError, BusyError):
+        return {}, ()
+    try:
+        return store.load_memory(), store.episodes_of_journal()
+    except (StoreError, BusyError):
+        return {}, ()
+    finally:
+        store.close()

@@ -1,11 +1,13 @@
 """What outlives a restart: an SQLite database with one owner.
 
-The journal is append-only: every change of an episode's state is a row, an acknowledgement adds one, and triggers
-refuse UPDATE and DELETE. Beside it lie named blobs of memory, with which a restart equals no restart. Rows and memory
-of one round are written in one synchronous transaction, so they are always of the same round.
+The journal is append-only: every change of an episode is a row, an acknowledgement adds one, and triggers refuse UPDATE
+and DELETE. Only how often an episode occurred between two changes is written rarely, and dropped in time. The present
+state has a table of its own, so that a start reads no journal. Beside it lie named blobs of memory, with which a
+restart equals no restart. Rows, state and memory of one round are written in one synchronous transaction, so they
+are always of the same round.
 
-Rows that matter carry a checksum, because SQLite has none of its own: a database that does not add up is moved aside
-and the caller is told, never recreated in silence.
+Rows that matter carry a checksum, because SQLite has none of its own. One that does not match it costs itself and is
+told; a file that SQLite cannot read is moved aside. tending.py verifies what a start does not read.
 """
 
 from __future__ import annotations
@@ -17,22 +19,46 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from nodevet.agent.storage.database import (
+    ROW,
     DamagedError,
+    InterruptedStatementError,
     checksum,
+    clear_the_way,
     connect,
     connect_for_reading,
+    fill_state,
+    keep_state,
+    keep_sum,
     lock,
     make_directory,
     move_aside,
     refuse_network,
     translated,
 )
-from nodevet.checks.errors import ModelError, StoreError
+from nodevet.agent.storage.rows import (
+    CHANGE,
+    COUNT,
+    HistoryRow,
+    Last,
+    Rollup,
+    SeenDevice,
+    UnsavedRound,
+    differs,
+    encoded,
+    is_due,
+    journal_columns,
+    nature_of,
+    unkeepable,
+    verified_episode,
+    whole_result,
+    whole_row,
+)
+from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Device, Episode, EpisodeState, Instant, Key, Result
 
 __all__ = [
@@ -49,55 +75,17 @@ __all__ = [
 ]
 
 DATABASE_NAME = "nodevet.db"
-_INSERT_JOURNAL = """INSERT INTO journal
-    (wall, boot_id, boottime_ns, code, device, part, serial, state, payload, checksum)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_EPISODE = msgspec.json.Decoder(Episode)
-_RESULT = msgspec.json.Decoder(Result)
+_INSERT_JOURNAL = f"INSERT INTO journal ({ROW}, checksum, kind) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+
+
 _MINUTES_PER_DAY = 24 * 60
-_Decoded = TypeVar("_Decoded")
+_PRUNED_ROWS = 500
+_VACUUM_PAGES = 2000
+"""At most so many at once: a round must not wait long for the thread that drops them."""
 
 
-class HistoryRow(msgspec.Struct, frozen=True):
-    """One row of the journal: its number, when it was written, and the episode as it stood then."""
-
-    number: int
-    time: Instant
-    episode: Episode
-
-
-class SeenDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """A device that was in this node at some time. Another serial under the same id is another row."""
-
-    device: str
-    serial: str | None
-    vendor: str
-    kind: str
-    pci: str | None
-    model: str
-    first_seen_wall_seconds: float
-    last_seen_wall_seconds: float
-
-
-class Rollup(msgspec.Struct, frozen=True):
-    """What one quantity of one part did within one minute (``minute`` = Unix time divided by 60)."""
-
-    minute: int
-    device: str
-    quantity: str
-    part: str
-    minimum: float
-    mean: float
-    maximum: float
-    count: int
-
-
-class UnsavedRound(msgspec.Struct, frozen=True):
-    """One round that waits to be written: episodes that changed, blobs of memory, and when."""
-
-    episodes: tuple[Episode, ...]
-    memory: dict[str, bytes]
-    time: Instant
+_INSTRUCTIONS = 20_000
+"""So many steps of SQLite's machine, some milliseconds, pass before a statement that takes long can be given up."""
 
 
 class OpenedStore(msgspec.Struct, frozen=True):
@@ -115,7 +103,10 @@ class Store:
         self.path = path
         self._connection = connection
         self._lock = lock
-        self._journaled: dict[Key, int] = {}
+        self._last: dict[Key, Last] = {}
+        self.notices: list[str] = []
+        self.left_out: set[int] = set()
+        self._files = {suffix: _identity(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")}
         self._remembered: dict[str, bytes] = {}
         self._series: dict[tuple[str, str, str], int] = {}
 
@@ -134,43 +125,92 @@ class Store:
     def save_rounds(self, rounds: Sequence[UnsavedRound]) -> None:
         """Write *rounds*, oldest first, in one synchronous transaction: all of it is kept, or nothing.
 
-        Each episode becomes a row of the journal unless it equals the last row of its key; a pending one is no fact
-        yet and gets none. Names that a memory lacks keep their value. Raises StoreError (disk full, read-only,
-        damaged) or BusyError, and then the same rounds may be saved again.
+        Each episode is a row of the journal where it changed; one of which only the count grew is a row each hour, or
+        when the count has doubled. A pending one is no fact yet and gets none. Names that a memory lacks keep their
+        value. Raises StoreError (disk full, read-only, damaged) or BusyError, and then the same rounds may be saved
+        again.
         """
-        rows: list[tuple[Any, ...]] = []
-        journaled: dict[Key, int] = {}
         blobs: dict[str, bytes] = {}
         for unsaved in rounds:
             blobs.update(unsaved.memory)
-            for episode in unsaved.episodes:
-                payload = _encoded(episode)
-                mark = zlib.crc32(payload)
-                last = journaled.get(episode.key, self._journaled.get(episode.key))
-                if episode.state is not EpisodeState.PENDING and last != mark:
-                    journaled[episode.key] = mark
-                    rows.append(_journal_columns(episode, payload, unsaved.time))
         blobs = {name: value for name, value in blobs.items() if self._remembered.get(name) != value}
-        if not rows and not blobs:
+        last = dict(self._last)
+        episodes = [
+            (episode, encoded(episode), unsaved.time)
+            for unsaved in rounds
+            for episode in unsaved.episodes
+            if episode.state is not EpisodeState.PENDING
+        ]
+        fresh = [entry for entry in episodes if differs(last.get(entry[0].key), entry[1])]
+        if not fresh and not blobs:
             return
         with self._transaction() as run:
-            for row in rows:
-                run(_INSERT_JOURNAL, (*row, checksum(*row)))
+            added, total = 0, 0
+            for episode, payload, moment in fresh:
+                mark = self._save_episode(run, last, episode, payload, moment)
+                added, total = added + (mark is not None), total + (mark or 0)
+            if added:
+                rows, before = run("SELECT rows, total FROM journal_sum").fetchone() or (0, 0)
+                keep_sum(self._connection, rows + added, before + total)
             for name, value in blobs.items():
                 run("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (name, value, checksum(name, value)))
-        self._journaled.update(journaled)
+        self._last = last
         self._remembered.update(blobs)
 
+    def _save_episode(
+        self, run: Callable[..., sqlite3.Cursor], last: dict[Key, Last], episode: Episode, payload: bytes, now: Instant
+    ) -> int | None:
+        """Write *episode* into ``state``, and where it is due into the journal; return the checksum of that row."""
+        before = last.get(episode.key)
+        if not differs(before, payload):
+            return None
+        key = (episode.key.code, episode.key.device, str(episode.key.part))
+        nature = nature_of(episode)
+        kind = COUNT if before is not None and before.nature == nature else CHANGE
+        mark: int | None = None
+        number, written, count = (before.number, before.written, before.written_count) if before else (0, None, 0)
+        if kind == CHANGE or is_due(written, count, episode, now):
+            row = journal_columns(episode, payload, now)
+            mark = checksum(*row)
+            number = int(run(_INSERT_JOURNAL, (*row, mark, kind)).lastrowid or 0)
+            written, count = now, episode.count
+        if episode.state is EpisodeState.CLEARED:
+            run("DELETE FROM state WHERE code = ? AND device = ? AND part = ?", key)
+            last.pop(episode.key, None)
+        else:
+            keep_state(self._connection, key, payload, number)
+            last[episode.key] = Last(episode, zlib.crc32(payload), nature, number, written, count)
+        return mark
+
+    def displaced(self) -> str:
+        """Return that the database, or its log, is no longer the file that is open, or an empty string."""
+        for suffix, before in self._files.items():
+            now = _identity(f"{self.path}{suffix}")
+            if before is None:
+                self._files[suffix] = now
+            elif now != before:
+                done = "deleted" if now is None else "replaced"
+                return f"{self.path}{suffix}: {done} while the agent runs"
+        return ""
+
     def load_episodes(self) -> tuple[Episode, ...]:
-        """Return every episode that is not cleared: the journal folded to its last row per key."""
-        latest = {row.episode.key: row.episode for row in self._journal_rows("ORDER BY id", ())}
+        """Return every episode that is not cleared."""
+        return tuple(entry.episode for _, entry in sorted(self._last.items()))
+
+    def episodes_of_journal(self) -> tuple[Episode, ...]:
+        """Return every episode that is not cleared, by the journal alone: slow, and there in every schema version."""
+        rows = self._journal_rows("ORDER BY id", ())
+        latest = {row.episode.key: row.episode for row in rows}
         return tuple(episode for _, episode in sorted(latest.items()) if episode.state is not EpisodeState.CLEARED)
 
     def load_memory(self) -> dict[str, bytes]:
         """Return every blob by name."""
         with translated(self.path):
             rows = self._connection.execute("SELECT name, value, checksum FROM memory ORDER BY name").fetchall()
-            return {name: _verified(value, mark, name, value) for name, value, mark in rows}
+        broken = [name for name, value, mark in rows if checksum(name, value) != mark]
+        if broken:
+            self.notices.append(f"{self.path}: memory of {', '.join(map(str, broken))} is damaged and begins anew")
+        return {name: value for name, value, mark in rows if checksum(name, value) == mark}
 
     def history(
         self,
@@ -179,7 +219,10 @@ class Store:
         since: float | None = None,
         limit: int = 1000,
     ) -> tuple[HistoryRow, ...]:
-        """Return journal rows, newest first: of one device, of one serial number, since a wall time in seconds."""
+        """Return journal rows, newest first: of one device, of one serial number, since a wall time in seconds.
+
+        A row that does not match its checksum is left out, and its number is in ``left_out``.
+        """
         conditions = [
             (clause, value)
             for clause, value in (("device = ?", device), ("serial = ?", serial), ("wall >= ?", since))
@@ -200,13 +243,6 @@ class Store:
         """Return the newest *limit* results, newest first, of all workloads or of one."""
         tail, values = ("WHERE workload = ? ", (workload,)) if workload is not None else ("", ())
         return self._result_rows(tail + "ORDER BY id DESC LIMIT ?", (*values, limit))
-
-    def latest_results(self) -> tuple[Result, ...]:
-        """Return the last result of each workload on each set of devices."""
-        newest: dict[tuple[str, tuple[str, ...]], Result] = {}
-        for result in self._result_rows("ORDER BY id", ()):
-            newest[result.workload, result.devices] = result
-        return tuple(newest.values())
 
     def see_devices(self, devices: Sequence[Device], wall_seconds: float) -> None:
         """Remember that *devices* were here at *wall_seconds*. Raises StoreError or BusyError."""
@@ -284,14 +320,18 @@ class Store:
             )
         return int((pages - free) * size)
 
-    def prune(self, wall_seconds: float, *, rollup_days: float, size_limit_bytes: int) -> bool:
-        """Drop rollups older than *rollup_days*, then the oldest rollups and at last results, until the size fits.
+    def prune(
+        self, wall_seconds: float, *, rollup_days: float, size_limit_bytes: int, count_days: float = 90.0
+    ) -> bool:
+        """Drop rollups older than *rollup_days*, counts older than *count_days*, then the oldest until the size fits.
 
-        Episodes are never dropped. Returns whether the size fits. Raises StoreError or BusyError.
+        Rollups go first, then counts of the journal, at last results. What opened, changed or ended an episode is never
+        dropped. Returns whether the size fits. Raises StoreError or BusyError.
         """
         cutoff = int(wall_seconds // 60 - rollup_days * _MINUTES_PER_DAY)
         with self._transaction(durable=False) as run:
             dropped = run("DELETE FROM rollup WHERE minute < ?", (cutoff,)).rowcount
+        dropped += self._drop_counts("wall < ?", wall_seconds - count_days * 86400.0)
         while self.size_bytes() > size_limit_bytes:
             step = self._drop_oldest()
             if not step:
@@ -299,8 +339,20 @@ class Store:
             dropped += step
         if dropped:
             with translated(self.path):
-                self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+                self._connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
         return True
+
+    def _drop_counts(self, which: str, value: float) -> int:
+        """Drop some of the oldest counts of the journal *which* the condition names with *value*; return how many."""
+        chosen = f"SELECT id, checksum FROM journal WHERE kind = 'count' AND {which} ORDER BY wall LIMIT {_PRUNED_ROWS}"  # noqa: S608
+        with self._transaction(durable=False) as run:
+            rows = run(chosen, (value,)).fetchall()
+            if rows:
+                for number, _ in rows:
+                    run("DELETE FROM journal WHERE id = ?", (number,))
+                kept, total = run("SELECT rows, total FROM journal_sum").fetchone() or (len(rows), 0)
+                keep_sum(self._connection, kept - len(rows), total - sum(mark for _, mark in rows))
+        return len(rows)
 
     def _drop_oldest(self) -> int:
         with self._transaction(durable=False) as run:
@@ -308,39 +360,129 @@ class Store:
             if first is not None:
                 # A twentieth of the time at once: few transactions, and little more than needed is lost.
                 return run("DELETE FROM rollup WHERE minute <= ?", (first + (last - first) // 20,)).rowcount
+        if counts := self._drop_counts("wall < ?", 1e300):
+            return counts
+        with self._transaction(durable=False) as run:
             return run(
                 """DELETE FROM results WHERE id IN (SELECT id FROM results WHERE id NOT IN
                 (SELECT max(id) FROM results GROUP BY workload) ORDER BY id LIMIT 50)"""
             ).rowcount
 
     def load(self) -> None:
-        """Read and verify everything that carries a checksum. Raises StoreError where a row does not add up."""
-        rows = self._journal_rows("ORDER BY id", ())
-        self._journaled = {row.episode.key: zlib.crc32(_encoded(row.episode)) for row in rows}
+        """Read what a start needs, the open episodes and the memory. Raises StoreError where that cannot be read."""
+        before = len(self.notices)
         self._remembered = self.load_memory()
-        self._result_rows("ORDER BY id", ())
-        self._verify_numbers(rows)
-
-    def _verify_numbers(self, rows: Sequence[HistoryRow]) -> None:
-        # Nothing is ever deleted from the journal, so its numbers run from 1 without a gap.
+        if len(self.notices) > before and self._lock is not None:
+            with self._transaction() as run:
+                for name in {row[0] for row in run("SELECT name FROM memory")} - self._remembered.keys():
+                    run("DELETE FROM memory WHERE name = ?", (name,))
         with translated(self.path):
-            highest = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'journal'").fetchone()
-        numbers = [row.number for row in rows]
-        if numbers != list(range(1, (highest[0] if highest else 0) + 1)):
-            raise DamagedError(f"{self.path}: rows of the journal are missing")
+            rows = self._connection.execute(
+                "SELECT code, device, part, payload, number, checksum FROM state"
+            ).fetchall()
+        found = [self._state_row(row) for row in rows]
+        if None in found:
+            self.notices.append(
+                f"{self.path}: the state of {found.count(None)} findings is damaged, taken from the journal"
+            )
+            with self._transaction() as run:
+                fill_state(self._connection)
+                rows = run("SELECT code, device, part, payload, number, checksum FROM state").fetchall()
+            found = [self._state_row(row) for row in rows]
+        self._last = {entry.episode.key: entry for entry in found if entry is not None}
+
+    def _state_row(self, row: tuple[Any, ...]) -> Last | None:
+        *columns, mark = row
+        episode = verified_episode(row[3], mark, *columns)
+        if episode is None:
+            return None
+        query = f"SELECT id, {ROW}, checksum FROM journal WHERE id = ?"  # noqa: S608
+        with translated(self.path):
+            found = self._connection.execute(query, (row[4],)).fetchone()
+        last = whole_row(found) if found else None
+        when, count = (last.time, last.episode.count) if last else (None, 0)
+        return Last(episode, zlib.crc32(row[3]), nature_of(episode), row[4], when, count)
 
     def _journal_rows(self, tail: str, values: tuple[Any, ...]) -> tuple[HistoryRow, ...]:
-        columns = "id, wall, boot_id, boottime_ns, code, device, part, serial, state, payload, checksum"
         with translated(self.path):
             # The text of the statement is ours; every value is bound.
-            rows = self._connection.execute(f"SELECT {columns} FROM journal {tail}", values).fetchall()  # noqa: S608
-            return tuple(_history_row(row) for row in rows)
+            rows = self._connection.execute(f"SELECT id, {ROW}, checksum FROM journal {tail}", values).fetchall()  # noqa: S608
+        found = {row[0]: whole_row(row) for row in rows}
+        self.left_out |= {number for number, row in found.items() if row is None}
+        return tuple(row for row in found.values() if row is not None)
 
     def _result_rows(self, tail: str, values: tuple[Any, ...]) -> tuple[Result, ...]:
         with translated(self.path):
             query = f"SELECT workload, payload, checksum FROM results {tail}"  # noqa: S608
             rows = self._connection.execute(query, values).fetchall()
-            return tuple(_decoded(_RESULT, row[1], row[2], *row[:2]) for row in rows)
+        return tuple(found for row in rows if (found := whole_result(row)) is not None)
+
+    # What the tender needs.
+
+    def newest_row(self) -> int:
+        """Return the number of the newest row of the journal, or 0."""
+        with translated(self.path):
+            return int(self._connection.execute("SELECT coalesce(max(id), 0) FROM journal").fetchone()[0])
+
+    def raw_rows(self, after: int, limit: int) -> list[tuple[Any, ...]]:
+        """Return up to *limit* rows of the journal behind number *after*: kind, number, columns, checksum."""
+        query = f"SELECT kind, id, {ROW}, checksum FROM journal WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
+        with translated(self.path):
+            return self._connection.execute(query, (after, limit)).fetchall()
+
+    def note_rows(self, kinds: Mapping[int, str], damaged: Sequence[int]) -> int:
+        """Write the *kinds* of rows by number, and which are *damaged*; return how many of these are news."""
+        if not kinds and not damaged:
+            return 0
+        with self._transaction(durable=False) as run:
+            for number, kind in kinds.items():
+                run("UPDATE journal SET kind = ? WHERE id = ?", (kind, number))
+            return _set_aside(run, "journal", damaged)
+
+    def broken_results(self) -> int:
+        """Return how many results do not match their checksum, once."""
+        with translated(self.path):
+            rows = self._connection.execute("SELECT workload, payload, checksum, id FROM results")
+            damaged = [row[3] for row in rows if whole_result(row[:3]) is None]
+        if not damaged:
+            return 0
+        with self._transaction(durable=False) as run:
+            return _set_aside(run, "results", damaged)
+
+    def missing_rows(self, interrupted: Callable[[], bool]) -> int | None:
+        """Return how many rows the journal should have and has not, once; None where it was *interrupted*.
+
+        One that was exchanged counts too. What is there counts from then on.
+        """
+        found = self._patiently("SELECT count(*), coalesce(sum(checksum), 0) FROM journal", interrupted)
+        if found is None:
+            return None
+        rows, total = found[0]
+        with translated(self.path):
+            known = self._connection.execute("SELECT rows, total, checksum FROM journal_sum").fetchone()
+        if known is not None and known[:2] == (rows, total) and checksum(*known[:2]) == known[2]:
+            return 0
+        with self._transaction():
+            keep_sum(self._connection, rows, total)
+        return max(known[0] - rows, 1) if known is not None else 1
+
+    def is_sound(self, interrupted: Callable[[], bool]) -> bool:
+        """Have SQLite verify the whole file; False where it was *interrupted*. Raises DamagedError."""
+        answers = self._patiently("PRAGMA integrity_check(1)", interrupted)
+        if answers and answers != [("ok",)]:
+            raise DamagedError(f"{self.path}: damaged ({str(answers[0][0]).splitlines()[-1]})")
+        return bool(answers)
+
+    def _patiently(self, statement: str, interrupted: Callable[[], bool]) -> list[tuple[Any, ...]] | None:
+        """Return the rows of a *statement* that may take long, or None where it was *interrupted*."""
+        self._connection.set_progress_handler(interrupted, _INSTRUCTIONS)
+        try:
+            with translated(self.path):
+                return self._connection.execute(statement).fetchall()
+        except InterruptedStatementError:
+            return None
+        finally:
+            self._connection.set_progress_handler(None, 0)
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[Callable[..., sqlite3.Cursor]]:
@@ -358,37 +500,53 @@ class Store:
 
 
 def open_store(
-    path: Path, *, wall_seconds: float | None = None, mounts: Path = Path("/proc/self/mounts")
+    path: Path,
+    *,
+    wall_seconds: float | None = None,
+    mounts: Path = Path("/proc/self/mounts"),
+    instead: bool = False,
 ) -> OpenedStore:
     """Open the database at *path* for writing, creating it and its directory where absent.
 
     A damaged database is moved aside to ``<name>.corrupt-<time>`` with its -wal and -shm, a fresh one takes its place
-    and the notice says so. *wall_seconds* names the time (default: now); *mounts* is the table of mounts to look up
-    the file system in. Raises BusyError when another process has it open for writing, and StoreError when it lies on
-    a network file system, cannot be written, belongs to another application or to a newer version.
+    and the notice says so; *instead* has that done with whatever lies there. What is no plain file in the place of one
+    of its files is moved aside as well. *wall_seconds* names the time (default: now); *mounts* is the table of mounts
+    to look up the file system in. Raises BusyError when another process has it open for writing, RefusedError when it
+    lies on a network file system or belongs to another application or to a newer version, and StoreError when it
+    cannot be written.
     """
+    now = time.time() if wall_seconds is None else wall_seconds
     make_directory(path)
     refuse_network(path, mounts)
+    notices = [clear_the_way(path, now)]
     held = lock(path)
     try:
-        notice = ""
         try:
+            if instead and path.exists():
+                raise DamagedError(f"{path}: not the database of this agent any more")
             store = _open(path, held)
         except DamagedError as error:
-            aside = move_aside(path, time.time() if wall_seconds is None else wall_seconds)
-            notice = f"{error}; moved aside to {aside}, a fresh one begins: look there for older history"
+            aside = move_aside(path, now)
+            notices.append(f"{error}; moved aside to {aside}, a fresh one begins: look there for older history")
             store = _open(path, held)
     except BaseException:
         os.close(held)
         raise
-    return OpenedStore(store, notice)
+    notices += store.notices
+    return OpenedStore(store, "; ".join(filter(None, notices)))
 
 
 def _open(path: Path, held: int) -> Store:
-    connection = connect(path)
+    try:
+        connection = connect(path)
+    except BusyError as error:
+        raise StoreError(str(error)) from error  # not another agent's: that one would hold the lock
     store = Store(connection, path, held)
     try:
         store.load()
+    except BusyError as error:
+        connection.close()
+        raise StoreError(str(error)) from error
     except BaseException:
         connection.close()
         raise
@@ -400,53 +558,14 @@ def read_store(path: Path) -> Store:
     return Store(connect_for_reading(path), path, None)
 
 
-def _journal_columns(episode: Episode, payload: bytes, now: Instant) -> tuple[Any, ...]:
-    return (
-        now.wall_seconds,
-        now.boot_id,
-        now.boottime_ns,
-        episode.key.code,
-        episode.key.device,
-        str(episode.key.part),
-        episode.serial,
-        episode.state.value,
-        payload,
-    )
-
-
-def unkeepable(value: Episode | Result | Rollup) -> str:
-    """Return why *value* cannot be kept (not a number, no JSON), or an empty string where it can."""
+def _identity(name: str) -> tuple[int, int] | None:
     try:
-        msgspec.json.decode(msgspec.json.encode(value), type=type(value))
-    except (msgspec.MsgspecError, ModelError, TypeError) as error:
-        return f"{type(value).__name__.lower()} dropped, it cannot be kept: {error}"
-    return ""
+        status = os.stat(name)  # noqa: PTH116 (one look, no Path needed)
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino)
 
 
-def _encoded(episode: Episode) -> bytes:
-    """Return *episode* as it is kept; refuse what could not be read back (JSON has no NaN)."""
-    try:
-        payload = msgspec.json.encode(episode)
-        _EPISODE.decode(payload)
-    except (msgspec.MsgspecError, ModelError, TypeError) as error:
-        raise StoreError(f"episode {episode.key} cannot be kept: {error}") from error
-    return payload
-
-
-def _history_row(row: tuple[Any, ...]) -> HistoryRow:
-    number, wall, boot_id, boottime_ns = row[:4]
-    episode = _decoded(_EPISODE, row[9], row[10], *row[1:10])
-    return HistoryRow(number, Instant(boot_id, boottime_ns, wall), episode)
-
-
-def _verified(value: bytes, mark: int, *columns: Any) -> bytes:
-    if checksum(*columns) != mark:
-        raise sqlite3.DatabaseError("a row does not match its checksum")
-    return value
-
-
-def _decoded(decoder: msgspec.json.Decoder[_Decoded], payload: bytes, mark: int, *columns: Any) -> _Decoded:
-    try:
-        return decoder.decode(_verified(payload, mark, *columns))
-    except (msgspec.DecodeError, ModelError) as error:
-        raise sqlite3.DatabaseError(f"a row cannot be read: {error}") from error
+def _set_aside(run: Callable[..., sqlite3.Cursor], table: str, numbers: Sequence[int]) -> int:
+    """Note that the rows of *numbers* are damaged, and return of how many that is news."""
+    return sum(run("INSERT OR IGNORE INTO set_aside VALUES (?, ?)", (table, number)).rowcount for number in numbers)

@@ -7,18 +7,29 @@ state change stays in order as long as there is room, and then the newest state 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from nodevet.agent.storage.database import DamagedError
-from nodevet.agent.storage.store import Rollup, Store, UnsavedRound, unkeepable
+from nodevet.agent.storage.rows import Rollup, UnsavedRound, unkeepable
+from nodevet.agent.storage.store import Store, open_store
+from nodevet.agent.storage.tending import Tender
 from nodevet.checks.errors import BusyError, StoreError
-from nodevet.checks.model import Device, Episode, Instant, Result
+from nodevet.checks.model import Device, Episode, EpisodeState, Instant, Key, Result
 
 __all__ = ["Keeping", "Retention", "StoreWriter", "merged"]
+
+
+TEND_SECONDS = 0.02
+"""How long the thread rests between two looks at what a start did not read."""
+
+LEARNED_LINES = 8
+"""So many lines about the store are told at once; the log has them all."""
 
 
 class Keeping(StrEnum):
@@ -30,9 +41,10 @@ class Keeping(StrEnum):
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How much is kept: days of rollups, bytes of database, and how many values may wait while the disk refuses."""
+    """How much is kept: days of rollups and counts, bytes of database, and what may wait while the disk refuses."""
 
     rollup_days: float = 14
+    count_days: float = 90
     size_limit_bytes: int = 256 << 20
     waiting_rounds: int = 64
     waiting_episodes: int = 4096
@@ -50,15 +62,56 @@ class _Batch(msgspec.Struct, frozen=True):
     rollups: tuple[Rollup, ...]
 
 
+class _Known:
+    """What is on the disk, so that a database that is lost can be made anew. Only the writer's thread touches it."""
+
+    def __init__(self, known: UnsavedRound | None) -> None:
+        self._episodes: dict[Key, Episode] = {}
+        self._memory: dict[str, bytes] = {}
+        self._time: Instant | None = None
+        self.take((known,) if known is not None else ())
+
+    def take(self, rounds: Iterable[UnsavedRound]) -> None:
+        """Add *rounds*, oldest first."""
+        for entry in rounds:
+            self._memory.update(entry.memory)
+            self._time = entry.time
+            for episode in entry.episodes:
+                if episode.state is EpisodeState.CLEARED:
+                    self._episodes.pop(episode.key, None)
+                elif episode.state is not EpisodeState.PENDING:
+                    self._episodes[episode.key] = episode
+
+    def round(self) -> UnsavedRound | None:
+        """Return all of it as one round; None where there is nothing."""
+        if self._time is None:
+            return None
+        return UnsavedRound(tuple(self._episodes.values()), dict(self._memory), self._time)
+
+
 class StoreWriter:
     """Owns a store from its creation on. ``submit_...`` never block; ``status`` says in one line what is wrong."""
 
     def __init__(
-        self, store: Store, retention: Retention | None = None, *, attempted: Callable[[], None] = lambda: None
+        self,
+        store: Store | None,
+        retention: Retention | None = None,
+        *,
+        path: Path | None = None,
+        trouble: str = "",
+        known: UnsavedRound | None = None,
+        attempted: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take over *store* and start the thread, which calls *attempted* after each attempt to write."""
+        """Take over *store* and start the thread, which calls *attempted* after each attempt to write.
+
+        Without a store, because of *trouble*, the one at *path* is opened as soon as that can be. What is *known* so
+        far is written where the database has to be made anew.
+        """
+        assert store is not None or path is not None
         self._store = store
+        self._path = store.path if store is not None else path or Path()
         self._retention = retention or Retention()
+        self._known = _Known(known)
         self._condition = threading.Condition()
         self._rounds: list[UnsavedRound] = []
         self._results: list[Result] = []
@@ -70,8 +123,12 @@ class StoreWriter:
         self._kept = 0
         self._tell = attempted
         self._closing = False
-        self._failure = ""
+        self._failure = trouble
         self._dropped = ""
+        self._incident = ""
+        self._learned: tuple[str, ...] = ()
+        self._tender = self._tending()
+        self._must_tend = False
         self._thread = threading.Thread(target=self._run, name="nodevet-store", daemon=True)
         self._thread.start()
 
@@ -80,8 +137,25 @@ class StoreWriter:
         """Return what is wrong with the store and what to do, in one line; empty while everything is written."""
         with self._condition:
             if not self._closing and not self._thread.is_alive():
-                return f"{self._store.path}: the writer ended: restart the agent and report this"
-            return "; ".join(text for text in (self._failure, self._dropped) if text)
+                return f"{self._path}: the writer ended: restart the agent and report this"
+            return "; ".join(text for text in (self._failure, self._incident, self._dropped) if text)
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """Return what people must know about the store since the start: what was damaged, lost or made anew."""
+        with self._condition:
+            return self._learned
+
+    def shown(self, status: str) -> None:
+        """Let go of a trouble that is over, now that *status* has told of it: it is told for one round."""
+        with self._condition:
+            if self._incident in status:
+                self._incident = ""
+
+    def wait_until_tended(self, timeout_seconds: float) -> bool:
+        """Wait until all of the database was looked through, and return whether it was."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._tender is None, timeout_seconds)
 
     def keeping(self, ticket: int) -> Keeping:
         """Return how far the round of *ticket* is: failed where an attempt to write it failed, and no later one did."""
@@ -155,21 +229,102 @@ class StoreWriter:
         closing = False
         while not closing:
             with self._condition:
-                self._condition.wait_for(lambda: self._closing or self._asked > self._attempted)
+                pause = None if self._tender is None else TEND_SECONDS
+                self._condition.wait_for(lambda: self._closing or self._asked > self._attempted, pause)
                 closing, ticket, batch = self._closing, self._asked, self._batch()
-            failure = ""
-            try:
-                self._write(batch, ticket)
-            except DamagedError as error:
-                failure = f"{error}: restart the agent, which moves it aside"
-            except (StoreError, BusyError) as error:
-                failure = str(error)
+                idle = not closing and ticket == self._attempted
+            if idle:
+                self._tend()
+                continue
+            failure = self._attempt(batch, ticket)
             with self._condition:
                 self._failure = failure
                 self._attempted = ticket
                 self._condition.notify_all()
             self._tell()
-        self._store.close()
+        if self._store is not None:
+            self._store.close()
+
+    def _attempt(self, batch: _Batch, ticket: int) -> str:
+        """Write *batch*; where the database is damaged or gone, make it anew and write it then. Return what failed."""
+        try:
+            if self._store is None:
+                self._open()
+            try:
+                self._write(batch, ticket)
+            except (StoreError, BusyError) as error:
+                why = str(error) if isinstance(error, DamagedError) else self._gone()
+                if not why:
+                    raise
+                self._renew(why)
+                self._write(batch, ticket)
+        except (StoreError, BusyError) as error:
+            return str(error)
+        if self._must_tend:
+            self._tender, self._must_tend = self._tending(), False
+        return ""
+
+    def _gone(self) -> str:
+        return "" if self._store is None else self._store.displaced()
+
+    def _tend(self) -> None:
+        """Look through a few more rows of the database."""
+        assert self._tender is not None
+        try:
+            self._learn(self._tender.step())
+        except DamagedError as error:
+            self._tender = None
+            with suppress(StoreError, BusyError):  # the next round tries again, and tells
+                self._renew(str(error))
+        except (StoreError, BusyError):
+            # A lock, or a disk that fails: the next round tells of it, and all of it is looked through again after.
+            self._tender, self._must_tend = None, True
+        if self._tender is not None and self._tender.done:
+            with self._condition:
+                self._tender = None
+                self._condition.notify_all()
+
+    def _tending(self) -> Tender | None:
+        return None if self._store is None else Tender(self._store, interrupted=self._is_asked)
+
+    def _is_asked(self) -> bool:
+        return self._closing or self._asked > self._attempted
+
+    def _open(self) -> None:
+        """Open the database that could not be opened before, and write what is known since."""
+        opened = open_store(self._path)
+        self._learn(opened.notice)
+        self._take(opened.store)
+
+    def _renew(self, why: str) -> None:
+        """Make the database anew from what is known; what lies there is moved aside. Raises StoreError, BusyError."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        opened = open_store(self._path, instead=True)
+        self._take(opened.store)
+        told = f"{why}: made anew from memory, older history and figures are not in it"
+        if opened.notice:
+            told = f"{told} ({opened.notice})"
+        self._learn(told)
+        with self._condition:
+            self._incident = told
+
+    def _take(self, store: Store) -> None:
+        known = self._known.round()
+        try:
+            if known is not None:
+                store.save_rounds((known,))
+        except (StoreError, BusyError):
+            store.close()
+            raise
+        self._store = store
+        self._tender = self._tending()
+
+    def _learn(self, line: str) -> None:
+        if line:
+            with self._condition:
+                self._learned = (*self._learned, line)[-LEARNED_LINES:]
 
     def _batch(self) -> _Batch:
         return _Batch(
@@ -182,28 +337,35 @@ class StoreWriter:
 
     def _write(self, batch: _Batch, ticket: int) -> None:
         # What was written leaves the queue at once, by identity: the queue may have grown or merged meanwhile.
+        store = self._store
+        assert store is not None
         if batch.rounds:
-            self._store.save_rounds(batch.rounds)
-            self._forget(self._rounds, batch.rounds)
+            store.save_rounds(batch.rounds)
+        if why := store.displaced():
+            raise StoreError(why)  # what was just written went into a file that has no name any more
+        self._known.take(batch.rounds)
+        self._forget(self._rounds, batch.rounds)
         for result in batch.results:
-            self._store.append_result(result)
+            store.append_result(result)
             self._forget(self._results, (result,))
         with self._condition:
             self._kept = ticket
         self._tell()  # at once: a surface waits for it, and what follows may take long
         if batch.devices:
-            self._store.see_devices(batch.devices, batch.devices_wall_seconds)
+            store.see_devices(batch.devices, batch.devices_wall_seconds)
             with self._condition:
                 self._devices = () if self._devices is batch.devices else self._devices
         if batch.rollups:
-            self._store.append_rollups(batch.rollups)
+            store.append_rollups(batch.rollups)
             self._forget(self._rollups, batch.rollups)
-            self._prune(batch.rollups[-1].minute * 60)
+            self._prune(store, batch.rollups[-1].minute * 60)
 
-    def _prune(self, wall_seconds: float) -> None:
-        limit = self._retention.size_limit_bytes
-        if not self._store.prune(wall_seconds, rollup_days=self._retention.rollup_days, size_limit_bytes=limit):
-            raise StoreError(f"{self._store.path}: episodes alone exceed {limit} bytes: raise store.size_limit_bytes")
+    def _prune(self, store: Store, wall_seconds: float) -> None:
+        kept, limit = self._retention, self._retention.size_limit_bytes
+        if not store.prune(
+            wall_seconds, rollup_days=kept.rollup_days, count_days=kept.count_days, size_limit_bytes=limit
+        ):
+            raise StoreError(f"{self._path}: episodes alone exceed {limit} bytes: raise store.size_limit_bytes")
 
     def _forget(self, queue: list[Any], written: Sequence[msgspec.Struct]) -> None:
         done = {id(value) for value in written}
