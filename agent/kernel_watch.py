@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import selectors
+import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from nodevet.agent.clock import Clock
-from nodevet.checks.kernel_log.reader import Cursor, KernelLogError, KernelLogReader
+from nodevet.agent.kernel_backlog import JournalReader, journal_output
+from nodevet.checks.kernel_log.reader import Cursor, KernelLogError, KernelLogReader, recorded
 from nodevet.checks.model import Event
 from nodevet.checks.view import KernelLogState
 
@@ -35,8 +39,12 @@ class KernelWatch:
         memory: bytes | None = None,
         log: Callable[[str], None],
         stands_for_kernel: bool = False,
+        journal: Callable[[], bytes] = journal_output,
+        read: Callable[[int, int], bytes] = os.read,
     ) -> None:
         """Go on from *memory*, the ``memory`` of an earlier watch; *log* takes a line about lost records.
+
+        *journal* is asked for the kernel's records where the ring was overwritten before this watch began.
 
         *stands_for_kernel*: the log is that of a simulated node, its lines count as its kernel's.
         """
@@ -45,10 +53,15 @@ class KernelWatch:
         self._selector = selector
         self._log = log
         self._stands_for_kernel = stands_for_kernel
+        self._journal = journal
+        self._read_descriptor = read
+        self._backlog: JournalReader | None = None
         self._cursor = self._recalled(memory)
         self._reader: KernelLogReader | None = None
         self._next = 0.0
         self._lost = 0
+        self._recovered = 0
+        self._heard = False
         self._failure = ""
 
     @property
@@ -65,7 +78,9 @@ class KernelWatch:
     @property
     def memory(self) -> bytes | None:
         """Return what the next process needs to go on behind the last event."""
-        cursor = self._reader.cursor if self._reader else self._cursor
+        is_asking = self._backlog is not None and not self._heard
+        # What the journal tells has no second chance once the cursor has passed it.
+        cursor = self._reader.cursor if self._reader and not is_asking else self._cursor
         return msgspec.msgpack.encode(cursor) if cursor else None
 
     @property
@@ -112,7 +127,11 @@ class KernelWatch:
     def _open(self) -> None:
         instant = self._clock.instant()
         self._reader = KernelLogReader(
-            self._path, self._cursor, boot_id=instant.boot_id, stands_for_kernel=self._stands_for_kernel
+            self._path,
+            self._cursor,
+            boot_id=instant.boot_id,
+            read=self._read_descriptor,
+            stands_for_kernel=self._stands_for_kernel,
         )
         self._failure = ""
         if self._reader.pollable:
@@ -123,12 +142,38 @@ class KernelWatch:
         events = self._reader.read_available(self._clock.instant())
         for note in self._reader.take_notes():
             self._log(note)
-        self._lost = self._reader.statistics.lost
-        return events
+        self._lost = self._reader.statistics.lost - self._recovered
+        if self._reader.missing is not None and self._backlog is None and self._reader.is_evidence:
+            now = self._clock.instant()
+            place = partial(recorded, now=now, offset_ns=now.boottime_ns - time.monotonic_ns())
+            self._backlog = JournalReader(self._reader.missing, self._journal, place)
+        return [*self._told_by_journal(), *events]
+
+    def settle(self) -> list[Event]:
+        """Wait until the journal has answered, where it was asked, and return what it told: for a single look."""
+        if self._backlog is not None:
+            self._backlog.wait()
+        return self._told_by_journal()
+
+    def _told_by_journal(self) -> list[Event]:
+        """Return the events in what the journal has of the overwritten records, once."""
+        asked = self._backlog
+        if asked is None or self._heard or not asked.is_done:
+            return []
+        self._heard = True
+        told, missing = asked.told, asked.missing.records
+        if told.trouble:
+            self._log(f"{self._path}: {missing} lost records are not told by the journal either: {told.trouble}")
+            return []
+        self._recovered = min(told.records, missing)
+        self._lost = max(self._lost - self._recovered, 0)
+        self._log(f"{self._path}: of {missing} overwritten records the journal has {self._recovered}")
+        return list(told.events)
 
     def _must_poll(self) -> bool:
         """Return whether something may be due that the selector will not tell of."""
-        return self._reader is not None and (self._reader.holds_back or not self._reader.pollable)
+        is_asking = self._backlog is not None and not self._heard
+        return self._reader is not None and (is_asking or self._reader.holds_back or not self._reader.pollable)
 
     def _failed(self, detail: str) -> None:
         if detail != self._failure:

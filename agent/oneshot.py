@@ -133,7 +133,7 @@ def _read_kernel_log(
 ) -> None:
     """Give *engine* what the kernel told since the agent last read its log, or since boot where none ever did."""
     watch = KernelWatch(configuration.kernel_log.path, clock, selector, memory=memory, log=lambda _line: None)
-    for event in watch.tick():
+    for event in (*watch.tick(), *watch.settle()):
         engine.take_event(event)
     engine.take_kernel_log(watch.state)
     watch.close()

@@ -98,7 +98,7 @@ def test_first_start_reads_everything_since_boot(device: Device, open_reader: Op
     reader = open_reader(device.path)
     assert codes(reader.read_available(NOW)) == ["79", "48"]
     assert reader.read_available(NOW) == []
-    assert reader.cursor == Cursor(BOOT, 2, 0, reader.cursor.inode)
+    assert reader.cursor == Cursor(BOOT, 2, 0, reader.cursor.inode, 890.0)
 
 
 def test_restart_resumes_behind_the_cursor(device: Device, open_reader: Open) -> None:

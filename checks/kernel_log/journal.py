@@ -13,7 +13,16 @@ import msgspec
 from nodevet.checks.kernel_log.lines import MAXIMUM_TEXT, Line, Origin
 from nodevet.checks.model import Provenance
 
-__all__ = ["entry_line"]
+__all__ = ["ARGUMENTS", "Backlog", "backlog", "entry_line"]
+
+ARGUMENTS = (
+    "--dmesg",
+    "--boot",
+    "--output=json",
+    "--no-pager",
+    "--output-fields=MESSAGE,_TRANSPORT,SYSLOG_FACILITY,_KERNEL_DEVICE,_SOURCE_MONOTONIC_TIMESTAMP",
+)
+"""How journalctl is asked for what the kernel said since boot; the fields are those that are read here."""
 
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
@@ -28,25 +37,61 @@ class _Entry(msgspec.Struct, frozen=True):
     source_usec: str = msgspec.field(name="_SOURCE_MONOTONIC_TIMESTAMP", default="")
     usec: str = msgspec.field(name="__MONOTONIC_TIMESTAMP", default="")
 
+    @property
+    def seconds(self) -> float:
+        """Return the kernel's stamp, or where it is missing when journald took the record; 0 where neither is told."""
+        usec = next((word for word in (self.source_usec, self.usec) if _NUMBER.fullmatch(word)), "0")
+        return int(usec) / 1e6
+
+
+class Backlog(msgspec.Struct, frozen=True):
+    """What the journal has of a span: the kernel's own lines, and how many records there were, of programs too."""
+
+    lines: tuple[Line, ...]
+    records: int
+
+
+def backlog(output: bytes, after_seconds: float, before_seconds: float) -> Backlog:
+    """Return what *output* of journalctl has between two stamps of the kernel, each left out. Never fails."""
+    lines: list[Line] = []
+    records = 0
+    for raw in output.splitlines():
+        entry = _entry(raw)
+        if entry is None or not after_seconds < entry.seconds < before_seconds:
+            continue
+        records += 1
+        if (line := _line(entry)) is not None:
+            lines.append(line)
+    return Backlog(tuple(lines), records)
+
 
 def entry_line(raw: str | bytes) -> Line | None:
     """Return the kernel's line in *raw*, one line of ``journalctl -o json``; None where it holds none. Never fails.
 
     It has no sequence number: journald does not keep the kernel's.
     """
+    entry = _entry(raw)
+    return None if entry is None else _line(entry)
+
+
+def _entry(raw: str | bytes) -> _Entry | None:
+    """Return the entry in *raw* where journald took it from the kernel's ring."""
     try:
         entry = msgspec.json.decode(raw, type=_Entry)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    if entry.transport != "kernel" or entry.facility != "0" or entry.text is None:
+    return entry if entry.transport == "kernel" else None
+
+
+def _line(entry: _Entry) -> Line | None:
+    if entry.facility != "0" or entry.text is None:
         return None
     text = entry.text if isinstance(entry.text, str) else _decoded(entry.text)
-    usec = next((word for word in (entry.source_usec, entry.usec) if _NUMBER.fullmatch(word)), None)
     return Line(
         text[:MAXIMUM_TEXT].strip(),
         Origin.KERNEL,
         True,
-        int(usec) / 1e6 if usec else None,
+        entry.seconds,
         provenance=Provenance.KERNEL,
         device=entry.device,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -20,10 +21,15 @@ from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, policy_
 
 __all__ = ["SOURCE", "KernelLogParser", "events_from_lines", "parse_line"]
 
+T = TypeVar("T")
+
 SOURCE = "kernel_log"
 
 JOIN_RECORDS = 16
 """How many records apart the lines of one event may be; AER with port containment needs eight."""
+
+MAXIMUM_ADDRESSES = 256
+"""Of so many devices it is remembered what they are called and which XID came last."""
 
 FOLLOW_SECONDS = 60.0
 """How long after another XID the clean-up that it causes is told (XID 45)."""
@@ -106,7 +112,7 @@ class KernelLogParser:
         match rule.kind:
             case RuleKind.IDENTITY:
                 if pci:
-                    self._identities[base_address(pci)] = groups["uuid"]
+                    _keep(self._identities, base_address(pci), groups["uuid"])
             case RuleKind.CONTEXT:
                 self._remarks.append(_Remark(self._position, rule, groups, pci))
                 # Only what is near can join, and a log may repeat a remark for ever.
@@ -219,7 +225,7 @@ class KernelLogParser:
         attributed: list[Event] = []
         for event, later in zip(events, reversed(behind), strict=True):
             if _may_cause(event):
-                self._last_xid[event.pci or ""] = event
+                _keep(self._last_xid, event.pci or "", event)
             causes = (self._last_xid.get(event.pci or ""), later)
             attributed.append(_caused(event, causes) if event.code == CLEAN_UP else event)
         return attributed
@@ -282,6 +288,14 @@ def _joined(text: str, rest: str) -> str:
 def stated_time(line: Line, boot_id: str = "") -> Instant:
     """Return the moment that *line* states, with 0 for each clock that it does not."""
     return Instant(boot_id, int((line.seconds or 0.0) * 1e9), line.wall_seconds or 0.0)
+
+
+def _keep(known: dict[str, T], address: str, value: T) -> None:
+    """Set what is known of *address*; the ones set first are given up, because a text may name any number of them."""
+    known.pop(address, None)
+    known[address] = value
+    while len(known) > MAXIMUM_ADDRESSES:
+        del known[next(iter(known))]
 
 
 def _pci_of(match: Match) -> str | None:

@@ -31,9 +31,11 @@ __all__ = [
     "Cursor",
     "KernelLogError",
     "KernelLogReader",
+    "Missing",
     "ReaderStatistics",
     "events_from_file",
     "is_kernel_device",
+    "recorded",
 ]
 
 DEFAULT_PATH = "/dev/kmsg"
@@ -73,12 +75,24 @@ class KernelLogError(NodevetError):
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """Up to where the log was read: the last sequence number, or the offset in a regular file (with its inode)."""
+    """Up to where the log was read: the last sequence number, or the offset in a regular file (with its inode).
+
+    ``seconds`` is the kernel's stamp of that record.
+    """
 
     boot_id: str
     sequence: int | None = None
     offset: int = 0
     inode: int = 0
+    seconds: float | None = None
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """Records that were overwritten while nobody read: how many, and between which stamps of the kernel."""
+
+    records: int
+    after_seconds: float
+    before_seconds: float
 
 
 class ReaderStatistics(msgspec.Struct, frozen=True):
@@ -142,12 +156,17 @@ class KernelLogReader:
     @property
     def cursor(self) -> Cursor:
         """Return up to where the log was read, for the next process."""
-        return Cursor(self._boot_id, self._sequence, self._offset, self._inode)
+        return Cursor(self._boot_id, self._sequence, self._offset, self._inode, self._seconds)
 
     @property
     def statistics(self) -> ReaderStatistics:
         """Return the counts so far."""
         return self._statistics
+
+    @property
+    def missing(self) -> Missing | None:
+        """Return what was overwritten before this process read its first record: a journal may still have it."""
+        return self._missing
 
     @property
     def holds_back(self) -> bool:
@@ -162,7 +181,7 @@ class KernelLogReader:
         """Return the events in all records that are there; *now* dates them. Raise KernelLogError if reading fails."""
         offset_ns = now.boottime_ns - self._monotonic_ns()
         for line in self._lines():
-            self._parser.feed(line, _recorded(line, now, offset_ns))
+            self._parser.feed(line, recorded(line, now, offset_ns))
         settled = msgspec.structs.replace(now, boottime_ns=now.boottime_ns - SETTLE_NS)
         return self._parser.take(settled)
 
@@ -180,6 +199,9 @@ class KernelLogReader:
 
     def _resume(self, cursor: Cursor | None) -> None:
         self._sequence = cursor.sequence if cursor else None
+        self._seconds = cursor.seconds if cursor else None
+        self._missing: Missing | None = None
+        self._has_read = False
         self._offset = 0
         self._inode = os.fstat(self._descriptor).st_ino
         if cursor and stat.S_ISREG(self._kind) and cursor.inode in (0, self._inode):
@@ -200,9 +222,8 @@ class KernelLogReader:
             line = self._record(data)
             if line is None:
                 continue
-            if line.sequence is not None and not self._advance(line.sequence):
-                continue
-            yield line
+            if line.sequence is None or self._advance(line.sequence, line.seconds or 0.0):
+                yield line
 
     def _stream_lines(self) -> Iterator[Line]:
         """Yield the whole lines of a FIFO or regular file; the beginning of an unfinished one waits."""
@@ -278,19 +299,25 @@ class KernelLogReader:
         if self._statistics.malformed == 1:
             self._notes.append(f"{self.path}: a record without its header was skipped: {text[:80]!r}; more are counted")
 
-    def _advance(self, sequence: int) -> bool:
-        """Move the cursor to *sequence*; return whether the record is new. A gap is what was overwritten unread."""
-        last = self._sequence
-        if last is not None and sequence <= last:
+    def _advance(self, sequence: int, seconds: float) -> bool:
+        """Move the cursor to *sequence*; return whether the record is new. A gap is what was overwritten unread.
+
+        Sequence numbers begin with 0 at boot, so what lies before the first record that is there was overwritten too.
+        """
+        last = -1 if self._sequence is None else self._sequence
+        if sequence <= last:
             return False
-        if last is not None and sequence > last + 1:
+        if sequence > last + 1:
             lost = sequence - last - 1
             self._count(lost=lost)
             self._notes.append(
                 f"{self.path}: {lost} records were overwritten before they could be read; enlarge the ring with the "
                 f"kernel option log_buf_len if this repeats"
             )
-        self._sequence = sequence
+            if not self._has_read:
+                self._missing = Missing(lost, self._seconds or 0.0, seconds)
+        self._has_read = True
+        self._sequence, self._seconds = sequence, seconds
         return True
 
     def _count(self, records: int = 0, malformed: int = 0, overruns: int = 0, lost: int = 0) -> None:
@@ -339,7 +366,7 @@ def _decoded(file: BinaryIO, name: str) -> Iterator[str]:
     text.detach()
 
 
-def _recorded(line: Line, now: Instant, offset_ns: int) -> Instant:
+def recorded(line: Line, now: Instant, offset_ns: int) -> Instant:
     """Return when *line* was recorded: never later than *now*, and *now* itself where it states no time.
 
     The kernel's stamp does not count sleep, *offset_ns* adds what was slept until now. A record from before a sleep

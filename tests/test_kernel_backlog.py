@@ -1,0 +1,241 @@
+"""Where the ring was overwritten before the start, the journal is asked, or the number of lost records is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nodevet.agent.clock import SystemClock
+from nodevet.agent.kernel_backlog import journal_output
+from nodevet.agent.kernel_watch import KernelWatch
+from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.command_run import Runner
+from nodevet.checks.kernel_log.journal import ARGUMENTS, backlog
+from nodevet.checks.model import Event, FailureKind, Provenance
+
+XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=x, words"
+
+
+def record(sequence: int, seconds: float, text: str = "x") -> bytes:
+    """Return a record of /dev/kmsg."""
+    return f"4,{sequence},{int(seconds * 1e6)},-;{text}\n".encode()
+
+
+def entry(seconds: float, text: str, **changes: str | None) -> str:
+    """Return an entry of the journal as journalctl prints it; None takes a field away."""
+    fields = {
+        "MESSAGE": text,
+        "_TRANSPORT": "kernel",
+        "SYSLOG_FACILITY": "0",
+        "_SOURCE_MONOTONIC_TIMESTAMP": str(int(seconds * 1e6)),
+        **changes,
+    }
+    return json.dumps({name: value for name, value in fields.items() if value is not None})
+
+
+def output(*entries: str) -> bytes:
+    """Return what journalctl prints."""
+    return "".join(f"{line}\n" for line in entries).encode()
+
+
+class Watch:
+    """A watch of a kernel's log that holds these records."""
+
+    def __init__(self, terminal: str, journal: Callable[[], bytes]) -> None:
+        """Follow it at *terminal*, a character device, beside *journal*."""
+        self.notes: list[str] = []
+        self.records: list[bytes] = []
+        self.journal = journal
+        self.terminal = terminal
+        self.selector = selectors.DefaultSelector()
+
+    def start(self, memory: bytes | None = None) -> KernelWatch:
+        """Begin, from *memory*."""
+        return KernelWatch(
+            self.terminal,
+            SystemClock(),
+            self.selector,
+            memory=memory,
+            log=self.notes.append,
+            stands_for_kernel=True,
+            journal=self.journal,
+            read=self._read,
+        )
+
+    def _read(self, _descriptor: int, _size: int) -> bytes:
+        if not self.records:
+            raise BlockingIOError
+        return self.records.pop(0)
+
+
+@pytest.fixture
+def terminal() -> Iterator[str]:
+    """The path of a character device."""
+    master, slave = os.openpty()
+    yield os.ttyname(slave)
+    os.close(master)
+    os.close(slave)
+
+
+def codes(events: list[Event]) -> list[str]:
+    """Return the codes without their family."""
+    return [event.code.removeprefix("nvidia.xid.") for event in events]
+
+
+def test_what_was_overwritten_before_the_start_is_read_from_the_journal(terminal: str) -> None:
+    """A board lost an hour before the agent's first start is found though the ring has forgotten it."""
+    journal = output(
+        entry(1.0, "Linux version"),
+        entry(2.0, XID.format(79)),
+        entry(3.0, XID.format(48), SYSLOG_FACILITY="1"),
+        entry(9.0, XID.format(62)),
+    )
+    rig = Watch(terminal, lambda: journal)
+    rig.records = [record(3, 9.0, XID.format(62)), record(4, 10.0)]
+    watch = rig.start()
+    assert codes(watch.tick() + watch.settle()) in (["62", "79"], ["79", "62"])
+    assert watch.tick() == watch.settle() == []
+    assert watch.state.lost_records == 0
+    assert any("of 3 overwritten records the journal has 3" in note for note in rig.notes)
+    watch.close()
+
+
+def test_events_of_the_journal_are_the_kernels_own_word(terminal: str) -> None:
+    """They are as old as the kernel says, and evidence."""
+    rig = Watch(terminal, lambda: output(entry(2.0, XID.format(79))))
+    rig.records = [record(1, 9.0)]
+    watch = rig.start()
+    (found,) = watch.tick() + watch.settle()
+    assert (found.provenance, found.pci) == (Provenance.KERNEL, "0000:3b:00")
+    watch.close()
+
+
+def refused() -> bytes:
+    """Stand for a journal that cannot be read."""
+    raise BackendError(FailureKind.DENIED, "no rights to the journal")
+
+
+@pytest.mark.parametrize(
+    ("journal", "lost", "words"),
+    [
+        (refused, 40, "no rights to the journal"),
+        (lambda: b"", 40, "the journal has 0"),
+        (lambda: b"\xff{", 40, "has 0"),
+    ],
+)
+def test_without_the_journal_the_number_of_lost_records_is_told(
+    terminal: str, journal: Callable[[], bytes], lost: int, words: str
+) -> None:
+    """Nobody may believe that all was seen."""
+    rig = Watch(terminal, journal)
+    rig.records = [record(40, 9.0, XID.format(62))]
+    watch = rig.start()
+    assert codes(watch.tick() + watch.settle()) == ["62"]
+    assert watch.state.lost_records == lost
+    assert any(words in note for note in rig.notes), rig.notes
+    watch.close()
+
+
+def test_a_ring_that_was_not_overwritten_asks_no_journal(terminal: str) -> None:
+    """Most starts: the first record is the boot's."""
+    rig = Watch(terminal, refused)
+    rig.records = [record(0, 0.0), record(1, 1.0)]
+    watch = rig.start()
+    assert watch.tick() + watch.settle() == []
+    assert rig.notes == []
+    watch.close()
+
+
+def test_a_restart_asks_for_what_lies_behind_its_cursor_alone(terminal: str) -> None:
+    """What was read before the stop is not told again, what was overwritten during it is."""
+    journal = output(entry(2.0, XID.format(79)), entry(5.0, XID.format(48)), entry(9.0, XID.format(62)))
+    rig = Watch(terminal, lambda: journal)
+    rig.records = [record(0, 1.0), record(1, 2.0, XID.format(79))]
+    first = rig.start()
+    assert codes(first.tick()) == ["79"]
+    memory = first.memory
+    first.close()
+    rig.records = [record(7, 9.0)]
+    second = rig.start(memory)
+    assert codes(second.tick() + second.settle()) == ["48"]
+    assert second.state.lost_records == 4
+    second.close()
+
+
+def test_a_kill_before_the_journal_answered_loses_nothing(terminal: str) -> None:
+    """Until then the agent remembers where it was before, so that the next one asks again."""
+    rig = Watch(terminal, lambda: output(entry(2.0, XID.format(79))))
+    rig.records = [record(1, 9.0)]
+    watch = rig.start()
+    early = watch.tick()
+    if not early:
+        assert watch.memory is None
+        early = watch.settle()
+    assert codes(early) == ["79"]
+    assert watch.memory is not None
+    watch.close()
+
+
+@pytest.mark.parametrize("name", ["kernel.log", "fifo"])
+def test_a_file_or_a_fifo_never_asks_the_journal(tmp_path: Path, name: str) -> None:
+    """They are texts, with sequence numbers that anybody may have written."""
+    path = tmp_path / name
+    if name == "fifo":
+        os.mkfifo(path)
+    else:
+        path.write_bytes(record(40, 9.0, XID.format(79)))
+    with selectors.DefaultSelector() as selector:
+        watch = KernelWatch(str(path), SystemClock(), selector, log=lambda _line: None, journal=refused)
+        watch.tick()
+        if name == "fifo":
+            with path.open("wb") as file:
+                file.write(record(40, 9.0, XID.format(79)))
+            watch.wake(0)
+            events = watch.tick()
+        else:
+            watch.close()
+            watch = KernelWatch(str(path), SystemClock(), selector, log=lambda _line: None, journal=refused)
+            events = watch.tick()
+        assert [event.provenance for event in events] == [Provenance.TEXT]
+        assert watch.settle() == []
+        watch.close()
+
+
+def test_device_that_is_not_the_kernels_own_log_is_text(terminal: str) -> None:
+    """A terminal or a serial console gives what anybody writes there."""
+    with selectors.DefaultSelector() as selector:
+        lines = [record(0, 9.0, XID.format(79))]
+
+        def read(_descriptor: int, _size: int) -> bytes:
+            if not lines:
+                raise BlockingIOError
+            return lines.pop()
+
+        watch = KernelWatch(terminal, SystemClock(), selector, log=lambda _line: None, read=read, journal=refused)
+        assert [event.provenance for event in watch.tick()] == [Provenance.TEXT]
+        watch.close()
+
+
+def test_journalctl_is_ended_at_its_deadline(tmp_path: Path) -> None:
+    """It runs as every program of the site does: alone, with a deadline and bounded output."""
+    program = tmp_path / "journalctl"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(stat.S_IRWXU)
+    with pytest.raises(BackendError):
+        Runner((str(program), *ARGUMENTS), {"PATH": "/usr/bin:/bin"}, 0.1).run()
+
+
+def test_journalctl_of_this_machine_says_or_refuses() -> None:
+    """The real program, where there is one."""
+    try:
+        printed = journal_output()
+    except BackendError as error:
+        assert str(error)
+        return
+    assert backlog(printed, 0.0, 1e9).records >= 0
