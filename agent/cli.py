@@ -31,6 +31,7 @@ COMMANDS = {
     "burn-in": "prove the hardware under load",
     "report": "render a report",
     "config": "check or show the configuration",
+    "slurm": "is it safe to install the hooks of SLURM",
     "readings": "check what a command of the site prints",
 }
 """Every subcommand with its summary; the module is ``commands/<name with _ for ->.py``."""

@@ -26,7 +26,7 @@ from nodevet.exporters.slurm_rules import (
     parse_started,
 )
 
-__all__ = ["Scontrol", "SlurmError"]
+__all__ = ["SEARCHED", "Scontrol", "SlurmError"]
 
 SEARCHED = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/opt/slurm/bin:/usr/local/slurm/bin"
 """Where programs are looked for, and the only PATH that scontrol gets."""
@@ -81,6 +81,10 @@ class Scontrol:
             return parse_nodes(text)
         except OutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show nodes: not understood: {error}") from error
+
+    def show(self, *words: str) -> str:
+        """Return what ``scontrol show`` prints of *words*, such as ``config``. Raises SlurmError."""
+        return self._ask("show", *words)
 
     def size(self) -> int:
         """Return about how many nodes there are, at a fraction of the cost of reading them. Raises SlurmError."""

@@ -1,0 +1,76 @@
+"""Is it safe to put nodevet in front of jobs in SLURM, and does what is installed work? It changes nothing.
+
+`nodevet slurm check` looks at the scripts, their owner and settings, the state file, the mapping of GPUs, and what
+SLURM has loaded. With --node it asks SLURM nothing: what a node must have before slurm.conf names the scripts.
+Exit 0 where all is ok, 1 with warnings, 2 where something is wrong, 3 where something cannot be told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import msgspec
+
+from nodevet.agent import exits
+from nodevet.agent.commands import options
+from nodevet.agent.slurm.checkup import Item, Status, items, modes, worst
+from nodevet.agent.slurm.survey import survey
+from nodevet.agent.terminal import say, table
+
+SUMMARY = "is it safe to install the hooks of SLURM"
+FOLDER = "/etc/slurm/nodevet"
+
+EXITS = {
+    Status.OK: exits.OK,
+    Status.WARNING: exits.DEGRADED,
+    Status.WRONG: exits.FAILED,
+    Status.CANNOT_TELL: exits.UNKNOWN,
+}
+
+ELSEWHERE = (
+    "other nodes cannot be seen from here, and SLURM runs Prolog= on all of them: run `nodevet slurm check --node` on"
+    " each, by pdsh, ssh or srun"
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``nodevet slurm``."""
+    parser.add_argument("verb", choices=("check",), help="check: look at everything, change nothing")
+    parser.add_argument("--scripts", metavar="DIR", default=FOLDER, help=f"folder of the scripts (default: {FOLDER})")
+    parser.add_argument("--node", action="store_true", help="only what this node needs; SLURM is not asked")
+    options.add_json(parser)
+    options.add_places(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the items and the modes, and exit by the worst of them."""
+    settings = options.configuration(arguments)
+    facts = survey(settings, Path(arguments.scripts), os.environ, only_node=arguments.node)
+    found = items(facts, only_node=arguments.node)
+    verdict = worst(found)
+    if arguments.json:
+        document = {
+            "schema": "nodevet.slurm-check/1",
+            "node": facts.node,
+            "verdict": verdict.value,
+            "items": msgspec.to_builtins(found),
+            "modes": dict(modes(facts)),
+            "elsewhere": ELSEWHERE,
+        }
+        say(msgspec.json.encode(document).decode())
+        return EXITS[verdict]
+    say(table([_row(item) for item in found], ("ITEM", "STATUS", "WHAT WAS FOUND")))
+    for item in found:
+        if item.next_step and item.status is not Status.OK:
+            say(f"{item.name}: {item.next_step}")
+    say()
+    say(table(modes(facts), ("MODE", "IS")))
+    say()
+    say(f"{facts.node}: {verdict.value}; {ELSEWHERE}")
+    return EXITS[verdict]
+
+
+def _row(item: Item) -> tuple[str, str, str]:
+    return item.name, item.status.value, item.says

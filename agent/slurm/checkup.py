@@ -1,0 +1,522 @@
+"""Whether the scripts of deploy/slurm are safe to install, or work as installed: pure findings over what was read.
+
+Each item says what it found, with the value, and what to do next. Reading is in survey.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from nodevet.agent.settings import Configuration
+from nodevet.checks.model import Mode
+from nodevet.exporters.state_reader import Absent, StateFile
+
+__all__ = ["CLUSTER", "NODE", "SCRIPTS", "Entry", "Facts", "Hook", "Item", "Status", "items", "modes", "worst"]
+
+SCRIPTS = ("gate.sh", "gres.sh", "prolog.sh", "epilog.sh", "healthcheck.sh")
+EXECUTED = ("prolog.sh", "epilog.sh", "healthcheck.sh")
+NODE, CLUSTER = "node", "cluster"
+
+WRITABLE_BY_OTHERS = 0o022
+EXECUTABLE = 0o100
+UNSET = ("", "(null)")
+WITHOUT_END = 65534
+"""What SLURM shows for a time without a limit."""
+
+PATIENCE_LEFT_SECONDS = 2
+"""SLURM calls a prolog hung so long before MessageTimeout."""
+
+
+class Status(StrEnum):
+    """How an item stands."""
+
+    OK = "ok"
+    WARNING = "warning"
+    CANNOT_TELL = "cannot tell"
+    WRONG = "wrong"
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One thing that was looked at: on this ``node`` or in the ``cluster``, how it stands, and what to do about it."""
+
+    name: str
+    area: str
+    status: Status
+    says: str
+    next_step: str = ""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A file or folder: owner, permission bits, what is wrong with its kind. ``uid`` is None where it is not there."""
+
+    path: str
+    uid: int | None = None
+    mode: int = 0
+    trouble: str = ""
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """A script that SLURM runs: what is named, the files on this node that this means, and which of ours they call."""
+
+    named: str
+    files: tuple[Entry, ...] = ()
+    calls: tuple[str, ...] = ()
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was read. A text in the place of values says why they could not be had."""
+
+    node: str
+    folder: str
+    uid: int
+    scripts: tuple[Entry, ...]
+    parents: tuple[Entry, ...]
+    gate: Mapping[str, str] | str
+    rehearsal: tuple[str, ...] | str
+    settings: Configuration
+    state_path: str
+    state: StateFile | Absent
+    state_uid: int | None
+    uptime_seconds: float
+    claims: Entry
+    gres_path: str
+    gres: tuple[tuple[str, str], ...] | str
+    config: Mapping[str, str] | str
+    written: Mapping[str, str]
+    gres_of_node: str | None
+    hooks: Mapping[str, Hook]
+    admin_level: str | None
+
+
+def items(facts: Facts, *, only_node: bool = False) -> tuple[Item, ...]:
+    """Return every item; those of this node alone where nothing of SLURM's should be asked."""
+    found = [_present(facts), _owned(facts), _rehearsed(facts), *_settings(facts), _runtime(facts), _state(facts)]
+    found += [_claims(facts), _mapping(facts), _consistent(facts)]
+    return tuple(found) if only_node else (*found, *_cluster(facts))
+
+
+def worst(found: tuple[Item, ...]) -> Status:
+    """Return the status of the whole: what is wrong comes first, then what cannot be told."""
+    order = tuple(Status)
+    return max((item.status for item in found), key=order.index, default=Status.CANNOT_TELL)
+
+
+def modes(facts: Facts) -> tuple[tuple[str, str], ...]:
+    """Return each setting that says how far a hard fault reaches, and what they do together."""
+    gate = facts.gate if isinstance(facts.gate, Mapping) else {}
+    slurm = facts.settings.slurm
+    return (
+        ("gate.conf mode", gate.get("mode", "cannot tell")),
+        ("gate.conf on_stale", gate.get("on_stale", "cannot tell")),
+        ("gate.conf on_driver_refusal", gate.get("on_driver_refusal", "cannot tell")),
+        ("[gate] mode", facts.settings.gate.mode.value),
+        ("[slurm] writer", slurm.writer),
+        ("[slurm] permit", slurm.permit),
+        ("together", _together(facts, gate.get("mode", ""))),
+    )
+
+
+def _together(facts: Facts, mode: str) -> str:
+    site, slurm = facts.settings.gate.mode, facts.settings.slurm
+    permitted = slurm.permit == "local" or slurm.writer == "drain"
+    closes = mode == "gate" and site.rank >= Mode.GATE.rank and permitted
+    drains = slurm.writer == "drain" and site is Mode.DRAIN
+    words = ("a hard fault closes the gate" if closes else "the gate never closes for a fault",)
+    return " and ".join((*words, "drains the node" if drains else "nodevet drains nothing"))
+
+
+# On this node.
+
+
+def _present(facts: Facts) -> Item:
+    missing = [entry.path for entry in facts.scripts if entry.uid is None or entry.trouble]
+    not_run = [entry.path for entry in facts.scripts if entry.path.endswith(EXECUTED) and not entry.mode & EXECUTABLE]
+    if missing:
+        return Item(
+            "scripts",
+            NODE,
+            Status.WRONG,
+            f"not there or no files: {', '.join(missing)}",
+            f"copy deploy/slurm to {facts.folder}; SLURM drains a node on which a file that Prolog= names is missing",
+        )
+    if not_run:
+        return Item(
+            "scripts",
+            NODE,
+            Status.WRONG,
+            f"cannot be executed: {', '.join(not_run)}",
+            "chmod 755 them; SLURM drains a node whose prolog it cannot execute",
+        )
+    return Item("scripts", NODE, Status.OK, f"{len(facts.scripts)} in {facts.folder}")
+
+
+def _owned(facts: Facts) -> Item:
+    trusted = {0, facts.state_uid if facts.state_uid is not None else 0}
+    foreign = [
+        f"{entry.path} (uid {entry.uid})"
+        for entry in (*facts.scripts, *facts.parents)
+        if entry.uid is not None and entry.uid not in trusted
+    ]
+    open_to_all = [
+        f"{entry.path} (mode {entry.mode & 0o7777:04o})"
+        for entry in (*facts.scripts, *facts.parents)
+        if entry.uid is not None and entry.mode & WRITABLE_BY_OTHERS and not _is_sticky(entry)
+    ]
+    if foreign or open_to_all:
+        says = "; ".join(
+            ([f"not root's: {', '.join(foreign)}"] if foreign else [])
+            + ([f"others may write: {', '.join(open_to_all)}"] if open_to_all else [])
+        )
+        return Item("owner", NODE, Status.WRONG, says, "chown root, chmod go-w: slurmd runs the scripts as root")
+    return Item("owner", NODE, Status.OK, "root's, and nobody else may write there")
+
+
+def _is_sticky(entry: Entry) -> bool:
+    return bool(entry.mode & 0o1000)
+
+
+def _rehearsed(facts: Facts) -> Item:
+    if isinstance(facts.rehearsal, str):
+        return Item("rehearsal", NODE, Status.CANNOT_TELL, facts.rehearsal)
+    if facts.rehearsal:
+        return Item(
+            "rehearsal", NODE, Status.WRONG, "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} anew"
+        )
+    return Item(
+        "rehearsal",
+        NODE,
+        Status.OK,
+        "a copy opens on a healthy state, closes on a hard fault, opens on an unknown word",
+    )
+
+
+def _settings(facts: Facts) -> Iterator[Item]:
+    gate = facts.gate
+    if isinstance(gate, str):
+        yield Item("gate.conf", NODE, Status.CANNOT_TELL, gate)
+        return
+    if gate.get("found") != "yes":
+        yield Item(
+            "gate.conf", NODE, Status.WARNING, "not there: the prolog only observes", f"copy it to {facts.folder}"
+        )
+    elif gate.get("slip"):
+        yield Item(
+            "gate.conf",
+            NODE,
+            Status.WRONG,
+            f"not understood: {gate['slip']}",
+            "one setting a line, no quotes, no spaces around the sign: what is not understood closes nothing",
+        )
+    else:
+        yield Item("gate.conf", NODE, Status.OK, f"understood, mode={gate.get('mode')}")
+
+
+def _runtime(facts: Facts) -> Item:
+    agents = facts.settings.agent.runtime_dir
+    if isinstance(facts.gate, str):
+        return Item("runtime_dir", NODE, Status.CANNOT_TELL, facts.gate)
+    ours = facts.gate.get("runtime_dir", "")
+    if ours != agents:
+        return Item(
+            "runtime_dir",
+            NODE,
+            Status.WRONG,
+            f"gate.conf says {ours}, the agent {agents}",
+            f"set runtime_dir={agents} in gate.conf, or the prolog never finds a verdict",
+        )
+    return Item("runtime_dir", NODE, Status.OK, ours)
+
+
+def _state(facts: Facts) -> Item:
+    state = facts.state
+    if isinstance(state, Absent):
+        return Item("state file", NODE, Status.WRONG, state.reason, "systemctl status nodevet: start the agent")
+    if facts.uptime_seconds >= state.fresh_until_uptime:
+        age = facts.uptime_seconds - state.fresh_until_uptime
+        return Item(
+            "state file", NODE, Status.WRONG, f"{facts.state_path} is old by {age:.0f} s", "systemctl status nodevet"
+        )
+    says = f"{facts.state_path} says {state.state}, generation {state.generation}, for {state.node}"
+    if state.state == "unknown":
+        return Item("state file", NODE, Status.WARNING, f"{says}: {state.reason}", "nodevet status says what to do")
+    return Item("state file", NODE, Status.OK, says)
+
+
+def _claims(facts: Facts) -> Item:
+    entry = facts.claims
+    if entry.uid is None or entry.trouble:
+        return Item(
+            "claims",
+            NODE,
+            Status.WRONG,
+            f"{entry.path}: {entry.trouble or 'not there'}",
+            "start the agent, which makes it; without it a load could begin beside a job",
+        )
+    if entry.uid != facts.state_uid:
+        return Item(
+            "claims",
+            NODE,
+            Status.WRONG,
+            f"{entry.path} is of uid {entry.uid}, the state file of uid {facts.state_uid}",
+            "remove it after a look, and restart the agent",
+        )
+    return Item("claims", NODE, Status.OK, entry.path)
+
+
+def _mapping(facts: Facts) -> Item:
+    """Judge whether each GPU of SLURM's leads to one accelerator of the agent's."""
+    if isinstance(facts.state, Absent):
+        return Item("gres mapping", NODE, Status.CANNOT_TELL, "no state file to compare with", "start the agent")
+    found = [device for device in facts.state.devices if device.kind == "accelerator"]
+    if not found:
+        return Item("gres mapping", NODE, Status.OK, "the node has no accelerators")
+    if isinstance(facts.gres, str):
+        return Item("gres mapping", NODE, Status.CANNOT_TELL, facts.gres)
+    if any(numbers == "all" for _, numbers in facts.gres):
+        return Item(
+            "gres mapping",
+            NODE,
+            Status.WARNING,
+            f"{facts.gres_path} does not tell which GPUs a job has: every GPU counts for every job",
+            "say how with gpus= in gate.conf (docs/reference/slurm-gate.md)",
+        )
+    order = facts.gres[0][0]
+    numbers = [int(numbers) for _, numbers in facts.gres]
+    known = [place if order == "pci" else device.minor for place, device in enumerate(found)]
+    read = sorted(number for number in known if number is not None)
+    unlisted = sorted(set(read) - set(numbers))
+    if set(numbers) - set(read) or len(set(numbers)) < len(numbers) or len(read) < len(known):
+        return Item(
+            "gres mapping",
+            NODE,
+            Status.WRONG,
+            f"SLURM's GPUs lead to the device numbers {_listed(numbers)}, and nodevet reads {_listed(read)}",
+            f"correct File= in {facts.gres_path}, or set gpus= in gate.conf",
+        )
+    if unlisted:
+        return Item(
+            "gres mapping",
+            NODE,
+            Status.WARNING,
+            f"not in {facts.gres_path}: the devices {_listed(unlisted)}",
+            "list them, or no job gets them",
+        )
+    how = "by PCI address" if order == "pci" else "by device number"
+    return Item("gres mapping", NODE, Status.OK, f"{len(numbers)} GPUs {how}: {_listed(numbers)}")
+
+
+def _listed(numbers: list[int]) -> str:
+    return " ".join(map(str, numbers)) or "none"
+
+
+def _consistent(facts: Facts) -> Item:
+    mode = facts.gate.get("mode") if isinstance(facts.gate, Mapping) else None
+    site, slurm = facts.settings.gate.mode, facts.settings.slurm
+    together = _together(facts, mode or "")
+    if mode is None:
+        return Item("modes", NODE, Status.CANNOT_TELL, str(facts.gate))
+    if mode == "gate" and site is Mode.OBSERVE:
+        return _contradiction(together, 'gate.conf closes, but [gate] mode = "observe" marks no fault as hard')
+    if mode == "gate" and slurm.permit == "cluster" and slurm.writer != "drain":
+        return _contradiction(
+            together,
+            'gate.conf closes, but nobody gives a permit: set [slurm] writer = "drain", or permit = "local", which'
+            " knows no limit of the cluster",
+        )
+    if slurm.writer == "drain" and site is not Mode.DRAIN:
+        return _contradiction(
+            together, f'[slurm] writer = "drain", but [gate] mode = "{site.value}" lets nothing drain'
+        )
+    if slurm.writer == "drain" and mode == "observe":
+        return _contradiction(together, "the agent drains while the gate only observes: set mode=gate in gate.conf")
+    return Item("modes", NODE, Status.OK, together)
+
+
+def _contradiction(together: str, why: str) -> Item:
+    return Item("modes", NODE, Status.WARNING, together, why)
+
+
+# In the cluster.
+
+
+def _cluster(facts: Facts) -> Iterator[Item]:
+    config = facts.config
+    if isinstance(config, str):
+        yield Item(
+            "slurm.conf", CLUSTER, Status.CANNOT_TELL, config, "is slurmctld running, and scontrol on this node?"
+        )
+        return
+    yield _hook(facts, "Prolog", "prolog.sh")
+    yield _hook(facts, "Epilog", "epilog.sh")
+    yield _flags(config)
+    yield _held(config)
+    yield from _patience(facts, config)
+    yield _gres_types(facts, config)
+    yield _slurmd_user(facts, config)
+    yield _rights(facts, config)
+
+
+def _hook(facts: Facts, name: str, script: str) -> Item:
+    hook = facts.hooks.get(name, Hook(""))
+    written = facts.written.get(name.lower(), "")
+    ours = f"{facts.folder}/{script}"
+    if hook.named in UNSET:
+        waits = f", slurm.conf says {written}" if written else ""
+        step = "scontrol reconfigure" if written else "add it once `nodevet slurm check --node` is ok on every node"
+        return Item(f"{name}=", CLUSTER, Status.WARNING, f"not set{waits}", step)
+    not_run = [entry.path for entry in hook.files if not entry.mode & EXECUTABLE or entry.trouble]
+    if not hook.files or not_run:
+        lacks = f"cannot be executed here: {', '.join(not_run)}" if not_run else "names no file on this node"
+        return Item(
+            f"{name}=",
+            CLUSTER,
+            Status.WRONG,
+            f"{hook.named}: {lacks}",
+            "SLURM drains this node with the next job: copy the scripts here, or take the line out",
+        )
+    if ours not in hook.calls:
+        return Item(
+            f"{name}=",
+            CLUSTER,
+            Status.WARNING,
+            f"{hook.named} does not call {ours}",
+            f"merge: [ ! -x {ours} ] || {ours} || exit 1",
+        )
+    merged = "" if hook.named == ours else f", by {hook.named}"
+    return Item(f"{name}=", CLUSTER, Status.OK, ours + merged)
+
+
+def _flags(config: Mapping[str, str]) -> Item:
+    flags = config.get("PrologFlags", "")
+    if {"alloc", "contain"} & set(flags.lower().split(",")):
+        return Item("PrologFlags=", CLUSTER, Status.OK, flags)
+    return Item(
+        "PrologFlags=",
+        CLUSTER,
+        Status.WARNING,
+        f"{flags}: the prolog runs at the first step, after the job has started elsewhere",
+        "add Alloc",
+    )
+
+
+def _held(config: Mapping[str, str]) -> Item:
+    words = config.get("SchedulerParameters", "")
+    if "nohold_on_prolog_fail" in words.split(","):
+        return Item("SchedulerParameters=", CLUSTER, Status.OK, "has nohold_on_prolog_fail")
+    return Item(
+        "SchedulerParameters=",
+        CLUSTER,
+        Status.WARNING,
+        "lacks nohold_on_prolog_fail: a batch job at a closed gate is held until somebody releases it",
+        "add it to the words that are there, with a comma",
+    )
+
+
+def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
+    gate = facts.gate if isinstance(facts.gate, Mapping) else {}
+    probe, drain = (_seconds(gate.get(name, "")) or 0 for name in ("probe_wait_seconds", "drain_wait_seconds"))
+    needs = probe + drain
+    limit = _seconds(config.get("PrologEpilogTimeout", ""))
+    if limit is None or limit >= WITHOUT_END:
+        yield Item(
+            "PrologEpilogTimeout=",
+            CLUSTER,
+            Status.WARNING,
+            f"{config.get('PrologEpilogTimeout', 'not shown')}: a file system that hangs holds a node for ever",
+            "set 30",
+        )
+    elif limit <= needs:
+        yield Item(
+            "PrologEpilogTimeout=",
+            CLUSTER,
+            Status.WRONG,
+            f"{limit} s, and the prolog may wait {needs} s: SLURM kills it then, and drains the node",
+            f"set more than {needs}, such as {max(30, needs + 10)}",
+        )
+    else:
+        yield Item("PrologEpilogTimeout=", CLUSTER, Status.OK, f"{limit} s")
+    message = _seconds(config.get("MessageTimeout", ""))
+    if message is not None and max(probe, drain) >= message - PATIENCE_LEFT_SECONDS:
+        yield Item(
+            "MessageTimeout=",
+            CLUSTER,
+            Status.WARNING,
+            f'{message} s: SLURM logs "Prolog hung" while the prolog waits up to {max(probe, drain)} s',
+            "lower probe_wait_seconds and drain_wait_seconds in gate.conf",
+        )
+
+
+def _seconds(text: str) -> int | None:
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else None
+
+
+def _gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
+    loaded = "gpu" in config.get("GresTypes", "").split(",")
+    counts = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", facts.gres_of_node or "")
+    gpus = sum(map(int, counts))
+    has = 0 if isinstance(facts.state, Absent) else sum(d.kind == "accelerator" for d in facts.state.devices)
+    if not has and not gpus:
+        return Item("GresTypes=", CLUSTER, Status.OK, "no accelerators on this node")
+    if not loaded and "gpu" in facts.written.get("grestypes", "").split(","):
+        return Item(
+            "GresTypes=",
+            CLUSTER,
+            Status.WRONG,
+            "slurm.conf has gpu, slurmctld has not loaded it",
+            "restart slurmctld, then every slurmd: scontrol reconfigure does not load a new GresTypes",
+        )
+    if not loaded or facts.gres_of_node is None:
+        return Item(
+            "GresTypes=",
+            CLUSTER,
+            Status.WARNING,
+            "SLURM knows of no GPUs here: every GPU of the node counts for every job",
+            "GresTypes=gpu, Gres= of the node and gres.conf; then restart slurmctld and slurmd",
+        )
+    if gpus != has:
+        return Item(
+            "GresTypes=",
+            CLUSTER,
+            Status.WARNING,
+            f"SLURM knows {gpus} GPUs of {facts.node}, nodevet {has} accelerators",
+            "compare Gres= of the node with nodevet devices",
+        )
+    return Item("GresTypes=", CLUSTER, Status.OK, f"gpu is loaded, {gpus} GPUs on {facts.node}")
+
+
+def _slurmd_user(facts: Facts, config: Mapping[str, str]) -> Item:
+    user = config.get("SlurmdUser", "")
+    uid = re.search(r"\((\d+)\)$", user)
+    agents = facts.state_uid if facts.state_uid is not None else 0
+    if uid is None:
+        return Item("SlurmdUser=", CLUSTER, Status.CANNOT_TELL, f"{user or 'not shown'}", "scontrol show config")
+    if int(uid[1]) != agents:
+        return Item(
+            "SlurmdUser=",
+            CLUSTER,
+            Status.WRONG,
+            f"{user} runs the prolog, and the agent runs as uid {agents}: it trusts no state file and logs nothing",
+            "run slurmd and the agent as root",
+        )
+    return Item("SlurmdUser=", CLUSTER, Status.OK, user)
+
+
+def _rights(facts: Facts, config: Mapping[str, str]) -> Item:
+    writer = facts.settings.slurm.writer
+    if writer != "drain":
+        return Item("rights", CLUSTER, Status.OK, f'not needed: [slurm] writer = "{writer}"')
+    agents = facts.state_uid
+    slurm_user = re.search(r"\((\d+)\)$", config.get("SlurmUser", ""))
+    if agents == 0 or (slurm_user is not None and agents == int(slurm_user[1])):
+        return Item("rights", CLUSTER, Status.OK, f"uid {agents} may drain")
+    if facts.admin_level in ("Operator", "Administrator"):
+        return Item("rights", CLUSTER, Status.OK, f"uid {agents} is {facts.admin_level}")
+    step = "run the agent as root or SlurmUser, or give its user AdminLevel=Operator with sacctmgr"
+    if facts.admin_level is None:
+        return Item("rights", CLUSTER, Status.CANNOT_TELL, f"what uid {agents} may do is not told", step)
+    return Item("rights", CLUSTER, Status.WRONG, f"uid {agents} has AdminLevel={facts.admin_level}", step)

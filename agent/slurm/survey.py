@@ -1,0 +1,282 @@
+"""Reads what a look at the installation for SLURM needs: scripts, settings, the state file, and what SLURM says.
+
+The installed scripts are run only where nobody but root and the agent's user could have written them: a rehearsal with
+copies in a folder of its own, and their own reading of gate.conf and gres.conf, so that no second reader can differ.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from nodevet.agent.settings import Configuration
+from nodevet.agent.slurm.checkup import SCRIPTS, Entry, Facts, Hook
+from nodevet.exporters.slurm import SEARCHED, Scontrol, SlurmError
+from nodevet.exporters.state_reader import FORMAT, NEVER, Absent, StateFile, boot_id, read_state, uptime_seconds
+
+__all__ = ["survey"]
+
+SHELL = "/bin/sh"
+LIMIT_SECONDS = 10.0
+MOST_BYTES = 1 << 20
+MOST_GPUS = 64
+
+SETTINGS = """
+. "$1/gate.sh"
+read_settings "$1/gate.conf"
+for name in runtime_dir on_stale on_driver_refusal mode gpus probe_wait_seconds drain_wait_seconds slip; do
+    eval "printf '%s=%s\\n' $name \\"\\$$name\\""
+done
+"""
+
+MAPPING = """
+. "$1/gate.sh"
+. "$1/gres.sh"
+read_settings "$1/gate.conf"
+gpu=0
+while [ "$gpu" -lt "$4" ]; do
+    wanted_gpus "$gpu" "$2" "$3"
+    printf '%s|%s\\n' "$order" "$wanted"
+    gpu=$((gpu + 1))
+done
+"""
+
+STATE = """\
+{verdict} {expires} 1 a rehearsal
+{form} {boot} real running idle {hard} none {fresh} rehearsal
+node - - {verdict} {hard} none node a rehearsal
+end 3
+"""
+
+CASES = (
+    ("ok", "soft", 0, "open"),
+    ("failed", "hard", 1, "closed"),
+    ("failed", "unpermitted", 0, "unpermitted"),
+    ("failed", "word-of-another-release", 0, "no_verdict_open"),
+    ("unknown", "soft", 0, "no_verdict_open"),
+)
+"""What a copy of the scripts must decide: verdict, what it rests on, exit code and decision."""
+
+
+def survey(settings: Configuration, folder: Path, environment: Mapping[str, str], *, only_node: bool = False) -> Facts:
+    """Return what is there: the scripts in *folder*, the agent of *settings*, and, unless *only_node*, SLURM's answers.
+
+    SLURM's configuration is the one of the settings, else that of *environment*, else where it usually lies.
+    """
+    node = settings.slurm.node_name or settings.agent.node_name
+    conf = _slurm_conf(settings, environment)
+    scripts = tuple(_entry(folder / name) for name in SCRIPTS)
+    parents = tuple(_entry(parent, folder=True) for parent in (folder, *folder.parents))
+    state_path = Path(settings.agent.runtime_dir) / "state"
+    state_uid = _entry(state_path).uid
+    state = read_state(
+        str(state_path), boot_id=boot_id(), uptime_seconds=uptime_seconds(), owner_uid=_number(state_uid)
+    )
+    doubt = _doubt((*scripts, *parents), {0, _number(state_uid)})
+    asked = None if only_node else Scontrol(settings.slurm.scontrol, configuration=str(conf))
+    config = "not asked" if asked is None else _config(asked)
+    return Facts(
+        node=node,
+        folder=str(folder),
+        uid=os.geteuid(),
+        scripts=scripts,
+        parents=parents,
+        gate=doubt or _gate(folder),
+        rehearsal=doubt or _rehearsal(folder),
+        settings=settings,
+        state_path=str(state_path),
+        state=state,
+        state_uid=state_uid,
+        uptime_seconds=uptime_seconds(),
+        claims=_entry(state_path.with_name("claims"), folder=True),
+        gres_path=str(conf.with_name("gres.conf")),
+        gres=doubt or _gres(folder, conf.with_name("gres.conf"), node, state),
+        config=config,
+        written=_written(conf),
+        gres_of_node=None if asked is None else _gres_of_node(asked, node),
+        hooks={} if isinstance(config, str) else _hooks(config, folder),
+        admin_level=None if isinstance(config, str) or settings.slurm.writer != "drain" else _admin_level(state_uid),
+    )
+
+
+def _number(uid: int | None) -> int:
+    return 0 if uid is None else uid
+
+
+def _slurm_conf(settings: Configuration, environment: Mapping[str, str]) -> Path:
+    usual = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+    given = settings.slurm.conf or environment.get("SLURM_CONF", "")
+    return Path(given) if given else next((Path(path) for path in usual if Path(path).is_file()), Path(usual[0]))
+
+
+def _entry(path: Path, *, folder: bool = False) -> Entry:
+    """Return who owns *path*; a script may be a link, a folder of claims may not."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        return Entry(str(path), trouble=error.strerror or str(error))
+    fits = stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)
+    kind = "no folder" if folder else "no regular file"
+    return Entry(str(path), status.st_uid, stat.S_IMODE(status.st_mode), "" if fits else kind)
+
+
+def _doubt(entries: tuple[Entry, ...], trusted: set[int]) -> str:
+    """Return why the scripts are not run here, or an empty string: what others may write is never run as root."""
+    for entry in entries:
+        if entry.uid is None or entry.trouble:
+            return f"not tried: {entry.path}: {entry.trouble or 'not there'}"
+        if entry.uid not in trusted or (entry.mode & 0o022 and not entry.mode & stat.S_ISVTX):
+            return f"not tried: others may write {entry.path}"
+    return ""
+
+
+def _text(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def _shell(*words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str] | str:
+    """Run the shell with *words*, as slurmd does: without PATH and HOME; or return why it gave no answer."""
+    try:
+        return subprocess.run(
+            [SHELL, *words],
+            env=dict(environment or {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{SHELL}: {error}"
+
+
+def _gate(folder: Path) -> Mapping[str, str] | str:
+    """Return the settings as the scripts understand them."""
+    done = _shell("-c", SETTINGS, "settings", str(folder))
+    if isinstance(done, str):
+        return done
+    values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    if done.returncode != 0 or "mode" not in values:
+        return f"{folder}/gate.sh cannot be read by {SHELL}: {done.stderr.strip()[:200] or 'it sets nothing'}"
+    return {**values, "found": "yes" if (folder / "gate.conf").is_file() else "no"}
+
+
+def _rehearsal(folder: Path) -> tuple[str, ...] | str:
+    """Return what copies of the scripts decide wrongly, on states made up in a folder of their own."""
+    with tempfile.TemporaryDirectory(prefix="nodevet-rehearsal-") as name:
+        home = Path(name)
+        (home / "run" / "claims").mkdir(parents=True)
+        for script in SCRIPTS:
+            shutil.copyfile(folder / script, home / script)
+        waits = "probe_wait_seconds=0\ndrain_wait_seconds=0\n"
+        (home / "gate.conf").write_text(f"runtime_dir={home}/run\nmode=gate\n{waits}", encoding="utf-8")
+        wrong = [difference for case in CASES if (difference := _rehearsed(home, *case))]
+        ended = _shell(str(home / "epilog.sh"), environment={"SLURM_JOB_ID": "1"})
+        if isinstance(ended, str) or ended.returncode or any((home / "run" / "claims").iterdir()):
+            wrong.append("epilog.sh does not remove the claim of a job")
+        return tuple(wrong)
+
+
+def _rehearsed(home: Path, verdict: str, hard: str, code: int, decision: str) -> str:
+    """Return how the copy in *home* differs from what it must decide, or an empty string."""
+    fresh = int(uptime_seconds()) + 60
+    expires = NEVER if verdict == "failed" else fresh
+    state = STATE.format(verdict=verdict, expires=expires, form=FORMAT, boot=boot_id(), hard=hard, fresh=fresh)
+    (home / "run" / "state").write_text(state, encoding="utf-8")
+    (home / "run" / "gate.log").unlink(missing_ok=True)
+    done = _shell(str(home / "prolog.sh"), environment={"SLURM_JOB_ID": "1", "SLURM_CONF": str(home / "slurm.conf")})
+    if isinstance(done, str):
+        return done
+    logged = (_text(home / "run" / "gate.log") or "nothing").split(" ", 1)[0]
+    if (done.returncode, logged) == (code, decision):
+        return ""
+    return f"{verdict} {hard}: prolog.sh exits {done.returncode} with {logged}, not {code} with {decision}"
+
+
+def _gres(folder: Path, gres: Path, node: str, state: StateFile | Absent) -> tuple[tuple[str, str], ...] | str:
+    """Return, for each GPU of SLURM's on this node, what its number is and the number, or ``all``."""
+    if isinstance(state, Absent):
+        return "no state file to compare with"
+    count = min(sum(device.kind == "accelerator" for device in state.devices), MOST_GPUS)
+    done = _shell("-c", MAPPING, "mapping", str(folder), str(gres), node, str(count))
+    if isinstance(done, str):
+        return done
+    lines = [line.split("|", 1) for line in done.stdout.splitlines()]
+    found = [(order, wanted.strip()) for order, wanted in lines if wanted.strip()]
+    if done.returncode != 0 or len(lines) != count:
+        return f"{folder}/gres.sh cannot be read by {SHELL}: {done.stderr.strip()[:200] or 'it prints too little'}"
+    # An index past the end of the list is `all`: SLURM has fewer GPUs than there are, and gives no such index.
+    while len(found) > 1 and found[-1][1] == "all" and found[0][1] != "all":
+        found.pop()
+    return tuple(found)
+
+
+def _config(asked: Scontrol) -> Mapping[str, str] | str:
+    """Return what slurmctld has loaded, or why it was not told."""
+    try:
+        text = asked.show("config")
+    except SlurmError as error:
+        return str(error)
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def _written(conf: Path) -> Mapping[str, str]:
+    """Return the settings that stand in slurm.conf itself, by their names in lower case; includes are not followed."""
+    lines = (line.split("#", 1)[0].strip() for line in (_text(conf) or "").splitlines())
+    pairs = (line.split("=", 1) for line in lines if re.match(r"\w+\s*=", line))
+    return {name.strip().lower(): value.strip() for name, value in pairs}
+
+
+def _gres_of_node(asked: Scontrol, node: str) -> str | None:
+    try:
+        text = asked.show("node", node)
+    except SlurmError:
+        return None
+    found = re.search(r"^\s+Gres=(.*)$", text, re.MULTILINE)
+    return None if found is None or found[1] == "(null)" else found[1]
+
+
+def _hooks(config: Mapping[str, str], folder: Path) -> Mapping[str, Hook]:
+    """Return the prolog and the epilog that SLURM runs: the files that they are here, and which scripts those call."""
+    found = {}
+    for name, script in (("Prolog", "prolog.sh"), ("Epilog", "epilog.sh")):
+        named = config.get(name, "")
+        paths = sorted(Path("/").glob(named[1:])) if named.startswith("/") and len(named) > 1 else []
+        ours = str(folder / script)
+        calls = tuple(ours for path in paths if str(path) == ours or ours in (_text(path) or ""))
+        found[name] = Hook(named, tuple(map(_entry, paths)), calls)
+    return found
+
+
+def _admin_level(uid: int | None) -> str | None:
+    """Return the AdminLevel of the agent's user in SLURM's accounting, or None where that is not told."""
+    program = shutil.which("sacctmgr", path=SEARCHED)
+    if program is None or uid is None:
+        return None
+    try:
+        name = pwd.getpwuid(uid).pw_name
+        done = subprocess.run(
+            [program, "-nP", "show", "user", name, "format=AdminLevel"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+    except (KeyError, OSError, subprocess.TimeoutExpired):
+        return None
+    words = done.stdout.split()
+    return words[0] if done.returncode == 0 and words else None

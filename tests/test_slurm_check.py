@@ -1,0 +1,317 @@
+"""What `nodevet slurm check` says of an installation: whatever drained a cluster before is seen before it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.slurm_gate import GATE_FILES, Gate, accelerator
+
+from nodevet.agent.cli import main
+from nodevet.agent.config import load_configuration
+from nodevet.agent.slurm.checkup import CLUSTER, NODE, Entry, Facts, Hook, Status, items, modes, worst
+from nodevet.agent.slurm.survey import survey
+from nodevet.checks.model import Mode
+from nodevet.checks.registry import installed
+
+EIGHT = tuple(accelerator(minor) for minor in range(8))
+
+LOADED = {
+    "Prolog": "{folder}/prolog.sh",
+    "Epilog": "{folder}/epilog.sh",
+    "PrologFlags": "Alloc",
+    "PrologEpilogTimeout": "30",
+    "MessageTimeout": "10 sec",
+    "SchedulerParameters": "bf_interval=30,nohold_on_prolog_fail",
+    "GresTypes": "gpu",
+    "SlurmUser": "slurm(64030)",
+    "SlurmdUser": "root(0)",
+}
+
+
+class Installed:
+    """A node with the scripts, an agent's files, and what SLURM would say of it."""
+
+    def __init__(self, repository: Path, folder: Path) -> None:
+        """Install as the page says."""
+        self.gate = Gate(repository, folder, ("sh",))
+        for name in GATE_FILES:
+            (self.gate.scripts / name).chmod(0o755)
+        self.gate.write(*EIGHT)
+        self.file = folder / "nodevet.toml"
+        self.configure('[gate]\nmode = "drain"\n[slurm]\nwriter = "drain"\n')
+
+    def configure(self, text: str) -> None:
+        """Write the agent's configuration."""
+        self.file.write_text(f'[agent]\nnode_name = "n1"\nruntime_dir = "{self.gate.runtime}"\n{text}')
+
+    def facts(self, **config: str | None) -> Facts:
+        """Return what is read on the node, beside a SLURM that has loaded what it should, but for *config*."""
+        settings = load_configuration(self.file, installed(), overrides={})
+        environment = {"SLURM_CONF": str(self.gate.gres.with_name("slurm.conf"))}
+        read = survey(settings, self.gate.scripts, environment, only_node=True)
+        folder = str(self.gate.scripts)
+        loaded = {name: value.format(folder=folder) for name, value in LOADED.items()}
+        loaded |= {name: value for name, value in config.items() if value is not None}
+        hooks = {
+            name: Hook(loaded[name], (Entry(loaded[name], 0, 0o755),), (f"{folder}/{name.lower()}.sh",))
+            for name in ("Prolog", "Epilog")
+        }
+        return msgspec.structs.replace(read, config=loaded, hooks=hooks, gres_of_node="gpu:h100:8(S:0-1)")
+
+
+@pytest.fixture
+def node(repository: Path, tmp_path: Path) -> Installed:
+    """A node on which all is well."""
+    return Installed(repository, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def good(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    """What is read where all is well."""
+    return Installed(repository, tmp_path_factory.mktemp("good")).facts()
+
+
+def statuses(facts: Facts, **changes: Any) -> dict[str, Status]:
+    """Return how the items stand after *changes* of what was read."""
+    return {item.name: item.status for item in items(msgspec.structs.replace(facts, **changes))}
+
+
+def loading(facts: Facts, **config: str) -> Facts:
+    """Return *facts* of a SLURM that has loaded *config*."""
+    assert not isinstance(facts.config, str)
+    return msgspec.structs.replace(facts, config={**facts.config, **config})
+
+
+def set_to(facts: Facts, site: Mode, **slurm: str) -> Facts:
+    """Return *facts* of an agent with other modes."""
+    settings = facts.settings
+    gate, writer = msgspec.structs.replace(settings.gate, mode=site), msgspec.structs.replace(settings.slurm, **slurm)
+    return msgspec.structs.replace(facts, settings=msgspec.structs.replace(settings, gate=gate, slurm=writer))
+
+
+def test_a_good_installation_is_ok(good: Facts) -> None:
+    """Every item says so, with what it found; the modes are told in one table."""
+    facts = good
+    found = items(facts)
+    assert [(item.name, item.says) for item in found if item.status is not Status.OK] == []
+    assert {item.area for item in found} == {NODE, CLUSTER}
+    assert len(found) >= 16
+    assert all(item.says for item in found)
+    assert dict(modes(facts))["together"] == "a hard fault closes the gate and drains the node"
+    assert worst(found) is Status.OK
+
+
+SPOILED: dict[str, tuple[Callable[[Installed], object], str, Status]] = {
+    "a script is missing": (lambda n: (n.gate.scripts / "gres.sh").unlink(), "scripts", Status.WRONG),
+    "the prolog is not executable": (lambda n: (n.gate.scripts / "prolog.sh").chmod(0o644), "scripts", Status.WRONG),
+    "others may write a script": (lambda n: (n.gate.scripts / "gate.sh").chmod(0o666), "owner", Status.WRONG),
+    "others may write the folder": (lambda n: n.gate.scripts.chmod(0o777), "owner", Status.WRONG),
+    "a script is cut off": (
+        lambda n: (n.gate.scripts / "gate.sh").write_text((n.gate.scripts / "gate.sh").read_text()[:3000]),
+        "rehearsal",
+        Status.WRONG,
+    ),
+    "a prolog that does nothing": (
+        lambda n: (n.gate.scripts / "prolog.sh").write_text("#!/bin/sh\nexit 0\n"),
+        "rehearsal",
+        Status.WRONG,
+    ),
+    "a prolog that always fails": (
+        lambda n: (n.gate.scripts / "prolog.sh").write_text("#!/bin/sh\nexit 1\n"),
+        "rehearsal",
+        Status.WRONG,
+    ),
+    "an epilog that fails": (
+        lambda n: (n.gate.scripts / "epilog.sh").write_text("#!/bin/sh\nexit 1\n"),
+        "rehearsal",
+        Status.WRONG,
+    ),
+    "a mode that is not understood": (lambda n: n.gate.set(mode="Gate"), "gate.conf", Status.WRONG),
+    "a mode with spaces": (
+        lambda n: (n.gate.scripts / "gate.conf").write_text("mode = gate\n"),
+        "gate.conf",
+        Status.WRONG,
+    ),
+    "no gate.conf": (lambda n: (n.gate.scripts / "gate.conf").unlink(), "gate.conf", Status.WARNING),
+    "another runtime directory": (lambda n: n.gate.set(runtime_dir="/run/elsewhere"), "runtime_dir", Status.WRONG),
+    "no agent": (lambda n: n.gate.state.unlink(), "state file", Status.WRONG),
+    "an old state file": (lambda n: n.gate.write(*EIGHT, expires_in=-5), "state file", Status.WRONG),
+    "an old failure": (
+        lambda n: n.gate.write(accelerator(0, "failed", "hard"), *EIGHT[1:], never=True, expires_in=-5),
+        "state file",
+        Status.WRONG,
+    ),
+    "others may write the state": (lambda n: n.gate.state.chmod(0o666), "state file", Status.WRONG),
+    "no folder of claims": (lambda n: n.gate.claims.rmdir(), "claims", Status.WRONG),
+    "gres.conf names other devices": (
+        lambda n: n.gate.gres.write_text("Name=gpu File=/dev/nvidia[8-9]\n"),
+        "gres mapping",
+        Status.WRONG,
+    ),
+    "gres.conf names a device twice": (
+        lambda n: n.gate.gres.write_text("Name=gpu File=/dev/nvidia[0-3]\nName=gpu File=/dev/nvidia[2-5]\n"),
+        "gres mapping",
+        Status.WRONG,
+    ),
+    "gres.conf leaves devices out": (
+        lambda n: n.gate.gres.write_text("Name=gpu File=/dev/nvidia[0-5]\n"),
+        "gres mapping",
+        Status.WARNING,
+    ),
+    "no gres.conf": (lambda n: n.gate.gres.unlink(), "gres mapping", Status.WARNING),
+    "a gate that nobody permits to close": (
+        lambda n: n.configure('[slurm]\nwriter = "off"\n'),
+        "modes",
+        Status.WARNING,
+    ),
+    "a gate that the agent only lets observe": (
+        lambda n: n.configure('[gate]\nmode = "observe"\n'),
+        "modes",
+        Status.WARNING,
+    ),
+    "a writer that may not drain": (
+        lambda n: n.configure('[gate]\nmode = "gate"\n[slurm]\nwriter = "drain"\n'),
+        "modes",
+        Status.WARNING,
+    ),
+    "a writer beside a gate that observes": (lambda n: n.gate.set(mode="observe"), "modes", Status.WARNING),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_what_is_spoiled_on_the_node_is_seen(node: Installed, what: str) -> None:
+    """And is told with what to do; nothing that others may write is run."""
+    spoil, name, status = SPOILED[what]
+    spoil(node)
+    facts = node.facts()
+    found = {item.name: item for item in items(facts, only_node=True)}
+    assert found[name].status is status
+    assert found[name].next_step
+    assert worst(tuple(found.values())) is not Status.OK
+    assert {item.area for item in found.values()} == {NODE}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root gives files away")
+def test_what_another_user_may_write_is_not_run(node: Installed) -> None:
+    """A script that somebody else put there would run with the rights of whoever checks."""
+    canary = node.gate.runtime / "canary"
+    (node.gate.scripts / "gate.sh").write_text(f"true >{canary}\n")
+    os.chown(node.gate.scripts / "gate.sh", 65534, 65534)
+    found = {item.name: item for item in items(node.facts(), only_node=True)}
+    assert (found["owner"].status, found["rehearsal"].status) == (Status.WRONG, Status.CANNOT_TELL)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "status"),
+    [
+        ("PrologFlags=", {"PrologFlags": "(null)"}, Status.WARNING),
+        ("PrologFlags=", {"PrologFlags": "Contain,X11"}, Status.OK),
+        ("SchedulerParameters=", {"SchedulerParameters": "bf_interval=30"}, Status.WARNING),
+        ("SchedulerParameters=", {"SchedulerParameters": "(null)"}, Status.WARNING),
+        ("PrologEpilogTimeout=", {"PrologEpilogTimeout": "65534"}, Status.WARNING),
+        ("PrologEpilogTimeout=", {"PrologEpilogTimeout": "9"}, Status.WRONG),
+        ("MessageTimeout=", {"MessageTimeout": "7 sec"}, Status.WARNING),
+        ("GresTypes=", {"GresTypes": "(null)"}, Status.WARNING),
+        ("SlurmdUser=", {"SlurmdUser": "slurm(64030)"}, Status.WRONG),
+        ("SlurmdUser=", {"SlurmdUser": ""}, Status.CANNOT_TELL),
+    ],
+)
+def test_what_slurm_has_loaded_is_judged(good: Facts, name: str, config: dict[str, str], status: Status) -> None:
+    """By what `scontrol show config` prints."""
+    assert statuses(loading(good, **config)).get(name) is status
+
+
+def test_a_gres_type_that_only_stands_in_the_file_needs_a_restart(good: Facts) -> None:
+    """scontrol reconfigure does not load it, and says nothing."""
+    facts = msgspec.structs.replace(loading(good, GresTypes="(null)"), written={"grestypes": "gpu"})
+    item = next(item for item in items(facts) if item.name == "GresTypes=")
+    assert item.status is Status.WRONG
+    assert "restart slurmctld" in item.next_step
+    assert statuses(good, gres_of_node="gpu:h100:4")["GresTypes="] is Status.WARNING
+    assert statuses(good, gres_of_node="gpu:h100:4,gpu:a100:4(IDX:0-3)")["GresTypes="] is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("hook", "status"),
+    [
+        (Hook("(null)"), Status.WARNING),
+        (Hook("/etc/slurm/prolog.sh"), Status.WRONG),
+        (Hook("/etc/slurm/prolog.d/*"), Status.WRONG),
+        (Hook("/site/p.sh", (Entry("/site/p.sh", 0, 0o644),), ("{folder}/prolog.sh",)), Status.WRONG),
+        (Hook("/site/p.sh", (Entry("/site/p.sh", 0, 0o755),)), Status.WARNING),
+        (Hook("/site/p.sh", (Entry("/site/p.sh", 0, 0o755),), ("{folder}/prolog.sh",)), Status.OK),
+    ],
+    ids=["none", "missing", "empty folder", "not executable", "another", "merged"],
+)
+def test_the_prolog_that_slurm_runs_is_ours_or_calls_ours(good: Facts, hook: Hook, status: Status) -> None:
+    """One that is missing or cannot be executed on a node drains it with the next job."""
+    calls = tuple(call.format(folder=good.folder) for call in hook.calls)
+    hooks = {**good.hooks, "Prolog": msgspec.structs.replace(hook, calls=calls)}
+    assert statuses(good, hooks=hooks)["Prolog="] is status
+
+
+@pytest.mark.parametrize(
+    ("uid", "level", "status"),
+    [
+        (0, None, Status.OK),
+        (64030, None, Status.OK),
+        (991, "Operator", Status.OK),
+        (991, "None", Status.WRONG),
+        (991, None, Status.CANNOT_TELL),
+    ],
+)
+def test_who_may_drain_is_told(good: Facts, uid: int, level: str | None, status: Status) -> None:
+    """Root, SlurmUser, or an operator of the accounting; and nobody has to where the agent does not write."""
+    assert statuses(good, state_uid=uid, admin_level=level)["rights"] is status
+    off = set_to(good, Mode.DRAIN, writer="off")
+    assert statuses(off, state_uid=uid, admin_level=level)["rights"] is Status.OK
+
+
+def test_a_controller_that_does_not_answer_is_cannot_tell(good: Facts) -> None:
+    """What is wrong on the node still comes first, and without asking SLURM the node is ok."""
+    facts = msgspec.structs.replace(good, config="scontrol show config: no answer within 5 s")
+    assert worst(items(facts)) is Status.CANNOT_TELL
+    assert worst(items(facts, only_node=True)) is Status.OK
+    assert worst(items(msgspec.structs.replace(facts, rehearsal=("wrong",)))) is Status.WRONG
+    assert worst(()) is Status.CANNOT_TELL
+
+
+@pytest.mark.parametrize("site", list(Mode))
+@pytest.mark.parametrize("writer", ["off", "observe", "drain"])
+@pytest.mark.parametrize("permit", ["cluster", "local"])
+@pytest.mark.parametrize("mode", ["gate", "observe"])
+def test_the_modes_say_what_they_do_together(good: Facts, site: Mode, writer: str, permit: str, mode: str) -> None:
+    """Whether the gate closes needs all three of gate.conf, the agent's mode and somebody who permits."""
+    facts = msgspec.structs.replace(set_to(good, site, writer=writer, permit=permit), gate={"mode": mode})
+    together = dict(modes(facts))["together"]
+    closes = mode == "gate" and site is not Mode.OBSERVE and (writer == "drain" or permit == "local")
+    assert together.startswith("a hard fault closes the gate" if closes else "the gate never closes")
+    assert together.endswith("drains the node") is (writer == "drain" and site is Mode.DRAIN)
+
+
+def test_the_command_prints_a_line_for_each_item_and_exits_by_the_worst(
+    node: Installed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --node SLURM is not asked; --json has the same."""
+    monkeypatch.setenv("SLURM_CONF", str(node.gate.gres.with_name("slurm.conf")))
+    words = ["slurm", "check", "--node", "--scripts", str(node.gate.scripts), "--config", str(node.file)]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    for name in ("scripts", "owner", "rehearsal", "gate.conf", "runtime_dir", "state file", "claims", "gres mapping"):
+        assert re.search(rf"^{re.escape(name)} +ok ", told, re.MULTILINE)
+    assert "other nodes cannot be seen from here" in told
+    node.gate.set(mode="Gate")
+    assert main([*words, "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["verdict"]) == ("nodevet.slurm-check/1", "wrong")
+    (slip,) = [item for item in document["items"] if item["name"] == "gate.conf"]
+    assert (slip["status"], slip["says"]) == ("wrong", "not understood: mode=Gate")
+    assert document["modes"]["gate.conf mode"] == "observe"
