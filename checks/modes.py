@@ -12,12 +12,47 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from nodevet.checks.model import Episode, EpisodeState, Mode, Outcome, Snapshot, Verdict
+from nodevet.checks.model import (
+    NODE,
+    Device,
+    DeviceKind,
+    Episode,
+    EpisodeState,
+    FailureKind,
+    Mode,
+    Outcome,
+    ReaderState,
+    Snapshot,
+    State,
+    Verdict,
+)
+from nodevet.checks.vendors import LENT_DRIVERS
 
-__all__ = ["Reach", "asked", "closing", "draining", "gating", "named", "reach"]
+__all__ = ["Reach", "asked", "closing", "draining", "driver_refuses_all", "gating", "named", "reach"]
 
-Reach = Literal["hard", "unpermitted", "observed", "soft"]
-"""What a verdict rests on: faults that close the gate, that would with a permit, that may only be seen, or none."""
+Reach = Literal["hard", "refused", "unpermitted", "observed", "soft"]
+"""What a verdict rests on: faults that close the gate, a driver that refuses every accelerator, either of them without
+a permit, faults that may only be seen, or none."""
+
+REFUSALS = frozenset(
+    {
+        FailureKind.NO_DRIVER,
+        FailureKind.NO_DEVICES,
+        FailureKind.VERSION_MISMATCH,
+        FailureKind.LOST,
+        FailureKind.ERROR,
+        FailureKind.HUNG,
+        FailureKind.STUCK,
+        FailureKind.CRASHED,
+    }
+)
+"""What a driver itself says or does. A missing library, a permission that lacks and a fault of ours are none of it."""
+
+REFUSED_CHECKS = ("freshness", "inventory")
+"""The checks that tell what could not be read."""
+
+SPEAKING = frozenset({ReaderState.ABSENT, ReaderState.FAILED, ReaderState.HUNG, ReaderState.STUCK, ReaderState.CRASHED})
+"""States of a reader that rest on what the driver said or did last."""
 
 
 def closing(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode, ...]:
@@ -26,8 +61,24 @@ def closing(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode
 
 
 def gating(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode, ...]:
-    """Return the faults that close the gate as soon as there is a permit; see ``closing``."""
-    return _hard(snapshot, verdict or snapshot.verdict, Mode.GATE)
+    """Return the faults that close the gate as soon as there is a permit; see ``closing``.
+
+    Where nothing is hard, that is what could not be read because the driver refuses every accelerator.
+    """
+    looked_at = verdict or snapshot.verdict
+    return _hard(snapshot, looked_at, Mode.GATE) or _refused(snapshot, looked_at)
+
+
+def driver_refuses_all(snapshot: Snapshot) -> bool:
+    """Return whether a driver that is there was asked, and gave not one accelerator of this boot: measured inability.
+
+    The accelerators must be on the PCI bus in this boot, with a reader of their vendor that reads or tried to; those
+    that are lent to virtual machines do not count. A backend that a site enabled by mistake proves nothing.
+    """
+    if snapshot.simulated or not snapshot.agent.ready or snapshot.agent.stopping:
+        return False
+    boards = _boards(snapshot)
+    return bool(boards) and all(_is_refused(snapshot, board) for board in boards)
 
 
 def draining(snapshot: Snapshot) -> tuple[Episode, ...]:
@@ -55,10 +106,55 @@ def named(faults: Iterable[Episode]) -> tuple[str, ...]:
 def reach(snapshot: Snapshot, verdict: Verdict) -> Reach:
     """Return what *verdict*, the node's or that of a device of *snapshot*, rests on."""
     if not verdict.hard:
-        return "soft"
+        if not _refused(snapshot, verdict):
+            return "soft"
+        return "refused" if snapshot.agent.permit.held else "unpermitted"
     if not gating(snapshot, verdict):
         return "observed"
     return "hard" if snapshot.agent.permit.held else "unpermitted"
+
+
+def _boards(snapshot: Snapshot) -> tuple[Device, ...]:
+    """Return the accelerators on the PCI bus that were looked at in this boot, but those that are lent."""
+    here = {sample.device for sample in snapshot.samples if sample.time.boot_id == snapshot.time.boot_id}
+    return tuple(
+        device
+        for device in snapshot.devices
+        if device.kind is DeviceKind.ACCELERATOR
+        and device.pci is not None
+        and device.id in here
+        and not (device.backend == "host" and device.driver in LENT_DRIVERS)
+    )
+
+
+def _is_refused(snapshot: Snapshot, board: Device) -> bool:
+    """Return whether the driver of *board* said or did something that leaves it unread."""
+    reader = next((entry for entry in snapshot.readers if entry.backend == board.vendor), None)
+    if reader is None:
+        return False
+    if reader.state is not ReaderState.RUNNING:
+        return reader.state in SPEAKING and reader.failure is not None and reader.failure.kind in REFUSALS
+    if board.backend == "host":
+        return True  # its driver answers, and not for this one
+    samples = [sample for sample in snapshot.samples if sample.device == board.id]
+    return all(sample.failure is not None and sample.failure.kind in REFUSALS for sample in samples)
+
+
+def _refused(snapshot: Snapshot, verdict: Verdict) -> tuple[Episode, ...]:
+    """Return what *verdict* could not measure because the driver refuses every accelerator."""
+    if verdict.state is not State.UNKNOWN or not driver_refuses_all(snapshot):
+        return ()
+    named, boards = frozenset(verdict.episodes), {board.id for board in _boards(snapshot)}
+    return tuple(
+        episode
+        for episode in snapshot.episodes
+        if episode.key in named
+        and episode.state is EpisodeState.OPEN
+        and episode.outcome is Outcome.UNMEASURED
+        and episode.check in REFUSED_CHECKS
+        and (episode.key.device in boards or episode.key.device == NODE)
+        and snapshot.modes.of(episode.check).rank >= Mode.GATE.rank
+    )
 
 
 def _hard(snapshot: Snapshot, verdict: Verdict, mode: Mode) -> tuple[Episode, ...]:

@@ -7,7 +7,10 @@ import msgspec
 from nodevet.checks.model import Action
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["Vendor", "vendor_of"]
+__all__ = ["LENT_DRIVERS", "Vendor", "vendor_of"]
+
+LENT_DRIVERS = ("vfio-pci", "xen-pciback", "pci-stub")
+"""Drivers that hand a device on to a virtual machine."""
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import msgspec
@@ -19,10 +19,10 @@ from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import Clock
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.witness import Look, Stamp, Surroundings, disturbance, replaced, stamp
-from nodevet.checks.model import Failure, FailureKind
+from nodevet.checks.model import Device, Failure, FailureKind
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["PROOF_SECONDS", "Blame", "Fallen", "no_start"]
+__all__ = ["PROOF_SECONDS", "Blame", "Fallen", "device_of", "no_start"]
 
 PROOF_SECONDS = 1.5
 """How long past its deadline a call may stay out until it is known whether the machine kept time meanwhile."""
@@ -39,6 +39,8 @@ STUCK_DEADLINES = 10.0
 
 HANG = "hang"
 KEPT_FALLS = 50
+
+PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 
 NO_MEMORY = re.compile(r"bad_alloc|out of memory|cannot allocate memory|MemoryError|ENOMEM", re.IGNORECASE)
 NO_DESCRIPTORS = re.compile(r"too many open files|EMFILE|ENFILE", re.IGNORECASE)
@@ -268,6 +270,18 @@ class Blame:
 def fault_rows() -> Mapping[str, FaultRow]:
     """Return the rows of reference/reader_faults.csv by the fault's name."""
     return {row.fault: row for row in load_table("reader_faults.csv", FaultRow)}
+
+
+def device_of(call: str, devices: Iterable[Device]) -> str | None:
+    """Return the device that *call* names: one of *devices*, or a PCI address of one that was never listed.
+
+    One that nothing names is nobody's fault.
+    """
+    for device in devices:
+        if any(name in call for name in (device.uuid, device.pci) if name):
+            return device.id
+    address = PCI_ADDRESS.search(call)
+    return address.group() if address else None
 
 
 def no_start(backend: str, error: OSError) -> Fallen:

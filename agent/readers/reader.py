@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.readers.blame import Blame, Fallen, no_start
+from nodevet.agent.readers.blame import Blame, Fallen, device_of, no_start
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.plan import ReaderPlan
@@ -30,7 +30,6 @@ from nodevet.agent.readers.stages import (
     LONGEST_RESTART_SECONDS,
     LONGEST_RETRY_SECONDS,
     PAST_DEADLINE,
-    PCI_ADDRESS,
     RELEASE,
     RETRY_SECONDS,
     STEADY_SECONDS,
@@ -482,7 +481,7 @@ class Reader:
         """Note that the reader went down, charge the device it was busy with, and plan the restart."""
         assert self._child is not None
         failure = fallen.failure
-        device = self._guilty = self._blamed(self._child.call) if fallen.charged else None
+        device = self._guilty = self._busy_with() if fallen.charged else None
         self._blame.count(fallen, device)
         if device is not None:
             self._quarantine.charge(device, failure, self._clock.monotonic())
@@ -495,18 +494,12 @@ class Reader:
         self._outcome = Outcome(state, failure.detail, failure, wait)
         self._note("error", f"reader {state.value}", detail=failure.detail, device=device or "")
 
-    def _blamed(self, call: str) -> str | None:
-        """Return the device that the child was busy with: the next of the round, else the one that *call* names.
-
-        A device that was never listed is known by its PCI address. One that nothing names is nobody's fault.
-        """
+    def _busy_with(self) -> str | None:
+        """Return the device that the child was busy with: the next of the round, else the one that its call names."""
+        assert self._child is not None
         if self._round is not None and self._round.left:
             return self._round.left[0]
-        for device in self._devices:
-            if any(name in call for name in (device.uuid, device.pci) if name):
-                return device.id
-        address = PCI_ADDRESS.search(call)
-        return address.group() if address else None
+        return device_of(self._child.call, self._devices)
 
     def _tell_missed_rounds(self, now: float) -> None:
         """Say of every known device that it was not read, once per round that could not even be asked for."""
@@ -522,6 +515,8 @@ class Reader:
         """Return why *device* is not read now: a device is not charged with what another one did to the reader."""
         if self._failure is None:
             return Failure(FailureKind.ERROR, "the reader has not started yet")
+        if self._failure.kind is FailureKind.READER:
+            return self._failure
         if self._failure.kind in FALLEN and device.id != self._guilty:
             return Failure(FailureKind.ERROR, f"its reader went down: {self._failure.detail}")
         return self._failure

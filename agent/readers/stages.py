@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 
 import msgspec
@@ -19,7 +18,6 @@ __all__ = [
     "LONGEST_RESTART_SECONDS",
     "LONGEST_RETRY_SECONDS",
     "PAST_DEADLINE",
-    "PCI_ADDRESS",
     "RELEASE",
     "RETRY_SECONDS",
     "STEADY_SECONDS",
@@ -47,8 +45,6 @@ HELD_UP_SECONDS = 1.0
 STOP = Patience(terminate=0.6, kill=0.9, abandon=1.3)
 RELEASE = Patience(terminate=3.0, kill=4.0, abandon=5.0)
 PAST_DEADLINE = Patience(terminate=0.0, kill=0.3, abandon=2.0)
-
-PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 
 ABSENT = frozenset({FailureKind.NO_LIBRARY, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
 FALLEN = frozenset({FailureKind.HUNG, FailureKind.STUCK, FailureKind.CRASHED, FailureKind.READER})

@@ -29,7 +29,7 @@ from nodevet.checks.model import (
     ReaderStatus,
 )
 from nodevet.checks.registry import check
-from nodevet.checks.vendors import vendor_of
+from nodevet.checks.vendors import LENT_DRIVERS, vendor_of
 from nodevet.checks.view import View, device_name
 
 __all__ = ["Inventory", "judge"]
@@ -93,8 +93,6 @@ HOW_TO_READ = (
     "nothing that is enabled reads them: enable the vendor's backend in agent.backends, or have a command print their "
     "readings (docs/reference/command-backend.md)"
 )
-LENT_DRIVERS = ("vfio-pci", "xen-pciback", "pci-stub")
-"""Drivers that hand a device on to a virtual machine."""
 
 
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

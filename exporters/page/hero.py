@@ -107,6 +107,8 @@ def _since(snapshot: Snapshot, entries: Sequence[Told]) -> Iterator[Html]:
     match reach(snapshot, verdict):
         case "hard":
             yield joined(["closes the gate"])
+        case "refused":
+            yield joined(["the driver refuses every accelerator: closes the gate where on_driver_refusal=fail"])
         case "unpermitted":
             yield joined([f"a hard fault without a permit: the gate stays open: {snapshot.agent.permit.why}"])
         case "observed" if not snapshot.simulated:
