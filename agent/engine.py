@@ -16,7 +16,16 @@ import msgspec
 from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
 from nodevet.checks.acknowledgement import standing
 from nodevet.checks.backends.command import PREFIX
-from nodevet.checks.baseline import forget, listed_twice, named, remember, requirements
+from nodevet.checks.baseline import (
+    by_name,
+    forget,
+    listed_twice,
+    named,
+    recognised,
+    remember,
+    requirements,
+    without_pages,
+)
 from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Holders, Ledger, acknowledge, fold, node_verdict, verdict
 from nodevet.checks.guard import AGENT, CODE, Bug, PartFault, attempt, fault_findings
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
@@ -122,6 +131,7 @@ class Engine:
         self._devices: dict[str, tuple[Device, ...]] = {}
         self._doubles: tuple[tuple[Device, Device], ...] = ()
         self._left_out: frozenset[tuple[str, str]] = frozenset()
+        self._names: dict[tuple[str, str], str] = {}
         self._samples: dict[tuple[str, str], Sample] = {}
         self._counters: dict[tuple[str, str, Part], Counter] = {}
         self._growth: dict[tuple[str, str, Part], Growth] = {}
@@ -145,7 +155,9 @@ class Engine:
     def take_devices(self, backend: str, devices: Iterable[Device]) -> None:
         """Replace the inventory of *backend* by what it enumerated now; what is gone takes its samples with it."""
         before = {device.id: device for device in self._devices.get(backend, ())}
-        self._devices[backend] = tuple(devices)
+        listed = tuple(devices)
+        self._devices[backend] = recognised(self._memory, listed)
+        self._names |= {(backend, told.id): one.id for told, one in zip(listed, self._devices[backend], strict=True)}
         kept = {device.id for device in self._devices[backend] if _is_same(before.get(device.id), device)}
         gone = {(backend, identity) for identity in before.keys() - kept}
         in_order = dict.fromkeys((*(name for name, _ in self._cadences), *self._devices))
@@ -157,6 +169,8 @@ class Engine:
 
     def take_sample(self, sample: Sample) -> None:
         """Keep *sample* as the latest of its device and group, and note how far its counters grew."""
+        name = self._names.get((sample.backend, sample.device), sample.device)
+        sample = sample if name == sample.device else msgspec.structs.replace(sample, device=name)
         if (sample.backend, sample.device) in self._left_out:
             return
         self._samples[sample.device, sample.group] = sample
@@ -192,7 +206,7 @@ class Engine:
 
     def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:
         """Replace what is known of the readers."""
-        self._readers = tuple(statuses)
+        self._readers = tuple(by_name(status, self._names) for status in statuses)
 
     def take_kernel_log(self, state: KernelLogState) -> None:
         """Replace what is known of the kernel log's readability."""
@@ -448,6 +462,7 @@ class Engine:
         known = {device.id: device for device in view.devices}
         for seen in self._memory.seen.values():
             known.setdefault(seen.device.id, seen.device)
+        known = without_pages(known)
         episodes = self._ledger.episodes
         verdicts, of_node = _verdicts(view, known, episodes, findings, partial=self._partial)
         return Snapshot(

@@ -11,11 +11,24 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from nodevet.checks.model import Device, DeviceKind, Instant
+from nodevet.checks.model import Device, DeviceKind, Instant, ReaderStatus
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.view import Memory, Seen
 
-__all__ = ["Requirement", "forget", "listed_twice", "named", "remember", "requirements"]
+__all__ = [
+    "Requirement",
+    "by_name",
+    "forget",
+    "listed_twice",
+    "named",
+    "recognised",
+    "remember",
+    "requirements",
+    "without_pages",
+]
+
+UNNAMED = "unknown"
+"""What backends call the model of a device that does not tell it."""
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -89,6 +102,66 @@ def named(memory: Memory, devices: Iterable[Device], doubles: Iterable[tuple[Dev
         if board is not None and key not in present and _is_same_board(entry.device, board):
             names[key] = board.id
     return names
+
+
+def recognised(memory: Memory, devices: Iterable[Device]) -> tuple[Device, ...]:
+    """Return *devices*, each accelerator that cannot say who it is as the one that *memory* knows in its slot.
+
+    After a reboot a board may answer by its PCI page alone, without UUID and serial. It is one board, not a stranger
+    beside a missing one, unless what it does tell (serial, model, PCI device) is another board's, or the remembered one
+    is listed elsewhere.
+    """
+    devices = tuple(devices)
+    present = {device.id for device in devices}
+    known = [entry for entry in memory.seen.values() if entry.device.uuid and entry.device.id not in present]
+    return tuple(_recognised(device, known) for device in devices)
+
+
+def _recognised(device: Device, known: Iterable[Seen]) -> Device:
+    if device.kind is not DeviceKind.ACCELERATOR or device.backend == "host" or device.parent is not None:
+        return device
+    if device.uuid or not device.pci:
+        return device
+    fitting = [entry for entry in known if _may_be(device, entry.device)]
+    if not fitting:
+        return device
+    board = max(fitting, key=lambda entry: entry.last.wall_seconds).device
+    told = {"pci": device.pci, "minor": board.minor if device.minor is None else device.minor, "driver": device.driver}
+    return msgspec.structs.replace(board, **told)
+
+
+def _may_be(told: Device, board: Device) -> bool:
+    """Return whether what *told* says of itself contradicts nothing that is known of *board*."""
+    if (told.backend, told.vendor, _slot(told), None) != (board.backend, board.vendor, _slot(board), board.parent):
+        return False
+    pairs = ((told.serial, board.serial), (told.pci_device_id, board.pci_device_id), (_model(told), _model(board)))
+    return all(one is None or other is None or one == other for one, other in pairs)
+
+
+def _model(device: Device) -> str | None:
+    return None if device.model == UNNAMED else device.model
+
+
+def by_name(status: ReaderStatus, names: Mapping[tuple[str, str], str]) -> ReaderStatus:
+    """Return *status* with its devices in quarantine under the *names* that they have here."""
+    quarantined = tuple(names.get((status.backend, told), told) for told in status.quarantined)
+    return msgspec.structs.replace(status, quarantined=quarantined)
+
+
+def without_pages(known: Mapping[str, Device]) -> dict[str, Device]:
+    """Return *known* without what only the PCI bus shows of a board that is remembered by its name: one board, once."""
+    boards = {
+        (device.vendor, _slot(device))
+        for device in known.values()
+        if device.kind is DeviceKind.ACCELERATOR and device.backend != "host" and device.pci
+    }
+    return {
+        identity: device
+        for identity, device in known.items()
+        if device.backend != "host"
+        or device.kind is not DeviceKind.ACCELERATOR
+        or (device.vendor, _slot(device)) not in boards
+    }
 
 
 def listed_twice(listed: Mapping[str, Iterable[Device]]) -> tuple[tuple[Device, Device], ...]:

@@ -27,11 +27,12 @@ from fakes.views import (
 )
 
 from nodevet.agent.engine import Armed, Engine, Round
-from nodevet.checks.baseline import remember
+from nodevet.checks.baseline import recognised, remember
 from nodevet.checks.model import (
     NODE,
     WHOLE,
     AgentInfo,
+    Device,
     EpisodeState,
     FailureKind,
     Finding,
@@ -566,6 +567,46 @@ def test_links_of_a_board_with_a_new_uuid_are_remembered() -> None:
     before = remember(Memory(), (gpu(),), {GPU: {4}}, at())
     after = remember(before, (gpu("GPU-new", serial=f"serial of {GPU}"),), {}, at(10))
     assert {key: (entry.first, entry.links_up) for key, entry in after.seen.items()} == {"GPU-new": (at(), (4,))}
+
+
+ADDRESS = "0000:1b:00.0"
+NAMELESS = gpu(ADDRESS, ADDRESS, uuid=None, serial=None, model="unknown", minor=None)
+
+
+@pytest.mark.parametrize(
+    ("told", "is_same"),
+    [
+        (NAMELESS, True),
+        (msgspec.structs.replace(NAMELESS, model=gpu().model, pci_device_id="10de:2330"), True),
+        (msgspec.structs.replace(NAMELESS, serial="of another"), False),
+        (msgspec.structs.replace(NAMELESS, model="another model"), False),
+        (msgspec.structs.replace(NAMELESS, pci="0000:2b:00.0"), False),
+        (msgspec.structs.replace(NAMELESS, uuid="GPU-new"), False),
+        (msgspec.structs.replace(NAMELESS, backend="command.acme"), False),
+        (msgspec.structs.replace(NAMELESS, vendor="amd"), False),
+    ],
+)
+def test_board_without_a_name_is_the_one_that_its_slot_remembers(told: Device, is_same: bool) -> None:
+    """Unless what it does tell is another board's: nothing that a replaced board had may be laid on the new one."""
+    memory = remember(Memory(), (gpu(pci_device_id="10de:2330"),), {}, at())
+    (found,) = recognised(memory, (told,))
+    assert (found.id == GPU) is is_same
+    assert not is_same or (found.uuid, found.serial) == (GPU, gpu().serial)
+    assert recognised(memory, (told, gpu()))[0] is told  # it is listed elsewhere
+
+
+def test_page_of_a_remembered_board_is_no_second_device() -> None:
+    """The library does not list it after the reboot, the PCI bus does: missing under its name, once."""
+    desk = Desk()
+    desk.healthy_round()
+    desk.boot = "the next boot"
+    desk.engine.take_devices("host", [bare_board(ADDRESS, "nvidia"), bare_board("0000:2b:00.0", "nvidia")])
+    desk.present(gpu(SIBLING, "0000:2b:00.0"))
+    desk.read(identity=SIBLING)
+    snapshot = desk.round().snapshot
+    assert sorted(device.id for device in snapshot.devices) == [GPU, SIBLING]
+    assert sorted(snapshot.device_verdicts) == [GPU, SIBLING]
+    assert {entry.key.code for entry in snapshot.episodes} == {"device.missing"}
 
 
 def test_device_that_could_not_tell_its_name_is_the_one_in_its_slot() -> None:

@@ -19,6 +19,7 @@ from nodevet.checks.model import (
     WHOLE,
     Action,
     Clearing,
+    DeviceKind,
     Episode,
     EpisodeState,
     FaultClass,
@@ -486,6 +487,28 @@ def test_another_serial_in_its_place_ends_what_the_old_board_had(rig: Rig) -> No
     assert [entry.key.code for entry in after.episodes] == []
     assert device_of(rig) not in after.device_verdicts
     assert len(after.device_verdicts) == 8
+
+
+@pytest.mark.parametrize("rig", [FakeNvml], indirect=True)
+def test_board_that_does_not_answer_after_a_reboot_is_one_device_with_its_serial(rig: Rig) -> None:
+    """Only its address is told, and the node remembers who sits there: lost under its name, and nobody is missing."""
+    before = rig.look(2)
+    (board,) = [device for device in before.devices if device.id == device_of(rig)]
+    rig.machine.fail_device(SLOT)
+    rig.reboot()
+
+    after = rig.look(2)
+
+    accelerators = [device for device in after.devices if device.kind is DeviceKind.ACCELERATOR]
+    assert sorted(device.id for device in accelerators) == sorted(rig.machine.uuid(slot) for slot in range(8))
+    assert next(device for device in accelerators if device.id == board.id).serial == board.serial
+    assert {entry.key for entry in after.episodes} == {Key("device.lost", board.id)}
+    assert len(after.device_verdicts) == 8
+
+    rig.machine.clear()
+    rig.look(1)
+    rig.engine.take_devices("nvidia", rig.reader.enumerate_again())
+    assert {entry.key for entry in rig.look(2).episodes} == {Key("device.lost", board.id)}
 
 
 @every_vendor
