@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
-from nodevet.checks.acknowledgement import standing
+from nodevet.agent.verdicts import verdicts_of
 from nodevet.checks.backends.command import PREFIX
 from nodevet.checks.baseline import (
     by_name,
@@ -26,7 +26,8 @@ from nodevet.checks.baseline import (
     requirements,
     without_pages,
 )
-from nodevet.checks.episodes import NOT_EVALUATED, Evidence, Holders, Ledger, acknowledge, fold, node_verdict, verdict
+from nodevet.checks.consequences import counted_once, shown_once
+from nodevet.checks.episodes import Evidence, Holders, Ledger, acknowledge, fold
 from nodevet.checks.guard import AGENT, CODE, Bug, PartFault, attempt, fault_findings
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.kernel_log.tally import Counts, count_events
@@ -58,9 +59,9 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.registry import Check
-from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View, device_name
+from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View
 
-__all__ = ["Armed", "Counter", "Engine", "Round", "narrowed"]
+__all__ = ["Armed", "Counter", "Engine", "Round"]
 
 WAITING_EVENTS = 1000
 """So many events wait for a check that cannot run, by each; the oldest are given up."""
@@ -250,12 +251,12 @@ class Engine:
         view = self._view(now, present)
         counts = count_events(self._counts, self._events, view)
         runs, findings = self._run_checks(view)
-        findings = (*findings, *self._own_faults())
+        findings = counted_once((*findings, *self._own_faults()))
         self._ledger, changes = fold(self._ledger, findings, self._evidence(now, present, names))
         self._counts = counts
         self._events.clear()
         self._forget_replaced(changes)
-        return Round(self._snapshot(now, view, runs, findings, agent), changes)
+        return Round(self._snapshot(now, view, runs, shown_once(findings), agent), changes)
 
     def unjudged(self, before: Snapshot, agent: AgentInfo, why: str) -> Snapshot:
         """Return *before* as it stands when judging itself failed: what was failed stays so, all else is unknown."""
@@ -464,7 +465,7 @@ class Engine:
             known.setdefault(seen.device.id, seen.device)
         known = without_pages(known)
         episodes = self._ledger.episodes
-        verdicts, of_node = _verdicts(view, known, episodes, findings, partial=self._partial)
+        verdicts, of_node = verdicts_of(view, known, episodes, findings, partial=self._partial)
         return Snapshot(
             generation=self._generation,
             time=now,
@@ -484,55 +485,6 @@ class Engine:
             modes=self._modes,
             events=tuple(self._counts.values()),
         )
-
-
-def narrowed(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
-    """Return *snapshot* as it would be had only the checks of *names* run."""
-    view = View(now=snapshot.time, devices=snapshot.devices)
-    findings = tuple(finding for finding in snapshot.findings if finding.check in names)
-    episodes = tuple(episode for episode in snapshot.episodes if episode.check in names)
-    known = {device.id: device for device in snapshot.devices}
-    verdicts, of_node = _verdicts(view, known, episodes, findings, partial=True)
-    return msgspec.structs.replace(
-        snapshot,
-        findings=findings,
-        episodes=episodes,
-        checks=tuple(run for run in snapshot.checks if run.check in names),
-        device_verdicts=verdicts,
-        verdict=of_node,
-    )
-
-
-def _verdicts(
-    view: View,
-    known: Mapping[str, Device],
-    episodes: tuple[Episode, ...],
-    findings: tuple[Finding, ...],
-    *,
-    partial: bool,
-) -> tuple[dict[str, Verdict], Verdict]:
-    """Return the verdict of each known device, and the node's.
-
-    Before anything was judged only a failure that is remembered counts: it outlives the agent. What is open on a device
-    that nothing lists counts against the node, unless a person said that the device is gone.
-    """
-    of_device: dict[str, list[Finding]] = {}
-    for finding in findings:
-        of_device.setdefault(finding.device, []).append(finding)
-    verdicts = {device: verdict(device, episodes, of_device.get(device, ()), partial=partial) for device in known}
-    gone = {entry.key.device for entry in standing(episodes) if entry.key.code == "device.missing"}
-    judged = {
-        device: entry
-        for device, entry in verdicts.items()
-        if device not in gone and not (partial and entry.reason == NOT_EVALUATED)
-    }
-    for device in sorted({NODE, *(entry.key.device for entry in episodes)} - gone - verdicts.keys()):
-        unlisted = verdict(device, episodes, of_device.get(device, ()))
-        if unlisted.episodes:
-            judged[device] = unlisted
-    if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
-        return verdicts, Verdict(state=State.UNKNOWN, reason="starting: nothing was evaluated yet")
-    return verdicts, node_verdict(judged, {device: device_name(view, device) for device in judged}, episodes)
 
 
 def _is_same(before: Device | None, device: Device) -> bool:

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Protocol
 import msgspec
 
 from nodevet.agent.control import LONGEST_RELEASE_SECONDS, Call, NoArguments, Verb
-from nodevet.agent.engine import narrowed
 from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.term import checked_note, end_of
+from nodevet.agent.verdicts import narrowed
 from nodevet.checks.acknowledgement import date_words
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import NODE, Device, Episode, Instant, Key, PartKind, Result, Snapshot

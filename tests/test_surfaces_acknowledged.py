@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from nodevet.agent.engine import narrowed
 from nodevet.agent.term import checked_note
 from nodevet.agent.text import status_text
+from nodevet.agent.verdicts import narrowed
 from nodevet.checks.acknowledgement import date_words, granted
 from nodevet.checks.errors import UsageError
 from nodevet.checks.model import (

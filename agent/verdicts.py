@@ -1,0 +1,64 @@
+"""From episodes and findings to the verdicts of a snapshot: of every device, of the node, or of some checks alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from nodevet.checks.acknowledgement import standing
+from nodevet.checks.consequences import seen_by
+from nodevet.checks.episodes import NOT_EVALUATED, node_verdict, verdict
+from nodevet.checks.model import NODE, Device, Episode, Finding, Snapshot, State, Verdict
+from nodevet.checks.view import View, device_name
+
+__all__ = ["narrowed", "verdicts_of"]
+
+
+def narrowed(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
+    """Return *snapshot* as it would be had only the checks of *names* run."""
+    view = View(now=snapshot.time, devices=snapshot.devices)
+    findings = seen_by(snapshot.findings, names)
+    episodes = tuple(episode for episode in snapshot.episodes if episode.check in names)
+    known = {device.id: device for device in snapshot.devices}
+    verdicts, of_node = verdicts_of(view, known, episodes, findings, partial=True)
+    return msgspec.structs.replace(
+        snapshot,
+        findings=findings,
+        episodes=episodes,
+        checks=tuple(run for run in snapshot.checks if run.check in names),
+        device_verdicts=verdicts,
+        verdict=of_node,
+    )
+
+
+def verdicts_of(
+    view: View,
+    known: Mapping[str, Device],
+    episodes: tuple[Episode, ...],
+    findings: tuple[Finding, ...],
+    *,
+    partial: bool,
+) -> tuple[dict[str, Verdict], Verdict]:
+    """Return the verdict of each known device, and the node's.
+
+    Before anything was judged only a failure that is remembered counts: it outlives the agent. What is open on a device
+    that nothing lists counts against the node, unless a person said that the device is gone.
+    """
+    of_device: dict[str, list[Finding]] = {}
+    for finding in findings:
+        of_device.setdefault(finding.device, []).append(finding)
+    verdicts = {device: verdict(device, episodes, of_device.get(device, ()), partial=partial) for device in known}
+    gone = {entry.key.device for entry in standing(episodes) if entry.key.code == "device.missing"}
+    judged = {
+        device: entry
+        for device, entry in verdicts.items()
+        if device not in gone and not (partial and entry.reason == NOT_EVALUATED)
+    }
+    for device in sorted({NODE, *(entry.key.device for entry in episodes)} - gone - verdicts.keys()):
+        unlisted = verdict(device, episodes, of_device.get(device, ()))
+        if unlisted.episodes:
+            judged[device] = unlisted
+    if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
+        return verdicts, Verdict(state=State.UNKNOWN, reason="starting: nothing was evaluated yet")
+    return verdicts, node_verdict(judged, {device: device_name(view, device) for device in judged}, episodes)
