@@ -43,6 +43,9 @@ __all__ = [
     "verdict",
 ]
 
+BEFORE = "; before: "
+"""Between what is seen now of a fault that only evidence ends, and what it was."""
+
 
 class Settled(msgspec.Struct, frozen=True):
     """An occurrence that was dealt with: still visible in a counter, it must not open its episode again."""
@@ -347,7 +350,7 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
     if needed is None:
         if episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None:
             return _cleared(episode, "acknowledged, and no longer there", now)
-        return msgspec.structs.replace(episode, looked=finding.evidence_time)
+        return msgspec.structs.replace(episode, looked=finding.evidence_time, finding=_past(episode.finding, finding))
     good = episode.good + 1
     if good < needed or (_is_damped(episode) and is_held(work.flaps.get(key), now)):
         return msgspec.structs.replace(episode, good=good, recent=recent, looked=finding.evidence_time)
@@ -357,6 +360,15 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
     if episode.state is EpisodeState.ACKNOWLEDGED and episode.until is not None and episode.expired is None:
         work.standing[key] = ended
     return ended
+
+
+def _past(fault: Finding, good: Finding) -> Finding:
+    """Return *fault* told as what was: it stays open until it is disproved, and its text must not deny what is seen."""
+    if BEFORE in fault.message:
+        return fault
+    return msgspec.structs.replace(
+        fault, message=f"{good.message} now, which a re-test must prove{BEFORE}{fault.message}"
+    )
 
 
 def _disproof(episode: Episode, evidence: Evidence) -> str | None:

@@ -67,6 +67,7 @@ class FailureKind(StrEnum):
     VERSION_MISMATCH = "version_mismatch"
     DENIED = "denied"
     LOST = "lost"
+    RESET_REQUIRED = "reset_required"  # the driver says that only a reset brings the device back
     HUNG = "hung"
     STUCK = "stuck"  # hung in the kernel (state D): cannot even be killed
     CRASHED = "crashed"

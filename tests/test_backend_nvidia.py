@@ -458,7 +458,9 @@ def test_a_device_lost_between_enumerations_fails_alone(fake_nvml: FakeNvml, cod
             samples = reader.round(group)
             failure = samples[uuid(SLOT)].failure
             assert failure is not None
-            assert (failure.kind, samples[uuid(SLOT)].readings) == (FailureKind.LOST, ())
+            asks = code is NvmlReturn.RESET_REQUIRED
+            kind = FailureKind.RESET_REQUIRED if asks else FailureKind.LOST
+            assert (failure.kind, samples[uuid(SLOT)].readings) == (kind, ())
             assert uuid(SLOT) in failure.detail
             assert [device for device, sample in samples.items() if sample.failure] == [uuid(SLOT)]
         assert set(reader.devices) == set(healthy)
@@ -549,6 +551,7 @@ def test_a_device_lost_before_the_start_has_the_address_of_its_function(
     ("code", "kind"),
     [
         (NvmlReturn.GPU_IS_LOST, FailureKind.LOST),
+        (NvmlReturn.RESET_REQUIRED, FailureKind.RESET_REQUIRED),
         (NvmlReturn.NO_PERMISSION, FailureKind.DENIED),  # a cgroup hides the device node
         (NvmlReturn.UNKNOWN, FailureKind.ERROR),
     ],

@@ -194,6 +194,8 @@ NVIDIA_ONLY = (
              part=held("hardware_slowdown")),
     measured_degraded("software thermal slowdown", violation("software_thermal"), "throttle.software_thermal", INSPECT,
                       part=held("software_thermal")),
+    failed("driver refuses it until it is reset",
+           lambda rig, _turn: rig.machine.fail_device(SLOT, NvmlReturn.RESET_REQUIRED), "device.reset_required", DRAIN),
     failed("row remap failed", steady("remap_failed", 1), "memory.row_remap_failed", REPLACE),
     degraded("row remap pending", steady("remap_pending", 1), "memory.row_remap_pending", RESET),
     failed("SRAM over its threshold", steady("sram_threshold_exceeded", 1), "memory.sram_threshold", REPLACE),

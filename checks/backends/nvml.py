@@ -55,7 +55,8 @@ CODE_NAMES = {
 }
 
 UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
-LOST = frozenset({11, 15, 16, 28})
+RESET_REQUIRED = 16
+LOST = frozenset({11, 15, RESET_REQUIRED, 28})
 DENIED = frozenset({4, 17})
 UNAVAILABLE = frozenset({7, TIMEOUT, 19, 21, 27, 29})
 
@@ -215,7 +216,7 @@ def describe(code: int) -> str:
 def raise_if_gone(code: int, text: str) -> None:
     """Raise BackendError where *code* says that the device, the driver or the library is gone."""
     if code in LOST:
-        raise BackendError(FailureKind.LOST, f"{text}: {describe(code)}")
+        raise BackendError(kind_of(code), f"{text}: {describe(code)}")
     if code in (UNINITIALIZED, DRIVER_NOT_LOADED):
         raise BackendError(FailureKind.NO_DRIVER, f"{text}: {describe(code)}")
     if code == LIB_RM_VERSION_MISMATCH:
@@ -232,6 +233,8 @@ def is_unsupported(code: int, chosen: bool) -> bool:
 
 def kind_of(code: int) -> FailureKind:
     """Return the kind of failure of a device that could not even be opened; its index may be gone by now."""
+    if code == RESET_REQUIRED:
+        return FailureKind.RESET_REQUIRED
     if code in LOST or code == INVALID_ARGUMENT:
         return FailureKind.LOST
     return FailureKind.DENIED if code in DENIED else FailureKind.ERROR

@@ -54,6 +54,13 @@ LOST = Rule(
     clearing=Clearing.HARDWARE_EVENT,
     next_step="drain and reboot the node; when it happens again, reseat or replace the board",
 )
+RESET_REQUIRED = Rule(
+    check="inventory",
+    code="device.reset_required",
+    action=Action.DRAIN_RESET,
+    clearing=Clearing.HARDWARE_EVENT,
+    next_step="drain the node, reset the device, prove it with a burn-in; when it stays away, reboot the node",
+)
 DRIVER_MISSING = Rule(
     check="inventory", code="driver.missing", fault_class=FaultClass.CONFIGURATION, action=Action.INSPECT
 )
@@ -124,6 +131,7 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
     for device in view.devices:
         yield MISSING.on_node(Outcome.PASS, f"{device_name(view, device.id)}: is there", device=device.id)
         yield _lost(view, device)
+        yield _reset_required(view, device)
     for seen in view.memory.seen.values():
         if seen.device.id not in present and not _merged(seen.device, present):
             yield _missing(view, seen.device)
@@ -169,6 +177,32 @@ def _lost(view: View, device: Device) -> Finding:
     newest = max((sample.time for sample in samples), key=lambda time: time.boottime_ns)
     facts = "answers" if answered else "could not be read"
     return LOST.on_node(outcome, f"{name}: {facts}", device=device.id, evidence_time=newest)
+
+
+def _reset_required(view: View, device: Device) -> Finding:
+    """Judge whether the driver refuses the device until it is reset: it is on the bus, and a reboot is too much."""
+    name = device_name(view, device.id)
+    samples = [sample for (owner, _), sample in view.samples.items() if owner == device.id]
+    newest = max(samples, key=lambda entry: entry.time.boottime_ns, default=None)
+    if newest is None:
+        return RESET_REQUIRED.on_node(Outcome.SKIPPED, f"{name}: was not read yet", device=device.id)
+    asked = [s for s in samples if s.failure and s.failure.kind is FailureKind.RESET_REQUIRED]
+    if asked:
+        sample = max(asked, key=lambda entry: entry.time.boottime_ns)
+        detail = sample.failure.detail if sample.failure else ""
+        return RESET_REQUIRED.on_node(
+            Outcome.FAIL,
+            f"{name}: the driver refuses it until it is reset ({detail})",
+            device=device.id,
+            evidence_time=sample.time,
+        )
+    answered = newest.failure is None and not view.is_stale(newest)
+    return RESET_REQUIRED.on_node(
+        Outcome.PASS if answered else Outcome.UNMEASURED,
+        f"{name}: {'no reset is asked for' if answered else 'could not be read'}",
+        device=device.id,
+        evidence_time=newest.time,
+    )
 
 
 def _missing(view: View, device: Device) -> Finding:
