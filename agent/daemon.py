@@ -168,6 +168,7 @@ class Daemon:
 
     def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
         """Judge and keep *results* of a load; return its document, or None while the agent's own probe goes on."""
+        results = tuple(self._recorder.stamped(result, self.snapshot.samples) for result in results)
         for result in results:
             self._guard.run(f"intake of result {result.workload}", partial(self._take_result, result), _nothing)
         self._judge()

@@ -25,7 +25,16 @@ from nodevet.checks.model import (
     Outcome,
     Result,
 )
-from nodevet.checks.retest import ClearingRow, clearing_table, is_later, is_passed_retest, retest_proof
+from nodevet.checks.retest import (
+    ClearingRow,
+    WrongResult,
+    clearing_table,
+    escalated,
+    is_later,
+    is_passed_retest,
+    merged,
+    retest_proof,
+)
 from nodevet.checks.verdicts import NOT_EVALUATED, node_verdict, verdict
 
 __all__ = [
@@ -58,13 +67,14 @@ class Ledger(msgspec.Struct, frozen=True):
     """The fold's whole state: episodes that are not cleared, and occurrences that are settled.
 
     ``flaps`` are conditions that came and went. ``standing`` are cleared episodes whose acknowledgement has a term that
-    is not over: it covers their return.
+    is not over: it covers their return. ``wrong`` are wrong results of loads, also those that were disproved.
     """
 
     episodes: tuple[Episode, ...] = ()
     settled: tuple[Settled, ...] = ()
     flaps: tuple[Flap, ...] = ()
     standing: tuple[Episode, ...] = ()
+    wrong: tuple[WrongResult, ...] = ()
 
     def find(self, key: Key) -> Episode | None:
         """Return the episode of *key*, or None."""
@@ -102,6 +112,7 @@ class _Work(msgspec.Struct):
     settled: dict[Key, str]
     flaps: dict[Key, Flap]
     standing: dict[Key, Episode]
+    wrong: tuple[WrongResult, ...]
     evidence: Evidence
 
     @property
@@ -121,7 +132,9 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     present = {device.id for device in evidence.devices}
     for finding in findings:
         if finding.key not in replaced or finding.device in present:  # else it still tells of the board that is gone
-            _look(work, finding)
+            devices = (*evidence.devices, *evidence.remembered)
+            work.wrong, told = escalated(work.wrong, finding, devices, evidence.now)
+            _look(work, told)
     active = work.active
     for episode in tuple(active.values()):
         proof = _disproof(episode, evidence)
@@ -161,6 +174,7 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
         settled={entry.key: entry.occurrence for entry in ledger.settled},
         flaps=flaps,
         standing={entry.key: entry for entry in ledger.standing if not is_over(entry.until, now)},
+        wrong=ledger.wrong,
         evidence=evidence,
     )
 
@@ -176,6 +190,7 @@ def _ended(work: _Work) -> Ledger:
             flap for key, flap in sorted(work.flaps.items()) if not is_forgotten(flap, work.now, is_open=key in is_open)
         ),
         tuple(entry for _, entry in sorted(work.standing.items())),
+        work.wrong,
     )
 
 
@@ -323,6 +338,8 @@ def _seen_again(episode: Episode, finding: Finding, now: Instant) -> Episode:
     rank = RANK[finding.outcome] - RANK[episode.outcome]
     is_new = finding.occurrence is not None and finding.occurrence != episode.finding.occurrence
     takes_over = is_pending or (is_confirmed and rank >= 0)
+    if finding.shown or episode.finding.shown:
+        finding = msgspec.structs.replace(finding, shown=merged(episode.finding.shown, finding.shown))
     returns = is_harder(episode, finding) or (rank >= 0 and reopens_after_expiry(episode, finding, now))
     reopens = episode.state is EpisodeState.ACKNOWLEDGED and is_confirmed and returns
     opens = is_pending and is_confirmed
@@ -348,7 +365,8 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
         return msgspec.structs.replace(episode, recent=recent, looked=finding.evidence_time) if any(recent) else None
     needed = _row(episode).good_samples
     if needed is None:
-        if episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None:
+        stays = _row(episode).retest_products_per_wrong is not None  # a short load without a wrong result is no proof
+        if episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None and not stays:
             return _cleared(episode, "acknowledged, and no longer there", now)
         return msgspec.structs.replace(episode, looked=finding.evidence_time, finding=_past(episode.finding, finding))
     good = episode.good + 1

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from nodevet.checks.episodes import clearing_table
 from nodevet.checks.judging import Rule
 from nodevet.checks.model import Action, Clearing, FaultClass, Outcome
 from nodevet.checks.reference.kernel_policy import event_clearing, policy_of_code
 from nodevet.checks.registry import Check, installed
+from nodevet.checks.retest import ClearingRow, clearing_table
 
 __all__ = ["ACTIONS", "Explanation", "declared_rules", "ending", "explain_event", "explain_rule"]
 
@@ -88,11 +88,22 @@ def ending(clearing: Clearing, action: Action) -> str:
     good = f"{row.good_samples} good samples in a row" if row.good_samples != 1 else "being measured again"
     ways = [
         (row.good_samples is not None, good),
-        (row.passed_retest, f"a passed re-test{reboot} (nodevet burn-in)"),
+        (row.passed_retest, f"a passed re-test{reboot}{_length(row)} (nodevet burn-in)"),
         (row.other_serial, "another device in its place"),
         (row.job_ended, "the end of its process"),
     ]
     return ", ".join([text for applies, text in ways if applies] + ["or an acknowledgement (nodevet ack)"])
+
+
+def _length(row: ClearingRow) -> str:
+    """Return how long a re-test must be where the class says so."""
+    if row.retest_products_per_wrong is None:
+        return ""
+    minutes = (row.retest_seconds or 0) / 60
+    return (
+        f" of {row.retest_products_per_wrong}n/k products where k of n were wrong, for at least {minutes:.0f} min, in"
+        " the same format and shape, as warm and at as much power"
+    )
 
 
 def _rules_of(declared: Check) -> dict[str, Rule]:

@@ -273,6 +273,7 @@ class Clearing(StrEnum):
     CONDITION = "condition"
     UNMEASURED = "unmeasured"
     HARDWARE_EVENT = "hardware_event"
+    WRONG_RESULT = "wrong_result"
     REPLACEMENT = "replacement"
     APPLICATION_EVENT = "application_event"
 
@@ -289,13 +290,31 @@ class Key(msgspec.Struct, frozen=True, order=True):
         return f"{self.code} on {self.device}" + ("" if self.part == WHOLE else f", {self.part}")
 
 
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """A wrong result as it showed: *wrong* of *of* products of one format and shape, in how many seconds, how warm.
+
+    A condition that is None was not recorded, unless ``unsupported`` names it: then the device cannot tell it.
+    """
+
+    load: str
+    workload: str
+    dtype: str | None
+    shape: tuple[int, ...]
+    wrong: int
+    of: int | None
+    seconds: float | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+    unsupported: tuple[str, ...] = ()
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What one check says of one thing, from one look: stateless.
 
     ``needed`` of ``window`` looks must agree before it counts (1 of 1 for hard findings).
     ``occurrence`` tells a new fault from an old one that is still visible: an event's identity, or a counter's value.
     ``evidence`` names the quantities that were looked at, ``evidence_time`` says when the judged one was read.
-    ``pid`` is the process that an application event belongs to.
+    ``pid`` is the process that an application event belongs to. ``shown`` are the wrong results that it rests on.
     ``required`` says that the node must be able to measure this; its absence then makes the node unknown.
     ``gates`` is False for what informs and must never close a gate or drain: it rests on text that a user can write, on
     a number of the site, or on a fault of nodevet itself.
@@ -319,6 +338,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     gates: bool = True
     occurrence: str | None = None
     pid: int | None = None
+    shown: tuple[Shown, ...] = ()
     evidence: tuple[str, ...] = ()
     evidence_time: Instant | None = None
 

@@ -1,19 +1,41 @@
 """What the result of a load proves of its devices, and whether that ends an episode. Pure.
 
-reference/clearing.csv says for each class which proof ends it.
+reference/clearing.csv says for each class which proof ends it. What happened once in n products is not disproved by a
+load of two seconds: a wrong result asks for as many products of the same kind as make another one likely, in one load,
+as warm and at as much power as when it showed. Several short loads do not add up, because each of them begins cold.
+What was not recorded cannot be compared, so it is not proved; what a device cannot tell is left out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.model import Action, Clearing, Episode, Instant, Result, ResultState
+from nodevet.checks.model import Action, Clearing, Device, Episode, Finding, Instant, Result, ResultState, Shown
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["ClearingRow", "clearing_table", "is_later", "is_passed_retest", "retest_proof"]
+__all__ = [
+    "CONDITIONS",
+    "ClearingRow",
+    "WrongResult",
+    "clearing_table",
+    "demand_words",
+    "escalated",
+    "is_later",
+    "is_passed_retest",
+    "merged",
+    "retest_proof",
+    "shown_by",
+]
+
+CONDITIONS = ("temperature_celsius", "power_watts")
+"""The conditions of a result under which a re-test must be no easier than the load that showed a wrong result."""
+
+SHOWN_AT_MOST = 16
+_DAY_SECONDS = 86400.0
 
 
 class ClearingRow(msgspec.Struct, frozen=True):
@@ -29,6 +51,12 @@ class ClearingRow(msgspec.Struct, frozen=True):
     job_ended: bool
     retest_needs_reboot: tuple[Action, ...]
     damped: bool
+    retest_products_per_wrong: int | None
+    retest_seconds: float | None
+    retest_cooler_celsius: float | None
+    retest_longest_seconds: float | None
+    replace_after: int | None
+    replace_within_days: float | None
     source: str
 
 
@@ -61,14 +89,138 @@ def retest_proof(device: str, episode: Episode, row: ClearingRow, loads: Iterabl
     results = [result for result in loads if device in result.devices]
     if any(result.metric("mismatches") for result in results):
         return None
-    for result in filter(is_passed_retest, results):
-        same_boot = result.started.boot_id == episode.last_seen.boot_id
-        if same_boot and episode.finding.action in row.retest_needs_reboot:
-            continue
-        this_boot = result.started.boot_id == now.boot_id
-        if is_later(result.started, episode.last_seen) if same_boot else this_boot:
-            return f"passed re-test ({result.workload}, {result.metric('gemms_verified')} verified)"
-    return None
+    proofs = [result for result in filter(is_passed_retest, results) if _is_since(result, episode, row, now)]
+    if row.retest_products_per_wrong is not None:
+        shown = episode.finding.shown
+        found = [next((result for result in proofs if _disproves(result, entry, row)), None) for entry in shown]
+        proofs = [result for result in found if result is not None] if shown and None not in found else []
+    if not proofs:
+        return None
+    return f"passed re-test ({proofs[0].workload}, {proofs[0].metric('gemms_verified')} verified)"
+
+
+def _is_since(result: Result, episode: Episode, row: ClearingRow, now: Instant) -> bool:
+    """Return whether *result* began after the episode was last seen, and after the reboot that it may ask for."""
+    same_boot = result.started.boot_id == episode.last_seen.boot_id
+    if same_boot and episode.finding.action in row.retest_needs_reboot:
+        return False
+    this_boot = result.started.boot_id == now.boot_id
+    return is_later(result.started, episode.last_seen) if same_boot else this_boot
+
+
+def _disproves(result: Result, shown: Shown, row: ClearingRow) -> bool:
+    """Return whether the passed *result* was long and hard enough to show again what *shown* showed."""
+    demand = _demand(shown, row)
+    if demand is None or (result.workload, result.dtype, result.shape) != (shown.workload, shown.dtype, shown.shape):
+        return False
+    products, seconds = demand
+    long_enough = (result.metric("gemms_verified") or 0) >= products and (
+        result.metric("measured_seconds") or 0
+    ) >= seconds
+    slack = {"temperature_celsius": row.retest_cooler_celsius or 0.0}
+    return long_enough and all(_is_as_hard(name, result, shown, slack.get(name, 0.0)) for name in CONDITIONS)
+
+
+def _demand(shown: Shown, row: ClearingRow) -> tuple[int, float] | None:
+    """Return how many products and seconds a re-test needs, or None where no re-test of a day disproves *shown*."""
+    if not shown.of or shown.wrong <= 0 or row.retest_products_per_wrong is None:
+        return None
+    factor = row.retest_products_per_wrong / shown.wrong
+    seconds = max(row.retest_seconds or 0.0, factor * (shown.seconds or 0.0))
+    if row.retest_longest_seconds is not None and seconds > row.retest_longest_seconds:
+        return None
+    return math.ceil(factor * shown.of), row.retest_seconds or 0.0
+
+
+def _is_as_hard(name: str, result: Result, shown: Shown, slack: float) -> bool:
+    """Return whether *result* ran under the condition *name* as it was when the wrong result showed."""
+    then, now = _condition(shown, name), result.conditions.get(name)
+    if then is None:
+        return name in shown.unsupported and now is None and name in result.conditions.get("unsupported", ())
+    return isinstance(now, int | float) and now >= then - slack
+
+
+def _condition(shown: Shown, name: str) -> float | None:
+    return {"temperature_celsius": shown.temperature_celsius, "power_watts": shown.power_watts}[name]
+
+
+def shown_by(result: Result) -> Shown:
+    """Return how the wrong *result* showed."""
+    of, conditions = result.metric("gemms_checked") or result.metric("gemms_verified"), result.conditions
+    temperature, power = (conditions.get(name) for name in CONDITIONS)
+    return Shown(
+        load=str(conditions.get("load") or f"{result.started.boot_id}:{result.started.boottime_ns}"),
+        workload=result.workload,
+        dtype=result.dtype,
+        shape=result.shape,
+        wrong=int(result.metric("mismatches") or 0),
+        of=None if of is None else int(of),
+        seconds=result.metric("measured_seconds"),
+        temperature_celsius=temperature if isinstance(temperature, int | float) else None,
+        power_watts=power if isinstance(power, int | float) else None,
+        unsupported=tuple(str(name) for name in conditions.get("unsupported", ())),
+    )
+
+
+def merged(known: tuple[Shown, ...], fresh: tuple[Shown, ...]) -> tuple[Shown, ...]:
+    """Return *known* wrong results with *fresh* ones: all of them must be disproved. The newest are kept."""
+    by_load = {(entry.load, entry.workload, entry.dtype, entry.shape): entry for entry in (*known, *fresh)}
+    return tuple(by_load.values())[-SHOWN_AT_MOST:]
+
+
+def demand_words(shown: Shown, row: ClearingRow) -> str:
+    """Return for people which re-test disproves *shown*."""
+    unknown = [name for name in CONDITIONS if _condition(shown, name) is None and name not in shown.unsupported]
+    demand = _demand(shown, row)
+    if demand is None or unknown:
+        why = "none of a day is long enough" if demand is None else f"no {_plain(unknown[0])} was recorded"
+        return f"no re-test disproves it ({why}): only a person or another board ends it"
+    products, seconds = demand
+    known = ((_condition(shown, name), sign) for name, sign in zip(CONDITIONS, ("°C", "W"), strict=True))
+    limits = [f"{value:.0f} {sign}" for value, sign in known if value is not None]
+    warm = f" at {' and '.join(limits)}" if limits else ""
+    shape = " x ".join(map(str, shown.shape))
+    return (
+        f"a re-test disproves it with {products} {shown.dtype or ''} products of {shape} in one load of "
+        f"{seconds / 60:.0f} min{warm}"
+    )
+
+
+def _plain(name: str) -> str:
+    return name.rpartition("_")[0]
+
+
+class WrongResult(msgspec.Struct, frozen=True):
+    """That one board gave a wrong result in a load; remembered beyond the episode that was disproved."""
+
+    board: str
+    load: str
+    wall_seconds: float
+
+
+def escalated(
+    known: tuple[WrongResult, ...], finding: Finding, devices: Iterable[Device], now: Instant
+) -> tuple[tuple[WrongResult, ...], Finding]:
+    """Return the memory of wrong results after *finding*, and the finding: a second of one board asks for another.
+
+    Several formats that are wrong in one load are one wrong result of the board.
+    """
+    row = clearing_table()[Clearing.WRONG_RESULT]
+    if not finding.shown or row.replace_after is None or row.replace_within_days is None:
+        return known, finding
+    serial = next((device.serial for device in devices if device.id == finding.device), None)
+    board = serial or finding.device
+    oldest = now.wall_seconds - row.replace_within_days * _DAY_SECONDS
+    kept = {(entry.board, entry.load): entry for entry in known if entry.wall_seconds >= oldest}
+    for entry in finding.shown:
+        kept.setdefault((board, entry.load), WrongResult(board, entry.load, now.wall_seconds))
+    count = sum(name == board for name, _ in kept)
+    if count < row.replace_after:
+        return tuple(kept.values()), finding
+    said = f"{finding.message}; wrong in {count} loads within {row.replace_within_days:.0f} days: replace the board"
+    return tuple(kept.values()), msgspec.structs.replace(
+        finding, action=Action.REPLACE, clearing=Clearing.REPLACEMENT, message=said
+    )
 
 
 def is_later(moment: Instant, other: Instant) -> bool:

@@ -23,7 +23,7 @@ def test_wrong_result_is_a_hard_fault_of_the_hardware() -> None:
     """One of five thousand is enough, and only a passed re-test ends it."""
     findings = judge("burn-in", healthy(results=(burn_in(mismatches=1),)))
     finding = of(findings, "burnin.mismatch")
-    assert (finding.outcome, finding.hard, finding.clearing) == (FAIL, True, Clearing.HARDWARE_EVENT)
+    assert (finding.outcome, finding.hard, finding.clearing) == (FAIL, True, Clearing.WRONG_RESULT)
     assert (finding.action, finding.value) == (Action.INSPECT, 1)
     assert finding.occurrence
 

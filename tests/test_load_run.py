@@ -137,6 +137,12 @@ def test_what_a_child_knew_before_its_end_is_never_lost(campaign: Callable[[int]
             assert account((), (result,)).state is State.FAILED
 
 
+def test_a_wrong_result_outlives_its_child() -> None:
+    """One of the campaign, by name."""
+    (result,) = ended_with_wrong(["kill"])
+    assert (result.metric("mismatches"), result.dtype) == (3, "bf16")
+
+
 def ended_with_wrong(ends: Sequence[str]) -> list[Result]:
     """Run a child per entry of *ends*, at once, that finds a wrong result and then ends so; return their results."""
     with selectors.DefaultSelector() as selector:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nodevet.agent.load.recorder import LoadRecorder
-from nodevet.checks.model import Instant, Part, PartKind, Reading, ReadingStatus, Sample
+from nodevet.checks.model import Instant, Part, PartKind, Reading, ReadingStatus, Result, ResultState, Sample
 
 CORE = Part(PartKind.SENSOR, "core")
 
@@ -51,3 +53,56 @@ def test_what_was_not_measured_or_not_asked_for_is_no_point() -> None:
     recorder.take(sample(1, failed, heat(60, Part(PartKind.SENSOR, "memory"))))
 
     assert recorder.end() == ()
+
+
+def result(started: float, ended: float, **conditions: object) -> Result:
+    """Return a result of a load of one device between two moments after boot."""
+    first, last = (Instant("boot", round(moment * 1e9), moment) for moment in (started, ended))
+    return Result(
+        workload="gemm",
+        devices=("GPU-1",),
+        state=ResultState.FINISHED,
+        started=first,
+        ended=last,
+        conditions=dict(conditions),
+    )
+
+
+WATTS = Part(PartKind.POWER_SCOPE, "device")
+
+
+def test_a_result_says_how_warm_its_device_was_and_at_what_power() -> None:
+    """The median of what was read while it ran; readings before and after it are of something else."""
+    recorder = LoadRecorder()
+    recorder.begin(100)
+    for seconds, celsius, watts in ((101, 30, 90), (110, 60, 500), (120, 62, 600), (130, 66, 550), (190, 31, 95)):
+        recorder.take(sample(seconds, heat(celsius), Reading("power_watts", watts, WATTS)))
+    stamped = recorder.stamped(result(105, 140), ())
+    assert stamped.conditions == {"temperature_celsius": 62, "power_watts": 550, "unsupported": []}
+
+
+@pytest.mark.parametrize(
+    ("samples", "unsupported"),
+    [
+        ((), []),  # nobody read it: nothing is known
+        ((sample(1, heat(50)),), ["power_watts"]),
+        ((sample(1, heat(50, Part(PartKind.SENSOR, "memory"))),), ["temperature_celsius", "power_watts"]),
+        ((sample(1, Reading("temperature_celsius", None, CORE, ReadingStatus.ERROR, "failed")),), ["power_watts"]),
+        (
+            (sample(1, Reading("temperature_celsius", None, CORE, ReadingStatus.UNSUPPORTED)),),
+            ["temperature_celsius", "power_watts"],
+        ),
+    ],
+)
+def test_what_was_not_recorded_is_told_from_what_the_device_cannot_tell(
+    samples: tuple[Sample, ...], unsupported: list[str]
+) -> None:
+    """Only a device that was read and has no such sensor is compared without it."""
+    stamped = LoadRecorder().stamped(result(1, 2), samples)
+    assert stamped.conditions == {"temperature_celsius": None, "power_watts": None, "unsupported": unsupported}
+
+
+def test_conditions_that_the_load_told_itself_are_kept() -> None:
+    """A simulated load says that nothing was measured."""
+    told = result(1, 2, unsupported=["power_watts"])
+    assert LoadRecorder().stamped(told, ()) == told

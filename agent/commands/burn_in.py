@@ -26,6 +26,7 @@ from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.load.history import History
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.load.output import OutputFile
+from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.agent.load.run import LoadRun, Spawn
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
@@ -141,6 +142,8 @@ def _alone(load: Load) -> BurnInDocument:
     busy = {device.id: reason for device in devices if (reason := busy_reason(before, (device,)))}
     with acquire_node_lock(load.runtime, "nodevet burn-in"), LoadAlone(load.runtime, before) as alone:
         results = _load(load, devices, alone.lock, alone.look, busy=busy)
+    # Nobody reads the devices meanwhile: only what a device cannot tell is known of its conditions.
+    results = tuple(LoadRecorder().stamped(result, before.samples) for result in results)
     history = History(settings, results)
     after = look(settings, results=results, purpose="nodevet burn-in", keep=history.take)
     trouble = history.save()

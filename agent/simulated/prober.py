@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from nodevet.agent.clock import Clock
 from nodevet.agent.settings import LoadSettings
 from nodevet.agent.simulated.node import SimulatedNode
 from nodevet.checks.burnin.metrics import figures, verification_state
 from nodevet.checks.faults import KINDS
-from nodevet.checks.model import Instant, Result, ResultState, Snapshot
+from nodevet.checks.model import Clearing, Instant, Result, ResultState, Snapshot
 from nodevet.checks.profiles import Probe, load_profile
+from nodevet.checks.retest import CONDITIONS, clearing_table
 from nodevet.checks.simulation import ProbeFigures
 
 __all__ = ["SimulatedProber", "probe_results"]
@@ -32,6 +35,7 @@ class SimulatedProber:
         self._clock = clock
         self._revision = -1
         self._due = 0.0
+        self._wrong: frozenset[str] = frozenset()
         self.status = ""
 
     def configure(self, _settings: LoadSettings) -> None:
@@ -54,7 +58,11 @@ class SimulatedProber:
             return ()
         self._due = now + self._wait()
         self.status = "probes are simulated"
-        return probe_results(self._node.probe(), load_profile(self._node.profile).probe, self._clock.instant())
+        measured = self._node.probe()
+        # After a wrong result a site runs the re-test that disproves it, not the daily probe.
+        due, self._wrong = self._wrong, frozenset(entry.device for entry in measured if entry.mismatches)
+        probe = load_profile(self._node.profile).probe
+        return probe_results(measured, probe, self._clock.instant(), retested=due - self._wrong)
 
     def stop(self, reason: str) -> None:
         """Do nothing: no load runs."""
@@ -68,9 +76,21 @@ class SimulatedProber:
         return min([wait for wait in waits if wait > 0] + [scenario.probe_every])
 
 
-def probe_results(measured: tuple[ProbeFigures, ...], probe: Probe, now: Instant) -> tuple[Result, ...]:
-    """Return the results of a simulated *probe* that ended *now*, each marked as simulated."""
-    return tuple(_result(entry, probe, now) for entry in measured)
+def probe_results(
+    measured: tuple[ProbeFigures, ...], probe: Probe, now: Instant, *, retested: frozenset[str] = frozenset()
+) -> tuple[Result, ...]:
+    """Return the results of a simulated *probe* that ended *now*, each marked as simulated.
+
+    On devices that are *retested* it is as long as the re-test of a wrong result must be.
+    """
+    longer = _retest(probe)
+    return tuple(_result(entry, longer if entry.device in retested else probe, now) for entry in measured)
+
+
+def _retest(probe: Probe) -> Probe:
+    row = clearing_table()[Clearing.WRONG_RESULT]
+    products = probe.products * (row.retest_products_per_wrong or 1)
+    return msgspec.structs.replace(probe, products=products, seconds=max(probe.seconds, row.retest_seconds or 0.0))
 
 
 def _result(entry: ProbeFigures, probe: Probe, now: Instant) -> Result:
@@ -104,6 +124,6 @@ def _result(entry: ProbeFigures, probe: Probe, now: Instant) -> Result:
         dtype=probe.dtype,
         shape=probe.shape,
         detail="simulated: nothing was computed",
-        conditions={"simulated": True, "verification": verification, **reports},
+        conditions={"simulated": True, "verification": verification, "unsupported": list(CONDITIONS), **reports},
         metrics=figures(values),
     )

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from nodevet.checks.episodes import is_passed_retest
 from nodevet.checks.judging import Rule
 from nodevet.checks.model import (
     Action,
@@ -19,6 +18,7 @@ from nodevet.checks.model import (
     ResultState,
 )
 from nodevet.checks.registry import check
+from nodevet.checks.retest import ClearingRow, clearing_table, demand_words, is_passed_retest, shown_by
 from nodevet.checks.view import View, device_name
 
 __all__ = ["BurnIn", "judge"]
@@ -27,7 +27,7 @@ MISMATCH = Rule(
     check="burn-in",
     code="burnin.mismatch",
     action=Action.INSPECT,
-    clearing=Clearing.HARDWARE_EVENT,
+    clearing=Clearing.WRONG_RESULT,
     next_step="drain the node; swap the device to another slot and burn it in again to find the part at fault",
 )
 UNVERIFIED = Rule(
@@ -85,14 +85,16 @@ def _mismatch(view: View, device: Device, results: Sequence[Result]) -> Finding:
     if wrong:
         last = wrong[-1]
         count, of = last.metric("mismatches"), last.metric("gemms_checked") or last.metric("gemms_verified")
+        shown = tuple(shown_by(result) for result in wrong)
+        said = f"{_workload(last)}: {count} of {of} compared products are wrong{_where(last)}"
         finding = MISMATCH.on_node(
             Outcome.FAIL,
-            f"{name}: {_workload(last)}: {count} of {of} compared products are wrong{_where(last)}",
+            f"{name}: {said}; {demand_words(shown[-1], _row())}",
             device=device.id,
             value=count,
             evidence_time=last.ended,
         )
-        return msgspec.structs.replace(finding, occurrence=_identity(last))
+        return msgspec.structs.replace(finding, occurrence=_identity(last), shown=shown)
     proven = [result for result in results if is_passed_retest(result)]
     if proven:
         facts = f"{proven[-1].workload}: {proven[-1].metric('gemms_verified')} results verified, none wrong"
@@ -133,6 +135,10 @@ def _died(view: View, device: Device, results: Sequence[Result]) -> Finding:
     outcome = Outcome.PASS if finished else Outcome.SKIPPED
     facts = f"{len(finished)} of {len(results)} workloads finished"
     return DIED.on_node(outcome, f"{name}: {facts}", device=device.id)
+
+
+def _row() -> ClearingRow:
+    return clearing_table()[Clearing.WRONG_RESULT]
 
 
 def _workload(result: Result) -> str:

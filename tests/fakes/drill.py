@@ -52,6 +52,7 @@ class Drill:
         self.info = agent_info(self.settings, armed, self.clock.instant())
         self.rounds = 0
         self._slow_at = 0.0
+        self._wrong: frozenset[str] = frozenset()
         self.replace(scenario)
 
     def replace(self, scenario: str) -> None:
@@ -94,7 +95,10 @@ class Drill:
     def probe(self) -> None:
         """Have a probe end now."""
         now = self.clock.instant()
-        for result in probe_results(self.world.probe(now), load_profile(self.name).probe, now):
+        measured = self.world.probe(now)
+        due, self._wrong = self._wrong, frozenset(entry.device for entry in measured if entry.mismatches)
+        probe = load_profile(self.name).probe
+        for result in probe_results(measured, probe, now, retested=due - self._wrong):
             self.engine.take_result(result)
 
     def open_codes(self, snapshot: Snapshot) -> set[str]:

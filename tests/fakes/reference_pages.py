@@ -19,7 +19,6 @@ from nodevet.agent.config import SECTIONS
 from nodevet.agent.decoding import description, expected, field_types
 from nodevet.agent.settings import CheckSettings
 from nodevet.checks.damping import damping
-from nodevet.checks.episodes import clearing_table
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.health.freshness import BROKEN, READING
 from nodevet.checks.health.throttle import FAULTS
@@ -31,6 +30,7 @@ from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.reference.kernel_policy import SxidEffect, SxidRow, XidRow
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.registry import Check, discover
+from nodevet.checks.retest import ClearingRow, clearing_table
 
 __all__ = ["PAGES"]
 
@@ -111,6 +111,21 @@ def command_line_page(_repository: Path) -> str:
     return _page(lines)
 
 
+def _wrong_result_words(row: ClearingRow) -> list[str]:
+    """What a re-test must be where a result was wrong."""
+    return [
+        f"Of a `{row.clearing.value}`, where k of n products were wrong, a re-test must be one load of at least",
+        f"{row.retest_products_per_wrong}n/k verified products and {(row.retest_seconds or 0) / 60:.0f} minutes, in the"
+        f" same number format and shape, no more than {row.retest_cooler_celsius:.0f} °C cooler and at",
+        "no less power than the load that showed them. A heat or power that was not recorded proves nothing; one that",
+        "the device cannot tell is left out. Where such a load takes longer than"
+        f" {(row.retest_longest_seconds or 0) / 3600:.0f} hours, only a person or another",
+        f"serial ends it. {row.replace_after} loads with a wrong result of one serial within"
+        f" {row.replace_within_days:.0f} days ask for its replacement.",
+        "",
+    ]
+
+
 def clearing_page(_repository: Path) -> str:
     """What ends a finding, by its class."""
     lines = _head("What ends a finding", "checks/reference/clearing.csv")
@@ -144,6 +159,9 @@ def clearing_page(_repository: Path) -> str:
         "verified at least one product and found none wrong. It must have begun after the finding was last seen, and"
     ]
     lines += ["no wrong result of another workload or number format may stand beside it."]
+    for row in rows:
+        if row.retest_products_per_wrong is not None:
+            lines += ["", *_wrong_result_words(row)]
     for row in rows:
         if row.retest_needs_reboot:
             actions = " or ".join(f"`{action.value}`" for action in row.retest_needs_reboot)
