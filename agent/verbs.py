@@ -60,6 +60,10 @@ LONGEST_LEASE_SECONDS = 31 * 86400.0
 """The longest campaigns take a week; a lease also ends with the process that holds it."""
 
 
+LARGEST_UID = 2**32 - 2
+"""The kernel keeps the one above it for none."""
+
+
 class StatusArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which checks the status is by; all where none is named."""
 
@@ -77,7 +81,7 @@ class AckArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str = NODE
     part: str | None = None
     until: str | None = None
-    sudo_uid: int | None = None
+    sudo_uid: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_UID)] | None = None
 
 
 class LeaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 An acknowledgement stops a fault from counting. Repeats of the fault update it; a worse outcome or a harder action opens
 it anew, and so does the first bad look after its expiry. The expiry alone closes nothing: the node is then degraded,
 and says why. Within a boot the time since boot decides about the expiry, so that no change of the wall clock does;
-over a reboot only the wall clock knows.
+how long the machine was off only the wall clock knows, which is asked once after a reboot.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = [
     "ANNOUNCED_SECONDS",
     "RANK",
     "acknowledged_words",
+    "anchored",
     "counted_words",
     "date_words",
     "expire",
@@ -61,6 +62,21 @@ def is_over(until: Instant | None, now: Instant) -> bool:
     if until.boot_id == now.boot_id:
         return now.boottime_ns >= until.boottime_ns
     return now.wall_seconds >= until.wall_seconds
+
+
+def anchored(episode: Episode, now: Instant) -> Episode:
+    """Return *episode* with the end of its term in the boot of *now*, by the wall clock, once after each reboot.
+
+    From then on a clock that is set changes nothing. A clock that was lost gives at most the whole term anew.
+    """
+    until = episode.until
+    if until is None or until.boot_id == now.boot_id:
+        return episode
+    left = until.wall_seconds - now.wall_seconds
+    if episode.acknowledged is not None:
+        left = min(left, until.wall_seconds - episode.acknowledged.wall_seconds)
+    moment = Instant(now.boot_id, now.boottime_ns + round(left * 1e9), until.wall_seconds)
+    return msgspec.structs.replace(episode, until=moment)
 
 
 def expire(episode: Episode, now: Instant) -> Episode:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.acknowledgement import RANK, expire, granted, is_harder, is_over, reopens_after_expiry
+from nodevet.checks.acknowledgement import RANK, anchored, expire, granted, is_harder, is_over, reopens_after_expiry
 from nodevet.checks.damping import Flap, closed, is_forgotten, is_held, reopened
 from nodevet.checks.model import (
     NODE,
@@ -165,7 +165,8 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
     """Return what the round works on; what time alone changes is changed: marks of expiry, and holds that are over."""
     now = evidence.now
     flaps = {flap.key: flap for flap in ledger.flaps}
-    active = {key: expire(episode, now) for key, episode in _renamed(before, evidence).items()}
+    words = tuple(anchored(entry, now) for entry in ledger.standing)
+    active = {key: expire(anchored(episode, now), now) for key, episode in _renamed(before, evidence).items()}
     for key, episode in active.items():
         if episode.flapping and not is_held(flaps.get(key), now):
             active[key] = msgspec.structs.replace(episode, flapping=0)
@@ -173,7 +174,7 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
         active=active,
         settled={entry.key: entry.occurrence for entry in ledger.settled},
         flaps=flaps,
-        standing={entry.key: entry for entry in ledger.standing if not is_over(entry.until, now)},
+        standing={entry.key: entry for entry in words if not is_over(entry.until, now)},
         wrong=ledger.wrong,
         evidence=evidence,
     )
@@ -453,4 +454,5 @@ def _is_change(before: Episode | None, after: Episode) -> bool:
 
 def _told(episode: Episode) -> tuple[object, ...]:
     """Return what of *episode* a journal keeps each change of."""
-    return (episode.state, episode.outcome, episode.count, episode.note, episode.until, episode.expired)
+    until = None if episode.until is None else episode.until.wall_seconds
+    return (episode.state, episode.outcome, episode.count, episode.note, until, episode.expired)

@@ -246,6 +246,25 @@ def test_over_a_reboot_the_wall_clock_tells_whether_it_is_over() -> None:
     assert is_over(until, at(5, boot="next", wall=until.wall_seconds + 1))
 
 
+@pytest.mark.parametrize(
+    ("clock", "left"),
+    [(DAY, 2 * DAY), (10 * DAY, -7 * DAY), (-30 * 365 * DAY, 3 * DAY)],
+    ids=["right", "over while it was off", "lost"],
+)
+def test_after_a_reboot_the_wall_clock_is_asked_once(clock: float, left: float) -> None:
+    """What is left is counted by the boot from then on; a clock that was lost gives the whole term, not decades."""
+    case = Case().know(3 * DAY)
+    acknowledged = case.episode.acknowledged
+    assert acknowledged is not None
+    for jump in (0.0, 400 * DAY, -400 * DAY):
+        now = at(7, boot="next", wall=acknowledged.wall_seconds + clock + jump)
+        case.ledger, changes = fold(case.ledger, [], Evidence(now=now))
+        assert case.episode.until is not None
+        assert case.episode.until.seconds_since(now) == pytest.approx(left)
+        assert (case.episode.expired is not None) is (left < 0)
+        assert [entry.expired is not None for entry in changes] == ([True] if left < 0 and not jump else [])
+
+
 def test_an_expiry_is_announced_a_day_ahead() -> None:
     """Not earlier, and not any more when it is over."""
     case = Case().know(3 * DAY)

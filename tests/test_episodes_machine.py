@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from nodevet.agent.engine import Armed, Engine, Round
+from nodevet.checks.acknowledgement import is_harder
+from nodevet.checks.damping import later
 from nodevet.checks.episodes import is_passed_retest
 from nodevet.checks.model import (
     WHOLE,
@@ -27,7 +29,9 @@ from nodevet.checks.model import (
     Event,
     Failure,
     FailureKind,
+    FaultClass,
     Instant,
+    Key,
     Outcome,
     Reading,
     ReadingStatus,
@@ -49,6 +53,9 @@ FAULTS: dict[Quantity, Scalar] = {
     ("recovery_action", WHOLE): "reboot",
 }
 QUANTITIES = sorted(GPU_READINGS, key=str)
+START_ERROR = -40_000_000.0
+"""Seconds by which the wall clock of one node is wrong from the start."""
+
 Readings = dict[Quantity, Scalar | Reading | None]
 
 
@@ -68,6 +75,11 @@ class Node:
     def set(self, now: Instant) -> None:
         """Move the clock."""
         self.now = msgspec.structs.replace(now, wall_seconds=now.wall_seconds + self.error)
+
+    def acknowledge(self, key: Key, days: float | None) -> None:
+        """Let a person acknowledge the episode of *key*, for so many days by this node's own clock."""
+        until = None if days is None else later(self.now, 86_400 * days)
+        assert self.engine.acknowledge(key, note="seen", actor="uid 0", until=until) is not None
 
     def restart(self, devices: tuple[Device, ...]) -> None:
         """Stop the agent and start another one with what it wrote down."""
@@ -94,7 +106,11 @@ class Node:
 def shown(episodes: tuple[Episode, ...]) -> list[tuple[object, ...]]:
     """Return what does not depend on any clock."""
     return sorted(
-        (str(e.key), e.state.value, e.outcome.value, e.count, e.good, e.recent, e.finding.message) for e in episodes
+        (
+            *(str(e.key), e.state.value, e.outcome.value, e.count, e.good, e.recent, e.finding.message),
+            *(e.note, e.expired is not None, e.flapping),
+        )
+        for e in episodes
     )
 
 
@@ -107,7 +123,7 @@ class Course(RuleBasedStateMachine):
         self.boots = 0
         self.seconds = 1000.0
         self.sequence = 0
-        self.nodes = {"steady": Node(), "restarted": Node(), "wrong clock": Node(error=-40_000_000.0)}
+        self.nodes = {"steady": Node(), "restarted": Node(), "wrong clock": Node(error=START_ERROR)}
         self.readings: Readings = dict(GPU_READINGS)
         self.round: Round | None = None
         self.passed: set[str] = set()
@@ -148,18 +164,60 @@ class Course(RuleBasedStateMachine):
                 continue
             clearing = episode.finding.clearing
             is_reading = episode.state is EpisodeState.PENDING or episode.outcome is Outcome.UNMEASURED
-            if is_reading or clearing is Clearing.CONDITION:
+            is_known = episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None
+            if is_reading or clearing is Clearing.CONDITION or (is_known and episode.key in good):
                 assert episode.key in good
             elif clearing is Clearing.HARDWARE_EVENT:
                 assert retest
             else:
                 assert clearing is Clearing.APPLICATION_EVENT, f"{episode.key} ended without evidence"
                 assert before.snapshot.time.boot_id != after.snapshot.time.boot_id
+        self.hold_words(before, after, taken)
         is_blind = taken is None or (isinstance(taken, Sample) and self.blinded)
         if is_blind and before.snapshot.findings:
             assert after.snapshot.verdict.state.rank >= before.snapshot.verdict.state.rank, (
                 "blindness improved a verdict"
             )
+
+    def hold_words(self, before: Round, after: Round, taken: Sample | Event | Result | None) -> None:
+        """Hold that a person's word ends by a look alone, and that its expiry makes no verdict that closes anything."""
+        states = {episode.key: episode for episode in after.snapshot.episodes}
+        for episode in before.snapshot.episodes:
+            now = states.get(episode.key)
+            if episode.state is EpisodeState.ACKNOWLEDGED and now is not None and now.state is EpisodeState.OPEN:
+                assert taken is not None, f"{episode.key} opened again although nothing was looked at"
+                assert not isinstance(taken, Result), "a load opened what it did not find"
+                assert episode.expired is not None or is_harder(episode, now.finding)
+        standing = [e for e in after.snapshot.episodes if e.state is EpisodeState.ACKNOWLEDGED]
+        if standing and not any(e.state is EpisodeState.OPEN for e in after.snapshot.episodes):
+            assert not after.snapshot.verdict.hard
+        known = [e for e in standing if e.expired is None and e.finding.fault_class is not FaultClass.APPLICATION]
+        if known:
+            assert f"{len(known)} acknowledged " in after.snapshot.verdict.reason
+
+    @precondition(lambda self: self.confirmed)
+    @rule(place=st.integers(0, 50), days=st.sampled_from([None, 0.001, 3.0, 300.0]))
+    def acknowledge(self, place: int, days: float | None) -> None:
+        """A person acknowledges one of what is known, for good or for a time."""
+        key = self.confirmed[place % len(self.confirmed)]
+        if self.nodes["wrong clock"].error != START_ERROR:
+            days = None  # a term that is typed while the clock is off is off after the next boot
+        for node in self.nodes.values():
+            node.acknowledge(key, days)
+        self.blinded = False
+        self.round = None
+        self.look_again()
+
+    @rule(hours=st.integers(-50_000, 50_000))
+    def step_the_wall_clock(self, hours: int) -> None:
+        """Somebody sets the clock of one node; it is set right again by the next boot."""
+        self.nodes["wrong clock"].error = 3600.0 * hours
+
+    @property
+    def confirmed(self) -> list[Key]:
+        """Return the faults that a person may acknowledge now."""
+        episodes = () if self.round is None else self.round.snapshot.episodes
+        return [e.key for e in episodes if e.state is not EpisodeState.PENDING]
 
     @rule(changes=st.dictionaries(st.sampled_from(sorted(FAULTS, key=str)), st.booleans(), max_size=4))
     def look(self, changes: dict[Quantity, bool]) -> None:
@@ -223,6 +281,7 @@ class Course(RuleBasedStateMachine):
     def reboot(self) -> None:
         """The node reboots, and with it the agent everywhere."""
         self.boots += 1
+        self.nodes["wrong clock"].error = START_ERROR
         for node in self.nodes.values():
             node.set(self.now)
             node.restart((gpu(),))

@@ -17,7 +17,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("code", help="the finding's code, such as nvidia.xid.79")
     parser.add_argument("--device", default="node", help="the device's id or PCI address (default: the node itself)")
     parser.add_argument("--part", default=None, help="the part, such as 'link 17'")
-    parser.add_argument("--note", required=True, help="why this is in order: who looked, what was done")
+    parser.add_argument(
+        "--note", required=True, help="why this is in order: who looked, what was done; every surface shows it"
+    )
     parser.add_argument(
         "--until",
         metavar="WHEN",

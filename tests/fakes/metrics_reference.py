@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from fakes.snapshots import cpu_node, eventful_node, failed_node, gpu_node, unknown_node
+from fakes.snapshots import acknowledged_node, cpu_node, eventful_node, failed_node, gpu_node, unknown_node
 
 from nodevet.checks.model import Snapshot
 from nodevet.checks.quantities import QUANTITIES, QuantityKind
@@ -19,7 +19,7 @@ from nodevet.exporters.scheduler_metrics import scheduler_metrics
 
 __all__ = ["metrics_page"]
 
-NODES = (eventful_node, failed_node, gpu_node, cpu_node, unknown_node)
+NODES = (acknowledged_node, eventful_node, failed_node, gpu_node, cpu_node, unknown_node)
 LIMIT = f"{PREFIX}limit_"
 LABEL = re.compile(r'([a-z_]+)="')
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from nodevet.checks.acknowledgement import granted
 from nodevet.checks.burnin.metrics import figures
 from nodevet.checks.model import (
     NODE,
@@ -155,6 +156,16 @@ def degraded_node() -> Snapshot:
         evidence_time=at(2),
     )
     return with_findings(gpu_node(), (finding,), State.DEGRADED)
+
+
+def acknowledged_node() -> Snapshot:
+    """Return the node with a failed link, which a person acknowledged for a week."""
+    node = failed_node()
+    known = tuple(
+        granted(episode, note="INC-7, cable ordered", actor="uid 0", time=at(600), until=at(-7 * 86_400))
+        for episode in node.episodes
+    )
+    return msgspec.structs.replace(node, episodes=known)
 
 
 def failed_node() -> Snapshot:
