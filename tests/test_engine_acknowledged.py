@@ -1,0 +1,166 @@
+"""The engine and the verb under a person's word: a missing device, another board in a slot, and what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+import pytest
+from fakes.views import GPU, GPU_READINGS, SIBLING, Quantity, at, gpu, reader, sample
+
+from nodevet.agent.commands.ack import _sudo_uid
+from nodevet.agent.control import Call
+from nodevet.agent.engine import Armed, Engine, Round
+from nodevet.agent.verbs import AckArguments, verbs
+from nodevet.checks.acknowledgement import date_words, is_announced
+from nodevet.checks.damping import later
+from nodevet.checks.errors import UsageError
+from nodevet.checks.model import WHOLE, AgentInfo, Episode, EpisodeState, Instant, Key, Scalar, Snapshot, State
+from nodevet.checks.registry import discover
+from nodevet.checks.view import Cadence
+
+DAY = 86_400.0
+PAIR = (gpu(), gpu(SIBLING, "0000:2b:00.0"))
+
+
+class Node:
+    """An engine whose clock the test moves, with what the agent's socket needs of it."""
+
+    def __init__(self) -> None:
+        """Begin with two healthy accelerators."""
+        self.seconds = 0.0
+        armed = [Armed(declared, declared.policy()) for declared in discover()]
+        cadences = {("nvidia", "fast"): Cadence(10, 5)}
+        self.engine = Engine(armed, node="n1", clock=lambda: self.now, cadences=cadences)
+        self.kept: list[str] = [""]
+        self.look()
+
+    @property
+    def now(self) -> Instant:
+        """The present moment."""
+        return at(self.seconds)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What was judged last."""
+        return self.round.snapshot
+
+    def look(self, *devices: Any, wait: float = 10.0, **changes: Mapping[Quantity, Scalar]) -> Snapshot:
+        """Read *devices*, with *changes* to the readings of the first one, and judge."""
+        self.seconds += wait
+        listed = devices or PAIR
+        self.engine.take_devices("nvidia", listed)
+        self.engine.take_readers((reader("nvidia", last_round=self.now),))
+        for device in listed:
+            changed = changes.get("first", {}) if device.id == GPU else {}
+            self.engine.take_sample(msgspec.structs.replace(sample(device, {**GPU_READINGS, **changed}), time=self.now))
+        return self.judge()
+
+    def judge(self) -> Snapshot:
+        """Judge what is known."""
+        self.round: Round = self.engine.evaluate(AgentInfo(version="0", started=at(), interval_seconds=10))
+        return self.round.snapshot
+
+    def acknowledge(self, key: Key, *, note: str, actor: str, until: Instant | None = None) -> Episode | None:
+        """Do as the daemon does."""
+        episode = self.engine.acknowledge(key, note=note, actor=actor, until=until)
+        self.judge()
+        return episode
+
+    def when_kept(self, act: Any) -> None:
+        """Say at once that it is on the disk."""
+        act(self.kept[0])
+
+    def ask(self, uid: int = 0, **arguments: Any) -> tuple[str, Episode]:
+        """Ask by the verb, and return what it answers and the episode."""
+        answers: list[Mapping[str, Any]] = []
+        peer = type("Peer", (), {"uid": uid, "pid": 1, "gid": 0})()
+        call = type("Call", (), {"arguments": AckArguments(**arguments), "peer": peer, "answer": answers.append})()
+        verbs(cast(Any, self))["ack"].handler(cast(Call, call))
+        (episode,) = (e for e in self.snapshot.episodes if e.key.code == arguments["code"])
+        return answers[0]["message"], episode
+
+
+BROKEN = {("row_remap_failed", WHOLE): True}
+FAILED = "memory.row_remap_failed"
+
+
+def test_a_missing_device_is_looked_for_until_the_word_is_over() -> None:
+    """Sent for repair for a week: nothing of it counts meanwhile, and then that it is missing does."""
+    node = Node()
+    snapshot = node.look(PAIR[1])
+    (key,) = (entry.key for entry in snapshot.episodes if entry.key.code == "device.missing")
+    node.acknowledge(key, note="in repair", actor="uid 0", until=later(node.now, 7 * DAY))
+    assert node.look(PAIR[1]).verdict.state is State.OK
+    assert "1 acknowledged failure (" in node.snapshot.verdict.reason
+    assert node.look(PAIR[1], wait=8 * DAY).verdict.hard is False
+    assert (node.look(PAIR[1]).verdict.state, node.snapshot.verdict.hard) == (State.FAILED, True)
+
+
+def test_a_device_that_is_back_ends_its_word() -> None:
+    """Before the term is over, too."""
+    node = Node()
+    (key,) = (entry.key for entry in node.look(PAIR[1]).episodes if entry.key.code == "device.missing")
+    node.acknowledge(key, note="in repair", actor="uid 0", until=later(node.now, 7 * DAY))
+    assert node.look().verdict.reason == "healthy"
+
+
+def test_readings_of_a_board_are_not_those_of_its_successor() -> None:
+    """Another serial under the same id: what was read of the board before is gone with it."""
+    node = Node()
+    assert node.look(first=BROKEN).verdict.state is State.FAILED
+    node.seconds += 10
+    node.engine.take_devices("nvidia", (gpu(serial="another"), PAIR[1]))
+    snapshot = node.judge()
+    assert [entry.key.code for entry in snapshot.episodes if entry.key.code == FAILED] == []
+    assert snapshot.device_verdicts[GPU].state is not State.OK
+
+
+def test_the_answer_names_the_end_of_the_term() -> None:
+    """With the actor that the kernel names, and who became root by sudo."""
+    node = Node()
+    node.look(first=BROKEN)
+    message, episode = node.ask(code=FAILED, device=GPU, note=" INC-1 ", until="7d", sudo_uid=1000)
+    assert message.endswith(f"or is still there after {date_words(later(node.now, 7 * DAY))}")
+    assert (episode.actor, episode.note) == ("uid 0 (sudo by uid 1000)", "INC-1")
+    assert episode.until == later(node.now, 7 * DAY)
+    assert not is_announced(episode, node.now)
+
+
+def test_only_root_says_on_whose_behalf_it_acts() -> None:
+    """Another caller is who the kernel says it is."""
+    node = Node()
+    node.look(first=BROKEN)
+    message, episode = node.ask(uid=77, code=FAILED, device=GPU, note="n", sudo_uid=0)
+    assert episode.actor == "uid 77"
+    assert message.endswith("it counts again when it grows worse, or returns after it was over")
+
+
+def test_a_word_that_could_not_be_kept_says_so() -> None:
+    """The disk is full: it counts, and a crash would lose it."""
+    node = Node()
+    node.look(first=BROKEN)
+    node.kept = ["disk full"]
+    assert "not kept, a crash would lose it: disk full" in node.ask(code=FAILED, device=GPU, note="n")[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"until": "soon"}, "write a duration"), ({"until": "400d"}, "at most"), ({"note": " "}, "empty")],
+)
+def test_what_is_refused_changes_nothing(wrong: dict[str, str], said: str) -> None:
+    """A wrong term or note leaves the fault open."""
+    node = Node()
+    node.look(first=BROKEN)
+    with pytest.raises(UsageError, match=said):
+        node.ask(0, **{"code": FAILED, "device": GPU, "note": "n", **wrong})
+    assert {entry.state for entry in node.judge().episodes if entry.key.code == FAILED} == {EpisodeState.OPEN}
+
+
+@pytest.mark.parametrize(
+    ("text", "uid"), [("1000", 1000), ("", None), ("-1", None), ("root", None), ("99999999999", None)]
+)
+def test_sudo_is_read_from_its_variable(text: str, uid: int | None) -> None:
+    """What is no number is left out."""
+    assert _sudo_uid(text) == uid
