@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import io
+import itertools
 import json
 import re
 
@@ -14,6 +16,9 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from nodevet.agent.log import make_logger
+from nodevet.agent.notify import Notifier
+from nodevet.agent.telling import Teller
 from nodevet.agent.term import checked_note
 from nodevet.agent.text import status_text
 from nodevet.agent.verdicts import narrowed
@@ -193,3 +198,47 @@ def test_an_expiry_is_a_metric_and_a_notice_a_day_ahead(hours: int | None) -> No
     assert status_document(snapshot).acknowledged[0].ends_soon is told
     if until is not None:
         assert f"until {date_words(until)}" in snapshot.verdict.reason
+
+
+def test_the_log_says_once_that_a_word_ends_and_that_it_expired() -> None:
+    """A day ahead, and when it is over; not with each judgement."""
+    finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))
+    word = granted(open_episode(finding), note="n", actor="uid 0", time=at(600), until=at(-DAY / 2))
+    early = msgspec.structs.replace(word, until=at(-2 * DAY))
+    expired = msgspec.structs.replace(word, expired=at(0))
+    stream = io.StringIO()
+    teller = Teller(make_logger(stream=stream), Notifier(None), monotonic=lambda: 0.0)
+    snapshots = [node_with((episode,)) for episode in (early, word, word, expired)]
+    for before, after in itertools.pairwise(snapshots):
+        changed = after.episodes if after.episodes[0].expired is not None else ()
+        teller.changes(before, after, changed)
+    assert stream.getvalue().count("acknowledgement ends") == 1
+    assert stream.getvalue().count("acknowledgement expired") >= 1
+
+
+def test_a_hundred_parts_under_one_word_are_one_series_per_device() -> None:
+    """A resume acknowledges all links of a board at once; the page of metrics does not grow by them."""
+    finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="down", device=gpu_id(0))
+    episodes = tuple(
+        granted(
+            open_episode(msgspec.structs.replace(finding, device=gpu_id(gpu), part=Part(PartKind.LINK, "", link))),
+            note="resumed",
+            actor="somebody in SLURM",
+            time=at(5),
+            until=at(-DAY),
+        )
+        for gpu in range(8)
+        for link in range(18)
+    )
+    body = MetricsPage().render(node_with(episodes)).decode()
+    found = re.findall(r"^nodevet_acknowledge\S+\{.*\} (\S+)$", body, re.MULTILINE)
+    assert len(found) == 16
+    assert [float(value) for value in found[:8]] == [18.0] * 8
+
+
+def test_the_figure_of_open_findings_of_a_report_leaves_out_what_is_acknowledged() -> None:
+    """It is counted as open nowhere."""
+    finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))
+    word = granted(open_episode(finding), note="n", actor="uid 0", time=at(600), until=None)
+    assert from_snapshot(node_with((word,))).open_findings == 0
+    assert from_snapshot(node_with((open_episode(finding),))).open_findings == 1

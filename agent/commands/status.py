@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         if document is None:
             say(f"nodevet: {_absent(Path(settings.agent.runtime_dir))}", sys.stderr)
             return exits.UNKNOWN
-        facts = (document.verdict, document.reason, document.findings, document.agent.load)
+        facts = (document.verdict, document.reason, document.findings, document.acknowledged, document.agent.load)
         if facts != seen:
             _show(document, as_json=arguments.json)
         seen = facts
