@@ -234,7 +234,7 @@ def assert_whole(path: Path, told: int) -> None:
 def test_death_in_the_middle_of_any_write_leaves_whole_rounds(path: Path) -> None:
     """A process that dies at any write, in whole or torn, leaves a database of the last whole round."""
     path.parent.mkdir()
-    limits = [*range(0, 64 * 1024, 2777), *range(64 * 1024, 200 * 1024, 4 * PAGE + 101)]
+    limits = [*range(0, 64 * 1024, 2777), *range(64 * 1024, 360 * 1024, 4 * PAGE + 101)]
     with child(str(path), "5", *map(str, limits)) as process:
         assert process.wait(60) == 0
     for limit in limits:

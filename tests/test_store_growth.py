@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -22,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodevet.agent import members
+from nodevet.agent.cli import main
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.engine import Engine
 from nodevet.agent.storage.database import MIGRATIONS, SCHEMA_VERSION, RefusedError
@@ -258,6 +260,21 @@ def test_a_row_that_is_missing_or_damaged_in_an_old_database_is_told(path: Path)
     assert "1 rows of the journal are damaged" in told and "1 rows of the journal are missing" in told
     assert look_through(store) == []
     store.close()
+
+
+def test_history_says_how_many_rows_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A damaged one costs itself."""
+    write_version_one(tmp_path / "nodevet.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "nodevet.db", isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER journal_keeps_rows")
+        connection.execute("UPDATE journal SET serial = 'S9' WHERE id = 40")
+    places = ("--state-dir", str(tmp_path))
+    assert main(["history", *places]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith(f"left out: 1 damaged rows; the disk of {tmp_path} changed what was written\n")
+    assert main(["history", "--json", *places]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["damaged_rows"], len(document["changes"])) == (1, 42)
 
 
 # kill -9 while it is taken over and while it is pruned.

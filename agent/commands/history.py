@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not path.exists():
         raise UsageError(f"history: {path} does not exist: no agent has run with this state directory")
     try:
-        rows, loads = _rows(path, arguments)
+        rows, loads, damaged = _rows(path, arguments)
     except DamagedError as error:
         raise StoreError(f"history: {error}: start the agent, which moves it aside") from error
     rows = tuple(reversed(rows))
@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
             "simulated": simulated is not None,
             "changes": [_change(row) for row in rows],
             "loads": [_load(result) for result in loads],
+            "damaged_rows": damaged,
         }
         say(msgspec.json.encode(document).decode())
         return exits.OK
@@ -63,11 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         asked = arguments.device or arguments.serial
         say(f"nothing happened to {asked} yet" if asked else "nothing happened yet")
+    if damaged:
+        say(f"left out: {damaged} damaged rows; the disk of {path.parent} changed what was written")
     return exits.OK
 
 
-def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, ...], tuple[Result, ...]]:
-    """Return what changed, newest first, and the loads that ran, oldest first."""
+def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, ...], tuple[Result, ...], int]:
+    """Return what changed, newest first, the loads that ran, oldest first, and how many damaged rows are left out."""
     store = read_store(path)
     try:
         seen = store.devices_seen()
@@ -79,7 +82,7 @@ def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, 
             for result in reversed(store.results(limit=arguments.limit))
             if (device is None or device in result.devices) and (serials is None or serials & set(result.devices))
         )
-        return rows, loads
+        return rows, loads, len(store.left_out)
     finally:
         store.close()
 

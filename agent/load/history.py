@@ -62,7 +62,12 @@ class History:
         for result in self._results:
             store.append_result(result)
         kept = self._configuration.store
-        store.prune(now.wall_seconds, rollup_days=kept.rollup_days, size_limit_bytes=kept.size_limit_bytes)
+        store.prune(
+            now.wall_seconds,
+            rollup_days=kept.rollup_days,
+            count_days=kept.count_days,
+            size_limit_bytes=kept.size_limit_bytes,
+        )
 
     def _ledger(self, store: Store) -> Ledger:
         """Return what the agent before had, with what the load changed."""

@@ -466,13 +466,6 @@ class Store:
             keep_sum(self._connection, rows, total)
         return max(known[0] - rows, 1) if known is not None else 1
 
-    def is_sound(self, interrupted: Callable[[], bool]) -> bool:
-        """Have SQLite verify the whole file; False where it was *interrupted*. Raises DamagedError."""
-        answers = self._patiently("PRAGMA integrity_check(1)", interrupted)
-        if answers and answers != [("ok",)]:
-            raise DamagedError(f"{self.path}: damaged ({str(answers[0][0]).splitlines()[-1]})")
-        return bool(answers)
-
     def _patiently(self, statement: str, interrupted: Callable[[], bool]) -> list[tuple[Any, ...]] | None:
         """Return the rows of a *statement* that may take long, or None where it was *interrupted*."""
         self._connection.set_progress_handler(interrupted, _INSTRUCTIONS)

@@ -7,15 +7,59 @@ it anew. On the way rows of schema version 1 are sorted into changes, which stay
 
 from __future__ import annotations
 
+import sqlite3
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
+from nodevet.agent.storage.database import DamagedError, checksum, connect_for_reading, translated
 from nodevet.agent.storage.rows import CHANGE, COUNT, nature_of, whole_row
 from nodevet.agent.storage.store import Store
+from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Episode, Key
 
 __all__ = ["Tender"]
 
 SLICE_ROWS = 200
+
+
+class WholeFile:
+    """Has SQLite verify the whole file, by a connection and a thread of its own: no round waits for it."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin. Raises StoreError."""
+        self._path = path
+        self._connection = connect_for_reading(path)
+        self._found: StoreError | BusyError | None = None
+        self._thread = threading.Thread(target=self._run, name="nodevet-store-check", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Return whether it goes on."""
+        return self._thread.is_alive()
+
+    def result(self) -> None:
+        """Return where the file is sound. Raises DamagedError where it is not, StoreError where that is not known."""
+        if self._found is not None:
+            raise self._found
+
+    def give_up(self) -> None:
+        """End, also before it is done."""
+        with suppress(sqlite3.ProgrammingError):  # it has just ended by itself
+            self._connection.interrupt()
+
+    def _run(self) -> None:
+        try:
+            with translated(self._path):
+                answers = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check(1)")]
+            if answers != ["ok"]:
+                raise DamagedError(f"{self._path}: damaged ({(answers or ['no answer'])[0].splitlines()[-1]})")
+        except (StoreError, BusyError) as error:
+            self._found = error
+        finally:
+            self._connection.close()
 
 
 class Tender:
@@ -51,20 +95,25 @@ class Tender:
             yield ""
         if missing:
             yield f"{self._store.path}: {missing} rows of the journal are missing or were changed"
-        while not self._store.is_sound(self._interrupted):
-            yield ""
+        check = WholeFile(self._store.path)
+        try:
+            while check.running:
+                yield ""
+            check.result()
+        finally:
+            check.give_up()
 
     def _look(self, after: int) -> int:
         """Verify the rows behind number *after*, and return the number of the last of them."""
         rows = self._store.raw_rows(after, SLICE_ROWS)
         kinds: dict[int, str] = {}
         damaged: list[int] = []
-        for kind, *row in rows:
-            whole = whole_row(tuple(row))
-            if whole is None:
-                damaged.append(row[0])
+        for kind, number, *columns, mark in rows:
+            if checksum(*columns) != mark:
+                damaged.append(number)
             if kind not in (CHANGE, COUNT):
-                kinds[row[0]] = CHANGE if whole is None else self._kind(whole.episode)
+                whole = whole_row((number, *columns, mark))
+                kinds[number] = CHANGE if whole is None else self._kind(whole.episode)
         self._damaged += self._store.note_rows(kinds, damaged)
         return int(rows[-1][1]) if rows else after + SLICE_ROWS
 
