@@ -38,6 +38,8 @@ PAGES = (
 )
 NOT_RUN = {
     "a node, as root": "installs and starts a service: .ci/wheel-test installs, test_systemd.py checks the unit",
+    "every node of a cluster, as root": "test_slurm_install.py follows the page on a cluster of three",
+    "the controller of a cluster": "test_slurm_install.py follows the page on a cluster of three",
     "a prolog": "a script to copy, not a command to type: tests/test_exporter_statefile.py runs it",
     "a terminal of its own": "starts the agent that the blocks behind it ask, which is the place `a fire drill`",
     "a checkout": "installs or runs all tests: make says what it would do",
@@ -110,8 +112,8 @@ class Places:
     def run(self, block: Block) -> list[Command]:
         """Run *block* where it wants to be run."""
         place, _, verdict = block.place.partition(", once ")
-        if place == "a SLURM cluster":
-            return self._on_cluster(block, verdict)
+        if place.startswith("a SLURM cluster"):
+            return self._on_cluster(block, place, verdict)
         assert place in self._machines, f"no test knows the place {place!r}; there are {', '.join(self._machines)}"
         if place != self._name:
             self._stop()
@@ -123,14 +125,20 @@ class Places:
         replace = {ADDRESS: self._agent.url, SIMULATED: str(self._agent.runtime_dir)} if self._agent else {}
         return runs(block, directory, shell_environment(directory, extra), replace)
 
-    def _on_cluster(self, block: Block, state: str) -> list[Command]:
-        """Run *block* beside the cluster of this page, which is started for its first, once its node is in *state*."""
+    def _on_cluster(self, block: Block, place: str, state: str) -> list[Command]:
+        """Run *block* beside the cluster of this page, which is started for its first, once its node is in *state*.
+
+        The *place* may say that a GPU is lost there.
+        """
         if self._cluster is None:
             try:
                 cluster = PageCluster(self._repository, self._directory / "slurm", self.fake_nvml.library)
             except PermissionError:
                 pytest.skip(NO_DEVICE_NODES)
             self._cluster = self._stack.enter_context(cluster)
+        lost = re.search(r"loses GPU (\d+)", place)
+        if lost:
+            self._cluster.lose(int(lost[1]))
         if state:
             self._cluster.wait(state)
         environment = shell_environment(self._directory, self._cluster.environment)

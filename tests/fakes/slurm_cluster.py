@@ -270,8 +270,8 @@ class SlurmCluster:
         }
         hook_lines = [f"{name}={value}" for name, value in hooks.items() if value is not None]
         extra = [
-            f"PrologFlags={options.prolog_flags}",
-            f"PrologEpilogTimeout={options.prolog_timeout_seconds}",
+            *([f"PrologFlags={options.prolog_flags}"] if options.prolog_flags else []),
+            *([f"PrologEpilogTimeout={options.prolog_timeout_seconds}"] if options.prolog_timeout_seconds else []),
             *hook_lines,
             *options.extra,
         ]

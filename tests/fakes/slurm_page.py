@@ -31,7 +31,9 @@ class PageCluster:
         (directory / "agent").mkdir()
         self.agent = GpuNode(directory / "agent", library)
         settings = self.agent.configuration_file
-        settings.write_text(settings.read_text().replace('"node-1"', f'"{NODE}"'))
+        # The page says itself who gives the permit.
+        own = settings.read_text().replace('"node-1"', f'"{NODE}"').replace('[slurm]\npermit = "local"\n', "")
+        settings.write_text(own)
         self._scripts = directory / "nodevet"
         self._scripts.mkdir()
         for name in GATE_FILES:
@@ -74,11 +76,14 @@ class PageCluster:
         return {
             "/etc/slurm/nodevet": str(self._scripts),
             "/etc/nodevet": str(self.agent.directory),
-            "/run/nodevet/drill.log": str(self.agent.kernel_log),
             "/run/nodevet": str(self.agent.runtime_dir),
             'writer = "observe"': f'writer = "observe"\npoll_seconds = 1\nconf = "{self.slurm.configuration}"',
             RESTART: "true",
         }
+
+    def lose(self, gpu: int) -> None:
+        """Let the kernel say that *gpu* is lost."""
+        self.agent.log_kernel(f"NVRM: Xid (PCI:0000:{gpu + 1}0:00): 79, GPU has fallen off the bus.")
 
     def after(self, script: str) -> None:
         """Do what a command of *script* stands for that the service manager would do."""
@@ -87,8 +92,10 @@ class PageCluster:
             self.agent.start()
 
     def wait(self, state: str) -> None:
-        """Wait until the node's verdict, or its state in SLURM, is *state*."""
-        if state in ("idle", "drained"):
+        """Wait until the node's verdict, or its state in SLURM, is *state*; ``closed``: until its gate may close."""
+        if state == "closed":
+            self.slurm.wait(lambda: self.agent.state_file().hard, "the gate may close")
+        elif state in ("idle", "drained"):
             self.slurm.wait(lambda: self.slurm.node_state(NODE) == state, f"{NODE} is {state}")
         else:
             self.agent.wait_for_verdict(state)

@@ -1,0 +1,139 @@
+"""The page about SLURM, followed to the letter on a real cluster with jobs, of which one node lacks the scripts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes.pages import Block, Command, blocks, runs, shell_environment
+from fakes.slurm_cluster import NO_DEVICE_NODES, SlurmCluster, SlurmOptions
+from fakes.slurm_gate import GATE_FILES, Gate, accelerator
+
+from nodevet.agent.cli import main
+
+NODES = ("n1", "n2", "n3")
+EIGHT = tuple(accelerator(minor) for minor in range(8))
+
+SSH = """#!/bin/sh
+[ "$1" = -n ] && [ -d {site}/$2 ] || exit 255
+RUNTIME_DIRECTORY={site}/$2/run CONFIGURATION_DIRECTORY={site}/$2
+export RUNTIME_DIRECTORY CONFIGURATION_DIRECTORY
+node=$2
+shift 2
+exec "$@" --scripts {site}/$node/etc
+"""
+"""Nodes of the cluster share a machine: what is typed on one runs here, with the places of that node."""
+
+HOOK = """#!/bin/sh
+case $SLURMD_NODENAME in
+{lines}
+esac
+"""
+
+
+class Site:
+    """A cluster without a prolog, whose nodes have a state file each, and nothing in /etc/slurm/nodevet."""
+
+    def __init__(self, repository: Path, directory: Path) -> None:
+        """Lay out three nodes; /etc/slurm/nodevet of node N is ``N/etc``."""
+        self.page = blocks((repository / "docs/how-to/slurm.md").read_text())
+        self.directory = directory
+        self.gates = {node: Gate(repository, directory / node, ("sh",)) for node in NODES}
+        for node, gate in self.gates.items():
+            source = directory / node / "source"
+            shutil.copytree(repository / "deploy/slurm", source)
+            shipped = (source / "gate.conf").read_text()
+            (source / "gate.conf").write_text(shipped.replace("/run/nodevet", str(gate.runtime), 1))
+            gate.write(*EIGHT, expires_in=3600)
+        hooks = directory / "hooks"
+        hooks.mkdir()
+        for script in ("prolog.sh", "epilog.sh"):
+            lines = "\n".join(f"{node}) exec {directory}/{node}/etc/{script} ;;" for node in NODES)
+            (hooks / script).write_text(HOOK.format(lines=lines))
+            (hooks / script).chmod(0o755)
+        self.slurm = SlurmCluster(directory / "cluster", SlurmOptions(prolog_flags="", prolog_timeout_seconds=0))
+
+    def follow(self, block: Block, node: str = "") -> list[Command]:
+        """Type *block* of the page, on *node* where it is for each, else at the controller."""
+        environment = shell_environment(self.directory, {"SLURM_CONF": str(self.slurm.configuration)})
+        ssh = self.directory / "bin" / "ssh"
+        ssh.write_text(SSH.format(site=self.directory))
+        ssh.chmod(0o755)
+        replace = {
+            "/path/to/nodevet/deploy/slurm": f"{self.directory}/{node}/source",
+            "/etc/slurm/slurm.conf": str(self.slurm.configuration),
+            "/etc/slurm/nodevet": f"{self.directory}/{node}/etc" if node else f"{self.directory}/hooks",
+        }
+        return runs(block, self.directory, environment, replace)
+
+    def on(self, place: str) -> list[Block]:
+        """Return the blocks of the page that are typed at *place*, in order."""
+        return [block for block in self.page if block.place == place]
+
+    def states(self) -> dict[str, str]:
+        """Return what SLURM says of each node."""
+        return {node: self.slurm.node_state(node) for node in NODES}
+
+
+@pytest.fixture
+def site(repository: Path, tmp_path: Path) -> Iterator[Site]:
+    """The cluster, running."""
+    try:
+        laid_out = Site(repository, tmp_path)
+    except PermissionError:
+        pytest.skip(NO_DEVICE_NODES)
+    with laid_out.slurm:
+        yield laid_out
+
+
+def test_the_page_followed_to_the_letter_drains_nobody(
+    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops at the node without scripts, and drains none when it goes on: not even one with a broken GPU."""
+    slurm = site.slurm
+    (install,) = site.on("every node of a cluster, as root")
+    check, merge, reconfigure = site.on("the controller of a cluster")
+    running = slurm.submit("sleep 300", "-w", "n1", "--gres=gpu:1")
+    slurm.wait(lambda: slurm.job_state(running) == "RUNNING", "a job runs")
+    for node in ("n1", "n2"):
+        site.follow(install, node)
+    before = slurm.configuration.read_text()
+
+    (told,) = site.follow(check)
+    assert told.output == ("n3 is not ready",)
+    assert "Go on only when this prints nothing" in (Path(__file__).parents[1] / "docs/how-to/slurm.md").read_text()
+    assert slurm.configuration.read_text() == before
+
+    site.follow(install, "n3")
+    (told,) = site.follow(check)
+    assert told.output == ()
+    broken = (accelerator(0, "failed", "hard"), *EIGHT[1:])
+    site.gates["n2"].write(*broken, never=True, expires_in=3600)
+    site.follow(merge)
+    site.follow(reconfigure)
+    slurm.wait(lambda: "hooks/prolog.sh" in slurm.run("scontrol", "show", "config"), "the prolog is loaded")
+    for node in NODES:
+        done = slurm.srun("-w", node, "--gres=gpu:1", "true")
+        assert done.returncode == 0, done.stderr
+    decisions = {node: [line.split(" ")[0] for line in gate.lines()] for node, gate in site.gates.items()}
+    assert decisions == {"n1": ["open"], "n2": ["observed"], "n3": ["open"]}
+    assert [state for state in site.states().values() if "drain" in state or "down" in state] == []
+    assert slurm.job_state(running) == "RUNNING"
+
+    for name, value in (
+        ("SLURM_CONF", slurm.configuration),
+        ("RUNTIME_DIRECTORY", site.gates["n1"].runtime),
+        ("CONFIGURATION_DIRECTORY", site.directory),
+    ):
+        monkeypatch.setenv(name, str(value))
+    (site.directory / "nodevet.toml").write_text('[slurm]\nnode_name = "n1"\n')
+    assert main(["slurm", "check", "--scripts", str(site.directory / "n1/etc")]) == os.EX_OK, capsys.readouterr().out
+
+    # That the page stops at a node without scripts is what keeps it from being drained.
+    for name in GATE_FILES:
+        (site.directory / "n3/etc" / name).unlink()
+    assert slurm.srun("-w", "n3", "true").returncode != 0
+    slurm.wait(lambda: site.states()["n3"] == "drained", "a node without scripts is drained")
