@@ -73,6 +73,7 @@ class KernelWatch:
             detail=self._failure,
             lost_records=self._lost,
             read=self._clock.instant() if self._reader else None,
+            is_evidence=self._reader is None or self._reader.is_evidence,
         )
 
     @property

@@ -13,6 +13,9 @@ from nodevet.checks.reference.kernel_policy import policy_of
 __all__ = ["KernelLogReport", "kernel_log_report"]
 
 
+NO_EVIDENCE = "source: text, which anybody may have written: it informs, and closes no gate"
+
+
 class KernelLogReport(msgspec.Struct, frozen=True):
     """The events as text and as JSON, and the exit code of the worst of them."""
 
@@ -24,7 +27,7 @@ class KernelLogReport(msgspec.Struct, frozen=True):
 def kernel_log_report(path: str) -> KernelLogReport:
     """Return what the saved log *path* (``-``: standard input) tells. Raises UsageError when it cannot be read."""
     events = events_from_file(path)
-    lines = [describe(event) for event in events] or ["no event of a device in this log"]
+    lines = [*map(describe, events), NO_EVIDENCE] if events else ["no event of a device in this log"]
     return KernelLogReport("\n".join(lines), msgspec.json.encode(to_json(events)) + b"\n", _exit_code(events))
 
 

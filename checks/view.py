@@ -59,13 +59,17 @@ class Cadence(msgspec.Struct, frozen=True):
 
 
 class KernelLogState(msgspec.Struct, frozen=True):
-    """Whether the kernel log can be read, and how many records were lost unread."""
+    """Whether the kernel log can be read, and how many records were lost unread.
+
+    ``is_evidence``: it is the kernel's own, and not a file or FIFO, which may hold what a user wrote.
+    """
 
     readable: bool
     path: str = ""
     detail: str = ""
     lost_records: int = 0
     read: Instant | None = None
+    is_evidence: bool = True
 
 
 class Seen(msgspec.Struct, frozen=True):

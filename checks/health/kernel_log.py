@@ -9,14 +9,15 @@ import msgspec
 
 from nodevet.checks.judging import Rule
 from nodevet.checks.model import Action, Clearing, DeviceKind, Event, FaultClass, Finding, Outcome, Provenance
-from nodevet.checks.reference.kernel_policy import Policy, event_clearing, policy_of
+from nodevet.checks.reference.kernel_policy import event_clearing, told_code, told_policy
 from nodevet.checks.registry import check
 from nodevet.checks.view import View, device_name
 
-__all__ = ["TEXT_PREFIX", "KernelLog", "judge"]
+__all__ = ["KernelLog", "judge"]
 
-TEXT_PREFIX = "text."
-"""What stands before the code of a finding that rests on text: a file, a FIFO, or a record that proves nothing."""
+TEXT = "; told only by text that a user can write, so it closes no gate: look whether dmesg on the node says so too"
+
+AS_TEXT = " as text, which a user can write: it informs, and closes no gate"
 
 READABLE = Rule(
     check="kernel-log",
@@ -50,7 +51,7 @@ def _readable(view: View) -> Iterator[Finding]:
     watched = any(device.backend != "host" for device in view.of_kind(DeviceKind.ACCELERATOR))
     yield READABLE.on_node(
         Outcome.PASS if state.readable else Outcome.UNMEASURED,
-        f"{state.path or 'the kernel log'} is read"
+        f"{state.path or 'the kernel log'} is read{'' if state.is_evidence else AS_TEXT}"
         if state.readable
         else f"the kernel log cannot be read: {state.detail or state.path}",
         required=watched and not state.readable,
@@ -66,45 +67,21 @@ def _readable(view: View) -> Iterator[Finding]:
 
 def _event(view: View, event: Event) -> Finding:
     """Judge one event. An event that is no fault is no proof of health either, so it never passes."""
-    policy = policy_of(event)
+    policy = told_policy(event)
     device = view.owner(event)
     is_fault = policy.outcome in (Outcome.WARN, Outcome.FAIL)
-    if is_fault and event.provenance is Provenance.TEXT:
-        return _informed(view, event, policy)
+    is_text = event.provenance is Provenance.TEXT
     return Finding(
         check="kernel-log",
-        code=event.code,
+        code=told_code(event),
         outcome=policy.outcome if is_fault else Outcome.SKIPPED,
-        message=f"{device_name(view, device)}: {policy.name}: {policy.meaning} [{_without_process(event)}]",
+        message=f"{device_name(view, device)}: {policy.name}: {policy.meaning}{TEXT if is_text else ''} "
+        f"[{_without_process(event)}]",
         device=device,
         fault_class=policy.fault_class,
         action=policy.action if is_fault else Action.NONE,
         clearing=event_clearing(policy),
         gates=policy.gates,
-        occurrence=_identity(event),
-        pid=event.pid,
-        evidence_time=event.time,
-    )
-
-
-def _informed(view: View, event: Event, policy: Policy) -> Finding:
-    """Tell what a line says that a user could have written: under a code of its own, so that neither it nor what is
-    done about it, such as an acknowledgement, touches what the kernel itself tells of the same fault.
-    """
-    device = view.owner(event)
-    is_grave = policy.outcome is Outcome.FAIL
-    blames_hardware = policy.fault_class is FaultClass.HARDWARE
-    return Finding(
-        check="kernel-log",
-        code=TEXT_PREFIX + event.code,
-        outcome=Outcome.WARN,
-        message=f"{device_name(view, device)}: {policy.name}: {policy.meaning}; told only by text that a user can "
-        f"write, so it closes no gate: look into the log of the kernel itself (dmesg) [{_without_process(event)}]",
-        device=device,
-        fault_class=FaultClass.UNKNOWN if blames_hardware else policy.fault_class,
-        action=Action.INSPECT if is_grave else policy.action,
-        clearing=event_clearing(policy),
-        gates=False,
         occurrence=_identity(event),
         pid=event.pid,
         evidence_time=event.time,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nodevet.checks.model import Event
+from nodevet.checks.model import Event, Provenance
 from nodevet.checks.reference.kernel_policy import policy_of
 
 __all__ = ["SCHEMA", "describe", "to_json"]
@@ -14,8 +14,16 @@ SCHEMA = "nodevet.kernel-log/1"
 
 
 def to_json(events: Iterable[Event]) -> dict[str, Any]:
-    """Return *events* as the document of schema ``nodevet.kernel-log/1``; what a line does not state is null."""
-    return {"schema": SCHEMA, "events": [_event(event) for event in events]}
+    """Return *events* as the document of schema ``nodevet.kernel-log/1``; what a line does not state is null.
+
+    ``gates`` is always false: the document is of a saved text, which anybody may have written.
+    """
+    return {
+        "schema": SCHEMA,
+        "source": Provenance.TEXT.value,
+        "gates": False,
+        "events": [_event(event) for event in events],
+    }
 
 
 def describe(event: Event) -> str:
@@ -43,4 +51,5 @@ def _event(event: Event) -> dict[str, Any]:
         "fault_class": policy.fault_class.value,
         "fields": dict(sorted(event.fields.items())),
         "text": event.text,
+        "provenance": event.provenance.value,
     }

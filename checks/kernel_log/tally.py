@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nodevet.checks.model import Event, EventCount
-from nodevet.checks.reference.kernel_policy import policy_of
+from nodevet.checks.reference.kernel_policy import told_code, told_policy
 from nodevet.checks.view import View
 
 __all__ = ["MAXIMUM_COUNTED", "Counts", "count_events"]
@@ -24,12 +24,12 @@ def count_events(before: Counts, events: Iterable[Event], view: View) -> Counts:
     """Return *before* with *events* added, each on the device that *view* knows it belongs to."""
     counts = dict(before)
     for event in events:
-        key = (event.code, view.owner(event))
+        key = (told_code(event), view.owner(event))
         known = counts.pop(key, None)  # the latest stand last, whatever the wall clock said
         counts[key] = EventCount(
-            code=event.code,
+            code=key[0],
             device=key[1],
-            fault_class=policy_of(event).fault_class,
+            fault_class=told_policy(event).fault_class,
             count=(known.count if known else 0) + 1,
             last=event.time,
         )

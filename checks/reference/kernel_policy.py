@@ -8,10 +8,11 @@ from typing import Literal
 
 import msgspec
 
-from nodevet.checks.model import Action, Clearing, Event, FaultClass, Outcome, Severity
+from nodevet.checks.model import Action, Clearing, Event, FaultClass, Outcome, Provenance, Severity
 from nodevet.checks.reference.tables import load_table
 
 __all__ = [
+    "TEXT_PREFIX",
     "KernelRule",
     "Policy",
     "Proof",
@@ -26,8 +27,14 @@ __all__ = [
     "policy_of_code",
     "sxid_effect",
     "sxid_policy",
+    "told_code",
+    "told_policy",
     "xid_policy",
 ]
+
+
+TEXT_PREFIX = "text."
+"""What stands before the code of an event that rests on text: a file, a FIFO, or a record that proves nothing."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +186,33 @@ def policy_of(event: Event) -> Policy:
     return policies.get((event.code, event.severity)) or policies.get((event.code, None), _UNKNOWN)
 
 
+def told_code(event: Event) -> str:
+    """Return the code under which *event* is shown: one of its own where it rests on text that a user can write.
+
+    So neither such a text nor what is done about it, such as an acknowledgement, touches what the driver itself tells.
+    """
+    return f"{TEXT_PREFIX}{event.code}" if event.provenance is Provenance.TEXT else event.code
+
+
+def told_policy(event: Event) -> Policy:
+    """Return what *event* counts as on this node: what its code means, and no more than a hint where it is a text."""
+    policy = policy_of(event)
+    return _informing(policy) if event.provenance is Provenance.TEXT else policy
+
+
+def _informing(policy: Policy) -> Policy:
+    """Return *policy* for a text: it warns at most, blames no hardware and closes no gate."""
+    is_grave = policy.outcome is Outcome.FAIL
+    blames_hardware = policy.fault_class is FaultClass.HARDWARE
+    return msgspec.structs.replace(
+        policy,
+        outcome=Outcome.WARN if is_grave else policy.outcome,
+        fault_class=FaultClass.UNKNOWN if blames_hardware else policy.fault_class,
+        action=Action.INSPECT if is_grave else policy.action,
+        gates=False,
+    )
+
+
 def event_clearing(policy: Policy) -> Clearing:
     """Return what ends an event of *policy*.
 
@@ -196,6 +230,9 @@ def known_codes() -> tuple[str, ...]:
 
 def policy_of_code(code: str) -> Policy | None:
     """Return what *code* means without a line that says more, or None for a code that is none of any family."""
+    if code.startswith(TEXT_PREFIX):
+        policy = policy_of_code(code.removeprefix(TEXT_PREFIX))
+        return None if policy is None else _informing(policy)
     family, _, number = code.rpartition(".")
     if number.isdecimal() and family == "nvidia.xid":
         return xid_policy(int(number))
