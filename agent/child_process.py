@@ -87,6 +87,10 @@ class ChildOwner(Protocol):
         """Learn that the child breaks the protocol; it is still there."""
         ...
 
+    def on_unreadable(self, detail: str) -> None:
+        """Learn that one message could not be read; it is set aside, and those behind it are taken."""
+        ...
+
     def on_stuck(self) -> None:
         """Learn that the child could not even be killed. Should it ever end, ``on_end`` follows."""
         ...
@@ -118,7 +122,7 @@ class Child:
         self._selector = selector
         self._owner = owner
         self._clock = clock
-        self._decoder = Decoder()
+        self._decoder = Decoder(owner.on_unreadable)
         self._partial = b""
         self._steps: deque[tuple[float, Callable[[], None]]] = deque()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)

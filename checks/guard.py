@@ -53,10 +53,12 @@ class PartFault(msgspec.Struct, frozen=True):
     works: bool = False
 
 
-def attempt(work: Callable[[], Returned]) -> Returned | Bug:
-    """Return what *work* returns, or the Bug where it raises anything at all."""
+def attempt(work: Callable[[], Returned], *, let: tuple[type[Exception], ...] = ()) -> Returned | Bug:
+    """Return what *work* returns, or the Bug where it raises anything but *let*, which the caller expects."""
     try:
         return work()
+    except let:
+        raise
     except Exception as problem:  # noqa: BLE001 (the one broad except of the project)
         return _bug(problem)
 

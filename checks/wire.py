@@ -14,7 +14,7 @@ import mmap
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -162,9 +162,10 @@ def encode(message: Message) -> bytes:
 class Decoder:
     """Collects bytes and yields whole messages. One per connection."""
 
-    def __init__(self) -> None:
-        """Start with an empty buffer."""
+    def __init__(self, unreadable: Callable[[str], None] | None = None) -> None:
+        """Start with an empty buffer. *unreadable* takes why a message is no such; without it, that is an error."""
         self._buffer = bytearray()
+        self._unreadable = unreadable
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Add *data* and yield every message that is complete; raise WireError on nonsense."""
@@ -180,8 +181,12 @@ class Decoder:
             del self._buffer[:end]
             try:
                 message = _DECODER.decode(body)
-            except (msgspec.DecodeError, ModelError) as error:
-                raise WireError(f"message of {length} bytes cannot be read: {error}") from error
+            except (msgspec.DecodeError, ModelError, UnicodeDecodeError) as error:
+                words = f"message of {length} bytes cannot be read: {error}"
+                if self._unreadable is None:
+                    raise WireError(words) from error
+                self._unreadable(words)
+                continue
             yield message
 
 

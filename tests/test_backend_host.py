@@ -23,6 +23,7 @@ from fakes.host_tree import (
     write_tree,
 )
 from fakes.node_exporter import NodeExporter
+from fakes.pass_time import pass_time
 
 from nodevet.agent.clock import SteppedClock, SystemClock
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
@@ -352,6 +353,7 @@ def test_a_read_of_sysfs_that_never_returns_is_named(tmp_path: Path, selector: s
 
     def until(done: Callable[[], bool]) -> None:
         end = time.monotonic() + REAL_SECONDS
+        supervisor.tick()
         while not done():
             supervisor.tick()
             assert time.monotonic() < end, supervisor.statuses
@@ -362,14 +364,15 @@ def test_a_read_of_sysfs_that_never_returns_is_named(tmp_path: Path, selector: s
         return "".join(record.detail for record in supervisor.records)
 
     until(lambda: call() == f"read /{TEMPERATURE}" and not selector.select(0))
-    clock.advance(5.0)
+    pass_time(clock, supervisor, until, 5.0)
     until(lambda: supervisor.statuses[0].state is ReaderState.HUNG and supervisor.at_rest)
     assert f"read /{TEMPERATURE} has not returned for 5.0 s" in supervisor.statuses[0].detail
     samples = {sample.device: sample.failure for sample in supervisor.collect().samples}
     assert [device for device, failure in samples.items() if failure is None] == ["node", "memory"]
     failure = samples["cpu-0"]
     assert failure is not None
-    assert failure.kind is FailureKind.HUNG
+    assert failure.kind is FailureKind.READER  # the host has no driver to blame
+    assert supervisor.statuses[0].witnessed == 0
 
     clock.advance(1.0)
     until(lambda: call() == f"read /{TEMPERATURE}" and not selector.select(0))

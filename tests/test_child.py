@@ -46,6 +46,10 @@ class Owner:
         """Keep a complaint."""
         self.nonsense.append(detail)
 
+    def on_unreadable(self, detail: str) -> None:
+        """Note a message that could not be read."""
+        self.on_nonsense(detail)
+
     def on_stuck(self) -> None:
         """Nothing gets stuck here."""
         raise AssertionError("stuck")
@@ -168,6 +172,7 @@ def test_a_child_whose_agent_is_gone_closes_and_ends(start: Starter, tmp_path: P
         "from nodevet.checks.wire import Start\n"
         "class Owner:\n"
         "    def on_message(self, message): os.kill(os.getpid(), 9)\n"
+        "    def on_unreadable(self, detail): pass\n"
         "selector = selectors.DefaultSelector()\n"
         f"argv = (sys.executable, '-I', {str(SCRIPTED)!r}, {str(script)!r})\n"
         "child = Child('a', argv, selector, Owner(), SystemClock())\n"

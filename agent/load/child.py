@@ -175,6 +175,10 @@ class LoadChild:
         """End a child that breaks the protocol."""
         self._give_up(f"the load broke the protocol: {detail}")
 
+    def on_unreadable(self, detail: str) -> None:
+        """End a child of which a message cannot be read: it may have been a result."""
+        self.on_nonsense(detail)
+
     def on_stuck(self) -> None:
         """Give up a child that cannot be killed."""
         self._stuck = True

@@ -243,6 +243,10 @@ class Blame:
         """Return what it means that the reader sent what it must not."""
         return self._ours(f"broke the protocol: {detail}")
 
+    def lost_words(self, detail: str) -> Failure:
+        """Return what it means that a sample of the reader could not be read."""
+        return self._ours(f"sent what cannot be read: {detail}").failure
+
     # Small steps.
 
     def _ours(self, what: str) -> Fallen:

@@ -41,18 +41,7 @@ from nodevet.agent.readers.stages import (
 )
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.model import Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
-from nodevet.checks.wire import (
-    PROTOCOL,
-    Failed,
-    Happened,
-    Message,
-    Note,
-    Read,
-    Ready,
-    RoundDone,
-    Sampled,
-    Start,
-)
+from nodevet.checks.wire import PROTOCOL, Failed, Happened, Message, Note, Read, Ready, RoundDone, Sampled, Start
 
 __all__ = ["RETRY_SECONDS", "Reader", "ReaderPlan"]
 
@@ -262,6 +251,14 @@ class Reader:
             self._fell(self._blame.broke_protocol(detail), ReaderState.CRASHED)
             self._finish(PAST_DEADLINE, ask=False)
 
+    def on_unreadable(self, detail: str) -> None:
+        """Go on without one message: a device that gives no sample in this round is told as unread."""
+        self._note("error", "message set aside", detail=detail)
+        if self._round is not None:
+            self._round.unreadable = detail
+        elif self._phase is Phase.LOADING:
+            self.on_nonsense(detail)
+
     def on_stuck(self) -> None:
         """Give up a child that cannot be killed; no other is started while it lives."""
         self._phase = Phase.STUCK
@@ -331,6 +328,10 @@ class Reader:
 
     def _on_round_done(self, done: RoundDone) -> None:
         current = self._round
+        if current is not None and current.unreadable:
+            for device in current.left:
+                self._tell_failure(device, current.group, current.number, self._blame.lost_words(current.unreadable))
+            current.left.clear()
         if current is None or (done.group, done.round) != (current.group, current.number) or current.left:
             self.on_nonsense(f"the end of a round of {done.group} that is not at its end")
             return

@@ -77,6 +77,7 @@ class Round(msgspec.Struct):
     deadline: float
     left: list[str]
     extended: bool = False
+    unreadable: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True):

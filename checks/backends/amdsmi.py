@@ -17,6 +17,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.backends.base import BackendError
+from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.wire import Progress
 
@@ -128,15 +130,15 @@ class Library:
             return NO_FUNCTION, None
         self._progress.call(text)
         try:
-            return SUCCESS, function(*arguments)
+            done = attempt(partial(function, *arguments), let=(self._refused, AttributeError, OSError))
         except self._refused as error:
             return int(error.get_error_code()), None  # type: ignore[attr-defined]
         except AttributeError:  # wrappers since 7.1 look symbols up when they are called
             return NO_FUNCTION, None
-        except (IndexError, KeyError, TypeError, ValueError):  # text that is none, numbers that its tables lack
-            return UNREADABLE, None
         finally:
             self._progress.returned()
+        # Text that is none, or numbers that the wrapper's tables lack.
+        return (UNREADABLE, None) if isinstance(done, Bug) else (SUCCESS, done)
 
     def on(self, target: Target, symbol: str, *names: str) -> tuple[int, Any]:
         """Call a function of a device with members of enumerations; raise BackendError when the driver is gone."""
@@ -217,12 +219,9 @@ class _Slot:
 
     def taken(self, source: Call, answer: Any) -> Reading | None:
         """Return the reading of *answer*; None where there is no such value, and the next source is to be tried."""
-        try:
-            value = source.take(answer)
-        except (IndexError, KeyError, TypeError, ValueError) as error:
-            return self.bad(
-                ReadingStatus.ERROR, f"{source.symbol}: cannot be understood: {type(error).__name__} {error}"
-            )
+        value = attempt(partial(source.take, answer))
+        if isinstance(value, Bug):
+            return self.bad(ReadingStatus.ERROR, f"{source.symbol}: cannot be understood: {value.error}")
         if value is not None:
             self.was_measured = True
             return Reading(self.item.quantity, value, self.item.part)

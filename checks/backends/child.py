@@ -15,15 +15,17 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
 from nodevet.checks.backends.base import Backend, BackendError, BackendFactory
+from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import WireError
-from nodevet.checks.model import Device, Failure, FailureKind, Instant, Sample
-from nodevet.checks.quantities import measured
+from nodevet.checks.guard import Bug, attempt
+from nodevet.checks.model import Device, Event, Failure, FailureKind, Instant, Reading, Sample
 from nodevet.checks.wire import (
     PROTOCOL,
     Closed,
@@ -103,14 +105,16 @@ class Reader:
         self._start = start
         self._devices: tuple[Device, ...] = ()
         self._queue: deque[Message] = deque()
+        self._told: dict[str, str] = {}
         self._poll = select.poll()
         self._poll.register(end.channel.fileno(), select.POLLIN)
 
     def serve(self) -> None:
         """Answer with Ready, then read when asked. Returns on Stop; raises BackendError when the library is lost."""
         self._progress.write("list the devices")
-        self._devices = self._backend.devices()
-        self._channel.send(Ready(self._devices, self._backend.groups, self._backend.versions))
+        self._devices = self._listed()
+        versions = {name: sound_text(version) for name, version in self._backend.versions.items()}
+        self._channel.send(Ready(self._devices, self._backend.groups, versions))
         while True:
             message = self._next_message()
             if isinstance(message, Stop):
@@ -138,7 +142,7 @@ class Reader:
         for device in self._in_order():
             if self._receive(0) and isinstance(self._queue[0], Stop):
                 return
-            self._channel.send(Sampled(self._sample(device, request)))
+            self._channel.send(Sampled(sound_sample(self._sample(device, request))))
             self._send_events()
         changed = None
         if request.group == self._backend.groups[-1]:
@@ -153,11 +157,15 @@ class Reader:
     def _sample(self, device: Device, request: Read) -> Sample:
         self._progress.write(f"read {request.group} of {device.id}")
         started, began = self._context.now(), time.perf_counter()
+        readings: tuple[Reading, ...] = ()
         failure: Failure | None = None
         try:
-            readings = tuple(map(measured, self._backend.read(request.group, device)))
+            done = attempt(partial(self._readings, request.group, device), let=(BackendError, Closed))
         except BackendError as error:
-            readings, failure = (), error.failure
+            failure = error.failure
+        else:
+            failure = own_error("reading it", done) if isinstance(done, Bug) else None
+            readings = () if isinstance(done, Bug) else done
         return Sample(
             backend=device.backend,
             group=request.group,
@@ -173,15 +181,39 @@ class Reader:
     def _enumerate_again(self) -> tuple[Device, ...] | None:
         """Return the devices where they differ from before, else None."""
         self._progress.write("list the devices")
-        devices = self._backend.devices()
+        done = attempt(self._listed, let=(BackendError, Closed))
+        devices = self._devices if isinstance(done, Bug) else done
+        self._tell_once("devices cannot be listed anew", str(done) if isinstance(done, Bug) else "")
         if devices == self._devices:
             return None
         self._devices = devices
         return devices
 
+    def _readings(self, group: str, device: Device) -> tuple[Reading, ...]:
+        return sound_readings(self._backend.read(group, device))
+
+    def _listed(self) -> tuple[Device, ...]:
+        """Return the devices of the backend; what one tells of itself that is nonsense is left out and told."""
+        sound = [sound_device(device) for device in self._backend.devices()]
+        complaints = "; ".join(complaint for _, found in sound for complaint in found)
+        self._tell_once("a device tells nonsense of itself", complaints)
+        return tuple(device for device, _ in sound)
+
     def _send_events(self) -> None:
-        for event in self._backend.events(0.0):
-            self._channel.send(Happened(event))
+        """Send what happened; an event that cannot be had or sent costs itself."""
+        events = attempt(lambda: tuple(self._backend.events(0.0)), let=(BackendError, Closed))
+        sent = attempt(partial(self._send_each, events), let=(Closed,)) if not isinstance(events, Bug) else events
+        self._tell_once("events cannot be read", str(sent) if isinstance(sent, Bug) else "")
+
+    def _send_each(self, events: tuple[Event, ...]) -> None:
+        for event in events:
+            self._channel.send(Happened(msgspec.structs.replace(event, text=sound_text(event.text))))
+
+    def _tell_once(self, event: str, detail: str) -> None:
+        """Send a line to the agent's log where *detail* is news."""
+        if detail and self._told.get(event) != detail:
+            self._context.note("warning", event, detail=detail)
+        self._told[event] = detail
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -197,9 +229,17 @@ def _run(end: ChildEnd) -> None:
     if not isinstance(start, Start):
         raise WireError(f"the first message is {type(start).__name__}, not Start")
     try:
-        _load_and_serve(end, start)
+        done = attempt(partial(_load_and_serve, end, start), let=(BackendError, Closed, WireError))
     except BackendError as error:
         end.channel.send(Failed(error.failure))
+    else:
+        if isinstance(done, Bug):
+            end.channel.send(Failed(own_error(f"in the reader of {start.backend}", done)))
+
+
+def own_error(doing: str, bug: Bug) -> Failure:
+    """Return the failure that a bug of ours is: no word of the driver's."""
+    return Failure(FailureKind.READER, f"nodevet's own error {doing}: {bug}: please report this")
 
 
 def _load_and_serve(end: ChildEnd, start: Start) -> None:

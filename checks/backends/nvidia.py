@@ -9,6 +9,7 @@ of it, and reading it raises BackendError(LOST).
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ NUMA_WORDS = 16
 """Words of 64 NUMA nodes that NVML is given room for."""
 SCOPE_NODE = 0
 
+HEXADECIMAL = re.compile("[0-9a-f]{4,8}")
 UNNAMED = "unknown"
 
 LINK_COUNT = Item("link_count", Part(PartKind.LINK), (Field(91),))
@@ -419,10 +421,13 @@ def _pci(info: Any) -> str:
     return f"{info.domain:04x}:{info.bus:02x}:{info.device:02x}.0"
 
 
-def _address(text: str) -> str:
-    """Return NVML's spelling of a PCI address, eight digits of domain and capitals, as the kernel writes it."""
+def _address(text: str) -> str | None:
+    """Return NVML's spelling of a PCI address, eight digits of domain and capitals, as the kernel writes it.
+
+    None where it is no address: a port that is not wired up may tell an empty one.
+    """
     domain, _, rest = text.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}"
+    return f"{int(domain, 16):04x}:{rest}" if HEXADECIMAL.fullmatch(domain) else None
 
 
 def _pci_device_id(info: Any) -> str:

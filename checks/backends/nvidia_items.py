@@ -105,7 +105,7 @@ def _milli(value: float) -> float:
 
 
 def _mega(value: int) -> int:
-    return value * 1_000_000
+    return int(value) * 1_000_000
 
 
 def _nanoseconds(value: int) -> float:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from nodevet.checks.backends.base import BackendError
+from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.wire import Progress
 
@@ -127,13 +129,13 @@ class Library:
             return FUNCTION_NOT_FOUND, None
         self._progress.call(text)
         try:
-            return SUCCESS, function(*arguments)
+            done = attempt(partial(function, *arguments), let=(self._error,))
         except self._error as error:
             return error.value, None  # type: ignore[attr-defined]
-        except UnicodeDecodeError:  # bytes of a damaged InfoROM, which the wrapper decodes
-            return UNKNOWN, None
         finally:
             self._progress.returned()
+        # Bytes of a damaged InfoROM that are no text, for instance, which the wrapper decodes.
+        return (UNKNOWN, None) if isinstance(done, Bug) else (SUCCESS, done)
 
     def on(self, target: Target, call: Call) -> tuple[int, Any]:
         """Call a function of a device; raise BackendError when device, driver or library is gone."""
@@ -284,8 +286,11 @@ class _Slot:
         if isinstance(raw, int) and raw in NO_VALUE:
             self.reading = self.bad(ReadingStatus.UNAVAILABLE, "the driver has no value")
             return self.reading
-        value = self.item.convert(raw)
-        if value is None:
+        value = attempt(partial(self.item.convert, raw))
+        if isinstance(value, Bug):
+            words = f"{_words(self.source)}: {raw!r} cannot be understood: {value.error}"
+            self.reading = self.bad(ReadingStatus.ERROR, words)
+        elif value is None:
             self.reading = self.bad(ReadingStatus.UNSUPPORTED, "the device has none")
         else:
             self.reading = Reading(self.item.quantity, value, self.item.part)

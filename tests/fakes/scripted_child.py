@@ -158,6 +158,9 @@ class Child:
             if behaviour in set(FailureKind) and behaviour != "lost":
                 self._end.channel.send(Failed(Failure(FailureKind(behaviour), "scripted")))
                 return
+            if behaviour == "unreadable":
+                os.write(self._end.channel.fileno(), b"\x00\x00\x00\x03\xc1\xc1\xc1")
+                continue
             self._end.channel.send(Sampled(sample(name, request, lost=behaviour == "lost")))
         self._end.progress.write("idle")
         self._end.channel.send(RoundDone(request.group, request.round, self.devices()))

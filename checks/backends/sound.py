@@ -1,0 +1,113 @@
+"""What a backend gives, made fit for the agent: one value that is none costs itself, and the rest goes on.
+
+A driver may print anything: bytes that are no text, a size below zero, a number of a kind that nobody expected. What
+cannot be passed on is replaced by its absence and named; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.guard import Bug, attempt
+from nodevet.checks.model import Device, DeviceKind, Reading, ReadingStatus, Sample
+from nodevet.checks.quantities import measured
+
+__all__ = ["sound_device", "sound_readings", "sound_sample", "sound_text"]
+
+REQUIRED_TEXTS = ("id", "vendor", "model", "backend")
+POSITIVE = ("memory_bytes", "compute_units", "maximum_clock_hertz")
+NOT_NEGATIVE = ("minor", "numa_node")
+LARGEST = 2**60
+"""No size, clock or number of a device comes near it."""
+
+BLANK = Device(id="blank", kind=DeviceKind.CPU, vendor="blank", model="blank", backend="blank")
+"""Holds one field at a time while it is tried."""
+
+UNNAMED = "unknown"
+LONGEST_TEXT = 500
+
+
+def sound_text(value: object) -> str:
+    """Return *value* as text that every surface can show: one line, no control characters, no broken bytes."""
+    text = value if isinstance(value, str) else repr(value)
+    plain = text.encode("utf-8", "surrogateescape" if _is_escaped(text) else "replace").decode("utf-8", "replace")
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in plain).split())[:LONGEST_TEXT]
+
+
+def sound_readings(readings: Iterable[Reading]) -> tuple[Reading, ...]:
+    """Return *readings* with status ``error`` where a value lies outside its range, or is none that can be judged."""
+    return tuple(map(_sound_reading, readings))
+
+
+def sound_sample(sample: Sample) -> Sample:
+    """Return *sample* as it can be sent; a reading that cannot be has status ``error`` instead."""
+    if not isinstance(attempt(partial(_passed, sample, Sample)), Bug):
+        return sample
+    readings = tuple(_passable(reading) for reading in sample.readings)
+    failure = sample.failure
+    if failure is not None:
+        failure = msgspec.structs.replace(failure, detail=sound_text(failure.detail))
+    return msgspec.structs.replace(sample, readings=readings, failure=failure, device=sound_text(sample.device))
+
+
+def sound_device(device: Device) -> tuple[Device, tuple[str, ...]]:
+    """Return *device* as it can be sent and judged, and what was wrong with it, in words."""
+    wrong = [field for field in device.__struct_fields__ if _is_wrong(field, getattr(device, field))]
+    if not wrong:
+        return device, ()
+    changes: dict[str, Any] = {}
+    for field in wrong:
+        value = getattr(device, field)
+        if field in REQUIRED_TEXTS:
+            changes[field] = sound_text(value) or UNNAMED
+        elif isinstance(value, str) and not _is_wrong(field, sound_text(value) or None):
+            changes[field] = sound_text(value) or None
+        else:
+            changes[field] = getattr(BLANK, field)
+    complaints = tuple(f"{field} of {sound_text(device.id)} is {sound_text(getattr(device, field))}" for field in wrong)
+    return msgspec.structs.replace(device, **changes), complaints
+
+
+def _sound_reading(reading: Reading) -> Reading:
+    done = attempt(partial(measured, reading))
+    return _unreadable(reading, done) if isinstance(done, Bug) else done
+
+
+def _passable(reading: Reading) -> Reading:
+    done = attempt(partial(_passed, reading, Reading))
+    if not isinstance(done, Bug):
+        return reading
+    if isinstance(reading.value, str) and not isinstance(attempt(lambda: sound_text(reading.value).encode()), Bug):
+        return msgspec.structs.replace(reading, value=sound_text(reading.value), detail=sound_text(reading.detail))
+    return _unreadable(reading, done)
+
+
+def _unreadable(reading: Reading, bug: Bug) -> Reading:
+    detail = sound_text(f"{reading.value!r} cannot be understood: {bug.error}")
+    return Reading(reading.quantity, None, reading.part, ReadingStatus.ERROR, detail)
+
+
+def _is_wrong(field: str, value: Any) -> bool:
+    """Return whether *value* as that of *field* cannot be sent, or is what no device has."""
+    alone = msgspec.structs.replace(BLANK, **{field: value})
+    if isinstance(attempt(partial(_passed, alone, Device)), Bug):
+        return True
+    if isinstance(value, str):
+        return not value.isprintable() or len(value) > LONGEST_TEXT or (not value and field in REQUIRED_TEXTS)
+    if isinstance(value, int):
+        low = 1 if field in POSITIVE else 0 if field in NOT_NEGATIVE else -LARGEST
+        return not low <= value <= LARGEST
+    return False
+
+
+def _passed(value: Any, kind: type[Any]) -> Any:
+    """Return *value* as it arrives at the other end; raise whatever keeps it from that."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=kind)
+
+
+def _is_escaped(text: str) -> bool:
+    return any("\udc80" <= letter <= "\udcff" for letter in text)
