@@ -84,9 +84,7 @@ def test_every_surface_of_a_load_tells_what_is_proved(
 
     assert run.history() == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[2:6] for line in lines if " gemm " in line and "burnin." not in line] == [
-        [entry["standing"], "gemm", entry["dtype"], entry["device"]] for entry in document["completeness"]["accounts"]
-    ]
+    assert [line.split()[2:4] for line in lines if " gemm " in line and "burnin." not in line] == [[state, "gemm"]]
     assert any("burnin.mismatch" in line for line in lines) is (state == "wrong")
 
 

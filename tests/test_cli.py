@@ -222,7 +222,8 @@ def test_history_begins_empty(asked: CommandLine) -> None:
     """Nothing happened to a healthy node."""
     assert asked("history") == "nothing happened yet\n"
     assert asked("history", "--device", "0000:ff:00.0") == "nothing happened to 0000:ff:00.0 yet\n"
-    assert json.loads(asked("history", "--json")) == {"schema": "nodevet.history/1", "simulated": False, "changes": []}
+    document = {"schema": "nodevet.history/1", "simulated": False, "changes": [], "loads": [], "damaged_rows": 0}
+    assert json.loads(asked("history", "--json")) == document
 
 
 @pytest.mark.parametrize(

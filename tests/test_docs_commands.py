@@ -42,6 +42,7 @@ NOT_RUN = {
     "the controller of a cluster": "test_slurm_install.py follows the page on a cluster of three",
     "a prolog": "a script to copy, not a command to type: tests/test_exporter_statefile.py runs it",
     "a terminal of its own": "starts the agent that the blocks behind it ask, which is the place `a fire drill`",
+    "a node with a wrong result": "loads a GPU that computes wrongly for 20 minutes: tests/test_retest.py has the rule",
     "a checkout": "installs or runs all tests: make says what it would do",
 }
 """Places whose commands are only checked for what can be checked without changing this machine, and why."""

@@ -15,10 +15,15 @@ from nodevet.agent.storage.database import DamagedError
 from nodevet.agent.storage.store import DATABASE_NAME, HistoryRow, read_store
 from nodevet.agent.terminal import paint, say, table
 from nodevet.checks.acknowledgement import date_words, is_word
-from nodevet.checks.completeness import account
+from nodevet.checks.completeness import LOAD, account
 from nodevet.checks.errors import StoreError, UsageError
-from nodevet.checks.model import Episode, Instant, Result, ResultState
+from nodevet.checks.model import Episode, Instant, Result, State
 from nodevet.exporters.schema import timestamp
+
+RESULTS_AT_MOST = 1000
+"""So many results of loads are looked through."""
+
+_PROVED = {State.OK: "complete", State.FAILED: "wrong", State.UNKNOWN: "incomplete"}
 
 SUMMARY = "what happened to this node and its devices"
 
@@ -49,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
             "schema": "nodevet.history/1",
             "simulated": simulated is not None,
             "changes": [_change(row) for row in rows],
-            "loads": [_load(result) for result in loads],
+            "loads": [_load(load) for load in loads],
             "damaged_rows": damaged,
         }
         say(msgspec.json.encode(document).decode())
@@ -57,10 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
     if simulated is not None:
         say(f"history of the simulated node {simulated}")
     lines = [(row.time.wall_seconds, _line(row)) for row in rows]
-    lines += [(result.ended.wall_seconds, _load_line(result)) for result in loads]
+    lines += [(load[-1].ended.wall_seconds, _load_line(load)) for load in loads[-arguments.limit :]]
     if lines:
-        newest = [line for _, line in sorted(lines, key=lambda entry: entry[0])][-arguments.limit :]
-        say(table(newest, ("WHEN", "STATE", "CODE", "WHERE", "WHAT")))
+        ordered = [line for _, line in sorted(lines, key=lambda entry: entry[0])]
+        say(table(ordered, ("WHEN", "STATE", "CODE", "WHERE", "WHAT")))
     else:
         asked = arguments.device or arguments.serial
         say(f"nothing happened to {asked} yet" if asked else "nothing happened yet")
@@ -69,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     return exits.OK
 
 
-def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, ...], tuple[Result, ...], int]:
+def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, ...], list[tuple[Result, ...]], int]:
     """Return what changed, newest first, the loads that ran, oldest first, and how many damaged rows are left out."""
     store = read_store(path)
     try:
@@ -79,10 +84,10 @@ def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, 
         serials = {entry.device for entry in seen if entry.serial == arguments.serial} if arguments.serial else None
         loads = tuple(
             result
-            for result in reversed(store.results(limit=arguments.limit))
+            for result in reversed(store.results(limit=RESULTS_AT_MOST))
             if (device is None or device in result.devices) and (serials is None or serials & set(result.devices))
         )
-        return rows, loads, len(store.left_out)
+        return rows, _by_load(loads), len(store.left_out)
     finally:
         store.close()
 
@@ -140,23 +145,29 @@ def _change(row: HistoryRow) -> dict[str, object]:
     }
 
 
-def _load_line(result: Result) -> tuple[str, ...]:
-    became = account((), (result,)).accounts[0].standing.value
-    code = " ".join(part for part in (result.workload, result.dtype) if part)
-    verified, wrong = result.metric("gemms_verified") or 0, result.metric("mismatches") or 0
-    said = f"{verified} products verified, {wrong} wrong"
-    state = "" if result.state is ResultState.FINISHED else f"{result.state.value}: "
-    return (_when(result.ended), paint(became), code, ",".join(result.devices), state + (result.detail or said))
+def _by_load(results: tuple[Result, ...]) -> list[tuple[Result, ...]]:
+    """Return *results*, oldest first, by the load that they are of."""
+    loads: dict[object, list[Result]] = {}
+    for result in results:
+        loads.setdefault(result.conditions.get(LOAD) or result.ended, []).append(result)
+    return [tuple(load) for load in loads.values()]
 
 
-def _load(result: Result) -> dict[str, object]:
+def _load_line(load: tuple[Result, ...]) -> tuple[str, ...]:
+    proved = account((), load)
+    devices = sorted({device for result in load for device in result.devices})
+    where = devices[0] if len(devices) == 1 else f"{len(devices)} devices"
+    verified = sum(int(result.metric("gemms_verified") or 0) for result in load)
+    said = f"{proved.verified} of {len(proved.accounts)} planned formats verified, {verified} products, none wrong"
+    return (_when(load[-1].ended), _PROVED[proved.state], load[-1].workload, where, proved.reason() or said)
+
+
+def _load(load: tuple[Result, ...]) -> dict[str, object]:
+    proved = account((), load)
     return {
-        "ended": _when(result.ended),
-        "workload": result.workload,
-        "dtype": result.dtype,
-        "devices": list(result.devices),
-        "state": result.state.value,
-        "verified": result.metric("gemms_verified"),
-        "mismatches": result.metric("mismatches"),
-        "detail": result.detail,
+        "ended": _when(load[-1].ended),
+        "workload": load[-1].workload,
+        "state": _PROVED[proved.state],
+        "reason": proved.reason(),
+        "accounts": [msgspec.to_builtins(entry) for entry in proved.accounts],
     }

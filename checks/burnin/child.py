@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -121,8 +122,11 @@ class Session:
             return self._result_so_far is not None
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Serve the agent until it says ``Stop`` or is gone; return the exit status."""
+def main(arguments: Sequence[str], choose: Callable[..., Any] | None = None) -> int:
+    """Serve the agent until it says ``Stop`` or is gone; return the exit status.
+
+    *choose* decides how products are computed: broken hardware is simulated by handing in a broken one.
+    """
     # Before any thread exists, so that all of them inherit it and only the one that waits gets the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     end = become_child(arguments)
@@ -134,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
                 case Start():
                     session.send(Ready(devices=()))
                 case Burn() as burn:
-                    session.finish(_burn(burn, session))
+                    session.finish(_burn(burn, session, choose))
                 case Stop():
                     break
     except Closed:
@@ -142,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _burn(burn: Burn, session: Session) -> Result:
+def _burn(burn: Burn, session: Session, choose: Callable[..., Any] | None) -> Result:
     clock = SystemClock()
     started = clock.instant()
     device, dtype = str(burn.parameters.get("device", "")), str(burn.parameters.get("dtype", ""))
@@ -168,7 +172,7 @@ def _burn(burn: Burn, session: Session) -> Result:
 
         run = Run(request, clock)
         session.begin(run.result, ENDING_SECONDS)
-        return run_gemm(run, session)
+        return run_gemm(run, session) if choose is None else run_gemm(run, session, choose)
     except InterruptionError as error:
         return blank(ResultState.INTERRUPTED, str(error))
     except msgspec.ValidationError as error:

@@ -287,8 +287,11 @@ def _choose_layout(run: Run, device: ComputeDevice, multiplication: Multiplicati
         control.pause()
         return _one_product_seconds(shape, device, multiplication)
 
-    affordable = fit_memory(wanted, data_type, run.output_bytes, budget)
-    shape, gemm_seconds = fit_shape(affordable, data_type.maximum_k, request.call_limit_seconds, measure)
+    if request.shape is None:
+        affordable = fit_memory(wanted, data_type, run.output_bytes, budget)
+        shape, gemm_seconds = fit_shape(affordable, data_type.maximum_k, request.call_limit_seconds, measure)
+    else:  # a re-test must be of this shape and no other; what does not fit is refused
+        shape, gemm_seconds = wanted, measure(wanted)
     layout = lay_out(
         shape,
         data_type,

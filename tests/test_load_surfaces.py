@@ -1,0 +1,126 @@
+"""What a load proved, on every surface: document, report, page and metrics say the same as the one function."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import msgspec
+import pytest
+from fakes.snapshots import burn_in, cpu_node
+
+from nodevet.checks.completeness import account
+from nodevet.checks.model import Result, ResultState, Snapshot, State
+from nodevet.exporters.page.render import StatusPage
+from nodevet.exporters.prometheus import MetricsPage
+from nodevet.exporters.report import from_snapshot, read_document, render, render_file
+from nodevet.exporters.schema import burn_in_document, encode
+
+
+def node(*results: Result) -> Snapshot:
+    """Return a healthy node with the *results* of a load."""
+    named = (msgspec.structs.replace(each, conditions={**each.conditions, "load": "one"}) for each in results)
+    return msgspec.structs.replace(cpu_node(), results=tuple(named))
+
+
+def render_page(snapshot: Snapshot) -> str:
+    """Return the status page of *snapshot*."""
+    return StatusPage(lambda: snapshot.time).render(snapshot).decode()
+
+
+def metrics_of(snapshot: Snapshot) -> str:
+    """Return the metrics page in detail."""
+    return MetricsPage(detail=True).render(snapshot).decode()
+
+
+GOOD = burn_in("cpu-0", 1.4, 0.7)
+OTHER = burn_in("cpu-1", 1.4, 0.7)
+STOPPED = msgspec.structs.replace(OTHER, state=ResultState.INTERRUPTED, metrics=(), detail="a job came")
+LACKING = msgspec.structs.replace(
+    GOOD, dtype="fp8_e4m3", state=ResultState.REFUSED, metrics=(), conditions={"refusal": "format"}, detail="no units"
+)
+ASKED = msgspec.structs.replace(LACKING, conditions={"refusal": "format", "asked": True})
+WRONG = msgspec.structs.replace(burn_in("cpu-1", 1.4, 0.7, wrong=3), state=ResultState.DIED, detail="SIGSEGV")
+NOTHING = msgspec.structs.replace(
+    OTHER,
+    metrics=tuple(
+        msgspec.structs.replace(metric, value=0) if metric.name == "gemms_verified" else metric
+        for metric in OTHER.metrics
+    ),
+)
+
+LOADS = {
+    "all verified": ((GOOD, OTHER), State.OK),
+    "one lacks a format": ((GOOD, OTHER, LACKING), State.OK),
+    "somebody asked for it": ((GOOD, OTHER, ASKED), State.UNKNOWN),
+    "one was stopped": ((GOOD, STOPPED), State.UNKNOWN),
+    "one verified nothing": ((GOOD, NOTHING), State.UNKNOWN),
+    "one was wrong and died": ((GOOD, WRONG), State.FAILED),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_every_surface_says_what_a_load_proved(name: str) -> None:
+    """One function decides; nothing is green beside it."""
+    results, state = LOADS[name]
+    snapshot = node(*results)
+    assert account((), snapshot.results).state is state
+
+    document = burn_in_document(snapshot, plan="quick")
+    assert document.verdict == state.value
+    assert document.completeness is not None
+    assert document.completeness.state == {"ok": "complete", "unknown": "incomplete", "failed": "wrong"}[state.value]
+    for page in (render(from_snapshot(snapshot, plan="quick")), render_file(encode(document))):
+        assert f'<section class="verdict {state.value}"' in page
+        assert f'id="verdict">{state.value}</p>' in page
+        assert ("Not verified" in page) is (name != "all verified")
+
+    section = re.search(r'id="burn-in-name".*?</table>', render_page(snapshot), re.DOTALL)
+    assert section is not None
+    badges = re.findall(r'class="badge ([a-z]+)"', section[0])
+    assert badges[0] == state.value
+
+    metrics = metrics_of(snapshot)
+    assert f"nodevet_burnin_complete {int(state is State.OK)}\n" in metrics
+    passed = re.findall(r"nodevet_burnin_passed\{.*?\} (\d)", metrics)
+    assert passed.count("1") == document.completeness.verified
+
+
+def test_a_wrong_result_of_a_load_that_died_is_in_the_metrics_and_on_the_page() -> None:
+    """It is not left out because its load did not finish."""
+    snapshot = node(GOOD, WRONG)
+    metrics = MetricsPage().render(snapshot).decode()
+    assert re.search(r'nodevet_burnin_mismatches\{[^}]*device="cpu-1"[^}]*\} 3\n', metrics)
+    assert "3 wrong; died: SIGSEGV" in render_page(snapshot)
+
+
+def test_a_document_of_an_earlier_version_is_not_green_unproved() -> None:
+    """``"verdict":"ok"`` with no verified product, from before completeness was told, is judged by its rows."""
+    document = json.loads(encode(burn_in_document(node(NOTHING), plan="probe")))
+    document |= {"verdict": "ok", "reason": "healthy"}
+    del document["completeness"]
+    report = read_document(json.dumps(document).encode())
+    assert report.verdict == "unknown"
+    assert report.reason.startswith("incomplete: 1 of 1 planned formats are not proved")
+
+
+def test_the_load_before_spoils_nothing_but_by_what_was_wrong() -> None:
+    """A format that was refused when somebody asked for it last week is no fault of today's probe."""
+    before = msgspec.structs.replace(ASKED, conditions={**ASKED.conditions, "load": "before"}, ended=GOOD.started)
+    today = msgspec.structs.replace(GOOD, conditions={**GOOD.conditions, "load": "today"})
+    snapshot = msgspec.structs.replace(cpu_node(), results=(before, today))
+    assert "nodevet_burnin_complete 1\n" in metrics_of(snapshot)
+    wrong = msgspec.structs.replace(WRONG, conditions={**WRONG.conditions, "load": "before"}, ended=GOOD.started)
+    snapshot = msgspec.structs.replace(cpu_node(), results=(wrong, today))
+    assert "nodevet_burnin_complete 0\n" in metrics_of(snapshot)
+
+
+def test_a_measured_overhead_below_its_noise_is_told_as_none() -> None:
+    """Checking never makes a product faster."""
+    negative = tuple(
+        msgspec.structs.replace(metric, value=-0.243) if metric.name == "checking_overhead_ratio" else metric
+        for metric in GOOD.metrics
+    )
+    page = render(from_snapshot(node(msgspec.structs.replace(GOOD, metrics=negative))))
+    assert "none measured" in page
+    assert "-24.3" not in page
