@@ -13,15 +13,64 @@ PASS, WARN, FAIL = Outcome.PASS, Outcome.WARN, Outcome.FAIL
 
 @pytest.mark.parametrize(
     ("margin", "high", "slowdown"),
-    [(32, PASS, PASS), (6, PASS, PASS), (5, WARN, PASS), (1, WARN, PASS), (0, WARN, FAIL), (-5, WARN, FAIL)],
+    [
+        (32, PASS, PASS),
+        (6, PASS, PASS),
+        (5, WARN, PASS),
+        (0, WARN, PASS),
+        (-1, WARN, PASS),
+        (-2, WARN, FAIL),
+        (-5, WARN, FAIL),
+    ],
 )
 def test_margin_decides_where_the_device_tells_it(margin: int, high: Outcome, slowdown: Outcome) -> None:
-    """Five degrees left warn, none left is a failure; the absolute temperature does not matter beside it."""
+    """Five degrees left warn; a failure is where the device slows down, two degrees beyond its highest temperature."""
     findings = judge(
         "thermal", healthy({("temperature_margin_celsius", CORE): margin, ("temperature_celsius", CORE): 99})
     )
     assert of(findings, "temperature.high", part=CORE).outcome is high
     assert of(findings, "temperature.slowdown", part=CORE).outcome is slowdown
+
+
+@pytest.mark.parametrize(("margin", "slowdown"), [(1, PASS), (0, FAIL), (-1, FAIL)])
+def test_margin_counts_to_slowdown_where_no_offset_is_told(margin: int, slowdown: Outcome) -> None:
+    """The header of NVML calls it the distance to the nearest slowdown."""
+    no_offset = {("temperature_margin_celsius", CORE): margin, ("temperature_margin_slowdown_celsius", CORE): None}
+    finding = of(judge("thermal", healthy(no_offset)), "temperature.slowdown", part=CORE)
+    assert finding.outcome is slowdown
+
+
+def test_a_board_at_its_highest_operating_temperature_does_not_slow_down() -> None:
+    """Each limit has its words: what the device does there is what its vendor says of it."""
+    at_most = judge("thermal", healthy({("temperature_margin_celsius", CORE): 0}))
+    warm = of(at_most, "temperature.high", part=CORE)
+    assert "at its highest operating temperature, slowdown at -2" in warm.message
+    assert not any("slows itself down" in finding.message for finding in at_most)
+    beyond = of(
+        judge("thermal", healthy({("temperature_margin_celsius", CORE): -3})), "temperature.slowdown", part=CORE
+    )
+    assert "3 celsius beyond its highest operating temperature" in beyond.message
+    assert "slows itself down" in beyond.message
+    for limit, words in (
+        ("slowdown", "slows itself down"),
+        ("maximum", "hotter than its vendor allows in operation"),
+        ("shutdown", "shuts itself off"),
+    ):
+        gone = {(f"temperature_{name}_celsius", CORE): None for name in ("slowdown", "maximum", "shutdown", "margin")}
+        view = healthy({**gone, ("temperature_celsius", CORE): 96, (f"temperature_{limit}_celsius", CORE): 95})
+        finding = of(judge("thermal", view), "temperature.slowdown", part=CORE)
+        assert (finding.outcome, words in finding.message) == (FAIL, True)
+
+
+@pytest.mark.parametrize(("celsius", "high", "hot"), [(94, PASS, PASS), (95, WARN, PASS), (105, WARN, FAIL)])
+def test_memory_is_judged_by_the_table_where_the_board_names_no_limit(
+    celsius: int, high: Outcome, hot: Outcome
+) -> None:
+    """Hopper and later tell no absolute limit of their memory: it is not left unjudged."""
+    unnamed = {("temperature_maximum_celsius", MEMORY): None, ("temperature_celsius", MEMORY): celsius}
+    findings = judge("thermal", healthy(unnamed))
+    assert of(findings, "temperature.high", part=MEMORY).outcome is high
+    assert of(findings, "temperature.slowdown", part=MEMORY).outcome is hot
 
 
 @pytest.mark.parametrize(
@@ -60,9 +109,12 @@ def test_configuration_goes_before_everything_reported() -> None:
 
 @pytest.mark.parametrize(("celsius", "outcome"), [(89, PASS), (90, WARN), (95, WARN)])
 def test_memory_has_its_own_maximum(celsius: int, outcome: Outcome) -> None:
-    """Memory runs hotter than the core: judged by the maximum that its vendor allows (95)."""
+    """Memory runs hotter than the core: judged by the maximum that its vendor allows (95), up to which it may go."""
     findings = judge("thermal", healthy({("temperature_celsius", MEMORY): celsius}))
     assert of(findings, "temperature.high", part=MEMORY).outcome is outcome
+    assert of(findings, "temperature.slowdown", part=MEMORY).outcome is PASS
+    beyond = judge("thermal", healthy({("temperature_celsius", MEMORY): 96}))
+    assert of(beyond, "temperature.slowdown", part=MEMORY).outcome is FAIL
 
 
 def test_sensor_without_any_limit_is_skipped() -> None:

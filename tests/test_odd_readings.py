@@ -39,7 +39,8 @@ ALONE = frozenset(
 )
 """What a board of this model must tell of one part alone: without it nothing like it is read."""
 STANDS_IN = frozenset({
-    "temperature_margin_celsius", "temperature_celsius", "temperature_slowdown_celsius",
+    "temperature_margin_celsius", "temperature_margin_slowdown_celsius", "temperature_celsius",
+    "temperature_slowdown_celsius",
     "temperature_shutdown_celsius", "temperature_maximum_celsius", "throttle_active", "throttle_seconds",
     "utilization_ratio", "clock_hertz", "partitioned", "bad_pages_threshold", "power_limit_watts",
 })  # fmt: skip

@@ -31,8 +31,22 @@ HIGH = Rule(
     next_step="compare with its neighbours, clean filters, check fans and inlet air",
 )
 
-BY_TABLE = frozenset({"core", "edge"})
-"""Sensors that the table's absolute limits are about; memory and hotspot run hotter in health."""
+CHECK_COOLING = "check fans, filters, coolant and inlet air"
+WORDS = {
+    "slowdown": SLOWDOWN.next_step,
+    "maximum": f"hotter than its vendor allows in operation: {CHECK_COOLING}",
+    "shutdown": f"the device shuts itself off: {CHECK_COOLING}",
+}
+"""What a limit that the device reports means; at its highest operating temperature it does not yet slow down."""
+
+SLOWDOWN_ROW, HIGH_ROW = 0, 1
+CORE_KEYS = ("temperature.slowdown", "temperature.high")
+BY_TABLE = {
+    "core": CORE_KEYS,
+    "edge": CORE_KEYS,
+    "memory": ("temperature.memory_slowdown", "temperature.memory_high"),
+}
+"""Rows of the table by sensor; a hotspot runs hotter in health, and by how much its vendor alone knows."""
 
 
 class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +73,7 @@ class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inputs=(
         "temperature_celsius",
         "temperature_margin_celsius",
+        "temperature_margin_slowdown_celsius",
         "temperature_slowdown_celsius",
         "temperature_shutdown_celsius",
         "temperature_maximum_celsius",
@@ -72,7 +87,7 @@ def judge(view: View, policy: Thermal) -> Iterator[Finding]:
         measured = {margin.part for margin in margins if margin.measured}
         for margin in margins:
             if margin.part in measured:
-                yield from _by_margin(margin, policy)
+                yield from _by_margin(view, device, margin, policy)
             elif not any(sensor.part == margin.part for sensor in sensors):
                 yield from _blind(margin)
         for sensor in sensors:
@@ -80,11 +95,18 @@ def judge(view: View, policy: Thermal) -> Iterator[Finding]:
                 yield from _by_temperature(view, device, sensor, policy)
 
 
-def _by_margin(margin: Look, policy: Thermal) -> Iterator[Finding]:
-    facts = f"{margin.number:.0f} celsius left before slowdown"
-    slowdown = choose("temperature.slowdown_margin")
+def _by_margin(view: View, device: Device, margin: Look, policy: Thermal) -> Iterator[Finding]:
+    """Judge the distance to the highest operating temperature; where the device slows down it says as an offset."""
+    offset = number_of(looks(view, device, "temperature_margin_slowdown_celsius"), margin.part)
+    slowdown = choose("temperature.slowdown_margin", reported=offset.number if offset else None)
     high = choose("temperature.high_margin", configuration=policy.margin_celsius)
-    yield SLOWDOWN.confirmed_by(policy).against(margin, margin.number, slowdown, facts)
+    facts = f"{margin.number:.0f} celsius left before slowdown"
+    if offset is not None and margin.number is not None:
+        left = f"{margin.number:.0f} celsius left to" if margin.number > 0 else f"{-margin.number:.0f} celsius beyond"
+        left = "at" if margin.number == 0 else left
+        facts = f"{left} its highest operating temperature, slowdown at {slowdown.value:.0f}"
+    beside = (offset,) if offset else ()
+    yield SLOWDOWN.confirmed_by(policy).against(margin, margin.number, slowdown, facts, beside=beside)
     yield HIGH.confirmed_by(policy).against(margin, margin.number, high, f"{facts}, limit {high.value:.0f}")
 
 
@@ -94,29 +116,33 @@ def _by_temperature(view: View, device: Device, sensor: Look, policy: Thermal) -
         return
     reported = {
         name: number_of(looks(view, device, f"temperature_{name}_celsius"), sensor.part)
-        for name in ("slowdown", "shutdown", "maximum")
+        for name in ("slowdown", "maximum", "shutdown")
     }
-    stop = reported["slowdown"] or reported["maximum"] or reported["shutdown"]
+    which, stop = next(((name, look) for name, look in reported.items() if look), ("", None))
     margin = choose("temperature.high_margin", configuration=policy.margin_celsius).value
-    warm = reported["maximum"] if stop is not reported["maximum"] else None
+    warm = reported["maximum"] if which != "maximum" else None
     at = stop.number if stop else None
-    yield _against(
-        SLOWDOWN.confirmed_by(policy),
-        sensor,
-        _limit("temperature.slowdown", sensor, policy.slowdown_celsius, at),
-        stop,
-    )
+    limit = _limit(SLOWDOWN_ROW, sensor, policy.slowdown_celsius, at)
+    if limit is not None and at is not None and which == "maximum" and policy.slowdown_celsius is None:
+        limit = msgspec.structs.replace(limit, op=">")  # up to there the vendor allows it
+    rule = SLOWDOWN if policy.slowdown_celsius is not None else _worded(which)
+    yield _against(rule.confirmed_by(policy), sensor, limit, stop)
     yield _against(
         HIGH.confirmed_by(policy),
         sensor,
         _limit(
-            "temperature.high",
+            HIGH_ROW,
             sensor,
             policy.high_celsius,
             warm.number if warm else at - margin if at is not None else None,
         ),
         warm or stop,
     )
+
+
+def _worded(which: str) -> Rule:
+    """Return the rule in the words of the limit that the device reports; the table says nothing of what it does."""
+    return msgspec.structs.replace(SLOWDOWN, next_step=WORDS.get(which, CHECK_COOLING))
 
 
 def _against(rule: Rule, sensor: Look, limit: Limit | None, beside: Look | None) -> Finding:
@@ -126,9 +152,11 @@ def _against(rule: Rule, sensor: Look, limit: Limit | None, beside: Look | None)
     return rule.against(sensor, sensor.number, limit, facts, beside=(beside,) if beside else ())
 
 
-def _limit(key: str, sensor: Look, configured: float | None, reported: float | None) -> Limit | None:
+def _limit(row: int, sensor: Look, configured: float | None, reported: float | None) -> Limit | None:
+    """Return the limit in force, or None where nobody names one; *row* is its place among those of the table."""
     if configured is None and reported is None and sensor.part.name not in BY_TABLE:
         return None
+    key = BY_TABLE.get(sensor.part.name, CORE_KEYS)[row]
     return choose(key, configuration=configured, reported=reported)
 
 

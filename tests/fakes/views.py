@@ -116,6 +116,7 @@ def controller() -> Device:
 GPU_READINGS: Mapping[Quantity, Scalar] = {
     ("temperature_celsius", CORE): 55,
     ("temperature_margin_celsius", CORE): 32,
+    ("temperature_margin_slowdown_celsius", CORE): -2,
     ("temperature_celsius", Part(PartKind.SENSOR, "memory")): 66,
     ("temperature_slowdown_celsius", CORE): 87,
     ("temperature_shutdown_celsius", CORE): 92,
