@@ -29,6 +29,7 @@ from nodevet.checks.baseline import (
 from nodevet.checks.consequences import counted_once, shown_once
 from nodevet.checks.episodes import Evidence, Holders, Ledger, acknowledge, fold
 from nodevet.checks.guard import AGENT, CODE, Bug, PartFault, attempt, fault_findings
+from nodevet.checks.hours import Hours
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.kernel_log.tally import Counts, count_events
 from nodevet.checks.model import (
@@ -136,6 +137,7 @@ class Engine:
         self._samples: dict[tuple[str, str], Sample] = {}
         self._counters: dict[tuple[str, str, Part], Counter] = {}
         self._growth: dict[tuple[str, str, Part], Growth] = {}
+        self._hours = Hours()
         self._times: dict[tuple[str, str], Instant] = {}
         self._links_up: dict[str, set[int]] = {}
         self._events: list[Event] = []
@@ -342,12 +344,13 @@ class Engine:
     def _count(self, sample: Sample, quantity: str, part: Part, value: float) -> None:
         key = (sample.device, quantity, part)
         before = self._counters.get(key)
+        within_hour = self._hours.grown(key, value, sample.time)
         if before is not None:
             last = self._times.get((sample.device, sample.group), before.time)
             since = before.time if before.interrupted else last
             seconds = sample.time.seconds_since(since)
             if seconds is not None and seconds > 0 and value >= before.value:
-                self._growth[key] = Growth(value - before.value, seconds, sample.time)
+                self._growth[key] = Growth(value - before.value, seconds, sample.time, within_hour)
             elif seconds is None or value < before.value:
                 self._growth.pop(key, None)
             else:

@@ -34,11 +34,15 @@ STALE_ROUNDS = 3
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """How much a counter grew between two samples of one epoch. A counter that fell began a new epoch: no growth."""
+    """How much a counter grew between two samples of one epoch. A counter that fell began a new epoch: no growth.
+
+    ``within_hour`` is by how much it grew since half an hour to an hour ago, or since it was first seen.
+    """
 
     amount: float
     seconds: float
     until: Instant
+    within_hour: float = 0.0
 
     @property
     def per_second(self) -> float:

@@ -507,7 +507,7 @@ def test_heat_counts_from_the_third_of_five_samples_and_ends_after_three_good_on
     """From the sensor to the verdict, through every layer."""
     desk = Desk()
     states = []
-    for margin in (30, -1, -1, -1, 30, 30, 30):
+    for margin in (30, -3, -3, -3, 30, 30, 30):
         desk.seconds += 10
         desk.present()
         desk.read({("temperature_margin_celsius", CORE): margin})

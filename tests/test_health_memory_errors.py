@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from fakes.views import BAD, CONTROLLER, DRAM, bad, gpu, healthy, judge, of
+from fakes.views import BAD, CONTROLLER, DRAM, GPU, at, bad, gpu, healthy, judge, of
 
+from nodevet.checks.hours import Hours
 from nodevet.checks.model import WHOLE, Action, Clearing, FaultClass, Outcome, Part, PartKind, ReadingStatus, Scalar
 from nodevet.checks.quantities import RECOVERY_ACTIONS
+from nodevet.checks.view import Growth
 
 PASS, WARN, FAIL = Outcome.PASS, Outcome.WARN, Outcome.FAIL
 
@@ -95,13 +98,49 @@ def test_count_of_uncorrected_errors_tells_new_from_old() -> None:
     assert one == again != two
 
 
-@pytest.mark.parametrize(("errors", "outcome"), [(0, PASS), (27, PASS), (28, WARN), (46_000, WARN)])
+@pytest.mark.parametrize(("errors", "outcome"), [(0, PASS), (28, PASS), (99, PASS), (100, WARN), (46_000, WARN)])
 def test_corrected_errors_are_judged_by_their_rate(errors: float, outcome: Outcome) -> None:
-    """In ten seconds 27 are below 10,000 per hour and 28 above; thousands per second are not overlooked."""
+    """Fewer than a hundred between two looks are no rate, however short the time; thousands are not overlooked."""
     finding = of(
         judge("memory-errors", healthy(growth={("ecc_corrected_errors", DRAM): errors})), "memory.corrected_rate"
     )
     assert (finding.outcome, finding.hard) == (outcome, False)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "amount", "rounds", "outcome"),
+    [
+        (2, 7, 10, PASS),  # 21 in six seconds, and seventy in twenty
+        (10, 20, 360, PASS),  # 7,200 within the hour
+        (10, 60, 360, WARN),  # 21,600 within the hour, and never a hundred at once
+        (10, 60, 100, PASS),  # 6,000 so far
+        (10, 2, 720, PASS),
+    ],
+)
+def test_few_errors_count_by_the_hour(seconds: int, amount: int, rounds: int, outcome: Outcome) -> None:
+    """A burst is no rate, and a rate that stays low for each look is seen within the hour."""
+    hours, growth = Hours(), None
+    for number in range(rounds):
+        within = hours.grown("dram", number * amount, at(number * seconds))
+        growth = Growth(amount, seconds, at(), within)
+    assert growth is not None
+    view = healthy()
+    view = msgspec.structs.replace(view, growth={**view.growth, (GPU, "ecc_corrected_errors", DRAM): growth})
+    assert of(judge("memory-errors", view), "memory.corrected_rate").outcome is outcome
+
+
+def test_the_hour_begins_anew_with_the_counter() -> None:
+    """A reset, another boot and a long silence leave nothing of what was counted before; a halt ends it."""
+    hours = Hours()
+    growing = ((5, 0), (9, 100), (20, 1800), (21, 1900))
+    assert [hours.grown("a", value, at(seconds)) for value, seconds in growing] == [0, 4, 15, 16]
+    assert hours.grown("a", 3, at(2000)) == 0
+    assert hours.grown("a", 8, at(2100)) == 5
+    assert hours.grown("a", 8, at(2219)) == 5
+    assert hours.grown("a", 8, at(2220)) == 0
+    assert hours.grown("a", 9, at(2290)) == 6
+    assert hours.grown("a", 10, at(2300, boot="another")) == 0
+    assert hours.grown("a", 99, at(9200, boot="another")) == 0
 
 
 def test_corrected_errors_of_the_past_are_no_rate() -> None:
@@ -111,7 +150,7 @@ def test_corrected_errors_of_the_past_are_no_rate() -> None:
     assert of(findings, "memory.uncorrected").outcome is PASS
 
 
-@pytest.mark.parametrize(("errors", "outcome"), [(0.02, PASS), (1, WARN)])
+@pytest.mark.parametrize(("errors", "outcome"), [(0, PASS), (1, PASS), (9, PASS), (10, WARN)])
 def test_host_memory_has_its_own_rate(errors: float, outcome: Outcome) -> None:
     """A memory controller may have nine corrected errors per hour."""
     part = Part(PartKind.MEMORY_BLOCK, "controller", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from fakes.views import CONTROLLER, REASONS, bad, healthy, judge, of, reason
+from fakes.views import CONTROLLER, GPU, REASONS, bad, healthy, judge, of, reason
 
 from nodevet.checks.model import Outcome, Part, Reading, ReadingStatus, Scalar
 
@@ -57,6 +57,19 @@ def test_counted_time_decides_above_one_percent(name: str, seconds: float, outco
     finding = of(judge("throttle", view), f"throttle.{name}")
     assert finding.outcome is outcome
     assert outcome is Outcome.PASS or "check" in finding.message
+
+
+def test_heat_that_is_counted_apart_is_not_told_twice() -> None:
+    """NVML's older counter adds up what newer drivers count by kind: it is judged where it alone is there."""
+    total = ("throttle_seconds", reason("vendor:thermal"))
+    apart = ("throttle_seconds", reason("software_thermal"))
+    hardware = ("throttle_seconds", reason("hardware_thermal"))
+    both = healthy({total: 9.0}, growth={total: 2.0, apart: 2.0})
+    told = [f.code for f in judge("throttle", both) if f.outcome is Outcome.WARN and f.device == GPU]
+    assert told == ["throttle.software_thermal"]
+    alone = healthy({total: 9.0, apart: None, hardware: None}, growth={total: 2.0})
+    told = [f.code for f in judge("throttle", alone) if f.outcome is Outcome.WARN and f.device == GPU]
+    assert told == ["throttle.thermal"]
 
 
 def test_first_sample_is_judged_by_the_flag() -> None:

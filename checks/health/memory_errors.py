@@ -13,7 +13,7 @@ from nodevet.checks.limits import choose
 from nodevet.checks.model import Action, Clearing, Device, DeviceKind, FaultClass, Finding, Outcome
 from nodevet.checks.registry import check
 from nodevet.checks.vendors import vendor_of
-from nodevet.checks.view import View
+from nodevet.checks.view import Growth, View
 
 __all__ = ["MemoryErrors", "judge"]
 
@@ -93,6 +93,9 @@ MILD_RECOVERY = frozenset({"drain_peer_to_peer", "recover_imex_domain"})
 """Only traffic between devices suffers; the device itself computes on."""
 
 
+SECONDS_PER_HOUR = 3600.0
+
+
 class MemoryErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of corrected errors; None takes the table. Uncorrected errors have no limit but zero."""
 
@@ -152,19 +155,32 @@ def _counted(rule: Rule, look: Look, what: str) -> Finding:
 
 
 def _corrected_rate(device: Device, look: Look, policy: MemoryErrors) -> Finding:
+    """Judge corrected errors by their count within the hour, and by their rate where it rests on enough of them."""
     rule = CORRECTED_RATE.confirmed_by(policy)
     on_accelerator = device.kind is DeviceKind.ACCELERATOR
+    owner = "accelerator" if on_accelerator else "host"
     limit = choose(
-        f"memory.corrected_rate.{'accelerator' if on_accelerator else 'host'}",
+        f"memory.corrected_rate.{owner}",
         configuration=policy.corrected_per_hour if on_accelerator else policy.host_corrected_per_hour,
     )
-    return rule.rate(
+    enough = choose(f"memory.corrected_count.{owner}")
+
+    def is_storm(growth: Growth) -> bool:
+        return enough.holds(growth.amount) and limit.holds(growth.per_second * SECONDS_PER_HOUR)
+
+    def facts(growth: Growth) -> str:
+        new = (
+            f"{growth.amount:.0f} corrected errors in {growth.seconds:.0f} s, {growth.within_hour:.0f} within the hour"
+        )
+        return f"{new}, limit {limit.value:.0f} per hour"
+
+    return rule.grown(
         look,
-        limit,
-        lambda growth: growth.per_second * 3600,
-        lambda growth: (
-            f"{growth.amount:.0f} corrected errors in {growth.seconds:.0f} s, limit {limit.value:.0f} per hour"
-        ),
+        lambda growth: is_storm(growth) or limit.holds(growth.within_hour),
+        facts,
+        value=lambda growth: growth.per_second * SECONDS_PER_HOUR if is_storm(growth) else growth.within_hour,
+        unit=limit.unit,
+        limit=limit,
     )
 
 

@@ -25,6 +25,9 @@ NORMAL = frozenset({"idle", "power_cap", "board_limit", "low_utilization", "reli
 CHOSEN = frozenset({"applications_clocks", "sync_boost", "display_clocks"})
 """Somebody asked for these clocks."""
 
+SUM, SUMMED = "vendor:thermal", frozenset({"software_thermal", "hardware_thermal"})
+"""NVML's older counter of both kinds of heat; newer drivers count them apart beside it, and one cause is told once."""
+
 NEXT_STEPS = {
     "hardware_thermal": "the hardware protects itself from heat: check fans, coolant and inlet air",
     "hardware_slowdown": "the hardware halved its clocks: check cooling and power supply",
@@ -59,6 +62,10 @@ def judge(view: View, policy: Throttle) -> Iterator[Finding]:
             for name in ("seconds", "active", "events")
         )
         for part in dict.fromkeys((*times, *flags, *events)):
+            total = times.get(part) if part.name == SUM else None
+            if total is not None and any(look.measured for look in times.values() if look.part.name in SUMMED):
+                yield _rule(part, policy).skip(total, "its reasons are counted apart")
+                continue
             yield _reason(_rule(part, policy), times.get(part), flags.get(part), events.get(part), policy)
 
 
