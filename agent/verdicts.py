@@ -14,6 +14,9 @@ from nodevet.checks.view import View, device_name
 
 __all__ = ["narrowed", "verdicts_of"]
 
+INVENTORY = "inventory"
+"""The check whose failures say why a device answers nothing: missing, lost, refused until a reset."""
+
 
 def narrowed(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
     """Return *snapshot* as it would be had only the checks of *names* run."""
@@ -43,17 +46,21 @@ def verdicts_of(
     """Return the verdict of each known device, and the node's.
 
     Before anything was judged only a failure that is remembered counts: it outlives the agent. What is open on a device
-    that nothing lists counts against the node, unless a person said that the device is gone.
+    that nothing lists counts against the node, unless a person said that the device is gone. A device that answers
+    nothing stays unknown itself; it makes the node unknown only where no person knows that it is lost.
     """
     of_device: dict[str, list[Finding]] = {}
     for finding in findings:
         of_device.setdefault(finding.device, []).append(finding)
     verdicts = {device: verdict(device, episodes, of_device.get(device, ()), partial=partial) for device in known}
     gone = {entry.key.device for entry in standing(episodes) if entry.key.code == "device.missing"}
+    lost = {entry.key.device for entry in standing(episodes) if entry.check == INVENTORY}
     judged = {
         device: entry
         for device, entry in verdicts.items()
-        if device not in gone and not (partial and entry.reason == NOT_EVALUATED)
+        if device not in gone
+        and not (partial and entry.reason == NOT_EVALUATED)
+        and not (device in lost and not entry.episodes)
     }
     for device in sorted({NODE, *(entry.key.device for entry in episodes)} - gone - verdicts.keys()):
         unlisted = verdict(device, episodes, of_device.get(device, ()))

@@ -16,7 +16,19 @@ from nodevet.agent.verbs import AckArguments, verbs
 from nodevet.checks.acknowledgement import date_words, is_announced
 from nodevet.checks.damping import later
 from nodevet.checks.errors import UsageError
-from nodevet.checks.model import WHOLE, AgentInfo, Episode, EpisodeState, Instant, Key, Scalar, Snapshot, State
+from nodevet.checks.model import (
+    WHOLE,
+    AgentInfo,
+    Episode,
+    EpisodeState,
+    Failure,
+    FailureKind,
+    Instant,
+    Key,
+    Scalar,
+    Snapshot,
+    State,
+)
 from nodevet.checks.registry import discover
 from nodevet.checks.view import Cadence
 
@@ -104,6 +116,50 @@ def test_a_device_that_is_back_ends_its_word() -> None:
     (key,) = (entry.key for entry in node.look(PAIR[1]).episodes if entry.key.code == "device.missing")
     node.acknowledge(key, note="in repair", actor="uid 0", until=later(node.now, 7 * DAY))
     assert node.look().verdict.reason == "healthy"
+
+
+def lose(node: Node) -> Snapshot:
+    """Let the first accelerator answer nothing any more."""
+    node.seconds += 10
+    node.engine.take_devices("nvidia", PAIR)
+    node.engine.take_readers((reader("nvidia", last_round=node.now),))
+    fallen = sample(PAIR[0], {}, failure=Failure(FailureKind.LOST, "GPU is lost"))
+    for taken in (fallen, sample(PAIR[1], GPU_READINGS)):
+        node.engine.take_sample(msgspec.structs.replace(taken, time=node.now))
+    return node.judge()
+
+
+def test_a_lost_device_that_a_person_knows_leaves_the_node_ok() -> None:
+    """It answers nothing and stays unknown itself; the headline says that it is acknowledged."""
+    node = Node()
+    snapshot = lose(node)
+    assert (snapshot.verdict.state, snapshot.verdict.hard) == (State.FAILED, True)
+    for entry in snapshot.episodes:
+        node.acknowledge(entry.key, note="board ordered", actor="uid 0", until=later(node.now, DAY))
+    snapshot = lose(node)
+    assert (snapshot.verdict.state, snapshot.device_verdicts[GPU].state) == (State.OK, State.UNKNOWN)
+    assert "1 acknowledged failure (" in snapshot.verdict.reason
+
+
+def test_another_fault_of_a_lost_device_counts() -> None:
+    """Only that it answers nothing is known; what else is open on it is not."""
+    node = Node()
+    node.look(first=BROKEN)
+    (key,) = (entry.key for entry in lose(node).episodes if entry.key.code == "device.lost")
+    node.acknowledge(key, note="board ordered", actor="uid 0")
+    assert lose(node).verdict.state is State.FAILED
+
+
+def test_a_lost_device_whose_word_expired_counts_with_the_next_look() -> None:
+    """The node is degraded, and failed when it is still lost."""
+    node = Node()
+    for entry in lose(node).episodes:
+        node.acknowledge(entry.key, note="board ordered", actor="uid 0", until=later(node.now, DAY))
+    node.seconds += DAY
+    states = [lose(node).verdict for _ in range(3)]
+    assert states[0].hard is False
+    assert states[0].state is not State.OK
+    assert (states[-1].state, states[-1].hard) == (State.FAILED, True)
 
 
 def test_readings_of_a_board_are_not_those_of_its_successor() -> None:
