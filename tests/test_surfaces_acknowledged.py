@@ -242,3 +242,20 @@ def test_the_figure_of_open_findings_of_a_report_leaves_out_what_is_acknowledged
     word = granted(open_episode(finding), note="n", actor="uid 0", time=at(600), until=None)
     assert from_snapshot(node_with((word,))).open_findings == 0
     assert from_snapshot(node_with((open_episode(finding),))).open_findings == 1
+
+
+def test_flapping_is_told_on_every_surface() -> None:
+    """With how often it came back."""
+    finding = Finding(
+        check="links", code="link.errors", outcome=Outcome.WARN, message="GPU 0: errors", device=gpu_id(0)
+    )
+    snapshot = node_with((msgspec.structs.replace(open_episode(finding), flapping=4),))
+    said = "flapping, 4 times"
+    file = parse(state_text(snapshot, ttl_seconds=60))
+    assert isinstance(file, StateFile)
+    document = status_document(snapshot)
+    assert document.findings[0].flapping == 4
+    for text in (document.reason, file.reason, status_text(document).splitlines()[0], page_of(snapshot)):
+        assert said in text
+    assert f"open; {said}" in status_text(document)
+    assert said in render(from_snapshot(snapshot)).split("<h2>Findings</h2>")[1]
