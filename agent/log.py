@@ -64,13 +64,22 @@ def make_logger(
     Where *outlet* is given, its thread writes, and no call of the logger ever waits for a reader.
     """
     chosen: TextIO = sys.stderr if stream is None else stream
-    sink = _Tolerant(chosen) if outlet is None else Stream(outlet, chosen.fileno())
+    descriptor = _descriptor(chosen)
+    sink = _Tolerant(chosen) if outlet is None or descriptor is None else Stream(outlet, descriptor)
     logger: FilteringBoundLogger = structlog.wrap_logger(
         structlog.WriteLogger(cast(TextIO, sink)),
         processors=_processors(chosen, os.environ if environment is None else environment),
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
     ).bind()
     return logger
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    """Return the descriptor behind *stream*, or None where it writes to memory."""
+    try:
+        return stream.fileno()
+    except (OSError, ValueError):
+        return None
 
 
 def speaks_to_journal(stream: TextIO, environment: Mapping[str, str]) -> bool:
