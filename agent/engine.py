@@ -7,12 +7,11 @@ findings into episodes and returns a Snapshot together with what must be kept so
 from __future__ import annotations
 
 import time
-from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 import msgspec
 
+from nodevet.agent.check_run import Armed, nothing_found, run_check, runs_again, tally
 from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
 from nodevet.agent.verdicts import verdicts_of
 from nodevet.checks.backends.command import PREFIX
@@ -28,12 +27,11 @@ from nodevet.checks.baseline import (
 )
 from nodevet.checks.consequences import counted_once, shown_once
 from nodevet.checks.episodes import Evidence, Holders, Ledger, acknowledge, fold
-from nodevet.checks.guard import AGENT, CODE, Bug, PartFault, attempt, fault_findings
+from nodevet.checks.guard import AGENT, CODE, PartFault, fault_findings
 from nodevet.checks.hours import Hours
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.kernel_log.tally import Counts, count_events
 from nodevet.checks.model import (
-    NODE,
     AgentInfo,
     CheckRun,
     Device,
@@ -41,14 +39,12 @@ from nodevet.checks.model import (
     Episode,
     Event,
     EventCount,
-    FaultClass,
     Finding,
     Instant,
     Key,
     Modes,
     Outcome,
     Part,
-    PartKind,
     ReaderStatus,
     ReadingStatus,
     Result,
@@ -59,7 +55,6 @@ from nodevet.checks.model import (
     Verdict,
 )
 from nodevet.checks.quantities import QUANTITIES
-from nodevet.checks.registry import Check
 from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View
 
 __all__ = ["Armed", "Counter", "Engine", "Round"]
@@ -70,13 +65,6 @@ WAITING_EVENTS = 1000
 
 LONGEST_PROCESS_ID = 10
 """Digits of the largest process id, PID_MAX_LIMIT of the kernel, with room."""
-
-
-class Armed(msgspec.Struct, frozen=True):
-    """A check with the policy that the configuration gives it."""
-
-    check: Check
-    policy: msgspec.Struct
 
 
 class Counter(msgspec.Struct, frozen=True):
@@ -143,6 +131,7 @@ class Engine:
         self._events: list[Event] = []
         self._counts: Counts = {}
         self._waiting: dict[str, tuple[Event, ...]] = {}
+        self._aside: dict[str, tuple[Event, ...]] = {}
         self._results: dict[tuple[str, tuple[str, ...], str | None], Result] = {}
         self._readers: tuple[ReaderStatus, ...] = ()
         self._kernel_log: KernelLogState | None = None
@@ -295,7 +284,7 @@ class Engine:
             "events": encode(self._deduplicator.state),
             "told_events": encode(self._told.state),
             "event_counts": encode(tuple(self._counts.values())),
-            "waiting": encode(self._waiting),
+            "waiting": encode(_together(self._aside, self._waiting)),
         }
 
     def restore(self, memory: Mapping[str, bytes]) -> None:
@@ -391,33 +380,34 @@ class Engine:
         everything: list[Finding] = []
         for armed in self._checks:
             began = time.perf_counter()
-            error = ""
-            findings: tuple[Finding, ...] = ()
             name = armed.check.name
             waited = self._waiting.pop(name, ())
             shown = msgspec.structs.replace(view, events=(*waited, *view.events)) if waited else view
-            done = attempt(partial(_judged, armed, shown))
-            if isinstance(done, Bug):
-                error = str(done)
+            ran = run_check(armed, shown)
+            if ran.error:
                 # Nobody else may see its events again: an occurrence that comes back would count anew.
                 self._waiting[name] = tuple(shown.events)[-WAITING_EVENTS:]
-            else:
-                findings = done
-            findings = findings or (_nothing_found(armed.check, error),)
-            if not error and self._ledger.find(Key("check.error", NODE, _part(armed.check))) is not None:
-                findings = (*findings, _runs_again(armed.check))
+            if ran.aside:
+                self._aside[name] = (*self._aside.get(name, ()), *ran.aside)[-WAITING_EVENTS:]
+            again = runs_again(armed.check, ran, self._over(name))
+            findings = (*(ran.findings or (nothing_found(armed.check, ran.error),)), *again)
             runs.append(
                 CheckRun(
-                    check=armed.check.name,
+                    check=name,
                     time=view.now,
                     duration_seconds=time.perf_counter() - began,
-                    success=not error,
-                    error=error,
-                    outcomes=_tally(findings),
+                    success=not ran.error,
+                    error=ran.error,
+                    outcomes=tally(findings),
                 )
             )
             everything.extend(findings)
         return tuple(runs), tuple(everything)
+
+    def _over(self, check: str) -> tuple[Episode, ...]:
+        """Return what *check* may end: that it set events aside stands until another version judges them."""
+        kept = f"vendor:{check}.events" if self._aside.get(check) else ""
+        return tuple(episode for episode in self._ledger.episodes if episode.key.part.name != kept)
 
     def _own_faults(self) -> tuple[Finding, ...]:
         """Return what parts of the agent failed, and what ends the findings of those that an earlier agent had."""
@@ -495,15 +485,6 @@ def _is_same(before: Device | None, device: Device) -> bool:
     return before is None or not (before.serial and device.serial) or before.serial == device.serial
 
 
-def _judged(armed: Armed, view: View) -> tuple[Finding, ...]:
-    """Return what the check finds; raise whatever it raises, TypeError where it yields anything but findings."""
-    findings = tuple(armed.check.judge(view, armed.policy))
-    for finding in findings:
-        if not isinstance(finding, Finding):
-            raise TypeError(f"yielded {type(finding).__name__}, not Finding")
-    return findings
-
-
 def _is_process_id(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= LONGEST_PROCESS_ID
 
@@ -512,44 +493,8 @@ def _slot(device: Device) -> str:
     return (device.pci or "").split(".")[0]
 
 
-def _tally(findings: Iterable[Finding]) -> dict[str, int]:
-    counts = Tally(finding.outcome for finding in findings)
-    return {outcome.value: counts[outcome] for outcome in Outcome}
-
-
-def _part(check: Check) -> Part:
-    """Return what stands for *check* in a finding about itself."""
-    return Part(PartKind.DEVICE, f"vendor:{check.name}")
-
-
-def _runs_again(check: Check) -> Finding:
-    """Return what ends the finding that *check* could not run."""
-    return Finding(
-        check=check.name,
-        code="check.error",
-        outcome=Outcome.PASS,
-        message=f"check {check.name} runs again",
-        part=_part(check),
-        fault_class=FaultClass.UNKNOWN,
-    )
-
-
-def _nothing_found(check: Check, error: str) -> Finding:
-    """Return the finding of a check that raised, or that matched nothing on this node."""
-    if error:
-        return Finding(
-            check=check.name,
-            code="check.error",
-            outcome=Outcome.UNMEASURED,
-            message=f"check {check.name} could not run: {error}; please report this",
-            part=_part(check),
-            fault_class=FaultClass.UNKNOWN,
-            required=True,
-        )
-    return Finding(
-        check=check.name,
-        code=f"{check.name}.nothing",
-        outcome=Outcome.SKIPPED,
-        message=f"check {check.name} matched nothing on this node",
-        fault_class=FaultClass.UNKNOWN,
-    )
+def _together(
+    first: Mapping[str, tuple[Event, ...]], then: Mapping[str, tuple[Event, ...]]
+) -> dict[str, tuple[Event, ...]]:
+    """Return the events of both by check: another version of a check may judge what this one set aside."""
+    return {name: (*first.get(name, ()), *then.get(name, ())) for name in {**first, **then}}

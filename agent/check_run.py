@@ -1,0 +1,201 @@
+"""One check over one view: what it raises costs it, and a record that it cannot judge costs only itself.
+
+Where a check raises, the events, results and samples that make it raise are found by halving and set aside; of a
+sample only the readings. The rest is judged. That something was set aside is a finding of its own, ``unknown``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from nodevet.checks.guard import Bug, attempt, culprits
+from nodevet.checks.model import (
+    NODE,
+    Action,
+    Clearing,
+    Episode,
+    Event,
+    FaultClass,
+    Finding,
+    Outcome,
+    Part,
+    PartKind,
+    Reading,
+    ReadingStatus,
+    Sample,
+)
+from nodevet.checks.registry import Check
+from nodevet.checks.view import View
+
+__all__ = ["CHECK_ERROR", "Armed", "Ran", "nothing_found", "run_check", "runs_again", "tally"]
+
+CHECK_ERROR = "check.error"
+MOST_TRIES = 300
+"""So often a check is tried again in one round; beyond that it is the check itself that is broken."""
+
+Item = TypeVar("Item")
+
+
+class Armed(msgspec.Struct, frozen=True):
+    """A check with the policy that the configuration gives it."""
+
+    check: Check
+    policy: msgspec.Struct
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """What a check found; ``error`` where it could not run at all; ``aside`` are the events that it cannot judge."""
+
+    findings: tuple[Finding, ...] = ()
+    error: str = ""
+    aside: tuple[Event, ...] = ()
+
+
+class _Tries:
+    """Runs a check over parts of a view, as often as is sensible."""
+
+    def __init__(self, armed: Armed, view: View) -> None:
+        self._armed = armed
+        self._bare = msgspec.structs.replace(view, events=(), results=(), samples={})
+        self._left = MOST_TRIES
+
+    @property
+    def exhausted(self) -> bool:
+        return self._left <= 0
+
+    def fails(self, **parts: object) -> bool:
+        """Return whether the check raises on these parts of the view alone."""
+        self._left -= 1
+        if self.exhausted:
+            return False
+        return isinstance(attempt(partial(_judged, self._armed, msgspec.structs.replace(self._bare, **parts))), Bug)
+
+
+def run_check(armed: Armed, view: View) -> Ran:
+    """Return what the check finds in *view*, or in what is left of it without the records that make it raise."""
+    done = attempt(partial(_judged, armed, view))
+    if not isinstance(done, Bug):
+        return Ran(done)
+    tries = _Tries(armed, view)
+    if tries.fails():
+        return Ran(error=str(done))
+    events = culprits(view.events, lambda some: tries.fails(events=tuple(some)))
+    results = culprits(view.results, lambda some: tries.fails(results=tuple(some)))
+    samples = dict(culprits(tuple(view.samples.items()), lambda some: tries.fails(samples=dict(some))))
+    mended = {key: _mended(tries, key, sample) for key, sample in samples.items()}
+    rest = msgspec.structs.replace(
+        view,
+        events=_without(view.events, events),
+        results=_without(view.results, results),
+        samples=_replaced(view.samples, mended),
+    )
+    again = attempt(partial(_judged, armed, rest))
+    if isinstance(again, Bug) or tries.exhausted or not (events or results or samples):
+        return Ran(error=str(done))
+    aside = partial(_set_aside, armed.check, done)
+    told = [aside(sample.device, "", f"readings of {sample.device}") for sample in samples.values()]
+    told += [aside(NODE, ".events", f"{len(events)} events, such as {events[0].code}")] if events else []
+    told += [aside(NODE, ".results", f"results of {results[0].workload}")] if results else []
+    unique = {finding.key: finding for finding in told}
+    return Ran((*again, *unique.values()), aside=tuple(events))
+
+
+def nothing_found(check: Check, error: str) -> Finding:
+    """Return the finding of a check that raised, or that matched nothing on this node."""
+    if not error:
+        return Finding(
+            check=check.name,
+            code=f"{check.name}.nothing",
+            outcome=Outcome.SKIPPED,
+            message=f"check {check.name} matched nothing on this node",
+            fault_class=FaultClass.UNKNOWN,
+        )
+    return _error(check, NODE, "", f"check {check.name} could not run: {error}; please report this")
+
+
+def runs_again(check: Check, ran: Ran, episodes: Iterable[Episode]) -> tuple[Finding, ...]:
+    """Return what ends the findings that *check* could not run, or not judge something that it now can."""
+    if ran.error:
+        return ()
+    standing = {finding.key for finding in ran.findings}
+    return tuple(
+        msgspec.structs.replace(
+            episode.finding,
+            outcome=Outcome.PASS,
+            message=f"check {check.name} runs again",
+            action=Action.NONE,
+            required=False,
+        )
+        for episode in episodes
+        if episode.key.code == CHECK_ERROR and episode.check == check.name and episode.key not in standing
+    )
+
+
+def tally(findings: Iterable[Finding]) -> dict[str, int]:
+    """Return how many of *findings* have each outcome."""
+    counts = Tally(finding.outcome for finding in findings)
+    return {outcome.value: counts[outcome] for outcome in Outcome}
+
+
+def _judged(armed: Armed, view: View) -> tuple[Finding, ...]:
+    """Return what the check finds; raise whatever it raises, TypeError where it yields anything but findings."""
+    findings = tuple(armed.check.judge(view, armed.policy))
+    for finding in findings:
+        if not isinstance(finding, Finding):
+            raise TypeError(f"yielded {type(finding).__name__}, not Finding")
+    return findings
+
+
+def _mended(tries: _Tries, key: tuple[str, str], sample: Sample) -> Sample | None:
+    """Return *sample* without the values that make the check raise; None where that is the sample as a whole."""
+
+    def fails(some: Sequence[Reading]) -> bool:
+        return tries.fails(samples={key: msgspec.structs.replace(sample, readings=tuple(some))})
+
+    bad = culprits(sample.readings, fails)
+    if not bad:
+        return None
+    readings = tuple(_unread(entry) if any(entry is one for one in bad) else entry for entry in sample.readings)
+    mended = msgspec.structs.replace(sample, readings=readings)
+    return None if tries.fails(samples={key: mended}) else mended
+
+
+def _unread(reading: Reading) -> Reading:
+    detail = f"{reading.value!r} cannot be judged"[:200]
+    return Reading(reading.quantity, None, reading.part, ReadingStatus.ERROR, detail)
+
+
+def _without(items: Sequence[Item], bad: Sequence[Item]) -> tuple[Item, ...]:
+    return tuple(item for item in items if not any(item is one for one in bad))
+
+
+def _replaced(
+    samples: Mapping[tuple[str, str], Sample], mended: Mapping[tuple[str, str], Sample | None]
+) -> dict[tuple[str, str], Sample]:
+    together = {**samples, **mended}
+    return {key: sample for key, sample in together.items() if sample is not None}
+
+
+def _set_aside(check: Check, bug: Bug, device: str, suffix: str, what: str) -> Finding:
+    words = f"check {check.name} cannot judge {what}: {bug}; set aside, everything else was judged; please report this"
+    return _error(check, device, suffix, words)
+
+
+def _error(check: Check, device: str, suffix: str, message: str) -> Finding:
+    return Finding(
+        check=check.name,
+        code=CHECK_ERROR,
+        outcome=Outcome.UNMEASURED,
+        message=message,
+        device=device,
+        part=Part(PartKind.DEVICE, f"vendor:{check.name}{suffix}"),
+        fault_class=FaultClass.UNKNOWN,
+        clearing=Clearing.UNMEASURED,
+        required=True,
+        gates=False,
+    )
