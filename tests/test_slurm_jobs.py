@@ -29,7 +29,7 @@ WRITER = """
 writer = "drain"
 node_name = "n1"
 conf = "{conf}"
-poll_seconds = 60
+poll_seconds = 1
 """
 
 
@@ -64,6 +64,8 @@ class GatedCluster:
     def reset(self) -> None:
         """Let every node be healthy, idle and without jobs."""
         self.slurm.cancel_all()
+        for gate in self.gates.values():
+            gate.set(runtime_dir=gate.runtime, on_stale="pass")
         self.heal()
         for name in self.gates:
             self.slurm.wait(partial(self.is_at_rest, name), f"{name} is at rest")
@@ -81,7 +83,11 @@ class GatedCluster:
 
     def decisions(self, node: str, job: int) -> list[str]:
         """Return what the prolog of *job* decided on *node*, in order."""
-        lines = (line.split(" ") for line in self.gates[node].lines())
+        return self.decisions_in(self.gates[node].runtime, job)
+
+    def decisions_in(self, runtime: Path, job: int) -> list[str]:
+        """Return what the prologs of *job* decided by the log in *runtime*, in order."""
+        lines = (line.split(" ") for line in (runtime / "gate.log").read_text().splitlines())
         return [words[0] for words in lines if words[2] == str(job)]
 
 
@@ -147,21 +153,57 @@ def test_a_job_caught_between_allocation_and_start_runs_elsewhere(cluster: Gated
     assert slurm.node_reason("n1") == "nodevet: hw memory-errors: uncorrected on GPU 0"
 
 
-def test_a_gate_that_closes_leaves_the_reason_that_names_the_fault(
+def test_past_the_limit_the_gate_stays_open_and_below_it_the_reason_names_the_fault(
     cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path
 ) -> None:
-    """The agent drains first, while the prolog waits: also at the limit, since SLURM drains that node in any case."""
+    """A job starts on a broken GPU rather than closing one node too many; once there is room the agent drains."""
     slurm, gate = cluster.slurm, cluster.gates["n1"]
     slurm.drain("n3", "nodevet: hw thermal: hot [inspect]")
     with GpuNode(tmp_path, fake_nvml_library, more=WRITER.format(conf=slurm.configuration)) as agent:
         gate.set(runtime_dir=agent.runtime_dir)
         agent.machine.set("ecc_uncorrected_volatile_dram.0", 1)
-        agent.wait_for(lambda status: "which is the limit" in status["slurm"]["doing"], what="the limit is not told")
-        assert (slurm.node_state("n1"), agent.state_file().agent) == ("idle", "draining")
-        assert slurm.srun("-w", "n1", "--gres=gpu:1", "true").returncode != 0
+        agent.wait_for(lambda status: status["slurm"]["limit_reached"], what="the limit is not told")
+        done = slurm.srun("-w", "n1", "--gres=gpu:1", "true")
+        assert done.returncode == 0, done.stderr
+        assert slurm.node_state("n1") in ("idle", "completing")
+        agent.wait_for(
+            lambda status: status["agent"]["gate_decisions"]["unpermitted"] == 1, what="the decision was not counted"
+        )
+        slurm.resume("n3")
+        slurm.wait(lambda: slurm.node_state("n1") == "drained", "there is room, so n1 is drained")
         assert slurm.node_reason("n1").startswith("nodevet: hw memory-errors: ")
-        slurm.wait(lambda: agent.state_file().agent == "running", "nothing is owed any more")
-    gate.set(runtime_dir=gate.runtime)
+
+
+def test_a_resume_holds_with_a_job_in_the_queue(cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path) -> None:
+    """The job starts within the wait of its prolog, the fault is acknowledged, and nobody drains the node again."""
+    slurm, gate = cluster.slurm, cluster.gates["n1"]
+    slow = WRITER.format(conf=slurm.configuration).replace("poll_seconds = 1\n", "poll_seconds = 60\n")
+    with GpuNode(tmp_path, fake_nvml_library, more=slow) as agent:
+        gate.set(runtime_dir=agent.runtime_dir)
+        agent.machine.set("ecc_uncorrected_volatile_dram.0", 1)
+        slurm.wait(lambda: agent.state_file().agent == "drained", "the agent has seen its drain")
+        job = slurm.submit("true", "-w", "n1", "--gres=gpu:8")
+        slurm.run("scontrol", "update", "NodeName=n1", "State=RESUME")
+        slurm.wait(is_done(slurm, job), "the job is done")
+        assert set(cluster.decisions_in(agent.runtime_dir, job)) <= {"open", "resumed"}
+        slurm.wait(lambda: slurm.node_state("n1") == "idle", "n1 is idle")
+        agent.wait_for(lambda status: status["verdict"] != "failed", what="the fault is not acknowledged")
+
+
+def test_a_wrong_expectation_closes_nothing_and_drains_nobody(
+    cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path
+) -> None:
+    """Nine accelerators are expected of a node with eight: it fails, and its jobs run."""
+    slurm, gate = cluster.slurm, cluster.gates["n1"]
+    wrong = WRITER.format(conf=slurm.configuration) + "[checks.inventory]\nexpected_accelerators = 9\n"
+    with GpuNode(tmp_path, fake_nvml_library, more=wrong) as agent:
+        gate.set(runtime_dir=agent.runtime_dir, on_stale="fail")
+        agent.wait_for_verdict("failed")
+        slurm.wait(lambda: agent.state_file().state == "failed", "the state file says so")
+        assert agent.state_file().reach == "soft"
+        done = slurm.srun("-w", "n1", "--gres=gpu:8", "true")
+        assert done.returncode == 0, done.stderr
+        assert "drain" not in slurm.node_state("n1")
 
 
 def test_only_the_gpus_of_the_job_count(cluster: GatedCluster) -> None:
@@ -292,7 +334,6 @@ def test_a_killed_agent_leaves_a_failed_node_closed_and_a_healthy_one_open(
         slurm.wait(lambda: gate_seconds() > agent.state_file().fresh_until_uptime, "nothing is up to date")
         assert slurm.srun("-w", "n1", "--gres=gpu:1", "true").returncode != 0
         assert slurm.node_reason("n1") == "Prolog error"
-    gate.set(runtime_dir=gate.runtime)
 
 
 def gate_seconds() -> float:

@@ -1,0 +1,150 @@
+"""Lines of the shell on which jobs depend, each broken on purpose in a copy: what the prolog decides must change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes.slurm_gate import Gate, Line, accelerator
+
+EIGHT = tuple(accelerator(minor) for minor in range(8))
+BROKEN = (accelerator(0, "failed", "hard"), *EIGHT[1:])
+UNPERMITTED = (accelerator(0, "failed", "unpermitted"), *EIGHT[1:])
+REFUSED = (Line(verdict="unknown", hard="refused", reason="the driver refuses every GPU"), *EIGHT)
+
+
+def resumed(gate: Gate) -> None:
+    """A node that the agent believes drained."""
+    gate.write(*BROKEN, never=True, agent="drained")
+
+
+def after_a_wrong_mode(gate: Gate) -> None:
+    """A mode that is not understood before one that is."""
+    gate.set(mode="Observe")
+    gate.set(mode="gate")
+    gate.write(*BROKEN, never=True)
+
+
+def changed(old: str, new: str) -> Callable[[Gate], object]:
+    """Return a way to write a state file with one word changed."""
+    return lambda gate: gate.state.write_text(gate.text(*EIGHT).replace(old, new, 1))
+
+
+def with_setting(lines: tuple[Line, ...], **settings: str) -> Callable[[Gate], object]:
+    """Return a way to write *lines* beside *settings*."""
+
+    def lay_out(gate: Gate) -> None:
+        gate.set(**settings)
+        gate.write(*lines, never=True)
+
+    return lay_out
+
+
+CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
+    "healthy": (lambda gate: gate.write(*EIGHT), (0, "open")),
+    "broken": (lambda gate: gate.write(*BROKEN, never=True), (1, "closed")),
+    "unpermitted": (lambda gate: gate.write(*UNPERMITTED, never=True), (0, "unpermitted")),
+    "refused": (lambda gate: gate.write(*REFUSED), (1, "refused_closed")),
+    "refused, passed": (with_setting(REFUSED, on_driver_refusal="pass"), (0, "refused_open")),
+    "refused, not understood": (with_setting(REFUSED, on_driver_refusal="Fail"), (0, "refused_open")),
+    "resumed": (resumed, (0, "resumed")),
+    "observed": (with_setting(BROKEN, mode="observe"), (0, "observed")),
+    "wrong mode first": (after_a_wrong_mode, (0, "observed")),
+    "stale": (lambda gate: gate.write(*EIGHT, expires_in=-5), (0, "no_verdict_open")),
+    "unknown verdict": (changed("ok ", "fine "), (0, "no_verdict_open")),
+    "unknown reach": (changed(" idle soft ", " idle firm "), (0, "no_verdict_open")),
+    "unknown agent": (changed(" running ", " walking "), (0, "no_verdict_open")),
+    "unknown load": (changed(" idle ", " lazy "), (0, "no_verdict_open")),
+    "unknown kind": (changed("accelerator 0000:80", "booster 0000:80"), (0, "no_verdict_open")),
+    "more behind the end": (
+        lambda gate: gate.state.write_text(gate.text(*EIGHT) + "x\n"),
+        (0, "no_verdict_open"),
+    ),
+}
+
+MUTANTS = {
+    "a mode that is not understood keeps the one before it": (
+        "gate.sh",
+        '[ -z "$unclear_mode" ] || mode=observe\n',
+        "\n",
+    ),
+    "the shipped default closes": ("prolog.sh", 'if [ "$mode" != gate ]; then', 'if [ "$mode" = no ]; then'),
+    "a refusal that is not understood closes": (
+        "gate.sh",
+        "*[Dd][Rr][Ii][Vv][Ee][Rr]*) on_driver_refusal=pass ;;",
+        "*[Dd][Rr][Ii][Vv][Ee][Rr]*) ;;",
+    ),
+    "a verdict that is not known is none": ("gate.sh", "ok | degraded | failed | unknown) ;;", "*) return 0 ;;"),
+    "a reach that is not known is none": (
+        "gate.sh",
+        "hard | unpermitted | refused | observed | soft) ;;",
+        "*) return 0 ;;",
+    ),
+    "an agent's word that is not known is none": (
+        "gate.sh",
+        "starting | running | draining | drained | released | stopped) ;;",
+        "[a-z]*) ;;",
+    ),
+    "a load's word that is not known is none": ("gate.sh", "    idle | probing) ;;", "    [a-z]*) ;;"),
+    "a kind that is not known is a device": (
+        "gate.sh",
+        "accelerator,* | cpu,* | nic,* | memory,* | disk,*) ;;",
+        "[a-z]*) ;;",
+    ),
+    "what follows the end is not seen": (
+        "gate.sh",
+        'if read -r rest || [ -n "$rest" ]; then',
+        "if false; then",
+    ),
+    "a fault without a permit closes": (
+        "gate.sh",
+        "'failed unpermitted') unpermitted=${unpermitted:-$2} ;;",
+        "'failed unpermitted') fault=${fault:-$2} ;;",
+    ),
+    "a refusal is not seen": (
+        "gate.sh",
+        "'failed refused' | 'unknown refused') refusal=${refusal:-$2} ;;",
+        "'failed refused') refusal=${refusal:-$2} ;;",
+    ),
+    "a refusal closes whatever the site says": (
+        "prolog.sh",
+        '[ "$on_driver_refusal" = fail ] || decide refused_open "$refusal"',
+        ":",
+    ),
+    "a resume is overruled": (
+        "prolog.sh",
+        'if [ "$agent" = drained ] && [ "$mode" = gate ]; then',
+        "if false; then",
+    ),
+}
+
+
+def decided(repository: Path, folder: Path, case: str, mutant: tuple[str, str, str] | None) -> tuple[int, str]:
+    """Return how the prolog decides *case* in dash, with one line of one script changed."""
+    gate = Gate(repository, folder, ("dash",), drain_wait_seconds=0, probe_wait_seconds=0)
+    if mutant is not None:
+        script, old, new = mutant
+        text = (gate.scripts / script).read_text()
+        assert text.count(old) == 1, f"{script} holds {old!r} {text.count(old)} times"
+        (gate.scripts / script).write_text(text.replace(old, new))
+    CASES[case][0](gate)
+    answer = gate.prolog("0")
+    return answer.code, answer.decision
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_scripts_as_shipped_decide_each_case(repository: Path, tmp_path: Path, case: str) -> None:
+    """Else a mutant could be told from a script that is broken anyway."""
+    assert decided(repository, tmp_path, case, None) == CASES[case][1]
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_changed_line_changes_a_decision(repository: Path, tmp_path: Path, name: str) -> None:
+    """At least one of the cases notices."""
+    noticed = [
+        case
+        for number, case in enumerate(CASES)
+        if decided(repository, tmp_path / str(number), case, MUTANTS[name]) != CASES[case][1]
+    ]
+    assert noticed
