@@ -15,7 +15,16 @@ import msgspec
 from harness import Report, say
 
 FOLDER = Path(__file__).resolve().parent
-NAMES = ("statefile", "slurm_gate", "scrape", "latency", "agent_cost", "gemm_checking_cost", "gemm_against_torch")
+NAMES = (
+    "statefile",
+    "slurm_gate",
+    "scrape",
+    "latency",
+    "store",
+    "agent_cost",
+    "gemm_checking_cost",
+    "gemm_against_torch",
+)
 
 
 def main() -> int:

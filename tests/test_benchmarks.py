@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = ("statefile", "slurm_gate", "scrape", "latency", "agent_cost", "gemm_checking_cost", "gemm_against_torch")
+BENCHMARKS = (
+    "statefile",
+    "slurm_gate",
+    "scrape",
+    "latency",
+    "store",
+    "agent_cost",
+    "gemm_checking_cost",
+    "gemm_against_torch",
+)
 CONDITIONS = {"date", "processor", "processors", "kernel", "python", "load_average", "nodevet"}
 
 

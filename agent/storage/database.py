@@ -65,6 +65,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
 SQLITE_WAIT_SECONDS = 0.4
 """How long a statement waits for another process's lock; below the second that shutdown allows the store."""
 
+CACHE_KIB = 512
+"""What a connection may keep of the file: whoever reads all of it once shall not hold megabytes of it."""
+
 SMALLEST_BYTES = 512
 """A database has at least one page, and no page is smaller (https://sqlite.org/fileformat.html)."""
 
@@ -236,6 +239,7 @@ def connect(path: Path) -> sqlite3.Connection:
             _refuse_foreign(connection, path)
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
             connection.execute(f"PRAGMA journal_size_limit = {4 << 20}").fetchone()
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             _migrate(connection)
         except BaseException:
             connection.close()
@@ -253,6 +257,7 @@ def connect_for_reading(path: Path) -> sqlite3.Connection:
             address, uri=True, timeout=SQLITE_WAIT_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             _refuse_foreign(connection, path)
         except BaseException:
             connection.close()

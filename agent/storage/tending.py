@@ -21,7 +21,7 @@ from nodevet.checks.model import Episode, Key
 
 __all__ = ["Tender"]
 
-SLICE_ROWS = 200
+SLICE_ROWS = 100
 
 
 class WholeFile:
