@@ -8,6 +8,7 @@ of its own. A node's GPUs are device nodes with the numbers that NVIDIA's have; 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -145,9 +146,23 @@ class SlurmCluster:
             self.start_node(node)
         self.wait(lambda: all(self.node_state(node) == "idle" for node in self.nodes), "every node is idle")
 
-    def start_node(self, node: str) -> None:
+    def start_node(self, node: str, *options: str) -> None:
         """Start the slurmd of *node*."""
-        self._spawn(f"slurmd-{node}", "slurmd", "-D", "-N", node, "-f", str(self.configuration))
+        self._spawn(f"slurmd-{node}", "slurmd", "-D", *options, "-N", node, "-f", str(self.configuration))
+
+    def restart_controller(self, *, cold: bool = False, restore: Path | None = None) -> None:
+        """Kill slurmctld and start it again: with its saved state, with none, or with that of *restore*."""
+        self._end("slurmctld", signal.SIGTERM if restore is None and not cold else signal.SIGKILL)
+        if restore is not None:
+            shutil.rmtree(self.directory / "state")
+            shutil.copytree(restore, self.directory / "state")
+        self._spawn("slurmctld", "slurmctld", "-D", *(["-c"] if cold else []), "-f", str(self.configuration))
+        self.wait(lambda: self.attempt("scontrol", "ping").stdout.count("UP"), "slurmctld answers")
+
+    def restart_node(self, node: str, *options: str) -> None:
+        """End the slurmd of *node* and start it again with *options*."""
+        self._end(f"slurmd-{node}", signal.SIGTERM)
+        self.start_node(node, *options)
 
     def stop(self) -> None:
         """Cancel every job, end every daemon, and leave no process of the cluster behind."""
