@@ -16,6 +16,7 @@ from nodevet.agent.outlet import Outlet
 from nodevet.agent.storms import Folded, Storms
 from nodevet.checks.acknowledgement import is_announced
 from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Event, Result, Snapshot, State
+from nodevet.checks.reference.kernel_policy import told_code
 from nodevet.checks.wire import Note
 
 __all__ = ["Teller", "greeting"]
@@ -71,8 +72,9 @@ class Teller:
 
     def kernel_event(self, event: Event) -> None:
         """Tell what the kernel logged of a device."""
-        if self._admits("kernel event", f"{event.code} {event.pci or ''}".strip()):
-            self.log.warning("kernel event", code=event.code, pci=event.pci, text=event.text[:200])
+        code = told_code(event)
+        if self._admits("kernel event", f"{code} {event.pci or ''}".strip()):
+            self.log.warning("kernel event", code=code, pci=event.pci, text=event.text[:200])
 
     def trouble(self, line: str) -> None:
         """Tell of something that does not work."""

@@ -363,3 +363,53 @@ def test_saved_log_is_text_whatever_it_looks_like() -> None:
     for text in (record(PLANTED[0]).strip(), entry, f"[ 1.5] {PLANTED[0]}"):
         (found,) = events_from_lines([text])
         assert (found.code, found.provenance) == ("nvidia.xid.79", Provenance.TEXT)
+
+
+FATAL = "pcieport 0000:c0:01.1: AER: Uncorrectable (Fatal) error message received from 0000:c1:00.0"
+DEVICE_ERROR = "nvidia 0000:c1:00.0: PCIe Bus Error: severity={}, type=Transaction Layer, (Receiver ID)"
+
+
+@pytest.mark.parametrize(
+    ("severity", "device", "codes"),
+    [
+        ("Uncorrectable (Fatal)", "+pci:0000:c1:00.0", [("pcie.aer", Provenance.KERNEL)]),
+        ("Uncorrectable (Fatal)", "", [("pcie.aer", Provenance.KERNEL), ("pcie.aer", Provenance.TEXT)]),
+        ("Corrected", "+pci:0000:c1:00.0", [("pcie.aer", Provenance.KERNEL), ("pcie.aer", Provenance.KERNEL)]),
+    ],
+)
+def test_a_header_is_taken_back_only_by_what_is_as_sure_and_as_grave(
+    severity: str, device: str, codes: list[tuple[str, Provenance]]
+) -> None:
+    """A fatal error that was announced is not lost in a text, nor in a corrected error of another device."""
+    head = split_record(record(FATAL, "+pci:0000:c0:01.1"))
+    found = told(head, split_record(record(DEVICE_ERROR.format(severity), device)))
+    assert [(one.code, one.provenance) for one in found] == codes
+    assert any(one.severity == "fatal" and one.provenance is Provenance.KERNEL for one in found)
+
+
+def test_an_echo_of_the_kernel_is_no_echo_of_a_text() -> None:
+    """What says again that a reset failed proves it, where the first line proved nothing."""
+    head = "amdgpu 0000:1b:00.0: amdgpu: GPU reset"
+    lines = (f"{head}(1) failed", f"{head} end with ret = -62")
+    first, again = (split_record(record(line, device)) for line, device in zip(lines, ("", OF_PCI), strict=True))
+    assert [one.provenance for one in told(first, again)] == [Provenance.TEXT, Provenance.KERNEL]
+    assert len(told(split_record(record(lines[0], OF_PCI)), again)) == 1
+
+
+def test_a_harmless_event_does_not_hide_the_fatal_one_of_its_number() -> None:
+    """Link errors have one number for all their severities, and the recovery action one for all actions."""
+    from nodevet.checks.kernel_log.dedupe import Deduplicator
+
+    seen = Deduplicator()
+    assert seen.admit(event("nvidia.xid.149", fields={"variant": "nonfatal"}))
+    assert seen.admit(event("nvidia.xid.149", fields={"variant": "fatal"}))
+    assert not seen.admit(event("nvidia.xid.149", fields={"variant": "fatal"}))
+    assert seen.admit(event("nvidia.sxid.20034", fields={"word": "Non-fatal"}))
+    assert seen.admit(event("nvidia.sxid.20034", fields={"word": "Fatal"}))
+
+
+def test_bytes_of_another_script_are_read_as_the_kernel_escaped_them() -> None:
+    """One character is several escaped bytes."""
+    line = split_record("4,7,1000000,-;usb 1-2: Product: \\xc3\\xa9\\x5c\\xff\n")
+    assert line is not None
+    assert line.text == "usb 1-2: Product: é\\\ufffd"

@@ -31,6 +31,7 @@ class SeenEvent(msgspec.Struct, frozen=True):
     boottime_ns: int
     source: str
     is_evidence: bool = False
+    variant: str = ""
 
 
 class DeduplicatorState(msgspec.Struct, frozen=True):
@@ -76,18 +77,20 @@ class Deduplicator:
             return False
         if one.is_evidence and not other.is_evidence:
             return False
+        if one.source == other.source and one.variant != other.variant:
+            return False  # first a link's harmless error, then its fatal one: the number alone is not the fault
         window = self._repeat_ns if one.source == other.source else self._window_ns
         return abs(one.boottime_ns - other.boottime_ns) <= window
 
 
 def _seen_event(event: Event) -> SeenEvent:
     pci = normalised_pci(event.pci) if event.pci else None
-    device = base_address(pci) if pci else (event.device or "")
     return SeenEvent(
-        event.code,
-        device,
-        event.time.boot_id,
-        event.time.boottime_ns,
-        event.source,
-        event.provenance is not Provenance.TEXT,
+        code=event.code,
+        device=base_address(pci) if pci else (event.device or ""),
+        boot_id=event.time.boot_id,
+        boottime_ns=event.time.boottime_ns,
+        source=event.source,
+        is_evidence=event.provenance is not Provenance.TEXT,
+        variant=event.fields.get("variant") or event.fields.get("word", "").lower(),
     )

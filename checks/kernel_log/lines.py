@@ -71,7 +71,7 @@ _RECORD = re.compile(
 )
 """A sequence number has 64 bits, and no machine is up for more than 10^15 microseconds: what is longer is no record."""
 _MICROSECONDS = re.compile(r"[0-9]{1,20}")
-_HEX_ESCAPE = re.compile(r"\\x([0-9a-fA-F]{2})")
+_HEX_ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _JSON_MESSAGE = re.compile(r'\s*"(?:msg|message|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*,?\s*')
 _DECORATION = re.compile(r"(?:[>|*`•]+\s*)+")
 _PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>(?:\d )?\s*")
@@ -177,7 +177,11 @@ def split_record(data: str) -> Line | None:
 
 
 def _unescaped(text: str) -> str:
-    return _HEX_ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+    """Return *text* with the bytes that the kernel wrote as ``\\x0a``; those of one character stand one by one."""
+    if "\\x" not in text:
+        return text
+    data = _HEX_ESCAPE.sub(lambda match: bytes((int(match[1], 16),)), text.encode("utf-8", "replace"))
+    return data.decode("utf-8", "replace")
 
 
 def _record(record: re.Match[str]) -> Line:

@@ -16,7 +16,7 @@ import msgspec
 from nodevet.checks.kernel_log.lines import Line, Origin, looks_like_continuation, split_line
 from nodevet.checks.kernel_log.rules import Match, base_address, match_line, normalised_pci, provenance_of
 from nodevet.checks.kernel_log.xid import decode_body
-from nodevet.checks.model import Event, Instant, Severity
+from nodevet.checks.model import Event, Instant, Outcome, Provenance, Severity
 from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, policy_of
 
 __all__ = ["SOURCE", "KernelLogParser", "events_from_lines", "parse_line"]
@@ -119,7 +119,7 @@ class KernelLogParser:
                 self._remarks = [one for one in self._remarks if self._position - one.position <= JOIN_RECORDS]
             case RuleKind.DETAIL:
                 self._add_detail(rule, groups, pci)
-            case RuleKind.ECHO if self._add_detail(rule, groups, pci):
+            case RuleKind.ECHO if self._add_detail(rule, groups, pci, provenance_of(match, line)):
                 pass
             case RuleKind.HEADER:
                 event = self._event(match, pci, line, time, number)
@@ -170,7 +170,7 @@ class KernelLogParser:
 
     def _join_before(self, event: Event) -> Event:
         """Add what the lines before said of *event*: headers are taken back, remarks used up."""
-        for told in [told for told in self._near_told() if told.waits_for and _joins(told.waits_for, event)]:
+        for told in [told for told in self._near_told() if _announces(told, event)]:
             event = _with_fields(event, told.event.fields)
             self._told.remove(told)
         for remark in [remark for remark in self._remarks if _joins(remark.rule.joins, event)]:
@@ -187,10 +187,17 @@ class KernelLogParser:
         near = itertools.takewhile(lambda told: self._position - told.position <= JOIN_RECORDS, reversed(self._told))
         return list(near)
 
-    def _add_detail(self, rule: KernelRule, groups: dict[str, str], pci: str | None) -> bool:
-        """Add *groups* to the latest near event that *rule* is about; return whether there is one."""
+    def _add_detail(
+        self, rule: KernelRule, groups: dict[str, str], pci: str | None, provenance: Provenance = Provenance.TEXT
+    ) -> bool:
+        """Add *groups* to the latest near event that *rule* is about; return whether there is one.
+
+        What repeats an event by *provenance* of the kernel is not taken for the echo of a text.
+        """
         for told in self._near_told():
             if not _joins(rule.joins, told.event) or not _same(told.event.pci, pci):
+                continue
+            if not _is_as_sure(told.event.provenance, provenance):
                 continue
             event = _with_fields(told.event, {k: v for k, v in groups.items() if k not in _OWN_GROUPS and v})
             told.event = msgspec.structs.replace(
@@ -325,6 +332,19 @@ def _younger(time: Instant, limit: Instant | None) -> bool:
 def _joins(joins: str, event: Event) -> bool:
     """Return whether the code of *event* begins with one of the names in *joins*, which ``|`` separates."""
     return event.code.startswith(tuple(joins.split("|")))
+
+
+def _announces(told: _Told, event: Event) -> bool:
+    """Return whether *told* is the header of *event*, which is as sure and, where the header is fatal, as grave."""
+    if not told.waits_for or not _joins(told.waits_for, event):
+        return False
+    is_milder = told.event.severity is Severity.FATAL and policy_of(event).outcome is not Outcome.FAIL
+    return not is_milder and _is_as_sure(event.provenance, told.event.provenance)
+
+
+def _is_as_sure(one: Provenance, other: Provenance) -> bool:
+    """Return whether *one* is evidence where *other* is: what is sure never goes into what anybody may have written."""
+    return one is not Provenance.TEXT or other is Provenance.TEXT
 
 
 def _may_cause(event: Event) -> bool:
