@@ -35,6 +35,7 @@ CONDITIONS = ("temperature_celsius", "power_watts")
 """The conditions of a result under which a re-test must be no easier than the load that showed a wrong result."""
 
 SHOWN_AT_MOST = 16
+REMEMBERED_AT_MOST = 256
 _DAY_SECONDS = 86400.0
 
 
@@ -214,13 +215,12 @@ def escalated(
     kept = {(entry.board, entry.load): entry for entry in known if entry.wall_seconds >= oldest}
     for entry in finding.shown:
         kept.setdefault((board, entry.load), WrongResult(board, entry.load, now.wall_seconds))
+    memory = tuple(kept.values())[-REMEMBERED_AT_MOST:]
     count = sum(name == board for name, _ in kept)
     if count < row.replace_after:
-        return tuple(kept.values()), finding
+        return memory, finding
     said = f"{finding.message}; wrong in {count} loads within {row.replace_within_days:.0f} days: replace the board"
-    return tuple(kept.values()), msgspec.structs.replace(
-        finding, action=Action.REPLACE, clearing=Clearing.REPLACEMENT, message=said
-    )
+    return memory, msgspec.structs.replace(finding, action=Action.REPLACE, clearing=Clearing.REPLACEMENT, message=said)
 
 
 def is_later(moment: Instant, other: Instant) -> bool:

@@ -120,19 +120,24 @@ def test_a_device_that_is_not_loaded_says_of_each_format_why() -> None:
     ] * 2  # fmt: skip
 
 
-ENDINGS = ("abort", "segv", "kill", "exit", "disk", "garbage", "hang", "stop", "forget")
+ENDINGS = {
+    **dict.fromkeys(("abort", "segv", "kill", "exit", "disk", "garbage", "hang"), ResultState.DIED),
+    **dict.fromkeys(("stop", "forget"), ResultState.INTERRUPTED),
+    "finish": ResultState.FINISHED,
+    "no_format": ResultState.REFUSED,
+}
+"""Ways in which a load ends that knew of a wrong result, and the state that it is told to be in."""
 
 
 @pytest.mark.soak
 def test_what_a_child_knew_before_its_end_is_never_lost(campaign: Callable[[int], int]) -> None:
     """Deaths, hangs, stops and full disks after a wrong result was known: each is failed, with format and counts."""
     rounds = campaign(200)
-    ends = [ENDINGS[number % len(ENDINGS)] for number in range(rounds)]
+    ends = [tuple(ENDINGS)[number % len(ENDINGS)] for number in range(rounds)]
     random.Random(28).shuffle(ends)  # noqa: S311 (the order of a campaign)
     for start in range(0, rounds, 10):
         for end, result in zip(ends[start : start + 10], ended_with_wrong(ends[start : start + 10]), strict=True):
-            stopped = end in ("stop", "forget")
-            assert result.state is (ResultState.INTERRUPTED if stopped else ResultState.DIED), (end, result)
+            assert result.state is ENDINGS[end], (end, result)
             assert (result.metric("mismatches"), result.metric("gemms_checked"), result.dtype) == (3, 120, "bf16"), end
             assert account((), (result,)).state is State.FAILED
 

@@ -178,7 +178,7 @@ def _load(
         raise BusyError("burn-in: no device of this node has a load; `nodevet devices` shows what there is")
     requests = {device.id: _requests(load.arguments, device) for device in devices}
     refused = {device.id: "no load exists for it" for device in devices if not compute_kind(device)} | dict(busy or {})
-    told: tuple[Result, ...] = ()
+    told: list[tuple[object, ...]] = []
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         progress = stack.enter_context(_shown())
@@ -192,10 +192,16 @@ def _load(
                 running.stop(f"gives way: {reason}")
             running.tick()
             progress.show(running.ratio, running.phase)
-            if load.output is not None and running.so_far != told:
-                told = running.so_far
-                load.output.write(encode(_so_far(load, devices, requests, told)))
+            known = [_milestone(result) for result in running.so_far]
+            if load.output is not None and known != told:
+                told = known
+                load.output.write(encode(_so_far(load, devices, requests, running.so_far)))
     return running.results
+
+
+def _milestone(result: Result) -> tuple[object, ...]:
+    """Return what of *result* is worth writing the file again: not each further wrong product of a broken device."""
+    return (result.devices, result.dtype, result.state, bool(result.metric("mismatches")))
 
 
 def _requests(arguments: argparse.Namespace, device: Device) -> tuple[GemmRequest, ...]:

@@ -79,7 +79,8 @@ class History:
         settled = {entry.key: entry.occurrence for entry in before.settled}
         settled |= {entry.key: entry.occurrence for entry in after.settled if entry.key in self._changes}
         return msgspec.structs.replace(
-            after,
+            before,
+            wrong=after.wrong,
             episodes=tuple(episodes),
             settled=tuple(Settled(key, occurrence) for key, occurrence in sorted(settled.items())),
         )

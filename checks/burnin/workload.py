@@ -206,7 +206,7 @@ def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_m
         return run.result(ResultState.REFUSED, str(error))
     except torch.OutOfMemoryError as error:
         return run.result(ResultState.REFUSED, f"out of memory: {_first_line(error)}; choose a smaller memory_ratio")
-    except RuntimeError as error:  # how torch tells of a device or driver that failed under it
+    except (RuntimeError, OSError) as error:  # how torch tells of a device, a driver or a system that failed under it
         state = ResultState.REFUSED if "DefaultCPUAllocator" in str(error) else ResultState.DIED
         return run.result(state, _first_line(error))
     finally:
