@@ -654,6 +654,8 @@ def test_a_log_that_nobody_reads_does_not_grow_without_end(gate: Gate) -> None:
     [
         (EIGHT, "real", 0),
         (with_faults(6), "real", 1),
+        ((accelerator(0, "failed", "unpermitted"),), "real", 1),
+        ((Line(verdict="unknown", hard="refused", reason="the driver refuses every GPU"), *EIGHT), "real", 1),
         (EIGHT, "simulated", 3),
         ((accelerator(0, "unknown"),), "real", 3),
     ],

@@ -419,7 +419,7 @@ def _held(config: Mapping[str, str]) -> Item:
 def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
     gate = facts.gate if isinstance(facts.gate, Mapping) else {}
     probe, drain = (_seconds(gate.get(name, "")) or 0 for name in ("probe_wait_seconds", "drain_wait_seconds"))
-    needs = probe + drain
+    needs = probe + 2 * drain  # for the permit, and for the drain
     limit = _seconds(config.get("PrologEpilogTimeout", ""))
     if limit is None or limit >= WITHOUT_END:
         yield Item(

@@ -27,6 +27,7 @@ while :; do
     sleep 1
 done
 
+fault=${fault:-${refusal:-$unpermitted}}
 if [ -n "$fault" ]; then
     echo "nodevet: $fault"
     exit 1
