@@ -154,6 +154,24 @@ def test_a_hang_on_a_machine_that_keeps_no_time_is_nobodys_fault(bench: Bench) -
         rise(bench)
 
 
+def test_a_hang_while_the_heartbeat_stands_still_is_nobodys_fault(bench: Bench) -> None:
+    """It kept time at first and then answered too late: how late is told, as often as it happens."""
+    for _ in range(2):
+        hang(bench)
+        bench.pass_time(DEADLINE * 0.8)
+        pid = bench.supervisor.heartbeat.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        for _ in range(8):
+            bench.clock.advance(0.3)
+            bench.until(lambda: True)
+        bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+        assert "host overloaded: a process that does nothing answered only after" in said(bench)
+        assert not is_hard(bench)
+        assert bench.status().witnessed == 0
+        rise(bench)
+
+
 def test_a_reader_that_is_stopped_is_nobodys_fault(bench: Bench) -> None:
     """Somebody stopped it in the middle of a call, twice: it is told how to let it go on."""
     for _ in range(2):

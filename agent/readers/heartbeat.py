@@ -76,6 +76,11 @@ class Heartbeat:
         return min(unwanted, self._next) if self._asked is None else unwanted
 
     @property
+    def pid(self) -> int | None:
+        """Return the process, or None while none runs."""
+        return self._process.pid if self._process is not None else None
+
+    @property
     def waits(self) -> bool:
         """Return whether an answer is out."""
         return self._process is not None and self._asked is not None and not self.failure
