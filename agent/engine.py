@@ -333,7 +333,8 @@ class Engine:
     def _count(self, sample: Sample, quantity: str, part: Part, value: float) -> None:
         key = (sample.device, quantity, part)
         before = self._counters.get(key)
-        within_hour = self._hours.grown(key, value, sample.time)
+        by_hour = QUANTITIES[quantity].judged_by_hour
+        within_hour = self._hours.grown(key, value, sample.time) if by_hour else 0.0
         if before is not None:
             last = self._times.get((sample.device, sample.group), before.time)
             since = before.time if before.interrupted else last

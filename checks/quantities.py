@@ -37,7 +37,10 @@ class Bounds(msgspec.Struct, frozen=True):
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """One quantity. ``judged_by_growth`` counters keep their last value over a restart."""
+    """One quantity. ``judged_by_growth`` counters keep their last value over a restart.
+
+    Those ``judged_by_hour`` also count how far they grew within the last one.
+    """
 
     key: str
     kind: QuantityKind
@@ -47,6 +50,7 @@ class Quantity(msgspec.Struct, frozen=True):
     states: tuple[str, ...] = ()
     exported: bool = True
     judged_by_growth: bool = False
+    judged_by_hour: bool = False
 
     @property
     def low(self) -> float | None:
@@ -205,6 +209,7 @@ _TABLE: tuple[Quantity, ...] = (
         "Memory errors corrected since the driver was loaded.",
         COUNT,
         judged_by_growth=True,
+        judged_by_hour=True,
     ),
     Quantity(
         "ecc_uncorrected_errors",

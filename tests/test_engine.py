@@ -562,6 +562,19 @@ def test_board_with_a_new_uuid_is_known_by_its_serial_in_its_slot(serial: str | 
     assert (("device.missing", GPU) in told) is not is_same
 
 
+def test_corrected_errors_are_counted_over_the_hour() -> None:
+    """Sixty between two looks are no rate for themselves, and 10,000 within half an hour are."""
+    desk = Desk([entry for entry in discover() if entry.name == "memory-errors"])
+    dram = ("ecc_corrected_errors", Part(PartKind.MEMORY_BLOCK, "dram"))
+    open_from = None
+    for turn in range(180):
+        desk.present(gpu())
+        desk.read({dram: turn * 60})
+        if desk.round().snapshot.episodes and open_from is None:
+            open_from = turn
+    assert open_from == 167  # the first look after 10,000
+
+
 def test_links_of_a_board_with_a_new_uuid_are_remembered() -> None:
     """A link that was up under the old name is missed when it stays down."""
     before = remember(Memory(), (gpu(),), {GPU: {4}}, at())

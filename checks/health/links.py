@@ -152,10 +152,10 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
 def _all_down(view: View, device: Device, links: tuple[Look, ...], policy: Links) -> list[Finding]:
     """Return whether any link is up, once for the device: what takes all of them has one cause and one cure."""
     measured = [look for look in links if look.measured]
-    siblings_tell = any(
+    silent = bool(links) and all(look.reading.status is UNSUPPORTED for look in links)
+    unseen = silent and any(
         look.measured for sibling in view.siblings(device) for look in looks(view, sibling, "link_active")
     )
-    unseen = bool(links) and all(look.reading.status is UNSUPPORTED for look in links) and siblings_tell
     if not (measured or unseen) or _is_split(view, device):
         return []
     dark = not any(look.number for look in links) and len(measured) == sum(
