@@ -169,10 +169,11 @@ def test_a_node_with_gpus_is_judged_without_an_agent(alone_with_gpus: CommandLin
     fake_nvml.set("temperature_margin.3", -2)
     text = alone_with_gpus("check", code=2)
     lines = text.splitlines()
-    assert lines[0].startswith(f"node-3: failed: GPU 3 ({pci(3)}), sensor core: -2 celsius left before slowdown")
+    hot = "2 celsius beyond its highest operating temperature, slowdown at -2"
+    assert lines[0].startswith(f"node-3: failed: GPU 3 ({pci(3)}), sensor core: {hot}")
     assert lines[1] == "what to do: have the node inspected"
     assert f"fail  temperature.slowdown  GPU 3 ({pci(3)})" in text
-    assert re.search(r"open; limit <= 0 celsius \(table limits.csv .*\); since \d{4}-", text)
+    assert re.search(r"open; limit <= -2 celsius \(reported by the device\); since \d{4}-", text)
 
 
 def test_devices_are_listed_with_identity(asked: CommandLine) -> None:
