@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -15,7 +19,7 @@ from fakes.views import GPU, event, healthy, judge, of
 from nodevet.checks.kernel_log.journal import entry_line
 from nodevet.checks.kernel_log.lines import Line, split_record
 from nodevet.checks.kernel_log.parse import KernelLogParser, events_from_lines
-from nodevet.checks.kernel_log.reader import events_from_file
+from nodevet.checks.kernel_log.reader import KernelLogError, KernelLogReader, events_from_file
 from nodevet.checks.kernel_log.rules import expanded
 from nodevet.checks.model import Event, FaultClass, Instant, Outcome, Provenance
 from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules
@@ -413,3 +417,38 @@ def test_bytes_of_another_script_are_read_as_the_kernel_escaped_them() -> None:
     line = split_record("4,7,1000000,-;usb 1-2: Product: \\xc3\\xa9\\x5c\\xff\n")
     assert line is not None
     assert line.text == "usb 1-2: Product: é\\\ufffd"
+
+
+CRASH = """
+import ctypes, resource, sys
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+ctypes.CDLL(None).prctl(15, sys.argv[1].encode(), 0, 0, 0)
+ctypes.string_at(0)
+"""
+
+
+def test_a_program_with_a_chosen_name_crashes_on_a_real_kernel() -> None:
+    """The kernel prints its name at facility 0, as its own word; nothing comes of it."""
+    name = "NVRM: Xid (PCI:"
+    try:
+        log = KernelLogReader(boot_id="boot")
+    except KernelLogError as error:
+        pytest.skip(f"this machine shows no kernel log: {error}")
+    log.close()
+    assert subprocess.run([sys.executable, "-I", "-c", CRASH, name], check=False).returncode == -signal.SIGSEGV
+    seen: list[bytes] = []
+
+    def read(descriptor: int, size: int) -> bytes:
+        data = os.read(descriptor, size)
+        if name.encode() in data:
+            seen.append(data)
+        return data
+
+    log = KernelLogReader(boot_id="boot", read=read)
+    assert log.is_evidence
+    events = [found for found in log.read_available(NOW) if name in found.text]
+    log.close()
+    if not seen:
+        pytest.skip("this kernel prints no crashes: debug.exception-trace is off, or they come too fast")
+    assert seen[-1].split(b",", 1)[0].isdigit() and int(seen[-1].split(b",", 1)[0]) < 8
+    assert events == []
