@@ -28,7 +28,7 @@ def scheduler_metrics(snapshot: Snapshot) -> Iterator[Family]:
         {labels_text(reason=why): count for why, count in slurm.skipped.items() if count},
     )
     yield counter(
-        "slurm_resumes", "Times that a person resumed this node and so acknowledged.", {"": slurm.acknowledged}
+        "slurm_resumes", "Times that somebody resumed this node in SLURM and so acknowledged.", {"": slurm.acknowledged}
     )
     yield gauge("slurm_would_drain", "Whether a drain is due that is not written.", {"": bool(slurm.wanted)})
     yield gauge(
@@ -36,8 +36,14 @@ def scheduler_metrics(snapshot: Snapshot) -> Iterator[Family]:
     )
     yield gauge(
         "slurm_drain_limit_reached",
-        "Whether this node is not drained because nodevet has drained as many as it may: look for a common cause.",
+        "Whether this node stays in service because nodevet has closed as many as it may: look for a common cause.",
         {"": slurm.limit_reached},
+    )
+    yield gauge("slurm_permit_held", "Whether this node may be closed to jobs.", {"": slurm.permit.held})
+    yield gauge(
+        "slurm_permit_unanswered",
+        "Whether this node stays in service because SLURM did not answer when it was asked for a permit.",
+        {"": slurm.unanswered},
     )
     yield gauge(
         "slurm_last_read_timestamp_seconds",
