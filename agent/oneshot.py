@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import selectors
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ from nodevet.agent.storage.database import DamagedError
 from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.checks.errors import BusyError, StoreError
+from nodevet.checks.guard import Guard
 from nodevet.checks.model import AgentInfo, Device, Episode, EpisodeState, Result, Snapshot
 from nodevet.checks.registry import installed
 
@@ -79,6 +81,7 @@ def _look(
             _read_kernel_log(engine, configuration, clock, selector, kernel_memory)
         supervisor = build_supervisor(configuration, clock, selector)
         patience = 4 * configuration.agent.deadline_seconds + 10
+        guard = Guard(lambda _line: None)  # what failed is a finding of the one look that there is
         ready = msgspec.structs.replace(info, ready=True)
 
         def again() -> None:
@@ -86,7 +89,7 @@ def _look(
             supervisor.ask()
 
         def take() -> Snapshot:
-            _take_look(engine, supervisor, patience)
+            _take_look(engine, supervisor, patience, guard)
             done = engine.evaluate(ready)
             keep(done.changes, engine.memory())
             return done.snapshot
@@ -109,7 +112,7 @@ def look_until_settled(take: Callable[[], Snapshot], again: Callable[[], None]) 
     return snapshot
 
 
-def _take_look(engine: Engine, supervisor: Supervisor, patience_seconds: float) -> None:
+def _take_look(engine: Engine, supervisor: Supervisor, patience_seconds: float, guard: Guard) -> None:
     supervisor.wait(lambda: supervisor.settled, patience_seconds)
     collected = supervisor.collect()
     by_backend: dict[str, list[Device]] = {status.backend: [] for status in supervisor.statuses}
@@ -118,10 +121,15 @@ def _take_look(engine: Engine, supervisor: Supervisor, patience_seconds: float) 
     for backend, devices in by_backend.items():
         engine.take_devices(backend, devices)
     for sample in collected.samples:
-        engine.take_sample(sample)
+        guard.run(f"intake of {sample.group} of {sample.device}", partial(engine.take_sample, sample), _nothing)
     for event in collected.events:
-        engine.take_event(event)
+        guard.run(f"intake of event {event.code}", partial(engine.take_event, event), _nothing)
     engine.take_readers(supervisor.statuses)
+    engine.take_faults(guard.faults)
+
+
+def _nothing() -> None:
+    """Go on without it."""
 
 
 def _read_kernel_log(

@@ -23,12 +23,16 @@ from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory, pack, save_memory
 from nodevet.agent.slurm.writer import Acknowledged, Pass, Writer
 from nodevet.checks.errors import StoreError
+from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Snapshot
 from nodevet.checks.modes import named
 from nodevet.checks.scheduler import Permit, WriterStatus
 from nodevet.exporters.slurm import Scontrol
 
 __all__ = ["Reactor"]
+
+AFTER_BUG_SECONDS = 5.0
+"""How long to wait after an error of our own before SLURM is looked at again."""
 
 GATE_SECONDS = 0.2
 """How often claims are looked at while the node is drained, as far as is known."""
@@ -153,13 +157,21 @@ class Reactor:
                 snapshot = self._snapshot
                 if self._closing or snapshot is None:
                     return
-            jobs, waiting = self._jobs(), self._claims.waiting()
-            done = self._writer.step(snapshot, job_waits=bool(jobs - self._met))
-            self._keep(snapshot, done)
-            if done.status.drained and not done.status.trouble:
-                # They were there before SLURM was asked, and it says that nobody resumed the node.
-                self._claims.answer(waiting, STILL_DRAINED)
-            self._met = jobs
+            done = attempt(partial(self._pass, snapshot))
+            if isinstance(done, Bug):
+                with self._condition:
+                    self._trouble = f"nodevet's own error, please report it: {done}"
+                    self._condition.wait_for(lambda: self._closing, AFTER_BUG_SECONDS)
+
+    def _pass(self, snapshot: Snapshot) -> None:
+        """Have the writer look at *snapshot*, and keep what it found."""
+        jobs, waiting = self._jobs(), self._claims.waiting()
+        done = self._writer.step(snapshot, job_waits=bool(jobs - self._met))
+        self._keep(snapshot, done)
+        if done.status.drained and not done.status.trouble:
+            # They were there before SLURM was asked, and it says that nobody resumed the node.
+            self._claims.answer(waiting, STILL_DRAINED)
+        self._met = jobs
 
     def _is_due(self) -> bool:
         """Return whether there is a snapshot to look at: because its faults are others, or because it is time."""

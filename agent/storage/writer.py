@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from nodevet.agent.storage.rows import Rollup, UnsavedRound, unkeepable
 from nodevet.agent.storage.store import Store, open_store
 from nodevet.agent.storage.tending import Tender
 from nodevet.checks.errors import BusyError, StoreError
+from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Device, Episode, EpisodeState, Instant, Key, Result
 
 __all__ = ["Keeping", "Retention", "StoreWriter", "merged"]
@@ -236,7 +238,8 @@ class StoreWriter:
             if idle:
                 self._tend()
                 continue
-            failure = self._attempt(batch, ticket)
+            done = attempt(partial(self._attempt, batch, ticket))
+            failure = f"nodevet's own error, please report it: {done}" if isinstance(done, Bug) else done
             with self._condition:
                 self._failure = failure
                 self._attempted = ticket

@@ -331,12 +331,15 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     elif reader.state is ReaderState.RUNNING or (
         failure is not None and failure.kind in (FailureKind.NO_DRIVER, FailureKind.NO_LIBRARY)
     ):
-        yield rule.on_node(
+        finding = rule.on_node(
             Outcome.FAIL,
             f"{len(boards)} {vendor} accelerators without a working driver: {where}{says}",
             part=part,
             value=len(boards),
         )
+        # A library that the agent lacks says nothing of the driver, and jobs bring their own.
+        no_library = failure is not None and failure.kind is FailureKind.NO_LIBRARY
+        yield msgspec.structs.replace(finding, gates=not no_library)
     else:
         yield rule.on_node(
             Outcome.UNMEASURED, f"{vendor}: {where} not read yet, reader is {reader.state.value}{says}", part=part

@@ -46,8 +46,9 @@ def checks_page(_repository: Path) -> str:
         "check` takes two looks, and both must agree); all others count at once. Where a limit is not set here it is,",
         "in this order, the one that the device reports, or the one of the [table of limits](#limits).",
         "",
-        "Besides its own codes every check can raise `check.error`: it could not run, or not judge one record, which is a bug",
-        "of it. The agent itself raises `agent.error`: one of its parts failed. Both make a node `unknown` and close nothing.",
+        "Besides its own codes every check can raise `check.error`: it could not run, or not judge one record, which",
+        "is a bug of it. The agent itself raises `agent.error`: one of its parts failed. Both make a node `unknown`",
+        "and close nothing.",
     ]
     for declared in discover():
         lines += ["", f"## {declared.name}", "", inspect.cleandoc(declared.judge.__doc__ or "")]

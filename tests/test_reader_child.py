@@ -1,0 +1,167 @@
+"""The reader child's own errors: an exception of our code costs what was being read, and is no word of the driver's."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fakes.views import gpu
+
+from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.child import ChildContext, Reader
+from nodevet.checks.child import ChildEnd
+from nodevet.checks.model import Device, Event, FailureKind, Reading
+from nodevet.checks.wire import (
+    Channel,
+    Decoder,
+    Happened,
+    Message,
+    Note,
+    Progress,
+    Read,
+    Ready,
+    RoundDone,
+    Sampled,
+    Start,
+    Stop,
+    encode,
+)
+
+DEVICES = (gpu("GPU-a", "0000:1b:00.0"), gpu("GPU-b", "0000:2b:00.0"))
+HEAT = Reading("temperature_celsius", 40.0)
+
+
+class Odd:
+    """A backend of two devices, one function of which behaves as a test says."""
+
+    groups: tuple[str, ...] = ("fast",)
+
+    def __init__(self, **functions: Callable[..., Any]) -> None:
+        """Replace *functions* of a healthy backend."""
+        self.versions: dict[str, str] = {"driver": "\udcff"}
+        self._functions = functions
+
+    def devices(self) -> tuple[Device, ...]:
+        """List two devices."""
+        listed: tuple[Device, ...] = self._functions.get("devices", lambda: DEVICES)()
+        return listed
+
+    def read(self, group: str, device: Device) -> Any:
+        """Read the heat."""
+        read = self._functions.get("read")
+        return read(group, device) if read else [HEAT]
+
+    def events(self, timeout_seconds: float) -> Iterator[Event]:
+        """Tell of nothing."""
+        events = self._functions.get("events")
+        return iter(events(timeout_seconds) if events else ())
+
+    def close(self) -> None:
+        """Hold nothing."""
+
+
+def served(backend: Odd) -> list[Message]:
+    """Return what a child says that reads *backend* for two rounds."""
+    ours, theirs = socket.socketpair()
+    progress, _ = Progress.create()
+    with ours, theirs:
+        end = ChildEnd(Channel(theirs), progress)
+        start = Start("nvidia")
+        reader = Reader(end, ChildContext(end, start), backend, start)
+        thread = threading.Thread(target=reader.serve)
+        thread.start()
+        messages: list[Message] = []
+        decoder = Decoder()
+        for request in (Read("fast", 1), Read("fast", 2)):
+            ours.sendall(encode(request))
+            while not any(isinstance(entry, RoundDone) and entry.round == request.round for entry in messages):
+                messages += decoder.feed(ours.recv(1 << 16))
+        ours.sendall(encode(Stop()))
+        thread.join(5)
+        assert not thread.is_alive()
+        return messages
+
+
+def raising(error: Exception, only: str = "") -> Callable[..., Any]:
+    """Return a function that raises *error*, for the device *only* where one is named."""
+
+    def work(*arguments: object) -> Any:
+        if not only or any(isinstance(entry, Device) and entry.id == only for entry in arguments):
+            raise error
+        return [HEAT]
+
+    return work
+
+
+ERRORS = (ValueError("invalid literal for int() with base 16: ''"), KeyError("x"), MemoryError(), RecursionError())
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_exception_while_a_device_is_read_costs_that_device(error: Exception) -> None:
+    """Its sample fails by a bug of ours, the sibling is measured, and the next round is served."""
+    samples = [entry.sample for entry in served(Odd(read=raising(error, "GPU-a"))) if isinstance(entry, Sampled)]
+    assert [(sample.device, sample.failure is None) for sample in samples] == [("GPU-a", False), ("GPU-b", True)] * 2
+    failure = samples[0].failure
+    assert failure is not None
+    assert failure.kind is FailureKind.READER
+    assert type(error).__name__ in failure.detail
+    assert "please report this" in failure.detail
+
+
+def test_a_drivers_own_words_stay_its_own() -> None:
+    """What the backend says of the driver is passed on as it is."""
+    error = BackendError(FailureKind.LOST, "gone")
+    samples = [entry.sample for entry in served(Odd(read=raising(error, "GPU-b"))) if isinstance(entry, Sampled)]
+    assert [sample.failure.kind for sample in samples if sample.failure] == [FailureKind.LOST] * 2
+
+
+def test_values_that_cannot_be_sent_cost_themselves() -> None:
+    """Bytes that are no text, a number of 80 bits, an object: three errors beside one measured heat."""
+    odd = [Reading("temperature_celsius", value) for value in ("\udcff", 2**80, object())]  # type: ignore[arg-type]
+    samples = [entry.sample for entry in served(Odd(read=lambda *_: [HEAT, *odd])) if isinstance(entry, Sampled)]
+    assert [reading.value for reading in samples[0].readings if reading.value == 40.0] == [40.0]
+    assert len(samples[0].readings) == 4
+    assert samples[0].failure is None
+
+
+@pytest.mark.parametrize("function", ["events", "devices"])
+def test_what_fails_beside_the_readings_is_told_once_and_costs_no_reading(function: str) -> None:
+    """Events that cannot be had, and a list that cannot be made anew, leave every device measured."""
+    calls = 0
+
+    def later(*_: object) -> Any:
+        nonlocal calls
+        calls += 1
+        if function == "devices" and calls == 1:
+            return DEVICES
+        raise ValueError("odd")
+
+    messages = served(Odd(**{function: later}))
+    assert sum(isinstance(entry, Sampled) and entry.sample.failure is None for entry in messages) == 4
+    assert len([entry for entry in messages if isinstance(entry, Note)]) == 1
+    ready = next(entry for entry in messages if isinstance(entry, Ready))
+    assert [device.id for device in ready.devices] == ["GPU-a", "GPU-b"]
+    assert ready.versions["driver"].isprintable()
+    assert not [entry for entry in messages if isinstance(entry, Happened)]
+
+
+def test_the_number_before_the_line_is_odd_inside_a_call_alone() -> None:
+    """It differs from call to call, and a step of our own is none."""
+    progress, _ = Progress.create()
+    numbers = []
+    for step in ("write", "call", "returned", "call", "call", "write", "returned", "call"):
+        if step == "returned":
+            progress.returned()
+        else:
+            getattr(progress, step)(f"{step} now")
+            assert progress.read() == f"{step} now"
+        numbers.append(progress.number)
+        assert progress.number % 2 == (step == "call")
+    called = [number for number in numbers if number % 2]
+    assert len(set(called)) == len(called)
+    progress.call("x" * 10_000)
+    assert len(progress.read()) == Progress.SIZE - 5
+    progress.close()
