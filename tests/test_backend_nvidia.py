@@ -151,6 +151,12 @@ SLOW = [
     ({"fabric_state.3": 1}, "fabric_state", WHOLE, "not_started"),
     ({"fabric_status.3": 999}, "fabric_state", WHOLE, "failed"),
     ({"fabric_health_mask.3": 0x1A9}, "fabric_healthy", WHOLE, False),  # bandwidth degraded
+    ({"fabric_health_mask.3": 0x1A9}, "fabric_faults", WHOLE, "bandwidth_degraded"),
+    ({"fabric_health_mask.3": 0x69A}, "fabric_faults", WHOLE, "route_unhealthy,incompatible_firmware"),
+    ({"fabric_health_mask.3": 0xA1AA}, "fabric_faults", WHOLE, "unassigned,manager_away"),
+    ({"fabric_health_mask.3": 0x1AA}, "fabric_faults", WHOLE, ""),
+    ({"power_limit_requested_milliwatts.3": 900000}, "power_limit_requested_watts", BOARD, 900.0),
+    ({"power_limit_milliwatts.3": 500000}, "power_limit_requested_watts", BOARD, 500.0),
     ({"fabric_health_mask.3": 0x19A}, "fabric_healthy", WHOLE, False),  # route unhealthy
     ({"fabric_health_mask.3": 0x5AA}, "fabric_healthy", WHOLE, False),  # too few links configured
     ({"mig_mode.3": 1}, "partitioned", WHOLE, True),

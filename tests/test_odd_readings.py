@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -67,11 +68,11 @@ def odd(quantity: str, part: Part, value: Scalar) -> Reading:
 
 
 def every_odd_reading() -> Iterator[tuple[str, Part, Scalar]]:
-    """Yield each reading of the healthy accelerator with each value that it cannot have."""
+    """Yield each reading of the healthy accelerator with a value that it cannot have: another one for each."""
+    values = itertools.cycle(ODD)
     for quantity, part in GPU_READINGS:
-        for value in ODD:
-            if odd(quantity, part, value).status is not ReadingStatus.OK:
-                yield quantity, part, value
+        refused = (value for value in values if odd(quantity, part, value).status is not ReadingStatus.OK)
+        yield quantity, part, next(refused)
 
 
 def test_memory_clock_beyond_ten_gigahertz_is_measured() -> None:
@@ -91,7 +92,7 @@ def test_every_number_has_bounds_with_a_source(quantity: object) -> None:
 
 
 def test_one_odd_reading_never_costs_the_verdict_while_its_like_is_read() -> None:
-    """Each reading of a healthy board with each value that cannot be: ok, but for what is required and read once."""
+    """Each reading of a healthy board with a value that cannot be: ok, but for what is required and read once."""
     assert state(healthy()) is State.OK
     seen = set()
     for quantity, part, value in every_odd_reading():

@@ -529,6 +529,32 @@ def test_same_serial_in_its_place_is_the_same_board_whatever_its_uuid(rig: Rig) 
 
 
 @pytest.mark.parametrize("rig", [FakeNvml], indirect=True)
+def test_healthy_board_with_fast_memory_and_shared_power_is_ok(rig: Rig) -> None:
+    """GDDR7 at 12481 MHz, and a module that enforces 700 of 900 requested watts: nothing is wrong."""
+    rig.machine.update({
+        f"memory_clock_megahertz.{SLOT}": 12481,
+        f"power_limit_requested_milliwatts.{SLOT}": 900_000,
+        f"power_limit_default_milliwatts.{SLOT}": 900_000,
+    })  # fmt: skip
+    snapshot = rig.look(LONG_ENOUGH)
+    assert (snapshot.verdict.state, snapshot.episodes) == (State.OK, ())
+
+
+@pytest.mark.parametrize("rig", [FakeNvml], indirect=True)
+@pytest.mark.parametrize("answers", [{"link_state": 0, "link_count": 0}, {"links": 0}], ids=("down", "silent"))
+def test_boards_whose_links_are_all_down_are_not_ok(rig: Rig, answers: dict[str, float | str]) -> None:
+    """Eight GB300 before their fabric manager ran: each says so once, with what to start and to inspect."""
+    rig.machine.update({"name": "NVIDIA GB300", "fabric_state": 1, **answers})
+    rig.reboot()
+    snapshot = rig.look(2)
+    assert snapshot.verdict.state is not State.OK
+    told = [entry.finding.message for entry in snapshot.episodes if "link" in entry.key.code]
+    assert len(told) == 8
+    assert all("start the fabric manager" in text and "inspected" in text for text in told)
+    assert not any("permissions" in text for text in told)
+
+
+@pytest.mark.parametrize("rig", [FakeNvml], indirect=True)
 def test_same_event_from_nvml_and_the_kernel_log_counts_once(rig: Rig) -> None:
     """The episode of an XID that both sources tell has one occurrence."""
     xid(79)(rig, 1)
