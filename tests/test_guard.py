@@ -17,12 +17,13 @@ from typing import Any, NoReturn
 
 import msgspec
 import pytest
-from fakes.snapshots import gpu_node
+from fakes.snapshots import at, failed_node, gpu_node
 
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.config import load_configuration
 from nodevet.agent.control import Control, NoArguments, Verb
 from nodevet.agent.daemon import Daemon
+from nodevet.agent.engine import Engine
 from nodevet.agent.members import Member, described, guarded
 from nodevet.agent.outlet import Outlet
 from nodevet.agent.settings import Configuration
@@ -301,3 +302,21 @@ def status_of(url: str, page: str) -> int:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def test_where_judging_itself_fails_nothing_stays_green_and_no_failure_is_lost() -> None:
+    """The last snapshot with `ok` turned into `unknown`, `failed` as it was, and a generation of its own."""
+    engine = Engine((), node="n", clock=at)
+    for before, state in ((gpu_node(), State.UNKNOWN), (failed_node(), State.FAILED)):
+        after = engine.unjudged(before, before.agent, "Planted: x")
+        assert after.verdict.state is state
+        states = {verdict.state for verdict in after.device_verdicts.values()}
+        assert State.OK not in states
+        kept = {device for device, verdict in before.device_verdicts.items() if verdict.state is State.FAILED}
+        assert kept == {device for device, verdict in after.device_verdicts.items() if verdict.state is State.FAILED}
+        assert after.episodes == before.episodes
+        assert (after.verdict.hard, "Planted: x" in after.verdict.reason) == (
+            before.verdict.hard,
+            state is State.UNKNOWN,
+        )
+    assert engine.unjudged(gpu_node(), gpu_node().agent, "again").generation == 3
