@@ -31,6 +31,7 @@ __all__ = [
     "Why",
     "decide",
     "is_ours",
+    "obstacle",
     "parse_node",
     "parse_nodes",
     "parse_size",
@@ -274,22 +275,22 @@ def decide(
     kept = msgspec.structs.replace(memory, drained=None, known=(), sight=None, resumed=resumed)
     if not due:
         return Decision(Step.NOTHING, msgspec.structs.replace(kept, returned=""))
-    obstacle = _obstacle(node.states)
+    hindered = obstacle(node.states)
     if node.drained:
         seen = msgspec.structs.replace(kept, drained=node.reason, known=_known(due), sight=sight)
-        return _on_drained(due, node, seen, prefix, obstacle)
+        return _on_drained(due, node, seen, prefix, hindered)
     if memory.drained is not None:
-        if obstacle not in (None, Why.MAINTENANCE):
+        if hindered not in (None, Why.MAINTENANCE):
             still = msgspec.structs.replace(memory, resumed=resumed)
-            return Decision(Step.NOTHING, still, why=obstacle)
+            return Decision(Step.NOTHING, still, why=hindered)
         # Nothing of ours resumes a node: it was a person, unless something was started anew.
         after = "something unknown" if memory.sight is None else memory.sight.changed(sight)
         told = tuple(known for known in memory.known if any(map(known.covers, due)))
         if told and not after:
             return Decision(Step.ACKNOWLEDGE, msgspec.structs.replace(kept, resumed=(*resumed, *told), returned=""))
         kept = msgspec.structs.replace(kept, returned=after or kept.returned)
-    if obstacle is not None:
-        return Decision(Step.NOTHING, kept, why=obstacle)
+    if hindered is not None:
+        return Decision(Step.NOTHING, kept, why=hindered)
     return Decision(Step.DRAIN if drains else Step.CLOSE, kept, reason_text(due, prefix))
 
 
@@ -364,7 +365,7 @@ def _state_words(text: str) -> frozenset[str]:
     return frozenset(words - {""})
 
 
-def _obstacle(states: frozenset[str]) -> Why | None:
+def obstacle(states: frozenset[str]) -> Why | None:
     """Return why a node in *states* is left alone, the gravest first; a word that nobody knows is one."""
     meanings = {_words().get(word, "unknown") for word in states} or {"unknown"}
     for meaning, why in (
@@ -384,7 +385,7 @@ def _known(faults: Iterable[Episode]) -> tuple[Known, ...]:
 
 
 def _on_drained(
-    due: tuple[Episode, ...], node: NodeState, memory: Memory, prefix: str, obstacle: Why | None
+    due: tuple[Episode, ...], node: NodeState, memory: Memory, prefix: str, hindered: Why | None
 ) -> Decision:
     before = _meaning(node.reason, prefix)
     if before is None:
@@ -392,8 +393,8 @@ def _on_drained(
     reason = reason_text(due, prefix)
     if _meaning(reason, prefix) == before:
         return Decision(Step.NOTHING, memory)
-    if obstacle is not None:
-        return Decision(Step.NOTHING, memory, why=obstacle)
+    if hindered is not None:
+        return Decision(Step.NOTHING, memory, why=hindered)
     return Decision(Step.UPDATE, memory, reason)
 
 

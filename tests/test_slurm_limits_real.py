@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -14,6 +15,7 @@ from fakes.slurm_gate import Gate
 from fakes.slurm_node import BY_NODE, ReactorNode
 
 from nodevet.agent.settings import SlurmSettings
+from nodevet.exporters.slurm import Scontrol
 
 NODES = 6
 LIMIT = 2
@@ -135,6 +137,9 @@ def test_a_fault_on_every_node_costs_the_limit_and_no_job(cluster: Cluster, camp
         assert "unpermitted" in words
         held = [name for name, node in cluster.nodes.items() if node.status.permit.held]
         assert held == cluster.drained()
+        shown = Scontrol(configuration=str(slurm.configuration)).read(held[0])
+        assert shown.reason_seconds == pytest.approx(time.time(), abs=120.0)
+        assert (shown.reason_user, shown.partitions) == ("root", ("main",))
         # A person takes both over: there is room for those that wait, and again no more than the limit.
         for name in held:
             slurm.run("scontrol", "update", f"NodeName={name}", "Reason=ops: ticket 4711")

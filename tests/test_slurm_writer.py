@@ -174,8 +174,20 @@ def test_a_person_who_is_faster_wins() -> None:
     assert (slurm.nodes["n1"].reason, slurm.writes, skips(done)) == ("ops: fan", [], {"changed": 1})
     assert done.again_seconds < SETTINGS.poll_seconds
     assert skips(passes.step(FAILED)) == {"changed": 1, "foreign_reason": 1}
-    passes.step(gpu_node())
     assert slurm.nodes["n1"].comment == "", "the mark is taken back"
+
+
+def test_a_job_that_starts_meanwhile_hinders_no_drain() -> None:
+    """Other words of the state, such as allocated, are no change that matters; maintenance is."""
+    for state, drains in (("MIXED", 1), ("MAINTENANCE", 0)):
+        slurm = MemorySlurm()
+
+        def starts(call: str, slurm: MemorySlurm = slurm, state: str = state) -> None:
+            if call == "read_all" and slurm.calls.count("read_all") == 2:
+                slurm.change("n1", states=frozenset({"IDLE", state}))
+
+        slurm.before = starts
+        assert writer(slurm).step(FAILED).status.writes["drain"] == drains
 
 
 @pytest.mark.parametrize("why", [Why.WRITE_FAILED, Why.WRITE_TIMEOUT, Why.DENIED])

@@ -41,6 +41,7 @@ from nodevet.exporters.slurm_rules import (
     Why,
     decide,
     is_ours,
+    obstacle,
 )
 
 __all__ = ["Acknowledged", "Call", "Pass", "Slurm", "Writer"]
@@ -289,6 +290,9 @@ class Writer:
                 self._skip(decision.why)
                 if node.reason == PROLOG_ERROR:
                     self._say("does not drain: SLURM did, after a prolog failed; gate.log says whether it was ours")
+                mark = mark_of(node, prefix)
+                if mark is not None and not mark.holds:
+                    yield from self._withdraw(node)
             case Step.CLOSE if self.status.permit.held:
                 self._say("the gate is closed; no fault here may drain the node")
             case Step.DRAIN | Step.CLOSE | Step.UPDATE if self._settings.writer == "drain":
@@ -350,7 +354,8 @@ class Writer:
             self._skip(Why.UNVERIFIED)
             return self._again()
         if decision.step is Step.UPDATE:
-            if (yield from self._read()) != node:
+            again = yield from self._read()
+            if (again.drained, again.reason) != (node.drained, node.reason):
                 self._skip(Why.CHANGED)
                 return SOON_SECONDS
             yield Call("update", (name, reason))
@@ -386,7 +391,7 @@ class Writer:
         found = self._rooms(nodes)
         own = next(entry for entry in nodes if entry.name == node.name)
         mark = mark_of(own, self._settings.reason_prefix)
-        if mark is None or (own.states, own.reason) != (node.states, node.reason):
+        if mark is None or own.drained or own.reason != node.reason or obstacle(own.states) is not None:
             self._skip(Why.UNVERIFIED if mark is None else Why.CHANGED)
             return SOON_SECONDS if mark else self._again()
         if mark.holds or permits(found):
