@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -32,10 +34,15 @@ from nodevet.agent.outlet import Outlet
 from nodevet.agent.readers.release import Release
 from nodevet.agent.showing import BOUND_SECONDS, Showing
 from nodevet.agent.simulated.node import Simulate, simulated_configuration
+from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
+from nodevet.agent.slurm.reactor import Reactor
+from nodevet.agent.slurm.writer import Pass
 from nodevet.agent.storage.store import open_store
 from nodevet.agent.storage.writer import Keeping
 from nodevet.checks.model import Episode, EpisodeState, Snapshot
 from nodevet.checks.registry import installed
+from nodevet.checks.scheduler import Permit
+from nodevet.exporters.slurm_rules import Memory
 
 TESTS = Path(__file__).resolve().parent
 
@@ -448,3 +455,32 @@ def test_a_memory_of_no_release_releases_nothing(memory: bytes | None) -> None:
     readers = Readers()
     Release(readers, SteppedClock(), memory)  # type: ignore[arg-type]
     assert readers.released == []
+
+
+def show_a_permit(folder: Path) -> None:
+    """Let the writer to SLURM keep a permit, and die as soon as its status shows one."""
+    settings = load_configuration(None, installed(), environment={}).slurm
+    with selectors.DefaultSelector() as selector:
+        reactor = Reactor(settings, "n1", selector, runtime=folder, memory=None, boot_id="boot-1", told=lambda: None)
+        status = msgspec.structs.replace(reactor.status, permit=Permit(held=True, why="within the limits"))
+        given = Pass(status, Memory(permit="boot-1"), (), 60.0)
+        threading.Thread(target=reactor._keep, args=(gpu_node(), given), daemon=True).start()
+        while not reactor.status.permit.held:
+            time.sleep(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.soak
+def test_a_permit_that_is_shown_is_in_the_memory_of_this_boot(tmp_path: Path, campaign: Callable[[int], int]) -> None:
+    """So that a gate which it closed stays closed, and no second permit is asked for."""
+    for kill in range(campaign(200)):
+        folder = tmp_path / str(kill)
+        folder.mkdir()
+        child = os.fork()
+        if child == 0:
+            try:
+                show_a_permit(folder)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        assert load_memory(folder / MEMORY_NAME, None, "boot-1").permit == "boot-1", f"kill {kill}"

@@ -117,6 +117,8 @@ def test_a_count_that_grows_by_itself_is_no_change() -> None:
         looked=moment(99),
     )
     assert nature_of(grown) == nature_of(episode())
+    flaps, goes_on = (msgspec.structs.replace(episode(), flapping=number) for number in (3, 9))
+    assert nature_of(flaps) == nature_of(goes_on) != nature_of(episode())
 
 
 COUNTS = st.lists(st.tuples(st.sampled_from([OPEN, ACKNOWLEDGED, CLEARED]), st.integers(1, 500)), max_size=30)
@@ -404,6 +406,29 @@ def test_a_database_that_is_lost_while_the_agent_runs_is_told_and_made_anew(
     aside = [name.read_bytes() for name in path.parent.glob("*.corrupt-*")]
     if lose in (replace_file, replace_with_garbage):
         assert any(b"GPU-99" in data or data == b"not a database" for data in aside), "what lay there is kept"
+
+
+def test_a_lost_database_that_cannot_be_made_at_once_is_made_later(path: Path) -> None:
+    """Each round says why not; when it can be, everything is written, told once, and nothing is moved aside again."""
+    known = UnsavedRound((episode(device="GPU-1", count=4),), {"kept": b"from before"}, moment(1))
+    opened = open_store(path).store
+    opened.save_rounds((known,))
+    writer = StoreWriter(opened, known=known)
+    delete_folder(path)
+    path.parent.write_text("in the way")
+    for number in range(3):
+        ticket = writer.submit_round([episode(count=2**number)], {}, time=moment(2 + number))
+        assert not writer.flush(5.0)
+        assert writer.keeping(ticket) is Keeping.FAILED and "cannot be made" in writer.status
+    path.parent.unlink()
+    assert writer.flush(5.0)
+    assert "deleted while the agent runs: made anew from memory" in writer.status
+    assert len(writer.learned) == 1
+    assert writer.close(5.0)
+    assert {name.name for name in path.parent.iterdir()} == {"nodevet.db", "nodevet.db.lock"}
+    after = open_store(path).store
+    assert {entry.key.device: entry.count for entry in after.load_episodes()} == {"GPU-0": 4, "GPU-1": 4}
+    after.close()
 
 
 def test_nothing_is_made_anew_while_nothing_is_lost(path: Path) -> None:

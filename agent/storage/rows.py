@@ -40,8 +40,8 @@ COUNT_SECONDS = 3600.0
 CHANGE, COUNT = "change", "count"
 """Kinds of rows: what opened, changed or ended an episode, and how often it had occurred by then."""
 
-_COUNTED = frozenset({"count", "finding", "good", "last_seen", "looked", "recent"})
-"""What grows or moves while an episode stays as it is; its finding counts by what it asks for."""
+_COUNTED = frozenset({"count", "finding", "flapping", "good", "last_seen", "looked", "recent"})
+"""What grows or moves while an episode stays as it is; its finding counts by what it asks for, and that it flaps."""
 
 _Decoded = TypeVar("_Decoded")
 
@@ -138,7 +138,7 @@ def nature_of(episode: Episode) -> int:
     own = [getattr(episode, name) for name in episode.__struct_fields__ if name not in _COUNTED]
     finding = episode.finding
     asked = (finding.outcome, finding.fault_class, finding.action, finding.clearing, finding.gates)
-    return zlib.crc32(repr((own, asked)).encode("utf-8", "surrogatepass"))
+    return zlib.crc32(repr((own, asked, episode.flapping > 0)).encode("utf-8", "surrogatepass"))
 
 
 def differs(before: Last | None, payload: bytes) -> bool:

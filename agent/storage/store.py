@@ -106,7 +106,8 @@ class Store:
         self._last: dict[Key, Last] = {}
         self.notices: list[str] = []
         self.left_out: set[int] = set()
-        self._files = {suffix: _identity(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")}
+        self._files: dict[str, int] = {}
+        """What is open under each name, by descriptors that touch none of SQLite's locks (O_PATH)."""
         self._remembered: dict[str, bytes] = {}
         self._series: dict[tuple[str, str, str], int] = {}
 
@@ -114,6 +115,8 @@ class Store:
         """Close the database and let go of the lock. May be called twice."""
         with suppress(sqlite3.Error):
             self._connection.close()
+        while self._files:
+            os.close(self._files.popitem()[1])
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -184,13 +187,21 @@ class Store:
 
     def displaced(self) -> str:
         """Return that the database, or its log, is no longer the file that is open, or an empty string."""
-        for suffix, before in self._files.items():
-            now = _identity(f"{self.path}{suffix}")
-            if before is None:
-                self._files[suffix] = now
-            elif now != before:
-                done = "deleted" if now is None else "replaced"
-                return f"{self.path}{suffix}: {done} while the agent runs"
+        for suffix in ("", "-wal", "-shm"):
+            name = f"{self.path}{suffix}"
+            if suffix not in self._files:
+                with suppress(OSError):
+                    self._files[suffix] = os.open(name, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW * bool(suffix))
+                continue
+            # Both are asked now: some file systems number a file anew while it is open.
+            try:
+                is_same = os.path.samestat(os.stat(name), os.fstat(self._files[suffix]))  # noqa: PTH116 (one look)
+            except FileNotFoundError:
+                return f"{name}: deleted while the agent runs"
+            except OSError:
+                continue  # it cannot be told, such as without a descriptor: the write itself succeeded
+            if not is_same:
+                return f"{name}: replaced while the agent runs"
         return ""
 
     def load_episodes(self) -> tuple[Episode, ...]:
@@ -536,6 +547,7 @@ def _open(path: Path, held: int) -> Store:
         raise StoreError(str(error)) from error  # not another agent's: that one would hold the lock
     store = Store(connection, path, held)
     try:
+        store.displaced()
         store.load()
     except BusyError as error:
         connection.close()
@@ -549,14 +561,6 @@ def _open(path: Path, held: int) -> Store:
 def read_store(path: Path) -> Store:
     """Open the database at *path* for reading beside whoever writes it. Raises StoreError where it is absent."""
     return Store(connect_for_reading(path), path, None)
-
-
-def _identity(name: str) -> tuple[int, int] | None:
-    try:
-        status = os.stat(name)  # noqa: PTH116 (one look, no Path needed)
-    except OSError:
-        return None
-    return (status.st_dev, status.st_ino)
 
 
 def _set_aside(run: Callable[..., sqlite3.Cursor], table: str, numbers: Sequence[int]) -> int:

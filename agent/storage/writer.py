@@ -131,6 +131,7 @@ class StoreWriter:
         self._learned: tuple[str, ...] = ()
         self._tender = self._tending()
         self._must_tend = False
+        self._lost = ""
         self._thread = threading.Thread(target=self._run, name="nodevet-store", daemon=True)
         self._thread.start()
 
@@ -296,19 +297,27 @@ class StoreWriter:
     def _open(self) -> None:
         """Open the database that could not be opened before, and write what is known since."""
         opened = open_store(self._path)
-        self._learn(opened.notice)
         self._take(opened.store)
+        self._tell_of_the_loss(opened.notice)
 
     def _renew(self, why: str) -> None:
         """Make the database anew from what is known; what lies there is moved aside. Raises StoreError, BusyError."""
         if self._store is not None:
             self._store.close()
             self._store = None
+        self._lost = why
         opened = open_store(self._path, instead=True)
         self._take(opened.store)
+        self._tell_of_the_loss(opened.notice)
+
+    def _tell_of_the_loss(self, notice: str) -> None:
+        """Tell what became of a database that was lost, once there is one again; *notice* says how it was opened."""
+        why, self._lost = self._lost, ""
+        if not why:
+            self._learn(notice)
+            return
         told = f"{why}: made anew from memory, older history and figures are not in it"
-        if opened.notice:
-            told = f"{told} ({opened.notice})"
+        told = f"{told} ({notice})" if notice else told
         self._learn(told)
         with self._condition:
             self._incident = told
