@@ -41,6 +41,8 @@ PLANTED = (
     "mlx5_core 0000:1b:00.0: poll_health:796:(pid 0): Fatal error 1 detected",
     "habanalabs 0000:1b:00.0: Device heartbeat failed!",
     "EDAC MC0: 1 UE memory read error on DIMM_A1 (channel:0)",
+    "GPU reset begin!",
+    "ring a timeout, signaled seq=1",
 )
 NOW = Instant("boot", 10**12, 0.0)
 
@@ -410,6 +412,14 @@ def test_a_harmless_event_does_not_hide_the_fatal_one_of_its_number() -> None:
     assert not seen.admit(event("nvidia.xid.149", fields={"variant": "fatal"}))
     assert seen.admit(event("nvidia.sxid.20034", fields={"word": "Non-fatal"}))
     assert seen.admit(event("nvidia.sxid.20034", fields={"word": "Fatal"}))
+
+
+@pytest.mark.parametrize("words", ["Fatal, Link 11 x", "Fatal Link 11 x", "Fatal", "Non-fatal, Link 11 x", "Nonfatal"])
+def test_the_word_of_a_switch_is_read_with_and_without_its_comma(words: str) -> None:
+    """A code that is fatal by its line must not be rated by the table because a comma is missing."""
+    (found,) = of_kernel(f"nvidia-nvswitch3: SXid (PCI:0000:09:00.0): 12028, {words}")
+    assert found.fields["word"] == words.split(",")[0].split()[0]
+    assert found.provenance is Provenance.KERNEL
 
 
 def test_bytes_of_another_script_are_read_as_the_kernel_escaped_them() -> None:
