@@ -29,6 +29,24 @@ ACTIONS = {
 """Every action in words that say what to do."""
 
 
+OWN_RULES = tuple(
+    Rule(
+        check=check,
+        code=code,
+        outcome=Outcome.UNMEASURED,
+        fault_class=FaultClass.UNKNOWN,
+        action=Action.WATCH,
+        clearing=Clearing.UNMEASURED,
+        next_step=f"{what}, which is a bug of it: everything else is judged; report it with the agent's log",
+    )
+    for check, code, what in (
+        ("agent", "agent.error", "a part of the agent failed"),
+        ("of any name", "check.error", "a check could not run, or not judge one record"),
+    )
+)
+"""What nodevet says of itself: no check declares it."""
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """What a code means. ``ends`` says what ends its finding; empty for an event that opens none."""
 
@@ -74,8 +92,8 @@ def explain_rule(rule: Rule) -> Explanation:
 
 
 def declared_rules() -> Mapping[str, Rule]:
-    """Return what each installed check declares beside its judgement, by code."""
-    found: dict[str, Rule] = {}
+    """Return what each installed check declares beside its judgement, and nodevet of itself, by code."""
+    found: dict[str, Rule] = {rule.code: rule for rule in OWN_RULES}
     for declared in installed():
         found |= _rules_of(declared)
     return found

@@ -233,6 +233,8 @@ def test_history_begins_empty(asked: CommandLine) -> None:
         (["xid", "79"], ["nvidia.xid.79", "drain and reboot the node", "a passed re-test"]),
         (["sxid", "20034"], ["nvidia.sxid.20034", "source: NVIDIA"]),
         (["reader.hung"], ["check freshness", "drain and reboot the node"]),
+        (["agent.error"], ["a part of the agent failed", "counts as unmeasured"]),
+        (["check.error"], ["a check could not run", "being measured again"]),
         (["device.unread"], ["counts as unmeasured", "how it clears: being measured again, another device"]),
         (["kernel_log.readable"], ["counts as unmeasured", "how it clears: being measured again, another device"]),
         (["device.lost"], ["check inventory", "reseat or replace the board"]),
