@@ -43,8 +43,9 @@ def checks_page(_repository: Path) -> str:
     lines += [
         "A check judges what was read; it reads nothing itself. Beside a finding stands what to do; how it ends is in",
         "[clearing](clearing.md). *Measured* findings count once `needed` of the last `window` looks agree (`nodevet",
-        "check` takes two looks, and both must agree); all others count at once. Where a limit is not set here it is,",
-        "in this order, the one that the device reports, or the one of the [table of limits](#limits).",
+        "check` takes two looks, which must agree, and up to four while something that grows waits to be confirmed);",
+        "all others count at once. Where a limit is not set here it is, in this order, the one that the device",
+        "reports, or the one of the [table of limits](#limits).",
         "",
         "Besides its own codes every check can raise `check.error`: it could not run, or not judge one record, which",
         "is a bug of it. The agent itself raises `agent.error`: one of its parts failed. Both make a node `unknown`",
