@@ -18,7 +18,7 @@ from nodevet.checks.burnin.library import Tensor
 from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
 from nodevet.checks.burnin.sums import bit_view
 
-FLIPPED = 600
+FLIPPED = 150
 """The product that is wrong: by then every slot of the ring was written, and the golden results are certified."""
 
 
