@@ -48,6 +48,10 @@ CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
     "refused": (lambda gate: gate.write(*REFUSED), (1, "refused_closed")),
     "refused, passed": (with_setting(REFUSED, on_driver_refusal="pass"), (0, "refused_open")),
     "refused, not understood": (with_setting(REFUSED, on_driver_refusal="Fail"), (0, "refused_open")),
+    "refused, no permit": (
+        with_setting((Line(verdict="unknown", hard="unpermitted", reason="refused"), *EIGHT), on_stale="fail"),
+        (0, "unpermitted"),
+    ),
     "resumed": (resumed, (0, "resumed")),
     "observed": (with_setting(BROKEN, mode="observe"), (0, "observed")),
     "wrong mode first": (after_a_wrong_mode, (0, "observed")),
@@ -99,8 +103,8 @@ MUTANTS = {
     ),
     "a fault without a permit closes": (
         "gate.sh",
-        "'failed unpermitted') unpermitted=${unpermitted:-$2} ;;",
-        "'failed unpermitted') fault=${fault:-$2} ;;",
+        "'failed unpermitted' | 'unknown unpermitted') unpermitted=${unpermitted:-$2} ;;",
+        "'failed unpermitted' | 'unknown unpermitted') fault=${fault:-$2} ;;",
     ),
     "a refusal is not seen": (
         "gate.sh",

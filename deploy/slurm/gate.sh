@@ -221,13 +221,13 @@ take_fault() {
     case $1 in
     'failed hard') fault=${fault:-$2} ;;
     'failed refused' | 'unknown refused') refusal=${refusal:-$2} ;;
-    'failed unpermitted') unpermitted=${unpermitted:-$2} ;;
+    'failed unpermitted' | 'unknown unpermitted') unpermitted=${unpermitted:-$2} ;;
     esac
 }
 
 # Take in the line of one device; the job meets every part of the node that is not another job's GPU.
 take_line() {
-    case "$verdict $hard" in failed\ * | 'unknown refused') carried="$carried$hard " ;; esac
+    case "$verdict $hard" in failed\ * | 'unknown refused' | 'unknown unpermitted') carried="$carried$hard " ;; esac
     if [ "$kind" = accelerator ]; then
         number=$minor
         if [ "$order" = pci ]; then
@@ -246,7 +246,8 @@ take_line() {
     where="$kind $pci"
     [ "$kind" != node ] || where=node
     take_fault "$verdict $hard" "$where: $reason"
-    if [ "$verdict" = unknown ]; then
+    # What the driver refuses while the agent lives is no ignorance: it has a setting of its own, and needs a permit.
+    if [ "$verdict" = unknown ] && [ "$hard" != refused ] && [ "$hard" != unpermitted ]; then
         # A disk or a network card that no check speaks of is unknown as well, and nothing hangs on it.
         case $kind in node | accelerator) doubt=${doubt:-"$kind $pci is unknown: $reason"} ;; esac
     fi

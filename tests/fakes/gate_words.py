@@ -70,10 +70,17 @@ def _may_be_the_jobs(device: DeviceState) -> bool:
 def _word(state: str, reach: str) -> str:
     if reach == "refused" and state in ("failed", "unknown"):
         return "refusal"
-    return {"hard": "fault", "unpermitted": "unpermitted"}.get(reach, "") if state == "failed" else ""
+    if reach == "unpermitted" and state in ("failed", "unknown"):
+        return "unpermitted"
+    return "fault" if (state, reach) == ("failed", "hard") else ""
 
 
 def _is_doubtful(file: StateFile, met: Sequence[DeviceState], now: float) -> bool:
     present = {device.minor for device in met if device.kind == "accelerator"}
-    unknown = any(device.state == "unknown" and device.kind in ("node", "accelerator") for device in met)
+    unknown = any(
+        device.state == "unknown"
+        and device.reach not in ("refused", "unpermitted")
+        and device.kind in ("node", "accelerator")
+        for device in met
+    )
     return unknown or not {0, 1} <= present or now >= file.fresh_until_uptime
