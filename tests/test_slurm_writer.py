@@ -13,6 +13,7 @@ import pytest
 from fakes.slurm_in_memory import MemorySlurm
 from fakes.snapshots import at, degraded_node, failed_node, gpu_node
 
+from nodevet.agent.load.claims import Claims
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.memory import load_memory, pack, save_memory
 from nodevet.agent.slurm.reactor import Reactor
@@ -648,3 +649,50 @@ def test_it_ends_at_once_while_scontrol_hangs(tmp_path: Path) -> None:
         assert running.close(2.0)
         assert time.monotonic() - began < 1.5
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+
+
+SHOWN = """\
+NodeName=n1 Arch=x86_64
+   State={state} ThreadsPerCore=1
+   Partitions=main
+   BootTime=2026-11-20T08:00:00 SlurmdStartTime=2026-11-20T08:01:00
+   Reason=nodevet: hw kernel-log: GPU has fallen off the bus [power_cycle] [root@2026-11-20T13:25:12]
+
+"""
+
+
+def test_a_prolog_at_a_node_that_is_still_drained_gets_its_answer(tmp_path: Path) -> None:
+    """Its job was allocated before the drain: the claim that waits says so, one without a word is left alone."""
+    (tmp_path / "node").write_text(SHOWN.format(state="IDLE+DRAIN"))
+    program = tmp_path / "scontrol"
+    program.write_text(
+        "#!/bin/sh\ncase $2 in\n"
+        f"node) cat {tmp_path}/node ;;\npartitions) echo TotalNodes=1 ;;\nconfig) echo 'BOOT_TIME = x' ;;\nesac\n"
+    )
+    program.chmod(0o755)
+    settings = msgspec.structs.replace(SETTINGS, scontrol=str(program), poll_seconds=3600.0)
+    claims = Claims(tmp_path)
+    claims.prepare()
+    with selectors.DefaultSelector() as selector:
+        running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
+        running.submit(FAILED)
+        _until(lambda: running.status.permit.held and running.status.drained)
+        (claims.directory / "7").write_text("closed\n")
+        (claims.directory / "8").touch()
+        _until(lambda: (claims.directory / "7").read_text() == "drained\n")
+        assert (claims.directory / "8").read_text() == ""
+        claims.answer(["9"], "drained")
+        assert not (claims.directory / "9").exists(), "the claim of a job that is gone is not made anew"
+        (tmp_path / "node").write_text(SHOWN.format(state="IDLE").replace("   Reason", "   Comment"))
+        (claims.directory / "10").write_text("closed\n")
+        _until(lambda: not running.status.permit.held)
+        assert [entry.known for entry in running.take()] == list(KNOWN)
+        assert (claims.directory / "10").read_text() == "closed\n"
+        assert running.close(3.0)
+
+
+def _until(happens: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 10.0
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
