@@ -61,7 +61,7 @@ def _kernel_events(folder: Path, library: Path, kind: str, rounds: int) -> Itera
             began = _tell(
                 log, f"3,{number},{time.monotonic_ns() // 1000},-;NVRM: Xid (PCI:{address}): 79, pid=1, lost\n"
             )
-            to_state.append(_until(_Failed(state, gpu["id"])) - began)
+            to_state.append(_until(_Told(state, gpu["id"])) - began)
             to_metric.append(_until(_Exported(agent.url, gpu["id"])) - began)
     yield timing(f"kernel log, a {kind}: event to state file", to_state, EVENT_BUDGET_MS)
     yield timing(f"kernel log, a {kind}: event to metric", to_metric, EVENT_BUDGET_MS)
@@ -89,8 +89,8 @@ def _wedged_call(folder: Path, library: Path, gpu: int, answers: list[float]) ->
         return told - (time.monotonic() - (time.time() - machine.log.stat().st_mtime))
 
 
-class _Failed:
-    """Whether the state file at *path* says that *device* failed."""
+class _Told:
+    """Whether the state file at *path* says that *device* is degraded: what only a text says closes no gate."""
 
     def __init__(self, path: Path, device: str) -> None:
         self._path = path
@@ -98,7 +98,7 @@ class _Failed:
 
     def __call__(self) -> bool:
         lines = self._path.read_text(encoding="utf-8").splitlines()
-        return any(self._device in line and " failed " in line for line in lines)
+        return any(self._device in line and " degraded " in line for line in lines)
 
 
 class _Exported:
@@ -106,7 +106,7 @@ class _Exported:
 
     def __init__(self, url: str, device: str) -> None:
         self._url = url
-        self._wanted = f'nodevet_episode_active{{check="kernel-log",code="nvidia.xid.79",device="{device}"'
+        self._wanted = f'nodevet_episode_active{{check="kernel-log",code="text.nvidia.xid.79",device="{device}"'
 
     def __call__(self) -> bool:
         return self._wanted in _get(f"{self._url}/metrics")
