@@ -196,7 +196,7 @@ class Store:
             # Both are asked now: some file systems number a file anew while it is open.
             try:
                 is_same = os.path.samestat(os.stat(name), os.fstat(self._files[suffix]))  # noqa: PTH116 (one look)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return f"{name}: deleted while the agent runs"
             except OSError:
                 continue  # it cannot be told, such as without a descriptor: the write itself succeeded
