@@ -19,8 +19,11 @@ from nodevet.checks.files import replace
 
 TESTS = Path(__file__).resolve().parent
 
-WRITES_THROUGH = {"agent/commands/burn_in.py", "agent/commands/report.py"}
-"""Output that a person named on the command line: it may be a pipe or a terminal."""
+WRITES_THROUGH = {
+    "agent/commands/report.py",  # output that a person named: it may be a pipe or a terminal
+    "agent/load/output.py",  # likewise
+    "agent/slurm/survey.py",  # a temporary folder in which the scripts are tried, read by nobody else
+}
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
