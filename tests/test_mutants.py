@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from fakes.pytest_server import PytestServer
 
 import nodevet.agent
 import nodevet.checks
@@ -22,7 +22,6 @@ import nodevet.exporters
 
 PACKAGES = (nodevet.agent, nodevet.checks, nodevet.exporters)
 TABLES = Path(__file__).parent / "mutants"
-TIMEOUT_SECONDS = 120
 
 
 class Mutant(NamedTuple):
@@ -54,20 +53,11 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def run(home: Path, repository: Path, *tests: str) -> subprocess.CompletedProcess[str]:
-    """Run *tests* of *repository* against the package below *home*."""
-    # Half of the time would go into the import of a plugin that reports what hypothesis found.
-    plugins = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", *plugins, f"--basetemp={home / 'tmp'}"]
-    return subprocess.run(
-        [*command, *(f"tests/{test}" for test in tests)],
-        cwd=repository,
-        env={**os.environ, "PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[PytestServer]:
+    """A process that runs pytest against any copy."""
+    with PytestServer(repository) as started:
+        yield started
 
 
 def test_every_mutant_has_a_name_of_its_own() -> None:
@@ -76,28 +66,25 @@ def test_every_mutant_has_a_name_of_its_own() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
-def test_unchanged_copy_passes(pristine: Path, repository: Path) -> None:
+def test_unchanged_copy_passes(pristine: Path, server: PytestServer, tmp_path: Path) -> None:
     """And it is the copy that is tested, not the tree."""
-    where = subprocess.run(
-        [sys.executable, "-c", "import nodevet.checks.view, nodevet.agent; print(nodevet.checks.view.__file__)"],
-        env={**os.environ, "PYTHONPATH": str(pristine)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert Path(where.stdout.strip()).is_relative_to(pristine)
-    done = run(pristine, repository, *(mutant.killer for mutant in MUTANTS))
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    probe = tmp_path / "test_probe.py"
+    probe.write_text("from nodevet.checks import view\n\ndef test_where() -> None:\n    assert 0, view.__file__\n")
+    found = server.run(pristine, [str(probe)])
+    assert f"AssertionError: {pristine}" in found.output
+    done = server.run(pristine, sorted({mutant.killer for mutant in MUTANTS}))
+    assert done.returncode == 0, done.output[-4000:]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_mutant_is_killed(mutant: Mutant, pristine: Path, repository: Path, tmp_path: Path) -> None:
+def test_mutant_is_killed(mutant: Mutant, pristine: Path, server: PytestServer, tmp_path: Path) -> None:
     """The named test fails, and fails because of an assertion or error in a test, not for want of one."""
-    shutil.copytree(pristine / "nodevet", tmp_path / "nodevet")
+    shutil.copytree(pristine / "nodevet", tmp_path / "nodevet", copy_function=os.link)
     victim = tmp_path / "nodevet" / mutant.file
     text = victim.read_text()
     assert text.count(mutant.old) == 1, f"{mutant.file} holds {mutant.old!r} {text.count(mutant.old)} times"
+    victim.unlink()  # it is one file with that of the other copies
     victim.write_text(text.replace(mutant.old, mutant.new))
-    done = run(tmp_path, repository, mutant.killer)
-    assert done.returncode == 1, f"{mutant.killer} did not notice\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-    assert " failed" in done.stdout
+    done = server.run(tmp_path, [mutant.killer])
+    assert done.returncode == 1, f"{mutant.killer} did not notice\n{done.output[-4000:]}"
+    assert " failed" in done.output
