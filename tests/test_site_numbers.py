@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from fakes.views import GPU, SIBLING, at, bare_board, healthy, judge, link, of, reader
 
-from nodevet.checks.model import NODE, WHOLE, FaultClass, Finding, Key, Outcome, ReaderState, Reading
+from nodevet.checks.model import NODE, FaultClass, Finding, Key, Outcome, ReaderState, Reading
+from nodevet.checks.parts import Part, PartKind
 from nodevet.checks.registry import Check, discover
 from nodevet.checks.view import Growth, Memory, View
 
@@ -54,6 +55,9 @@ def at_level(view: View, level: float | None) -> View:
         for reading in sample.readings
     }
     return msgspec.structs.replace(view, samples=samples, growth=growth)
+
+
+EVERY_LINK = Part(PartKind.LINK)
 
 
 def without_memory(view: View) -> View:
@@ -109,19 +113,12 @@ def test_links_that_only_a_number_wants_close_nothing() -> None:
     """A board without a bridge has its links down; a link that was up, or whose sibling's is, is a fault by itself."""
     lone = healthy({("link_active", link(port)): False for port in range(18)})
     lone = msgspec.structs.replace(lone, devices=tuple(entry for entry in lone.devices if entry.id != SIBLING))
-    alone = without_memory(lone)
-    found = of(judge("links", alone, expected=18), "link.down", GPU, link(3))
+    found = of(judge("links", without_memory(lone), expected=18), "link.all_down", GPU, EVERY_LINK)
     assert (found.outcome, found.hard) == (Outcome.FAIL, False)
     assert found.limit is not None
     assert found.limit.source == "configuration"
-    remembered = of(judge("links", lone, expected=18), "link.down", GPU, link(3))
-    assert (remembered.outcome, remembered.hard) == (Outcome.FAIL, bool(lone.memory.seen[GPU].links_up))
-
-
-def test_a_limit_below_the_vendors_closes_nothing() -> None:
-    """A board with fewer bad pages than its vendor allows is the site's to judge; one that has more is broken."""
-    for retired, policy, is_hard in ((3, {"threshold": 2}, False), (3, {}, None), (64, {}, True)):
-        view = healthy({("bad_pages_retired", WHOLE): retired, ("bad_pages_threshold", WHOLE): 64})
-        finding = of(judge("bad-pages", view, **policy), "memory.bad_pages_threshold", GPU)
-        broken = is_hard is not None
-        assert (finding.outcome is Outcome.FAIL, finding.hard and broken) == (broken, bool(is_hard))
+    seen = msgspec.structs.replace(lone.memory.seen[GPU], links_up=tuple(range(18)))
+    remembered = msgspec.structs.replace(lone, memory=Memory({**lone.memory.seen, GPU: seen}))
+    for expected in (None, 18):
+        found = of(judge("links", remembered, expected=expected), "link.all_down", GPU, EVERY_LINK)
+        assert (found.outcome, found.hard) == (Outcome.FAIL, True)
