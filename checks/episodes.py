@@ -28,6 +28,7 @@ from nodevet.checks.model import (
 from nodevet.checks.retest import (
     ClearingRow,
     WrongResult,
+    aged,
     clearing_table,
     escalated,
     is_later,
@@ -175,7 +176,7 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
         settled={entry.key: entry.occurrence for entry in ledger.settled},
         flaps=flaps,
         standing={entry.key: entry for entry in words if not is_over(entry.until, now)},
-        wrong=ledger.wrong,
+        wrong=aged(ledger.wrong, now),
         evidence=evidence,
     )
 

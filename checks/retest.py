@@ -21,6 +21,7 @@ __all__ = [
     "CONDITIONS",
     "ClearingRow",
     "WrongResult",
+    "aged",
     "clearing_table",
     "demand_words",
     "escalated",
@@ -36,6 +37,7 @@ CONDITIONS = ("temperature_celsius", "power_watts")
 
 SHOWN_AT_MOST = 16
 REMEMBERED_AT_MOST = 256
+AGED_EVERY_SECONDS = 3600.0
 _DAY_SECONDS = 86400.0
 
 
@@ -192,11 +194,16 @@ def _plain(name: str) -> str:
 
 
 class WrongResult(msgspec.Struct, frozen=True):
-    """That one board gave a wrong result in a load; remembered beyond the episode that was disproved."""
+    """That one board gave a wrong result in a load; remembered beyond the episode that was disproved.
+
+    Its age is the time that the node was up since, up to the moment ``counted``: no change of the wall clock, and no
+    clock that was lost, makes the node forget.
+    """
 
     board: str
     load: str
-    wall_seconds: float
+    counted: Instant
+    age_seconds: float = 0.0
 
 
 def escalated(
@@ -211,16 +218,30 @@ def escalated(
         return known, finding
     serial = next((device.serial for device in devices if device.id == finding.device), None)
     board = serial or finding.device
-    oldest = now.wall_seconds - row.replace_within_days * _DAY_SECONDS
-    kept = {(entry.board, entry.load): entry for entry in known if entry.wall_seconds >= oldest}
+    longest = row.replace_within_days * _DAY_SECONDS
+    kept = {(entry.board, entry.load): entry for entry in known if entry.age_seconds <= longest}
     for entry in finding.shown:
-        kept.setdefault((board, entry.load), WrongResult(board, entry.load, now.wall_seconds))
+        kept.setdefault((board, entry.load), WrongResult(board, entry.load, now))
     memory = tuple(kept.values())[-REMEMBERED_AT_MOST:]
     count = sum(name == board for name, _ in kept)
     if count < row.replace_after:
         return memory, finding
     said = f"{finding.message}; wrong in {count} loads within {row.replace_within_days:.0f} days: replace the board"
     return memory, msgspec.structs.replace(finding, action=Action.REPLACE, clearing=Clearing.REPLACEMENT, message=said)
+
+
+def aged(known: tuple[WrongResult, ...], now: Instant) -> tuple[WrongResult, ...]:
+    """Return *known* with their ages as of *now*, to the hour: a ledger that changed each round would wear the disk."""
+    return tuple(_aged(entry, now) for entry in known)
+
+
+def _aged(entry: WrongResult, now: Instant) -> WrongResult:
+    if entry.counted.boot_id != now.boot_id:
+        return msgspec.structs.replace(entry, counted=now)
+    seconds = (now.boottime_ns - entry.counted.boottime_ns) / 1e9
+    if seconds < AGED_EVERY_SECONDS:
+        return entry
+    return msgspec.structs.replace(entry, counted=now, age_seconds=entry.age_seconds + seconds)
 
 
 def is_later(moment: Instant, other: Instant) -> bool:

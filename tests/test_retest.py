@@ -166,13 +166,25 @@ def test_a_second_wrong_result_within_ninety_days_asks_for_another_board(days: i
     story = Story("1234")
     story.run(wrong())
     assert story.run(load(15, **ENOUGH)) is None
-    later = Instant(story.now.boot_id, story.now.boottime_ns + 10**13, story.now.wall_seconds + days * DAY)
-    second = story.run(wrong(started=100.0), now=later)
+    passed_ns = int(days * DAY * 1e9)
+    later = Instant(story.now.boot_id, story.now.boottime_ns + passed_ns, story.now.wall_seconds + days * DAY)
+    second = story.run(wrong(started=days * DAY), now=later)
     assert second is not None
     assert second.finding.action is asked
     story.results.clear()
-    passed = load(20_000.0, gemms_verified=10**6, measured_seconds=10**5)
+    passed = load(days * DAY + 1000, gemms_verified=10**6, measured_seconds=10**5)
     assert (story.run(passed) is None) is (asked is Action.INSPECT)
+
+
+@pytest.mark.parametrize("error", [-1e9, 1e9])
+def test_a_change_of_the_wall_clock_forgets_no_wrong_result(error: float) -> None:
+    """Within a boot the time since boot counts."""
+    story = Story("1234")
+    story.run(wrong())
+    shifted = Instant(story.now.boot_id, story.now.boottime_ns + 10**11, story.now.wall_seconds + error)
+    second = story.run(wrong(started=100.0), now=shifted)
+    assert second is not None
+    assert second.finding.action is Action.REPLACE
 
 
 def test_several_formats_that_are_wrong_in_one_load_are_one_wrong_result() -> None:
