@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,7 +221,7 @@ def test_a_prolog_of_another_user_says_that_it_is_not_counted(gate: Gate) -> Non
     """It may neither trust the state nor write the log: its last word goes to slurmd's log, with what to do."""
     gate.write(*FAULTY, never=True)
     for folder in (gate.runtime, *gate.runtime.parents):
-        if folder.stat().st_uid == 0 and folder.is_relative_to(gate.runtime.parents[2]):
+        if folder != Path(tempfile.gettempdir()) and folder.is_relative_to(tempfile.gettempdir()):
             folder.chmod(0o755)
     program = shutil.which(gate.shell[0]) or gate.shell[0]
     done = subprocess.run(

@@ -107,8 +107,8 @@ def test_parts_of_two_releases_are_mended_as_the_vendor_says(vendor: str, action
     ("model", "quantities"),
     [
         ("AMD Instinct MI300X", {"temperature_celsius", "clock_hertz", "power_watts", "link_active"}),
-        ("MI308X", {"temperature_celsius", "clock_hertz"}),
-        ("MI300A", {"temperature_celsius", "clock_hertz"}),
+        ("MI308X", {"temperature_celsius", "clock_hertz", "power_watts", "link_active"}),
+        ("MI300A", {"temperature_celsius", "clock_hertz", "power_watts"}),
         ("Radeon Instinct MI50 32GB", {"temperature_celsius", "clock_hertz"}),
         ("AMD Radeon PRO W7900", set()),
     ],
