@@ -12,9 +12,10 @@ from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.term import checked_note, end_of
 from nodevet.agent.verdicts import narrowed
-from nodevet.checks.acknowledgement import date_words
+from nodevet.checks.acknowledgement import command_words, date_words
 from nodevet.checks.errors import BusyError, UsageError
-from nodevet.checks.model import NODE, Device, Episode, Instant, Key, PartKind, Result, Snapshot
+from nodevet.checks.model import NODE, Device, Episode, Instant, Key, Result, Snapshot
+from nodevet.checks.naming import are_called, chosen, is_place
 from nodevet.exporters.schema import BurnInDocument, status_document
 
 __all__ = ["Served", "verbs"]
@@ -71,7 +72,7 @@ class StatusArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AckArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The finding to acknowledge: its code, the device by id or PCI address, its part in words, why, and until when.
+    """The finding to acknowledge: its code, the device by any of its names, its part in words, why, and until when.
 
     ``sudo_uid`` is who became root by sudo, as root says.
     """
@@ -162,26 +163,22 @@ def _term(episode: Episode) -> str:
 
 
 def _find(snapshot: Snapshot, wanted: AckArguments) -> Key:
-    ids = {device.id for device in snapshot.devices if wanted.device in (device.id, device.pci, device.serial)}
+    """Return the finding that is meant; its device may be one that is gone."""
+    ids = {device.id for device in are_called(snapshot.devices, wanted.device)}
     matches = [
         episode.key
         for episode in snapshot.episodes
         if episode.key.code == wanted.code
-        and episode.key.device in (ids or {wanted.device})
-        and (wanted.part is None or str(episode.key.part) == wanted.part)
+        and (episode.key.device in ids or is_place(wanted.device, episode.key.device, episode.pci, episode.serial))
+        and (wanted.part is None or str(episode.key.part) == wanted.part.strip().casefold())
     ]
     if len(matches) == 1:
         return matches[0]
     if matches:
-        parts = ", ".join(f"--part '{key.part}'" for key in matches)
-        raise UsageError(f"ack: {wanted.code} on {wanted.device} stands for several parts: choose one of {parts}")
-    known = ", ".join(_words(episode.key) for episode in snapshot.episodes) or "none"
+        choices = ", ".join(map(command_words, matches))
+        raise UsageError(f"ack: {wanted.code} on {wanted.device} stands for several findings: choose one of {choices}")
+    known = ", ".join(command_words(episode.key) for episode in snapshot.episodes) or "none"
     raise UsageError(f"ack: no finding {wanted.code} on {wanted.device}; findings now: {known}")
-
-
-def _words(key: Key) -> str:
-    part = "" if key.part.kind is PartKind.DEVICE else f" --part '{key.part}'"
-    return f"{key.code} --device {key.device}{part}"
 
 
 def _lease(served: Served, call: Call) -> None:
@@ -221,13 +218,7 @@ def _refuse_simulated(served: Served, verb: str) -> None:
 
 def _targets(snapshot: Snapshot, names: tuple[str, ...]) -> tuple[Device, ...]:
     targets = load_targets(snapshot.devices)
-    if not names:
-        return targets
-    chosen = tuple(device for device in targets if {device.id, device.pci, device.serial, device.uuid} & set(names))
-    if len(chosen) < len(set(names)):
-        known = ", ".join(device.pci or device.id for device in targets)
-        raise UsageError(f"lease: not every device of {', '.join(names)} is here; a load runs on: {known}")
-    return chosen
+    return chosen(targets, names, "lease") if names else targets
 
 
 def _result(served: Served, call: Call) -> None:

@@ -8,19 +8,21 @@ how long the machine was off only the wall clock knows, which is asked once afte
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import msgspec
 
 from nodevet.checks.damping import later
-from nodevet.checks.model import Episode, EpisodeState, FaultClass, Finding, Instant, Outcome
+from nodevet.checks.model import Episode, EpisodeState, FaultClass, Finding, Instant, Key, Outcome, PartKind
 
 __all__ = [
     "ANNOUNCED_SECONDS",
     "RANK",
     "acknowledged_words",
     "anchored",
+    "command_words",
     "counted_words",
     "date_words",
     "expire",
@@ -112,6 +114,12 @@ def standing(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
         and episode.finding.fault_class is not FaultClass.APPLICATION
     ]
     return tuple(sorted(found, key=lambda entry: (-RANK[entry.outcome], -entry.finding.action.rank, entry.key)))
+
+
+def command_words(key: Key) -> str:
+    """Return what names *key* behind ``nodevet ack`` in a shell: ``link.down --device GPU-aaaa --part 'link 17'``."""
+    part = () if key.part.kind is PartKind.DEVICE else ("--part", str(key.part))
+    return shlex.join((key.code, "--device", key.device, *part))
 
 
 def is_word(episode: Episode) -> bool:

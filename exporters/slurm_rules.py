@@ -72,6 +72,7 @@ _COMMENT = re.compile(r"^\s+Comment=(.*)$", re.MULTILINE)
 _EXTRA = re.compile(r"^\s+Extra=(.*)$", re.MULTILINE)
 _PARTITIONS = re.compile(r"^\s+Partitions=(\S+)", re.MULTILINE)
 _SLURMD = re.compile(r"^\s+BootTime=\S+ SlurmdStartTime=(\S+)", re.MULTILINE)
+_RESUMES = re.compile(r"^\s+LastBusyTime=\S+ ResumeAfterTime=(\S+)", re.MULTILINE)
 _SIZE = re.compile(r"\bTotalNodes=(\d+)")
 _STARTED = re.compile(r"^BOOT_TIME\s*=\s*(\S+)$", re.MULTILINE)
 _SIGNED = re.compile(r"(?:(?P<reason>.*)\s)?\[(?P<user>[^\[\]]+)@(?P<when>[^\[\]@\s]+)\]")
@@ -129,7 +130,8 @@ class StateWord(msgspec.Struct, frozen=True):
 class NodeState(msgspec.Struct, frozen=True):
     """A node as SLURM shows it: the words of its state, and its reason with who gave it and when (Unix seconds).
 
-    ``slurmd_started`` is SLURM's own text for when its slurmd was started, None where SLURM does not know.
+    ``slurmd_started`` is SLURM's own text for when its slurmd was started, None where SLURM does not know; ``resumes``
+    its text for when it will resume the node by itself, None where nobody set a time.
     """
 
     name: str
@@ -141,6 +143,7 @@ class NodeState(msgspec.Struct, frozen=True):
     extra: str = ""
     partitions: tuple[str, ...] = ()
     slurmd_started: str | None = None
+    resumes: str | None = None
 
     @property
     def drained(self) -> bool:
@@ -164,14 +167,20 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Sight(msgspec.Struct, frozen=True):
-    """Under which boot, slurmd and slurmctld a node was seen; the latter two as SLURM writes their start."""
+    """Under which boot, slurmd and slurmctld a node was seen; the latter two as SLURM writes their start.
+
+    ``ends`` is what makes SLURM itself end the drain that was seen, in words; empty where only a person does.
+    """
 
     boot_id: str
     slurmd: str | None
     slurmctld: str | None
+    ends: str = ""
 
     def changed(self, now: Sight) -> str:
-        """Return what was started anew between the two, in words; empty where nothing was."""
+        """Return what besides a person may have ended a drain between the two, in words; empty where nothing did."""
+        if self.ends:
+            return self.ends
         if self.boot_id != now.boot_id:
             return "a reboot"
         if self.slurmctld is None or self.slurmctld != now.slurmctld:
@@ -277,7 +286,8 @@ def decide(
         return Decision(Step.NOTHING, msgspec.structs.replace(kept, returned=""))
     hindered = obstacle(node.states)
     if node.drained:
-        seen = msgspec.structs.replace(kept, drained=node.reason, known=_known(due), sight=sight)
+        own = msgspec.structs.replace(sight, ends=_ends_itself(node))
+        seen = msgspec.structs.replace(kept, drained=node.reason, known=_known(due), sight=own)
         return _on_drained(due, node, seen, prefix, hindered)
     if memory.drained is not None:
         if hindered not in (None, Why.MAINTENANCE):
@@ -321,7 +331,6 @@ def _parsed(block: str) -> NodeState:
     state = _STATE.search(block)
     if state is None:
         raise OutputError(f"node {name} has no State=")
-    started = _SLURMD.search(block)
     partitions = _PARTITIONS.search(block)
     bare = NodeState(
         name,
@@ -329,7 +338,8 @@ def _parsed(block: str) -> NodeState:
         comment=_line(_COMMENT, block),
         extra=_line(_EXTRA, block),
         partitions=tuple(partitions[1].split(",")) if partitions else (),
-        slurmd_started=started[1] if started and started[1] not in ("None", "Unknown") else None,
+        slurmd_started=_time(_SLURMD, block),
+        resumes=_time(_RESUMES, block),
     )
     # A reason of several lines is signed on its first.
     line = _line(_REASON, block)
@@ -349,6 +359,12 @@ def _line(form: re.Pattern[str], block: str) -> str:
     return found[1].strip() if found else ""
 
 
+def _time(form: re.Pattern[str], block: str) -> str | None:
+    """Return the time that *form* finds, in the words of SLURM, or None where it knows none."""
+    found = form.search(block)
+    return found[1] if found and found[1] not in ("None", "Unknown") else None
+
+
 def _seconds(text: str) -> float | None:
     """Return the Unix seconds of a time that scontrol printed under TZ=UTC0, or None where it is no time."""
     try:
@@ -365,9 +381,14 @@ def _state_words(text: str) -> frozenset[str]:
     return frozenset(words - {""})
 
 
+def _meanings(states: frozenset[str]) -> frozenset[str]:
+    """Return what *states* mean to a writer; a word that nobody knows is ``unknown``, and so is none."""
+    return frozenset(_words().get(word, "unknown") for word in states) or frozenset({"unknown"})
+
+
 def obstacle(states: frozenset[str]) -> Why | None:
     """Return why a node in *states* is left alone, the gravest first; a word that nobody knows is one."""
-    meanings = {_words().get(word, "unknown") for word in states} or {"unknown"}
+    meanings = _meanings(states)
     for meaning, why in (
         ("unknown", Why.UNKNOWN_STATE),
         ("down", Why.DOWN),
@@ -378,6 +399,24 @@ def obstacle(states: frozenset[str]) -> Why | None:
         if meaning in meanings:
             return why
     return None
+
+
+_ENDS = {
+    "reboot": "a reboot that was asked for",
+    "power": "a change of its power",
+    "unknown": "a state that nodevet does not know",
+}
+
+
+def _ends_itself(node: NodeState) -> str:
+    """Return what may make SLURM end the drain of *node* without a person's resume; empty where nothing does.
+
+    ``scontrol reboot ASAP`` drains a node until it is booted or the reboot is cancelled; a power down does alike.
+    """
+    if node.resumes is not None:
+        return "the time that was set for its return (ResumeAfter)"
+    meanings = _meanings(node.states)
+    return next((words for meaning, words in _ENDS.items() if meaning in meanings), "")
 
 
 def _known(faults: Iterable[Episode]) -> tuple[Known, ...]:

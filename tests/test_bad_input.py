@@ -192,6 +192,7 @@ def test_a_second_agent_is_refused_and_a_one_shot_asks_the_first(tmp_path: Path)
         assert_one_line(agent.command("check", "nope"), USAGE, "no check called 'nope'")
         assert_one_line(agent.command("ack", "x", "--note", "y"), USAGE, "no finding x on node")
         assert_one_line(agent.command("burn-in", "--device", "nope"), USAGE, "nope", "cpu-0")
+        assert_one_line(agent.command("history", "--device", "nope"), USAGE, "nope was ever seen here", "cpu-0")
 
 
 def test_a_damaged_database_is_moved_aside_and_told(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_a_saved_kernel_log_is_read_from_a_file_and_from_input(alone: CommandLin
 def test_history_begins_empty(asked: CommandLine) -> None:
     """Nothing happened to a healthy node."""
     assert asked("history") == "nothing happened yet\n"
-    assert asked("history", "--device", "0000:ff:00.0") == "nothing happened to 0000:ff:00.0 yet\n"
+    assert asked("history", "--device", "gpu5") == "nothing happened to gpu5 yet\n"
     document = {"schema": "nodevet.history/1", "simulated": False, "changes": [], "loads": [], "damaged_rows": 0}
     assert json.loads(asked("history", "--json")) == document
 

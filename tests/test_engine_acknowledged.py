@@ -184,6 +184,34 @@ def test_the_answer_names_the_end_of_the_term() -> None:
     assert not is_announced(episode, node.now)
 
 
+@pytest.mark.parametrize(
+    "name", ["GPU 5", "gpu5", "5", "1b:00.0", f"GPU 5 ({PAIR[0].pci})", PAIR[0].serial, GPU.upper()]
+)
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_finding_is_acknowledged_under_every_name_of_its_device(name: str, gone: bool) -> None:
+    """Also where the device is gone: then it is told by what it was."""
+    node = Node()
+    boards = (msgspec.structs.replace(PAIR[0], minor=5), msgspec.structs.replace(PAIR[1], minor=6))
+    node.look(*boards)
+    if gone:
+        node.look(boards[1])
+    else:
+        node.look(*boards, first=BROKEN)
+    node.ask(code="device.missing" if gone else FAILED, device=name, note="n")
+    assert node.snapshot.verdict.reason.startswith("1 acknowledged failure (")
+
+
+def test_a_number_that_two_boards_have_is_refused_with_what_to_type() -> None:
+    """Nothing is acknowledged by accident."""
+    node = Node()
+    node.look(PAIR[0])
+    node.look(first=BROKEN)
+    node.engine.take_sample(msgspec.structs.replace(sample(PAIR[1], {**GPU_READINGS, **BROKEN}), time=node.now))
+    node.judge()
+    with pytest.raises(UsageError, match=f"several findings: choose one of {FAILED} --device {GPU}, {FAILED} --device"):
+        node.ask(code=FAILED, device="gpu0", note="n")
+
+
 def test_only_root_says_on_whose_behalf_it_acts() -> None:
     """Another caller is who the kernel says it is."""
     node = Node()

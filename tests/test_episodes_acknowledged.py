@@ -11,7 +11,7 @@ from fakes.views import GPU, SIBLING, at, burn_in, fault, gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodevet.agent.term import LONGEST_NOTE, checked_note, end_of
+from nodevet.agent.term import LONGEST_NOTE, LONGEST_SECONDS, checked_note, end_of
 from nodevet.checks.acknowledgement import is_announced, is_over, standing
 from nodevet.checks.episodes import Evidence, Ledger, acknowledge, fold, node_verdict, verdict
 from nodevet.checks.errors import UsageError
@@ -355,6 +355,21 @@ def test_a_wrong_term_is_refused_with_what_is_allowed(text: str, said: str) -> N
     with pytest.raises(UsageError, match=said) as caught:
         end_of(text, NOW)
     assert f"--until {text}" in str(caught.value)
+
+
+_DATES = st.from_regex(
+    r"[0-9]{4}-[01][0-9]-[0-3][0-9]([T ][0-2][0-9]:[0-6][0-9](Z|[+-][0-9]{2}:[0-9]{2})?)?", fullmatch=True
+)
+
+
+@given(text=_DATES | st.from_regex(r"[0-9]{1,9}(\.[0-9]{1,9})?[mhdw]", fullmatch=True) | st.text(max_size=20))
+def test_any_term_is_a_moment_within_a_year_or_refused(text: str) -> None:
+    """Whatever is typed, one line answers it."""
+    try:
+        end = end_of(text, NOW)
+    except UsageError:
+        return
+    assert 0 < end.wall_seconds - NOW.wall_seconds <= LONGEST_SECONDS
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,16 @@ def test_every_mutant_has_a_name_of_its_own() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
+def test_every_mutant_changes_one_line_and_has_its_killer(repository: Path) -> None:
+    """A line that moved takes its mutants along, or this says at once which."""
+    texts = {mutant.file: (repository / mutant.file).read_text() for mutant in MUTANTS}
+    assert [mutant.name for mutant in MUTANTS if texts[mutant.file].count(mutant.old) != 1] == []
+    killers = {mutant.killer.partition("::")[::2] for mutant in MUTANTS}
+    tests = {file: (repository / "tests" / file).read_text() for file, _ in killers}
+    gone = [name for file, name in sorted(killers) if name and f"def {name.partition('[')[0]}(" not in tests[file]]
+    assert gone == []
+
+
 def test_unchanged_copy_passes(pristine: Path, server: PytestServer, tmp_path: Path) -> None:
     """And it is the copy that is tested, not the tree."""
     probe = tmp_path / "test_probe.py"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from fakes.views import GPU, SIBLING, at, bare_board, healthy, judge, link, of, reader
 
-from nodevet.checks.model import NODE, FaultClass, Finding, Key, Outcome, ReaderState, Reading
+from nodevet.checks.model import NODE, WHOLE, FaultClass, Finding, Key, Outcome, ReaderState, Reading
 from nodevet.checks.parts import Part, PartKind
 from nodevet.checks.registry import Check, discover
 from nodevet.checks.view import Growth, Memory, View
@@ -122,3 +122,12 @@ def test_links_that_only_a_number_wants_close_nothing() -> None:
     for expected in (None, 18):
         found = of(judge("links", remembered, expected=expected), "link.all_down", GPU, EVERY_LINK)
         assert (found.outcome, found.hard) == (Outcome.FAIL, True)
+
+
+def test_a_limit_below_the_vendors_closes_nothing() -> None:
+    """A board with fewer bad pages than its vendor allows is the site's to judge; one that has more is broken."""
+    for retired, policy, is_hard in ((3, {"threshold": 2}, False), (3, {}, None), (64, {}, True)):
+        view = healthy({("bad_pages_retired", WHOLE): retired, ("bad_pages_threshold", WHOLE): 64})
+        finding = of(judge("bad-pages", view, **policy), "memory.bad_pages_threshold", GPU)
+        broken = is_hard is not None
+        assert (finding.outcome is Outcome.FAIL, finding.hard and broken) == (broken, bool(is_hard))

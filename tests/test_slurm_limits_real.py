@@ -183,6 +183,22 @@ def test_a_resume_holds_over_restarts_of_agent_and_controller(alone: Cluster) ->
     assert (alone.drained(), node.status.writes["drain"]) == ([], 0)
 
 
+@pytest.mark.soak
+def test_a_reboot_that_is_taken_back_is_no_resume(alone: Cluster) -> None:
+    """``scontrol reboot ASAP`` drains a busy node and ``cancel_reboot`` returns it: nobody spoke of its fault."""
+    slurm, node = alone.slurm, alone.nodes["n1"]
+    slurm.run("sbatch", "-w", "n1", "-o", "/dev/null", "--wrap", "sleep 300")
+    slurm.wait(lambda: "RUNNING" in slurm.run("squeue", "-h", "-o", "%T"), "a job runs on n1")
+    slurm.run("scontrol", "reboot", "ASAP", "n1")
+    node.fail("nvidia.xid.79")
+    slurm.wait(lambda: node.status.drained, "the agent saw the drain of the reboot")
+    slurm.run("scontrol", "cancel_reboot", "n1")
+    slurm.wait(lambda: node.status.returned, "the agent saw it in service again")
+    slurm.wait(lambda: node.status.permit.held and node.status.drained, "it is closed")
+    assert node.acknowledged == []
+    assert "after a reboot that was asked for, which acknowledges nothing" in node.status.returned
+
+
 def _cold_start(cluster: Cluster) -> None:
     """Slurmctld forgets everything."""
     cluster.slurm.restart_controller(cold=True)

@@ -273,6 +273,28 @@ def test_a_sight_that_is_not_whole_proves_no_person(sight: Sight | None) -> None
     assert decide((FAULT,), node(), seen_drained(OURS, FAULT, sight=sight), PREFIX, sight=now).step is Step.DRAIN
 
 
+ENDING: dict[str, dict[str, Any]] = {
+    "a reboot that was asked for": {"states": frozenset({"MIXED", "DRAIN", "REBOOT_REQUESTED"})},
+    "a change of its power": {"states": frozenset({"MIXED", "DRAIN", "POWER_DOWN"})},
+    "a state that nodevet does not know": {"states": frozenset({"IDLE", "DRAIN", "NEW_IN_SLURM_30"})},
+    "the time that was set for its return (ResumeAfter)": {"states": DRAINED, "resumes": "2026-11-20T15:00:00"},
+}
+
+
+@pytest.mark.parametrize("reason", ["Reboot ASAP", "ops: fan", OURS])
+@pytest.mark.parametrize("ends", ENDING)
+def test_a_drain_that_slurm_ends_itself_was_resumed_by_nobody(ends: str, reason: str) -> None:
+    """``scontrol reboot ASAP`` drains, ``cancel_reboot`` takes that back: nobody spoke of the faults of the node."""
+    drained = msgspec.structs.replace(node(DRAINED, reason), **ENDING[ends])
+    seen = decided((FAULT,), drained).memory
+    assert (seen.drained, seen.known) == (reason, known(FAULT))
+    found = decided((FAULT,), node(), seen)
+    assert (found.step, found.memory.resumed, found.memory.returned) == (Step.DRAIN, (), ends)
+    # Where the drain was seen to stand for itself since, whoever ended it was somebody.
+    again = decided((FAULT,), node(DRAINED, reason), seen).memory
+    assert decided((FAULT,), node(), again).step is Step.ACKNOWLEDGE
+
+
 def test_what_was_resumed_is_remembered_as_long_as_its_episode_lives() -> None:
     """An acknowledged episode closes no gate, and a count that grows may open it again: it is still the person's."""
     memory = Memory(resumed=known(FAULT))

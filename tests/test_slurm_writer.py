@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import selectors
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from fakes.slurm_in_memory import MemorySlurm
 from fakes.snapshots import at, degraded_node, failed_node, gpu_node
 
+from nodevet.agent.commands import ack
 from nodevet.agent.load.claims import Claims
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.memory import load_memory, pack, save_memory
@@ -20,7 +23,7 @@ from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.agent.text import status_text
 from nodevet.checks.errors import StoreError
-from nodevet.checks.model import Action, EpisodeState, Mode, Modes, Snapshot
+from nodevet.checks.model import Action, EpisodeState, Key, Mode, Modes, Part, PartKind, Snapshot
 from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.schema import status_document
 from nodevet.exporters.slurm_rules import Known, Memory, Sight, Why
@@ -102,7 +105,7 @@ def test_a_hard_fault_is_written_with_a_permit_and_read_back() -> None:
     assert slurm.calls == ["read", "read_all", "mark", "read_all", "drain"]
     assert (done.status.permit.held, done.again_seconds, done.status.asking) == (False, 0.0, True)
     done = passes.step(FAILED)
-    assert slurm.calls[5:] == ["read", "started"]
+    assert slurm.calls[5:] == ["read", "started", "read"]
     assert slurm.nodes["n1"].drained
     assert slurm.nodes["n1"].reason.endswith("[power_cycle]")
     assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].extra) == ("", "")
@@ -275,6 +278,50 @@ def test_a_return_after_a_restart_is_no_resume(restarted: str) -> None:
     (device,) = (episode.key.device for episode in FAILED.episodes)
     assert f"nodevet ack nvidia.xid.79 --device {device} --note" in done.status.returned
     assert passes.step(acknowledged(FAILED)).status.returned == ""
+
+
+@pytest.mark.parametrize("known_before", [False, True])
+def test_a_controller_that_ends_between_two_questions_makes_nobody_a_person(known_before: bool) -> None:
+    """It showed the drain and was gone; the one after it lacks its state, and only says when it was started."""
+    slurm = MemorySlurm()
+    memory = settled(writer(slurm)).memory if known_before else None
+    slurm.set("n1", "IDLE", "DRAIN", reason="nodevet: hw memory-errors: uncorrected [drain_reset]")
+
+    def cold_start(call: str) -> None:
+        if call == "started":
+            slurm.slurmctld = "2026-11-21T00:00:00"
+            slurm.set("n1", "IDLE")
+
+    slurm.before = cold_start
+    done = writer(slurm, memory).step(FAILED)
+    slurm.before = lambda _call: None
+    for _ in range(4):
+        assert (done.acknowledged, done.memory.resumed) == ((), ())
+        done = writer(slurm, done.memory).step(FAILED)
+    assert done.status.permit.held, "it is drained again"
+
+
+def test_what_status_tells_to_type_names_one_finding_each() -> None:
+    """Two links and a device with blanks in its name: each command is understood as it stands."""
+    slurm = MemorySlurm()
+    (model,) = FAILED.episodes
+    link = [Part(PartKind.LINK, index=number) for number in range(5)]
+    keys = [Key("link.down", "rack 7's board", part) for part in link] + [model.key]
+    faults = tuple(msgspec.structs.replace(model, key=key) for key in keys)
+    verdict = msgspec.structs.replace(FAILED.verdict, episodes=tuple(keys))
+    snapshot = msgspec.structs.replace(FAILED, episodes=faults, verdict=verdict)
+    memory = settled(writer(slurm), snapshot).memory
+    slurm.set("n1", "IDLE")
+    slurm.slurmctld = "2026-11-21T00:00:00"
+    told = writer(slurm, memory).step(snapshot).status.returned
+    assert told.endswith("; and so for 2 more that status lists")
+    commands = [text for text in told.split("; ") if "nodevet ack" in text]
+    parser = argparse.ArgumentParser()
+    ack.configure(parser)
+    typed = [parser.parse_args(shlex.split(text.rpartition("nodevet ack ")[2])) for text in commands]
+    assert [(entry.code, entry.device, entry.part) for entry in typed] == [
+        ("link.down", "rack 7's board", f"link {number}") for number in range(4)
+    ]
 
 
 def test_a_restart_at_any_moment_fights_no_resume() -> None:
@@ -513,7 +560,7 @@ def test_our_reason_follows_a_graver_fault() -> None:
     slurm.set("n1", "IDLE", "DRAIN", reason="nodevet: hw memory-errors: uncorrected [drain_reset]")
     done = writer(slurm).step(FAILED)
     assert (done.status.writes["drain"], done.status.writes["update"]) == (0, 1)
-    assert slurm.calls == ["read", "started", "read", "update"]
+    assert slurm.calls == ["read", "started", "read", "read", "update"]
     assert slurm.nodes["n1"].reason.endswith("[power_cycle]")
 
 

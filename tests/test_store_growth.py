@@ -322,7 +322,7 @@ def test_kill_9_while_it_is_written_and_pruned_leaves_whole_rounds(path: Path, l
     told = int(rest[-1]) if rest else lines
     store = open_store(path).store
     number = int(store.load_memory().get("round", b"0"))
-    notes = {int(row.episode.note) for row in store.history(device="GPU-9", limit=99999) if row.episode.note}
+    notes = {int(row.episode.note) for row in store.history(devices=("GPU-9",), limit=99999) if row.episode.note}
     assert number >= told
     assert notes == set(range(1, number + 1))
     assert {entry.count for entry in store.load_episodes()} == ({number} if number else set())

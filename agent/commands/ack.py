@@ -15,7 +15,7 @@ SUMMARY = "acknowledge a finding, with a note"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet ack``."""
     parser.add_argument("code", help="the finding's code, such as nvidia.xid.79")
-    parser.add_argument("--device", default="node", help="the device's id or PCI address (default: the node itself)")
+    parser.add_argument("--device", default="node", help=f"the device, by {options.NAMES} (default: the node itself)")
     parser.add_argument("--part", default=None, help="the part, such as 'link 17'")
     parser.add_argument(
         "--note", required=True, help="why this is in order: who looked, what was done; every surface shows it"

@@ -38,6 +38,7 @@ from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
 from nodevet.checks.completeness import Planned
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import AgentInfo, Device, Result, Snapshot, State, Verdict
+from nodevet.checks.naming import chosen
 from nodevet.exporters.schema import BurnInDocument, burn_in_document, encode
 
 SUMMARY = "prove the hardware under load"
@@ -57,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, help="of load per number format (default: the plan's)")
     parser.add_argument("--dtype", action="append", help="only this number format; may be given again")
     parser.add_argument("--shape", type=_shape, metavar="M,N,K", help="of each product, in multiples of 128")
-    parser.add_argument("--device", action="append", default=[], help="only this device, by id, PCI address or serial")
+    parser.add_argument("--device", action="append", default=[], help=f"only this device, by {options.NAMES}")
     parser.add_argument("--self-test", action="store_true", help="only plant faults, and list how each was found")
     parser.add_argument("--output", "-o", metavar="FILE", help="write the document there, for nodevet report render")
     options.add_json(parser)
@@ -155,11 +156,7 @@ def _alone(load: Load) -> BurnInDocument:
 def _chosen(targets: tuple[Device, ...], names: list[str]) -> tuple[Device, ...]:
     if not names:
         return targets
-    chosen = tuple(device for device in targets if {device.id, device.pci, device.serial, device.uuid} & set(names))
-    if len(chosen) < len(set(names)):
-        known = ", ".join(device.pci or device.id for device in targets)
-        raise UsageError(f"burn-in: not every device of {', '.join(names)} is here; a load runs on: {known}")
-    return chosen
+    return chosen(targets, names, "burn-in")
 
 
 def _load(

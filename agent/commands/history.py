@@ -12,12 +12,14 @@ from nodevet.agent import exits
 from nodevet.agent.commands import options
 from nodevet.agent.simulated.origin import simulated_owner
 from nodevet.agent.storage.database import DamagedError
-from nodevet.agent.storage.store import DATABASE_NAME, HistoryRow, read_store
+from nodevet.agent.storage.store import DATABASE_NAME, HistoryRow, SeenDevice, Store, read_store
 from nodevet.agent.terminal import paint, say, table
 from nodevet.checks.acknowledgement import date_words, is_word
 from nodevet.checks.completeness import LOAD, account
 from nodevet.checks.errors import StoreError, UsageError
-from nodevet.checks.model import Episode, Instant, Result, State
+from nodevet.checks.model import NODE, Device, Episode, Instant, Result, State
+from nodevet.checks.naming import are_called, is_place
+from nodevet.checks.view import Memory
 from nodevet.exporters.schema import timestamp
 
 RESULTS_AT_MOST = 1000
@@ -30,7 +32,7 @@ SUMMARY = "what happened to this node and its devices"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet history``."""
-    parser.add_argument("--device", help="only this device, by id or PCI address")
+    parser.add_argument("--device", help=f"only this device, by {options.NAMES}")
     parser.add_argument("--serial", help="only devices with this serial number, wherever they sat")
     parser.add_argument("--limit", type=int, default=200, help="the newest so many changes (default: 200)")
     options.add_json(parser)
@@ -79,24 +81,37 @@ def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, 
     store = read_store(path)
     try:
         seen = store.devices_seen()
-        device = _device_id(arguments.device, seen) if arguments.device else None
-        rows = store.history(device=device, serial=arguments.serial, limit=arguments.limit)
-        serials = {entry.device for entry in seen if entry.serial == arguments.serial} if arguments.serial else None
+        devices = _device_ids(arguments.device, seen, _inventory(store)) if arguments.device else None
+        rows = store.history(devices=devices, serial=arguments.serial, limit=arguments.limit)
+        serials = {entry.device for entry in seen if entry.serial == arguments.serial}
         loads = tuple(
             result
             for result in reversed(store.results(limit=RESULTS_AT_MOST))
-            if (device is None or device in result.devices) and (serials is None or serials & set(result.devices))
+            if (devices is None or set(devices) & set(result.devices))
+            and (not arguments.serial or serials & set(result.devices))
         )
         return rows, _by_load(loads), len(store.left_out)
     finally:
         store.close()
 
 
-def _device_id(name: str, seen: tuple[object, ...]) -> str:
-    for entry in seen:
-        if name in (getattr(entry, "device", None), getattr(entry, "pci", None), getattr(entry, "serial", None)):
-            return str(entry.device)  # type: ignore[attr-defined]
-    return name
+def _device_ids(name: str, seen: tuple[SeenDevice, ...], known: tuple[Device, ...]) -> tuple[str, ...]:
+    """Return the ids of the devices that *name* stands for: every board that ever sat at an address."""
+    same = {entry.device for entry in seen if is_place(name, entry.device, entry.pci, entry.serial)}
+    found = same | {device.id for device in are_called(known, name)}
+    if not found and name != NODE:
+        places = ", ".join(sorted({entry.pci or entry.device for entry in seen})) or "none yet"
+        raise UsageError(f"history: no device {name} was ever seen here; seen were: {places}")
+    return tuple(sorted(found)) or (NODE,)
+
+
+def _inventory(store: Store) -> tuple[Device, ...]:
+    """Return the devices that the agent remembers, none where that cannot be read: their numbers are known of these."""
+    try:
+        memory = msgspec.msgpack.decode(store.load_memory()["inventory"], type=Memory)
+    except (KeyError, msgspec.MsgspecError):
+        return ()
+    return tuple(seen.device for seen in memory.seen.values())
 
 
 def _when(time: Instant) -> str:

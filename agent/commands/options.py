@@ -16,7 +16,11 @@ from nodevet.agent.settings import Configuration
 from nodevet.checks.registry import installed
 from nodevet.exporters.schema import StatusDocument
 
-__all__ = ["add_json", "add_places", "ask_agent", "configuration", "status_of_agent"]
+__all__ = ["NAMES", "add_json", "add_places", "ask_agent", "configuration", "status_of_agent"]
+
+
+NAMES = "id, PCI address, UUID, serial number, or as status prints it: 'GPU 5', gpu5, 5"
+"""How a device may be named, in every verb alike."""
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:

@@ -7,11 +7,13 @@ of a large cluster runs the same code as the agent. What it knows of time is han
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
 
 from nodevet.agent.settings import SlurmSettings
+from nodevet.checks.acknowledgement import command_words
 from nodevet.checks.model import Episode, Snapshot
 from nodevet.checks.modes import draining, gating, named
 from nodevet.checks.scheduler import Permit, WriterStatus
@@ -66,6 +68,9 @@ UNKNOWN_SIZE_SECONDS = 2.0
 
 WORTH_WAITING_SECONDS = 4.0
 """A job may wait at the gate for a permit that is asked for within so long."""
+
+MOST_COMMANDS = 4
+"""So many commands are printed to be typed."""
 
 BY_SOMEBODY = "resumed by somebody in SLURM"
 
@@ -274,7 +279,11 @@ class Writer:
         before = self._memory
         sight = Sight(self._boot_id, None, None)
         if before.drained is not None or (faults and node.drained):
-            sight = Sight(self._boot_id, node.slurmd_started, (yield Call("started")))
+            started = yield Call("started")
+            if before.sight is None or before.sight.slurmctld != started:
+                # A slurmctld that was ending may have answered before: what the new one shows is what counts.
+                node = yield from self._read()
+            sight = Sight(self._boot_id, node.slurmd_started, started)
         prefix = self._settings.reason_prefix
         decision = decide(
             faults, node, before, prefix, sight=sight, drains=bool(draining(snapshot)), episodes=snapshot.episodes
@@ -322,10 +331,10 @@ class Writer:
         """Return what to say where the node came back into service and nobody is known to have resumed it."""
         if not self._memory.returned or not due:
             return ""
-        commands = "; ".join(
-            f"nodevet ack {fault.key.code} --device {fault.key.device} --note 'who looked, what was done'"
-            for fault in due[:2]
-        )
+        typed = (f"nodevet ack {command_words(fault.key)} --note 'who looked, what was done'" for fault in due)
+        commands = "; ".join(islice(typed, MOST_COMMANDS))
+        if len(due) > MOST_COMMANDS:
+            commands += f"; and so for {len(due) - MOST_COMMANDS} more that status lists"
         return (
             f"{self.status.node} was in service again after {self._memory.returned}, which acknowledges nothing;"
             f" if a person resumed it, type: {commands}"

@@ -225,23 +225,24 @@ class Store:
 
     def history(
         self,
-        device: str | None = None,
+        devices: Sequence[str] | None = None,
         serial: str | None = None,
         since: float | None = None,
         limit: int = 1000,
     ) -> tuple[HistoryRow, ...]:
-        """Return journal rows, newest first: of one device, of one serial number, since a wall time in seconds.
+        """Return journal rows, newest first: of some devices, of one serial number, since a wall time in seconds.
 
         A row that does not match its checksum is left out, and its number is in ``left_out``.
         """
-        conditions = [
-            (clause, value)
-            for clause, value in (("device = ?", device), ("serial = ?", serial), ("wall >= ?", since))
-            if value is not None
+        one = (("serial = ?", serial), ("wall >= ?", since))
+        conditions: list[tuple[str, tuple[object, ...]]] = [
+            (clause, (value,)) for clause, value in one if value is not None
         ]
+        if devices is not None:
+            conditions.append((f"device IN ({', '.join('?' * len(devices))})", tuple(devices)))
         where = " AND ".join(clause for clause, _ in conditions)
         tail = (f"WHERE {where} " if where else "") + "ORDER BY id DESC LIMIT ?"
-        return self._journal_rows(tail, (*(value for _, value in conditions), limit))
+        return self._journal_rows(tail, (*(value for _, values in conditions for value in values), limit))
 
     def append_result(self, result: Result) -> None:
         """Keep the *result* of a workload. Raises StoreError or BusyError."""

@@ -1,0 +1,72 @@
+"""A device has the names that surfaces print, in every verb alike."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from fakes.views import GPU, SIBLING, gpu
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodevet.checks.errors import UsageError
+from nodevet.checks.model import Device, DeviceKind
+from nodevet.checks.naming import are_called, chosen
+
+
+def board(device_id: str, pci: str, minor: int | None, **changes: object) -> Device:
+    """Return an accelerator."""
+    return msgspec.structs.replace(gpu(device_id, pci), minor=minor, serial=f"S-{device_id}", **changes)
+
+
+FIFTH = board(GPU, "0000:1b:00.0", 5)
+SIXTH = board(SIBLING, "0000:2b:00.0", 6)
+RENDER = board("amd-1", "0000:c1:00.0", 131, vendor="amd")
+CPU = msgspec.structs.replace(FIFTH, id="cpu-5", kind=DeviceKind.CPU, pci=None, uuid=None, serial=None)
+ALL = (FIFTH, SIXTH, RENDER, CPU)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        *[(name, [FIFTH]) for name in ("GPU 5", "gpu5", "GPU-5", "5", " Gpu 5 ", "accelerator 5")],
+        *[(name, [FIFTH]) for name in (GPU, GPU.upper(), f"s-{GPU}", f"GPU 5 ({GPU})", "GPU 5 (0000:1b:00.0)")],
+        *[(name, [FIFTH]) for name in ("0000:1b:00.0", "0000:1B:00.0", "00000000:1B:00.0", "1b:00.0")],
+        *[(name, [RENDER]) for name in ("renderD131", "GPU renderD131", "accelerator renderD131", "gpurenderd131")],
+        ("cpu-5", [CPU]),
+        *[(name, []) for name in ("131", "GPU 131", "renderD5", "GPU 7", "GPU 5 (0000:2b:00.0)", "0001:1b:00.0")],
+        *[(name, []) for name in ("node", "CPU 5", "GPU 5 GPU 6", "1b:00", "GPU -5", "GPU \uff15", "*", "()", "")],
+    ],
+)  # fmt: skip
+def test_a_device_is_found_by_what_surfaces_print(text: str, found: list[Device]) -> None:
+    """By any of its names, in any case; a number is that of an accelerator's device node."""
+    assert list(are_called(ALL, text)) == found
+
+
+def test_what_identifies_a_device_comes_before_a_number() -> None:
+    """A serial number that is written as a digit stays the name of its own board."""
+    digit = msgspec.structs.replace(SIXTH, serial="5")
+    assert are_called((FIFTH, digit), "5") == (digit,)
+
+
+def test_a_board_comes_before_its_partitions() -> None:
+    """They share its device node; partitions with a node of their own are found by it."""
+    part = board("part", "0000:1b:00.0", 5, parent=GPU)
+    own = board("own", "0000:1b:00.0", 132, parent=GPU)
+    assert are_called((FIFTH, part, own), "GPU 5") == (FIFTH,)
+    assert are_called((FIFTH, part, own), "renderD132") == (own,)
+
+
+def test_a_name_of_two_boards_is_refused_where_it_would_load_both() -> None:
+    """Two vendors number their device nodes from 0."""
+    other = board("other", "0000:3b:00.0", 5, vendor="habana")
+    assert chosen((FIFTH, SIXTH), ("gpu6", "5", GPU), "lease") == (FIFTH, SIXTH)
+    with pytest.raises(UsageError, match="stands for several devices: choose by address among 0000:1b"):
+        chosen((FIFTH, other), ("5",), "lease")
+    with pytest.raises(UsageError, match="burn-in: not every device of gpu5, gpu7 is here; a load runs on: 0000:1b"):
+        chosen((FIFTH,), ("gpu5", "gpu7"), "burn-in")
+
+
+@given(text=st.text("gpuGPU renderD0156-:.()xé\n", max_size=24))
+def test_any_text_names_one_board_or_none(text: str) -> None:
+    """Nothing is found by half of a name, and nothing raises."""
+    assert len(are_called(ALL, text)) <= 1
