@@ -32,7 +32,9 @@ def scheduler_metrics(snapshot: Snapshot) -> Iterator[Family]:
     )
     yield gauge("slurm_would_drain", "Whether a drain is due that is not written.", {"": bool(slurm.wanted)})
     yield gauge(
-        "slurm_drained_by_nodevet", "Whether SLURM shows our reason at this node.", {"": slurm.drained_by == "nodevet"}
+        "slurm_drained_by_nodevet",
+        "Whether SLURM shows that nodevet closed this node: our reason, or our mark where only the gate is closed.",
+        {"": slurm.closed},
     )
     yield gauge(
         "slurm_drain_limit_reached",

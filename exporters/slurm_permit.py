@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from nodevet.exporters.slurm_rules import PROLOG_ERROR, NodeState, OutputError, is_ours
+from nodevet.exporters.slurm_rules import PROLOG_ERROR, NodeState, OutputError, Why, is_ours, obstacle
 
 __all__ = [
     "CLOCK_SECONDS",
@@ -58,6 +58,10 @@ class Mark(msgspec.Struct, frozen=True):
     holds: bool
     seconds: float
     field: str
+
+    def stands(self, wall_seconds: float) -> bool:
+        """Return whether others count it: one that asks is written anew long before they pass it over as too old."""
+        return self.holds or abs(wall_seconds - self.seconds) < HOUR_SECONDS
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -135,6 +139,7 @@ def rooms(
 ) -> tuple[Room, ...]:
     """Return what is closed besides node *name* in the cluster and in each of its partitions.
 
+    A node that is down or without power is none of those that the limits are a share of: it serves nobody.
     *user* is whose reasons are ours; None where that is not known, and then everybody's count. Of nodes that only ask,
     those count that are ranked *before*, all where that is None. Raises OutputError where *name* is not among *nodes*.
     """
@@ -148,8 +153,9 @@ def rooms(
         for node in written
         if (since := _closed_since(node, prefix, wall_seconds, user, before)) is not None
     )
-    sizes = {"": len(everything)} | {
-        partition: sum(partition in node.partitions for node in everything) for partition in own.partitions
+    up = tuple(node for node in everything if obstacle(node.states) not in (Why.DOWN, Why.POWER))
+    sizes = {"": len(up)} | {
+        partition: sum(partition in node.partitions for node in up) for partition in own.partitions
     }
     return tuple(_room(partition, size, closed, limits, wall_seconds) for partition, size in sizes.items())
 

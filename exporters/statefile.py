@@ -75,10 +75,10 @@ def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
 def _agent(snapshot: Snapshot) -> str:
     if snapshot.agent.stopping:
         return "stopped"
+    if snapshot.agent.slurm is not None and snapshot.agent.slurm.drained:
+        return "drained"  # also where more is about to be written: a job that comes is a person's word
     if asked(snapshot):
         return "draining"
-    if snapshot.agent.slurm is not None and snapshot.agent.slurm.drained:
-        return "drained"
     if any(reader.state is ReaderState.RELEASED for reader in snapshot.readers):
         return "released"
     return "running" if snapshot.agent.ready else "starting"

@@ -93,6 +93,7 @@ def test_a_part_of_a_device_is_as_bad_as_the_whole(tmp_path: Path) -> None:
         (written_by("drain", considered=named(failed_node().episodes)), "running"),
         (written_by("drain", considered=named(failed_node().episodes), asking=True), "draining"),
         (written_by("drain", considered=named(failed_node().episodes), states=("DRAIN", "IDLE")), "drained"),
+        (written_by("drain", states=("DRAIN",)), "drained"),
         (written_by("drain", considered=("something older",)), "draining"),
         (written_by("observe", wanted="nodevet: x"), "running"),
         (
@@ -109,6 +110,7 @@ def test_a_part_of_a_device_is_as_bad_as_the_whole(tmp_path: Path) -> None:
         "told",
         "asks for the permit",
         "is drained",
+        "was drained before the agent's start",
         "occurred anew",
         "observes",
         "released",

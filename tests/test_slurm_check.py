@@ -16,7 +16,7 @@ from fakes.slurm_gate import GATE_FILES, Gate, accelerator
 from nodevet.agent.cli import main
 from nodevet.agent.config import load_configuration
 from nodevet.agent.slurm.checkup import CLUSTER, NODE, Entry, Facts, Hook, Status, items, modes, worst
-from nodevet.agent.slurm.survey import survey
+from nodevet.agent.slurm.survey import hooks_of, survey
 from nodevet.checks.model import Mode
 from nodevet.checks.registry import installed
 
@@ -256,6 +256,37 @@ def test_the_prolog_that_slurm_runs_is_ours_or_calls_ours(good: Facts, hook: Hoo
     calls = tuple(call.format(folder=good.folder) for call in hook.calls)
     hooks = {**good.hooks, "Prolog": msgspec.structs.replace(hook, calls=calls)}
     assert statuses(good, hooks=hooks)["Prolog="] is status
+
+
+def test_every_prolog_of_a_later_release_is_seen(good: Facts, tmp_path: Path) -> None:
+    """From 23.11 on SLURM prints `Prolog[0]` and so on, and runs them all; one that is missing drains the node."""
+    folder, site = Path(good.folder), tmp_path / "site.sh"
+    site.write_text("true\n")
+    site.chmod(0o755)
+    loaded = {"Prolog[0]": str(site), "Prolog[1]": f"{folder}/prolog.sh", "Epilog[0]": f"{folder}/epilog.sh"}
+    hooks = hooks_of(loaded, folder)
+    assert [entry.path for entry in hooks["Prolog"].files] == [str(site), f"{folder}/prolog.sh"]
+    assert (statuses(good, hooks=hooks)["Prolog="], statuses(good, hooks=hooks)["Epilog="]) == (Status.OK, Status.OK)
+    site.unlink()
+    assert statuses(good, hooks=hooks_of(loaded, folder))["Prolog="] is Status.WRONG
+
+
+def test_a_name_that_slurm_does_not_know_is_wrong(node: Installed, tmp_path: Path) -> None:
+    """A host name with its domain, or another node's: the agent would ask in vain, and no gate would ever close."""
+    program = tmp_path / "scontrol"
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in\n"show config") echo "SlurmUser = root(0)" ;;\n'
+        '"show node n1") printf "NodeName=n1 Arch=x86_64\\n   Gres=gpu:8\\n   State=IDLE\\n" ;;\n'
+        '*) echo "Node $3 not found" >&2; exit 1 ;;\nesac\n'
+    )
+    program.chmod(0o755)
+    for name, status in (("n1", Status.OK), ("n1.cluster.example", Status.WRONG)):
+        node.configure(f'[slurm]\nnode_name = "{name}"\nscontrol = "{program}"\n')
+        settings = load_configuration(node.file, installed(), overrides={})
+        facts = survey(settings, node.gate.scripts, {"SLURM_CONF": str(node.gate.gres.with_name("slurm.conf"))})
+        item = next(item for item in items(facts) if item.name == "node name")
+        assert item.status is status, item
+    assert "n1.cluster.example not found" in item.says and "sinfo -N" in item.next_step
 
 
 @pytest.mark.parametrize(

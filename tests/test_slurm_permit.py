@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from fakes.slurm_fleet import Fleet, Trouble
 
+from nodevet.checks.model import Mode
 from nodevet.exporters.slurm_permit import (
     Limits,
     asking_text,
@@ -142,6 +143,16 @@ def test_each_partition_of_the_node_has_the_limits_of_its_own_size() -> None:
     assert "1 of 4 nodes of partition small are closed by nodevet, and the limit is 1" in found[2].words
 
 
+@pytest.mark.parametrize("state", ["DOWN", "POWERED_DOWN", "POWERING_DOWN"])
+def test_a_share_is_of_nodes_that_are_up(state: str) -> None:
+    """A cloud of 400 of which twenty run loses two, not forty; what is closed counts wherever it stands."""
+    away = NodeState("", frozenset({"IDLE", "CLOUD", state}), partitions=("main",))
+    nodes = fleet(400, *[drained(age=90000.0)] * 2, *[away] * 380)
+    found = rooms(nodes, "n0", PREFIX, NO_NEW, wall_seconds=NOW, user="root")
+    assert [(room.nodes, room.standing, room.allowed_standing) for room in found] == [(20, 2, 2)] * 2
+    assert not permits(found)
+
+
 def test_of_nodes_that_ask_only_those_before_count_for_the_rank() -> None:
     """By the time in their marks, then by name."""
     nodes = fleet(9, marked(asking_text(PREFIX, NOW - 5, 7)), marked(asking_text(PREFIX, NOW + 5, 7)), drained())
@@ -216,6 +227,18 @@ def test_hours_of_failing_nodes_keep_both_limits(campaign: Callable[[int], int])
         model.run(seconds=8 * 3600.0)
         assert model.passed == [], (seed, model.passed[:3])
         assert 0 < len(model.closed) <= 4, seed
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", [Mode.DRAIN, Mode.GATE])
+def test_marks_that_outlived_their_two_hours_let_nobody_through(mode: Mode, campaign: Callable[[int], int]) -> None:
+    """The controller is away for hours while nodes ask; when it is back, marks that count no more are written anew."""
+    away = Trouble(delay_seconds=4.0, skew_seconds=290.0, away_from=8.0, away_until=3 * 3600.0)
+    for seed in range(5, 5 + campaign(20)):
+        model = Fleet(60, away, seed=seed, mode=mode)
+        model.run(seconds=3 * 3600.0 + 600.0)
+        assert model.passed == [], (seed, model.passed[:3])
+        assert 0 < len(model.closed) <= 2, seed
 
 
 def test_the_model_would_see_a_limit_that_is_passed() -> None:

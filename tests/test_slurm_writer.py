@@ -490,6 +490,76 @@ def test_a_mark_of_an_agent_before_waits_until_its_writes_have_settled() -> None
     assert settled(passes).status.permit.held
 
 
+def test_a_mark_that_others_pass_over_is_written_anew_before_it_is_used() -> None:
+    """Its agent, or the controller, was away for hours: nobody would see this node beside them."""
+    slurm = MemorySlurm()
+    slurm.change("n1", comment="nodevet: asks for a permit, 0 a")
+    now = [0.0]
+    passes = writer(slurm, clock=lambda: now[0])
+    passes.step(FAILED)
+    now[0] = 3 * 3600.0
+    slurm.deaf = frozenset({"mark"})
+    assert skips(passes.step(FAILED))["unverified"] == 1, "what stands there is still the old one"
+    slurm.deaf = frozenset()
+    slurm.calls.clear()
+    assert settled(passes).status.permit.held
+    assert slurm.calls[:5] == ["read", "read_all", "mark", "read_all", "drain"]
+
+
+def test_a_mark_that_others_pass_over_is_taken_back_where_a_limit_is_reached() -> None:
+    """Nothing of an old wish stays behind."""
+    slurm = MemorySlurm()
+    slurm.change("n1", comment="nodevet: asks for a permit, 0 a")
+    slurm.set("n2", "IDLE", "DRAIN", reason=OTHER)
+    now = [0.0]
+    passes = writer(slurm, clock=lambda: now[0], maximum_drained_ratio=0.25)
+    passes.step(FAILED)
+    now[0] = 3 * 3600.0
+    assert passes.step(FAILED).status.limit_reached
+    assert slurm.nodes["n1"].comment == ""
+
+
+@pytest.mark.parametrize("reason", ["ops: RMA 4711", ""])
+def test_a_closed_gate_that_a_person_took_over_asks_anew_after_a_reboot(reason: str) -> None:
+    """Another node took its place meanwhile: the mark of before the repair is no permit."""
+    slurm = MemorySlurm()
+    gate = msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE))
+    one = writer(slurm, maximum_drained_ratio=0.25)
+    settled(one, gate)
+    slurm.set("n1", "IDLE", "DRAIN", reason=reason)
+    memory = one.step(gate).memory
+    assert settled(writer(slurm, name="n2", maximum_drained_ratio=0.25), gate).status.permit.held
+    slurm.set("n1", "IDLE")
+    done = settled(writer(slurm, memory, boot_id="boot-2", maximum_drained_ratio=0.25), gate)
+    assert (done.status.permit.held, done.status.limit_reached) == (False, True)
+    assert sum("gate closed" in node.comment for node in slurm.nodes.values()) == 1
+
+
+def test_a_closed_gate_counts_in_the_warning_before_the_limit() -> None:
+    """SLURM shows no reason of ours where only the gate is closed, and the place is taken all the same."""
+    slurm = MemorySlurm()
+    gate = msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE))
+    passes = writer(slurm)
+    assert settled(passes, gate).status.closed
+    slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
+    assert passes.step(gate).status.closed
+    slurm.set("n1", "IDLE", "DRAIN", reason="ops: mine")
+    assert not passes.step(gate).status.closed
+
+
+def test_before_the_first_look_a_node_is_drained_as_it_was_seen_last() -> None:
+    """So a job that comes first, because a person resumed the node while the agent was away, has it looked at."""
+    slurm = MemorySlurm()
+    done = settled(writer(slurm))
+    assert done.status.drained
+    slurm.set("n1", "IDLE")
+    again = writer(slurm, done.memory)
+    assert again.status.drained
+    looked = again.step(FAILED, job_waits=True)
+    assert (len(looked.acknowledged), looked.status.drained) == (1, False)
+    assert not writer(slurm, done.memory, boot_id="boot-2").status.drained, "that was another boot"
+
+
 @pytest.mark.parametrize(("call", "settles"), [("drain", "clear"), ("mark", "ask")])
 def test_what_contradicts_a_write_without_an_answer_waits_until_that_has_settled(call: str, settles: str) -> None:
     """No mark is taken back while a drain may still come, and none is used while its withdrawal may still come."""

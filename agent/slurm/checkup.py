@@ -87,6 +87,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gres: tuple[tuple[str, str], ...] | str
     config: Mapping[str, str] | str
     written: Mapping[str, str]
+    unknown_node: str
     gres_of_node: str | None
     hooks: Mapping[str, Hook]
     admin_level: str | None
@@ -350,6 +351,7 @@ def _cluster(facts: Facts) -> Iterator[Item]:
             "slurm.conf", CLUSTER, Status.CANNOT_TELL, config, "is slurmctld running, and scontrol on this node?"
         )
         return
+    yield _named(facts)
     yield _hook(facts, "Prolog", "prolog.sh")
     yield _hook(facts, "Epilog", "epilog.sh")
     yield _flags(config)
@@ -358,6 +360,19 @@ def _cluster(facts: Facts) -> Iterator[Item]:
     yield _gres_types(facts, config)
     yield _slurmd_user(facts, config)
     yield _rights(facts, config)
+
+
+def _named(facts: Facts) -> Item:
+    """Judge whether slurmctld knows this node by the name with which the agent asks: else there is never a permit."""
+    if facts.unknown_node:
+        return Item(
+            "node name",
+            CLUSTER,
+            Status.WRONG,
+            f"SLURM shows no node {facts.node}: {facts.unknown_node}",
+            "set [slurm] node_name to what `sinfo -N` calls this node: the agent asks for no other, and gets no permit",
+        )
+    return Item("node name", CLUSTER, Status.OK, f"SLURM knows {facts.node}")
 
 
 def _hook(facts: Facts, name: str, script: str) -> Item:

@@ -21,7 +21,7 @@ from nodevet.agent.slurm.checkup import SCRIPTS, Entry, Facts, Hook
 from nodevet.exporters.slurm import SEARCHED, Scontrol, SlurmError
 from nodevet.exporters.state_reader import FORMAT, NEVER, Absent, StateFile, boot_id, read_state, uptime_seconds
 
-__all__ = ["survey"]
+__all__ = ["hooks_of", "survey"]
 
 SHELL = "/bin/sh"
 LIMIT_SECONDS = 10.0
@@ -82,6 +82,7 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
     doubt = _doubt((*scripts, *parents), {0, _number(state_uid)})
     asked = None if only_node else Scontrol(settings.slurm.scontrol, configuration=str(conf))
     config = "not asked" if asked is None else _config(asked)
+    shown = None if asked is None or isinstance(config, str) else _shown(asked, node)
     return Facts(
         node=node,
         folder=str(folder),
@@ -100,8 +101,9 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
         gres=doubt or _gres(folder, conf.with_name("gres.conf"), node, state),
         config=config,
         written=_written(conf),
-        gres_of_node=None if asked is None else _gres_of_node(asked, node),
-        hooks={} if isinstance(config, str) else _hooks(config, folder),
+        unknown_node="" if not isinstance(shown, SlurmError) else str(shown),
+        gres_of_node=_gres_of_node(shown) if isinstance(shown, str) else None,
+        hooks={} if isinstance(config, str) else hooks_of(config, folder),
         admin_level=None if isinstance(config, str) or settings.slurm.writer != "drain" else _admin_level(state_uid),
     )
 
@@ -240,24 +242,33 @@ def _written(conf: Path) -> Mapping[str, str]:
     return {name.strip().lower(): value.strip() for name, value in pairs}
 
 
-def _gres_of_node(asked: Scontrol, node: str) -> str | None:
+def _shown(asked: Scontrol, node: str) -> str | SlurmError:
+    """Return what slurmctld shows of *node*, or why it shows nothing: the agent asks for it by the same name."""
     try:
-        text = asked.show("node", node)
-    except SlurmError:
-        return None
+        asked.read(node)
+        return asked.show("node", node)
+    except SlurmError as error:
+        return error
+
+
+def _gres_of_node(text: str) -> str | None:
     found = re.search(r"^\s+Gres=(.*)$", text, re.MULTILINE)
     return None if found is None or found[1] == "(null)" else found[1]
 
 
-def _hooks(config: Mapping[str, str], folder: Path) -> Mapping[str, Hook]:
+def hooks_of(config: Mapping[str, str], folder: Path) -> Mapping[str, Hook]:
     """Return the prolog and the epilog that SLURM runs: the files that they are here, and which scripts those call."""
     found = {}
     for name, script in (("Prolog", "prolog.sh"), ("Epilog", "epilog.sh")):
-        named = config.get(name, "")
-        paths = sorted(Path("/").glob(named[1:])) if named.startswith("/") and len(named) > 1 else []
+        # SLURM 22.05 prints one Prolog, later releases Prolog[0], Prolog[1] and so on, and run them all.
+        lines = [value for key, value in config.items() if re.fullmatch(rf"{name}(\[\d+\])?", key)]
+        named = " ".join(line for line in lines if line != "(null)")
+        patterns = [word for word in re.split(r"[ ,]", named) if word.startswith("/") and len(word) > 1]
+        paths = [path for word in patterns for path in sorted(Path("/").glob(word[1:]))]
+        missing = [Entry(word, trouble="names no file here") for word in patterns if not any(Path("/").glob(word[1:]))]
         ours = str(folder / script)
         calls = tuple(ours for path in paths if str(path) == ours or ours in (_text(path) or ""))
-        found[name] = Hook(named, tuple(map(_entry, paths)), calls)
+        found[name] = Hook(named, (*map(_entry, paths), *missing) if paths else (), calls)
     return found
 
 

@@ -173,9 +173,12 @@ class Writer:
         self._holds = 0
         self._unseen = False
         self._first = True
+        # Until SLURM was asked it is as it was seen last in this boot, so that a job that comes has it looked at.
+        seen_drained = memory.drained is not None and memory.sight is not None and memory.sight.boot_id == boot_id
         self.status = WriterStatus(
             writer=settings.writer,
             node=node,
+            states=("DRAIN",) if seen_drained else (),
             writes={step.value: 0 for step in (Step.DRAIN, Step.CLOSE, Step.UPDATE)},
             skipped={why.value: 0 for why in Why},
             permit=self._first_permit(),
@@ -300,7 +303,8 @@ class Writer:
                 if node.reason == PROLOG_ERROR:
                     self._say("does not drain: SLURM did, after a prolog failed; gate.log says whether it was ours")
                 mark = mark_of(node, prefix)
-                if mark is not None and not mark.holds:
+                if mark is not None and not (mark.holds and shows_permit(node, prefix)):
+                    # It asks in vain, or a person took the node over: their resume must not find it closed by right.
                     yield from self._withdraw(node)
             case Step.CLOSE if self.status.permit.held:
                 self._say("the gate is closed; no fault here may drain the node")
@@ -384,22 +388,24 @@ class Writer:
         if settles_in > 0:
             self._skip(Why.UNSETTLED)
             return settles_in
-        mark = mark_of(node, self._settings.reason_prefix)
-        if mark is None:
-            field = free_field(node)
+        if self._mark(node) is None:
+            old = mark_of(node, self._settings.reason_prefix)
+            field = free_field(node) if old is None else old.field
             if field is None:
                 self._skip(Why.FOREIGN_COMMENT)
                 return self._again()
             found = self._rooms((yield Call("read_all")))
             if not permits(found):
-                return self._refuse(found)
+                self._refuse(found)
+                yield from self._withdraw(node)
+                return self._again()
             self._remember(marked=True)
             yield Call("mark", (node.name, field, asking_text(*self._signature())))
             self._holds = 0
         nodes: tuple[NodeState, ...] = yield Call("read_all")
         found = self._rooms(nodes)
         own = next(entry for entry in nodes if entry.name == node.name)
-        mark = mark_of(own, self._settings.reason_prefix)
+        mark = self._mark(own)
         if mark is None or own.drained or own.reason != node.reason or obstacle(own.states) is not None:
             self._skip(Why.UNVERIFIED if mark is None else Why.CHANGED)
             return SOON_SECONDS if mark else self._again()
@@ -407,6 +413,11 @@ class Writer:
             return (yield from self._close(mark, decision))
         ahead = self._rooms(nodes, before=(mark.seconds, node.name))
         return (yield from self._give_way(own, found, waits=permits(ahead)))
+
+    def _mark(self, node: NodeState) -> Mark | None:
+        """Return the mark of ours at *node*; None where it is so old that others may not count it."""
+        mark = mark_of(node, self._settings.reason_prefix)
+        return mark if mark is not None and mark.stands(self._wall_seconds()) else None
 
     def _signature(self) -> tuple[str, float, int]:
         return self._settings.reason_prefix, self._wall_seconds(), int(self._random() * 0xFFFFFFFF)
@@ -488,6 +499,7 @@ class Writer:
             self.status,
             states=tuple(sorted(node.states)),
             drained_by=("nodevet" if ours else "other") if node.drained else "",
+            closed=shows_permit(node, self._settings.reason_prefix),
             last_read_seconds=self._wall_seconds(),
         )
         mark = mark_of(node, self._settings.reason_prefix)

@@ -20,6 +20,7 @@ from fakes.snapshots import failed_node
 
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.writer import Call, Pass, Writer
+from nodevet.checks.model import Mode, Modes
 from nodevet.exporters.slurm import SlurmError
 from nodevet.exporters.slurm_rules import Memory, NodeState, Why, is_ours
 
@@ -38,12 +39,15 @@ class Trouble(msgspec.Struct, frozen=True):
 
     A call takes up to ``delay_seconds``; of ``lost_ratio`` of them the answer never comes, and half of those writes
     take effect within ``late_seconds``, the other half never. Clocks are up to ``skew_seconds`` off on either side.
+    Between ``away_from`` and ``away_until`` the controller does not run.
     """
 
     delay_seconds: float = 0.1
     skew_seconds: float = 0.0
     lost_ratio: float = 0.0
     late_seconds: float = 0.0
+    away_from: float = 0.0
+    away_until: float = 0.0
 
 
 class Fleet:
@@ -59,8 +63,9 @@ class Fleet:
         over_seconds: float = 0.0,
         restarts: float = 0.0,
         stale_seconds: float = 0.0,
+        mode: Mode = Mode.DRAIN,
     ) -> None:
-        """Share the nodes among *partitions*; agents are killed in *restarts* of their passes.
+        """Share the nodes among *partitions*; agents are killed in *restarts* of their passes; faults reach to *mode*.
 
         With *stale_seconds* the controller shows other nodes as they were so long ago, which no real one does.
         """
@@ -71,6 +76,7 @@ class Fleet:
         self._trouble = trouble
         self._restarts = restarts
         self._stale_seconds = stale_seconds
+        self._failed = msgspec.structs.replace(FAILED, modes=Modes(mode))
         self._random = Random(seed)  # noqa: S311 (a model that can be repeated)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -114,7 +120,7 @@ class Fleet:
         )
 
     def _begin(self, name: str) -> None:
-        work = self._writers[name].steps(FAILED)
+        work = self._writers[name].steps(self._failed)
         self._go_on(name, work, lambda: next(work))
 
     def _go_on(self, name: str, work: Generator[Call, Any, Pass], resume: Callable[[], Call]) -> None:
@@ -140,6 +146,8 @@ class Fleet:
         is_lost = chance.random() < trouble.lost_ratio
         if is_lost:
             there = chance.uniform(0.0, trouble.late_seconds) if chance.random() < 0.5 else float("inf")
+        if trouble.away_from <= self.now + min(there, TIMEOUT_SECONDS) < trouble.away_until:
+            is_lost, there = True, float("inf")
         answered = not is_lost and there + back < TIMEOUT_SECONDS
 
         def arrives() -> None:
@@ -178,6 +186,9 @@ class Fleet:
                 self._hold_against_limits(name)
             case Call("mark", (name, field, text)):
                 self._change(name, **{field.lower(): text})
+                if _is_closed(self._nodes[name]):
+                    self.closed.setdefault(name, self.now)
+                    self._hold_against_limits(name)
             case _:
                 raise AssertionError(call)
         return None
@@ -202,7 +213,7 @@ class Fleet:
     def _hold_against_limits(self, name: str) -> None:
         for partition, size in self._scopes.items():
             members = [node for node in self._nodes.values() if partition in ("", *node.partitions)]
-            standing = [node.name for node in members if node.drained and is_ours(node.reason, "nodevet")]
+            standing = [node.name for node in members if _is_closed(node)]
             new = [entry for entry in standing if self.closed[entry] > self.now - 3600.0]
             if len(standing) > max(1, int(0.10 * size)) or len(new) > max(2, int(0.01 * size)):
                 self.passed.append(
@@ -211,6 +222,11 @@ class Fleet:
 
     def _at(self, when: float, happens: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when, next(self._order), happens))
+
+
+def _is_closed(node: NodeState) -> bool:
+    """Return whether jobs are kept off *node* by nodevet: drained, or with a gate that may close."""
+    return (node.drained and is_ours(node.reason, "nodevet")) or "gate closed" in node.comment
 
 
 class _Nothing:
