@@ -369,16 +369,21 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
     if needed is None:
         stays = _row(episode).retest_products_per_wrong is not None  # a short load without a wrong result is no proof
         if episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None and not stays:
-            return _cleared(episode, "acknowledged, and no longer there", now)
+            return _gone(work, episode, "acknowledged, and no longer there")
         return msgspec.structs.replace(episode, looked=finding.evidence_time, finding=_past(episode.finding, finding))
     good = episode.good + 1
     if good < needed or (_is_damped(episode) and is_held(work.flaps.get(key), now)):
         return msgspec.structs.replace(episode, good=good, recent=recent, looked=finding.evidence_time)
     if _is_damped(episode):
         work.flaps[key] = closed(work.flaps.get(key), key, now)
-    ended = _cleared(episode, f"{good} good samples in a row" if good > 1 else "measured again", now)
+    return _gone(work, episode, f"{good} good samples in a row" if good > 1 else "measured again")
+
+
+def _gone(work: _Work, episode: Episode, proof: str) -> Episode:
+    """Return *episode* ended because it is not seen any more; a word whose term is not over covers its return."""
+    ended = _cleared(episode, proof, work.now)
     if episode.state is EpisodeState.ACKNOWLEDGED and episode.until is not None and episode.expired is None:
-        work.standing[key] = ended
+        work.standing[episode.key] = ended
     return ended
 
 

@@ -173,6 +173,20 @@ def test_readings_of_a_board_are_not_those_of_its_successor() -> None:
     assert snapshot.device_verdicts[GPU].state is not State.OK
 
 
+def test_a_word_with_a_term_covers_the_return_of_a_fault_of_the_hardware() -> None:
+    """A reading that comes and goes closes nothing for a week; a worse fault does, and so does the first after it."""
+    node = Node()
+    node.look(first=BROKEN)
+    node.ask(code=FAILED, device=GPU, note="board ordered", until="7d")
+    for _ in range(3):
+        assert node.look().verdict.reason == "healthy"
+        verdict = node.look(first=BROKEN).verdict
+        assert (verdict.state, verdict.hard) == (State.OK, False)
+        assert "1 acknowledged failure (" in verdict.reason
+    node.look()
+    assert node.look(first=BROKEN, wait=8 * DAY).verdict.hard
+
+
 def test_the_answer_names_the_end_of_the_term() -> None:
     """With the actor that the kernel names, and who became root by sudo."""
     node = Node()
