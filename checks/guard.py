@@ -154,8 +154,5 @@ def _bug(problem: Exception) -> Bug:
 
 def _printable(problem: Exception) -> str:
     """Return the words of *problem* on one line; an exception may hold any text, or raise when it is asked for it."""
-    try:
-        words = str(problem)
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
-        words = "its text cannot be had"
+    words = str(traceback.TracebackException(type(problem), problem, None))
     return " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())

@@ -77,7 +77,7 @@ def test_an_exception_whose_words_cannot_be_had_is_a_bug_too() -> None:
 
     class HostileError(Exception):
         def __str__(self) -> str:
-            raise ValueError("no words")
+            raise self.args[0]
 
     def raises(error: Exception) -> Callable[[], None]:
         def work() -> None:
@@ -85,7 +85,13 @@ def test_an_exception_whose_words_cannot_be_had_is_a_bug_too() -> None:
 
         return work
 
-    for error in (HostileError(), ValueError("\x1b[2J\n" + "x" * 10_000), KeyError("a")):
+    hostile = [HostileError(error) for error in (ValueError("no words"), RuntimeError(), OSError(), RecursionError())]
+    for error in (
+        *hostile,
+        HostileError(HostileError(*hostile)),
+        ValueError("\x1b[2J\n" + "x" * 10_000),
+        KeyError("a"),
+    ):
         bug = attempt(raises(error))
         assert isinstance(bug, Bug)
         assert str(bug).isprintable()

@@ -20,9 +20,9 @@ from fakes.episodes import episode, moment
 from nodevet.agent.storage.database import SCHEMA_VERSION, DamagedError, file_system_of
 from nodevet.agent.storage.store import Rollup, Store, UnsavedRound, open_store, read_store
 from nodevet.agent.storage.tending import Tender
-from nodevet.agent.storage.writer import Retention, StoreWriter, merged
+from nodevet.agent.storage.writer import Keeping, Retention, StoreWriter, merged
 from nodevet.checks.errors import BusyError, StoreError
-from nodevet.checks.model import Device, DeviceKind, Episode, EpisodeState, Metric, Result, ResultState
+from nodevet.checks.model import Device, DeviceKind, Episode, EpisodeState, Instant, Metric, Result, ResultState
 
 TESTS = Path(__file__).resolve().parent
 PAGE = 4096
@@ -636,6 +636,71 @@ def test_writer_tells_of_what_no_file_can_hold(path: Path) -> None:
     after = read_store(path)
     assert len(after.results()) == 1
     after.close()
+
+
+HALF_A_LETTER = "a\udc80"
+"""Text that no UTF-8 can carry, as names of files and processes give it."""
+
+POISON: dict[str, Callable[[StoreWriter], object]] = {
+    "episode": lambda writer: writer.submit_round((episode("bad", note=HALF_A_LETTER),), {}, time=moment(1)),
+    "key": lambda writer: writer.submit_round((episode("bad", HALF_A_LETTER),), {}, time=moment(1)),
+    "memory": lambda writer: writer.submit_round((episode("old"),), {HALF_A_LETTER: b"", "old": b""}, time=moment(1)),
+    "moment": lambda writer: writer.submit_round((episode("bad"),), {}, time=Instant("b", 2**70, 1.0)),
+    "result": lambda writer: writer.submit_result(gemm(HALF_A_LETTER)),
+    "device": lambda writer: writer.submit_devices((a_device(HALF_A_LETTER), a_device("old")), 1.0),
+    "minute": lambda writer: writer.submit_rollups((a_minute(2**70), a_minute(6))),
+    "minute's device": lambda writer: writer.submit_rollups((a_minute(6, HALF_A_LETTER),)),
+}
+"""Records that no row can hold, each with one that can."""
+
+
+@pytest.mark.parametrize("poison", POISON)
+def test_a_poison_record_in_the_queue_costs_itself(path: Path, poison: str) -> None:
+    """It is set aside, counted and told once; what stands beside and behind it is written, and so is what follows."""
+    writer = StoreWriter(open_store(path).store)
+    for _ in range(2):
+        POISON[poison](writer)
+    ticket = writer.submit_round((episode("good"),), {"good": b"1"}, time=moment(2))
+    writer.submit_result(gemm())
+    writer.submit_rollups((a_minute(7),))
+    writer.flush(5.0)
+    assert writer.keeping(ticket) is Keeping.KEPT
+    assert writer.status.count("cannot be") == 1
+    assert writer.status.isprintable()
+    writer.shown(writer.status)
+    writer.submit_rollups((a_minute(8),))
+    assert writer.flush(5.0)
+    assert writer.close(5.0)
+    after = read_store(path)
+    kept = {entry.episode.key.code for entry in after.history(limit=10)}
+    assert kept == ({"good", "old"} if poison == "memory" else {"good"})
+    assert after.load_memory().keys() == ({"good", "old"} if poison == "memory" else {"good"})
+    assert len(after.results()) == 1
+    assert {entry.minute for entry in after.rollups("GPU-0", a_minute(7).quantity)} == (
+        {6, 7, 8} if poison == "minute" else {7, 8}
+    )
+    assert {device.device for device in after.devices_seen()} == ({"old"} if poison == "device" else set())
+    after.close()
+
+
+def a_device(name: str) -> Device:
+    """Return a board."""
+    return Device(id=name, kind=DeviceKind.ACCELERATOR, vendor="x", backend="x", model="m")
+
+
+def test_a_bug_in_telling_or_tending_does_not_end_the_writer(path: Path) -> None:
+    """The thread is all that keeps anything: what it calls may raise, and is told."""
+
+    def planted() -> None:
+        raise ZeroDivisionError("planted")
+
+    writer = StoreWriter(open_store(path).store, attempted=planted)
+    for number in range(3):
+        ticket = writer.submit_round((episode(count=number + 1),), {}, time=moment(number))
+        writer.flush(5.0)
+    assert writer.keeping(ticket) is Keeping.KEPT
+    assert sum("planted" in line for line in writer.learned) == 1
+    assert writer.close(5.0)
 
 
 def test_merged_rounds_keep_every_change_while_there_is_room() -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from nodevet.agent.storage.database import checksum
 from nodevet.checks.errors import ModelError, StoreError
+from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Episode, Instant, Result
 
 __all__ = [
@@ -98,6 +99,14 @@ class UnsavedRound(msgspec.Struct, frozen=True):
     memory: dict[str, bytes]
     time: Instant
 
+    @property
+    def pieces(self) -> tuple[UnsavedRound, ...]:
+        """Return the same in rounds of one episode or one blob each."""
+        return (
+            *(UnsavedRound((episode,), {}, self.time) for episode in self.episodes),
+            *(UnsavedRound((), {name: blob}, self.time) for name, blob in self.memory.items()),
+        )
+
 
 def journal_columns(episode: Episode, payload: bytes, now: Instant) -> tuple[Any, ...]:
     """Return the columns of the journal, in the order of ``ROW``, for *episode* as of *now*."""
@@ -115,12 +124,9 @@ def journal_columns(episode: Episode, payload: bytes, now: Instant) -> tuple[Any
 
 
 def unkeepable(value: Episode | Result | Rollup) -> str:
-    """Return why *value* cannot be kept (not a number, no JSON), or an empty string where it can."""
-    try:
-        msgspec.json.decode(msgspec.json.encode(value), type=type(value))
-    except (msgspec.MsgspecError, ModelError, TypeError) as error:
-        return f"{type(value).__name__.lower()} dropped, it cannot be kept: {error}"
-    return ""
+    """Return why *value* cannot be kept (not a number, half a letter, no JSON), or an empty string where it can."""
+    done = attempt(lambda: msgspec.json.decode(msgspec.json.encode(value), type=type(value)))
+    return f"{type(value).__name__.lower()} dropped, it cannot be kept: {done.error}" if isinstance(done, Bug) else ""
 
 
 def encoded(episode: Episode) -> bytes:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,11 +21,13 @@ from nodevet.agent.storage.rows import Rollup, UnsavedRound, unkeepable
 from nodevet.agent.storage.store import Store, open_store
 from nodevet.agent.storage.tending import Tender
 from nodevet.checks.errors import BusyError, StoreError
-from nodevet.checks.guard import Bug, attempt
+from nodevet.checks.guard import Bug, attempt, culprits
 from nodevet.checks.model import Device, Episode, EpisodeState, Instant, Key, Result
 
 __all__ = ["Keeping", "Retention", "StoreWriter", "merged"]
 
+
+Value = TypeVar("Value", bound=msgspec.Struct)
 
 TEND_SECONDS = 0.02
 """How long the thread rests between two looks at what a start did not read."""
@@ -128,6 +130,8 @@ class StoreWriter:
         self._failure = trouble
         self._dropped = ""
         self._incident = ""
+        self._aside = 0
+        self._told_aside: tuple[str, ...] = ()
         self._learned: tuple[str, ...] = ()
         self._tender = self._tending()
         self._must_tend = False
@@ -237,17 +241,33 @@ class StoreWriter:
                 closing, ticket, batch = self._closing, self._asked, self._batch()
                 idle = not closing and ticket == self._attempted
             if idle:
-                self._tend()
+                self._guarded(self._tend, self._stop_tending)
                 continue
             done = attempt(partial(self._attempt, batch, ticket))
+            if isinstance(done, Bug):
+                done = attempt(partial(self._sift, batch, ticket))
             failure = f"nodevet's own error, please report it: {done}" if isinstance(done, Bug) else done
             with self._condition:
                 self._failure = failure
                 self._attempted = ticket
                 self._condition.notify_all()
-            self._tell()
+            self._guarded(self._tell)
         if self._store is not None:
             self._store.close()
+
+    def _guarded(self, work: Callable[[], None], otherwise: Callable[[], None] = lambda: None) -> None:
+        """Do *work*; a bug in it is told once, and the thread, which alone keeps anything, goes on with *otherwise*."""
+        done = attempt(work)
+        if isinstance(done, Bug):
+            line = f"nodevet's own error, please report it: {done}"
+            if line not in self._learned:
+                self._learn(line)
+            attempt(otherwise)
+
+    def _stop_tending(self) -> None:
+        with self._condition:
+            self._tender = None
+            self._condition.notify_all()
 
     def _attempt(self, batch: _Batch, ticket: int) -> str:
         """Write *batch*; where the database is damaged or gone, make it anew and write it then. Return what failed."""
@@ -267,6 +287,70 @@ class StoreWriter:
         if self._must_tend:
             self._tender, self._must_tend = self._tending(), False
         return ""
+
+    def _sift(self, batch: _Batch, ticket: int) -> str:
+        """Write *batch* in pieces and set aside those that cannot be written; return what failed besides.
+
+        A poison record costs itself. Only a round that has one is not written as a whole.
+        """
+        try:
+            store = self._store
+            if store is None:
+                self._open()
+                store = self._store
+            assert store is not None
+            self._sift_rounds(store, batch.rounds)
+            with self._condition:
+                self._kept = ticket
+            waiting = {id(result) for result in self._results}  # some were written before the poison was met
+            for result in (result for result in batch.results if id(result) in waiting):
+                self._set_aside(self._poison((result,), lambda part: store.append_result(part[0])))
+                self._forget(self._results, (result,))
+            wall_seconds = batch.devices_wall_seconds
+            self._set_aside(self._poison(batch.devices, lambda part: store.see_devices(part, wall_seconds)))
+            with self._condition:
+                self._devices = () if self._devices is batch.devices else self._devices
+            self._set_aside(self._poison(batch.rollups, store.append_rollups))
+            self._forget(self._rollups, batch.rollups)
+        except (StoreError, BusyError) as error:
+            return str(error)
+        return ""
+
+    def _sift_rounds(self, store: Store, rounds: Sequence[UnsavedRound]) -> None:
+        bad = {id(entry) for entry, _ in self._poison(rounds, store.save_rounds)}
+        for entry in rounds:
+            pieces = entry.pieces if id(entry) in bad else (entry,)
+            poison = self._poison(pieces, store.save_rounds) if id(entry) in bad else ()
+            self._set_aside(poison)
+            spoiled = {id(piece) for piece, _ in poison}
+            self._known.take(piece for piece in pieces if id(piece) not in spoiled)
+            self._forget(self._rounds, (entry,))
+
+    def _poison(
+        self, values: Sequence[Value], write: Callable[[Sequence[Value]], None]
+    ) -> tuple[tuple[Value, Bug], ...]:
+        """Write *values*, in halves where they cannot be written together; return those that cannot, and why."""
+        why: dict[int, Bug] = {}
+
+        def fails(part: Sequence[Value]) -> bool:
+            done = attempt(partial(write, part), let=(StoreError, BusyError))
+            if isinstance(done, Bug):
+                why[id(part[0])] = done
+            return isinstance(done, Bug)
+
+        return tuple((value, why[id(value)]) for value in culprits(values, fails))
+
+    def _set_aside(self, poison: Iterable[tuple[Any, Bug]]) -> None:
+        """Count *poison*, and tell of each kind of it once."""
+        for value, bug in poison:
+            line = f"{_named(value)} set aside, it cannot be written: {bug}"
+            with self._condition:
+                self._aside += 1
+                told = line in self._told_aside
+                self._told_aside = self._told_aside if told else (*self._told_aside, line)[-LEARNED_LINES:]
+                self._incident = self._incident if told else f"{line} ({self._aside} so far); please report this"
+            if not told:
+                self._learn(line)
 
     def _gone(self) -> str:
         return "" if self._store is None else self._store.displaced()
@@ -383,6 +467,17 @@ class StoreWriter:
         done = {id(value) for value in written}
         with self._condition:
             queue[:] = [value for value in queue if id(value) not in done]
+
+
+def _named(value: Result | Device | Rollup | UnsavedRound) -> str:
+    """Return what *value* is, for people; whatever is in it."""
+    if not isinstance(value, UnsavedRound):
+        return type(value).__name__.lower()
+    names = [
+        *(f"episode {episode.key.code}" for episode in value.episodes),
+        *(f"memory {name}" for name in value.memory),
+    ]
+    return ", ".join(ascii(name)[1:-1] for name in names)
 
 
 def merged(older: UnsavedRound, newer: UnsavedRound, episode_limit: int) -> UnsavedRound:
