@@ -6,7 +6,7 @@ import mmap
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from fakes.freezer import FREEZER, Freeze
 from fakes.views import at, healthy
 
 from nodevet.agent.child_process import Exit
+from nodevet.agent.clock import SteppedClock
 from nodevet.agent.readers.blame import fault_rows, no_start
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.witness import STARVED_RATIO, Look, Surroundings, disturbance, replaced, stamp
@@ -24,6 +25,12 @@ from nodevet.checks.model import NODE, FailureKind, Finding, Outcome, ReaderStat
 
 LIBRARYS_OWN = ("segv", "abort", "bus", "ill")
 """Signals by which a library ends its process."""
+
+STUCK_SECONDS = 60
+"""Ten deadlines of a call, or the one deadline of a start, which is longer here."""
+
+ORPHAN_SECONDS = 5
+INTERVAL_SECONDS = 5
 
 NOT_THE_DRIVERS = {
     "idle_kill": "was killed by SIGKILL while it was in no call of the driver: by the out of memory killer or a person",
@@ -199,12 +206,130 @@ def test_a_reader_that_its_cgroup_froze_is_nobodys_fault(tmp_path: Path, freeze:
         bench.until(lambda: True)
         assert "frozen by its cgroup" in said(bench)
         assert not is_hard(bench)
-    thaw()
+    let_go(bench, thaw)
     bench.write(read={})
     bench.until(lambda: bench.status().pid is None)
     bench.round(61.0)
     assert said(bench) == ""
     bench.close()
+
+
+class Told(Surroundings):
+    """Says of every process that it is in *state* and waited for a processor for *share* of the time."""
+
+    def __init__(self, clock: SteppedClock, state: str, share: float = 0.0) -> None:
+        """Look like that from now on."""
+        super().__init__()
+        self._clock, self._state, self._share = clock, state, share
+
+    def look(self, pid: int) -> Look | None:
+        """Return that."""
+        waited = self._share * self._clock.monotonic()
+        return Look(self._state, frozen=False, major_faults=0, waited_seconds=waited)
+
+
+def let_go(bench: Bench, thaw: Callable[[], None]) -> None:
+    """Let the process that could not be killed end, and wait until it is gone."""
+    thaw()
+    bench.until(lambda: bench.status().pid is None)
+
+
+Stick = Callable[[Callable[[SteppedClock], Surroundings]], Bench]
+
+
+@pytest.fixture
+def stuck(tmp_path: Path, freeze: Freeze) -> Iterator[Stick]:
+    """Make a bench whose reader hangs in a call, is proven to, was killed and is still there."""
+    made: list[tuple[Bench, Callable[[], None]]] = []
+
+    def stick(surroundings: Callable[[SteppedClock], Surroundings]) -> Bench:
+        bench = Bench(tmp_path)
+        bench.surroundings = surroundings(bench.clock)
+        bench.supervisor = Supervisor([bench.plan()], bench.clock, bench.selector, surroundings=bench.surroundings)
+        bench.round()
+        made.append((bench, freeze(hang(bench))))
+        bench.pass_time(DEADLINE)
+        bench.until_state(ReaderState.HUNG)
+        bench.clock.advance(2.0)
+        bench.until_state(ReaderState.STUCK)
+        return bench
+
+    yield stick
+    for bench, thaw in made:
+        let_go(bench, thaw)
+        bench.close()
+
+
+def test_a_proven_hang_in_state_d_is_the_drivers_at_once(stuck: Stick) -> None:
+    """The call is out past its deadline while time was kept, and no signal reaches the process."""
+    bench = stuck(lambda clock: Told(clock, "D"))
+    assert is_hard(bench)
+
+
+def test_a_killed_process_that_stays_in_its_call_is_the_drivers_after_ten_deadlines(stuck: Stick) -> None:
+    """It is not in state D: soft until it was out for so long that no call needs it, and not a second longer."""
+    bench = stuck(lambda clock: Told(clock, "R"))
+    for _ in range(STUCK_SECONDS // INTERVAL_SECONDS):
+        assert "it was killed and has not ended yet; look at the node's load" in said(bench)
+        assert "is started again" not in said(bench)
+        assert not is_hard(bench)
+        bench.clock.advance(INTERVAL_SECONDS)
+        bench.until(lambda: True)
+    assert is_hard(bench)
+    assert [finding.code for finding in findings(bench) if finding.device == NODE and finding.hard] == ["reader.stuck"]
+
+
+def test_a_killed_process_without_a_processor_is_nobodys_fault(stuck: Stick) -> None:
+    """It could end and gets no turn: however long."""
+    bench = stuck(lambda clock: Told(clock, "R", share=0.2))
+    bench.surroundings._share = 0.6  # type: ignore[attr-defined]
+    for _ in range(3 * STUCK_SECONDS // INTERVAL_SECONDS):
+        bench.clock.advance(INTERVAL_SECONDS)
+        bench.until(lambda: True)
+        assert "for a processor" in said(bench)
+        assert not is_hard(bench)
+
+
+def test_a_call_that_the_end_of_the_agent_met_at_work_is_no_hang(bench: Bench, freeze: Freeze, tmp_path: Path) -> None:
+    """In state D a second after it began: nobody's fault, neither for this agent nor, for a minute, for the next."""
+    thaw = freeze(hang(bench))
+    bench.supervisor.stop()
+    for _ in range(3):
+        bench.clock.advance(0.5)
+        bench.until(lambda: True)
+    assert bench.status().state is ReaderState.STUCK
+    assert not is_hard(bench)
+
+    (tmp_path / "next").mkdir()
+    following = Bench(tmp_path / "next", remembered=bench.supervisor.records)
+    for _ in range(ORPHAN_SECONDS + STUCK_SECONDS):
+        following.until(lambda: True)
+        assert not is_hard(following)
+        following.clock.advance(1.0)
+    assert following.status().state is ReaderState.STUCK
+    following.clock.advance(1.0)
+    following.until(lambda: True)
+    assert is_hard(following)
+    let_go(bench, thaw)
+    following.until(lambda: following.status().pid is None)
+    following.close()
+
+
+def test_a_hang_that_was_not_proven_is_not_proven_by_a_process_that_is_slow_to_end(
+    bench: Bench, freeze: Freeze
+) -> None:
+    """Host overloaded, and two seconds after SIGKILL in state D: still the host."""
+    thaw = freeze(hang(bench))
+    bench.clock.advance(DEADLINE * 0.6)
+    bench.until(lambda: True)
+    for _ in range(2):
+        bench.clock.advance(DEADLINE)
+        bench.supervisor.tick()
+    bench.until_state(ReaderState.HUNG)
+    bench.clock.advance(2.0)
+    bench.until_state(ReaderState.STUCK)
+    assert not is_hard(bench)
+    let_go(bench, thaw)
 
 
 @pytest.mark.parametrize("error", [11, 12, 23, 24, 2, 13, 7])

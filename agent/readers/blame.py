@@ -22,7 +22,7 @@ from nodevet.agent.readers.witness import Look, Stamp, Surroundings, disturbance
 from nodevet.checks.model import Device, Failure, FailureKind
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["PROOF_SECONDS", "Blame", "Fallen", "device_of", "no_start"]
+__all__ = ["PROOF_SECONDS", "Blame", "Fallen", "device_of", "no_start", "stuck_seconds"]
 
 PROOF_SECONDS = 1.5
 """How long past its deadline a call may stay out until it is known whether the machine kept time meanwhile."""
@@ -35,7 +35,7 @@ LOOK_AGAIN_SECONDS = 0.1
 """How soon a call past its deadline is looked at again while it is not known whether time was kept."""
 
 STUCK_DEADLINES = 10.0
-"""A call that is out for so many deadlines is the driver's, whatever state the kernel shows."""
+"""A process that was killed and is in a call for so many deadlines more is the driver's, whatever its state."""
 
 HANG = "hang"
 KEPT_FALLS = 50
@@ -91,6 +91,14 @@ class _Suspicion(msgspec.Struct, frozen=True):
     moved: bool = False
 
 
+class _Stuck(msgspec.Struct, frozen=True):
+    """A process that cannot be killed: since when nothing keeps it from ending, and the last look at it."""
+
+    since: float
+    seen: float
+    look: Look | None
+
+
 class Blame:
     """What one reader's falls prove. The caller says what happened; nothing here ends a process."""
 
@@ -102,7 +110,8 @@ class Blame:
         self._heartbeat = heartbeat
         self._falls: list[_Fall] = []
         self._suspicion: _Suspicion | None = None
-        self._stuck_since: float | None = None
+        self._proven = False
+        self._stuck: _Stuck | None = None
         self._libraries: dict[str, Stamp | None] = {}
 
     # What it has come to.
@@ -156,8 +165,9 @@ class Blame:
         self._heartbeat.want()
 
     def acquit(self) -> None:
-        """Forget the call that was watched: the reader spoke."""
-        self._suspicion = self._stuck_since = None
+        """Forget the call that was watched: the reader spoke, or is gone."""
+        self._suspicion = self._stuck = None
+        self._proven = False
 
     def overdue(self, child: Child, seconds: float, late: float) -> Fallen | None:
         """Return what it means that *child* has not answered for *seconds*; None while that is still to be proven.
@@ -182,21 +192,26 @@ class Blame:
             return _soft(f"{out}, but {self._no_time(seen, kept)}")
         if not child.in_call:
             return self._ours(f"did not answer for {seconds:.1f} s outside of any call of the driver: {out}")
+        self._proven = True
         return Fallen(Failure(FailureKind.HUNG, out), HANG, charged=True)
 
-    def stuck(self, child: Child, deadline_seconds: float) -> Fallen:
-        """Return what it means that *child* could not be killed, now and as often as it is looked at."""
-        now = self._clock.monotonic()
-        self._stuck_since = now if self._stuck_since is None else self._stuck_since
-        deadlines = (now - self._stuck_since) / deadline_seconds
-        look = self._surroundings.look(child.pid)
+    def stuck(self, child: Child, patience_seconds: float) -> Fallen:
+        """Return what it means that *child* could not be killed, now and as often as it is looked at.
+
+        At once the driver's is a process in state D whose call is proven to hang. Any other one may be at work yet, or
+        be cleared away on a busy machine: it has *patience_seconds* in which nothing keeps it from ending.
+        """
+        now, look = self._clock.monotonic(), self._surroundings.look(child.pid)
+        before = self._stuck or _Stuck(now, now, look)
+        cause = disturbance(look, look, 1.0) or disturbance(before.look, look, now - before.seen)
+        self._stuck = _Stuck(now if cause else before.since, now, look)
         out = f"{child.call} cannot be ended ({child.where}); no second reader is started beside it"
-        cause = disturbance(look, look, 1.0)
         if cause:
             return _soft(f"{out}: {cause}")
         if not child.in_call:
             return _soft(f"{out}: it is in no call of the driver")
-        if look is not None and look.state != "D" and deadlines < STUCK_DEADLINES:
+        hangs = self._proven and look is not None and look.state == "D"
+        if not hangs and now - before.since < patience_seconds:
             return _soft(f"{out}: it was killed and has not ended yet; look at the node's load")
         return Fallen(Failure(FailureKind.STUCK, out), charged=True)
 
@@ -286,6 +301,11 @@ def device_of(call: str, devices: Iterable[Device]) -> str | None:
             return device.id
     address = PCI_ADDRESS.search(call)
     return address.group() if address else None
+
+
+def stuck_seconds(deadline_seconds: float, start_deadline_seconds: float) -> float:
+    """Return how long a process that was killed may stay inside a call, whose deadline is one of these."""
+    return max(STUCK_DEADLINES * deadline_seconds, start_deadline_seconds)
 
 
 def no_start(backend: str, error: OSError) -> Fallen:

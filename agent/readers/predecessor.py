@@ -27,8 +27,13 @@ KILLED_SECONDS = 2.0
 class Predecessor:
     """Waits for the process of *record* to be gone."""
 
-    def __init__(self, record: ChildRecord, clock: Clock, surroundings: Surroundings) -> None:
-        """Begin to wait now; *surroundings* tell whether the machine keeps it from ending."""
+    def __init__(self, record: ChildRecord, clock: Clock, surroundings: Surroundings, patience_seconds: float) -> None:
+        """Begin to wait now; *surroundings* tell whether the machine keeps it from ending.
+
+        The driver is to blame where it is inside a call *patience_seconds* after it was killed: it may have been at
+        work, as the first call after a boot is for long.
+        """
+        self._patience_seconds = patience_seconds
         self._surroundings = surroundings
         self.record = record
         self.gone = False
@@ -53,8 +58,12 @@ class Predecessor:
             self.failure = Failure(FailureKind.STUCK, self.detail)
             look = self._surroundings.look(self.record.pid)
             cause = disturbance(look, look, 1.0)
-            if cause or not self.record.in_call or (look is not None and look.state != "D"):
-                why = cause or "nothing shows that it is in a call of the driver"
+            early = waited < ORPHAN_SECONDS + self._patience_seconds
+            if cause:
+                self._since = now - ORPHAN_SECONDS - KILLED_SECONDS
+            if cause or early or not self.record.in_call:
+                words = "it was killed and has not ended yet; look at the node's load"
+                why = cause or (words if self.record.in_call else "nothing shows that it is in a call of the driver")
                 self.detail = f"{self.detail}: {why}"
                 self.failure = Failure(FailureKind.READER, self.detail)
             return

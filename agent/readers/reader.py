@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.readers.blame import Blame, Fallen, device_of, no_start
+from nodevet.agent.readers.blame import Blame, Fallen, device_of, no_start, stuck_seconds
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.plan import ReaderPlan
@@ -68,7 +68,9 @@ class Reader:
         self._selector = selector
         self._outbox = outbox
         self._blame = Blame(plan.backend, clock, surroundings, heartbeat)
-        self._predecessor = Predecessor(earlier, clock, surroundings) if earlier else None
+        self._deadline = min((entry.deadline_seconds for entry in plan.cadences.values()), default=1.0)
+        self._stuck_seconds = stuck_seconds(self._deadline, plan.start_deadline_seconds)
+        self._predecessor = Predecessor(earlier, clock, surroundings, self._stuck_seconds) if earlier else None
         self._child: Child | None = None
         self._phase = Phase.NONE
         self._wish = Wish.READ
@@ -382,9 +384,8 @@ class Reader:
 
     def _look_at_stuck(self, now: float) -> None:
         assert self._child is not None
-        deadline = min((entry.cadence.deadline_seconds for entry in self._schedules.values()), default=1.0)
-        failure = self._blame.stuck(self._child, deadline).failure
-        self._stuck_look = math.inf if failure.kind is FailureKind.STUCK else now + deadline
+        failure = self._blame.stuck(self._child, self._stuck_seconds).failure
+        self._stuck_look = math.inf if failure.kind is FailureKind.STUCK else now + self._deadline
         self._say(ReaderState.STUCK, failure.detail, failure)
 
     def _load_anew(self, why: str) -> None:

@@ -72,6 +72,11 @@ DOWN = Rule(
 )
 """A reader that went down without a witness against its driver: whatever the reason is, it is no fault of hardware."""
 
+HELD = msgspec.structs.replace(
+    DOWN, next_step="another is started as soon as it is gone; nothing shows a fault of the driver"
+)
+"""The same while its process is still there."""
+
 
 def _final(code: str, next_step: str) -> Rule:
     return Rule(
@@ -139,7 +144,8 @@ def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
     running = reader.state is ReaderState.RUNNING
     down = _down(reader)
     if down is FailureKind.READER:
-        yield DOWN.on_node(Outcome.UNMEASURED, f"{name} does not read: {reader.detail}", part=part, required=True)
+        rule = HELD if reader.state is ReaderState.STUCK else DOWN
+        yield rule.on_node(Outcome.UNMEASURED, f"{name} does not read: {reader.detail}", part=part, required=True)
         return
     if running:
         yield DOWN.on_node(Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round)
