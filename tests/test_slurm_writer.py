@@ -208,8 +208,8 @@ def test_a_write_that_fails_is_tried_again_and_never_taken_for_a_resume(call: st
     assert passes.step(FAILED).status.writes["drain"] == 1
 
 
-@pytest.mark.parametrize("deaf", [{"mark"}, {"drain"}, {"mark", "drain"}], ids=str)
-def test_a_write_that_is_never_seen_to_hold_proves_nothing(deaf: set[str]) -> None:
+@pytest.mark.parametrize("deaf", [("mark",), ("drain",), ("mark", "drain")], ids=" and ".join)
+def test_a_write_that_is_never_seen_to_hold_proves_nothing(deaf: tuple[str, ...]) -> None:
     """`scontrol update` ends with 0 and does nothing: nobody resumed the node, and status says what to type."""
     slurm = MemorySlurm()
     slurm.deaf = frozenset(deaf)
