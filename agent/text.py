@@ -72,14 +72,16 @@ def _gate(document: StatusDocument) -> Iterator[str]:
 
 
 def devices_table(document: StatusDocument) -> str:
-    """Return the devices as a table."""
+    """Return the devices as a table; beside a verdict stands how many failures of the device a person acknowledged."""
+    known = Counter(word.device for word in document.acknowledged)
     rows = [
         (
             _kind(device),
             device.model,
             device.pci or device.id,
             device.serial or "-",
-            "not judged" if device.reason == NOT_EVALUATED else paint(device.verdict),
+            ("not judged" if device.reason == NOT_EVALUATED else paint(device.verdict))
+            + (f", {known[device.id]} acknowledged" if known[device.id] else ""),
         )
         for device in sorted(document.devices, key=lambda device: device.pci or "")
     ]

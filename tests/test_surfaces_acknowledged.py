@@ -20,7 +20,7 @@ from nodevet.agent.log import make_logger
 from nodevet.agent.notify import Notifier
 from nodevet.agent.telling import Teller
 from nodevet.agent.term import checked_note
-from nodevet.agent.text import status_text
+from nodevet.agent.text import devices_table, status_text
 from nodevet.agent.verdicts import narrowed
 from nodevet.checks.acknowledgement import date_words, granted
 from nodevet.checks.errors import UsageError
@@ -168,6 +168,11 @@ def test_the_headline_counts_what_is_acknowledged(episodes: list[Episode]) -> No
         assert re.match(f"{len(own)} acknowledged (failure|finding)s? ", lines[device].reason)
         assert any(on_one_line(f"acknowledged by {each.actor} on ") in lines[device].reason for each in own)
         assert any(on_one_line(each.note or "") in lines[device].reason for each in own)
+    known = {episode.key.device for episode in snapshot.episodes} - {NODE}
+    if known:
+        assert f"{len(known)} with what a person acknowledged" in page_of(snapshot)
+    rows = devices_table(status_document(snapshot)).splitlines()
+    assert sum(" acknowledged" in row for row in rows) == len(known)
     standing = [episode for episode in snapshot.episodes if episode.expired is None]
     said = status_text(status_document(snapshot)).splitlines()[0]
     if len(standing) == len(snapshot.episodes):

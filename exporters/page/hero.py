@@ -146,7 +146,12 @@ def _devices(snapshot: Snapshot) -> tuple[str, str]:
     )
     figure = ", ".join(counted(count, kind) for kind, count in kinds.items()) or "none"
     worst = sorted(states.items(), key=lambda entry: -State(entry[0]).rank)
-    return figure, ", ".join(f"{count} {state}" for state, count in worst)
+    beside = [f"{count} {state}" for state, count in worst]
+    known = len(
+        {episode.key.device for episode in snapshot.episodes if is_word(episode)} & {each.id for each in devices}
+    )
+    beside += [f"{known} with what a person acknowledged"] if known else []
+    return figure, ", ".join(beside)
 
 
 def _findings(snapshot: Snapshot, entries: Sequence[Told]) -> tuple[str, str]:
