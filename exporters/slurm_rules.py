@@ -15,6 +15,7 @@ from functools import lru_cache
 
 import msgspec
 
+from nodevet.checks.damping import later
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import Action, Episode, FaultClass, Instant, Key
 from nodevet.checks.reference.tables import load_table
@@ -41,6 +42,9 @@ __all__ = [
 
 LONGEST_REASON = 200
 """Characters: sinfo and dashboards cut longer ones, and the action stands at the end."""
+
+HELD_SECONDS = 3600.0
+"""So long a resume covers returns of what it acknowledged: a fault that comes and goes is the one that was known."""
 
 PROLOG_ERROR = "Prolog error"
 """SLURM's own reason for a node on which a prolog failed."""
@@ -152,18 +156,28 @@ class NodeState(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A fault as far as it was known: its episode, how often it had occurred, and what was to be done about it."""
+    """A fault as far as it was known: its episode, how often it had occurred, and what was to be done about it.
+
+    Once a person has resumed the node with it, its returns that open before ``until`` are the same fault.
+    """
 
     key: Key
     opened: Instant
     count: int
     action: Action = Action.REPLACE
+    until: Instant | None = None
+    serial: str | None = None
 
     def covers(self, episode: Episode) -> bool:
         """Return whether *episode* is that fault, however often it occurred since, and asks for nothing harder."""
-        return (episode.key, episode.opened) == (self.key, self.opened) and (
-            episode.finding.action.rank <= self.action.rank
-        )
+        returned = self.holds(episode.opened) and episode.serial == self.serial
+        is_same = episode.opened == self.opened or returned
+        return episode.key == self.key and is_same and episode.finding.action.rank <= self.action.rank
+
+    def holds(self, moment: Instant) -> bool:
+        """Return whether a return at *moment* is the same fault."""
+        end = self.until
+        return end is not None and moment.boot_id == end.boot_id and moment.boottime_ns < end.boottime_ns
 
 
 class Sight(msgspec.Struct, frozen=True):
@@ -268,18 +282,19 @@ def decide(
     prefix: str,
     *,
     sight: Sight,
+    now: Instant,
     drains: bool = True,
     episodes: Iterable[Episode] = (),
 ) -> Decision:
     """Return what to do about *node*, as it was just read, for *faults*, which are hard and close the gate.
 
     *memory* is what the last decision left; reasons of ours begin with *prefix*; *sight* is under which boot and which
-    daemons of SLURM it was read; *drains* says whether one of the faults may drain. Of *episodes*, which are all that
-    are not cleared, those that a person has resumed the node with are remembered.
+    daemons of SLURM it was read, *now* when; *drains* says whether one of the faults may drain. Of *episodes*, all that
+    are not cleared, those that a person has resumed the node with are remembered, and for a while those that are gone.
     """
     present = tuple(faults)
     alive = {(episode.key, episode.opened) for episode in (*present, *episodes)}
-    resumed = tuple(known for known in memory.resumed if (known.key, known.opened) in alive)
+    resumed = tuple(known for known in memory.resumed if (known.key, known.opened) in alive or known.holds(now))
     due = tuple(episode for episode in present if not any(known.covers(episode) for known in resumed))
     kept = msgspec.structs.replace(memory, drained=None, known=(), sight=None, resumed=resumed)
     if not due:
@@ -297,7 +312,9 @@ def decide(
         after = "something unknown" if memory.sight is None else memory.sight.changed(sight)
         told = tuple(known for known in memory.known if any(map(known.covers, due)))
         if told and not after:
-            return Decision(Step.ACKNOWLEDGE, msgspec.structs.replace(kept, resumed=(*resumed, *told), returned=""))
+            until = later(now, HELD_SECONDS)
+            held = tuple(msgspec.structs.replace(known, until=until) for known in told)
+            return Decision(Step.ACKNOWLEDGE, msgspec.structs.replace(kept, resumed=(*resumed, *held), returned=""))
         kept = msgspec.structs.replace(kept, returned=after or kept.returned)
     if hindered is not None:
         return Decision(Step.NOTHING, kept, why=hindered)
@@ -420,7 +437,9 @@ def _ends_itself(node: NodeState) -> str:
 
 
 def _known(faults: Iterable[Episode]) -> tuple[Known, ...]:
-    return tuple(Known(episode.key, episode.opened, episode.count, episode.finding.action) for episode in faults)
+    return tuple(
+        Known(entry.key, entry.opened, entry.count, entry.finding.action, serial=entry.serial) for entry in faults
+    )
 
 
 def _on_drained(

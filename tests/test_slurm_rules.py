@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from fakes.episodes import episode as made
+from fakes.snapshots import at
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def known(*faults: Episode) -> tuple[Known, ...]:
     return tuple(Known(entry.key, entry.opened, entry.count, entry.finding.action) for entry in faults)
 
 
+NOW = msgspec.structs.replace(at(600), boot_id="boot-1")
 HERE = Sight("boot-1", "2026-11-20T08:00:00", "2026-11-20T07:00:00")
 
 
@@ -80,7 +82,7 @@ def node(states: frozenset[str] = IDLE, reason: str = "", user: str | None = "ro
 
 def decided(faults: tuple[Episode, ...], seen: NodeState, memory: Memory | None = None) -> Decision:
     """Return what the rules say."""
-    return decide(faults, seen, memory or Memory(), PREFIX, sight=HERE)
+    return decide(faults, seen, memory or Memory(), PREFIX, now=NOW, sight=HERE)
 
 
 FAULT = fault()
@@ -256,11 +258,11 @@ RESTARTS = {
 @pytest.mark.parametrize("after", RESTARTS)
 def test_a_node_that_returns_after_a_restart_was_resumed_by_nobody(after: str) -> None:
     """A reboot with nextstate, slurmd -b, a cold start, an older saved state: nothing is acknowledged; it is told."""
-    found = decide((FAULT,), node(), seen_drained(OURS, FAULT), PREFIX, sight=RESTARTS[after])
+    found = decide((FAULT,), node(), seen_drained(OURS, FAULT), PREFIX, now=NOW, sight=RESTARTS[after])
     assert (found.step, found.memory.resumed, found.memory.returned) == (Step.DRAIN, (), after)
-    again = decide((FAULT,), node(DRAINED, OURS), found.memory, PREFIX, sight=RESTARTS[after])
+    again = decide((FAULT,), node(DRAINED, OURS), found.memory, PREFIX, now=NOW, sight=RESTARTS[after])
     assert again.memory.returned == after, "it is told until somebody says a word"
-    resumed = decide((FAULT,), node(), again.memory, PREFIX, sight=RESTARTS[after])
+    resumed = decide((FAULT,), node(), again.memory, PREFIX, now=NOW, sight=RESTARTS[after])
     assert (resumed.step, resumed.memory.returned) == (Step.ACKNOWLEDGE, "")
 
 
@@ -270,7 +272,28 @@ def test_a_node_that_returns_after_a_restart_was_resumed_by_nobody(after: str) -
 def test_a_sight_that_is_not_whole_proves_no_person(sight: Sight | None) -> None:
     """What SLURM does not know is not the same as before."""
     now = sight or HERE
-    assert decide((FAULT,), node(), seen_drained(OURS, FAULT, sight=sight), PREFIX, sight=now).step is Step.DRAIN
+    assert (
+        decide((FAULT,), node(), seen_drained(OURS, FAULT, sight=sight), PREFIX, now=NOW, sight=now).step is Step.DRAIN
+    )
+
+
+def test_a_resume_covers_what_comes_and_goes_for_an_hour() -> None:
+    """Of the same board in the same boot, and nothing harder: afterwards, and for another board, it drains again."""
+    resumed = decided((FAULT,), node(), seen_drained(OURS, FAULT)).memory
+    quiet = decided((), node(), resumed).memory
+    assert quiet.resumed == resumed.resumed, "remembered while nothing is there"
+
+    def returned(seconds: float, **changes: Any) -> Step:
+        opened = msgspec.structs.replace(NOW, boottime_ns=NOW.boottime_ns + round(seconds * 1e9))
+        entry = msgspec.structs.replace(fault(count=1), **{"opened": opened, **changes})
+        return decided((entry,), node(), quiet).step
+
+    assert (returned(1), returned(3599), returned(3600)) == (Step.NOTHING, Step.NOTHING, Step.DRAIN)
+    assert returned(1, serial="another") is Step.DRAIN
+    assert returned(1, opened=msgspec.structs.replace(NOW, boot_id="boot-2")) is Step.DRAIN
+    assert returned(1, finding=fault(action=Action.REPLACE).finding) is Step.DRAIN
+    late = msgspec.structs.replace(NOW, boottime_ns=NOW.boottime_ns + 3600 * 10**9)
+    assert decide((), node(), quiet, PREFIX, now=late, sight=HERE).memory.resumed == ()
 
 
 ENDING: dict[str, dict[str, Any]] = {
@@ -298,14 +321,14 @@ def test_a_drain_that_slurm_ends_itself_was_resumed_by_nobody(ends: str, reason:
 def test_what_was_resumed_is_remembered_as_long_as_its_episode_lives() -> None:
     """An acknowledged episode closes no gate, and a count that grows may open it again: it is still the person's."""
     memory = Memory(resumed=known(FAULT))
-    quiet = decide((), node(), memory, PREFIX, sight=HERE, episodes=(FAULT,)).memory
-    assert decide((fault(count=5),), node(), quiet, PREFIX, sight=HERE).step is Step.NOTHING
-    assert decide((), node(), memory, PREFIX, sight=HERE).memory.resumed == ()
+    quiet = decide((), node(), memory, PREFIX, now=NOW, sight=HERE, episodes=(FAULT,)).memory
+    assert decide((fault(count=5),), node(), quiet, PREFIX, now=NOW, sight=HERE).step is Step.NOTHING
+    assert decide((), node(), memory, PREFIX, now=NOW, sight=HERE).memory.resumed == ()
 
 
 def test_faults_that_may_not_drain_close_the_gate_alone() -> None:
     """Their mode is gate: the node gets a mark, and no drain."""
-    assert decide((FAULT,), node(), Memory(), PREFIX, sight=HERE, drains=False).step is Step.CLOSE
+    assert decide((FAULT,), node(), Memory(), PREFIX, now=NOW, sight=HERE, drains=False).step is Step.CLOSE
 
 
 def test_a_state_that_is_left_alone_keeps_the_memory_of_the_drain() -> None:
@@ -320,7 +343,8 @@ def test_a_resume_acknowledges_what_was_known_and_the_rest_drains_again() -> Non
     """Two faults; the second came after the node was seen drained last."""
     new = fault("memory.uncorrected")
     resumed = decided((FAULT, new), node(), seen_drained(OURS, FAULT))
-    assert (resumed.step, resumed.memory.resumed) == (Step.ACKNOWLEDGE, known(FAULT))
+    (held,) = resumed.memory.resumed
+    assert (resumed.step, msgspec.structs.replace(held, until=None)) == (Step.ACKNOWLEDGE, *known(FAULT))
     again = decided((FAULT, new), node(), resumed.memory)
     assert again.step is Step.DRAIN
     assert again.reason == reason_text((new,), PREFIX)
@@ -435,7 +459,7 @@ def test_over_any_history_a_person_outranks_the_machine(
     for faults, states, reason in history:
         seen = NodeState("n2", states, reason if "DRAIN" in states else "")
         resumed = memory.resumed
-        found = decide(faults, seen, memory, PREFIX, sight=HERE)
+        found = decide(faults, seen, memory, PREFIX, now=NOW, sight=HERE)
         if found.step is Step.DRAIN:
             assert not seen.drained
             assert states <= {"IDLE", "MIXED", "PLANNED", "RESERVED"}

@@ -23,7 +23,7 @@ from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.agent.text import status_text
 from nodevet.checks.errors import StoreError
-from nodevet.checks.model import Action, EpisodeState, Key, Mode, Modes, Part, PartKind, Snapshot
+from nodevet.checks.model import Action, EpisodeState, Instant, Key, Mode, Modes, Part, PartKind, Snapshot
 from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.schema import status_document
 from nodevet.exporters.slurm_rules import Known, Memory, Sight, Why
@@ -32,6 +32,7 @@ SETTINGS = SlurmSettings(writer="drain", poll_seconds=30, maximum_drained_ratio=
 FAILED = failed_node()
 KNOWN = tuple(Known(entry.key, entry.opened, entry.count, entry.finding.action) for entry in FAILED.episodes)
 BOOT = "boot-1"
+HELD = tuple(msgspec.structs.replace(entry, until=Instant(BOOT, 3600 * 10**9, 3600.0)) for entry in KNOWN)
 
 
 def writer(
@@ -232,12 +233,12 @@ def test_a_resume_is_acknowledged_until_it_is_done_and_never_fought() -> None:
     slurm.set("n1", "IDLE")
     done = passes.step(FAILED)
     assert [(entry.known, entry.note) for entry in done.acknowledged] == [
-        (KNOWN[0], f"resumed by somebody in SLURM, drained before with: {reason}")
+        (HELD[0], f"resumed by somebody in SLURM, drained before with: {reason}")
     ]
     assert (done.again_seconds, done.status.acknowledged, done.status.permit.held) == (0.0, 1, False)
     assert len(passes.step(FAILED).acknowledged) == 1
     done = passes.step(acknowledged(FAILED))
-    assert (done.acknowledged, done.memory.drained, done.memory.resumed) == ((), None, KNOWN)
+    assert (done.acknowledged, done.memory.drained, done.memory.resumed) == ((), None, HELD)
     assert len(slurm.writes) == 1
 
 
@@ -258,6 +259,27 @@ def test_a_resume_holds_for_an_hour_over_restarts_and_a_count_that_grows() -> No
         memory = done.memory
     harder = counted(FAILED, 99, action=Action.REPLACE)
     assert settled(writer(slurm, memory), harder).status.permit.held
+
+
+def test_a_resume_holds_for_an_hour_over_a_fault_that_comes_and_goes() -> None:
+    """Each return is another episode to the engine; it is acknowledged again, and neither closes nor drains."""
+    slurm = MemorySlurm()
+    now = [0.0]
+    memory = settled(writer(slurm, clock=lambda: now[0])).memory
+    slurm.set("n1", "IDLE")
+    memory = writer(slurm, memory, clock=lambda: now[0]).step(FAILED).memory
+    well = msgspec.structs.replace(gpu_node(), episodes=())
+    for minute in range(1, 70, 7):
+        now[0] = 60.0 * minute
+        memory = writer(slurm, memory, clock=lambda: now[0]).step(well).memory
+        opened = Instant(BOOT, minute * 60 * 10**9, now[0])
+        (entry,) = FAILED.episodes
+        back = msgspec.structs.replace(FAILED, episodes=(msgspec.structs.replace(entry, opened=opened),))
+        passes = writer(slurm, memory, clock=lambda: now[0])
+        done = passes.step(back) if minute < 60 else settled(passes, back)
+        assert (len(done.acknowledged), done.status.permit.held) == (minute < 60, minute >= 60), minute
+        memory = done.memory
+    assert len(slurm.writes) == 2
 
 
 @pytest.mark.parametrize("restarted", ["slurmctld", "slurmd", "boot"])
@@ -803,7 +825,7 @@ def test_a_prolog_at_a_node_that_is_still_drained_gets_its_answer(tmp_path: Path
         (tmp_path / "node").write_text(SHOWN.format(state="IDLE").replace("   Reason", "   Comment"))
         (claims.directory / "10").write_text("closed\n")
         _until(lambda: not running.status.permit.held)
-        assert [entry.known for entry in running.take()] == list(KNOWN)
+        assert [msgspec.structs.replace(entry.known, until=None) for entry in running.take()] == list(KNOWN)
         assert (claims.directory / "10").read_text() == "closed\n"
         assert running.close(3.0)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from nodevet.agent.settings import SlurmSettings
 from nodevet.checks.acknowledgement import command_words
-from nodevet.checks.model import Episode, Snapshot
+from nodevet.checks.model import Episode, Instant, Snapshot
 from nodevet.checks.modes import draining, gating, named
 from nodevet.checks.scheduler import Permit, WriterStatus
 from nodevet.exporters.slurm import SlurmError
@@ -288,8 +288,16 @@ class Writer:
                 node = yield from self._read()
             sight = Sight(self._boot_id, node.slurmd_started, started)
         prefix = self._settings.reason_prefix
+        now = Instant(self._boot_id, round(self._monotonic() * 1e9), self._wall_seconds())
         decision = decide(
-            faults, node, before, prefix, sight=sight, drains=bool(draining(snapshot)), episodes=snapshot.episodes
+            faults,
+            node,
+            before,
+            prefix,
+            sight=sight,
+            now=now,
+            drains=bool(draining(snapshot)),
+            episodes=snapshot.episodes,
         )
         self._memory = decision.memory
         self._judge_permit(faults, node)
