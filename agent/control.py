@@ -14,6 +14,7 @@ import selectors
 import socket
 import stat
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -157,20 +158,30 @@ class Control:
             # Gone before it was served, or no descriptor left: the next event asks again.
             return
         accepted.setblocking(False)
-        self._make_room()
+        self._make_room(_peer(accepted).uid)
         connection = _Connection(self, accepted)
         self._connections[accepted.fileno()] = connection
         if len(self._connections) > self._limits.clients:
             connection.dismiss(_error("busy", f"{self._limits.clients} clients are connected: try again later"))
 
-    def _make_room(self) -> None:
-        """Give up the caller that has been silent longest with nothing under way, when all places are taken."""
+    def _make_room(self, uid: int) -> None:
+        """Give up a caller for one of *uid* when all places are taken, so that nobody keeps root or others out.
+
+        That is the one that has been silent longest with nothing under way, else the oldest of the user that holds
+        most places. Whoever may change something makes room for nobody else.
+        """
         if len(self._connections) < self._limits.clients:
             return
-        for connection in tuple(self._connections.values()):
-            if connection.idle:
-                connection.close()
-                return
+        everyone, is_trusted = tuple(self._connections.values()), uid in self._trusted
+        others = [entry for entry in everyone if entry.peer.uid not in self._trusted]
+        held = Counter(entry.peer.uid for entry in others)
+        crowd = max(held, key=held.__getitem__, default=uid)
+        victims = [entry for entry in others if entry.idle]
+        victims += [entry for entry in everyone if entry.idle and is_trusted]
+        if is_trusted or held[crowd] > held[uid] + 1:
+            victims += [entry for entry in others if entry.peer.uid == crowd]
+        if victims:
+            victims[0].close()
 
     def _serve(self, connection: _Connection, line: bytes) -> None:
         """Answer one request."""
@@ -230,7 +241,10 @@ def _handled(verb: Verb, call: Call) -> tuple[Mapping[str, Any] | None, bool]:
 
 
 class _Connection:
-    """One caller. Requests are answered in turn; while an answer is being written nothing more is read."""
+    """One caller. Requests are answered in turn, one in each turn of the loop, so that many at once hold up nobody.
+
+    While an answer is being written, or requests wait, nothing more is read.
+    """
 
     def __init__(self, control: Control, accepted: socket.socket) -> None:
         self.peer = _peer(accepted)
@@ -243,15 +257,19 @@ class _Connection:
         self._received = bytearray()
         self._sending = bytearray()
         self._newest: bytes | None = None
-        self._serving = False
         self._descriptor = accepted.fileno()
         self._events = selectors.EVENT_READ
         control._selector.register(accepted, self._events, self._ready)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is promised to this caller: no answer, no subscription, no farewell."""
-        return not (self._sending or self.subscription or self.awaited or self.farewells)
+        """Whether nothing is promised to this caller: no answer, no subscription, no farewell, no request waits."""
+        return not (self._sending or self.subscription or self.awaited or self.farewells or self._waits)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether a whole request is here and not answered yet."""
+        return b"\n" in self._received and not self.leaving
 
     def answer(self, message: Mapping[str, Any]) -> None:
         """Queue *message* and write what the socket takes."""
@@ -287,6 +305,7 @@ class _Connection:
     def _ready(self, events: int) -> None:
         if events & selectors.EVENT_WRITE:
             self._write()
+            self._serve_next()
         if events & selectors.EVENT_READ and self._descriptor >= 0:
             self._read()
 
@@ -310,31 +329,26 @@ class _Connection:
         connections[self._descriptor] = connections.pop(self._descriptor)
         if not self.leaving:
             self._received += data
-            self._serve_lines()
+            self._serve_next()
 
-    def _serve_lines(self) -> None:
-        # An answer that was written at once comes back here: the loop below goes on then, not a deeper one.
-        if self._serving:
-            return
-        self._serving = True
-        try:
-            self._serve_each()
-        finally:
-            self._serving = False
-
-    def _serve_each(self) -> None:
+    def _serve_next(self) -> None:
+        """Answer the next request, where there is one whole and the answer before it was taken."""
         limit = self._control._limits.request_bytes
         while self._descriptor >= 0 and not self._sending and not self.leaving:
-            line, newline, rest = self._received.partition(b"\n")
-            if len(line) > limit:
+            end = self._received.find(b"\n")
+            if max(end, len(self._received) * (end < 0)) > limit:
                 self._received.clear()
                 self.dismiss(_error("bad_request", f"a request has at most {limit} bytes"))
                 return
-            if not newline:
-                return
-            self._received = rest
+            if end < 0:
+                break
+            line = bytes(self._received[:end])
+            del self._received[: end + 1]  # from the front, which moves nothing: 64 KiB of empty lines cost little
             if line.strip():
-                self._control._serve(self, bytes(line))
+                self._control._serve(self, line)
+                break
+        if self._descriptor >= 0:
+            self._watch()
 
     def _write(self) -> None:
         try:
@@ -348,17 +362,14 @@ class _Connection:
         except OSError:
             self.close()
             return
-        if self._sending:
-            self._watch()
-        elif self.leaving:
+        if self.leaving and not self._sending:
             self.close()
         else:
             self._watch()
-            self._serve_lines()
 
     def _watch(self) -> None:
-        """Ask the selector for what can be done now: read when nothing is being written and no end was seen."""
-        events = selectors.EVENT_WRITE if self._sending else selectors.EVENT_READ
+        """Ask the selector for what can be done now: read when nothing is being written and no request waits."""
+        events = selectors.EVENT_WRITE if self._sending or self._waits else selectors.EVENT_READ
         if events != self._events:
             self._events = events
             self._control._selector.modify(self._socket, events, self._ready)

@@ -52,7 +52,7 @@ writer.close(5)
 
 def measure(options: Options) -> Iterator[Figure]:
     """Yield the figures."""
-    rows = 2000 if options.quick else ROWS
+    rows = 500 if options.quick else ROWS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         say(f"  writing {rows} rows")
@@ -62,7 +62,7 @@ def measure(options: Options) -> Iterator[Figure]:
         for what, place in ((f"{rows} rows", folder / "old"), ("no rows", folder / "none")):
             yield from _store(place / "nodevet.db", what, options)
         yield from _agent(folder, rows, options)
-        yield from _day(folder)
+        yield from _day(folder, MINUTES // 24 if options.quick else MINUTES)
 
 
 def happened(rows: int) -> Iterator[tuple[Episode, Instant]]:
@@ -89,11 +89,16 @@ def _first_start(folder: Path, rows: int) -> Iterator[Figure]:
 
 def _store(path: Path, what: str, options: Options) -> Iterator[Figure]:
     """Yield what opening the database at *path* costs, and looking through it afterwards."""
-    found = [_probed(path) for _ in range(options.rounds(5))]
+    found = [_probed(path) for _ in range(_rounds(options))]
     yield timing(f"store opened, {what}", [entry[0] for entry in found])
     yield Figure(what=f"peak of memory when it is open, {what}", value=_middle(found, 1) / 1024, unit="MiB")
     yield Figure(what=f"peak of memory when it was looked through, {what}", value=_middle(found, 2) / 1024, unit="MiB")
     yield Figure(what=f"processor time to look through it, {what}", value=_middle(found, 3), unit="s")
+
+
+def _rounds(options: Options) -> int:
+    """Return how often to repeat: each costs a process, so only once to show that it runs."""
+    return 1 if options.quick else options.rounds(5)
 
 
 def _probed(path: Path) -> list[float]:
@@ -109,7 +114,7 @@ def _agent(folder: Path, rows: int, options: Options) -> Iterator[Figure]:
     """Yield how long the real agent takes to listen, and what it holds, in turn on both databases."""
     seconds: dict[str, list[float]] = {"old": [], "none": []}
     peaks: dict[str, list[float]] = {"old": [], "none": []}
-    for number in range(options.rounds(5)):
+    for number in range(_rounds(options)):
         for kind in seconds:
             place = folder / f"{kind}-{number}"
             (place / "state").mkdir(parents=True)
@@ -136,12 +141,12 @@ def _peak_kib(agent: RunningAgent) -> float:
     return float(found[1])
 
 
-def _day(folder: Path) -> Iterator[Figure]:
-    """Yield what a day of injected time leaves, with a counter that grows each minute."""
+def _day(folder: Path, minutes: int) -> Iterator[Figure]:
+    """Yield what *minutes* of injected time, a day in earnest, leave with a counter that grows each minute."""
     for what, with_figures in (("", False), (" with the minute figures of eight GPUs", True)):
         store = open_store(folder / f"day{with_figures}" / "nodevet.db").store
         empty = store.size_bytes()
-        for minute in range(MINUTES):
+        for minute in range(minutes):
             now = moment(60.0 * minute)
             round_ = UnsavedRound((episode(count=minute + 1, seen=60.0 * minute),), {"ledger": bytes(2000)}, now)
             store.save_rounds((round_,))
@@ -155,7 +160,7 @@ def _day(folder: Path) -> Iterator[Figure]:
                         for entry in range(ROLLED)
                     ]
                 )
-        rows, size = len(store.history(limit=MINUTES)), store.size_bytes()
+        rows, size = len(store.history(limit=minutes)), store.size_bytes()
         store.close()
         if not with_figures:
             yield Figure(what="rows of the journal after a day, a counter grows each minute", value=rows, unit="rows")

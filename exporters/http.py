@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -37,6 +38,9 @@ __all__ = ["DEFAULT_LISTEN", "HttpServer", "parse_listen"]
 DEFAULT_LISTEN = "127.0.0.1:10917"
 LOOK_SECONDS = 0.25
 """Between two looks at how long connections are open, while any is."""
+
+STOP_SECONDS = 0.5
+"""How long the end of the agent waits for the thread that accepts: it may wait itself, such as for memory."""
 
 EXHAUSTED_SECONDS = 0.5
 """How long nobody is let in after the process or the machine had no descriptor for a connection."""
@@ -138,7 +142,7 @@ class HttpServer:
         self._stopped = True
         self._server.wake()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(STOP_SECONDS)
         self._server.connections.end_all()
         self._server.server_close()
 
@@ -311,6 +315,13 @@ class _Server(ThreadingHTTPServer):
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Take a connection, in the place of another where many are open."""
         return self.connections.admit(request)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, without waiting until that has begun.
+
+        ``Thread.start`` waits for the new thread's first step: where that fails for want of memory, it waits for ever.
+        """
+        start_new_thread(self.process_request_thread, (request, client_address))
 
     def shutdown_request(self, request: Any) -> None:
         """Forget a connection that ends."""

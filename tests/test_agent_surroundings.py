@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -115,6 +116,25 @@ def test_descriptors_that_run_out_end_nothing(agent: RunningAgent) -> None:
     assert "file descriptors are in use: raise LimitNOFILE of the unit" in said
     assert "Traceback" not in said
     assert "reinstall" not in said
+    assert agent.stop() < STOP_SECONDS
+
+
+def test_memory_that_runs_out_ends_nothing(agent: RunningAgent) -> None:
+    """No more of it, not even for the thread of a request: judging goes on, SIGTERM ends the agent, and it recovers."""
+    agent.start()
+    agent.wait_for(lambda status: status["agent"]["ready"])
+    assert agent.process is not None
+    had = resource.prlimit(agent.process.pid, resource.RLIMIT_AS)
+    for again in (True, False):
+        before = generation(agent)
+        resource.prlimit(agent.process.pid, resource.RLIMIT_AS, (1, had[1]))
+        for _ in range(3):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{agent.url}/metrics?detail=yes", timeout=0.3).read()  # noqa: S310 (our own)
+        agent.seconds_until(partial(lambda known: generation(agent) > known, before), 10)
+        if again:
+            resource.prlimit(agent.process.pid, resource.RLIMIT_AS, had)
+            agent.wait_for(lambda status: status["agent"]["ready"] and status["verdict"] == "ok", 20)
     assert agent.stop() < STOP_SECONDS
 
 

@@ -221,13 +221,20 @@ def test_a_damaged_database_is_moved_aside_and_told(tmp_path: Path) -> None:
         assert agent.command("history").stdout == "nothing happened yet\n"
 
 
-def test_a_disk_that_is_full_at_the_start_is_one_line(places: Places, small_disk: Path) -> None:
-    """The agent says where to free space; a look without an agent needs none."""
-    fill(small_disk)
-    full = places._replace(state=small_disk / "state", runtime=small_disk / "run")
-    done = nodevet("agent", "--listen", "127.0.0.1:0", *full.words)
-    assert_one_line(done, UNKNOWN, "disk full", str(small_disk / "state"))
-    assert nodevet("check", *full.words).returncode == 0
+def test_a_disk_that_is_full_at_the_start_blinds_no_node(tmp_path: Path, small_disk: Path) -> None:
+    """The agent watches without a store, says where to free space, and keeps all once there is some."""
+    empty = fill(small_disk)
+    agent = host_agent(tmp_path)
+    agent.state_dir, agent.runtime_dir = small_disk / "state", small_disk / "run"
+    with agent:
+        status = agent.wait_for(lambda status: status["verdict"] == "ok" and status["agent"]["notices"])
+        assert any(str(agent.state_dir) in line and "space" in line for line in status["agent"]["notices"]), status
+        assert agent.command("check").returncode == 0
+        empty()
+        agent.wait_for(lambda status: not status["agent"]["notices"], 15.0, "the trouble did not end")
+        assert agent.command("history").returncode == 0
+        assert agent.state_line().startswith("ok ")
+        assert agent.stop() < STOP_SECONDS
 
 
 @pytest.mark.parametrize("which", ["state", "runtime"])

@@ -316,6 +316,72 @@ def test_crowd_is_limited(tmp_path: Path) -> None:
         assert ask(path, "echo", text="room") == {"text": "room"}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
+@pytest.mark.parametrize("request_line", [b'{"verb":"watch"}\n', b'{"verb":"big"}\n', b'{"verb":"lat'])
+def test_no_other_user_keeps_root_or_a_third_one_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_line: bytes
+) -> None:
+    """One who may connect takes every place, and lets go of none: a user has the most places while nobody else asks."""
+    tmp_path.chmod(0o711)
+    monkeypatch.chdir(tmp_path)  # no user but root passes the folders above
+    path = Path("s")
+    with contextlib.closing(Agent(path, limits=Limits(clients=4))) as running, contextlib.ExitStack() as callers:
+        path.chmod(0o666)
+
+        def crowd() -> None:
+            for _ in range(6):
+                with contextlib.suppress(BrokenPipeError):  # dismissed already
+                    callers.enter_context(connected_as(STRANGER, path)).sendall(request_line)
+                running.run(lambda: None)
+
+        crowd()
+        for uid in (0, STRANGER - 1, 0):
+            caller = callers.enter_context(connected_as(uid, path))
+            caller.sendall(b'{"verb":"who"}\n')
+            assert json.loads(caller.recv(1000)).get("uid") == uid
+            caller.sendall(b'{"verb":"watch"}\n')
+            assert json.loads(caller.recv(1000)) == {"generation": 0}
+        crowd()
+        running.run(lambda: running.control.publish("watch", {"generation": 1}))
+        assert json.loads(caller.recv(1000)) == {"generation": 1}
+
+
+def connected_as(uid: int, path: Path) -> socket.socket:
+    """Return a connection to *path* that the kernel says is of *uid*."""
+    os.seteuid(uid)
+    try:
+        return connected(path)
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("line", [b'{"verb":"count"}\n', b"no JSON\n", b"\n" * 20 + b'{"verb":"count"}\n'])
+def test_requests_without_end_take_no_turn_of_the_loop_for_themselves(tmp_path: Path, line: bytes) -> None:
+    """Thousands in one write are answered one in each turn, in their order, also where the caller has hung up since."""
+    asked: list[int] = []
+
+    def count(call: Call) -> dict[str, int]:
+        asked.append(1)
+        return {"number": len(asked)}
+
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as cleanup:
+        control = Control(tmp_path / "s", {"count": Verb(handler=count)}, selector)
+        cleanup.callback(control.close)
+        caller = cleanup.enter_context(connected(tmp_path / "s"))
+        caller.sendall(line * 50)
+        caller.shutdown(socket.SHUT_WR)
+        answers = b""
+        for turn in range(60):
+            for key, mask in selector.select(0):
+                key.data(mask)
+            with contextlib.suppress(BlockingIOError):
+                caller.setblocking(False)
+                answers += caller.recv(1 << 16)
+            assert answers.count(b"\n") <= turn
+        assert answers.count(b"\n") == 50
+        assert control.watched("count") is False
+
+
 # The place.
 
 

@@ -12,7 +12,7 @@ from nodevet.agent.storage.mirror import MIRROR_NAME
 
 def test_a_mirror_that_cannot_be_written_keeps_no_fault_out_of_the_state_file(tmp_path: Path) -> None:
     """An `ok` of before must not stand in the state file because something is wrong with another file."""
-    (tmp_path / f"{MIRROR_NAME}.new").mkdir()
+    (tmp_path / f".{MIRROR_NAME}.new").mkdir()
     publisher = Publisher(tmp_path, ttl_seconds=35.0)
     publisher.publish(failed_node())
     assert publisher.close(5.0)

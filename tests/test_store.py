@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -585,6 +586,22 @@ def test_rollup_of_a_minute_comes_back_as_it_went_in(store: Store) -> None:
 def noted(number: int) -> Episode:
     """Return an episode that was acknowledged with a note of the *number*: each is a change of its own."""
     return episode(state=EpisodeState.ACKNOWLEDGED, note=str(number))
+
+
+def test_a_writer_that_gets_no_thread_to_look_through_the_file_goes_on(path: Path) -> None:
+    """Such as at a limit of processes: rounds are kept, and the file is looked through when there is one again."""
+    writer = StoreWriter(open_store(path).store)
+    before = threading.stack_size(1 << 46)  # more than a processor can address: no thread can be had
+    try:
+        assert not writer.wait_until_tended(0.3) or writer.status == ""
+        assert writer.flush(5.0)
+    finally:
+        threading.stack_size(before)
+    writer.submit_round((episode(),), {}, time=moment(1))
+    assert writer.flush(5.0)
+    assert writer.wait_until_tended(10.0)
+    assert writer.close(5.0)
+    assert writer.status == ""
 
 
 def test_writer_writes_in_order_and_closes_in_time(path: Path) -> None:

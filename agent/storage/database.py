@@ -190,7 +190,8 @@ def make_directory(path: Path) -> None:
 
 def _refusal(error: OSError) -> type[StoreError]:
     """Return RefusedError where a person must choose another place; a disk that is full or broken may be well again."""
-    chosen = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
+    # ENOENT although all that was missing has been made: a file system that takes no folders, such as proc(5).
+    chosen = (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG)
     return RefusedError if error.errno in chosen else StoreError
 
 
