@@ -589,7 +589,7 @@ def noted(number: int) -> Episode:
 
 
 def test_a_writer_that_gets_no_thread_to_look_through_the_file_goes_on(path: Path) -> None:
-    """Such as at a limit of processes: rounds are kept, and the file is looked through when there is one again."""
+    """Such as at a limit of processes: rounds are kept, and the rest of the file is for the next start."""
     writer = StoreWriter(open_store(path).store)
     before = threading.stack_size(1 << 46)  # more than a processor can address: no thread can be had
     try:
