@@ -124,3 +124,44 @@ def test_a_measured_overhead_below_its_noise_is_told_as_none() -> None:
     page = render(from_snapshot(node(msgspec.structs.replace(GOOD, metrics=negative))))
     assert "none measured" in page
     assert "-24.3" not in page
+
+
+ROW = encode(burn_in_document(node(GOOD), plan="probe"))
+WRONG_ROW = encode(burn_in_document(node(WRONG), plan="probe"))
+
+EDITED = {
+    "a verdict set to ok beside wrong rows": (WRONG_ROW, {"verdict": "ok"}, "failed"),
+    "wrong rows called complete": (WRONG_ROW, {"verdict": "ok", "completeness": None}, "failed"),
+    "rows removed": (ROW, {"results": []}, "unknown"),
+    "rows removed before completeness was told": (ROW, {"results": [], "completeness": None}, "unknown"),
+    "rows of wrong products removed": (WRONG_ROW, {"verdict": "ok", "results": []}, "failed"),
+    "a verdict that nobody knows": (ROW, {"verdict": "splendid"}, "unknown"),
+    "nothing edited": (ROW, {}, "ok"),
+}
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_a_report_is_no_better_than_its_own_rows(name: str) -> None:
+    """Whoever wrote, merged or cut a document: it is judged by what it has, and none is green by absence."""
+    content, edits, verdict = EDITED[name]
+    edited = json.loads(content) | edits
+    report = read_document(json.dumps({key: value for key, value in edited.items() if value is not None}).encode())
+    assert report.verdict == verdict
+    assert f'id="verdict">{verdict}</p>' in render(report)
+
+
+def test_formats_whose_rows_were_cut_from_a_document_are_not_proved() -> None:
+    """What was planned stands in the document beside the rows."""
+    document = json.loads(encode(burn_in_document(node(GOOD, OTHER), plan="quick")))
+    document["results"] = [row for row in document["results"] if row["device"] == "cpu-0"]
+    assert read_document(json.dumps(document).encode()).verdict == "unknown"
+
+
+def test_where_rows_of_one_run_disagree_the_worst_counts() -> None:
+    """Two documents merged by hand have the same run twice; the later row hides no wrong result."""
+    document = json.loads(ROW)
+    wrong = [row | {"value": 4} for row in document["results"] if row["metric"] == "mismatches"]
+    for rows in (wrong + document["results"], document["results"] + wrong):
+        assert read_document(json.dumps(document | {"results": rows}).encode()).verdict == "failed"
+    died = [row | {"state": "died"} for row in document["results"] if row["metric"] == "mismatches"]
+    assert read_document(json.dumps(document | {"results": document["results"] + died}).encode()).verdict == "unknown"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.completeness import account, judged
+from nodevet.checks.completeness import Planned, account, judged
 from nodevet.checks.errors import NodevetError, UsageError
 from nodevet.checks.model import Instant, Metric, Result, ResultState, Snapshot, State, Verdict
 from nodevet.exporters.completeness import CompletenessDocument, completeness_document
@@ -126,26 +126,41 @@ def from_snapshot(snapshot: Snapshot, *, plan: str = "", series: Iterable[Series
 
 
 def from_burn_in(document: BurnInDocument) -> ReportDocument:
-    """Return the report of a burn-in. One that an earlier nodevet wrote is judged here: no load is green unproved."""
-    if document.completeness is None and document.results:
-        document = _with_completeness(document)
+    """Return the report of a burn-in."""
     plan = [("plan", document.plan)] if document.plan else []
     report = _report(document, document.findings, document.series, document.agent, plan)
     return msgspec.structs.replace(report, completeness=document.completeness)
 
 
-def _with_completeness(document: BurnInDocument) -> BurnInDocument:
+def _judged_anew(document: BurnInDocument) -> BurnInDocument:
+    """Return *document* with what its own rows prove: what an earlier nodevet or anybody else wrote is not believed.
+
+    It may say that it is worse than its rows, never that it is better.
+    """
     names = {device.id: device.pci or device.id for device in document.devices}
-    results = [_result(workload) for workload in _workloads(document.results, {})]
-    load = account((), results)
-    known = Verdict(state=State(document.verdict), reason=document.reason)
-    verdict = judged(known, load, names)
+    told = document.completeness
+    planned = [Planned(entry.device, entry.dtype) for entry in (() if told is None else told.accounts)]
+    load = account(planned, [_result(workload) for workload in _workloads(document.results, {})])
+    verdict = judged(_told(document), load, names)
     return msgspec.structs.replace(
         document,
         verdict=verdict.state.value,
         reason=verdict.reason,
         completeness=completeness_document(load, names),
     )
+
+
+def _told(document: BurnInDocument) -> Verdict:
+    """Return the verdict that *document* tells of itself, as far as it agrees with itself."""
+    if document.verdict not in set(State):
+        return Verdict(state=State.UNKNOWN, reason=f"its verdict {document.verdict!r} is none that is known here")
+    verdict = Verdict(state=State(document.verdict), reason=document.reason)
+    if document.verified.mismatches and verdict.state is not State.FAILED:
+        return Verdict(state=State.FAILED, reason=f"{document.verified.mismatches} products were wrong")
+    told = document.completeness
+    if told is not None and told.state != "complete" and verdict.state is State.OK:
+        return Verdict(state=State.UNKNOWN, reason=told.reason or f"the load was {told.state}")
+    return verdict
 
 
 def _result(workload: Workload) -> Result:
@@ -173,7 +188,7 @@ def read_document(content: bytes, name: str = "document") -> ReportDocument:
     try:
         schema = msgspec.json.decode(content, type=_Named).schema
         if schema == BURN_IN_SCHEMA:
-            return from_burn_in(msgspec.json.decode(content, type=BurnInDocument))
+            return from_burn_in(_judged_anew(msgspec.json.decode(content, type=BurnInDocument)))
         if schema == STATUS_SCHEMA:
             return from_status(msgspec.json.decode(content, type=StatusDocument))
     except msgspec.DecodeError as error:
@@ -223,7 +238,10 @@ def _workloads(results: Iterable[ResultDocument], labels: dict[str, str]) -> tup
 
 
 def _workload(rows: list[ResultDocument], labels: dict[str, str]) -> Workload:
-    first = rows[0]
+    # Where rows of one run disagree, the worst of them counts.
+    first = next((row for row in rows if row.state != ResultState.FINISHED), rows[0])
+    figures = {row.metric: row.value for row in rows}
+    wrong = [row.value for row in rows if row.metric == "mismatches" and row.value]
     return Workload(
         name=first.workload,
         device=first.device,
@@ -237,7 +255,7 @@ def _workload(rows: list[ResultDocument], labels: dict[str, str]) -> Workload:
         started=first.started,
         ended=first.ended,
         conditions=first.conditions,
-        figures={row.metric: row.value for row in rows},
+        figures=figures | ({"mismatches": max(wrong)} if wrong else {}),
     )
 
 
