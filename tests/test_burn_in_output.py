@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -123,11 +124,14 @@ def test_a_state_directory_that_cannot_be_written_is_told(
 
 def test_what_is_known_is_in_the_file_while_the_load_goes_on(run: BurnIn, tmp_path: Path) -> None:
     """After each format the file is a document of its own, unknown until the load has come to its end."""
-    file, copy = tmp_path / "burn-in.json", tmp_path / "copy.json"
-    assert run({"fp32": "finish", "bf16": f"copy:{file}:{copy}"}, "--output", str(file)) == 0
-    meanwhile = json.loads(copy.read_text())
-    assert (meanwhile["verdict"], meanwhile["completeness"]["state"]) == ("unknown", "incomplete")
-    assert [entry["standing"] for entry in meanwhile["completeness"]["accounts"]] == ["verified", "unproven"]
+    file, first, second = tmp_path / "burn-in.json", tmp_path / "first.json", tmp_path / "second.json"
+    file.write_text("an older run, which was ok")
+    script = {"fp32": f"copy:{file}:{first}:unproven", "bf16": f"copy:{file}:{second}:verified"}
+    assert run(script, "--output", str(file)) == 0
+    for copy, standings in ((first, ["unproven", "unproven"]), (second, ["verified", "unproven"])):
+        meanwhile = json.loads(copy.read_text())
+        assert (meanwhile["verdict"], meanwhile["completeness"]["state"]) == ("unknown", "incomplete")
+        assert [entry["standing"] for entry in meanwhile["completeness"]["accounts"]] == standings
     assert read_document(file.read_bytes()).verdict == "ok"
     assert sorted(path.name for path in tmp_path.glob("*burn-in.json*")) == ["burn-in.json"]
 
@@ -141,7 +145,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_load(tmp_path: Path
 
 
 def test_a_link_is_followed_and_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
-    """/dev/stdout is a link to a pipe; a link to a file keeps leading there."""
+    """A link to a file keeps leading there; a pipe gets one document, the last."""
     target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
     target.write_text("old")
     link.symlink_to(target)
@@ -150,9 +154,31 @@ def test_a_link_is_followed_and_a_pipe_is_written_as_it_is(tmp_path: Path) -> No
     assert target.read_text() == "new"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    assert OutputFile(str(pipe), print).write(b"told")
+    output = OutputFile(str(pipe), print)
+    assert output.write(b"so far")
+    assert output.write(b"told", last=True)
     assert os.read(reader, 16) == b"told"
     os.close(reader)
+
+
+def test_a_pipe_that_nobody_reads_is_told_and_holds_nothing_up(tmp_path: Path) -> None:
+    """Neither a reader that never comes nor one that sleeps keeps the load, a job that waits for it, or Ctrl-C."""
+    pipe, said = tmp_path / "pipe", list[str]()
+    os.mkfifo(pipe)
+    output = OutputFile(str(pipe), said.append, patience_seconds=0.05)
+    assert not output.write(b"told", last=True)
+    assert "No such device or address" in said[-1]
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert not output.write(b"x" * (1 << 20), last=True)
+    assert "its reader does not read" in said[-1]
+    os.close(reader)
+
+
+def test_the_pipe_behind_standard_output_is_written() -> None:
+    """``--output /dev/stdout | program``: its link leads to a name that is no file."""
+    code = "from nodevet.agent.load.output import OutputFile; OutputFile('/dev/stdout', print).write(b'told', last=True)"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+    assert done.stdout == b"told"
 
 
 def test_what_cannot_be_written_is_told_once_for_each_reason(small_disk: Path) -> None:

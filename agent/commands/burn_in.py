@@ -73,14 +73,14 @@ def run(arguments: argparse.Namespace, spawn: Spawn = burn_command) -> int:
     if arguments.seconds is not None and not 0 < arguments.seconds < float("inf"):
         raise UsageError(f"burn-in: --seconds {arguments.seconds:g}: must be a number above 0")
     settings = options.configuration(arguments)
-    output = OutputFile(arguments.output, _complain) if arguments.output else None
+    output = None if arguments.output is None else OutputFile(arguments.output, _complain)
     load = Load(arguments, settings, output, spawn)
     try:
         document = _with_agent(load)
     except AgentAbsent:
         document = _alone(load)
     if output is not None:
-        output.write(encode(document))
+        output.write(encode(document), last=True)
     if arguments.json:
         emit(encode(document))
     else:
@@ -175,7 +175,7 @@ def _load(
         raise BusyError("burn-in: no device of this node has a load; `nodevet devices` shows what there is")
     requests = {device.id: _requests(load.arguments, device) for device in devices}
     refused = {device.id: "no load exists for it" for device in devices if not compute_kind(device)} | dict(busy or {})
-    told: list[tuple[object, ...]] = []
+    told: list[tuple[object, ...]] | None = None  # so that a load that is killed leaves no older, better document
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         progress = stack.enter_context(_shown())

@@ -1,15 +1,19 @@
 """Where the document of a burn-in goes: tried before the load, written after each number format, whole or not at all.
 
 A disk that fills up while a load of hours runs costs this file, never the verdict: what could not be written is told.
+A pipe or another stream gets the last document alone, and nobody waits for its reader while the load runs.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import select
 import stat
 import tempfile
+import time
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 
 from nodevet.checks.errors import UsageError
@@ -17,28 +21,53 @@ from nodevet.checks.files import replace
 
 __all__ = ["OutputFile"]
 
+STREAM_SECONDS = 10.0
+"""How long a reader of a stream may let us wait for its next look."""
+
+
+class _Kind(Enum):
+    """How a file is written: replaced whole, in its folder that is not ours to change, or as a stream."""
+
+    REPLACED = "replaced"
+    IN_PLACE = "in place"
+    STREAM = "stream"
+
 
 class OutputFile:
     """One file that is replaced as often as there is more to tell. Raises UsageError where it cannot be written."""
 
-    def __init__(self, name: str, say: Callable[[str], None]) -> None:
-        """Try to write at *name*, and leave what is there untouched; *say* takes a line about what goes wrong later."""
+    def __init__(self, name: str, say: Callable[[str], None], *, patience_seconds: float = STREAM_SECONDS) -> None:
+        """Try to write at *name*, and leave what is there untouched; *say* takes a line about what goes wrong later.
+
+        The reader of a stream may be *patience_seconds* late.
+        """
+        self._patience_seconds = patience_seconds
         self._name = name
-        self._path = Path(os.path.realpath(name))
+        self._path = Path(name)
         self._say = say
         self._told = ""
         try:
-            self._in_place = _must_write_in_place(self._path)
+            self._kind = _kind(self._path)
+            if self._kind is not _Kind.STREAM:
+                self._path = Path(os.path.realpath(name))
         except OSError as error:
-            raise UsageError(f"burn-in: {name} cannot be written: {error.strerror}") from error
+            raise UsageError(f"burn-in: {name or repr(name)} cannot be written: {error.strerror}") from error
 
-    def write(self, content: bytes) -> bool:
-        """Replace the file by *content*; False where it cannot be done, which is told once for each reason."""
+    def write(self, content: bytes, *, last: bool = False) -> bool:
+        """Replace the file by *content*; False where it cannot be done, which is told once for each reason.
+
+        A stream, which takes nothing back, is written only the *last* time.
+        """
+        if self._kind is _Kind.STREAM and not last:
+            return True
         try:
-            if self._in_place:
-                self._path.write_bytes(content)
-            else:
-                replace(self._path, content, mode=0o644)
+            match self._kind:
+                case _Kind.STREAM:
+                    _write_stream(self._path, content, self._patience_seconds)
+                case _Kind.IN_PLACE:
+                    self._path.write_bytes(content)
+                case _Kind.REPLACED:
+                    replace(self._path, content, mode=0o644)
         except OSError as error:
             reason = error.strerror or str(error)
             if reason != self._told:
@@ -49,28 +78,39 @@ class OutputFile:
         return True
 
 
-def _must_write_in_place(path: Path) -> bool:
-    """Return whether *path* cannot be replaced: a pipe, a device, or a file in a folder that is not ours to change.
+def _write_stream(path: Path, content: bytes, patience_seconds: float) -> None:
+    """Write to a pipe or a device whose reader may be absent (ENXIO) or asleep (ETIMEDOUT)."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        left, deadline = memoryview(content), time.monotonic() + patience_seconds
+        while left:
+            if not select.select([], [descriptor], [], max(0.0, deadline - time.monotonic()))[1]:
+                raise TimeoutError(errno.ETIMEDOUT, "its reader does not read", str(path))
+            try:
+                left, deadline = left[os.write(descriptor, left) :], time.monotonic() + patience_seconds
+            except BlockingIOError:
+                continue
+    finally:
+        os.close(descriptor)
 
-    Raises OSError where it can be written neither way.
-    """
+
+def _kind(path: Path) -> _Kind:
+    """Return how *path* is written. Raises OSError where it can be written in no way."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     try:
         kind = path.stat().st_mode
     except FileNotFoundError:
         kind = None
-    if kind is not None and not stat.S_ISREG(kind):
-        if not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return True
-    try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except PermissionError:
-        if kind is None or not os.access(path, os.W_OK):
-            raise
-        return True
     if kind is not None and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    return False
+    if kind is not None and not stat.S_ISREG(kind):
+        return _Kind.STREAM
+    try:
+        with tempfile.TemporaryFile(dir=Path(os.path.realpath(path)).parent):
+            pass
+    except PermissionError:
+        if kind is None:
+            raise
+        return _Kind.IN_PLACE
+    return _Kind.REPLACED

@@ -3,7 +3,8 @@
 Run as ``python -I scripted_load.py '{"fp32": "finish", "bf16": "die"}' --descriptor N --progress M``: ``finish`` is a
 verified result, ``no_format`` and ``no_torch`` are refusals, ``hang`` never answers, ``die`` ends at once.
 ``wrong:END`` tells of a wrong result first, then does END: one of those, ``abort``, ``segv``, ``kill``, ``exit``,
-``disk``, ``garbage``, ``forget``. ``copy:FROM:TO`` copies a file that the parent writes, then finishes.
+``disk``, ``garbage``, ``forget``. ``copy:FROM:TO:WORD`` copies a file of the parent once that tells of
+a format with this standing, then finishes.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ def end(how: str, message: Burn, channel: Channel) -> None:
             signal.pause()
 
 
-def copy(source: Path, target: Path) -> None:
-    """Copy what the parent has written at *source* meanwhile, once there is something."""
-    while not source.exists():
+def copy(source: Path, target: Path, standing: str) -> None:
+    """Copy what the parent has written at *source* meanwhile, once it tells of a format of that *standing*."""
+    while not (source.exists() and f'"standing":"{standing}"' in source.read_text()):
         time.sleep(0.01)
     shutil.copy(source, target)
 
@@ -95,7 +96,8 @@ def main() -> None:
         assert isinstance(message, Burn)
         how = script[message.parameters["dtype"]]
         if how.startswith("copy:"):
-            copy(*map(Path, how.split(":")[1:]))
+            _, source, target, standing = how.split(":")
+            copy(Path(source), Path(target), standing)
             how = "finish"
         if how.startswith("wrong:"):
             channel.send(Found(wrong(message)))
