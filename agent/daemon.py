@@ -182,6 +182,15 @@ class Daemon:
         self.when_kept(lambda _trouble: self._reports.render(document))
         return document
 
+    def take_found(self, results: tuple[Result, ...]) -> None:
+        """Judge wrong *results* of a load that goes on: its end may be hours away. History has the last one alone."""
+        for result in results:
+            if result.metric("mismatches"):
+                stamped = self._recorder.stamped(result, self.snapshot.samples)
+                take = partial(self._engine.take_result, stamped)
+                self._guard.run(f"intake of result {result.workload}", take, _nothing)
+        self._judge()
+
     def _take_result(self, result: Result) -> None:
         self._engine.take_result(result)
         self._journal.keep_result(result)

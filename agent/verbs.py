@@ -44,6 +44,10 @@ class Served(Protocol):
         """Judge and keep the results of a load, and return its document; None while the agent's own probe runs."""
         ...
 
+    def take_found(self, results: tuple[Result, ...]) -> None:
+        """Judge what a load that goes on has found to be wrong."""
+        ...
+
     def when_kept(self, act: Callable[[str], None]) -> None:
         """Call *act* once what was just done is on the disk, or with why it is not."""
         ...
@@ -93,10 +97,11 @@ class LeaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResultArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a load measured, and by which plan."""
+    """What a load measured, and by which plan; ``ended``: False where it goes on, and this is wrong already."""
 
     results: tuple[Result, ...]
     plan: str
+    ended: bool = True
 
 
 class ReleaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -225,6 +230,10 @@ def _result(served: Served, call: Call) -> None:
     """Judge results; the answer follows when they are on the disk."""
     wanted: ResultArguments = call.arguments
     _refuse_simulated(served, "result")
+    if not wanted.ended:
+        served.take_found(wanted.results)
+        served.when_kept(lambda _trouble: call.answer({"taken": True}))
+        return
     burn_in = served.take_results(wanted.results, wanted.plan)
     if burn_in is None:
         raise BusyError("result: the agent's own probe runs, so these results are of no load that it granted")

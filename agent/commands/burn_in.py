@@ -9,7 +9,7 @@ import argparse
 import selectors
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from nodevet.agent.commands import options
 from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
+from nodevet.agent.load.delivery import PATIENCE_SECONDS, Delivery
 from nodevet.agent.load.history import History
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.load.output import OutputFile
@@ -36,7 +37,7 @@ from nodevet.agent.terminal import Progress, emit, paint, say, table
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
 from nodevet.checks.completeness import Planned
-from nodevet.checks.errors import BusyError, UsageError
+from nodevet.checks.errors import BusyError, StoreError, UsageError
 from nodevet.checks.model import AgentInfo, Device, Result, Snapshot, State, Verdict
 from nodevet.checks.naming import chosen
 from nodevet.exporters.schema import BurnInDocument, burn_in_document, encode
@@ -65,8 +66,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_places(parser)
 
 
-def run(arguments: argparse.Namespace, spawn: Spawn = burn_command) -> int:
+def run(
+    arguments: argparse.Namespace, spawn: Spawn = burn_command, *, patience_seconds: float = PATIENCE_SECONDS
+) -> int:
     """Run the load, whose children *spawn* starts, and judge it.
+
+    The results wait *patience_seconds* for an agent that is gone.
 
     Exit 0 ok, 1 degraded, 2 failed, 3 unknown: not measured, or not all of the plan proved.
     """
@@ -74,7 +79,7 @@ def run(arguments: argparse.Namespace, spawn: Spawn = burn_command) -> int:
         raise UsageError(f"burn-in: --seconds {arguments.seconds:g}: must be a number above 0")
     settings = options.configuration(arguments)
     output = None if arguments.output is None else OutputFile(arguments.output, _complain)
-    load = Load(arguments, settings, output, spawn)
+    load = Load(arguments, settings, output, spawn, patience_seconds)
     try:
         document = _with_agent(load)
     except AgentAbsent:
@@ -106,6 +111,7 @@ class Load(msgspec.Struct, frozen=True):
     settings: Configuration
     output: OutputFile | None
     spawn: Spawn
+    patience_seconds: float
 
     @property
     def runtime(self) -> Path:
@@ -119,9 +125,17 @@ def _with_agent(load: Load) -> BurnInDocument:
     with session:
         granted = _lease(session, load.arguments.device)
         devices = msgspec.convert(granted["devices"], tuple[Device, ...])
-        results = _load(load, devices, LoadLock(load.runtime), Claims(load.runtime).look)
-        answer = session.ask("result", results=msgspec.to_builtins(results), plan=load.arguments.plan)
-    return msgspec.convert(answer, BurnInDocument)
+        socket, plan = load.runtime / SOCKET_NAME, load.arguments.plan
+        delivery = Delivery(socket, plan, _complain, patience_seconds=load.patience_seconds)
+        results = _load(load, devices, LoadLock(load.runtime), Claims(load.runtime).look, found=delivery.found)
+        document = delivery.ended(results, session)
+    if document is not None:
+        return document
+    try:
+        return _judged_alone(load, results)
+    except (BusyError, StoreError) as error:
+        _complain(f"nobody judges the node after the load: {error}")
+        return _of_load(load, devices, (), results, "no agent took the results of the load")
 
 
 def _lease(session: Session, devices: list[str]) -> dict[str, object]:
@@ -144,7 +158,12 @@ def _alone(load: Load) -> BurnInDocument:
     with acquire_node_lock(load.runtime, "nodevet burn-in"), LoadAlone(load.runtime, before) as alone:
         results = _load(load, devices, alone.lock, alone.look, busy=busy)
     # Nobody reads the devices meanwhile: only what a device cannot tell is known of its conditions.
-    results = tuple(LoadRecorder().stamped(result, before.samples) for result in results)
+    return _judged_alone(load, tuple(LoadRecorder().stamped(result, before.samples) for result in results))
+
+
+def _judged_alone(load: Load, results: tuple[Result, ...]) -> BurnInDocument:
+    """Look at the node, judge *results* with it, and keep both."""
+    settings = load.settings
     history = History(settings, results)
     after = look(settings, results=results, purpose="nodevet burn-in", keep=history.take)
     trouble = history.save()
@@ -166,10 +185,12 @@ def _load(
     look_for_jobs: Callable[[], ClaimsSeen],
     *,
     busy: Mapping[str, str] | None = None,
+    found: Callable[[tuple[Result, ...]], None] = lambda _known: None,
 ) -> tuple[Result, ...]:
     """Run the plan on *devices* and return the results; SIGINT, SIGTERM and a job interrupt it and keep what came.
 
     Those that are *busy* are not loaded. Each of them, and each that no load exists for, has results that say so.
+    *found* is given what is known whenever there is more to tell, long before the load ends.
     """
     if not any(compute_kind(device) for device in devices):
         raise BusyError("burn-in: no device of this node has a load; `nodevet devices` shows what there is")
@@ -190,9 +211,11 @@ def _load(
             running.tick()
             progress.show(running.ratio, running.phase)
             known = [_milestone(result) for result in running.so_far]
-            if load.output is not None and known != told:
+            if known != told:
                 told = known
-                load.output.write(encode(_so_far(load, devices, requests, running.so_far)))
+                found(running.so_far)
+                if load.output is not None:
+                    load.output.write(encode(_so_far(load, devices, requests, running.so_far)))
     return running.results
 
 
@@ -222,10 +245,17 @@ def _so_far(
     requests: Mapping[str, tuple[GemmRequest, ...]],
     results: tuple[Result, ...],
 ) -> BurnInDocument:
-    """Return what is known while the load runs: nothing is judged yet but what the load itself proved."""
+    """Return what is known while the load runs."""
     planned = [Planned(request.device, request.dtype, request.asked) for each in requests.values() for request in each]
+    return _of_load(load, devices, planned, results, "the load has not come to its end")
+
+
+def _of_load(
+    load: Load, devices: tuple[Device, ...], planned: Iterable[Planned], results: tuple[Result, ...], reason: str
+) -> BurnInDocument:
+    """Return the document of a node that nobody judged, for *reason*: it says what the load itself proved."""
     now = SystemClock().instant()
-    verdict = Verdict(state=State.UNKNOWN, reason="the load has not come to its end")
+    verdict = Verdict(state=State.UNKNOWN, reason=reason)
     snapshot = Snapshot(
         generation=0,
         time=now,

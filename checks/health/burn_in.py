@@ -157,4 +157,5 @@ def _where(result: Result) -> str:
 
 
 def _identity(result: Result) -> str:
-    return f"{result.workload}:{result.ended.boot_id}:{result.ended.boottime_ns}"
+    """Return what stays the same from the first wrong product, which is told at once, to the end of its workload."""
+    return f"{result.workload}:{result.started.boot_id}:{result.started.boottime_ns}"

@@ -3,8 +3,8 @@
 Run as ``python -I scripted_load.py '{"fp32": "finish", "bf16": "die"}' --descriptor N --progress M``: ``finish`` is a
 verified result, ``no_format`` and ``no_torch`` are refusals, ``hang`` never answers, ``die`` ends at once.
 ``wrong:END`` tells of a wrong result first, then does END: one of those, ``abort``, ``segv``, ``kill``, ``exit``,
-``disk``, ``garbage``, ``forget``. ``copy:FROM:TO:WORD`` copies a file of the parent once that tells of
-a format with this standing, then finishes.
+``disk``, ``garbage``, ``forget``. ``copy:FROM:TO:WORD`` copies a file of the parent once that tells of a format with
+this standing, then finishes; ``until:FILE:END`` waits for a file before it does END.
 """
 
 from __future__ import annotations
@@ -88,20 +88,30 @@ def copy(source: Path, target: Path, standing: str) -> None:
     shutil.copy(source, target)
 
 
+def act(how: str, message: Burn, channel: Channel) -> None:
+    """Do with *message* what *how* says, step by step."""
+    match how.split(":"):
+        case ["copy", source, target, standing]:
+            copy(Path(source), Path(target), standing)
+            end("finish", message, channel)
+        case ["wrong", *then]:
+            channel.send(Found(wrong(message)))
+            act(":".join(then), message, channel)
+        case ["until", file, *then]:
+            while not Path(file).exists():
+                time.sleep(0.01)
+            act(":".join(then), message, channel)
+        case _:
+            end(how, message, channel)
+
+
 def main() -> None:
     """Answer each request as the script says."""
     script = json.loads(sys.argv[1])
     channel = become_child(sys.argv[2:]).channel
     while not isinstance(message := channel.receive(), Stop):
         assert isinstance(message, Burn)
-        how = script[message.parameters["dtype"]]
-        if how.startswith("copy:"):
-            _, source, target, standing = how.split(":")
-            copy(Path(source), Path(target), standing)
-            how = "finish"
-        if how.startswith("wrong:"):
-            channel.send(Found(wrong(message)))
-        end(how.removeprefix("wrong:"), message, channel)
+        act(script[message.parameters["dtype"]], message, channel)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+"""A load of hours and the agent that granted it: what is wrong is told at once, and no restart costs its results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fakes.gpu_node import FakeNode
+
+from nodevet.agent.load.claims import LoadLock
+from nodevet.agent.load.delivery import Delivery
+from nodevet.checks.model import Instant, Metric, Result, ResultState
+
+PROGRAM = Path(__file__).with_name("fakes") / "scripted_burn_in.py"
+PATIENCE_SECONDS = 45.0
+HOST_ONLY = '[agent.backends]\nenabled = ["host"]\n'
+NOW = Instant("boot", 1, 1.0)
+WRONG = Result(
+    workload="gemm",
+    devices=("cpu-0",),
+    state=ResultState.DIED,
+    started=NOW,
+    ended=NOW,
+    dtype="fp32",
+    metrics=(Metric("mismatches", 3, "count"),),
+)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    """A node of its own whose agent is not started yet."""
+    return FakeNode(tmp_path, more=HOST_ONLY)
+
+
+def load(node: FakeNode, how: str) -> subprocess.Popen[str]:
+    """Begin a burn-in beside the agent of *node*, whose child does *how*."""
+    places = ["--config", str(node.configuration_file), "--state-dir", str(node.state_dir)]
+    places += ["--runtime-dir", str(node.runtime_dir)]
+    command = [sys.executable, str(PROGRAM), json.dumps({"fp32": how}), "--json", *places]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_wrong_result_is_on_every_surface_while_the_load_goes_on(node: FakeNode, tmp_path: Path) -> None:
+    """A load of hours that finds a wrong product in its first minute has its node failed in that minute."""
+    gate = tmp_path / "go-on"
+    with node:
+        burning = load(node, f"wrong:until:{gate}:finish")
+        status = node.wait_for_verdict("failed")
+        assert burning.poll() is None
+        assert "3 of 120 compared products are wrong" in json.dumps(status["findings"])
+        assert not any(finding["code"] == "burnin.died" for finding in status["findings"])
+        assert "the load goes on" in node.get("/")
+        gate.touch()
+        printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
+        assert (burning.returncode, json.loads(printed)["completeness"]["state"]) == (2, "wrong"), said
+        assert "the load goes on" not in node.get("/")
+        findings = [finding for finding in node.status()["findings"] if finding["code"] == "burnin.mismatch"]
+        assert [(finding["count"], "loads within" in finding["message"]) for finding in findings] == [(1, False)]
+
+
+@pytest.mark.parametrize(("comes_back", "how", "code"), [(True, "wrong:finish", 2), (False, "finish", 0)])
+def test_an_agent_that_is_killed_costs_no_result(
+    node: FakeNode, tmp_path: Path, comes_back: bool, how: str, code: int
+) -> None:
+    """The next agent takes the results; where none comes back, the node is looked at without one."""
+    gate = tmp_path / "go-on"
+    node.start()
+    try:
+        burning = load(node, f"until:{gate}:{how}")
+        node.seconds_until(LoadLock(node.runtime_dir).is_held, PATIENCE_SECONDS)
+        node.kill()
+        if comes_back:
+            node.start()
+        gate.touch()
+        printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
+        assert burning.returncode == code, said
+        state = "complete" if code == 0 else "wrong"
+        assert json.loads(printed)["completeness"]["state"] == state
+        if comes_back:
+            assert node.status()["verdict"] == "failed"
+    finally:
+        node.stop()
+
+
+def test_results_that_nobody_takes_are_told_after_a_while(tmp_path: Path) -> None:
+    """A folder without an agent: one line says so, and what was wrong is not lost with it."""
+    said: list[str] = []
+    delivery = Delivery(tmp_path / "none.socket", "quick", said.append, patience_seconds=0.0)
+    delivery.found((WRONG,))
+    delivery.found((WRONG,))
+    assert len(said) == 1
+    assert "no agent listens" in said[0]
