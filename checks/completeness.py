@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.model import Result, ResultState, State, Verdict
+from nodevet.checks.model import Episode, EpisodeState, Result, ResultState, Shown, State, Verdict
 from nodevet.checks.retest import is_passed_retest
 
 __all__ = [
@@ -27,7 +27,9 @@ __all__ = [
     "account",
     "judged",
     "last_load",
+    "last_proof",
     "planned_in",
+    "standing_wrong",
 ]
 
 ASKED = "asked"
@@ -140,6 +142,27 @@ def last_load(results: Iterable[Result]) -> tuple[Result, ...]:
     newest = max(everything, key=lambda result: result.ended.wall_seconds, default=None)
     load = None if newest is None else newest.conditions.get(LOAD)
     return tuple(result for result in everything if result.conditions.get(LOAD) == load or result.metric("mismatches"))
+
+
+def standing_wrong(episodes: Iterable[Episode]) -> tuple[tuple[str, Shown], ...]:
+    """Return the wrong results that no re-test has disproved, each with its device; acknowledged ones among them."""
+    return tuple(
+        (episode.key.device, shown)
+        for episode in episodes
+        if episode.state is not EpisodeState.CLEARED
+        for shown in episode.finding.shown
+    )
+
+
+def last_proof(results: Iterable[Result], episodes: Iterable[Episode]) -> Completeness:
+    """Return what the newest load proved beside the wrong results that stand: a shorter one takes none of them away."""
+    accounts = {(entry.device, entry.dtype): entry for entry in account((), last_load(results)).accounts}
+    for device, shown in standing_wrong(episodes):
+        key = (device, shown.dtype or "")
+        if accounts.get(key) is None or accounts[key].standing is not Standing.WRONG:
+            why = f"{shown.wrong} wrong in an earlier load, which no re-test has disproved"
+            accounts[key] = Account(*key, Standing.WRONG, why)
+    return Completeness(tuple(accounts.values()))
 
 
 def judged(verdict: Verdict, load: Completeness, names: Mapping[str, str] | None = None) -> Verdict:

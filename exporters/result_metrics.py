@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nodevet.checks.completeness import account, last_load
+from nodevet.checks.completeness import last_proof, standing_wrong
 from nodevet.checks.model import NODE, Result, ResultState, Snapshot, State
 from nodevet.checks.retest import is_passed_retest
 from nodevet.exporters.exposition import Family, gauge, labels_text
@@ -14,7 +14,13 @@ __all__ = ["result_metrics"]
 _FIGURES = (
     ("tflops_median", 1e12, "flops_per_second", True, "Median rate of the last finished burn-in of this workload."),
     ("efficiency_ratio", 1, "efficiency_ratio", True, "Rate of the last finished burn-in over the theoretical peak."),
-    ("mismatches", 1, "mismatches", True, "Wrong matrix products that the last finished burn-in found."),
+    (
+        "mismatches",
+        1,
+        "mismatches",
+        True,
+        "Wrong matrix products of the last finished burn-in, or of one before that no re-test has disproved.",
+    ),
     ("gemms_verified", 1, "gemms_verified", False, "Matrix products of the last finished burn-in that were verified."),
 )
 """Figure of a result, what brings it to a base unit, its name here, whether a default page has it, and its help."""
@@ -22,35 +28,45 @@ _FIGURES = (
 
 def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     """Yield the last burn-in of each workload, device and number format."""
+    standing = _standing(snapshot)
     newest = sorted(snapshot.results, key=lambda result: result.ended.wall_seconds)
     yield gauge(
         "burnin_passed",
-        "Whether the last burn-in of this workload finished, found its own planted faults, and verified all as right.",
-        {_labels(result): is_passed_retest(result) for result in newest},
+        "Whether the last burn-in finished, found its planted faults and nothing wrong, and disproved what was before.",
+        {_labels(result): is_passed_retest(result) for result in newest} | dict.fromkeys(standing, False),
     )
-    if newest and detail:
-        load = account((), last_load(newest))
+    if newest:
         yield gauge(
             "burnin_complete",
-            "Whether the last burn-in verified every planned number format to its end, on every device of it.",
-            {"": load.state is State.OK},
+            "Whether the last burn-in verified all of its plan to the end, and no wrong result stands undisproved.",
+            {"": last_proof(newest, snapshot.episodes).state is State.OK},
         )
     finished = {_labels(result): result for result in newest if result.state is ResultState.FINISHED}
     # Found is found: a wrong result counts although its load was stopped or died.
     last = finished | {_labels(result): result for result in newest if result.metric("mismatches")}
     for figure, scale, name, by_default, description in _FIGURES:
         if by_default or detail:
-            found = ((labels, result.metric(figure)) for labels, result in last.items())
+            found = {labels: result.metric(figure) for labels, result in last.items()}
+            if figure == "mismatches":
+                found |= {labels: wrong for labels, wrong in standing.items() if not found.get(labels)}
             yield gauge(
                 f"burnin_{name}",
                 description,
-                {labels: value * scale for labels, value in found if value is not None},
+                {labels: value * scale for labels, value in found.items() if value is not None},
             )
     yield gauge(
         "burnin_finished_timestamp_seconds",
         "When the last finished burn-in of this workload ended.",
         {labels: result.ended.wall_seconds for labels, result in finished.items()},
     )
+
+
+def _standing(snapshot: Snapshot) -> dict[str, int]:
+    """Return the wrong results that stand: a burn-in that found none since was no proof against them."""
+    return {
+        labels_text(workload=shown.workload, device=device, dtype=shown.dtype or ""): shown.wrong
+        for device, shown in standing_wrong(snapshot.episodes)
+    }
 
 
 def _labels(result: Result) -> str:

@@ -7,10 +7,21 @@ import re
 
 import msgspec
 import pytest
-from fakes.snapshots import burn_in, cpu_node
+from fakes.snapshots import burn_in, cpu_node, open_episode
 
 from nodevet.checks.completeness import account
-from nodevet.checks.model import Result, ResultState, Snapshot, State
+from nodevet.checks.model import (
+    Clearing,
+    EpisodeState,
+    FaultClass,
+    Finding,
+    Outcome,
+    Result,
+    ResultState,
+    Snapshot,
+    State,
+)
+from nodevet.checks.retest import shown_by
 from nodevet.exporters.page.render import StatusPage
 from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, read_document, render, render_file
@@ -113,6 +124,35 @@ def test_the_load_before_spoils_nothing_but_by_what_was_wrong() -> None:
     wrong = msgspec.structs.replace(WRONG, conditions={**WRONG.conditions, "load": "before"}, ended=GOOD.started)
     snapshot = msgspec.structs.replace(cpu_node(), results=(wrong, today))
     assert "nodevet_burnin_complete 0\n" in metrics_of(snapshot)
+
+
+@pytest.mark.parametrize("state", [EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED])
+def test_a_clean_probe_after_a_wrong_result_is_no_green_beside_it(state: EpisodeState) -> None:
+    """The probe of the next day takes the place of the wrong result in every list, and disproves nothing."""
+    finding = Finding(
+        check="burn-in",
+        code="burnin.mismatch",
+        device="cpu-1",
+        outcome=Outcome.FAIL,
+        fault_class=FaultClass.HARDWARE,
+        clearing=Clearing.WRONG_RESULT,
+        message="3 wrong",
+        shown=(shown_by(WRONG),),
+    )
+    before = node(GOOD, OTHER)
+    snapshot = msgspec.structs.replace(before, episodes=(open_episode(finding, state),))
+    metrics = MetricsPage().render(snapshot).decode()
+    assert "nodevet_burnin_complete 0\n" in metrics
+    assert re.search(r'nodevet_burnin_mismatches\{[^}]*device="cpu-1"[^}]*\} 3\n', metrics)
+    assert dict(re.findall(r'nodevet_burnin_passed\{[^}]*device="(cpu-.)".*?\} (\d)', metrics)) == {
+        "cpu-0": "1",
+        "cpu-1": "0",
+    }
+    section = render_page(snapshot).split('id="burn-in-name"')[1]
+    assert "3 wrong in an earlier load, which no re-test has disproved" in section
+    assert re.findall(r'class="badge ([a-z]+)"', section)[0] == "failed"
+    cleared = msgspec.structs.replace(before, episodes=(open_episode(finding, EpisodeState.CLEARED),))
+    assert "nodevet_burnin_complete 1\n" in MetricsPage().render(cleared).decode()
 
 
 def test_a_measured_overhead_below_its_noise_is_told_as_none() -> None:

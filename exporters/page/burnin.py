@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nodevet.checks.completeness import account, last_load
+from nodevet.checks.completeness import last_proof
 from nodevet.checks.model import Result, ResultState, Snapshot
 from nodevet.exporters.page.markup import Html, element
 from nodevet.exporters.page.shapes import badge, bar
@@ -32,7 +32,7 @@ def burn_in_section(snapshot: Snapshot, names: dict[str, str], *, report: bool) 
     hidden = len(results) - MAXIMUM_RESULTS
     more = element("p", f"and {counted(hidden, 'result')} more", class_="soft") if hidden > 0 else None
     link = element("p", element("a", "The report of the last load", href="/report"), class_="soft") if report else None
-    load = account((), last_load(snapshot.results))
+    load = last_proof(snapshot.results, snapshot.episodes)
     said = load.reason(names) or f"{load.verified} of {load.verified} planned formats verified to the end of their load"
     proof = element("p", badge(load.state.value), " ", said)
     wide = element("div", table, class_="wide")

@@ -37,7 +37,7 @@ names of other exporters went is told under [Prometheus](../how-to/prometheus.md
   zero. `nodevet_readings` counts readings by how they went. A device that vanished has no readings.
 - Verdicts and other states are one series per state with the value 0 or 1; exactly one is 1.
 - `device` is the UUID, else a stable name; join `nodevet_device_info` for model, PCI address, serial and driver.
-- A default page has at most 400 series for eight accelerators. On `/metrics?detail=yes` (at most 1,500) the metrics
+- A default page has at most 460 series for eight accelerators. On `/metrics?detail=yes` (at most 1,600) the metrics
   marked *summed* carry one series per link or memory block, and those marked *detail* appear. Sums over a device are
   the same on both.
 - A sum of which a part could not be read is left out: it would be too small.
