@@ -49,10 +49,12 @@ def look(
     results: Sequence[Result] = (),
     purpose: str = "nodevet check",
     keep: Keep = lambda _changes, _memory: None,
+    confirmed: bool = True,
 ) -> Snapshot:
     """Read every device twice and return the snapshot. *results* of loads that just ran are judged with it.
 
-    *keep* is given the episodes that each round changed, and the engine's memory after it.
+    *keep* is given the episodes that each round changed, and the engine's memory after it. What need not be
+    *confirmed* is read once: that shows what is here, who uses it, and what is hard.
 
     Raises BusyError while an agent or another look reads the devices, StoreError in directories of a simulated node.
     """
@@ -65,7 +67,7 @@ def look(
     for result in results:
         engine.take_result(result)
     with acquire_node_lock(Path(configuration.agent.runtime_dir), purpose):
-        return _look(engine, info, configuration, clock, memory.get("kernel_log"), keep)
+        return _look(engine, info, configuration, clock, memory.get("kernel_log"), keep, MOST_LOOKS if confirmed else 1)
 
 
 def _look(
@@ -75,6 +77,7 @@ def _look(
     clock: Clock,
     kernel_memory: bytes | None,
     keep: Keep,
+    most: int,
 ) -> Snapshot:
     with selectors.DefaultSelector() as selector:
         if configuration.kernel_log.enabled:
@@ -95,16 +98,16 @@ def _look(
             return done.snapshot
 
         try:
-            return look_until_settled(take, again)
+            return look_until_settled(take, again, most)
         finally:
             supervisor.stop()
             supervisor.wait(lambda: supervisor.at_rest, STOP_SECONDS)
 
 
-def look_until_settled(take: Callable[[], Snapshot], again: Callable[[], None]) -> Snapshot:
-    """*take* looks, with *again* before each but the first, until nothing waits to be confirmed; return the last."""
+def look_until_settled(take: Callable[[], Snapshot], again: Callable[[], None], most: int = MOST_LOOKS) -> Snapshot:
+    """*take* at *most* so many looks, *again* before each but the first, until nothing waits; return the last."""
     snapshot = take()
-    for taken in range(1, MOST_LOOKS):
+    for taken in range(1, most):
         if taken >= LOOKS and not any(episode.state is EpisodeState.PENDING for episode in snapshot.episodes):
             break
         again()

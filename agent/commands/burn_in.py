@@ -152,7 +152,7 @@ def _lease(session: Session, devices: list[str]) -> dict[str, object]:
 def _alone(load: Load) -> BurnInDocument:
     """Run without an agent: look, load under the node lock and told to prologs, look again, and keep what was found."""
     settings = load.settings
-    before = look(settings, purpose="nodevet burn-in")
+    before = look(settings, purpose="nodevet burn-in", confirmed=False)
     devices = _chosen(load_targets(before.devices), load.arguments.device)
     busy = {device.id: reason for device in devices if (reason := busy_reason(before, (device,)))}
     with acquire_node_lock(load.runtime, "nodevet burn-in"), LoadAlone(load.runtime, before) as alone:
