@@ -14,7 +14,7 @@ from nodevet.agent.term import checked_note, end_of
 from nodevet.agent.verdicts import narrowed
 from nodevet.checks.acknowledgement import command_words, date_words
 from nodevet.checks.errors import BusyError, UsageError
-from nodevet.checks.model import NODE, Device, Episode, Instant, Key, Result, Snapshot
+from nodevet.checks.model import NODE, WHOLE, Device, Episode, Instant, Key, Result, Snapshot
 from nodevet.checks.naming import are_called, chosen, is_place
 from nodevet.exporters.schema import BurnInDocument, status_document
 
@@ -175,10 +175,11 @@ def _find(snapshot: Snapshot, wanted: AckArguments) -> Key:
         for episode in snapshot.episodes
         if episode.key.code == wanted.code
         and (episode.key.device in ids or is_place(wanted.device, episode.key.device, episode.pci, episode.serial))
-        and (wanted.part is None or str(episode.key.part) == wanted.part.strip().casefold())
+        and (wanted.part is None or str(episode.key.part).casefold() == wanted.part.strip().casefold())
     ]
-    if len(matches) == 1:
-        return matches[0]
+    whole = [key for key in matches if key.part == WHOLE]
+    if len(matches) == 1 or (wanted.part is None and len(whole) == 1):
+        return (whole or matches)[0]
     if matches:
         choices = ", ".join(map(command_words, matches))
         raise UsageError(f"ack: {wanted.code} on {wanted.device} stands for several findings: choose one of {choices}")

@@ -119,7 +119,8 @@ def standing(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
 def command_words(key: Key) -> str:
     """Return what names *key* behind ``nodevet ack`` in a shell: ``link.down --device GPU-aaaa --part 'link 17'``."""
     part = () if key.part.kind is PartKind.DEVICE else ("--part", str(key.part))
-    return shlex.join((key.code, "--device", key.device, *part))
+    device = (f"--device={key.device}",) if key.device.startswith("-") else ("--device", key.device)
+    return shlex.join((key.code, *device, *part))
 
 
 def is_word(episode: Episode) -> bool:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
 import pytest
+from fakes.episodes import episode
+from fakes.snapshots import gpu_node
 from fakes.views import GPU, GPU_READINGS, SIBLING, Quantity, at, gpu, reader, sample
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nodevet.agent.commands import ack
 from nodevet.agent.commands.ack import _sudo_uid
 from nodevet.agent.control import Call
 from nodevet.agent.engine import Armed, Engine, Round
-from nodevet.agent.verbs import AckArguments, verbs
-from nodevet.checks.acknowledgement import date_words, is_announced
+from nodevet.agent.verbs import AckArguments, _find, verbs
+from nodevet.checks.acknowledgement import command_words, date_words, is_announced
 from nodevet.checks.damping import later
 from nodevet.checks.errors import UsageError
 from nodevet.checks.model import (
@@ -25,6 +32,8 @@ from nodevet.checks.model import (
     FailureKind,
     Instant,
     Key,
+    Part,
+    PartKind,
     Scalar,
     Snapshot,
     State,
@@ -213,6 +222,36 @@ def test_a_finding_is_acknowledged_under_every_name_of_its_device(name: str, gon
         node.look(*boards, first=BROKEN)
     node.ask(code="device.missing" if gone else FAILED, device=name, note="n")
     assert node.snapshot.verdict.reason.startswith("1 acknowledged failure (")
+
+
+_DEVICES = ("node", "GPU-Aa", "gpu5", "5", 'rack 7\'s "board"', "0000:1B:00.0", "-x", "$(id)")
+_PARTS = (
+    WHOLE,
+    Part(PartKind.LINK, index=1),
+    Part(PartKind.LINK, index=17),
+    Part(PartKind.MEMORY_BLOCK, "vendor:GFX"),
+    Part(PartKind.SENSOR, "vendor:It's hot", 2),
+)
+
+
+@given(
+    keys=st.lists(
+        st.builds(Key, st.sampled_from(["a.b", "nvidia.xid.79"]), st.sampled_from(_DEVICES), st.sampled_from(_PARTS)),
+        min_size=1,
+        max_size=12,
+        unique=True,
+    )
+)
+def test_what_is_printed_to_type_acknowledges_just_that(keys: list[Key]) -> None:
+    """Through a shell, whatever else is open."""
+    parser = argparse.ArgumentParser()
+    ack.configure(parser)
+    opened = tuple(msgspec.structs.replace(episode(key.code), key=key) for key in keys)
+    snapshot = msgspec.structs.replace(gpu_node(), episodes=opened)
+    for key in keys:
+        typed = parser.parse_args(shlex.split(f"{command_words(key)} --note n"))
+        wanted = AckArguments(code=typed.code, note=typed.note, device=typed.device, part=typed.part)
+        assert _find(snapshot, wanted) == key
 
 
 def test_a_number_that_two_boards_have_is_refused_with_what_to_type() -> None:
