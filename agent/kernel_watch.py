@@ -151,10 +151,16 @@ class KernelWatch:
         return [*self._told_by_journal(), *events]
 
     def settle(self) -> list[Event]:
-        """Wait until the journal has answered, where it was asked, and return what it told: for a single look."""
+        """Return what the log and the journal, where it was asked, still have, and wait for it: for a single look."""
+        rest: list[Event] = []
+        try:
+            if self._reader is not None:
+                rest = self._reader.read_to_end(self._clock.instant())
+        except KernelLogError as error:
+            self._failed(str(error))
         if self._backlog is not None:
             self._backlog.wait()
-        return self._told_by_journal()
+        return [*rest, *self._told_by_journal()]
 
     def _told_by_journal(self) -> list[Event]:
         """Return the events in what the journal has of the overwritten records, once."""

@@ -107,7 +107,9 @@ class KernelLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Where events of the kernel come from."""
 
     enabled: Annotated[bool, msgspec.Meta(description="whether the kernel log is followed")] = True
-    path: Annotated[str, _about("the kernel's record device, or a file that grows")] = "/dev/kmsg"
+    path: Annotated[
+        str, _about("the kernel's record device, or a file that grows, which informs and closes no gate")
+    ] = "/dev/kmsg"
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -193,6 +193,39 @@ def test_header_waits_a_moment_for_its_error(device: Device, open_reader: Open) 
     assert [event.pci for event in reader.read_available(later)] == ["0000:c1:00.0"]
 
 
+def test_a_header_that_waits_is_read_again_after_a_restart(device: Device, open_reader: Open) -> None:
+    """Until it is told the cursor stands before its read, so that no end of the agent loses it; it lags no more."""
+    text = "pcieport 0000:c0:01.1: AER: Uncorrectable (Fatal) error message received from 0000:c1:00.0"
+    reader = open_reader(device.path)
+    device.write(xid(1))
+    reader.read_available(NOW)
+    assert reader.cursor.sequence == 1
+    for step in range(1, 30):
+        now = Instant(BOOT, NOW.boottime_ns + step * 100_000_000, NOW.wall_seconds)
+        device.write(record(step + 1, text, seconds=900 + step / 10))
+        told = reader.read_available(now)
+        assert reader.cursor.sequence == max(1, step - 9)
+        assert [event.sequence for event in told] == ([step - 9] if step > 10 else [])
+    settled = Instant(BOOT, NOW.boottime_ns + 10_000_000_000, NOW.wall_seconds + 10)
+    assert [event.sequence for event in reader.read_available(settled)] == list(range(21, 31))
+    assert reader.cursor.sequence == 30
+
+
+def test_a_single_look_reads_all_that_is_there(open_reader: Open, tmp_path: Path) -> None:
+    """One call ends early, so that a flood cannot hold the agent; who looks once has no other."""
+    path = tmp_path / "kernel.log"
+    path.write_text(f"[ 1.0] {'x' * 4000}\n" * 800 + "[ 2.0] NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x, words\n")
+    reader = open_reader(str(path))
+    assert reader.read_available(NOW) == []
+    assert codes(reader.read_to_end(NOW)) == ["79"]
+    path.write_text(
+        "[ 3.0] pcieport 0000:c0:01.1: AER: Uncorrectable (Fatal) error message received from 0000:c1:00.0\n"
+    )
+    late = open_reader(str(path))
+    assert codes(late.read_to_end(NOW)) == ["pcie.aer"]
+    assert late.read_available(NOW) == []
+
+
 def test_clean_up_after_an_earlier_read_names_its_cause(device: Device, open_reader: Open) -> None:
     """XID 45 follows the XID that an earlier read told, while that is near."""
     reader = open_reader(device.path)

@@ -118,6 +118,7 @@ STARTS = [
     ("amdgpu 0000:1b:00.0: {15}2 new uncorrectable hardware errors detected in umc block", OF_PCI),
     ("amdgpu 0000:1b:00.0: amdgpu: socket: 0, die: 0, 3 uncorrectable hardware errors detected in umc block", OF_PCI),
     ("amdgpu 0000:1b:00.0: {15}socket: 0, die: 0, 3 new uncorrectable hardware errors detected in umc block", OF_PCI),
+    ("amdgpu 0000:1b:00.0: amdgpu: {15}[Hardware Error]: Accelerator Check Architecture events logged", OF_PCI),
     ("amdgpu 0000:1b:00.0: [drm:amdgpu_ras_do_recovery [amdgpu]] *ERROR* GPU reset(1) failed", OF_PCI),
     ("amdgpu 0000:1b:00.0: [drm] *ERROR* GPU reset(1) failed", OF_PCI),
     ("[drm:amdgpu_device_ip_init [amdgpu]] *ERROR* hw_init of IP block <gfx_v9_4_3> failed -110", ""),
@@ -303,6 +304,38 @@ def test_a_long_name_of_a_guest_decides_nothing(number: int, name: str, words: s
     """The name of a process in a virtual machine has up to 99 bytes and may repeat the driver's words."""
     (found,) = of_kernel(f"NVRM: Xid (PCI:0000:1b:00): {number}, pid=4711, name={name}, {words}")
     assert describe_action(found) == action
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "IN= OUT= SRC=00 DST=00 LEN=1",
+        "IN= OUT= SRC=1.1.1.1 DST=1.1.1.1 LEN=1 TOS=0x00 PREC=0x00 TTL=1 ID=1 PROTO=UDP SPT=1 DPT=2",
+        ": Can't open blockdev",
+        "x: Can't lookup blockdev ",
+    ],
+)
+def test_a_name_in_a_genuine_line_does_not_hide_it(name: str) -> None:
+    """What a guest calls its process reads like the end of a line that is passed over: the line goes on behind it."""
+    for channel in CHANNELS.values():
+        (found,) = channel(f"NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name={name}, GPU has fallen off the bus.", "")
+        assert (found.code, found.pci, found.pid) == ("nvidia.xid.79", "0000:1b:00", 4711)
+
+
+@pytest.mark.parametrize("name", ["a, \x1b]0;x\x07", "\x1b[2J", "g" * 30 + "\nverdict ok", "\x9b31m", ", \u202e"])
+def test_a_name_says_nothing_to_a_terminal(name: str) -> None:
+    """What is left of a name in a message is one line of plain text."""
+    (found,) = of_kernel(f"NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name={name}, GPU has fallen off the bus.")
+    (finding,) = [one for one in judge("kernel-log", healthy(events=(found,))) if one.key.code == "nvidia.xid.79"]
+    assert finding.message.isprintable()
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\n", "\u2028x", ":1 due to x", "x:99 due to har", "", "a" * 15])
+def test_a_process_that_used_bad_memory_has_any_name(name: str) -> None:
+    """No byte in it hides that a page was lost, or makes another process of it."""
+    for channel in CHANNELS.values():
+        (found,) = channel(f"Memory failure: 0x3f80: Killing {name}:4711 due to hardware memory corruption", "")
+        assert (found.code, found.pid, found.provenance) == ("memory.page_lost", 4711, Provenance.KERNEL)
 
 
 def test_a_line_that_a_counter_must_confirm_only_informs() -> None:

@@ -89,12 +89,15 @@ def _event(view: View, event: Event) -> Finding:
 
 
 def _without_process(event: Event) -> str:
-    """Return the kernel's line without pid and name of a process: a message is read by everyone who may scrape."""
-    text = event.text.strip()
+    """Return the kernel's line without pid and name of a process: a message is read by everyone who may scrape.
+
+    A name may hold line ends and what a terminal obeys; the message is one line of plain text.
+    """
+    text = event.text
     for word in (event.pid, event.process):
         if word is not None:
             text = re.sub(rf"(?<!\w){re.escape(str(word))}(?!\w)", "-", text)
-    return text
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def _identity(event: Event) -> str:

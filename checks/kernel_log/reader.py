@@ -49,6 +49,9 @@ RECORD_BYTES = 8192
 MAXIMUM_RECORDS = 10_000
 """So many records are taken per call, so that a flood cannot hold the caller; the rest comes with the next call."""
 
+MAXIMUM_CALLS = 100
+"""So often a single look goes on where one call ended: a million records, more than any ring holds."""
+
 MAXIMUM_OVERRUNS = 16
 """So often in a row the ring may overtake one read before the caller gets its turn again."""
 
@@ -141,6 +144,7 @@ class KernelLogReader:
         self._stands_for_kernel = stands_for_kernel
         self._descriptor, self._kind = _open(path)
         self._is_evidence = stands_for_kernel or is_kernel_device(self._descriptor)
+        self._unsettled: list[tuple[int, Cursor]] = []
         self._resume(cursor if cursor is not None and cursor.boot_id == boot_id else None)
 
     @property
@@ -155,7 +159,11 @@ class KernelLogReader:
 
     @property
     def cursor(self) -> Cursor:
-        """Return up to where the log was read, for the next process."""
+        """Return up to where the log was told, for the next process: a header that waits is read again by it."""
+        return self._unsettled[0][1] if self._unsettled else self._reached
+
+    @property
+    def _reached(self) -> Cursor:
         return Cursor(self._boot_id, self._sequence, self._offset, self._inode, self._seconds)
 
     @property
@@ -179,11 +187,29 @@ class KernelLogReader:
 
     def read_available(self, now: Instant) -> list[Event]:
         """Return the events in all records that are there; *now* dates them. Raise KernelLogError if reading fails."""
+        self._feed(now)
+        settled = msgspec.structs.replace(now, boottime_ns=now.boottime_ns - SETTLE_NS)
+        events = self._parser.take(settled)
+        # What a read gave is told at the latest when the read itself is as old as the oldest header that waits.
+        late = [(read, place) for read, place in self._unsettled if read > settled.boottime_ns]
+        self._unsettled = late if self._parser.holds_back else []
+        return events
+
+    def read_to_end(self, now: Instant) -> list[Event]:
+        """Return the events in all that is there, for a single look: nothing waits, and no call ends it early."""
+        for _ in range(MAXIMUM_CALLS):
+            before = self._statistics
+            self._feed(now)
+            if self._statistics == before:
+                break
+        self._unsettled = []
+        return self._parser.take()
+
+    def _feed(self, now: Instant) -> None:
+        self._unsettled.append((now.boottime_ns, self._reached))
         offset_ns = now.boottime_ns - self._monotonic_ns()
         for line in self._lines():
             self._parser.feed(line, recorded(line, now, offset_ns))
-        settled = msgspec.structs.replace(now, boottime_ns=now.boottime_ns - SETTLE_NS)
-        return self._parser.take(settled)
 
     def take_notes(self) -> tuple[str, ...]:
         """Return sentences about lost or malformed records since the last call, for the log."""

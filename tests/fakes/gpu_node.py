@@ -37,7 +37,7 @@ probe = "{probe}"
 class FakeNode(RunningAgent):
     """The agent, its fake machines and its kernel log. ``with`` starts it."""
 
-    program = (str(Path(__file__).with_name("agent_main.py")),)
+    program: tuple[str, ...] = (str(Path(__file__).with_name("agent_main.py")),)
 
     def __init__(
         self,
