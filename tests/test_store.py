@@ -787,6 +787,25 @@ def test_full_disk_at_start_is_one_clear_line(small_disk: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("ended", ["closed", "killed"])
+def test_what_lies_on_a_read_only_disk_is_read(small_disk: Path, ended: str) -> None:
+    """A disk that was remounted after an error still tells what was open and acknowledged, with a log beside or not."""
+    path = small_disk / "nodevet.db"
+    store = open_store(path).store
+    store.save_round([noted(7)], {"round": b"7"}, time=moment(1))
+    copies = [(file, file.read_bytes()) for file in sorted(small_disk.iterdir())]
+    store.close()
+    for file, content in copies if ended == "killed" else ():
+        file.write_bytes(content)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(StoreError):
+        open_store(path)
+    found = read_store(path)
+    assert [entry.note for entry in found.episodes_of_journal()] == ["7"]
+    assert found.load_memory() == {"round": b"7"}
+    found.close()
+
+
 def test_read_only_disk_is_refused_and_loses_nothing(small_disk: Path) -> None:
     """A disk that the kernel turned read-only after an error is named in one line; what it holds stays."""
 

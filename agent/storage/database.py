@@ -252,7 +252,7 @@ def connect_for_reading(path: Path) -> sqlite3.Connection:
     """Open the database at *path* beside whoever writes it. Raises StoreError where it is absent or not ours."""
     if not path.exists():
         raise StoreError(f"{path}: no database yet: it appears when `nodevet agent` first runs")
-    address = f"{path.resolve().as_uri()}?mode=ro"
+    address = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' * _is_at_rest(path)}"
     with translated(path):
         connection = sqlite3.connect(
             address, uri=True, timeout=SQLITE_WAIT_SECONDS, isolation_level=None, check_same_thread=False
@@ -264,6 +264,16 @@ def connect_for_reading(path: Path) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def _is_at_rest(path: Path) -> bool:
+    """Return whether *path* lies on a read-only file system and is whole without its log.
+
+    SQLite makes a log even to read, which cannot be made there (https://sqlite.org/wal.html#readonly).
+    """
+    with translated(path):
+        is_read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+        return is_read_only and not os.path.lexists(f"{path}-wal")
 
 
 def _create(path: Path) -> None:
