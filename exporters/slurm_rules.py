@@ -170,9 +170,12 @@ class Known(msgspec.Struct, frozen=True):
 
     def covers(self, episode: Episode) -> bool:
         """Return whether *episode* is that fault, however often it occurred since, and asks for nothing harder."""
+        return self.is_same(episode) and episode.finding.action.rank <= self.action.rank
+
+    def is_same(self, episode: Episode) -> bool:
+        """Return whether *episode* is that fault, or its return."""
         returned = self.holds(episode.opened) and episode.serial == self.serial
-        is_same = episode.opened == self.opened or returned
-        return episode.key == self.key and is_same and episode.finding.action.rank <= self.action.rank
+        return episode.key == self.key and (episode.opened == self.opened or returned)
 
     def holds(self, moment: Instant) -> bool:
         """Return whether a return at *moment* is the same fault."""
@@ -293,8 +296,8 @@ def decide(
     are not cleared, those that a person has resumed the node with are remembered, and for a while those that are gone.
     """
     present = tuple(faults)
-    alive = {(episode.key, episode.opened) for episode in (*present, *episodes)}
-    resumed = tuple(known for known in memory.resumed if (known.key, known.opened) in alive or known.holds(now))
+    alive = (*present, *episodes)
+    resumed = tuple(known for known in memory.resumed if any(map(known.is_same, alive)) or known.holds(now))
     due = tuple(episode for episode in present if not any(known.covers(episode) for known in resumed))
     kept = msgspec.structs.replace(memory, drained=None, known=(), sight=None, resumed=resumed)
     if not due:
@@ -344,7 +347,9 @@ def _words() -> dict[str, str]:
 
 
 def _parsed(block: str) -> NodeState:
-    name = block[len("NodeName=") :].split(None, 1)[0]
+    name = "".join(block[len("NodeName=") :].split(None, 1)[:1])
+    if not name:
+        raise OutputError("a node has no name")
     state = _STATE.search(block)
     if state is None:
         raise OutputError(f"node {name} has no State=")

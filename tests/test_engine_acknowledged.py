@@ -196,6 +196,23 @@ def test_a_word_with_a_term_covers_the_return_of_a_fault_of_the_hardware() -> No
     assert node.look(first=BROKEN, wait=8 * DAY).verdict.hard
 
 
+def test_a_word_makes_nothing_green_that_is_not_measured() -> None:
+    """That a device is unread may be known; what it would tell stays unknown."""
+    node = Node()
+
+    def silent() -> Snapshot:
+        node.seconds += 60
+        node.engine.take_devices("nvidia", PAIR)
+        node.engine.take_readers((reader("nvidia", last_round=at(10)),))
+        return node.judge()
+
+    assert [silent().verdict.state for _ in range(12)][-1] is State.UNKNOWN
+    for entry in node.snapshot.episodes:
+        node.acknowledge(entry.key, note="known", actor="uid 0")
+    assert (silent().verdict.state, node.snapshot.device_verdicts[GPU].state) == (State.UNKNOWN, State.UNKNOWN)
+    assert {entry.state for entry in node.snapshot.episodes} == {EpisodeState.ACKNOWLEDGED}
+
+
 def test_the_answer_names_the_end_of_the_term() -> None:
     """With the actor that the kernel names, and who became root by sudo."""
     node = Node()

@@ -124,6 +124,8 @@ def test_a_node_is_read_in_every_form(text: str, states: set[str], reason: str, 
         ("Node n2 not found\n", "expected NodeName="),
         ("slurm_load_node error: Unable to contact slurm controller\n", "expected NodeName="),
         ("NodeName=n2 Arch=x86_64\n", "node n2 has no State="),
+        ("NodeName=", "a node has no name"),
+        ("NodeName=\n   State=IDLE\n", "node State=IDLE has no State=|expected node n2"),
         (shown().replace("   State=", "   Status="), "node n2 has no State="),
         (shown().replace("n2", "n3"), "expected node n2 alone, found n3"),
         (shown() + shown(), "expected node n2 alone, found n2, n2"),
@@ -294,6 +296,10 @@ def test_a_resume_covers_what_comes_and_goes_for_an_hour() -> None:
     assert returned(1, finding=fault(action=Action.REPLACE).finding) is Step.DRAIN
     late = msgspec.structs.replace(NOW, boottime_ns=NOW.boottime_ns + 3600 * 10**9)
     assert decide((), node(), quiet, PREFIX, now=late, sight=HERE).memory.resumed == ()
+    opened = msgspec.structs.replace(NOW, boottime_ns=NOW.boottime_ns + 10**9)
+    stays = (msgspec.structs.replace(fault(), opened=opened),)
+    kept = decide((), node(), quiet, PREFIX, now=late, sight=HERE, episodes=stays).memory
+    assert kept.resumed == quiet.resumed, "a return that stays is the known one for good"
 
 
 ENDING: dict[str, dict[str, Any]] = {
