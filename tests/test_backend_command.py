@@ -13,12 +13,14 @@ import psutil
 import pytest
 from fakes.door import SettableDoor, device, document, program, reading, temperature
 from fakes.freezer import Freeze
+from fakes.views import at, healthy
 
 from nodevet.agent.clock import SteppedClock
 from nodevet.agent.readers.doors import command_plan
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.settings import AgentSettings, CommandSettings, Group
-from nodevet.checks.model import Event, FailureKind, ReaderState, ReaderStatus, ReadingStatus, Sample
+from nodevet.checks.health.freshness import Freshness, judge
+from nodevet.checks.model import Event, FailureKind, Outcome, ReaderState, ReaderStatus, ReadingStatus, Sample
 from nodevet.checks.view import Cadence
 
 REAL_SECONDS = 20.0
@@ -400,7 +402,7 @@ def test_a_command_that_lists_nothing_is_absent(tmp_path: Path, open_doors: Call
 def test_a_command_that_cannot_be_killed_is_not_doubled(
     tmp_path: Path, open_doors: Callable[..., Doors], freeze: Freeze
 ) -> None:
-    """One in state D is told as stuck, and no second one is started beside it; when it is gone it runs again."""
+    """One in state D is told, blames no hardware and is not doubled; when it is gone the command runs again."""
     door = SettableDoor(tmp_path)
     door.print(device("a"))
     gate = tmp_path / "gate"
@@ -421,7 +423,17 @@ def test_a_command_that_cannot_be_killed_is_not_doubled(
 
     (sample,) = doors.round().values()
     assert sample.failure is not None
-    assert sample.failure.kind is FailureKind.STUCK
+    assert sample.failure.kind is FailureKind.READER
+    view = healthy(
+        readers=(doors.status("acme"),),
+        devices=doors.supervisor.devices,
+        samples={(sample.device, sample.group): sample},
+        now=at(),
+        cadences={},
+    )
+    told = [finding for finding in judge(view, Freshness()) if finding.required]
+    assert [finding.outcome for finding in told] == [Outcome.UNMEASURED]
+    assert "cannot be killed" in told[0].message
     assert "cannot be killed, and no second one is started beside it" in sample.failure.detail
     assert len((tmp_path / "pids").read_text().split()) == runs + 1
 

@@ -115,6 +115,21 @@ def test_a_librarys_own_signal_inside_a_call_is_hard_the_second_time(bench: Benc
     assert bench.status().blamed == {"b": 2}
 
 
+def test_what_a_library_printed_in_an_earlier_round_excuses_no_crash(bench: Bench) -> None:
+    """Words are a cause only of what follows them at once."""
+    for hard in (False, True):
+        bench.write(read={"a": "complain"})
+        bench.round(INTERVAL)
+        bench.until(lambda: any("Too many" in str(note.fields) for note in bench.notes))
+        bench.write(read={})
+        bench.round(INTERVAL)
+        fall(bench, "segv")
+        assert is_hard(bench) is hard
+        assert "was killed by SIGSEGV in: fake_read(b, fast)" in bench.status().detail
+        rise(bench)
+        bench.notes.clear()
+
+
 def test_two_crashes_further_apart_than_their_window_are_two_first_ones(bench: Bench) -> None:
     """A crash a week is watched; the table says how long it is remembered."""
     window = fault_rows()["SIGABRT"].window_seconds

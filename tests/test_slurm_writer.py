@@ -770,6 +770,21 @@ def test_nobody_is_asked_about_a_simulated_node(
     assert not (tmp_path / "called").exists()
 
 
+def test_a_snapshot_that_raises_does_not_end_the_thread(
+    reactor: tuple[Reactor, selectors.BaseSelector], told: list[str]
+) -> None:
+    """It is told as our own bug, and the next snapshot is looked at."""
+    running, selector = reactor
+    poison: Any = (object(),)
+    running.submit(msgspec.structs.replace(FAILED, episodes=poison))
+    for key, mask in selector.select(5.0):
+        key.data(mask)
+    assert told == ["told"]
+    assert running.trouble.startswith("slurm: nodevet's own error, please report it: AttributeError")
+    running.submit(FAILED)
+    assert "ended" not in running.status.doing
+
+
 def test_it_ends_at_once_while_scontrol_hangs(tmp_path: Path) -> None:
     """The call is given up, its process killed, its pipes closed."""
     program = tmp_path / "scontrol"

@@ -245,7 +245,7 @@ class Blame:
             return _soft(f"{self._name} {end} {where}, for want of memory{said}; see free -m and journalctl -k")
         if NO_DESCRIPTORS.search(words):
             return _soft(f"{self._name} {end} {where}, for want of descriptors{said}; raise LimitNOFILE of the agent")
-        if NOT_INSTALLED.search(words):
+        if end.signal is None and NOT_INSTALLED.search(words):
             return _soft(f"{self._name} {end}{said}; a part of nodevet is missing or broken: reinstall nodevet")
         if end.fault in fault_rows() and child.in_call:
             failure = Failure(FailureKind.CRASHED, f"the reader {end} in: {child.call}{said}")

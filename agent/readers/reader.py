@@ -339,6 +339,8 @@ class Reader:
             return
         self._round = None
         self._blame.acquit()
+        if self._child is not None:
+            self._child.tail.clear()  # what was printed before is no reason for what follows
         self._lines_left = LINES_PER_ROUND
         self._last_round = self._clock.instant()
         for device, failure in self._quarantine.skipped.items():

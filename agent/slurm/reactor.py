@@ -150,18 +150,25 @@ class Reactor:
         return True
 
     def _run(self) -> None:
-        while True:
-            with self._condition:
-                while not self._closing and not self._is_due():
-                    self._condition.wait(self._patience())
-                snapshot = self._snapshot
-                if self._closing or snapshot is None:
-                    return
-            done = attempt(partial(self._pass, snapshot))
-            if isinstance(done, Bug):
+        ended: bool | Bug = False
+        while ended is not True:
+            ended = attempt(self._turn)
+            if isinstance(ended, Bug):
                 with self._condition:
-                    self._trouble = f"nodevet's own error, please report it: {done}"
+                    self._trouble = f"nodevet's own error, please report it: {ended}"
+                    self._wake()
                     self._condition.wait_for(lambda: self._closing, AFTER_BUG_SECONDS)
+
+    def _turn(self) -> bool:
+        """Wait until it is time and look at the newest snapshot; return whether this was the last time."""
+        with self._condition:
+            while not self._closing and not self._is_due():
+                self._condition.wait(self._patience())
+            snapshot = self._snapshot
+            if self._closing or snapshot is None:
+                return True
+        self._pass(snapshot)
+        return False
 
     def _pass(self, snapshot: Snapshot) -> None:
         """Have the writer look at *snapshot*, and keep what it found."""

@@ -85,7 +85,7 @@ class Runner:
     def _look_for_stuck(self) -> None:
         if self._stuck is not None and not _has_ended(self._stuck):
             raise BackendError(
-                FailureKind.STUCK,
+                FailureKind.READER,  # the command is the site's: whatever it waits for, no driver is shown to hang
                 f"process {self._stuck.pid} of an earlier run cannot be killed, and no second one is started beside it",
             )
         if self._stuck is not None:

@@ -107,6 +107,8 @@ class Child:
             case "flood":
                 for number in range(20000):
                     self._end.channel.send(Happened(event(number)))
+            case "complain":
+                os.write(2, b"cannot allocate memory, Too many open files, ImportError: no such thing\n")
             case "chatter":
                 os.write(1, b"a vendor library prints\n" * 5000)
         self._end.progress.returned()
