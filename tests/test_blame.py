@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from fakes.bench import DEADLINE, INTERVAL, Bench
 from fakes.freezer import FREEZER, Freeze
@@ -29,6 +30,7 @@ LIBRARYS_OWN = ("segv", "abort", "bus", "ill")
 STUCK_SECONDS = 60
 """Ten deadlines of a call, or the one deadline of a start, which is longer here."""
 
+HEARTBEAT_BYTES = 10 << 20
 ORPHAN_SECONDS = 5
 INTERVAL_SECONDS = 5
 
@@ -192,6 +194,45 @@ def test_a_hang_while_the_heartbeat_stands_still_is_nobodys_fault(bench: Bench) 
         assert not is_hard(bench)
         assert bench.status().witnessed == 0
         rise(bench)
+
+
+def test_a_heartbeat_that_was_killed_is_another_one_for_the_next_call(bench: Bench) -> None:
+    """Its end proves nothing of this call, and nothing of the next: that one has a heartbeat of its own."""
+    hang(bench)
+    bench.pass_time(DEADLINE * 0.6)
+    heartbeat = bench.supervisor.heartbeat
+    first = heartbeat.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    bench.until(lambda: bool(heartbeat.failure))
+    bench.pass_time(DEADLINE)
+    bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+    assert "the process that keeps time beside it was killed: see journalctl -k" in said(bench)
+    assert bench.status().witnessed == 0
+    bench.write(read={})
+    bench.round(1.0)
+    hang(bench)
+    bench.pass_time(DEADLINE)
+    bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+    assert bench.status().witnessed == 1
+
+
+def test_a_heartbeat_exists_only_while_a_call_is_late_and_is_small(bench: Bench) -> None:
+    """None while everything answers, one of a few MiB while a call is out for long, none soon after."""
+    heartbeat = bench.supervisor.heartbeat
+    bench.round(INTERVAL)
+    assert heartbeat.pid is None
+    hang(bench)
+    assert heartbeat.pid is None
+    bench.pass_time(DEADLINE * 0.9)
+    assert heartbeat.pid is not None
+    memory = psutil.Process(heartbeat.pid).memory_full_info()
+    assert memory.pss < HEARTBEAT_BYTES
+    bench.pass_time(DEADLINE * 0.1)
+    bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+    rise(bench)
+    bench.clock.advance(5.0)
+    bench.until(lambda: heartbeat.pid is None)
 
 
 def test_a_reader_that_is_stopped_is_nobodys_fault(bench: Bench) -> None:

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgspec
 import pytest
@@ -28,6 +28,7 @@ from nodevet.agent.members import Member, described, guarded
 from nodevet.agent.outlet import Outlet
 from nodevet.agent.settings import Configuration
 from nodevet.agent.simulated.node import Simulate, simulated_configuration
+from nodevet.agent.verbs import Served, verbs
 from nodevet.checks.guard import CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
 from nodevet.checks.model import Outcome, Snapshot, State
 from nodevet.checks.registry import installed
@@ -271,6 +272,46 @@ def test_a_verb_that_raises_costs_one_answer(tmp_path: Path) -> None:
     assert [answer.get("kind") for answer in answers] == ["failed", "failed", None]
     assert answers[2] == {"fine": True}
     assert [fault.part for fault in guard.faults] == ["verb bad", "verb odd"]
+
+
+class Broken:
+    """A daemon of which nothing works."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Raise."""
+        raise PlantedError(name)
+
+
+VERBS: dict[str, dict[str, object]] = {
+    "status": {},
+    "ack": {"code": "nvidia.xid.79", "note": "seen"},
+    "lease": {"seconds": 5.0},
+    "result": {"results": [], "plan": "probe"},
+    "release": {"seconds": 5.0},
+}
+"""Every verb that does something, with what it needs."""
+
+
+def test_every_verb_over_a_daemon_that_raises_costs_one_answer(tmp_path: Path) -> None:
+    """Each of the real ones tells its caller, and the socket answers the next; numbers beyond all bounds included."""
+    guard = Guard(lambda _line: None)
+    table = verbs(cast(Served, Broken()))
+    assert VERBS.keys() == {name for name, verb in table.items() if not verb.streams}
+    requests = [{"verb": name, **arguments} for name, arguments in VERBS.items()]
+    requests += [{"verb": "release", "seconds": 10**400}, {"verb": "lease", "seconds": -(10**25)}]
+    path = tmp_path / "socket"
+    with selectors.DefaultSelector() as selector:
+        control = Control(path, table, selector, guard=guard)
+        answers: list[Any] = []
+        lines = [json.dumps(request).encode() for request in requests]
+        caller = threading.Thread(target=lambda: answers.extend(ask(path, line) for line in lines))
+        caller.start()
+        while caller.is_alive():
+            for key, mask in selector.select(0.02):
+                key.data(mask)
+        control.close()
+    assert [answer["kind"] for answer in answers] == ["failed"] * len(VERBS) + ["bad_request"] * 2
+    assert {fault.part for fault in guard.faults} == {f"verb {name}" for name in VERBS}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -158,11 +158,12 @@ class Blame:
 
     def suspect(self, child: Child) -> None:
         """Begin to watch the call that *child* is in: it has been out for long."""
-        if self._suspicion is None or self._suspicion.number != child.call_number:
+        anew = self._suspicion is None or self._suspicion.number != child.call_number
+        if anew:
             now = self._clock.monotonic()
             moved = self._suspicion is not None
             self._suspicion = _Suspicion(child.call_number, now, self._surroundings.look(child.pid), moved)
-        self._heartbeat.want()
+        self._heartbeat.want(anew=anew)
 
     def acquit(self) -> None:
         """Forget the call that was watched: the reader spoke, or is gone."""
@@ -270,7 +271,7 @@ class Blame:
 
     def _no_time(self, seen: _Suspicion, kept: bool | None) -> str:
         if self._heartbeat.failure:
-            return f"no process could be started beside it to keep time ({self._heartbeat.failure})"
+            return self._heartbeat.failure
         if kept is None and seen.moved:
             return "calls come and go, only slowly: raise agent.deadline_seconds where the driver needs so long"
         if kept is None:

@@ -34,6 +34,8 @@ UNWANTED_SECONDS = 5.0
 
 END_SECONDS = 0.2
 
+ENDED = "the process that keeps time beside it was killed: see journalctl -k"
+
 ECHO = (
     sys.executable,
     "-I",
@@ -85,8 +87,10 @@ class Heartbeat:
         """Return whether an answer is out."""
         return self._process is not None and self._asked is not None and not self.failure
 
-    def want(self) -> None:
-        """Have it run from now on, for a while."""
+    def want(self, *, anew: bool = False) -> None:
+        """Have it run from now on, for a while; *anew* for another call: what failed before is over."""
+        if anew and self.failure:
+            self.stop()
         self._wanted = self._clock.monotonic()
         if self._process is None:
             self._begin()
@@ -147,7 +151,7 @@ class Heartbeat:
                 start_new_session=True,
             )
         except OSError as error:
-            self.failure = str(error)
+            self.failure = f"no process could be started beside it to keep time ({error})"
             return
         assert self._process.stdout is not None
         self._selector.register(self._process.stdout, selectors.EVENT_READ, self._answered)
@@ -158,8 +162,8 @@ class Heartbeat:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(b".")
-        except OSError as error:
-            self.failure = str(error)
+        except OSError:
+            self.failure = ENDED
         self._asked = now
 
     def _answered(self, _mask: int) -> None:
@@ -167,7 +171,7 @@ class Heartbeat:
             return
         now = self._clock.monotonic()
         if not os.read(self._process.stdout.fileno(), 64):
-            self.failure = "it ended"
+            self.failure = ENDED
             self._selector.unregister(self._process.stdout)
             return
         if self._asked is not None and self._started:
