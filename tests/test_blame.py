@@ -248,6 +248,22 @@ def test_a_reader_that_is_stopped_is_nobodys_fault(bench: Bench) -> None:
         rise(bench)
 
 
+def test_a_reader_that_was_stopped_for_a_while_only_is_nobodys_fault(bench: Bench) -> None:
+    """It runs when the watch begins and when the deadline is over, and was stopped in between."""
+    for _ in range(2):
+        pid = hang(bench)
+        bench.pass_time(DEADLINE * 0.6)
+        os.kill(pid, signal.SIGSTOP)
+        bench.until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)  # noqa: B023
+        bench.pass_time(DEADLINE * 0.3)
+        os.kill(pid, signal.SIGCONT)
+        bench.pass_time(DEADLINE * 0.1)
+        bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+        assert "it is stopped (state T)" in said(bench)
+        assert bench.status().witnessed == 0
+        rise(bench)
+
+
 def test_a_reader_that_its_cgroup_froze_is_nobodys_fault(tmp_path: Path, freeze: Freeze) -> None:
     """It cannot be killed, its state is D and it is inside a call: and still it is the freezer, which is named."""
     bench = Bench(tmp_path, cgroups=FREEZER.parent)

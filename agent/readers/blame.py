@@ -82,13 +82,14 @@ class _Fall(msgspec.Struct, frozen=True):
 class _Suspicion(msgspec.Struct, frozen=True):
     """A call that has been out for long: its number, and how the reader was when it began to be watched.
 
-    ``moved``: calls before it came and went, too slowly.
+    ``moved``: calls before it came and went, too slowly. ``held``: what kept the reader from running for a while.
     """
 
     number: int
     since: float
     look: Look | None
     moved: bool = False
+    held: str = ""
 
 
 class _Stuck(msgspec.Struct, frozen=True):
@@ -147,6 +148,7 @@ class Blame:
             return self.overdue(child, now - began, now - deadline)
         if now >= deadline - _lead(seconds):
             self.suspect(child)
+            self._look_between(child)
         return None
 
     def look_at(self, deadline: float, seconds: float) -> float:
@@ -183,7 +185,7 @@ class Blame:
         if library is not None:
             return _soft(f"{out}, but {library} was replaced on disk meanwhile: it is loaded anew")
         elapsed = self._clock.monotonic() - seen.since
-        cause = disturbance(seen.look, self._surroundings.look(child.pid), elapsed)
+        cause = seen.held or disturbance(seen.look, self._surroundings.look(child.pid), elapsed)
         if cause:
             return _soft(f"{out}, but {cause}")
         kept = self._heartbeat.kept_time(seen.since)
@@ -264,6 +266,12 @@ class Blame:
         return self._ours(f"sent what cannot be read: {detail}").failure
 
     # Small steps.
+
+    def _look_between(self, child: Child) -> None:
+        """Note that the reader is stopped or frozen now: it may go on before its deadline is over."""
+        look = self._surroundings.look(child.pid)
+        if self._suspicion is not None and look is not None and (look.frozen or look.state in "Tt"):
+            self._suspicion = msgspec.structs.replace(self._suspicion, held=disturbance(look, look, 1.0))
 
     def _ours(self, what: str) -> Fallen:
         words = f"{self._name} {what}; no fault of the driver is shown: please report this with the agent's log"
