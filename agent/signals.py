@@ -5,11 +5,12 @@ from __future__ import annotations
 import selectors
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
-__all__ = ["SignalPipe"]
+__all__ = ["SignalPipe", "undisturbed"]
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -47,6 +48,20 @@ class SignalPipe:
         for number in self._receiver.recv(64):
             if number in HANDLED:
                 self._handler(number)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let SIGTERM, SIGINT and SIGHUP pass by: what was measured for hours is judged and kept before the end.
+
+    A handler that does nothing, because a child would inherit that a signal is ignored. Main thread only.
+    """
+    before = {number: signal.signal(number, _ignore) for number in HANDLED}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

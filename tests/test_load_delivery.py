@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -35,11 +38,11 @@ def node(tmp_path: Path) -> FakeNode:
     return FakeNode(tmp_path, more=HOST_ONLY)
 
 
-def load(node: FakeNode, how: str) -> subprocess.Popen[str]:
-    """Begin a burn-in beside the agent of *node*, whose child does *how*."""
+def load(node: FakeNode, how: str, *words: str) -> subprocess.Popen[str]:
+    """Begin a burn-in beside the agent of *node*, whose child does *how*; *words* are added to the command."""
     places = ["--config", str(node.configuration_file), "--state-dir", str(node.state_dir)]
     places += ["--runtime-dir", str(node.runtime_dir)]
-    command = [sys.executable, str(PROGRAM), json.dumps({"fp32": how}), "--json", *places]
+    command = [sys.executable, str(PROGRAM), json.dumps({"fp32": how}), "--json", *words, *places]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -93,3 +96,35 @@ def test_results_that_nobody_takes_are_told_after_a_while(tmp_path: Path) -> Non
     delivery.found((WRONG,))
     assert len(said) == 1
     assert "no agent listens" in said[0]
+
+
+def test_a_load_that_the_agent_refuses_says_of_each_format_that_it_is_not_proved(node: FakeNode) -> None:
+    """One line, exit code 3 and a document: whoever renders it sees what was planned, and no older green."""
+    with node:
+        (node.runtime_dir / "claims" / "4711").touch()
+        burning = load(node, "finish")
+        printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
+    assert burning.returncode == 3, said
+    assert "lease: a job claims this node" in said
+    document = json.loads(printed)
+    assert (document["verdict"], document["completeness"]["state"]) == ("unknown", "incomplete")
+    assert {entry["standing"] for entry in document["completeness"]["accounts"]} == {"unproven"}
+    assert document["completeness"]["accounts"][0]["dtype"] == "fp32"
+
+
+def test_an_impatient_ctrl_c_does_not_cost_a_wrong_result(tmp_path: Path) -> None:
+    """The first one ends the load; a second one, or a terminal that closes, ends neither judging nor its exit code."""
+    node, file = FakeNode(tmp_path, more=HOST_ONLY), tmp_path / "burn-in.json"
+    burning = load(node, f"wrong:until:{tmp_path / 'never'}:finish", "--output", str(file))
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline and not (file.exists() and '"standing":"wrong"' in file.read_text()):
+        time.sleep(0.01)
+    for number in itertools.islice(itertools.cycle((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)), 20):
+        burning.send_signal(number)
+        if "interrupted" in file.read_text():  # it judges now, and prints in a second
+            break
+        time.sleep(0.05)
+    burning.send_signal(signal.SIGINT)
+    printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
+    assert burning.returncode == 2, said
+    assert json.loads(printed)["completeness"]["state"] == "wrong"

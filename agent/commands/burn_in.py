@@ -32,15 +32,15 @@ from nodevet.agent.load.run import LoadRun, Spawn
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
 from nodevet.agent.settings import Configuration
-from nodevet.agent.signals import SignalPipe
+from nodevet.agent.signals import SignalPipe, undisturbed
 from nodevet.agent.terminal import Progress, emit, paint, say, table
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
 from nodevet.checks.completeness import Planned
 from nodevet.checks.errors import BusyError, StoreError, UsageError
-from nodevet.checks.model import AgentInfo, Device, Result, Snapshot, State, Verdict
+from nodevet.checks.model import AgentInfo, Device, DeviceKind, Result, Snapshot, State, Verdict
 from nodevet.checks.naming import chosen
-from nodevet.exporters.schema import BurnInDocument, burn_in_document, encode
+from nodevet.exporters.schema import BurnInDocument, StatusDocument, burn_in_document, encode
 
 SUMMARY = "prove the hardware under load"
 LEASE_SECONDS = 86400.0
@@ -123,19 +123,48 @@ def _with_agent(load: Load) -> BurnInDocument:
     """Run under the agent's lease, which ends with the connection, and let the agent judge."""
     session = Session(load.runtime / SOCKET_NAME, timeout_seconds=30.0)
     with session:
-        granted = _lease(session, load.arguments.device)
+        try:
+            granted = _lease(session, load.arguments.device)
+        except AgentRefused as error:
+            return _not_run(load, session, error)
         devices = msgspec.convert(granted["devices"], tuple[Device, ...])
         socket, plan = load.runtime / SOCKET_NAME, load.arguments.plan
         delivery = Delivery(socket, plan, _complain, patience_seconds=load.patience_seconds)
-        results = _load(load, devices, LoadLock(load.runtime), Claims(load.runtime).look, found=delivery.found)
-        document = delivery.ended(results, session)
-    if document is not None:
-        return document
-    try:
-        return _judged_alone(load, results)
-    except (BusyError, StoreError) as error:
-        _complain(f"nobody judges the node after the load: {error}")
-        return _of_load(load, devices, (), results, "no agent took the results of the load")
+        with undisturbed():
+            results = _load(load, devices, LoadLock(load.runtime), Claims(load.runtime).look, found=delivery.found)
+            document = delivery.ended(results, session)
+            if document is not None:
+                return document
+            try:
+                return _judged_alone(load, results)
+            except (BusyError, StoreError) as error:
+                _complain(f"nobody judges the node after the load: {error}")
+                return _of_load(load, devices, (), results, "no agent took the results of the load")
+
+
+def _not_run(load: Load, session: Session, refusal: AgentRefused) -> BurnInDocument:
+    """Return the document of a load that the agent refused: each planned format says why. Else raises *refusal*."""
+    if refusal.kind not in ("busy", "refused"):
+        raise refusal
+    told = msgspec.convert(session.ask("status"), StatusDocument)
+    listed = tuple(
+        Device(
+            id=each.id,
+            kind=DeviceKind(each.kind),
+            vendor=each.vendor,
+            model=each.model,
+            pci=each.pci,
+            serial=each.serial,
+            backend="host" if each.kind == DeviceKind.CPU else each.vendor,
+        )
+        for each in told.devices
+    )
+    devices = _chosen(load_targets(listed), load.arguments.device)
+    if told.simulated or not any(compute_kind(device) for device in devices):
+        raise refusal
+    results = _load(load, devices, None, ClaimsSeen, busy={each.id: str(refusal) for each in devices})
+    _complain(str(refusal))
+    return _of_load(load, devices, (), results, str(refusal))
 
 
 def _lease(session: Session, devices: list[str]) -> dict[str, object]:
@@ -155,10 +184,11 @@ def _alone(load: Load) -> BurnInDocument:
     before = look(settings, purpose="nodevet burn-in", confirmed=False)
     devices = _chosen(load_targets(before.devices), load.arguments.device)
     busy = {device.id: reason for device in devices if (reason := busy_reason(before, (device,)))}
-    with acquire_node_lock(load.runtime, "nodevet burn-in"), LoadAlone(load.runtime, before) as alone:
-        results = _load(load, devices, alone.lock, alone.look, busy=busy)
-    # Nobody reads the devices meanwhile: only what a device cannot tell is known of its conditions.
-    return _judged_alone(load, tuple(LoadRecorder().stamped(result, before.samples) for result in results))
+    with undisturbed():
+        with acquire_node_lock(load.runtime, "nodevet burn-in"), LoadAlone(load.runtime, before) as alone:
+            results = _load(load, devices, alone.lock, alone.look, busy=busy)
+        # Nobody reads the devices meanwhile: only what a device cannot tell is known of its conditions.
+        return _judged_alone(load, tuple(LoadRecorder().stamped(result, before.samples) for result in results))
 
 
 def _judged_alone(load: Load, results: tuple[Result, ...]) -> BurnInDocument:
@@ -181,7 +211,7 @@ def _chosen(targets: tuple[Device, ...], names: list[str]) -> tuple[Device, ...]
 def _load(
     load: Load,
     devices: tuple[Device, ...],
-    lock: LoadLock,
+    lock: LoadLock | None,
     look_for_jobs: Callable[[], ClaimsSeen],
     *,
     busy: Mapping[str, str] | None = None,
