@@ -311,6 +311,8 @@ def test_a_long_name_of_a_guest_decides_nothing(number: int, name: str, words: s
     [
         "IN= OUT= SRC=00 DST=00 LEN=1",
         "IN= OUT= SRC=1.1.1.1 DST=1.1.1.1 LEN=1 TOS=0x00 PREC=0x00 TTL=1 ID=1 PROTO=UDP SPT=1 DPT=2",
+        "IN= OUT= ARP HTYPE=1",
+        "IN= OUT= MAC source = 00:00:00:00:00:00 MAC dest = 00:00:00:00:00:00 proto = 0x0800 IP",
         ": Can't open blockdev",
         "x: Can't lookup blockdev ",
     ],
