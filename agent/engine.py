@@ -28,7 +28,7 @@ from nodevet.checks.baseline import (
 from nodevet.checks.consequences import counted_once, shown_once
 from nodevet.checks.episodes import Evidence, Holders, Ledger, acknowledge, fold
 from nodevet.checks.guard import AGENT, CODE, PartFault, fault_findings
-from nodevet.checks.hours import Hours
+from nodevet.checks.hours import Hours, Marks
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.kernel_log.tally import Counts, count_events
 from nodevet.checks.model import (
@@ -280,6 +280,7 @@ class Engine:
             "inventory": encode(self._memory),
             "counters": encode(tuple(counter for counter in self._counters.values())),
             "times": encode(tuple((*key, time) for key, time in self._times.items())),
+            "hours": encode(self._hours.marks),
             "results": encode(tuple(self._results.values())),
             "events": encode(self._deduplicator.state),
             "told_events": encode(self._told.state),
@@ -303,6 +304,7 @@ class Engine:
             times[device, group] = moment
         for counter in decode(memory.get("counters", b"\x90"), type=tuple[Counter, ...]):
             self._counters[counter.device, counter.quantity, counter.part] = counter
+        self._hours = Hours(decode(memory.get("hours", b"\x90"), type=tuple[Marks, ...]))
         for result in decode(memory.get("results", b"\x90"), type=tuple[Result, ...]):
             self.take_result(result)
         counts = decode(memory.get("event_counts", b"\x90"), type=tuple[EventCount, ...])

@@ -18,11 +18,14 @@ class Which(StrEnum):
 
     ``every``: the baseboard or its switches join each port. ``bridged``: each port, once a bridge, which is bought
     apart, joins the boards. ``some``: so many, whichever they are: others lead outside, or nobody knows of them.
+    ``alike``: boards are wired to each other without a switch, and how many ports are wired is up to the machine, or to
+    the virtual one that has but some of the boards: each board has as many up as its siblings.
     """
 
     EVERY = "every"
     BRIDGED = "bridged"
     SOME = "some"
+    ALIKE = "alike"
 
 
 class ExpectedLinks(msgspec.Struct, frozen=True):

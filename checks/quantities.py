@@ -15,7 +15,16 @@ import msgspec
 
 from nodevet.checks.model import PartKind, Reading, ReadingStatus, Scalar
 
-__all__ = ["LARGEST_COUNT", "QUANTITIES", "Bounds", "Quantity", "QuantityKind", "measured", "quantity"]
+__all__ = [
+    "LARGEST_COUNT",
+    "QUANTITIES",
+    "UNKNOWN_ACTION",
+    "Bounds",
+    "Quantity",
+    "QuantityKind",
+    "measured",
+    "quantity",
+]
 
 
 class QuantityKind(StrEnum):
@@ -89,6 +98,9 @@ RECOVERY_ACTIONS = (
     "reset_bus",
     "reboot_system",
 )
+
+UNKNOWN_ACTION = "unknown"
+"""An action that no table knows: the driver asks for something, and a younger version of nodevet may know what."""
 
 COMPUTE_PARTITIONS = ("spx", "dpx", "tpx", "qpx", "cpx")
 MEMORY_PARTITIONS = ("nps1", "nps2", "nps4", "nps8")
@@ -252,7 +264,13 @@ _TABLE: tuple[Quantity, ...] = (
         "Bad memory pages from which the vendor replaces the device.",
         AT_LEAST_ONE,
     ),
-    Quantity("recovery_action", _S, _P.DEVICE, "What the driver says must be done.", states=RECOVERY_ACTIONS),
+    Quantity(
+        "recovery_action",
+        _S,
+        _P.DEVICE,
+        "What the driver says must be done.",
+        states=(*RECOVERY_ACTIONS, UNKNOWN_ACTION),
+    ),
     # PCIe.
     Quantity("pcie_link_generation", _G, _P.PCIE, "PCIe generation in use; lower at idle on many boards.", GENERATION),
     Quantity("pcie_link_generation_maximum", _G, _P.PCIE, "Highest PCIe generation of device and slot.", GENERATION),

@@ -106,6 +106,9 @@ FAST = [
     ({"remap_failed.3": 1}, "row_remap_failed", WHOLE, True),
     ({"recovery_action.3": 1}, "recovery_action", WHOLE, "reset_device"),
     ({"recovery_action.3": 4}, "recovery_action", WHOLE, "drain_reset"),
+    ({"recovery_action.3": 12}, "recovery_action", WHOLE, "unknown"),
+    ({"mig_mode.3": 1}, "partitioned", WHOLE, True),
+    ({"mig_mode.3": 0}, "partitioned", WHOLE, False),
     ({"link_state.3.5": 0}, "link_active", link(5), False),
     ({"link_state.3.5": 2}, "link_active", link(5), True),
     ({"utilization_percent.3": 98}, "utilization_ratio", COMPUTE, 0.98),
@@ -159,8 +162,6 @@ SLOW = [
     ({"power_limit_milliwatts.3": 500000}, "power_limit_requested_watts", BOARD, 500.0),
     ({"fabric_health_mask.3": 0x19A}, "fabric_healthy", WHOLE, False),  # route unhealthy
     ({"fabric_health_mask.3": 0x5AA}, "fabric_healthy", WHOLE, False),  # too few links configured
-    ({"mig_mode.3": 1}, "partitioned", WHOLE, True),
-    ({"mig_mode.3": 0}, "partitioned", WHOLE, False),
     ({"persistence_mode.3": 0}, "persistence_mode", WHOLE, False),
     ({"link_version": 7, "link_recovery_errors.3.2": 5}, "link_recovery_errors", link(2), 5),
     ({"link_version": 7, "link_effective_errors.3.2": 6}, "link_effective_errors", link(2), 6),
@@ -324,11 +325,11 @@ def test_the_placeholder_of_a_missing_number_is_no_value(read: Read) -> None:
 
 
 def test_a_number_that_cannot_be_is_an_error(read: Read) -> None:
-    """An implausible temperature and an action that nobody knows are not measurements."""
-    readings = read("fast", {"temperature.3": 400, "recovery_action.3": 12})
+    """An implausible temperature and an action beyond any enumeration are not measurements."""
+    readings = read("fast", {"temperature.3": 400, "recovery_action.3": 1200})
     assert readings["temperature_celsius", CORE].status is ReadingStatus.ERROR
     assert readings["recovery_action", WHOLE].status is ReadingStatus.ERROR
-    assert "12" in readings["recovery_action", WHOLE].detail
+    assert "1200" in readings["recovery_action", WHOLE].detail
 
 
 @pytest.mark.parametrize("counted", [0, 7, 18])

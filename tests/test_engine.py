@@ -517,13 +517,30 @@ def test_heat_counts_from_the_third_of_five_samples_and_ends_after_three_good_on
     assert states == [State.OK, State.OK, State.OK, *bad_rounds, State.OK]
 
 
-@pytest.mark.parametrize("name", ["ledger", "inventory", "counters", "times", "results", "events", "waiting"])
+@pytest.mark.parametrize("name", ["ledger", "inventory", "counters", "times", "hours", "results", "events", "waiting"])
 def test_damaged_memory_is_refused(name: str) -> None:
     """The store is told, rather than the node being called healthy."""
     desk = Desk()
     desk.healthy_round()
     with pytest.raises(msgspec.MsgspecError):
         Desk().engine.restore({**desk.engine.memory(), name: b"\xc1"})
+
+
+def test_storm_that_takes_an_hour_is_seen_over_restarts() -> None:
+    """12,000 corrected errors per hour, never a hundred at once, and an agent that starts anew each 20 minutes."""
+    only = [entry for entry in discover() if entry.name == "memory-errors"]
+    desk, told = Desk(only), False
+    for number in range(240):
+        if number % 40 == 39:
+            memory, seconds = desk.engine.memory(), desk.seconds
+            desk = Desk(only)
+            desk.seconds = seconds
+            desk.engine.restore(memory)
+        desk.present(gpu())
+        desk.read({("ecc_corrected_errors", Part(PartKind.MEMORY_BLOCK, "dram")): 99 * number})
+        episodes = desk.round(30).snapshot.episodes
+        told = told or any(e.key.code == "memory.corrected_rate" and e.state is EpisodeState.OPEN for e in episodes)
+    assert told
 
 
 def test_fault_of_no_device_is_that_of_the_node() -> None:

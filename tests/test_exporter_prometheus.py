@@ -463,7 +463,7 @@ def test_a_state_quantity_lists_all_its_words() -> None:
     """recovery_action: one series per word, one of them 1."""
     series = values(gpu_node(), detail=True)["nodevet_recovery_action"]
     words = {dict(labels)["state"]: value for labels, value in series.items() if dict(labels)["device"] == gpu_id(0)}
-    assert len(words) == 8
+    assert len(words) == 9
     assert [word for word, value in words.items() if value] == ["none"]
 
 

@@ -80,6 +80,12 @@ def test_board_that_need_not_count_memory_errors_may_have_error_correction_off()
     assert of(judge("memory-errors", view), "memory.ecc_disabled").outcome is Outcome.SKIPPED
 
 
+def test_an_action_that_no_table_knows_is_not_nothing() -> None:
+    """A driver of tomorrow asks for something: the device is degraded, and nobody is told to reset or reboot."""
+    finding = of(judge("memory-errors", healthy({("recovery_action", WHOLE): "unknown"})), "memory.recovery_action")
+    assert (finding.outcome, finding.action, finding.hard) == (WARN, Action.INSPECT, False)
+
+
 @pytest.mark.parametrize("asked", RECOVERY_ACTIONS)
 def test_every_recovery_action_means_something(asked: str) -> None:
     """Only ``none`` passes; each other action of the driver asks a person to do something."""
@@ -107,6 +113,9 @@ def test_corrected_errors_are_judged_by_their_rate(errors: float, outcome: Outco
     assert (finding.outcome, finding.hard) == (outcome, False)
 
 
+DRAM_OF_GPU = (GPU, "ecc_corrected_errors", DRAM)
+
+
 @pytest.mark.parametrize(
     ("seconds", "amount", "rounds", "outcome"),
     [
@@ -121,7 +130,7 @@ def test_few_errors_count_by_the_hour(seconds: int, amount: int, rounds: int, ou
     """A burst is no rate, and a rate that stays low for each look is seen within the hour."""
     hours, growth = Hours(), None
     for number in range(rounds):
-        within = hours.grown("dram", number * amount, at(number * seconds))
+        within = hours.grown(DRAM_OF_GPU, number * amount, at(number * seconds))
         growth = Growth(amount, seconds, at(), within)
     assert growth is not None
     view = healthy()
@@ -133,14 +142,28 @@ def test_the_hour_begins_anew_with_the_counter() -> None:
     """A reset, another boot and a long silence leave nothing of what was counted before; a halt ends it."""
     hours = Hours()
     growing = ((5, 0), (9, 100), (20, 1800), (21, 1900))
-    assert [hours.grown("a", value, at(seconds)) for value, seconds in growing] == [0, 4, 15, 16]
-    assert hours.grown("a", 3, at(2000)) == 0
-    assert hours.grown("a", 8, at(2100)) == 5
-    assert hours.grown("a", 8, at(2219)) == 5
-    assert hours.grown("a", 8, at(2220)) == 0
-    assert hours.grown("a", 9, at(2290)) == 6
-    assert hours.grown("a", 10, at(2300, boot="another")) == 0
-    assert hours.grown("a", 99, at(9200, boot="another")) == 0
+    assert [hours.grown(DRAM_OF_GPU, value, at(seconds)) for value, seconds in growing] == [0, 4, 15, 16]
+    assert hours.grown(DRAM_OF_GPU, 3, at(2000)) == 0
+    assert hours.grown(DRAM_OF_GPU, 8, at(2100)) == 5
+    assert hours.grown(DRAM_OF_GPU, 8, at(2219)) == 5
+    assert hours.grown(DRAM_OF_GPU, 8, at(2220)) == 0
+    assert hours.grown(DRAM_OF_GPU, 9, at(2290)) == 6
+    assert hours.grown(DRAM_OF_GPU, 10, at(2300, boot="another")) == 0
+    assert hours.grown(DRAM_OF_GPU, 99, at(9200, boot="another")) == 0
+
+
+def test_the_hour_goes_over_a_restart() -> None:
+    """An agent that is restarted each ten minutes counts as one that never was; another boot begins anew."""
+    whole, cut = Hours(), Hours()
+    seen = []
+    for minute in range(120):
+        if minute % 10 == 0:
+            cut = Hours(cut.marks)
+        value, time = 250.0 * minute, at(60 * minute)
+        seen.append(cut.grown(DRAM_OF_GPU, value, time))
+        assert seen[-1] == whole.grown(DRAM_OF_GPU, value, time)
+    assert max(seen) > 10_000
+    assert Hours(cut.marks).grown(DRAM_OF_GPU, value + 9, at(60, boot="another")) == 0
 
 
 def test_corrected_errors_of_the_past_are_no_rate() -> None:

@@ -117,6 +117,10 @@ def test_links_that_only_a_number_wants_close_nothing() -> None:
     assert (found.outcome, found.hard) == (Outcome.FAIL, False)
     assert found.limit is not None
     assert found.limit.source == "configuration"
+    half = healthy({("link_active", link(port)): False for port in range(9, 18)})
+    half = msgspec.structs.replace(half, devices=lone.devices)
+    found = of(judge("links", without_memory(half), expected=18), "link.down", GPU, link(17))
+    assert (found.outcome, found.hard) == (Outcome.FAIL, False)
     seen = msgspec.structs.replace(lone.memory.seen[GPU], links_up=tuple(range(18)))
     remembered = msgspec.structs.replace(lone, memory=Memory({**lone.memory.seen, GPU: seen}))
     for expected in (None, 18):

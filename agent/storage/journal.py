@@ -29,7 +29,9 @@ from nodevet.checks.model import Device, Episode, Result, Sample
 
 __all__ = ["Journal"]
 
-BOOKKEEPING = frozenset({"counters", "events", "gate_log", "kernel_log", "ledger", "times", "told_events", "waiting"})
+BOOKKEEPING = frozenset(
+    {"counters", "events", "gate_log", "hours", "kernel_log", "ledger", "times", "told_events", "waiting"}
+)
 """What a restart needs and no surface shows: it changes with every reading, and nobody waits for it.
 
 The ledger is here because every episode that changed for a reader is handed over by itself, and because the rest of

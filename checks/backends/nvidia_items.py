@@ -13,9 +13,12 @@ from typing import Any
 from nodevet.checks.backends.nvml import Call, Field, Item
 from nodevet.checks.fabric import words_of_mask
 from nodevet.checks.model import WHOLE, Part, PartKind, Scalar
-from nodevet.checks.quantities import RECOVERY_ACTIONS
+from nodevet.checks.quantities import RECOVERY_ACTIONS, UNKNOWN_ACTION
 
 __all__ = ["fast_items", "slow_items", "throttle_fields"]
+
+MOST_ACTIONS = 64
+"""An enumeration of what a driver may ask for does not grow beyond; what is larger is no answer."""
 
 UNSIGNED_LONG_LONG = 3
 """NVML's number of the value type of its counters."""
@@ -25,8 +28,8 @@ BOARD, MODULE, MEMORY_POWER = (Part(PartKind.POWER_SCOPE, name) for name in ("de
 PCIE = Part(PartKind.PCIE)
 COMPUTE = Part(PartKind.ENGINE, "compute")
 
-NVLINK_UP = (1, 2)
-"""States of a link that can carry data: active, and asleep to save power."""
+NVLINK_STATES = {0: False, 1: True, 2: True}
+"""States of a link, and whether it can carry data: inactive, active, asleep to save power."""
 
 FABRIC_NOT_SUPPORTED, FABRIC_COMPLETED = 0, 3
 FABRIC_WORDS = {1: "not_started", 2: "in_progress"}
@@ -74,7 +77,9 @@ def fast_items(links: int, nvml_version: str, known_reasons: int | None = None) 
     *known_reasons* is the mask of event reasons that the device can report; None where it does not say.
     """
     clocks = (*_clocks(known_reasons), *_throttle_times(nvml_version))
-    return (*_heat(), *_power(), *clocks, *_errors(), *_load(), *_link_states(links))
+    # Whether it is split is read with its links: split after the last slow round, they read as down and are well.
+    split = Item("partitioned", WHOLE, (Call("nvmlDeviceGetMigMode"),), _element(0, bool))
+    return (*_heat(), *_power(), *clocks, *_errors(), *_load(), split, *_link_states(links))
 
 
 def slow_items(links: int) -> tuple[Item, ...]:
@@ -127,14 +132,17 @@ def _element(index: int, convert: Callable[[Any], Scalar] = int) -> Callable[[An
 
 
 def _recovery_action(number: int) -> str:
-    return RECOVERY_ACTIONS[number] if number < len(RECOVERY_ACTIONS) else f"unknown action {number}"
+    """Return what the driver asks for; a young driver may ask for what no table knows, and that is not nothing."""
+    if number < len(RECOVERY_ACTIONS):
+        return RECOVERY_ACTIONS[number]
+    return UNKNOWN_ACTION if number < MOST_ACTIONS else f"action {number}"
 
 
 def _fabric_state(info: Any) -> str | None:
     """Return where the registration with the fabric stands; None where the device is not part of one."""
     if info.state == FABRIC_COMPLETED:
         return "failed" if info.status else "completed"
-    return FABRIC_WORDS.get(info.state)
+    return None if info.state == FABRIC_NOT_SUPPORTED else FABRIC_WORDS.get(info.state, f"state {info.state}")
 
 
 def _fabric_healthy(info: Any) -> bool | None:
@@ -317,7 +325,7 @@ def _link_states(links: int) -> list[Item]:
             "link_active",
             _link(link),
             (Field(165, link), Call("nvmlDeviceGetNvLinkState", (link,))),
-            lambda state: state in NVLINK_UP,
+            lambda state: NVLINK_STATES.get(state, f"state {state}"),  # no other is known to be down
         )
         for link in range(links)
     ]
@@ -348,6 +356,5 @@ def _settings() -> list[Item]:
         Item("fabric_state", WHOLE, (Call("nvmlDeviceGetGpuFabricInfoV"),), _fabric_state),
         Item("fabric_healthy", WHOLE, (Call("nvmlDeviceGetGpuFabricInfoV"),), _fabric_healthy),
         Item("fabric_faults", WHOLE, (Call("nvmlDeviceGetGpuFabricInfoV"),), _fabric_faults),
-        Item("partitioned", WHOLE, (Call("nvmlDeviceGetMigMode"),), _element(0, bool)),
         Item("persistence_mode", WHOLE, (Call("nvmlDeviceGetPersistenceMode"),), bool),
     ]

@@ -102,6 +102,9 @@ ADVICE = {
     "log; when it runs, have board, baseboard and switches inspected"
 }
 """What to do about a reading that is missing for another reason than permissions or an old driver."""
+SPLIT = frozenset({"row_remap_failed", "link_active"})
+"""What a device does not tell while it is split into instances (nvml.h nvmlDeviceGetRemappedRows: "not supported if MIG
+is enabled"); what was found before the split stays open."""
 NEEDS = {"ecc_uncorrected_errors": "ecc_enabled"}
 """Readings that a device supports only while a setting is on. That it is off is told by the setting's own check."""
 AWAY = frozenset({ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED, ReaderState.ABSENT})
@@ -274,6 +277,10 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
         if _turned_off(view, device, quantity, entries):
             yield rule.on_node(Outcome.SKIPPED, f"{name}: {NEEDS[quantity]} is off", device=device.id)
             continue
+        if quantity in SPLIT and _is_untold(entries) and view.number(device.id, "partitioned"):
+            facts = f"{name}: {quantity} is not told while the device is split into instances"
+            yield rule.on_node(Outcome.SKIPPED, facts, device=device.id)
+            continue
         bad = [
             look
             for look in entries
@@ -305,8 +312,11 @@ def _has_margin(view: View, look: Look) -> bool:
 def _turned_off(view: View, device: Device, quantity: str, entries: tuple[Look, ...]) -> bool:
     """Return whether the device does not support *quantity* because the setting that it needs is off."""
     setting = view.reading(device.id, NEEDS[quantity]) if quantity in NEEDS else None
-    unsupported = all(look.reading.status is ReadingStatus.UNSUPPORTED for look in entries)
-    return unsupported and setting is not None and setting.value is False
+    return _is_untold(entries) and setting is not None and setting.value is False
+
+
+def _is_untold(entries: tuple[Look, ...]) -> bool:
+    return all(look.reading.status is ReadingStatus.UNSUPPORTED for look in entries)
 
 
 def _samples(view: View, device: Device) -> list[Sample]:

@@ -250,7 +250,7 @@ def _proven(view: View, device: Device, look: Look) -> str | None:
         if is_up and _leads_to_switch(sibling, port):
             return f"that of {sibling.pci or sibling.id} is up"
     row = _row(view, device)
-    if row is None or row.which is Which.SOME or port is None or before >= row.links:
+    if row is None or row.which in (Which.SOME, Which.ALIKE) or port is None or before >= row.links:
         return None
     return f"{device.model} has {row.links}"
 
@@ -267,6 +267,10 @@ def _row(view: View, device: Device) -> ExpectedLinks | None:
     return row if any(_was_up(view, board) for board in (device, *siblings)) else None
 
 
+def _number_up(view: View, device: Device) -> int:
+    return sum(bool(look.number) for look in looks(view, device, "link_active"))
+
+
 def _was_up(view: View, device: Device) -> bool:
     """Return whether a link of *device* is up, or ever was."""
     seen = view.memory.seen.get(device.id)
@@ -281,15 +285,18 @@ def _fewer(view: View, device: Device, links: tuple[Look, ...], policy: Links) -
         return
     part, name = Part(PartKind.LINK), device_name(view, device.id)
     used = sum(look.reading.status is not UNSUPPORTED for look in links)
-    counts_up = policy.expected is None and row is not None and row.which is Which.SOME
+    counts_up = policy.expected is None and row is not None and row.which in (Which.SOME, Which.ALIKE)
     if not any(look.measured for look in links):
         outcome = Outcome.UNMEASURED if used else Outcome.SKIPPED
         yield FEWER.on_node(outcome, f"{name}: no link was measured", device=device.id, part=part)
         return
-    if counts_up:
-        used = sum(bool(look.number) for look in links)
-    limit = Limit("<", expected, "", "table") if policy.expected is None else _configured(expected)
     wanted = f"{device.model} has {expected}" if policy.expected is None else f"{expected} are expected"
+    if counts_up:
+        used = _number_up(view, device)
+    if counts_up and row is not None and row.which is Which.ALIKE:
+        expected = max(used, *(_number_up(view, board) for board in view.siblings(device)))
+        wanted = f"boards beside it have {expected}"
+    limit = Limit("<", expected, "", "table") if policy.expected is None else _configured(expected)
     yield FEWER.on_node(
         Outcome.WARN if limit.holds(used) else Outcome.PASS,
         f"{name}: {'has' if counts_up else 'uses'} {used} links{' up' if counts_up else ''}, {wanted}",

@@ -11,6 +11,7 @@ from msgspec import Meta
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import choose
 from nodevet.checks.model import Action, Clearing, Device, DeviceKind, FaultClass, Finding, Outcome
+from nodevet.checks.quantities import UNKNOWN_ACTION
 from nodevet.checks.registry import check
 from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import Growth, View
@@ -89,6 +90,13 @@ RECOVERY_ACTIONS = {
     "reset_bus": Action.REBOOT,
     "reboot_system": Action.REBOOT,
 }
+UNKNOWN_RECOVERY = msgspec.structs.replace(
+    RECOVERY,
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.UNKNOWN,
+    action=Action.INSPECT,
+    next_step="nvidia-smi -q names it under GPU Recovery Action: do that; a younger nodevet may know it",
+)
 MILD_RECOVERY = frozenset({"drain_peer_to_peer", "recover_imex_domain"})
 """Only traffic between devices suffers; the device itself computes on."""
 
@@ -145,7 +153,7 @@ def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
         for look in looks(view, device, "ecc_sram_threshold_exceeded"):
             yield _flag(SRAM_THRESHOLD, look, "SRAM errors exceed the device's limit", "SRAM errors within its limit")
         for look in looks(view, device, "recovery_action"):
-            yield _recovery(look)
+            yield _recovery(look, policy)
         for look in looks(view, device, "ecc_enabled"):
             yield _ecc_disabled(view, look)
 
@@ -198,8 +206,11 @@ def _ecc_disabled(view: View, look: Look) -> Finding:
     return rule.judge(look, off, f"error correction of the memory is {'off' if off else 'on'}")
 
 
-def _recovery(look: Look) -> Finding:
+def _recovery(look: Look, policy: MemoryErrors) -> Finding:
     asked = str(look.reading.value)
+    if asked == UNKNOWN_ACTION:
+        rule = UNKNOWN_RECOVERY.confirmed_by(policy)
+        return rule.judge(look, True, "the driver asks for an action that this version does not know")
     rule = msgspec.structs.replace(
         RECOVERY,
         outcome=Outcome.WARN if asked in MILD_RECOVERY else Outcome.FAIL,

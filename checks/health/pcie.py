@@ -22,7 +22,8 @@ WIDTH = Rule(
     code="pcie.width",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
-    next_step="reseat the board or riser, clean its contacts, compare with another slot",
+    next_step="reseat the board or riser, clean its contacts, compare with another slot; where slot or virtual machine "
+    "has no more lanes, say so as checks.pcie.lanes",
 )
 GENERATION = Rule(
     check="pcie",
@@ -69,6 +70,13 @@ TOGETHER_SECONDS = 3.0
 class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of the PCIe link; None takes the table."""
 
+    lanes: (
+        Annotated[
+            int,
+            Meta(ge=1, le=32, description="Lanes that slot or virtual machine give each device; unset: all it has."),
+        ]
+        | None
+    ) = None
     replays_per_minute: (
         Annotated[float, Meta(ge=0, description="Packets sent again per minute; unset: by generation and lanes.")]
         | None
@@ -120,6 +128,9 @@ def judge(view: View, policy: Pcie) -> Iterator[Finding]:
 
 def _width(width: Look, widest: Look | None, policy: Pcie) -> Finding:
     rule = WIDTH.confirmed_by(policy)
+    if policy.lanes is not None:
+        lanes = Limit("<", policy.lanes, "", "configuration")
+        return rule.against(width, width.number, lanes, f"{width.number or 0:.0f} lanes of {policy.lanes}")
     if widest is None:
         return rule.blind(width) or rule.skip(width, "the widest possible link is not known")
     blind = rule.blind(width, widest)

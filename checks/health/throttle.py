@@ -5,7 +5,7 @@ Each reason is judged for itself: hardware sets several at once, and one harmles
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 import msgspec
@@ -25,10 +25,14 @@ NORMAL = frozenset({"idle", "power_cap", "board_limit", "low_utilization", "reli
 CHOSEN = frozenset({"applications_clocks", "sync_boost", "display_clocks"})
 """Somebody asked for these clocks."""
 
-SUM, SUMMED = "vendor:thermal", frozenset({"software_thermal", "hardware_thermal"})
+DRIVERS_HEAT, HARDWARES_HEAT = "software_thermal", "hardware_thermal"
+SUM, SUMMED = "vendor:thermal", frozenset({DRIVERS_HEAT, HARDWARES_HEAT})
 """NVML's older counter of both kinds of heat; newer drivers count them apart beside it, and one cause is told once."""
 
+Looks = Mapping[Part, Look]
+
 NEXT_STEPS = {
+    "vendor:thermal": "clocks are lowered because of heat: check fans, filters, coolant and inlet air",
     "hardware_thermal": "the hardware protects itself from heat: check fans, coolant and inlet air",
     "hardware_slowdown": "the hardware halved its clocks: check cooling and power supply",
     "power_brake": "the power supply asked for less load: check supplies, cables and the rack's budget",
@@ -62,11 +66,31 @@ def judge(view: View, policy: Throttle) -> Iterator[Finding]:
             for name in ("seconds", "active", "events")
         )
         for part in dict.fromkeys((*times, *flags, *events)):
-            total = times.get(part) if part.name == SUM else None
-            if total is not None and any(look.measured for look in times.values() if look.part.name in SUMMED):
-                yield _rule(part, policy).skip(total, "its reasons are counted apart")
-                continue
-            yield _reason(_rule(part, policy), times.get(part), flags.get(part), events.get(part), policy)
+            rule = _rule(part, policy)
+            told = _told_elsewhere(rule, part, times, flags, policy)
+            yield told or _reason(rule, times.get(part), flags.get(part), events.get(part), policy)
+
+
+def _told_elsewhere(rule: Rule, part: Part, times: Looks, flags: Looks, policy: Throttle) -> Finding | None:
+    """Return that another reason tells what *part* stands for, or None: one cause is told once.
+
+    Where heat is counted in one sum alone, a sum that grew too far tells of the driver's part in it, by its time, and
+    the flag of the hardware's part tells of that, which weighs more. A sum that stands still hides no flag.
+    """
+    total = next((look for key, look in times.items() if key.name == SUM), None)
+    if total is None or not total.measured or part.name not in {SUM, DRIVERS_HEAT}:
+        return None
+    if any(look.measured for look in times.values() if look.part.name in SUMMED):
+        return rule.skip(total, "its reasons are counted apart") if part.name == SUM else None
+    set_now = {key.name: look for key, look in flags.items() if look.number}
+    if part.name == SUM:
+        return (
+            rule.skip(total, "the hardware's own protection from heat is told") if HARDWARES_HEAT in set_now else None
+        )
+    limit = choose("throttle.ratio", configuration=policy.ratio)
+    if part.name not in set_now or total.growth is None or not limit.holds(total.growth.per_second):
+        return None
+    return rule.skip(set_now[part.name], f"{SUM.removeprefix('vendor:')} counts its time")
 
 
 def _rule(part: Part, policy: Throttle) -> Rule:

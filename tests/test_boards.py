@@ -1,0 +1,209 @@
+"""Boards of the world through the real reader and the engine: healthy ones are ok, and what is odd is never green."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from fakes.nvml.scenario import FakeNvml, NvmlReturn
+from fakes.nvsmi import scenario
+from fakes.reader import ReaderProcess
+
+from nodevet.agent.clock import SteppedClock
+from nodevet.agent.engine import Armed, Engine
+from nodevet.agent.oneshot import impatient, look_until_settled
+from nodevet.checks.backends.nvidia_items import fast_items
+from nodevet.checks.model import AgentInfo, Outcome, ReaderState, ReaderStatus, Snapshot, State
+from nodevet.checks.registry import discover
+
+NOT_SUPPORTED = NvmlReturn.NOT_SUPPORTED
+Said = tuple[State, set[str]]
+Values = dict[str, float | str]
+FEW_LINKS: Values = {"links": 6, "link_state": 0, "link_remote_type": 1, "link_version": 2, "fabric_state": 0}
+
+
+class Node:
+    """The engine of a one-shot before a real reader of a fake machine; a second passes between two looks."""
+
+    def __init__(self, machine: FakeNvml, reader: ReaderProcess) -> None:
+        """Begin with nothing known."""
+        self.machine, self.reader = machine, reader
+        self.clock = SteppedClock()
+        armed = tuple(impatient(Armed(check, check.policy())) for check in discover())
+        self.engine = Engine(armed, node="node", clock=self.clock.instant)
+
+    def settled(self, change: Callable[[int], object] = lambda _look: None) -> Said:
+        """Return what a one-shot says; *change* is told the number of each look before it."""
+        looks = iter(range(100))
+
+        def take() -> Snapshot:
+            change(next(looks))
+            return self.look()
+
+        return said(look_until_settled(take, lambda: self.clock.advance(1.0)))
+
+    def look(self, *groups: str) -> Snapshot:
+        """Read *groups* (both) once, and judge."""
+        for group in groups or ("slow", "fast"):
+            samples = self.reader.round(group)
+            self.engine.take_devices("nvidia", self.reader.devices)
+            for sample in samples.values():
+                self.engine.take_sample(msgspec.structs.replace(sample, time=self.clock.instant()))
+        now = self.clock.instant()
+        self.engine.take_readers([ReaderStatus(backend="nvidia", state=ReaderState.RUNNING, last_round=now)])
+        return self.engine.evaluate(AgentInfo(version="0", started=now, interval_seconds=1)).snapshot
+
+
+def said(snapshot: Snapshot) -> Said:
+    """Return the verdict, and the codes of all that counts."""
+    bad = {f.code for f in snapshot.findings if f.outcome in (Outcome.WARN, Outcome.FAIL) or f.required}
+    return snapshot.verdict.state, bad
+
+
+@pytest.fixture
+def node(fake_nvml: FakeNvml) -> Iterator[Callable[..., Node]]:
+    """Return a function that makes the node of a machine with such values and functions that are not supported."""
+    readers: list[ReaderProcess] = []
+
+    def make(values: Values, *lacking: str) -> Node:
+        fake_nvml.update(values)
+        for call in lacking:
+            fake_nvml.fail(call, NOT_SUPPORTED)
+        readers.append(ReaderProcess(fake_nvml.environment))
+        readers[-1].ready()
+        return Node(fake_nvml, readers[-1])
+
+    yield make
+    for reader in readers:
+        reader.__exit__()
+
+
+KNOWN_FAULTS = {
+    "nvsmi_query-002": (State.FAILED, {"throttle.power_brake", "throttle.hardware_slowdown"}),
+    "nvsmi_query-003": (State.FAILED, {"throttle.power_brake", "throttle.software_thermal"}),
+    "nvsmi_xml-002": (State.DEGRADED, {"pcie.width"}),  # a virtual machine has no more: the site says so as its lanes
+    "nvsmi_xml-010": (State.DEGRADED, {"power.limit_lowered"}),  # by its owner
+    "nvsmi_xml-012": (State.DEGRADED, {"pcie.width"}),
+}
+CUT_OFF = {"nvsmi_query-004"}
+
+
+@pytest.mark.captures
+@pytest.mark.parametrize("kind", ["nvsmi_query", "nvsmi_xml"])
+def test_boards_of_real_machines_are_what_they_are(
+    captures: Path, kind: str, fake_nvml: FakeNvml, node: Callable[..., Node]
+) -> None:
+    """MIG, pass-through, graphics boards, drivers from 460 to 595: healthy ones are ok, the others say why."""
+    rows = [json.loads(line) for line in (captures / f"{kind}.jsonl").read_text().splitlines()]
+    for row in rows:
+        if row["id"] in CUT_OFF:
+            continue
+        fake_nvml.clear()
+        made = node(scenario(row["text"]))
+        assert made.reader.devices
+        assert made.settled() == KNOWN_FAULTS.get(row["id"], (State.OK, set())), row["id"]
+
+
+def test_split_board_owes_no_row_repairs(node: Callable[..., Node]) -> None:
+    """While MIG is on NVML does not tell of remapped rows; without MIG their absence is told."""
+    lacking = [f"{call}.3" for call in ("field.144", "field.145", "nvmlDeviceGetRemappedRows")]
+    made = node({"mig_mode.3": 1, "link_state.3": 0}, *lacking)
+    assert made.settled() == (State.OK, set())
+    made.machine.set("mig_mode.3", 0).set("link_state.3", 1)
+    assert Node(made.machine, made.reader).settled() == (State.UNKNOWN, {"reading.row_remap_failed"})
+
+
+def test_board_that_is_split_between_two_slow_rounds_is_not_dark(node: Callable[..., Node]) -> None:
+    """Its links read as down from one fast round to the next: whether it is split is read with them."""
+    made = node({})
+    assert made.settled() == (State.OK, set())
+    made.machine.update({"mig_mode.3": 1, "link_state.3": 0})
+    made.clock.advance(1.0)
+    assert said(made.look("fast")) == (State.OK, set())
+
+
+@pytest.mark.parametrize(
+    ("values", "state", "codes"),
+    [
+        ({"link_state.0.0": 1, "link_state.0.2": 1, "link_state.1.1": 1, "link_state.1.2": 1}, State.OK, set()),
+        ({"link_state.0.0": 1, "link_state.0.2": 1, "link_state.1.2": 1}, State.DEGRADED, {"link.fewer"}),
+        ({}, State.FAILED, {"link.all_down"}),
+    ],
+    ids=["wired by two links", "one of two is down", "all down"],
+)
+def test_boards_that_are_wired_to_each_other_have_as_many_links_as_their_siblings(
+    node: Callable[..., Node], values: Values, state: State, codes: set[str]
+) -> None:
+    """Two V100-SXM2 are wired by two of their six links in nodes that are healthy, and in virtual machines by one."""
+    made = node({"name": "Tesla V100-SXM2-16GB", "count": 2, "architecture": 5, **FEW_LINKS, **values})
+    assert made.settled() == (state, codes)
+
+
+@pytest.mark.parametrize("model", ["NVIDIA H800 NVL", "NVIDIA H100 80GB HBM2e", "NVIDIA H100 NVL", "NVIDIA H100 PCIe"])
+def test_hopper_boards_in_slots_need_no_bridge(node: Callable[..., Node], model: str) -> None:
+    """Their ports answer, and lead nowhere."""
+    made = node({"name": model, "links": 12, "link_state": 0, "fabric_state": 0})
+    assert made.settled() == (State.OK, set())
+
+
+# (what the driver answers, the verdict, what counts)
+UNKNOWN_WORDS: list[tuple[Values, State, set[str]]] = [
+    ({"recovery_action.3": 8}, State.DEGRADED, {"memory.recovery_action"}),
+    ({"recovery_action.3": 0x7FFFFFF}, State.OK, set()),  # no answer at all: this reading alone
+    ({"link_state.3.5": 3}, State.OK, set()),
+    ({"link_state.3": 3}, State.UNKNOWN, {"reading.link_active"}),
+]
+
+
+@pytest.mark.parametrize(("values", "state", "codes"), UNKNOWN_WORDS, ids=str)
+def test_words_of_a_driver_of_tomorrow_blame_nobody_and_are_never_green(
+    node: Callable[..., Node], values: Values, state: State, codes: set[str]
+) -> None:
+    """A request that no table knows is one; a state that no table knows is no broken link."""
+    assert node(values).settled() == (state, codes)
+
+
+def test_state_of_a_link_is_never_guessed() -> None:
+    """Up, down, and what is neither."""
+    convert = next(item.convert for item in fast_items(1, "12.580") if item.quantity == "link_active")
+    assert [convert(state) for state in (0, 1, 2)] == [False, True, True]
+    assert convert(3) not in (True, False)
+
+
+def test_fabric_state_that_no_table_knows_is_told(node: Callable[..., Node]) -> None:
+    """It is not taken for a board outside any fabric."""
+    made = node({"fabric_state.3": 7})
+    made.settled()
+    (told,) = (f for f in made.look().findings if f.code == "fabric.state" and f.outcome is Outcome.UNMEASURED)
+    assert "state 7" in told.message
+
+
+HEAT_APART = [f"field.{number}" for number in (251, 252, 269, 270)]
+
+
+@pytest.mark.parametrize(
+    ("mask", "code", "state"),
+    [
+        (0x20, "throttle.thermal", State.DEGRADED),
+        (0x00, "throttle.thermal", State.DEGRADED),
+        (0x40, "throttle.hardware_thermal", State.FAILED),
+    ],
+)
+def test_heat_that_is_counted_in_one_sum_is_told_once(
+    node: Callable[..., Node], mask: int, code: str, state: State
+) -> None:
+    """Older drivers count no reason apart: the sum or the hardware's flag tells, never two for one cause."""
+    made = node({"event_reasons.3": mask}, *HEAT_APART)
+
+    def heat(look: int) -> object:
+        return made.machine.set("violation_thermal_nanoseconds.3", look * 300_000_000)
+
+    assert made.settled(heat) == (state, {code})
+
+
+def test_sum_of_heat_that_stands_still_hides_no_flag(node: Callable[..., Node]) -> None:
+    """Drivers keep older counters that count no more."""
+    assert node({"event_reasons.3": 0x20}, *HEAT_APART).settled() == (State.DEGRADED, {"throttle.software_thermal"})
