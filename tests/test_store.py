@@ -172,7 +172,7 @@ def test_history_is_filtered_by_device_serial_time_and_limit(store: Store) -> No
         return [row.number for row in store.history(**filters)]  # type: ignore[arg-type]
 
     assert numbers() == [3, 2, 1]
-    assert numbers(device="GPU-1") == [3, 2]
+    assert numbers(devices=["GPU-1"]) == [3, 2]
     assert numbers(serial="S1") == [3, 1]
     assert numbers(since=moment(20).wall_seconds) == [3, 2]
     assert numbers(limit=1) == [3]
@@ -586,6 +586,24 @@ def test_rollup_of_a_minute_comes_back_as_it_went_in(store: Store) -> None:
 def noted(number: int) -> Episode:
     """Return an episode that was acknowledged with a note of the *number*: each is a change of its own."""
     return episode(state=EpisodeState.ACKNOWLEDGED, note=str(number))
+
+
+@pytest.mark.parametrize("value", ["x'ff00'", "'word'", "9e999", str(2**63 - 1), str(-(2**63)), "total + 1"])
+@pytest.mark.parametrize("column", ["rows", "total", "checksum"])
+def test_a_damaged_sum_of_the_journal_costs_no_episode(path: Path, column: str, value: str) -> None:
+    """It only says whether rows are missing: what happens next is kept, and the damage is told once."""
+    saved(path)
+    with contextlib.closing(sqlite3.connect(path)) as shell, shell:
+        shell.execute(f"UPDATE journal_sum SET {column} = {value}")  # noqa: S608 (ours)
+    store = open_store(path).store
+    store.save_round([noted(8)], {}, time=moment(8))
+    assert "missing or were changed" in looked_through(store)
+    store.save_round([noted(9)], {}, time=moment(9))
+    store.close()
+    again = open_store(path).store
+    assert [entry.note for entry in again.load_episodes()] == ["9"]
+    assert looked_through(again) == ""
+    again.close()
 
 
 def test_a_writer_that_gets_no_thread_to_look_through_the_file_goes_on(path: Path) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "fill_state",
     "keep_state",
     "keep_sum",
+    "known_sum",
     "lock",
     "make_directory",
     "move_aside",
@@ -363,6 +364,12 @@ def keep_state(connection: sqlite3.Connection, key: tuple[str, str, str], payloa
 def keep_sum(connection: sqlite3.Connection, rows: int, total: int) -> None:
     """Write how many *rows* the journal has, and the *total* of their checksums."""
     connection.execute("INSERT OR REPLACE INTO journal_sum VALUES (1, ?, ?, ?)", (rows, total, checksum(rows, total)))
+
+
+def known_sum(connection: sqlite3.Connection) -> tuple[int, int] | None:
+    """Return how many rows the journal should have and the total of their checksums; None where that is damaged."""
+    found = connection.execute("SELECT rows, total, checksum FROM journal_sum").fetchone()
+    return (found[0], found[1]) if found is not None and checksum(*found[:2]) == found[2] else None
 
 
 def clear_the_way(path: Path, wall_seconds: float) -> str:

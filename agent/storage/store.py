@@ -34,6 +34,7 @@ from nodevet.agent.storage.database import (
     fill_state,
     keep_state,
     keep_sum,
+    known_sum,
     lock,
     make_directory,
     move_aside,
@@ -152,9 +153,9 @@ class Store:
             for episode, payload, moment in fresh:
                 mark = self._save_episode(run, last, episode, payload, moment)
                 added, total = added + (mark is not None), total + (mark or 0)
-            if added:
-                rows, before = run("SELECT rows, total FROM journal_sum").fetchone() or (0, 0)
-                keep_sum(self._connection, rows + added, before + total)
+            # A sum that is damaged stays so until the tender has told of it: it must cost no episode.
+            if added and (known := known_sum(self._connection)) is not None:
+                keep_sum(self._connection, known[0] + added, known[1] + total)
             for name, value in blobs.items():
                 run("INSERT OR REPLACE INTO memory VALUES (?, ?, ?)", (name, value, checksum(name, value)))
         self._last = last
@@ -362,8 +363,8 @@ class Store:
             if rows:
                 for number, _ in rows:
                     run("DELETE FROM journal WHERE id = ?", (number,))
-                kept, total = run("SELECT rows, total FROM journal_sum").fetchone() or (len(rows), 0)
-                keep_sum(self._connection, kept - len(rows), total - sum(mark for _, mark in rows))
+                if (known := known_sum(self._connection)) is not None:
+                    keep_sum(self._connection, known[0] - len(rows), known[1] - sum(mark for _, mark in rows))
         return len(rows)
 
     def _drop_oldest(self) -> int:
@@ -471,8 +472,8 @@ class Store:
             return None
         rows, total = found[0]
         with translated(self.path):
-            known = self._connection.execute("SELECT rows, total, checksum FROM journal_sum").fetchone()
-        if known is not None and known[:2] == (rows, total) and checksum(*known[:2]) == known[2]:
+            known = known_sum(self._connection)
+        if known == (rows, total):
             return 0
         with self._transaction():
             keep_sum(self._connection, rows, total)
