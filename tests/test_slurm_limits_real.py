@@ -15,6 +15,7 @@ from fakes.slurm_gate import Gate
 from fakes.slurm_node import BY_NODE, ReactorNode
 
 from nodevet.agent.settings import SlurmSettings
+from nodevet.checks.model import Mode
 from nodevet.exporters.slurm import Scontrol
 
 NODES = 6
@@ -72,6 +73,7 @@ class Cluster:
             self.slurm.cancel_all()
         for node in self.nodes.values():
             node.heal()
+            node.mode = Mode.DRAIN
         self.slurm.wait(self._is_idle, "all are idle")
         self.slurm.wait(lambda: not any(node.status.drained for node in self.nodes.values()), "the agents saw it")
 
@@ -145,6 +147,41 @@ def test_a_fault_on_every_node_costs_the_limit_and_no_job(cluster: Cluster, camp
             slurm.run("scontrol", "update", f"NodeName={name}", "Reason=ops: ticket 4711")
         slurm.wait(lambda: len(cluster.drained()) == 2 * LIMIT, "two more are closed")
         cluster.reset()
+
+
+@pytest.mark.soak
+def test_gates_that_close_without_a_drain_of_ours_keep_the_limit(
+    cluster: Cluster, campaign: Callable[[int], int]
+) -> None:
+    """Where the mode is gate SLURM drains what a job met: two of six, over restarts of the agents."""
+    slurm = cluster.slurm
+    for node in cluster.nodes.values():
+        node.mode = Mode.GATE
+        node.fail("nvidia.xid.79")
+    held: set[str] = set()
+
+    def look() -> bool:
+        held.update(name for name, node in cluster.nodes.items() if node.status.permit.held)
+        assert len(held) <= LIMIT and set(cluster.drained()) <= held
+        return set(cluster.drained()) == held and len(held) == LIMIT
+
+    slurm.wait(lambda: sum(node.status.permit.held for node in cluster.nodes.values()) == LIMIT, "two have a permit")
+    for name in cluster.nodes:
+        slurm.run("sbatch", "--requeue", "-o", "/dev/null", "-w", name, f"--array=1-{campaign(40)}", "--wrap", "true")
+    slurm.wait(look, "those that have it are closed")
+    assert {slurm.node_reason(name) for name in held} == {"Prolog error"}
+    for node in cluster.nodes.values():
+        node.stop()
+        node.start()
+    slurm.wait(lambda: all(node.status.last_read_seconds for node in cluster.nodes.values()), "the agents looked anew")
+    slurm.wait(look, "nothing closes for a restart")
+    closed = frozenset(held)
+    for name in sorted(closed):
+        slurm.run("scontrol", "update", f"NodeName={name}", "Reason=ops: ticket 4711")
+    slurm.wait(lambda: not any(cluster.nodes[name].status.closed for name in closed), "a person has them")
+    slurm.wait(
+        lambda: sum(node.status.permit.held for node in cluster.nodes.values()) == LIMIT, "two others have a permit"
+    )
 
 
 @pytest.mark.soak

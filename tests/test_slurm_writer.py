@@ -512,6 +512,18 @@ def test_a_mark_of_an_agent_before_waits_until_its_writes_have_settled() -> None
     assert settled(passes).status.permit.held
 
 
+def test_a_node_whose_mark_cannot_be_taken_back_yet_is_looked_at_as_often_as_any() -> None:
+    """For five minutes after the agent's start: a person may resume it meanwhile."""
+    slurm = MemorySlurm()
+    slurm.change("n1", comment="nodevet: gate closed, 0 a")
+    slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
+    passes = writer(slurm)
+    assert passes.step(gpu_node()).again_seconds == 30.0
+    slurm.set("n1", "IDLE")
+    assert not passes.step(gpu_node()).status.drained
+    assert slurm.nodes["n1"].comment, "a drain of the agent before may still be under way"
+
+
 def test_a_mark_that_others_pass_over_is_written_anew_before_it_is_used() -> None:
     """Its agent, or the controller, was away for hours: nobody would see this node beside them."""
     slurm = MemorySlurm()

@@ -466,7 +466,7 @@ class Writer:
         self._remember(marked=True)
         settles_in = self._drain_settles_at - self._monotonic()
         if settles_in > 0:
-            return settles_in
+            return min(settles_in, self._settings.poll_seconds)  # what a person does meanwhile is seen
         try:
             yield Call("mark", (node.name, mark.field, ""))
         except SlurmError:

@@ -19,7 +19,7 @@ from fakes.snapshots import at, failed_node, gpu_node
 
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.reactor import Reactor
-from nodevet.checks.model import Action, Episode, EpisodeState, Key, Snapshot
+from nodevet.checks.model import Action, Episode, EpisodeState, Key, Mode, Modes, Snapshot
 from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.state_reader import boot_id, uptime_seconds
 from nodevet.exporters.statefile import write_state
@@ -41,6 +41,7 @@ class ReactorNode:
         """Begin healthy."""
         self.name = name
         self.gate = gate
+        self.mode = Mode.DRAIN
         self._slurm = slurm
         self._settings = msgspec.structs.replace(settings, conf=str(slurm.configuration), node_name=name)
         self._episodes: tuple[Episode, ...] = ()
@@ -120,6 +121,7 @@ class ReactorNode:
             verdict=verdict,
             device_verdicts=dict.fromkeys(base.device_verdicts, verdict) if due else base.device_verdicts,
             episodes=episodes,
+            modes=Modes(self.mode),
             agent=msgspec.structs.replace(base.agent, slurm=status, permit=status.permit),
         )
 
