@@ -121,6 +121,10 @@ def test_links_that_only_a_number_wants_close_nothing() -> None:
     half = msgspec.structs.replace(half, devices=lone.devices)
     found = of(judge("links", without_memory(half), expected=18), "link.down", GPU, link(17))
     assert (found.outcome, found.hard) == (Outcome.FAIL, False)
+    one_down = healthy({("link_active", link(3)): False})
+    one_down = msgspec.structs.replace(one_down, devices=lone.devices)
+    found = of(judge("links", without_memory(one_down), expected=18), "link.down", GPU, link(3))
+    assert (found.outcome, found.hard) == (Outcome.FAIL, False)
     seen = msgspec.structs.replace(lone.memory.seen[GPU], links_up=tuple(range(18)))
     remembered = msgspec.structs.replace(lone, memory=Memory({**lone.memory.seen, GPU: seen}))
     for expected in (None, 18):
