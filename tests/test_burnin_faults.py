@@ -41,6 +41,23 @@ def flip(row: int, column: int, bit: int) -> OutputFault:
     return OutputFault(name="flip", spoil=spoil)
 
 
+@pytest.mark.parametrize("kept", ["rows", "columns"])
+def test_a_sum_that_went_bad_is_not_blamed_on_a_result(kept: str) -> None:
+    """Where every cell is right, what the device keeps of their sums is wrong: no cell and no operand is named."""
+    ready = prepared("fp32")
+    ring = make_ring(ready)
+    spoiled = getattr(ready.goldens[0], kept)
+    place = tuple(0 for _ in spoiled.shape)
+    before = spoiled[place].clone()
+    spoiled[place] = before ^ 4
+    try:
+        found = run_until_wrong(ring, "fp32", products=400)
+    finally:
+        spoiled[place] = before
+    assert found is not None
+    assert (found.origin, found.cells, found.persistence, found.rows) == ("checksum", 0, "hard", ())
+
+
 @pytest.mark.parametrize("checking", list(Checking))
 @pytest.mark.parametrize("dtype", CPU_FORMATS)
 def test_self_test_finds_and_locates_every_planted_fault(dtype: str, checking: Checking) -> None:

@@ -21,7 +21,8 @@ from .witness import true_block
 __all__ = ["Cell", "Mismatch", "Origin", "locate"]
 
 Origin = str
-"""``output``, ``operand_a``, ``operand_b``, or ``stale``: the slot, or part of it, was never written."""
+"""``output``, ``operand_a``, ``operand_b``; ``stale``: the slot, or part of it, was never written; ``checksum``: every
+cell is right, and what the device keeps or computes of their sums is not."""
 
 _SUSPECTS = 256
 _EXAMPLES = 64
@@ -89,6 +90,8 @@ def locate(ring: Ring, product: Product, multiplication: Multiplication) -> Mism
     got = bit_view(frozen)[suspects[0].to(device)][:, suspects[1].to(device)].cpu()
     wrong = torch.nonzero(want != got)
     origin, operand_rows = _origin(ring, product, multiplication, suspects, want != got, got)
+    if origin == "output" and complete and not len(wrong):
+        origin = "checksum"
     wrong_again = _rerun(ring, product, frozen)
     row_numbers, column_numbers = suspects[0][wrong[:, 0]], suspects[1][wrong[:, 1]]
     values = frozen[row_numbers.to(device), column_numbers.to(device)]
