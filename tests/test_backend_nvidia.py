@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fakes.host_tree import pci_device, write_tree
 from fakes.nvml.build import build_fake_nvml
-from fakes.nvml.scenario import FakeNvml, NvmlReturn, uuid
+from fakes.nvml.scenario import FakeNvml, NvmlReturn, pci, uuid
 from fakes.reader import ReaderProcess
 
 from nodevet.checks.model import WHOLE, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
@@ -764,6 +764,18 @@ def test_a_wrong_or_missing_wrapper_is_named(tmp_path: Path, source: str, words:
 
 
 # ---- Inventory, events, topology, end -----------------------------------------------------------------------------
+
+
+def test_two_boards_of_one_name_hide_each_other_never(fake_nvml: FakeNvml) -> None:
+    """A driver that gives one name twice has eight boards; the second goes by its address, round after round."""
+    fake_nvml.set("uuid.3", uuid(2))
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        for _ in range(2):
+            names = {device.id: device.pci for device in reader.enumerate_again()}
+            assert len(names) == 8
+            assert (names[uuid(2)], names[pci(3)]) == (pci(2), pci(3))
+            assert reader.round("fast")[pci(3)].failure is None
 
 
 def test_a_device_is_known_by_what_no_reboot_changes(shared_reader: ReaderProcess, machine: FakeNvml) -> None:

@@ -149,6 +149,16 @@ def test_hopper_boards_in_slots_need_no_bridge(node: Callable[..., Node], model:
     assert made.settled() == (State.OK, set())
 
 
+@pytest.mark.parametrize("model", ["NVIDIA H100 NVL", "NVIDIA A100-PCIE-40GB"])
+def test_third_board_beside_a_bridged_pair_may_stand_alone(node: Callable[..., Node], model: str) -> None:
+    """Bridges join pairs, and a node of three has one board without; of the pair each link counts."""
+    pair: Values = {f"link_state.{slot}.{port}": 1 for slot in (0, 1) for port in range(12)}
+    made = node({"name": model, "count": 3, **FEW_LINKS, "links": 12, **pair})
+    assert made.settled() == (State.OK, set())
+    made.machine.set("link_state.0.7", 0)
+    assert made.settled() == (State.FAILED, {"link.down"})
+
+
 # (what the driver answers, the verdict, what counts)
 UNKNOWN_WORDS: list[tuple[Values, State, set[str]]] = [
     ({"recovery_action.3": 8}, State.DEGRADED, {"memory.recovery_action"}),

@@ -135,6 +135,7 @@ class NvidiaBackend:
                 silent.append((index, error))
             else:
                 if gpu is not None:
+                    gpu = _Gpu(index, gpu.target, _by_address(gpu.device)) if gpu.device.id in found else gpu
                     found[gpu.device.id] = gpu
         for index, why in silent:
             gpu = self._recall(index, why, found)
@@ -406,6 +407,11 @@ class NvidiaBackend:
         self._event_trouble_noted = True
         if code in UNSUPPORTED:
             self._event_set = None
+
+
+def _by_address(device: Device) -> Device:
+    """Return *device* under its address: the driver gave its name to another board, and neither may hide the other."""
+    return msgspec.structs.replace(device, id=device.pci or device.id, uuid=None)
 
 
 def _handle(target: Target) -> int:

@@ -258,13 +258,12 @@ def _proven(view: View, device: Device, look: Look) -> str | None:
 def _row(view: View, device: Device) -> ExpectedLinks | None:
     """Return which links boards of this make have up; alone in a virtual machine one has nobody to link to.
 
-    Where a bridge joins them it must have been seen: on this board, or on another one of its model.
+    Where a bridge joins them it must have been seen on this very board: beside a pair a third one may stand alone.
     """
-    siblings = view.siblings(device)
-    row = expected_links(device) if siblings else None
+    row = expected_links(device) if view.siblings(device) else None
     if row is None or row.which is not Which.BRIDGED:
         return row
-    return row if any(_was_up(view, board) for board in (device, *siblings)) else None
+    return row if _was_up(view, device) else None
 
 
 def _number_up(view: View, device: Device) -> int:
