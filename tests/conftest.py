@@ -51,6 +51,13 @@ def campaign(request: pytest.FixtureRequest) -> Callable[[int], int]:
     return lambda rounds: rounds if is_whole else max(1, rounds // 10)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever counts its rounds by `campaign` belongs to `make soak`."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "campaign" in item.fixturenames:
+            item.add_marker("soak")
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the source tree; skips where the installed wheel is tested out of the tree's reach."""
