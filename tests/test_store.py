@@ -606,6 +606,18 @@ def test_a_damaged_sum_of_the_journal_costs_no_episode(path: Path, column: str, 
     again.close()
 
 
+def test_a_clock_that_is_years_ahead_for_a_minute_costs_an_hour_of_the_past(store: Store) -> None:
+    """As at a boot before the time is set: figures and counts of days are there when the clock is right again."""
+    first = int(moment(0).wall_seconds // 60)
+    store.append_rollups([a_minute(first + minute) for minute in range(300)])
+    for hour in range(1, 5):
+        store.save_round([episode(count=2**hour)], {}, time=moment(3600.0 * hour))
+    assert store.prune(moment(1e9).wall_seconds, rollup_days=14, size_limit_bytes=1 << 30)
+    kept = a_minute(first)
+    assert len(store.rollups(kept.device, kept.quantity)) == 240
+    assert len(store.history()) == 3
+
+
 def test_a_writer_that_gets_no_thread_to_look_through_the_file_goes_on(path: Path) -> None:
     """Such as at a limit of processes: rounds are kept, and the rest of the file is for the next start."""
     writer = StoreWriter(open_store(path).store)

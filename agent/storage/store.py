@@ -80,6 +80,9 @@ _INSERT_JOURNAL = f"INSERT INTO journal ({ROW}, checksum, kind) VALUES (?, ?, ?,
 
 
 _MINUTES_PER_DAY = 24 * 60
+_AGED_MINUTES = 60
+"""So much of the past grows too old at once, each minute: a clock that is years ahead for a moment costs no more."""
+
 _PRUNED_ROWS = 500
 _VACUUM_PAGES = 2000
 """At most so many at once: a round must not wait long for the thread that drops them."""
@@ -343,8 +346,11 @@ class Store:
         """
         cutoff = int(wall_seconds // 60 - rollup_days * _MINUTES_PER_DAY)
         with self._transaction(durable=False) as run:
-            dropped = run("DELETE FROM rollup WHERE minute < ?", (cutoff,)).rowcount
-        dropped += self._drop_counts("wall < ?", wall_seconds - count_days * 86400.0)
+            oldest = run("SELECT min(minute) FROM rollup").fetchone()[0] or 0
+            last = min(cutoff, oldest + _AGED_MINUTES)
+            dropped = run("DELETE FROM rollup WHERE minute < ?", (last,)).rowcount
+            first = run("SELECT min(wall) FROM journal WHERE kind = 'count'").fetchone()[0] or 0.0
+        dropped += self._drop_counts("wall < ?", min(wall_seconds - count_days * 86400.0, first + 60.0 * _AGED_MINUTES))
         while self.size_bytes() > size_limit_bytes:
             step = self._drop_oldest()
             if not step:
