@@ -176,7 +176,9 @@ def test_a_pipe_that_nobody_reads_is_told_and_holds_nothing_up(tmp_path: Path) -
 
 def test_the_pipe_behind_standard_output_is_written() -> None:
     """Where /dev/stdout leads to: a link to a name that is no file."""
-    code = "from nodevet.agent.load.output import OutputFile; OutputFile('/proc/self/fd/1', print).write(b'told', last=True)"
+    code = (
+        "from nodevet.agent.load.output import OutputFile as To; To('/proc/self/fd/1', print).write(b'told', last=True)"
+    )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
     assert done.stdout == b"told"
 
