@@ -267,6 +267,14 @@ def test_in_a_file_such_a_line_is_no_event_and_a_line_end_in_it_proves_nothing(
     assert {one.provenance for one in found} == {Provenance.TEXT}
 
 
+def test_a_line_that_is_passed_over_is_whole(tmp_path: Path) -> None:
+    """A line without a header behind it, which may be the rest of one that was wrapped, makes no event of it."""
+    file = tmp_path / "dmesg.txt"
+    name = "EDAC MC0: 1 UE memory read error on DIMM_A1 (channel:0)"
+    file.write_text(f"[   12.345678] {name}: Can't open blockdev\nring invoked oom-killer: gfp_mask=0xcc0\n")
+    assert events_from_file(str(file)) == []
+
+
 @pytest.mark.parametrize(
     "name",
     ["x, pid=9", "PCI:0000:ff:00", "): 79, x", "\n: NVRM: Xid (", ",A Fatal XC0 i0", "to 0x2 (Node R", "a, Fatal XC0 ",

@@ -110,6 +110,8 @@ class KernelLogParser:
         rule, groups = match.rule, match.groups
         pci = _pci_of(match)
         match rule.kind:
+            case RuleKind.IGNORE:
+                pass  # it is whole as it stands: no line behind it belongs to it
             case RuleKind.IDENTITY:
                 if pci:
                     _keep(self._identities, base_address(pci), groups["uuid"])

@@ -10,7 +10,7 @@ import msgspec
 from nodevet.checks.errors import ReferenceDataError
 from nodevet.checks.kernel_log.lines import Line, Origin
 from nodevet.checks.model import Provenance
-from nodevet.checks.reference.kernel_policy import KernelRule, Proof, RuleKind, kernel_rules
+from nodevet.checks.reference.kernel_policy import KernelRule, Proof, kernel_rules
 
 __all__ = ["Match", "base_address", "expanded", "match_line", "normalised_pci", "provenance_of", "stand_in"]
 
@@ -60,7 +60,7 @@ def match_line(line: Line) -> Match | None:
         if found is None:
             continue
         groups = {name: value.strip() for name, value in found.groupdict().items() if value is not None}
-        return None if rule.kind is RuleKind.IGNORE else Match(rule, groups, found.end())
+        return Match(rule, groups, found.end())
     return None
 
 
