@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from fakes.views import GPU, at, controller, event, healthy, judge, of
 
-from nodevet.checks.model import NODE, Action, Clearing, Event, FaultClass, Outcome
-from nodevet.checks.reference.kernel_policy import policy_of
+from nodevet.checks.model import NODE, Action, Clearing, Event, FaultClass, Outcome, Provenance
+from nodevet.checks.reference.kernel_policy import policy_of, policy_of_code
 from nodevet.checks.view import KernelLogState, View
 
 
@@ -113,3 +113,32 @@ def test_outcome_of_every_event_is_that_of_its_policy() -> None:
         policy = policy_of(told)
         expected = policy.outcome if policy.outcome in (Outcome.WARN, Outcome.FAIL) else Outcome.SKIPPED
         assert (finding.outcome, finding.fault_class) == (expected, policy.fault_class)
+
+
+@pytest.mark.parametrize("family", ["nvidia.xid", "nvidia.sxid"])
+def test_numbers_that_no_table_knows_are_one_finding_where_a_user_can_write_them(family: str) -> None:
+    """Whoever writes a text chooses its numbers: they share a code that is explained; the message has the number."""
+    numbers = range(500_000, 502_000)
+    texts = (
+        msgspec.structs.replace(
+            event(f"{family}.{number}"), provenance=Provenance.TEXT, sequence=number, text=f"Xid: {number}"
+        )
+        for number in numbers
+    )
+    found = [f for f in judge("kernel-log", healthy(events=tuple(texts))) if f.code.startswith("text.")]
+    assert {f.code for f in found} == {f"text.{family}.unknown"}
+    assert len({f.occurrence for f in found}) == len(numbers)
+    assert "500000" in found[0].message
+    assert policy_of_code(f"text.{family}.unknown") is not None
+
+
+@pytest.mark.parametrize("code", ["nvidia.xid.79", "nvidia.sxid.20034"])
+def test_a_code_that_a_table_knows_keeps_its_own_in_a_text(code: str) -> None:
+    """Only what nobody can look up is told together."""
+    text = msgspec.structs.replace(event(code), provenance=Provenance.TEXT)
+    assert of(judge("kernel-log", healthy(events=(text,))), f"text.{code}")
+
+
+def test_a_number_that_no_table_knows_keeps_its_own_code_where_the_kernel_tells_it() -> None:
+    """No user writes there, and each code is a fault of its own."""
+    assert of(judge("kernel-log", healthy(events=(event("nvidia.xid.4711"),))), "nvidia.xid.4711")

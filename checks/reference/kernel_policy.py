@@ -36,6 +36,12 @@ __all__ = [
 TEXT_PREFIX = "text."
 """What stands before the code of an event that rests on text: a file, a FIFO, or a record that proves nothing."""
 
+UNKNOWN_NUMBER = "unknown"
+"""What stands for a number that no table knows in the code of an event that rests on text."""
+
+NUMBERED = ("nvidia.xid", "nvidia.sxid")
+"""Families whose codes end in the number that a line names."""
+
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What an event means, how grave it is, whose fault, what to do, what clears it, and who says so.
@@ -190,8 +196,19 @@ def told_code(event: Event) -> str:
     """Return the code under which *event* is shown: one of its own where it rests on text that a user can write.
 
     So neither such a text nor what is done about it, such as an acknowledgement, touches what the driver itself tells.
+    The numbers that no table knows share one code of their family there: whoever writes the text chooses the numbers,
+    and must not make as many findings as there are numbers. The message tells the line with its number.
     """
-    return f"{TEXT_PREFIX}{event.code}" if event.provenance is Provenance.TEXT else event.code
+    if event.provenance is not Provenance.TEXT:
+        return event.code
+    family, _, number = event.code.rpartition(".")
+    is_unknown = family in NUMBERED and number.isdecimal() and not _is_known_number(family, int(number))
+    return f"{TEXT_PREFIX}{family}.{UNKNOWN_NUMBER}" if is_unknown else f"{TEXT_PREFIX}{event.code}"
+
+
+def _is_known_number(family: str, number: int) -> bool:
+    """Return whether the table of *family* knows *number*."""
+    return number in _sxid_table() if family == "nvidia.sxid" else (number, "") in _xid_table()
 
 
 def told_policy(event: Event) -> Policy:
@@ -233,6 +250,10 @@ def policy_of_code(code: str) -> Policy | None:
     if code.startswith(TEXT_PREFIX):
         policy = policy_of_code(code.removeprefix(TEXT_PREFIX))
         return None if policy is None else _informing(policy)
+    if code == f"nvidia.sxid.{UNKNOWN_NUMBER}":
+        return _policy(_sxid_effects()["unknown"], "unknown code")
+    if code == f"nvidia.xid.{UNKNOWN_NUMBER}":
+        return _UNKNOWN
     family, _, number = code.rpartition(".")
     if number.isdecimal() and family == "nvidia.xid":
         return xid_policy(int(number))
