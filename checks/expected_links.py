@@ -29,13 +29,17 @@ class Which(StrEnum):
 
 
 class ExpectedLinks(msgspec.Struct, frozen=True):
-    """A row of reference/expected_links.csv. ``model`` may hold ``*``; an empty ``architecture`` fits all."""
+    """A row of reference/expected_links.csv. ``model`` may hold ``*``; an empty ``architecture`` fits all.
+
+    ``bridge`` is how many links one bridge joins, where that is known: a pair may have fewer bridges than it could.
+    """
 
     vendor: str
     model: str
     architecture: str
     links: int
     which: Which
+    bridge: int | None
     source: str
 
     def fits(self, device: Device) -> bool:

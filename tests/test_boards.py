@@ -159,6 +159,22 @@ def test_third_board_beside_a_bridged_pair_may_stand_alone(node: Callable[..., N
     assert made.settled() == (State.FAILED, {"link.down"})
 
 
+@pytest.mark.parametrize("bridges", [1, 2])
+@pytest.mark.parametrize("model", ["NVIDIA A100 80GB PCIe", "NVIDIA H100 NVL"])
+def test_pair_with_fewer_bridges_than_fit_is_ok_until_one_of_their_links_is_down(
+    node: Callable[..., Node], model: str, bridges: int
+) -> None:
+    """Ports without a bridge were never up; a part of a bridge is down by itself, seen up before or not."""
+    pair: Values = {f"link_state.{slot}.{port}": 1 for slot in (0, 1) for port in range(4 * bridges)}
+    made = node({"name": model, "count": 2, **FEW_LINKS, "links": 12, **pair})
+    assert made.settled() == (State.OK, set())
+    made.machine.set("link_state.0.2", 0)
+    assert made.settled() == (State.FAILED, {"link.down"})
+    told = [f for f in made.look().findings if f.code == "link.down" and f.outcome is Outcome.FAIL]
+    assert [f.part.index for f in told] == [2]
+    assert Node(made.machine, made.reader).settled() == (State.FAILED, {"link.down"})
+
+
 # (what the driver answers, the verdict, what counts)
 UNKNOWN_WORDS: list[tuple[Values, State, set[str]]] = [
     ({"recovery_action.3": 8}, State.DEGRADED, {"memory.recovery_action"}),

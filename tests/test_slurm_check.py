@@ -271,6 +271,27 @@ def test_every_prolog_of_a_later_release_is_seen(good: Facts, tmp_path: Path) ->
     assert statuses(good, hooks=hooks_of(loaded, folder))["Prolog="] is Status.WRONG
 
 
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [
+        ("#!/bin/sh\n# {ours} is not called any more\nexit 0\n", Status.WARNING),
+        ("#!/bin/sh\n  #[ ! -x {ours} ] || {ours} || exit 1\n", Status.WARNING),
+        ("#!/bin/sh\ntrue # {ours}\n", Status.WARNING),
+        ("#!/bin/sh\n[ ! -x {ours} ] || {ours} || exit 1 # first\n", Status.OK),
+        ('#!/bin/sh\nlogger "job #1"; n=${{#x}}; {ours} || exit 1\n', Status.OK),
+    ],
+    ids=["comment", "taken out", "behind a command", "called", "signs of no comment"],
+)
+def test_a_script_that_is_named_in_a_comment_is_not_called(
+    good: Facts, tmp_path: Path, script: str, status: Status
+) -> None:
+    """A line that somebody took out calls nothing: the gate is not there."""
+    site = tmp_path / "site.sh"
+    site.write_text(script.format(ours=f"{good.folder}/prolog.sh"))
+    site.chmod(0o755)
+    assert statuses(good, hooks=hooks_of({"Prolog": str(site)}, Path(good.folder)))["Prolog="] is status
+
+
 def test_a_name_that_slurm_does_not_know_is_wrong(node: Installed, tmp_path: Path) -> None:
     """A host name with its domain, or another node's: the agent would ask in vain, and no gate would ever close."""
     program = tmp_path / "scontrol"

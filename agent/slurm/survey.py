@@ -267,9 +267,14 @@ def hooks_of(config: Mapping[str, str], folder: Path) -> Mapping[str, Hook]:
         paths = [path for word in patterns for path in sorted(Path("/").glob(word[1:]))]
         missing = [Entry(word, trouble="names no file here") for word in patterns if not any(Path("/").glob(word[1:]))]
         ours = str(folder / script)
-        calls = tuple(ours for path in paths if str(path) == ours or ours in (_text(path) or ""))
+        calls = tuple(ours for path in paths if str(path) == ours or ours in _commands(_text(path) or ""))
         found[name] = Hook(named, (*map(_entry, paths), *missing) if paths else (), calls)
     return found
+
+
+def _commands(script: str) -> str:
+    """Return *script* without its comments: a script that is only named in one is not called."""
+    return re.sub(r"""(?m)^((?:[^#'"\n]*[ \t;])?)#.*$""", r"\1", script)
 
 
 def _admin_level(uid: int | None) -> str | None:

@@ -252,6 +252,8 @@ def _proven(view: View, device: Device, look: Look) -> str | None:
     row = _row(view, device)
     if row is None or row.which in (Which.SOME, Which.ALIKE) or port is None or before >= row.links:
         return None
+    if row.bridge and len(_ever_up(view, device)) % row.bridge == 0:
+        return None
     return f"{device.model} has {row.links}"
 
 
@@ -272,8 +274,14 @@ def _number_up(view: View, device: Device) -> int:
 
 def _was_up(view: View, device: Device) -> bool:
     """Return whether a link of *device* is up, or ever was."""
+    return bool(_ever_up(view, device))
+
+
+def _ever_up(view: View, device: Device) -> set[int | None]:
+    """Return the ports of *device* that are up or ever were: whole bridges may be left out, a part of one is broken."""
     seen = view.memory.seen.get(device.id)
-    return bool(seen and seen.links_up) or any(look.number for look in looks(view, device, "link_active"))
+    up = {look.part.index for look in looks(view, device, "link_active") if look.number}
+    return up | set(seen.links_up if seen else ())
 
 
 def _fewer(view: View, device: Device, links: tuple[Look, ...], policy: Links) -> Iterator[Finding]:
