@@ -165,15 +165,18 @@ def acknowledge(
 def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) -> _Work:
     """Return what the round works on; what time alone changes is changed: marks of expiry, and holds that are over."""
     now = evidence.now
-    flaps = {flap.key: flap for flap in ledger.flaps}
-    words = tuple(anchored(entry, now) for entry in ledger.standing)
+    names = evidence.names
+    flaps = {
+        _named(flap.key, names): msgspec.structs.replace(flap, key=_named(flap.key, names)) for flap in ledger.flaps
+    }
+    words = tuple(anchored(_moved(entry, names), now) for entry in ledger.standing)
     active = {key: expire(anchored(episode, now), now) for key, episode in _renamed(before, evidence).items()}
     for key, episode in active.items():
         if episode.flapping and not is_held(flaps.get(key), now):
             active[key] = msgspec.structs.replace(episode, flapping=0)
     return _Work(
         active=active,
-        settled={entry.key: entry.occurrence for entry in ledger.settled},
+        settled={_named(entry.key, names): entry.occurrence for entry in ledger.settled},
         flaps=flaps,
         standing={entry.key: entry for entry in words if not is_over(entry.until, now)},
         wrong=aged(ledger.wrong, now),
@@ -217,12 +220,22 @@ def _renamed(episodes: Mapping[Key, Episode], evidence: Evidence) -> dict[Key, E
     """Return *episodes* with those of a device that has just told its name under that name; the old ones end."""
     active = dict(episodes)
     for key, episode in episodes.items():
-        name = evidence.names.get(key.device)
-        if name is not None:
-            active[key] = _cleared(episode, f"goes on as {name}", evidence.now)
-            finding = msgspec.structs.replace(episode.finding, device=name)
-            active.setdefault(finding.key, msgspec.structs.replace(episode, key=finding.key, finding=finding))
+        if key.device in evidence.names:
+            active[key] = _cleared(episode, f"goes on as {evidence.names[key.device]}", evidence.now)
+            moved = _moved(episode, evidence.names)
+            active.setdefault(moved.key, moved)
     return active
+
+
+def _moved(episode: Episode, names: Mapping[str, str]) -> Episode:
+    """Return *episode* under the name that its device has told in this round."""
+    finding = msgspec.structs.replace(episode.finding, device=names.get(episode.key.device, episode.key.device))
+    return msgspec.structs.replace(episode, key=finding.key, finding=finding)
+
+
+def _named(key: Key, names: Mapping[str, str]) -> Key:
+    """Return *key* under the name that its device has told in this round."""
+    return msgspec.structs.replace(key, device=names.get(key.device, key.device))
 
 
 def _look(work: _Work, finding: Finding) -> None:
@@ -263,6 +276,8 @@ def _confirmed(work: _Work, before: Episode | None, episode: Episode) -> Episode
     key = episode.key
     flap = work.flaps.get(key)
     is_open = before is not None and before.state is not EpisodeState.PENDING
+    if before is not None and before.outcome is Outcome.UNMEASURED and episode.outcome is not Outcome.UNMEASURED:
+        is_open = False  # it comes back behind a look that could not be taken: a return like any other
     if episode.state is EpisodeState.PENDING or (is_open and not episode.flapping):
         return episode
     if before is not None and is_open:

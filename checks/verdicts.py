@@ -66,7 +66,7 @@ def node_verdict(
     """
     if not verdicts:
         return Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
-    worst_id, worst = max(verdicts.items(), key=lambda item: (item[1].state.rank, item[1].action.rank))
+    worst_id, worst = max(verdicts.items(), key=lambda item: (item[1].state.rank, item[1].hard, item[1].action.rank))
     times = [entry.oldest_evidence for entry in verdicts.values() if entry.oldest_evidence]
     oldest = min(times, key=lambda time: time.boottime_ns) if times else None
     known = standing(episodes)
@@ -102,6 +102,11 @@ def _state(episode: Episode) -> State:
     return {Outcome.FAIL: State.FAILED, Outcome.WARN: State.DEGRADED}.get(episode.outcome, State.UNKNOWN)
 
 
+def _is_hard(episode: Episode) -> bool:
+    """Return whether *episode* may close a gate: it is the one to be told where several failed."""
+    return _state(episode) is State.FAILED and episode.finding.hard
+
+
 def _hardest(asked: Iterable[tuple[State, Action]]) -> Action:
     """Return the hardest action asked for; beside a failure, what could not be measured asks for nothing."""
     entries = tuple(asked)
@@ -113,7 +118,12 @@ def _hardest(asked: Iterable[tuple[State, Action]]) -> Action:
 def _worst(episodes: list[Episode]) -> Verdict:
     worst = max(
         episodes,
-        key=lambda episode: (_state(episode).rank, episode.finding.action.rank, -episode.opened.wall_seconds),
+        key=lambda episode: (
+            _state(episode).rank,
+            _is_hard(episode),
+            episode.finding.action.rank,
+            -episode.opened.wall_seconds,
+        ),
     )
     return Verdict(
         state=_state(worst),
@@ -121,7 +131,7 @@ def _worst(episodes: list[Episode]) -> Verdict:
         action=_hardest((_state(episode), episode.finding.action) for episode in episodes),
         episodes=tuple(episode.key for episode in episodes),
         oldest_evidence=worst.finding.evidence_time,
-        hard=any(_state(episode) is State.FAILED and episode.finding.hard for episode in episodes),
+        hard=any(map(_is_hard, episodes)),
     )
 
 

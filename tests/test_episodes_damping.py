@@ -7,13 +7,13 @@ from itertools import groupby
 
 import msgspec
 import pytest
-from fakes.views import GPU, at, fault, gpu
+from fakes.views import GPU, SIBLING, at, fault, gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodevet.checks.damping import damping, hold_seconds
-from nodevet.checks.episodes import Evidence, Ledger, fold, verdict
-from nodevet.checks.model import Clearing, EpisodeState, Finding, Outcome, State
+from nodevet.checks.episodes import Evidence, Ledger, Settled, fold, node_verdict, verdict
+from nodevet.checks.model import Action, Clearing, EpisodeState, Finding, Outcome, State
 
 WELL = fault("c.c", Outcome.PASS, evidence_time=at())
 WARM = fault(outcome=Outcome.WARN, clearing=Clearing.CONDITION)
@@ -166,6 +166,20 @@ def test_a_hard_fault_of_a_flapping_code_closes_and_opens_as_ever() -> None:
     assert [node.look(False).states[-1] for _ in range(3)] == [State.FAILED, State.FAILED, State.OK]
 
 
+def test_what_closes_the_gate_is_told_before_a_condition_that_is_held() -> None:
+    """On one device and on two, although the condition asks for the harder action: people drain for what is told."""
+    held = msgspec.structs.replace(TEXT, action=Action.INSPECT, message="too warm")
+    lost = fault("device.lost", clearing=Clearing.HARDWARE_EVENT, action=Action.REBOOT, message="no answer")
+    node = Node(held, step=10).run(240, flap(30, 30))
+    for device in (GPU, SIBLING):
+        seen = msgspec.structs.replace(lost, device=device)
+        ledger, _ = fold(node.ledger, [seen], Evidence(now=at(250), devices=DEVICES))
+        verdicts = {name: verdict(name, ledger.episodes, [WELL]) for name in (GPU, SIBLING)}
+        told = (verdicts[device], node_verdict(verdicts, {GPU: "GPU 0", SIBLING: "GPU 1"}))
+        assert [(entry.hard, "no answer" in entry.reason) for entry in told] == [(True, True)] * 2
+        assert told[1].action is Action.INSPECT
+
+
 def test_one_that_was_quiet_for_long_begins_anew() -> None:
     """An hour, or as long as its last hold."""
     node = Node(WARM, step=10).run(240, flap(30, 30)).run(2 * HOUR, lambda _: False)
@@ -216,6 +230,35 @@ def test_what_could_not_be_measured_is_not_damped() -> None:
     assert set(node.flapping) == {0}
     assert node.states[-1] in (State.OK, State.UNKNOWN)
     assert kept(node) == []
+
+
+@pytest.mark.parametrize("well", [3, 5, 20])
+def test_a_return_behind_a_look_that_could_not_be_taken_is_a_return(well: int) -> None:
+    """A bad plug is first silent, then bad, then good: it changed the verdict in every round."""
+    node = Node(WARM, step=10)
+    blind = msgspec.structs.replace(WARM, outcome=Outcome.UNMEASURED, required=True)
+    while node.seconds < HOUR:
+        for finding in (blind, WARM):
+            node.finding = finding
+            node.look(True)
+        node.run(10 * well, lambda _: False)
+    assert node.flapping[-1]
+    assert sum(1 for state, _ in node.spells() if state is State.OK) <= CHANGES_PER_DAY / 24
+
+
+def test_a_device_that_tells_its_name_keeps_what_is_remembered() -> None:
+    """It flaps on, a person's word with a term covers its return, and what was settled opens nothing."""
+    flapping = Node(WARM, step=10).run(240, flap(30, 30))
+    name, now = "GPU-told", at(300)
+    known = msgspec.structs.replace(flapping.ledger.episodes[0], until=at(DAY), state=EpisodeState.ACKNOWLEDGED)
+    ledger = msgspec.structs.replace(
+        flapping.ledger, standing=(known,), settled=(Settled(known.key, "boot:1"),), episodes=flapping.ledger.episodes
+    )
+    ledger, _ = fold(ledger, [], Evidence(now=now, devices=(gpu(id=name),), names={GPU: name}))
+    memories = (ledger.episodes, ledger.flaps, ledger.standing, ledger.settled)
+    assert [[entry.key.device for entry in memory] for memory in memories] == [[name]] * 4
+    assert ledger.standing[0].finding.device == name
+    assert ledger.episodes[0].flapping == flapping.flapping[-1] > 0
 
 
 def kept(node: Node) -> list[EpisodeState]:
