@@ -505,3 +505,40 @@ def test_a_program_with_a_chosen_name_crashes_on_a_real_kernel() -> None:
         pytest.skip("this kernel prints no crashes: debug.exception-trace is off, or they come too fast")
     assert seen[-1].split(b",", 1)[0].isdigit() and int(seen[-1].split(b",", 1)[0]) < 8
     assert events == []
+
+
+HEADLESS = (
+    "device lost from bus!",
+    "Fatal error during GPU init",
+    "GPU detected ECC Fatal Error",
+    "{15}2 new uncorrectable hardware errors detected in umc block",
+    "socket: 0, die: 0, 3 uncorrectable hardware errors detected in umc block",
+    "uncorrectable hardware error(ERREVENT_ATHUB_INTERRUPT) detected!",
+    "RAS poison consumption, unmap queue",
+    "Saved bad pages 128 reaches threshold value 128",
+    "RAS records:129 exceed threshold:128",
+)
+
+
+@pytest.mark.parametrize("text", HEADLESS)
+def test_words_of_a_driver_without_its_name_are_no_evidence(text: str) -> None:
+    """dev_printk names driver and device before them: alone they are told, and behind that head they are evidence."""
+    for channel in CHANNELS.values():
+        assert {found.provenance for found in channel(text, OF_PCI)} == {Provenance.TEXT}
+        (found,) = channel(f"amdgpu 0000:1b:00.0: amdgpu: {text}", OF_PCI)
+        assert (found.provenance, found.pci) == (Provenance.KERNEL, "0000:1b:00.0")
+
+
+@pytest.mark.parametrize("rule", [rule for rule in kernel_rules() if rule.proof], ids=lambda rule: rule.code)
+def test_a_rule_with_proof_lets_no_driver_leave_its_name_out(rule: KernelRule) -> None:
+    """What may stand without the driver's name has a row of its own, which proves nothing."""
+    assert "%AMD%" not in rule.pattern
+
+
+def test_the_hint_of_a_record_sends_nobody_to_the_log_that_was_read() -> None:
+    """Where the kernel's own log was read, its counters confirm, and for the host's memory they are named."""
+    found = of_kernel("EDAC MC0: 1 UE memory read error on CPU_SrcID#0_DIMM#0 (channel:0 slot:0 page:0x1)")
+    findings = judge("kernel-log", healthy(events=tuple(found)))
+    (finding,) = [one for one in findings if one.key.code == "text.memory.edac_ue"]
+    assert "ue_count" in finding.message
+    assert "dmesg" not in finding.message

@@ -17,6 +17,9 @@ __all__ = ["KernelLog", "judge"]
 
 TEXT = "; told only by text that a user can write, so it closes no gate: look whether dmesg on the node says so too"
 
+RECORD = "; a line that may hold text that a user can write, so it closes no gate: counters of the device must confirm it"
+"""The same where the kernel's own log was read: dmesg shows no more than that."""
+
 AS_TEXT = " as text, which a user can write: it informs, and closes no gate"
 
 READABLE = Rule(
@@ -70,12 +73,12 @@ def _event(view: View, event: Event) -> Finding:
     policy = told_policy(event)
     device = view.owner(event)
     is_fault = policy.outcome in (Outcome.WARN, Outcome.FAIL)
-    is_text = event.provenance is Provenance.TEXT
+    hint = _hint(view) if event.provenance is Provenance.TEXT else ""
     return Finding(
         check="kernel-log",
         code=told_code(event),
         outcome=policy.outcome if is_fault else Outcome.SKIPPED,
-        message=f"{device_name(view, device)}: {policy.name}: {policy.meaning}{TEXT if is_text else ''} "
+        message=f"{device_name(view, device)}: {policy.name}: {policy.meaning}{hint} "
         f"[{_without_process(event)}]",
         device=device,
         fault_class=policy.fault_class,
@@ -86,6 +89,12 @@ def _event(view: View, event: Event) -> Finding:
         pid=event.pid,
         evidence_time=event.time,
     )
+
+
+def _hint(view: View) -> str:
+    """Return why a text closes no gate, and where to look."""
+    state = view.kernel_log
+    return RECORD if state is not None and state.readable and state.is_evidence else TEXT
 
 
 def _without_process(event: Event) -> str:
