@@ -11,20 +11,23 @@ import msgspec
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.command_run import Runner
 from nodevet.checks.errors import Closed
-from nodevet.checks.kernel_log.journal import ARGUMENTS, backlog
+from nodevet.checks.kernel_log.journal import ARGUMENTS, Span
 from nodevet.checks.kernel_log.lines import Line
 from nodevet.checks.kernel_log.parse import KernelLogParser
 from nodevet.checks.kernel_log.reader import Missing
 from nodevet.checks.model import Event, FailureKind, Instant
 
-__all__ = ["JournalReader", "Told", "journal_output"]
+__all__ = ["JournalReader", "Output", "Told", "journal_output"]
 
 SEARCHED = "/usr/bin:/bin"
 DEADLINE_SECONDS = 20.0
 
+Output = Callable[[Callable[[bytes], object]], None]
+"""Gives what it is called with the output of journalctl, piece by piece."""
+
 
 class Told(msgspec.Struct, frozen=True):
-    """What the journal has of the span: its events and how many records it holds, or in words why it tells nothing."""
+    """What the journal has of the span: its events, how many records it holds, and in words why that is not all."""
 
     events: tuple[Event, ...] = ()
     records: int = 0
@@ -34,8 +37,8 @@ class Told(msgspec.Struct, frozen=True):
 class JournalReader:
     """Reads the journal for the records that are *missing*, without holding up who asked."""
 
-    def __init__(self, missing: Missing, output: Callable[[], bytes], place: Callable[[Line], Instant]) -> None:
-        """Ask *output*, which raises BackendError where it cannot tell; *place* says when a line was recorded."""
+    def __init__(self, missing: Missing, output: Output, place: Callable[[Line], Instant]) -> None:
+        """Ask *output*, which raises BackendError where it cannot go on; *place* says when a line was recorded."""
         self.missing = missing
         self._output = output
         self._place = place
@@ -58,22 +61,24 @@ class JournalReader:
         self._thread.join(DEADLINE_SECONDS + 1.0)
 
     def _read(self) -> None:
-        try:
-            output = self._output()
-        except (BackendError, Closed) as error:
-            self._told = Told(trouble=str(error) or "it was stopped")
-            return
-        found = backlog(output, self.missing.after_seconds, self.missing.before_seconds)
         parser = KernelLogParser()
-        for line in found.lines:
-            parser.feed(line, self._place(line))
-        self._told = Told(tuple(parser.take()), found.records)
+        span = Span(
+            self.missing.after_seconds, self.missing.before_seconds, lambda line: parser.feed(line, self._place(line))
+        )
+        trouble = ""
+        try:
+            self._output(span.feed)
+        except (BackendError, Closed) as error:
+            trouble = str(error) or "it was stopped"
+        self._told = Told(tuple(parser.take()), span.records, trouble)
 
 
-def journal_output() -> bytes:
-    """Return what journalctl prints of the kernel's records since boot. Raises BackendError, which says why not."""
+def journal_output(take: Callable[[bytes], object]) -> None:
+    """Give *take* what journalctl prints of the kernel's records since boot. Raises BackendError, which says why not.
+
+    Where the ring was overwritten there are more records than fit into memory at once, so none of it is kept.
+    """
     program = shutil.which("journalctl", path=SEARCHED)
     if program is None:
         raise BackendError(FailureKind.ERROR, "there is no journalctl")
-    runner = Runner((program, *ARGUMENTS), {"PATH": SEARCHED, "LC_ALL": "C"}, DEADLINE_SECONDS)
-    return runner.run().output
+    Runner((program, *ARGUMENTS), {"PATH": SEARCHED, "LC_ALL": "C"}, DEADLINE_SECONDS, take=take).run()

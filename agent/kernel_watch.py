@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from nodevet.agent.clock import Clock
-from nodevet.agent.kernel_backlog import JournalReader, journal_output
+from nodevet.agent.kernel_backlog import JournalReader, Output, journal_output
 from nodevet.checks.kernel_log.reader import Cursor, KernelLogError, KernelLogReader, recorded
 from nodevet.checks.model import Event
 from nodevet.checks.view import KernelLogState
@@ -39,7 +39,7 @@ class KernelWatch:
         memory: bytes | None = None,
         log: Callable[[str], None],
         stands_for_kernel: bool = False,
-        journal: Callable[[], bytes] = journal_output,
+        journal: Output = journal_output,
         read: Callable[[int, int], bytes] = os.read,
     ) -> None:
         """Go on from *memory*, the ``memory`` of an earlier watch; *log* takes a line about lost records.
@@ -169,12 +169,12 @@ class KernelWatch:
             return []
         self._heard = True
         told, missing = asked.told, asked.missing.records
-        if told.trouble:
-            self._log(f"{self._path}: {missing} lost records are not told by the journal either: {told.trouble}")
-            return []
         self._recovered = min(told.records, missing)
         self._lost = max(self._lost - self._recovered, 0)
-        self._log(f"{self._path}: of {missing} overwritten records the journal has {self._recovered}")
+        self._log(
+            f"{self._path}: of {missing} overwritten records the journal has {self._recovered}"
+            f"{f', and does not tell the rest: {told.trouble}' if told.trouble else ''}"
+        )
         return list(told.events)
 
     def _must_poll(self) -> bool:

@@ -6,17 +6,19 @@ import json
 import os
 import selectors
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.kernel_backlog import journal_output
+from nodevet.agent.kernel_backlog import Output, journal_output
 from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.command_run import Runner
-from nodevet.checks.kernel_log.journal import ARGUMENTS, backlog
+from nodevet.checks.kernel_log.journal import ARGUMENTS, Span
+from nodevet.checks.kernel_log.lines import Line
 from nodevet.checks.model import Event, FailureKind, Provenance
 
 XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=x, words"
@@ -55,8 +57,8 @@ class Watch:
         self.terminal = terminal
         self.selector = selectors.DefaultSelector()
 
-    def start(self, memory: bytes | None = None) -> KernelWatch:
-        """Begin, from *memory*."""
+    def start(self, memory: bytes | None = None, output: Output | None = None) -> KernelWatch:
+        """Begin, from *memory*; *output* stands for journalctl."""
         return KernelWatch(
             self.terminal,
             SystemClock(),
@@ -64,9 +66,12 @@ class Watch:
             memory=memory,
             log=self.notes.append,
             stands_for_kernel=True,
-            journal=self.journal,
+            journal=output or self._print,
             read=self._read,
         )
+
+    def _print(self, take: Callable[[bytes], object]) -> None:
+        take(self.journal())
 
     def _read(self, _descriptor: int, _size: int) -> bytes:
         if not self.records:
@@ -119,6 +124,11 @@ def test_events_of_the_journal_are_the_kernels_own_word(terminal: str) -> None:
 def refused() -> bytes:
     """Stand for a journal that cannot be read."""
     raise BackendError(FailureKind.DENIED, "no rights to the journal")
+
+
+def denied(_take: Callable[[bytes], object]) -> None:
+    """Stand for one that is refused before it prints anything."""
+    refused()
 
 
 @pytest.mark.parametrize(
@@ -191,7 +201,7 @@ def test_a_file_or_a_fifo_never_asks_the_journal(tmp_path: Path, name: str) -> N
     else:
         path.write_bytes(record(40, 9.0, XID.format(79)))
     with selectors.DefaultSelector() as selector:
-        watch = KernelWatch(str(path), SystemClock(), selector, log=lambda _line: None, journal=refused)
+        watch = KernelWatch(str(path), SystemClock(), selector, log=lambda _line: None, journal=denied)
         watch.tick()
         if name == "fifo":
             with path.open("wb") as file:
@@ -200,7 +210,7 @@ def test_a_file_or_a_fifo_never_asks_the_journal(tmp_path: Path, name: str) -> N
             events = watch.tick()
         else:
             watch.close()
-            watch = KernelWatch(str(path), SystemClock(), selector, log=lambda _line: None, journal=refused)
+            watch = KernelWatch(str(path), SystemClock(), selector, log=lambda _line: None, journal=denied)
             events = watch.tick()
         assert [event.provenance for event in events] == [Provenance.TEXT]
         assert watch.settle() == []
@@ -217,7 +227,7 @@ def test_device_that_is_not_the_kernels_own_log_is_text(terminal: str) -> None:
                 raise BlockingIOError
             return lines.pop()
 
-        watch = KernelWatch(terminal, SystemClock(), selector, log=lambda _line: None, read=read, journal=refused)
+        watch = KernelWatch(terminal, SystemClock(), selector, log=lambda _line: None, read=read, journal=denied)
         assert [event.provenance for event in watch.tick()] == [Provenance.TEXT]
         watch.close()
 
@@ -233,9 +243,50 @@ def test_journalctl_is_ended_at_its_deadline(tmp_path: Path) -> None:
 
 def test_journalctl_of_this_machine_says_or_refuses() -> None:
     """The real program, where there is one."""
+    span = Span(0.0, 1e9, lambda _line: None)
     try:
-        printed = journal_output()
+        journal_output(span.feed)
     except BackendError as error:
         assert str(error)
-        return
-    assert backlog(printed, 0.0, 1e9).records >= 0
+    assert span.records >= 0
+
+
+def test_a_journal_of_any_length_is_read(tmp_path: Path) -> None:
+    """A ring that was overwritten means a long journal: 20,000 records are more than is kept of other programs."""
+    program = tmp_path / "journalctl"
+    long = entry(1.5, "y" * 600)
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{entry(2.0, XID.format(79))}\nEND\nyes '{long}' | head -n 20000\n")
+    program.chmod(stat.S_IRWXU)
+    lines: list[Line] = []
+    span = Span(0.0, 9.0, lambda line: lines.append(line) if "Xid" in line.text else None)
+    Runner((str(program),), {"PATH": "/usr/bin:/bin"}, 20.0, take=span.feed).run()
+    assert (len(lines), span.records) == (1, 20_001)
+
+
+def test_what_the_journal_told_before_it_stopped_counts(terminal: str) -> None:
+    """journalctl is ended at its deadline, or fails at a damaged file: its oldest entries were told before."""
+    rig = Watch(terminal, lambda: b"")
+    rig.records = [record(40, 9.0)]
+
+    def breaks_off(take: Callable[[bytes], object]) -> None:
+        take(output(entry(2.0, XID.format(79)), entry(3.0, "x")))
+        take(entry(4.0, XID.format(48)).encode())
+        raise BackendError(FailureKind.ERROR, "did not end within 20 s")
+
+    watch = rig.start(output=breaks_off)
+    assert codes(watch.tick() + watch.settle()) == ["79"]
+    assert watch.state.lost_records == 38
+    assert any("has 2, and does not tell the rest: did not end" in note for note in rig.notes), rig.notes
+    watch.close()
+
+
+def test_an_entry_without_end_costs_itself() -> None:
+    """Whatever journalctl prints, no more than one entry of it is in memory, and those behind it are read."""
+    lines: list[Line] = []
+    span = Span(0.0, 9.0, lines.append)
+    for _ in range(41):
+        span.feed(b'{"MESSAGE":"' + b"x" * 65_536)
+    assert sys.getsizeof(span._rest) < 1 << 19
+    for piece in (entry(2.0, XID.format(79)) + "\n", entry(3.0, "x")[:40], entry(3.0, "x")[40:] + "\n"):
+        span.feed(piece.encode())
+    assert [line.text for line in lines] == ["x"]

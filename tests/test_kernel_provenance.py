@@ -532,7 +532,7 @@ def test_words_of_a_driver_without_its_name_are_no_evidence(text: str) -> None:
 @pytest.mark.parametrize("rule", [rule for rule in kernel_rules() if rule.proof], ids=lambda rule: rule.code)
 def test_a_rule_with_proof_lets_no_driver_leave_its_name_out(rule: KernelRule) -> None:
     """What may stand without the driver's name has a row of its own, which proves nothing."""
-    assert "%AMD%" not in rule.pattern
+    assert "%AMD%" not in rule.pattern and "%AMDWORD%" not in rule.pattern
 
 
 def test_the_hint_of_a_record_sends_nobody_to_the_log_that_was_read() -> None:
@@ -542,3 +542,33 @@ def test_the_hint_of_a_record_sends_nobody_to_the_log_that_was_read() -> None:
     (finding,) = [one for one in findings if one.key.code == "text.memory.edac_ue"]
     assert "ue_count" in finding.message
     assert "dmesg" not in finding.message
+
+
+@pytest.mark.parametrize("head", ["*ERROR* ", "[drm] *ERROR* ", "[drm] ERROR* "])
+def test_the_word_of_an_error_names_no_driver(head: str) -> None:
+    """Each driver of graphics prints it: what another one says of its reset fails no board of amdgpu."""
+    for channel in CHANNELS.values():
+        for text in ("GPU reset(1) failed", "GPU reset end with ret = -62", "hw_init of IP block <gfx> failed -110"):
+            assert {found.provenance for found in channel(head + text, "")} == {Provenance.TEXT}
+
+
+def apei(number: str, kind: str = "PCIe", severity: str = "fatal") -> list[Line]:
+    """Return a record of the firmware as the kernel prints it, with *number* before each line."""
+    head = f"{number}[Hardware Error]:"
+    texts = (f" event severity: {severity}", f"  Error 0, type: {severity}", f"   section_type: {kind} error")
+    lines = [f"{head}{text}" for text in texts]
+    return [one for one in (split_record(record(line)) for line in lines) if one is not None]
+
+
+@pytest.mark.parametrize(("kind", "code"), [("PCIe", "pcie.bert"), ("memory", "memory.bert")])
+def test_an_error_of_the_boot_before_closes_nothing_in_this_one(kind: str, code: str) -> None:
+    """The firmware keeps the record that ended the last boot (BERT), and the kernel prints it without a number.
+
+    The reboot that a fatal error asks for would else be followed by the next one.
+    """
+    (found,) = told(*apei("", kind))
+    assert (found.code, found.severity) == (code, "fatal")
+    (finding,) = [one for one in judge("kernel-log", healthy(events=(found,))) if one.key.code == code]
+    assert (finding.outcome, finding.gates) == (Outcome.WARN, False)
+    (now,) = told(*apei("{1}", kind))
+    assert now.code.endswith(".apei") and now.provenance is Provenance.KERNEL

@@ -14,7 +14,7 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -61,8 +61,11 @@ class Runner:
         timeout_seconds: float,
         *,
         lifeline: int | None = None,
+        take: Callable[[bytes], object] | None = None,
     ) -> None:
         """Run *argv*, without a shell and with *environment* alone, for at most *timeout_seconds* each time.
+
+        Where *take* is given it gets the output piece by piece, however much that is, and none is kept.
 
         Where the descriptor *lifeline* hangs up, the agent is gone, and a run ends with Closed.
         """
@@ -70,6 +73,7 @@ class Runner:
         self._environment = dict(environment)
         self._timeout_seconds = timeout_seconds
         self._lifeline = lifeline
+        self._take = take
         self._stuck: subprocess.Popen[bytes] | None = None
 
     def run(self, **more: str) -> Printed:
@@ -77,7 +81,7 @@ class Runner:
         self._look_for_stuck()
         process = self._start(more)
         try:
-            return _Run(process, self._lifeline).follow(self._timeout_seconds)
+            return _Run(process, self._lifeline, self._take).follow(self._timeout_seconds)
         finally:
             if not _end(process):
                 self._stuck = process
@@ -112,10 +116,14 @@ class Runner:
 class _Run:
     """One run that goes on."""
 
-    def __init__(self, process: subprocess.Popen[bytes], lifeline: int | None) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], lifeline: int | None, taker: Callable[[bytes], object] | None
+    ) -> None:
         assert process.stdout is not None and process.stderr is not None
         self._process = process
         self._lifeline = lifeline
+        self._taker = taker
+        self._printed_bytes = 0
         self._output = bytearray()
         self._errors = bytearray()
         self._streams = {process.stdout.fileno(): self._output, process.stderr.fileno(): self._errors}
@@ -178,6 +186,11 @@ class _Run:
             del self._streams[descriptor]
             return
         kept = self._streams[descriptor]
+        if kept is self._output:
+            self._printed_bytes += len(data)
+            if self._taker is not None:
+                self._taker(data)
+                return
         kept += data
         if kept is self._errors:
             del kept[:-ERROR_TAIL_BYTES]
@@ -188,7 +201,7 @@ class _Run:
             )
 
     def _hung(self, seconds: float) -> BackendError:
-        printed = f"it printed {len(self._output)} bytes so far" if self._output else "it printed nothing"
+        printed = f"it printed {self._printed_bytes} bytes so far" if self._printed_bytes else "it printed nothing"
         return BackendError(FailureKind.ERROR, f"did not end within {seconds:g} s, {printed}{self._said()}")
 
     def _left_behind(self) -> BackendError:

@@ -17,7 +17,7 @@ __all__ = ["KernelLog", "judge"]
 
 TEXT = "; told only by text that a user can write, so it closes no gate: look whether dmesg on the node says so too"
 
-RECORD = "; a line that may hold text that a user can write, so it closes no gate: counters of the device must confirm it"
+RECORD = "; a line like text that a user can write, so it closes no gate: counters of the device must confirm it"
 """The same where the kernel's own log was read: dmesg shows no more than that."""
 
 AS_TEXT = " as text, which a user can write: it informs, and closes no gate"
@@ -78,8 +78,7 @@ def _event(view: View, event: Event) -> Finding:
         check="kernel-log",
         code=told_code(event),
         outcome=policy.outcome if is_fault else Outcome.SKIPPED,
-        message=f"{device_name(view, device)}: {policy.name}: {policy.meaning}{hint} "
-        f"[{_without_process(event)}]",
+        message=f"{device_name(view, device)}: {policy.name}: {policy.meaning}{hint} [{_without_process(event)}]",
         device=device,
         fault_class=policy.fault_class,
         action=policy.action if is_fault else Action.NONE,

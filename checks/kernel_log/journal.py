@@ -7,13 +7,14 @@ underscore. What programs wrote into the ring it marks alike, with the facility 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import msgspec
 
 from nodevet.checks.kernel_log.lines import MAXIMUM_TEXT, Line, Origin
 from nodevet.checks.model import Provenance
 
-__all__ = ["ARGUMENTS", "Backlog", "backlog", "entry_line"]
+__all__ = ["ARGUMENTS", "Span", "entry_line"]
 
 ARGUMENTS = (
     "--dmesg",
@@ -23,6 +24,9 @@ ARGUMENTS = (
     "--output-fields=MESSAGE,_TRANSPORT,SYSLOG_FACILITY,_KERNEL_DEVICE,_SOURCE_MONOTONIC_TIMESTAMP",
 )
 """How journalctl is asked for what the kernel said since boot; the fields are those that are read here."""
+
+MAXIMUM_ENTRY_BYTES = 1 << 18
+"""The kernel's records have up to 8 KiB, four characters for each byte where journalctl prints a list of them."""
 
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
@@ -44,25 +48,32 @@ class _Entry(msgspec.Struct, frozen=True):
         return int(usec) / 1e6
 
 
-class Backlog(msgspec.Struct, frozen=True):
-    """What the journal has of a span: the kernel's own lines, and how many records there were, of programs too."""
+class Span:
+    """What the journal has between two stamps of the kernel, each left out; read in pieces, kept by nobody."""
 
-    lines: tuple[Line, ...]
-    records: int
+    def __init__(self, after_seconds: float, before_seconds: float, take: Callable[[Line], object]) -> None:
+        """Hand each of the kernel's own lines in the span to *take*."""
+        self.records = 0
+        self._after_seconds = after_seconds
+        self._before_seconds = before_seconds
+        self._take = take
+        self._rest = b""
 
+    def feed(self, data: bytes) -> None:
+        """Take the next piece of what journalctl prints; ``records`` counts programs' records too. Never fails."""
+        *whole, rest = (self._rest + data).split(b"\n")
+        for raw in whole:
+            self._feed_entry(raw)
+        # What is left of an entry behind its cut-off begin is no entry: inside one every quote is escaped.
+        self._rest = rest if len(rest) <= MAXIMUM_ENTRY_BYTES else b""
 
-def backlog(output: bytes, after_seconds: float, before_seconds: float) -> Backlog:
-    """Return what *output* of journalctl has between two stamps of the kernel, each left out. Never fails."""
-    lines: list[Line] = []
-    records = 0
-    for raw in output.splitlines():
+    def _feed_entry(self, raw: bytes) -> None:
         entry = _entry(raw)
-        if entry is None or not after_seconds < entry.seconds < before_seconds:
-            continue
-        records += 1
+        if entry is None or not self._after_seconds < entry.seconds < self._before_seconds:
+            return
+        self.records += 1
         if (line := _line(entry)) is not None:
-            lines.append(line)
-    return Backlog(tuple(lines), records)
+            self._take(line)
 
 
 def entry_line(raw: str | bytes) -> Line | None:

@@ -281,8 +281,12 @@ class KernelLogReader:
         except OSError:
             inode = self._inode
         if inode != self._inode:
+            descriptor, kind = _open(self.path)
+            if not stat.S_ISREG(kind):
+                os.close(descriptor)
+                raise KernelLogError(f"{self.path}: was a file and is now something else: it is opened anew")
             os.close(self._descriptor)
-            self._descriptor, self._kind = _open(self.path)
+            self._descriptor, self._kind = descriptor, kind
             self._inode, self._offset = os.fstat(self._descriptor).st_ino, 0
         elif os.fstat(self._descriptor).st_size < self._offset:
             self._offset = 0

@@ -138,7 +138,8 @@ class KernelRule(msgspec.Struct, frozen=True):
 
     ``pattern`` is a regular expression that must fit from the first byte of a record, case ignored; ``%PCI%`` stands
     for an address in the group ``pci``, ``%ADDRESS%`` for one without a group, ``%AMD%`` for what amdgpu may print
-    before its words, ``%AMDHEAD%`` for the same where it must print something. Other named groups become fields of the
+    before its words, ``%AMDHEAD%`` for what names it or a
+    function, ``%AMDWORD%`` for the word of an error alone. Other named groups become fields of the
     event. At least 16 bytes that a user cannot choose stand before the first one that a user can: a process name has
     15. ``proof`` says whether the line is evidence.
     ``joins`` is the beginning of a code, or several with ``|`` between. Rows with one pattern are one rule: the first
