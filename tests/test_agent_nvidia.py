@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 from fakes.freezer import Freeze
 from fakes.gpu_node import DEADLINE_SECONDS, INTERVAL_SECONDS, GpuNode, pci
@@ -330,6 +332,50 @@ def test_released_devices_are_let_go_of_and_read_again(node: GpuNode) -> None:
     assert status["verdict"] != "failed"
     node.seconds_until(lambda: node.state_file().agent == "released", ANSWER_SECONDS)
     node.wait_for(lambda status: reader_state(status) == "running" and status["verdict"] == "ok")
+
+
+NO_CGROUPS = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"', "agent")
+"""Runs a command that sees no cgroup: a reader that the freezer holds looks to it as one that a driver holds."""
+
+
+def test_a_call_in_state_d_that_no_signal_ends_is_the_drivers_on_every_surface(
+    tmp_path: Path, fake_nvml_library: Path, freeze: Freeze
+) -> None:
+    """Hard at once, with the gate closed; the next agent says so too and starts no second reader."""
+    if subprocess.run([*NO_CGROUPS, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("no file system may be mounted")
+    with GpuNode(tmp_path, fake_nvml_library, deadline_seconds=3.0, within=NO_CGROUPS) as node:
+        node.wait_for_verdict("ok")
+        (pid,) = node.readers()
+        node.machine.hang("nvmlDeviceGetTemperature", gpu=3).hang("nvmlDeviceGetTemperatureV", gpu=3)
+        node.seconds_until(lambda: keeps_time(node), 10.0)
+        thaw = freeze(pid)
+
+        status = told(node, "reader.stuck", uuid(3))
+        assert (status["verdict"], status["action"]) == ("failed", "reboot")
+        message = finding(status, "reader.stuck", uuid(3))
+        assert message is not None
+        assert message["outcome"] == "fail"
+        assert "nvmlDeviceGetTemperature" in message["message"]
+        assert "state D" in message["message"]
+        assert reader_state(status) == "stuck"
+        assert node.state_file().hard
+        assert_every_surface_answers(node, "failed")
+        assert node.readers() == [pid]
+        assert node.stop() < STOP_SECONDS
+
+        node.start()
+        status = node.wait_for(lambda status: reader_state(status) == "stuck")
+        assert status["verdict"] == "failed"
+        assert node.state_file().hard
+        assert node.readers() == [pid]
+        thaw()
+
+
+def keeps_time(node: GpuNode) -> bool:
+    """Return whether the agent runs its process that keeps time beside a call that is out for long."""
+    assert node.process is not None
+    return any("os.read(0, 64)" in " ".join(child.cmdline()) for child in psutil.Process(node.process.pid).children())
 
 
 def reader_state(status: dict[str, Any]) -> str:

@@ -49,8 +49,12 @@ class FakeNode(RunningAgent):
         more: str = "",
         logged: bool = False,
         environment: Mapping[str, str] | None = None,
+        within: tuple[str, ...] = (),
     ) -> None:
-        """Prepare a node of *machines* in *directory*; *more* is added to its configuration."""
+        """Prepare a node of *machines* in *directory*; *more* is added to its configuration.
+
+        The agent is run by the command *within*, such as one that gives it another view of the file system.
+        """
         self.kernel_log = directory / "kernel.log"
         self.kernel_log.write_text("")
         self.machines = machines
@@ -62,7 +66,7 @@ class FakeNode(RunningAgent):
             loaded |= machine.logged_environment if logged else machine.environment
         # Without a SLURM nobody else gives the permit that a gate needs to close.
         local = "" if "[slurm]" in more else '\n[slurm]\npermit = "local"\n'
-        super().__init__(directory, configuration + more + local, environment={**loaded, **(environment or {})})
+        super().__init__(directory, configuration + more + local, environment={**loaded, **(environment or {})}, within=within)
 
     def start(self, errors: int | None = None) -> None:
         """Start the agent and wait until it has judged its first round."""

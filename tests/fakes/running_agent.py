@@ -31,8 +31,9 @@ class RunningAgent:
         environment: Mapping[str, str] | None = None,
         interval_seconds: float = 1.0,
         arguments: tuple[str, ...] = (),
+        within: tuple[str, ...] = (),
     ) -> None:
-        """Write *configuration* (TOML) to a file; ``start`` runs the agent with it."""
+        """Write *configuration* (TOML) to a file; ``start`` runs the agent with it, by the command *within* if any."""
         self.directory = directory
         self.state_dir = directory / "state"
         self.runtime_dir = directory / "run"
@@ -43,6 +44,7 @@ class RunningAgent:
         self._environment = {**os.environ, **(environment or {})}
         self._interval = interval_seconds
         self._arguments = arguments
+        self._within = within
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
@@ -57,7 +59,7 @@ class RunningAgent:
 
     def start(self, errors: int | None = None) -> None:
         """Start the agent and wait until it prints where it listens; its log goes to *errors* where that is given."""
-        command = [sys.executable, "-I", *self.program, "agent", "--listen", "127.0.0.1:0"]
+        command = [*self._within, sys.executable, "-I", *self.program, "agent", "--listen", "127.0.0.1:0"]
         command += ["--config", str(self.configuration_file), "--interval", str(self._interval)]
         command += ["--state-dir", str(self.state_dir), "--runtime-dir", str(self.runtime_dir), *self._arguments]
         with self.output.open("ab") as output, self.log.open("ab") as log:
