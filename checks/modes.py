@@ -41,18 +41,20 @@ REFUSALS = frozenset(
         FailureKind.VERSION_MISMATCH,
         FailureKind.LOST,
         FailureKind.ERROR,
-        FailureKind.HUNG,
-        FailureKind.STUCK,
-        FailureKind.CRASHED,
     }
 )
-"""What a driver itself says or does. A missing library, a permission that lacks and a fault of ours are none of it."""
+"""What a driver itself says. A missing library, a permission that lacks and a fault of ours are none of it."""
+
+FALLS = frozenset({FailureKind.HUNG, FailureKind.STUCK, FailureKind.CRASHED})
+"""What brings a reader down. The first time nothing is known, and it starts again within a second; whether it is the
+driver's doing, and of which board, the check of readers says from witnesses. A refusal it is for a board that is left
+alone for it, while the others are read."""
 
 REFUSED_CHECKS = ("freshness", "inventory")
 """The checks that tell what could not be read."""
 
-SPEAKING = frozenset({ReaderState.ABSENT, ReaderState.FAILED, ReaderState.HUNG, ReaderState.STUCK, ReaderState.CRASHED})
-"""States of a reader that rest on what the driver said or did last."""
+SPEAKING = frozenset({ReaderState.ABSENT, ReaderState.FAILED})
+"""States of a reader that rest on what the driver said last."""
 
 
 def closing(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode, ...]:
@@ -128,7 +130,7 @@ def _boards(snapshot: Snapshot) -> tuple[Device, ...]:
 
 
 def _is_refused(snapshot: Snapshot, board: Device) -> bool:
-    """Return whether the driver of *board* said or did something that leaves it unread."""
+    """Return whether the driver of *board* said something that leaves it unread, or did so again and again."""
     reader = next((entry for entry in snapshot.readers if entry.backend == board.vendor), None)
     if reader is None:
         return False
@@ -137,7 +139,8 @@ def _is_refused(snapshot: Snapshot, board: Device) -> bool:
     if board.backend == "host":
         return True  # its driver answers, and not for this one
     samples = [sample for sample in snapshot.samples if sample.device == board.id]
-    return all(sample.failure is not None and sample.failure.kind in REFUSALS for sample in samples)
+    words = REFUSALS | FALLS if board.id in reader.quarantined else REFUSALS
+    return all(sample.failure is not None and sample.failure.kind in words for sample in samples)
 
 
 def _refused(snapshot: Snapshot, verdict: Verdict) -> tuple[Episode, ...]:

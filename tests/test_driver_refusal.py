@@ -21,7 +21,7 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.modes import REFUSALS, closing, driver_refuses_all, gating, reach
+from nodevet.checks.modes import FALLS, REFUSALS, closing, driver_refuses_all, gating, reach
 from nodevet.checks.registry import discover
 from nodevet.checks.scheduler import Permit
 from nodevet.exporters.state_reader import StateFile, parse
@@ -116,6 +116,26 @@ def test_what_is_not_the_drivers_word_is_no_refusal(kind: FailureKind) -> None:
     for snapshot in (unread(kind, kind, permit=HELD), refused_at_load(kind, ReaderState.FAILED, permit=HELD)):
         assert not driver_refuses_all(snapshot)
         assert reach(snapshot, snapshot.verdict) != "refused"
+
+
+@pytest.mark.parametrize("kind", sorted(FALLS))
+@pytest.mark.parametrize("state", [ReaderState.RUNNING, ReaderState.CRASHED, ReaderState.HUNG])
+def test_a_reader_that_fell_is_no_refusal_and_a_board_that_is_left_alone_is(
+    kind: FailureKind, state: ReaderState
+) -> None:
+    """One crash leaves every board unread for a second: no gate may close in it, whoever crashed."""
+    fell = Failure(kind, "for a test")
+    devices = tuple(gpu(f"GPU-{n}", pci) for n, pci in enumerate(PCI))
+    samples = tuple(sample(device, {}, failure=fell) for device in devices)
+    status = reader("nvidia", state, failure=None if state is ReaderState.RUNNING else fell, detail="for a test")
+    snapshot = judged(devices, samples, status, permit=HELD)
+    assert not driver_refuses_all(snapshot)
+    assert "refused" not in {reach(snapshot, verdict) for verdict in snapshot.device_verdicts.values()}
+
+    alone = msgspec.structs.replace(
+        status, state=ReaderState.RUNNING, failure=None, quarantined=tuple(device.id for device in devices)
+    )
+    assert driver_refuses_all(judged(devices, samples, alone, permit=HELD))
 
 
 @pytest.mark.parametrize("state", [ReaderState.RELEASED, ReaderState.STOPPED, ReaderState.STARTING])

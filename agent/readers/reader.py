@@ -518,11 +518,11 @@ class Reader:
     def _missed(self, device: Device) -> Failure:
         """Return why *device* is not read now: a device is not charged with what another one did to the reader."""
         if self._failure is None:
-            return Failure(FailureKind.ERROR, "the reader has not started yet")
+            return Failure(FailureKind.READER, "the reader has not started yet")
         if self._failure.kind is FailureKind.READER:
             return self._failure
         if self._failure.kind in FALLEN and device.id != self._guilty:
-            return Failure(FailureKind.ERROR, f"its reader went down: {self._failure.detail}")
+            return Failure(FailureKind.READER, f"its reader went down: {self._failure.detail}")
         return self._failure
 
     def _tell_failure(self, device: str, group: str, number: int, failure: Failure) -> None:

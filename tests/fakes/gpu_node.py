@@ -66,7 +66,9 @@ class FakeNode(RunningAgent):
             loaded |= machine.logged_environment if logged else machine.environment
         # Without a SLURM nobody else gives the permit that a gate needs to close.
         local = "" if "[slurm]" in more else '\n[slurm]\npermit = "local"\n'
-        super().__init__(directory, configuration + more + local, environment={**loaded, **(environment or {})}, within=within)
+        super().__init__(
+            directory, configuration + more + local, environment={**loaded, **(environment or {})}, within=within
+        )
 
     def start(self, errors: int | None = None) -> None:
         """Start the agent and wait until it has judged its first round."""
