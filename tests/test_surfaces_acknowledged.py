@@ -264,3 +264,28 @@ def test_flapping_is_told_on_every_surface() -> None:
         assert said in text
     assert f"open; {said}" in status_text(document)
     assert said in render(from_snapshot(snapshot)).split("<h2>Findings</h2>")[1]
+
+
+@pytest.mark.parametrize("faults", [2, 6, 300])
+def test_the_ends_of_many_acknowledgements_are_told_apart_and_leave_room_for_the_verdict(faults: int) -> None:
+    """The same code on several parts: each banner says what to type, and a handful stands above the verdict."""
+    found = [
+        Finding(
+            check="links",
+            code="link.down",
+            outcome=Outcome.FAIL,
+            message="a link is down",
+            device=gpu_id(0),
+            part=Part(PartKind.LINK, "", number),
+            clearing=Clearing.HARDWARE_EVENT,
+        )
+        for number in range(faults)
+    ]
+    words = (
+        granted(open_episode(finding), note="known", actor="uid 0", time=at(600), until=at(-60 - number))
+        for number, finding in enumerate(found)
+    )
+    page = html.unescape(page_of(node_with(tuple(words))))
+    banners = re.findall(r"Acknowledgement. </strong>([^<]*)", page)
+    assert [f"--part 'link {number}'" in banner for number, banner in enumerate(banners[:5])] == [True] * min(faults, 5)
+    assert banners[5:] == ([f"{faults - 5} more end within a day or have expired: see the findings."] * (faults > 5))

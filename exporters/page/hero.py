@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from nodevet.checks.acknowledgement import is_announced, is_word
+from nodevet.checks.acknowledgement import command_words, is_announced, is_word
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.model import Action, DeviceKind, EpisodeState, Instant, ReaderState, Snapshot, State
 from nodevet.checks.modes import reach
@@ -19,6 +19,9 @@ __all__ = ["banners", "hero", "staleness", "tallies"]
 STALE_ROUNDS = 3
 STALE_MINIMUM_SECONDS = 30.0
 """A judgement older than both is history: the agent judges every round, whether anything changed or not."""
+
+MOST_ENDS = 5
+"""So many ends of acknowledgements are told one by one: the verdict stands below them."""
 
 _KINDS = {DeviceKind.ACCELERATOR: "GPU", DeviceKind.CPU: "CPU", DeviceKind.NIC: "NIC"}
 
@@ -46,17 +49,30 @@ def banners(snapshot: Snapshot, stale: str) -> Iterator[Html]:
     if released:
         said = f"Devices of {', '.join(released)} are closed on request and not read meanwhile."
         yield element("p", element("strong", "Released. "), said, class_="banner note")
-    for episode in snapshot.episodes:
-        if is_announced(episode, snapshot.time) or (is_word(episode) and episode.expired is not None):
-            ends = "has expired" if episode.expired is not None else f"ends at {moment(episode.until)}"
-            said = f"That of {episode.key.code} {ends}: acknowledge it again, or repair and re-test."
-            yield element("p", element("strong", "Acknowledgement. "), said, class_="banner note")
+    for said in _ends(snapshot):
+        yield element("p", element("strong", "Acknowledgement. "), said, class_="banner note")
     if snapshot.agent.stopping:
         said = "The agent is ending; this page ends with it."
         yield element("p", element("strong", "Stopping. "), said, class_="banner note")
     elif not snapshot.agent.ready:
         said = "The first round of reading is not complete."
         yield element("p", element("strong", "Starting. "), said, class_="banner note")
+
+
+def _ends(snapshot: Snapshot) -> Iterator[str]:
+    """Yield which acknowledgements end or have ended, the earliest first, and what to type."""
+    ends = [
+        (episode.until.wall_seconds, episode.key, episode.until, episode.expired is not None)
+        for episode in snapshot.episodes
+        if episode.until is not None
+        and (is_announced(episode, snapshot.time) or (is_word(episode) and episode.expired is not None))
+    ]
+    for _, key, until, expired in sorted(ends)[:MOST_ENDS]:
+        said = "has expired" if expired else f"ends at {moment(until)}"
+        again = f"nodevet ack {command_words(key)} --note '...'"
+        yield f"That of {key.code} {said}: acknowledge it again ({again}), or repair and re-test."
+    if len(ends) > MOST_ENDS:
+        yield f"{number(len(ends) - MOST_ENDS)} more end within a day or have expired: see the findings."
 
 
 def hero(snapshot: Snapshot, entries: Sequence[Told], stale: str, freshness: Html) -> Html:
