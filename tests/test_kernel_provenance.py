@@ -572,3 +572,13 @@ def test_an_error_of_the_boot_before_closes_nothing_in_this_one(kind: str, code:
     assert (finding.outcome, finding.gates) == (Outcome.WARN, False)
     (now,) = told(*apei("{1}", kind))
     assert now.code.endswith(".apei") and now.provenance is Provenance.KERNEL
+
+
+def test_records_of_the_firmware_that_come_at_once_are_told_apart() -> None:
+    """Two processors print in turn: each error is as grave as its own record says, and of its own device."""
+    memory, bus = apei("{1}", "memory", "corrected"), apei("{2}", "PCIe", "fatal")
+    device = split_record(record("{2}[Hardware Error]:   device_id: 0000:54:01.0"))
+    for first, second in ((memory, bus), (bus, memory)):
+        mixed = [line for pair in zip(first, second, strict=True) for line in pair]
+        found = {one.code: (one.severity, one.pci) for one in told(*mixed, device)}
+        assert found == {"memory.apei": ("info", None), "pcie.apei": ("fatal", "0000:54:01.0")}

@@ -175,7 +175,7 @@ class KernelLogParser:
         for told in [told for told in self._near_told() if _announces(told, event)]:
             event = _with_fields(event, told.event.fields)
             self._told.remove(told)
-        for remark in [remark for remark in self._remarks if _joins(remark.rule.joins, event)]:
+        for remark in [one for one in self._remarks if _joins(one.rule.joins, event) and _of_record(one.groups, event)]:
             groups = {name: value for name, value in remark.groups.items() if name not in _OWN_GROUPS}
             event = _with_fields(event, groups)
             if event.pci is None and remark.pci:
@@ -198,6 +198,8 @@ class KernelLogParser:
         """
         for told in self._near_told():
             if not _joins(rule.joins, told.event) or not _same(told.event.pci, pci):
+                continue
+            if "record" in groups and not _of_record(groups, told.event):
                 continue
             if not _is_as_sure(told.event.provenance, provenance):
                 continue
@@ -334,6 +336,11 @@ def _younger(time: Instant, limit: Instant | None) -> bool:
 def _joins(joins: str, event: Event) -> bool:
     """Return whether the code of *event* begins with one of the names in *joins*, which ``|`` separates."""
     return event.code.startswith(tuple(joins.split("|")))
+
+
+def _of_record(groups: dict[str, str], event: Event) -> bool:
+    """Return whether a line is of the firmware's record that told *event*: two processors may print theirs at once."""
+    return groups.get("record") == event.fields.get("record")
 
 
 def _announces(told: _Told, event: Event) -> bool:
