@@ -134,8 +134,14 @@ def _may_be(told: Device, board: Device) -> bool:
     """Return whether what *told* says of itself contradicts nothing that is known of *board*."""
     if (told.backend, told.vendor, _slot(told), None) != (board.backend, board.vendor, _slot(board), board.parent):
         return False
-    pairs = ((told.serial, board.serial), (told.pci_device_id, board.pci_device_id), (_model(told), _model(board)))
+    pairs = ((_serial(told), _serial(board)), (told.pci_device_id, board.pci_device_id), (_model(told), _model(board)))
     return all(one is None or other is None or one == other for one, other in pairs)
+
+
+def _serial(device: Device) -> str | None:
+    """Return the serial of *device*; zeros and words for none, such as ``N/A``, are none."""
+    serial = device.serial or ""
+    return None if re.fullmatch(r"(?i)[\s0.-]*(?:n/?a|none|unknown)?[\s0.-]*", serial) else serial
 
 
 def _model(device: Device) -> str | None:

@@ -8,9 +8,11 @@ from fakes.views import GPU, SIBLING, gpu
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodevet.checks.baseline import recognised
 from nodevet.checks.errors import UsageError
-from nodevet.checks.model import Device, DeviceKind
+from nodevet.checks.model import Device, DeviceKind, Instant
 from nodevet.checks.naming import are_called, chosen
+from nodevet.checks.view import Memory, Seen
 
 
 def board(device_id: str, pci: str, minor: int | None, **changes: object) -> Device:
@@ -70,3 +72,14 @@ def test_a_name_of_two_boards_is_refused_where_it_would_load_both() -> None:
 def test_any_text_names_one_board_or_none(text: str) -> None:
     """Nothing is found by half of a name, and nothing raises."""
     assert len(are_called(ALL, text)) <= 1
+
+
+@pytest.mark.parametrize(("serial", "known"), [(None, True), ("0000", True), ("N/A", True), ("S-other9", False)])
+def test_serial_that_is_none_makes_no_stranger_of_a_board_that_is_remembered(serial: str | None, known: bool) -> None:
+    """After a reboot a board answers by its PCI page, where a serial may be filled with zeros."""
+    before = board("GPU-a", "0000:0c:00.0", 0)
+    before = msgspec.structs.replace(before, uuid="GPU-a", serial="S-1")
+    page = msgspec.structs.replace(before, id="0000:0c:00.0", uuid=None, serial=serial)
+    seen = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")
+    memory = Memory({before.id: Seen(before, seen, seen)})
+    assert ([found.id for found in recognised(memory, [page])] == [before.id]) is known
