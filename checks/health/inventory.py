@@ -164,6 +164,14 @@ def _lost(view: View, device: Device) -> Finding:
         )
     if _unanswered(view, device):
         reader = _reader(view, device.vendor)
+        if reader is not None and device.pci in reader.quarantined and device.pci not in reader.blamed:
+            return LOST.on_node(
+                Outcome.UNMEASURED,
+                f"{name}: is left alone, since its reader fell while listing it; nothing shows a fault of its driver",
+                device=device.id,
+                required=True,
+                evidence_time=reader.last_round,
+            )
         return LOST.on_node(
             Outcome.FAIL,
             f"{name}: bound to {device.driver}, which answers for others and not for it",

@@ -95,7 +95,7 @@ UNKNOWN_RECOVERY = msgspec.structs.replace(
     outcome=Outcome.WARN,
     fault_class=FaultClass.UNKNOWN,
     action=Action.INSPECT,
-    next_step="nvidia-smi -q names it under GPU Recovery Action: do that; a younger nodevet may know it",
+    next_step="the tools of the driver name it as recovery action: do that; a younger nodevet may know it",
 )
 MILD_RECOVERY = frozenset({"drain_peer_to_peer", "recover_imex_domain"})
 """Only traffic between devices suffers; the device itself computes on."""
