@@ -141,10 +141,11 @@ def acknowledged_words(episodes: Iterable[Episode]) -> str:
     The gravest is told with who acknowledged it, when, why and until when; empty where nothing is.
     """
     known = standing(episodes)
-    if not known:
+    gravest = next(iter(known), None)
+    if gravest is None:
         return ""
     more = f", and {len(known) - 1} more" if len(known) > 1 else ""
-    return f"{counted_words(known)} ({known[0].finding.message}; {person_words(known[0])}{more})"
+    return f"{counted_words(known)} ({gravest.finding.message}; {person_words(gravest)}{more})"
 
 
 def counted_words(known: tuple[Episode, ...]) -> str:

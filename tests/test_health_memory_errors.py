@@ -163,7 +163,7 @@ def test_the_hour_goes_over_a_restart() -> None:
         seen.append(cut.grown(DRAM_OF_GPU, value, time))
         assert seen[-1] == whole.grown(DRAM_OF_GPU, value, time)
     assert max(seen) > 10_000
-    assert Hours(cut.marks).grown(DRAM_OF_GPU, value + 9, at(60, boot="another")) == 0
+    assert Hours(cut.marks).grown(DRAM_OF_GPU, 250.0 * 119 + 9, at(60, boot="another")) == 0
 
 
 def test_corrected_errors_of_the_past_are_no_rate() -> None:

@@ -742,10 +742,11 @@ def test_a_bug_in_telling_or_tending_does_not_end_the_writer(path: Path) -> None
         raise ZeroDivisionError("planted")
 
     writer = StoreWriter(open_store(path).store, attempted=planted)
+    tickets: list[int] = []
     for number in range(3):
-        ticket = writer.submit_round((episode(count=number + 1),), {}, time=moment(number))
+        tickets.append(writer.submit_round((episode(count=number + 1),), {}, time=moment(number)))
         writer.flush(5.0)
-    assert writer.keeping(ticket) is Keeping.KEPT
+    assert writer.keeping(tickets[-1]) is Keeping.KEPT
     assert sum("planted" in line for line in writer.learned) == 1
     assert writer.close(5.0)
 

@@ -163,7 +163,8 @@ def split_record(data: str) -> Line | None:
     if record is None:
         return None
     is_kernel = int(record["priority"]) >> 3 == 0
-    keys = dict(line[1:].partition("=")[::2] for line in rest.split("\n") if line.startswith(" "))
+    pairs = (line[1:].partition("=") for line in rest.split("\n") if line.startswith(" "))
+    keys = {key: value for key, _, value in pairs}
     return Line(
         _unescaped(record["text"]).strip(),
         Origin.KERNEL if is_kernel else Origin.PROGRAM,

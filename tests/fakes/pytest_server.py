@@ -12,10 +12,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 TIMEOUT_SECONDS = 120
 
@@ -98,8 +98,7 @@ def _serve() -> None:
         sys.stdout.flush()
 
 
-def _test(request: dict[str, object], main: object) -> int:
-    assert callable(main)
+def _test(request: dict[str, Any], main: Callable[[list[str]], int]) -> int:
     signal.alarm(TIMEOUT_SECONDS)
     home = str(request["home"])
     output = os.open(f"/proc/{request['pid']}/fd/{request['output']}", os.O_WRONLY)
@@ -109,10 +108,9 @@ def _test(request: dict[str, object], main: object) -> int:
     os.environ.update(PYTHONPATH=home, PYTHONDONTWRITEBYTECODE="1")
     sys.dont_write_bytecode = True
     sys.path.insert(0, home)
-    tests = request["tests"]
-    assert isinstance(tests, list)
-    scratch = Path(home, "scratch")
-    code = int(main([*OPTIONS, *ALREADY_IMPORTED, f"--basetemp={scratch}", *tests]))
+    # Short: the path of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as scratch:
+        code = int(main([*OPTIONS, *ALREADY_IMPORTED, f"--basetemp={scratch}/t", *request["tests"]]))
     sys.stdout.flush()
     sys.stderr.flush()
     return code

@@ -13,13 +13,13 @@ from collections.abc import Callable, Generator
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate, isgenerator
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from fakes.snapshots import failed_node
 
 from nodevet.agent.settings import SlurmSettings
-from nodevet.agent.slurm.writer import Call, Pass, Writer
+from nodevet.agent.slurm.writer import Call, Pass, Slurm, Writer
 from nodevet.checks.model import Mode, Modes
 from nodevet.exporters.slurm import SlurmError
 from nodevet.exporters.slurm_rules import Memory, NodeState, Why, is_ours
@@ -108,7 +108,7 @@ class Fleet:
     def _start(self, name: str) -> None:
         skew = self._random.uniform(-self._trouble.skew_seconds, self._trouble.skew_seconds)
         self._writers[name] = Writer(
-            _Nothing(),
+            cast(Slurm, _Nothing()),
             SETTINGS,
             name,
             wall_seconds=lambda: EPOCH + self.now + skew,
