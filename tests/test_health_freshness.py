@@ -13,6 +13,7 @@ from fakes.views import (
     SCOPE,
     at,
     bad,
+    bare_board,
     failed,
     gpu,
     healthy,
@@ -32,6 +33,8 @@ from nodevet.checks.model import (
     Failure,
     FailureKind,
     Outcome,
+    Part,
+    PartKind,
     ReaderState,
     Reading,
     ReadingStatus,
@@ -278,3 +281,14 @@ def test_vendor_that_turns_out_to_be_absent_ends_what_its_reader_failed_with() -
     view = healthy(readers=(reader("host"), reader("amd", ReaderState.ABSENT, detail="nothing here", last_round=None)))
     (finding,) = (f for f in judge("freshness", view) if f.code == "reader.failed" and "amd" in f.message)
     assert (finding.outcome, finding.message) == (Outcome.PASS, "reader of amd has nothing to read: nothing here")
+
+
+def test_what_is_left_alone_and_named_by_nothing_else_is_no_health() -> None:
+    """A reader that fell at an address while listing leaves it out: where no bus shows it, this is all that tells."""
+    address, part = "0000:3b:00.0", Part(PartKind.DEVICE, "vendor:nvidia")
+    view = healthy(readers=(reader("nvidia", quarantined=(address,)),))
+    found = of(judge("freshness", view), "reader.down", NODE, part)
+    assert (found.outcome, found.required) == (Outcome.UNMEASURED, True)
+    assert address in found.message
+    shown = msgspec.structs.replace(view, devices=(*view.devices, bare_board(address, "nvidia")))
+    assert of(judge("freshness", shown), "reader.down", NODE, part).outcome is Outcome.PASS

@@ -129,7 +129,7 @@ class Freshness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def judge(view: View, policy: Freshness) -> Iterator[Finding]:
     """Every reader lives, every device was read lately, and every reading that it must give is there."""
     for reader in view.readers:
-        yield from _reader(reader, policy)
+        yield from _reader(reader, policy, _nameless(view, reader))
     quarantined = {device for reader in view.readers for device in reader.quarantined}
     blamed = {device for reader in view.readers for device, falls in reader.blamed.items() if falls >= policy.hangs}
     present = {device.id for device in view.devices}
@@ -141,7 +141,13 @@ def judge(view: View, policy: Freshness) -> Iterator[Finding]:
         yield from _required(view, device, readable=unread.outcome is Outcome.PASS)
 
 
-def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
+def _nameless(view: View, reader: ReaderStatus) -> str:
+    """Return what *reader* leaves alone and nothing else names: it fell at an address before it named the device."""
+    known = {name for device in view.devices for name in (device.id, device.pci)}
+    return ", ".join(name for name in reader.quarantined if name not in known and view.device(name) is None)
+
+
+def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[Finding]:
     part = Part(PartKind.DEVICE, f"vendor:{reader.backend}")
     name = f"reader of {reader.backend}"
     running = reader.state is ReaderState.RUNNING
@@ -150,7 +156,11 @@ def _reader(reader: ReaderStatus, policy: Freshness) -> Iterator[Finding]:
         rule = HELD if reader.state is ReaderState.STUCK else DOWN
         yield rule.on_node(Outcome.UNMEASURED, f"{name} does not read: {reader.detail}", part=part, required=True)
         return
-    if running:
+    if running and nameless:
+        yield DOWN.on_node(
+            Outcome.UNMEASURED, f"{name} fell at {nameless} and leaves it alone", part=part, required=True
+        )
+    elif running:
         yield DOWN.on_node(Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round)
     for kind in BROKEN:
         if down is kind:
