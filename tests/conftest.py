@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fakes.freezer import NO_FREEZER, freeze
+from fakes.kernel import NO_CRASHES, NO_KERNEL_LOG, NO_MOUNTS
 from fakes.slurm_cluster import NO_DEVICE_NODES, slurm, start_slurm
 from fakes.small_disk import NO_SMALL_DISK, small_disk
 
@@ -22,7 +23,10 @@ CAPTURES = ROOT.parent / "shared" / "captures"
 NO_ACCELERATOR = "no accelerator on this machine"
 NO_CAPTURES = "no captured logs beside this checkout"
 NO_SOURCE_TREE = "no source tree: the installed wheel is under test"
-EXPECTED_SKIPS = (NO_ACCELERATOR, NO_CAPTURES, NO_DEVICE_NODES, NO_FREEZER, NO_SMALL_DISK, NO_SOURCE_TREE)
+EXPECTED_SKIPS = (
+    NO_ACCELERATOR, NO_CAPTURES, NO_CRASHES, NO_DEVICE_NODES, NO_FREEZER, NO_KERNEL_LOG, NO_MOUNTS, NO_SMALL_DISK,
+    NO_SOURCE_TREE,
+)  # fmt: skip
 """What no package brings. Everything else that skips under CI=true is a failure: a missing tool must be installed."""
 
 MUST_RUN_EVERYTHING = bool(os.environ.get("CI"))

@@ -17,6 +17,7 @@ import pytest
 from fakes.freezer import Freeze
 from fakes.gpu_node import DEADLINE_SECONDS, INTERVAL_SECONDS, GpuNode, pci
 from fakes.host_tree import pci_device, virtual_machine, write_tree
+from fakes.kernel import NO_MOUNTS
 from fakes.nvml.scenario import FakeNvml, NvmlReturn, uuid
 from fakes.running_agent import RunningAgent
 
@@ -343,7 +344,7 @@ def test_a_call_in_state_d_that_no_signal_ends_is_the_drivers_on_every_surface(
 ) -> None:
     """Hard at once, with the gate closed; the next agent says so too and starts no second reader."""
     if subprocess.run([*NO_CGROUPS, "true"], check=False, capture_output=True).returncode != 0:
-        pytest.skip("no file system may be mounted")
+        pytest.skip(NO_MOUNTS)
     with GpuNode(tmp_path, fake_nvml_library, deadline_seconds=3.0, within=NO_CGROUPS) as node:
         node.wait_for_verdict("ok")
         (pid,) = node.readers()
