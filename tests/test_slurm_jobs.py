@@ -333,7 +333,7 @@ def test_a_killed_agent_leaves_a_failed_node_closed_and_a_healthy_one_open(
         agent.stop(signal.SIGKILL)
         slurm.wait(lambda: gate_seconds() > agent.state_file().fresh_until_uptime, "nothing is up to date")
         assert slurm.srun("-w", "n1", "--gres=gpu:1", "true").returncode != 0
-        assert slurm.node_reason("n1") == "Prolog error"
+        slurm.wait(lambda: slurm.node_reason("n1") == "Prolog error", "SLURM has drained n1")
 
 
 def gate_seconds() -> float:
