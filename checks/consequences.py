@@ -28,10 +28,12 @@ def counted_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def shown_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return *findings* without what follows from a loss, but for the words why the device could not be read."""
+    """Return *findings* without what follows from a loss: of each device that does not answer one finding says so."""
     findings = tuple(findings)
     causes = _causes(findings)
-    return tuple(finding for finding in findings if finding.code == UNREAD or not _follows(finding, causes))
+    return tuple(
+        finding for finding in findings if causes.get(finding.device) is finding or not _follows(finding, causes)
+    )
 
 
 def seen_by(findings: Iterable[Finding], names: Collection[str]) -> tuple[Finding, ...]:
