@@ -25,6 +25,7 @@ from nodevet.checks.model import (
     Outcome,
     Result,
 )
+from nodevet.checks.overflow import Overflow
 from nodevet.checks.retest import (
     ClearingRow,
     WrongResult,
@@ -115,6 +116,7 @@ class _Work(msgspec.Struct):
     standing: dict[Key, Episode]
     wrong: tuple[WrongResult, ...]
     evidence: Evidence
+    overflow: Overflow
 
     @property
     def now(self) -> Instant:
@@ -136,6 +138,8 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
             devices = (*evidence.devices, *evidence.remembered)
             work.wrong, told = escalated(work.wrong, finding, devices, evidence.now)
             _look(work, told)
+    for finding in work.overflow.findings():
+        _look(work, finding)
     active = work.active
     for episode in tuple(active.values()):
         proof = _disproof(episode, evidence)
@@ -181,6 +185,7 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
         standing={entry.key: entry for entry in words if not is_over(entry.until, now)},
         wrong=aged(ledger.wrong, now),
         evidence=evidence,
+        overflow=Overflow(active.values()),
     )
 
 
@@ -253,7 +258,8 @@ def _look(work: _Work, finding: Finding) -> None:
         return
     if bad:
         if episode is None:
-            if finding.occurrence is None or work.settled.get(key) != finding.occurrence:
+            is_new = finding.occurrence is None or work.settled.get(key) != finding.occurrence
+            if is_new and work.overflow.admits(finding):
                 active[key] = _confirmed(work, None, _opened(finding, work.evidence))
         else:
             active[key] = _confirmed(work, episode, _seen_again(episode, finding, work.now))

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from nodevet.checks.guard import AGENT
 from nodevet.checks.judging import Rule
 from nodevet.checks.model import Action, Clearing, FaultClass, Outcome
+from nodevet.checks.overflow import MAXIMUM_KEPT, NOT_KEPT
 from nodevet.checks.reference.kernel_policy import event_clearing, policy_of_code
 from nodevet.checks.registry import Check, installed
 from nodevet.checks.retest import ClearingRow, clearing_table
@@ -29,7 +31,7 @@ ACTIONS = {
 """Every action in words that say what to do."""
 
 
-OWN_RULES = tuple(
+BUGS = tuple(
     Rule(
         check=check,
         code=code,
@@ -43,6 +45,21 @@ OWN_RULES = tuple(
         ("agent", "agent.error", "a part of the agent failed"),
         ("of any name", "check.error", "a check could not run, or not judge one record"),
     )
+)
+"""Parts that failed."""
+
+OWN_RULES = (
+    *BUGS,
+    Rule(
+        check=AGENT,
+        code=NOT_KEPT,
+        outcome=Outcome.WARN,
+        fault_class=FaultClass.UNKNOWN,
+        action=Action.INSPECT,
+        clearing=Clearing.HARDWARE_EVENT,
+        gates=False,
+        next_step=f"one check has {MAXIMUM_KEPT} findings open that close no gate, and more came: look for the cause",
+    ),
 )
 """What nodevet says of itself: no check declares it."""
 

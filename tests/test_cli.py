@@ -235,6 +235,7 @@ def test_history_begins_empty(asked: CommandLine) -> None:
         (["reader.hung"], ["check freshness", "drain and reboot the node"]),
         (["agent.error"], ["a part of the agent failed", "counts as unmeasured"]),
         (["check.error"], ["a check could not run", "being measured again"]),
+        (["findings.not_kept"], ["500 findings", "acknowledgement"]),
         (["device.unread"], ["counts as unmeasured", "how it clears: being measured again, another device"]),
         (["kernel_log.readable"], ["counts as unmeasured", "how it clears: being measured again, another device"]),
         (["device.lost"], ["check inventory", "reseat or replace the board"]),

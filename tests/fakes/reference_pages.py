@@ -49,7 +49,8 @@ def checks_page(_repository: Path) -> str:
         "",
         "Besides its own codes every check can raise `check.error`: it could not run, or not judge one record, which",
         "is a bug of it. The agent itself raises `agent.error`: one of its parts failed. Both make a node `unknown`",
-        "and close nothing.",
+        "and close nothing. Where one check has more than 500 findings of one kind open, those that close no gate",
+        "are counted beyond that by `findings.not_kept`.",
     ]
     for declared in discover():
         lines += ["", f"## {declared.name}", "", inspect.cleandoc(declared.judge.__doc__ or "")]
