@@ -219,9 +219,10 @@ class Engine:
         self._cadences = dict(cadences)
 
     def acknowledge(self, key: Key, *, note: str, actor: str, until: Instant | None = None) -> Episode | None:
-        """Stop the episode of *key* from counting *until* then, unless it grows worse; None where there is none.
+        """Stop the episode of *key* from counting *until* then; None where there is none.
 
-        A device that is missing is forgotten, unless the word has a term: then it is looked for meanwhile.
+        It counts again when it asks for a harder action. A device that is missing is forgotten, unless the word has a
+        term: then it is looked for meanwhile.
         """
         done = acknowledge(self._ledger, key, note=note, actor=actor, time=self._clock(), until=until)
         if done is None:

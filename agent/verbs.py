@@ -14,7 +14,7 @@ from nodevet.agent.term import checked_note, end_of
 from nodevet.agent.verdicts import narrowed
 from nodevet.checks.acknowledgement import command_words, date_words
 from nodevet.checks.errors import BusyError, UsageError
-from nodevet.checks.model import NODE, WHOLE, Device, Episode, Instant, Key, Result, Snapshot
+from nodevet.checks.model import NODE, WHOLE, Device, Episode, Instant, Key, Outcome, Result, Snapshot
 from nodevet.checks.naming import are_called, chosen, is_place
 from nodevet.exporters.schema import BurnInDocument, status_document
 
@@ -161,7 +161,9 @@ def _with(message: str, trouble: str) -> str:
 
 def _term(episode: Episode) -> str:
     """Return when the acknowledged *episode* counts again."""
-    worse = "it counts again when it grows worse"
+    worse = "it counts again when it asks for a harder action"
+    if episode.outcome is Outcome.UNMEASURED:
+        worse = "it counts again when it is measured and found to be bad"
     if episode.until is None:
         return f"{worse}, or returns after it was over"
     return f"{worse}, or is still there after {date_words(episode.until)}"

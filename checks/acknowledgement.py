@@ -1,9 +1,9 @@
 """What a person said of a fault, for how long it holds, and in which words it stays visible. Pure.
 
-An acknowledgement stops a fault from counting. Repeats of the fault update it; a worse outcome or a harder action opens
-it anew, and so does the first bad look after its expiry. The expiry alone closes nothing: the node is then degraded,
-and says why. Within a boot the time since boot decides about the expiry, so that no change of the wall clock does;
-how long the machine was off only the wall clock knows, which is asked once after a reboot.
+An acknowledgement stops a fault from counting. Repeats of the fault update it, also with a worse outcome; only a harder
+action opens it anew, and the first bad look after its expiry. The expiry alone closes nothing: the node is then
+degraded, and says why. Within a boot the time since boot decides about the expiry, so that no change of the wall clock
+does; how long the machine was off only the wall clock knows, which is asked once after a reboot.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def expire(episode: Episode, now: Instant) -> Episode:
 
 
 def is_harder(episode: Episode, finding: Finding) -> bool:
-    """Return whether *finding* is worse than what the person knew: a worse outcome, or a harder action."""
+    """Return whether *finding* asks for more than what the person knew; of what was not measured no fault was known."""
     outcome, action = episode.known or (episode.outcome, episode.finding.action)
-    return RANK[finding.outcome] > RANK[outcome] or (
-        finding.outcome is not Outcome.UNMEASURED and finding.action.rank > action.rank
-    )
+    if finding.outcome is Outcome.UNMEASURED:
+        return False
+    return outcome is Outcome.UNMEASURED or finding.action.rank > action.rank
 
 
 def reopens_after_expiry(episode: Episode, finding: Finding, now: Instant) -> bool:

@@ -276,8 +276,8 @@ def _look(work: _Work, finding: Finding) -> None:
 def _confirmed(work: _Work, before: Episode | None, episode: Episode) -> Episode:
     """Return *episode* after a bad look, with what is known from earlier of a condition that returns.
 
-    An acknowledgement whose term is not over covers its return, unless that is worse; one that comes and goes too often
-    is held open.
+    An acknowledgement whose term is not over covers its return, unless that asks for a harder action; one that comes
+    and goes too often is held open.
     """
     key = episode.key
     flap = work.flaps.get(key)

@@ -288,7 +288,7 @@ def test_only_root_says_on_whose_behalf_it_acts() -> None:
     node.look(first=BROKEN)
     message, episode = node.ask(uid=77, code=FAILED, device=GPU, note="n", sudo_uid=0)
     assert episode.actor == "uid 77"
-    assert message.endswith("it counts again when it grows worse, or returns after it was over")
+    assert message.endswith("it counts again when it asks for a harder action, or returns after it was over")
 
 
 def test_a_word_that_could_not_be_kept_says_so() -> None:

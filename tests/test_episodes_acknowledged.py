@@ -107,12 +107,25 @@ def test_only_a_harder_action_opens_it_anew(known: Action, now: Action) -> None:
     assert case.episode.state is (OPEN if now.rank > known.rank else ACKNOWLEDGED)
 
 
-def test_a_worse_outcome_opens_it_anew() -> None:
-    """The person knew of a warning, not of a failure; to be unable to measure is not worse."""
-    case = Case(outcome=Outcome.WARN, clearing=Clearing.CONDITION).know()
+def test_a_worse_outcome_with_the_same_action_updates_it() -> None:
+    """What is to be done is what the person knew; the failure is told as acknowledged, and may close no gate."""
+    case = Case(outcome=Outcome.WARN, clearing=Clearing.CONDITION, message="hot").know()
     case.look(outcome=Outcome.UNMEASURED, required=True)
     assert case.episode.state is ACKNOWLEDGED
-    assert case.look(outcome=Outcome.FAIL).episode.state is OPEN
+    case.look(outcome=Outcome.FAIL, message="very hot")
+    assert (case.episode.state, case.episode.outcome) == (ACKNOWLEDGED, Outcome.FAIL)
+    said = verdict(GPU, case.ledger.episodes, [WELL])
+    assert (said.state, said.hard) == (State.OK, False)
+    assert said.reason.startswith("1 acknowledged failure (very hot; ")
+    assert case.look(outcome=Outcome.FAIL, action=Action.REPLACE).episode.state is OPEN
+
+
+def test_a_word_about_what_was_not_measured_covers_no_fault() -> None:
+    """Nobody knew of one, whatever it asks for."""
+    case = Case(outcome=Outcome.UNMEASURED, required=True, occurrence=None, action=Action.REPLACE).know()
+    assert case.episode.state is ACKNOWLEDGED
+    case.look(outcome=Outcome.WARN, action=Action.WATCH)
+    assert (case.episode.state, case.state) == (OPEN, State.DEGRADED)
 
 
 def test_another_part_or_device_is_another_episode() -> None:

@@ -563,6 +563,46 @@ def test_a_permit_that_is_asked_for_is_waited_for(gate: Gate) -> None:
     assert time.monotonic() - began < 5
 
 
+def test_a_node_that_was_drained_while_the_job_waited_was_resumed_by_nobody(gate: Gate) -> None:
+    """The job came while the agent was about to drain for a new fault, and has looked since: the gate closes."""
+    unpermitted = (accelerator(0, "failed", "unpermitted"), *EIGHT[1:])
+    claimed = gate.claims.joinpath("7").exists
+    gate.set(drain_wait_seconds=10)
+    gate.write(*unpermitted, never=True, agent="draining")
+    began = time.monotonic()
+    decided = meanwhile(gate, claimed, lambda: replaced(gate, *with_faults(0), agent="drained"))
+    assert (decided.code, decided.decision) == (1, "closed")
+    assert "XID 79" in decided.words
+    assert "resumed" not in decided.words
+    assert time.monotonic() - began < 5
+    assert list(gate.claims.iterdir()) == []
+
+
+def test_a_new_fault_behind_a_resume_is_waited_for_in_the_same_time(gate: Gate) -> None:
+    """The agent acknowledged what was known and asks a permit for what is new: it closes, or opens when time is up."""
+    unpermitted = (accelerator(0, "failed", "unpermitted"), *EIGHT[1:])
+    claim = gate.claims / "7"
+
+    def asks() -> bool:
+        return claim.exists() and claim.read_text() == "closed\n"
+
+    def drains() -> None:
+        replaced(gate, *unpermitted, agent="draining")
+        time.sleep(0.2)
+        replaced(gate, *with_faults(0), agent="drained")
+
+    gate.set(drain_wait_seconds=10)
+    gate.write(*with_faults(0), never=True, agent="drained")
+    assert meanwhile(gate, asks, drains).decision == "closed"
+    gate.set(drain_wait_seconds=1)
+    gate.write(*with_faults(0), never=True, agent="drained")
+    began = time.monotonic()
+    decided = meanwhile(gate, asks, lambda: replaced(gate, *unpermitted, agent="draining"))
+    assert (decided.code, decided.decision) == (0, "unpermitted")
+    assert "XID 79" in decided.words
+    assert time.monotonic() - began < 5
+
+
 def test_without_an_answer_a_persons_word_counts(gate: Gate) -> None:
     """The wait is bounded; a fault that still closes and a driver that refuses are no exception."""
     refused = (Line(verdict="failed", hard="refused", reason="refuses"), *EIGHT)

@@ -1,4 +1,4 @@
-"""Acknowledge a finding: it stays visible with your note, and stops counting until it grows worse."""
+"""Acknowledge a finding: it stays visible with your note, and stops counting until it asks for a harder action."""
 
 from __future__ import annotations
 

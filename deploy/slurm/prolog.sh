@@ -87,17 +87,21 @@ wait_for_drain() {
     done
 }
 
-# Let the agent get the permit to close the gate first, where it is asking SLURM for it.
+# Let the agent get the permit to close the gate first, where it is asking SLURM for it. Where it has drained the node
+# meanwhile it has looked since this job came: nobody resumed the node.
 wait_for_permit() {
+    waited=yes
     begin_wait
     while [ -n "$unpermitted" ] && [ "$agent" = draining ] && waits; do
         sleep 0.05 2>/dev/null || sleep 1
         read_verdict || return
     done
+    [ "$agent" != drained ] || asked=yes answer=drained
 }
 
-# Begin to wait for the agent, at most drain_wait_seconds and only while what it says is up to date.
+# Begin to wait for the agent, in all at most drain_wait_seconds and only while what it says is up to date.
 begin_wait() {
+    [ -z "$since" ] || return
     read_uptime
     since=$hundredths
 }
@@ -127,7 +131,7 @@ write_claim() {
 read_settings "$here/gate.conf"
 read_uptime
 began=$hundredths
-job=${SLURM_JOB_ID:-} asked='' answer=''
+job=${SLURM_JOB_ID:-} asked='' answer='' waited='' since=''
 write_claim
 conf=${SLURM_CONF:-/etc/slurm/slurm.conf}
 wanted_gpus "${SLURM_JOB_GPUS:-}" "${conf%/*}/gres.conf" "${SLURMD_NODENAME:-}"
@@ -143,8 +147,7 @@ while :; do
         close_unless_resumed refused_closed "$refusal"
         continue
     fi
-    if [ -n "$unpermitted" ] && [ "$agent" = draining ] && [ "$mode" = gate ] && [ -z "$asked" ]; then
-        asked=yes
+    if [ -n "$unpermitted" ] && [ "$agent" = draining ] && [ "$mode" = gate ] && [ -z "$waited" ]; then
         wait_for_permit
         continue
     fi

@@ -136,7 +136,8 @@ def clearing_page(_repository: Path) -> str:
     lines += [
         "A finding ends by the evidence that its class asks for, never by age and never by a restart. What the classes",
         "are for is explained under [verdict](../explanation/verdict.md). Whatever the class, `nodevet ack` stops a",
-        "finding from counting until it grows worse, and it is over when it is acknowledged and no longer seen.",
+        "finding from counting until it asks for a harder action, and it is over when it is acknowledged and no longer",
+        "seen.",
         "",
     ]
     rows = clearing_table().values()
