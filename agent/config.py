@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import socket
+import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,10 @@ __all__ = [
 ]
 
 FILE_NAME = "nodevet.toml"
+
+LONGEST_FILE_BYTES = 1 << 20
+"""No configuration is as long: what is longer is another file, or a device that never ends."""
+
 SIMULATED_FOLDER = "simulated"
 """Below the standard directories: simulated nodes keep their files there, each in a folder of its own."""
 
@@ -157,7 +162,7 @@ def _from_systemd(environment: Mapping[str, str], name: str, fallback: Path) -> 
 
 def _read(path: Path, *, required: bool) -> dict[str, Any] | None:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(_content(path).decode("utf-8"))
     except FileNotFoundError as error:
         if required:
             raise ConfigurationError(f"{path}: no such file: name one that exists, or leave --config out") from error
@@ -168,6 +173,21 @@ def _read(path: Path, *, required: bool) -> dict[str, Any] | None:
         raise ConfigurationError(f"{path}: byte {error.start} is no UTF-8: save the file as UTF-8") from error
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets as deep
         raise ConfigurationError(f"{path}: no valid TOML: {error}") from error
+
+
+def _content(path: Path) -> bytes:
+    """Return what *path* holds, without ever waiting: an agent reads it again while it runs. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            raise ConfigurationError(f"{path}: it is a pipe, and the agent reads it more than once: name a file")
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(LONGEST_FILE_BYTES + 1) or b""
+    finally:
+        os.close(descriptor)
+    if len(content) > LONGEST_FILE_BYTES:
+        raise ConfigurationError(f"{path}: more than {LONGEST_FILE_BYTES} bytes: name the file of nodevet's settings")
+    return content
 
 
 def _with_overrides(raw: Mapping[str, Any], overrides: Mapping[str, object]) -> dict[str, Any]:

@@ -58,6 +58,7 @@ from nodevet.agent.simulated.origin import keep_apart
 from nodevet.agent.simulated.prober import SimulatedProber
 from nodevet.agent.slurm.writer import Acknowledged
 from nodevet.agent.storage.journal import Journal
+from nodevet.agent.strays import Strays
 from nodevet.agent.telling import Teller, greeting
 from nodevet.agent.verbs import verbs
 from nodevet.checks.errors import ConfigurationError
@@ -121,6 +122,7 @@ class Daemon:
             outlet=outlet,
         )
         self._guard = Guard(self._teller.trouble)
+        self._strays = Strays()
         self._deaf: dict[int, int] = {}
         armed = arm(installed(), configuration)
         self._info = agent_info(configuration, armed, clock.instant())
@@ -212,6 +214,7 @@ class Daemon:
     def run(self) -> int:
         """Run until a signal ends it, and return the exit code."""
         with ExitStack() as cleanup:
+            cleanup.enter_context(self._strays)
             self._start(cleanup)
             while not self._stopping:
                 self._turn()
@@ -347,7 +350,7 @@ class Daemon:
             members.gate_log(Path(configuration.agent.runtime_dir), memory=memory.get("gate_log"), log=trouble),
             self._socket(cleanup),
             self._slurm(memory.get("slurm"), cleanup),
-            members.log(self._teller),
+            members.log(self._teller, self._strays),
             members.http(self._http),
             members.descriptors(),
             members.watchdog(Watchdog(self._notifier, self._clock)),
@@ -498,7 +501,7 @@ class Daemon:
         if number != signal.SIGHUP:
             self._stopping = True
         elif not self._stopping:
-            self._reconfigure()
+            self._guard.run("reload", self._reconfigure, self._not_reconfigured)
 
     def _reconfigure(self) -> None:
         """Read the configuration again, and a scenario; what is refused leaves everything as it was, and is told."""
@@ -513,11 +516,15 @@ class Daemon:
             self._info = msgspec.structs.replace(
                 self._info, configuration_accepted=False, configuration_message=f"reload refused: {line}"
             )
-            self._teller.log.error("reload refused", reason=line)
+            self._teller.reloaded("error", "reload refused", reason=line)
         else:
             self._take_up(fresh, armed)
         self._notifier.ready("")
         self._pace.hurry()
+
+    def _not_reconfigured(self) -> None:
+        line = "reload failed, the settings before it stay in force: nodevet's own error, which the agent's log names"
+        self._info = msgspec.structs.replace(self._info, configuration_accepted=False, configuration_message=line)
 
     def _take_up(self, fresh: Configuration, armed: tuple[Armed, ...]) -> None:
         self._configuration, message = taken_up(self._configuration, fresh)
@@ -526,7 +533,7 @@ class Daemon:
         self._prober.configure(fresh.load)
         info = agent_info(self._configuration, armed, self._info.started)
         self._info = msgspec.structs.replace(info, notices=self._info.notices, configuration_message=message)
-        self._teller.log.warning("reloaded", digest=info.configuration_digest, note=message)
+        self._teller.reloaded("warning", "reloaded", digest=info.configuration_digest, note=message)
 
     def _on_report(self, page: Path) -> None:
         self._teller.report_rendered(page, f"{self._http.url}report")

@@ -32,6 +32,7 @@ from nodevet.agent.slurm.gate_log import GateLog
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Acknowledged
 from nodevet.agent.storage.journal import Journal
+from nodevet.agent.strays import Strays
 from nodevet.agent.telling import Teller
 from nodevet.checks.errors import StoreError
 from nodevet.checks.guard import Guard
@@ -188,11 +189,17 @@ def reports(kept: Reports) -> Member:
     return Member(name="reports", tick=kept.tick, next_deadline=lambda: kept.next_deadline)
 
 
-def log(teller: Teller) -> Member:
-    """Return what folds storms of lines and tells how many lines were dropped."""
+def log(teller: Teller, strays: Strays) -> Member:
+    """Return what folds storms of lines, tells how many were dropped, and what exceptions ended in no code of ours."""
+
+    def tick() -> None:
+        for line in strays.take():
+            teller.trouble(line)
+        teller.tick()
+
     return Member(
         name="log",
-        tick=teller.tick,
+        tick=tick,
         next_deadline=lambda: teller.next_deadline,
         facts=lambda: {"dropped_log_lines": teller.dropped_lines},
     )

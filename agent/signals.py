@@ -6,7 +6,7 @@ import selectors
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -22,6 +22,7 @@ class SignalPipe:
         """Prepare; ``with`` installs and removes."""
         self._selector = selector
         self._handler = handler
+        self._came: set[int] = set()
 
     def __enter__(self) -> Self:
         """Take over the signals. Main thread only."""
@@ -29,7 +30,7 @@ class SignalPipe:
         for end in (self._receiver, self._sender):
             end.setblocking(False)
         self._wakeup = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, _ignore) for number in HANDLED}
+        self._before = {number: signal.signal(number, self._note) for number in HANDLED}
         self._selector.register(self._receiver, selectors.EVENT_READ, self._ready)
         return self
 
@@ -44,9 +45,18 @@ class SignalPipe:
         self._receiver.close()
         self._sender.close()
 
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        # The descriptor alone does not tell: it is full once a signal came hundreds of times within a turn of the loop.
+        self._came.add(number)
+
     def _ready(self, _mask: int) -> None:
-        for number in self._receiver.recv(64):
-            if number in HANDLED:
+        """Handle what came since the last turn, each signal once, those that end first."""
+        with suppress(BlockingIOError):
+            while numbers := self._receiver.recv(4096):
+                self._came.update(numbers)
+        for number in HANDLED:
+            if number in self._came:
+                self._came.discard(number)
                 self._handler(number)
 
 
@@ -65,4 +75,4 @@ def undisturbed() -> Iterator[None]:
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing: the wake-up descriptor carries the signal's number to the loop."""
+    """Do nothing."""

@@ -6,6 +6,7 @@ count.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,12 +25,12 @@ __all__ = ["Teller", "greeting"]
 LEVELS = ("debug", "info", "warning", "error")
 """What a child may ask for; whatever else it says is told at info."""
 
-STORM_KINDS = {"finding": 512, "kernel event": 64, "note": 64}
+STORM_KINDS = {"finding": 512, "kernel event": 64, "note": 64, "trouble": 64}
 """How many kinds of line each source may write one by one within a minute: a node has hundreds of parts to fail."""
 
 
 class Teller:
-    """Writes lines to *log*, and the verdict to the service manager."""
+    """Writes lines to *log*, and the verdict to the service manager. Every thread may call ``trouble``."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Teller:
         self._notifier = notifier
         self._monotonic = monotonic
         self._outlet = outlet
+        self._lock = threading.Lock()
         self._storms = {name: Storms(kinds=kinds) for name, kinds in STORM_KINDS.items()}
         self._told_dropped = 0
 
@@ -55,13 +57,16 @@ class Teller:
     @property
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to tell, in monotonic seconds."""
-        deadlines = (storms.next_deadline for storms in self._storms.values())
+        with self._lock:
+            deadlines = [storms.next_deadline for storms in self._storms.values()]
         return min((when for when in deadlines if when is not None), default=None)
 
     def tick(self) -> None:
         """Tell how many lines the storms that are over did not write, and how many lines were dropped."""
         now = self._monotonic()
-        for folded in (entry for storms in self._storms.values() for entry in storms.ended(now)):
+        with self._lock:
+            ended = [entry for storms in self._storms.values() for entry in storms.ended(now)]
+        for folded in ended:
             self.log.warning("repeated", count=folded.count, seconds=round(folded.seconds), line=_kind_text(folded))
         dropped = self.dropped_lines
         if dropped > self._told_dropped:
@@ -78,7 +83,13 @@ class Teller:
 
     def trouble(self, line: str) -> None:
         """Tell of something that does not work."""
-        self.log.warning("trouble", detail=line)
+        if self._admits("trouble", line):
+            self.log.warning("trouble", detail=line)
+
+    def reloaded(self, level: str, event: str, **fields: object) -> None:
+        """Tell what became of a configuration that was read again."""
+        if self._admits("trouble", event):
+            self._write(level, event, **fields)
 
     def simulation(self, line: str) -> None:
         """Tell what a simulated node does."""
@@ -121,7 +132,7 @@ class Teller:
             if notice not in known:
                 self.trouble(notice)
         for notice in known:
-            if notice not in after.agent.notices:
+            if notice not in after.agent.notices and self._admits("trouble", f"{notice} is over"):
                 self.log.info("trouble is over", detail=notice)
         writer, did = after.agent.slurm, before.agent.slurm if before else None
         if writer is not None and writer.doing and (did is None or did.doing != writer.doing):
@@ -133,7 +144,8 @@ class Teller:
             self._notifier.status(f"{origin}{after.verdict.state.value}: {after.verdict.reason}")
 
     def _admits(self, source: str, kind: str) -> bool:
-        return self._storms[source].admits(f"{source} {kind}", self._monotonic())
+        with self._lock:
+            return self._storms[source].admits(f"{source} {kind}", self._monotonic())
 
     def _write(self, level: str, event: str, **fields: object) -> None:
         getattr(self.log, level)(event, **fields)

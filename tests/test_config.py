@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -328,3 +329,25 @@ def test_every_shipped_check_can_be_configured_and_shown(tmp_path: Path) -> None
 
     again = load_configuration(path, checks, environment=ENVIRONMENT, uid=1000)
     assert digest(again) == digest(found)
+
+
+def test_what_never_ends_or_never_answers_is_refused_at_once(tmp_path: Path) -> None:
+    """The agent reads its file again at SIGHUP: a pipe would hold its loop for ever, a device fill its memory."""
+    pipe, long = tmp_path / "pipe", tmp_path / "long"
+    os.mkfifo(pipe)
+    long.write_text("# \n" * 400_000)
+    assert "it is a pipe" in refusal(pipe)[0]
+    assert "more than" in refusal(long)[0]
+    assert "more than" in refusal(Path("/dev/zero"))[0]
+    assert load(Path("/dev/null")).agent == load(None).agent
+
+
+def test_a_refused_file_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    """Neither does one that is accepted, nor a folder."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    for path in (pipe, tmp_path, Path("/dev/zero")):
+        refusal(path)
+    load(FIXTURES / "good.toml")
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before

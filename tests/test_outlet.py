@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from fakes.snapshots import failed_node
 
@@ -147,3 +149,45 @@ def test_a_child_that_floods_hides_no_finding(pipe: Pipe) -> None:
     assert len(lines) < 70
     assert sum("finding open" in line and "nvidia.xid.79" in line for line in lines) == 1
     assert any("repeated" in line and "count=9936" in line for line in lines)
+
+
+def test_a_trouble_that_comes_again_and_again_is_folded(pipe: Pipe) -> None:
+    """Said from whichever thread, and one that is over again each time too."""
+    seconds = [0.0]
+    outlet = Outlet()
+    teller = teller_into(pipe, outlet, seconds)
+    calm = failed_node()
+    torn = msgspec.structs.replace(calm, agent=msgspec.structs.replace(calm.agent, notices=("the disk is full",)))
+    threads = [threading.Thread(target=teller.trouble, args=("no thread can be started",)) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for _ in range(1_000):
+        teller.changes(calm, torn, ())
+        teller.changes(torn, calm, ())
+    seconds.append(60.0)
+    teller.tick()
+    assert outlet.close(5)
+    lines = os.read(pipe.reader, 1 << 16).decode().splitlines()
+    assert len(lines) == 3 * 5 + 3
+    assert any("count=195" in line and "no thread can be started" in line for line in lines)
+    assert sum("count=995" in line for line in lines) == 2
+
+
+def test_more_troubles_than_a_person_reads_are_one_storm(pipe: Pipe) -> None:
+    """What names an address or a number in each line fills no log either; a finding is still written."""
+    seconds = [0.0]
+    outlet = Outlet()
+    teller = teller_into(pipe, outlet, seconds)
+    for number in range(10_000):
+        teller.trouble(f"http: request failed: {number}")
+    failed = failed_node()
+    teller.changes(None, failed, failed.episodes)
+    seconds.append(60.0)
+    teller.tick()
+    assert outlet.close(5)
+    lines = os.read(pipe.reader, 1 << 16).decode().splitlines()
+    assert len(lines) < 70
+    assert any("repeated" in line and "count=9936" in line for line in lines)
+    assert any("finding open" in line for line in lines)

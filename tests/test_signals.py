@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import selectors
 import signal
 from types import FrameType
 
 import pytest
 
-from nodevet.agent.signals import HANDLED, undisturbed
+from nodevet.agent.signals import HANDLED, SignalPipe, undisturbed
 
 
 @pytest.mark.parametrize("number", HANDLED, ids=lambda number: number.name)
@@ -27,3 +29,26 @@ def test_a_signal_passes_by_while_results_are_judged(number: signal.Signals) -> 
         assert seen == [number]
     finally:
         signal.signal(number, before)
+
+
+def test_a_flood_of_one_signal_hides_no_other() -> None:
+    """Thousands of SIGHUP within one turn of the loop fill the pipe: it is one reload, and SIGTERM comes first."""
+    told: list[int] = []
+    with selectors.DefaultSelector() as selector, SignalPipe(selector, told.append):
+        for number in (*[signal.SIGHUP] * 5_000, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+        while ready := selector.select(0):
+            for key, mask in ready:
+                key.data(mask)
+    assert told == [signal.SIGTERM, signal.SIGHUP]
+
+
+def test_a_signal_that_comes_again_is_told_again() -> None:
+    """One reload after the other."""
+    told: list[int] = []
+    with selectors.DefaultSelector() as selector, SignalPipe(selector, told.append):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGHUP)
+            for key, mask in selector.select(1):
+                key.data(mask)
+    assert told == [signal.SIGHUP] * 3
