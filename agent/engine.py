@@ -47,6 +47,7 @@ from nodevet.checks.model import (
     Part,
     ReaderStatus,
     ReadingStatus,
+    Refusal,
     Result,
     ResultState,
     Sample,
@@ -55,6 +56,7 @@ from nodevet.checks.model import (
     Verdict,
 )
 from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.refusal import counted
 from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View
 
 __all__ = ["Armed", "Counter", "Engine", "Round"]
@@ -141,6 +143,7 @@ class Engine:
         self._ledger = Ledger()
         self._memory = Memory()
         self._simulated = simulated
+        self._refusals: dict[str, Refusal] = {}
 
     # What comes in.
 
@@ -287,6 +290,7 @@ class Engine:
             "told_events": encode(self._told.state),
             "event_counts": encode(tuple(self._counts.values())),
             "waiting": encode(_together(self._aside, self._waiting)),
+            "refusals": encode(self._refusals),
         }
 
     def restore(self, memory: Mapping[str, bytes]) -> None:
@@ -300,6 +304,7 @@ class Engine:
             self._deduplicator = Deduplicator(state=decode(memory["events"], type=DeduplicatorState))
         self._told = ToldEvents(decode(memory.get("told_events", b"\x90"), type=tuple[ToldEvent, ...]))
         self._waiting = decode(memory.get("waiting", b"\x80"), type=dict[str, tuple[Event, ...]])
+        self._refusals = decode(memory.get("refusals", b"\x80"), type=dict[str, Refusal])
         times: dict[tuple[str, str], Instant] = {}
         for device, group, moment in decode(memory.get("times", b"\x90"), type=tuple[tuple[str, str, Instant], ...]):
             times[device, group] = moment
@@ -463,7 +468,7 @@ class Engine:
         known = without_pages(known)
         episodes = self._ledger.episodes
         verdicts, of_node = verdicts_of(view, known, episodes, findings, partial=self._partial)
-        return Snapshot(
+        snapshot = Snapshot(
             generation=self._generation,
             time=now,
             node=self._node,
@@ -482,6 +487,8 @@ class Engine:
             modes=self._modes,
             events=tuple(self._counts.values()),
         )
+        self._refusals = counted(self._refusals, snapshot)
+        return msgspec.structs.replace(snapshot, refusals=self._refusals)
 
 
 def _is_same(before: Device | None, device: Device) -> bool:

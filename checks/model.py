@@ -467,6 +467,7 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     ``required``: somebody said that this node has such devices, so that their absence is no proof of health.
     ``hangs`` and ``crashes`` count since the agent's start. ``witnessed`` counts those of late that happened inside a
     call of the driver while nothing else kept the reader from running, ``blamed`` the same for each device.
+    ``refusals`` says how often in a row its library or backend ended it with a reason.
     """
 
     backend: str
@@ -483,6 +484,19 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     required: bool = False
     witnessed: int = 0
     blamed: dict[str, int] = {}
+    refusals: int = 0
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """How often in a row the driver refused an accelerator, ``since`` when and until when (``last``).
+
+    ``evidence`` tells the last look from the next one.
+    """
+
+    looks: int
+    since: Instant
+    last: Instant
+    evidence: str
 
 
 class CheckRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -533,7 +547,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     ``samples`` are the latest of each (device, group); ``findings`` the last look of every check; ``episodes`` all
     that are not cleared; ``results`` the last of each workload and device; ``events`` counts what the kernel log and
-    the drivers told, also what is no fault of the hardware.
+    the drivers told, also what is no fault of the hardware; ``refusals`` are those of each accelerator by its driver.
     """
 
     generation: int
@@ -553,3 +567,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     agent: AgentInfo
     modes: Modes = Modes()
     events: tuple[EventCount, ...] = ()
+    refusals: dict[str, Refusal] = {}

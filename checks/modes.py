@@ -14,47 +14,24 @@ from typing import Literal
 
 from nodevet.checks.model import (
     NODE,
-    Device,
-    DeviceKind,
     Episode,
     EpisodeState,
-    FailureKind,
     Mode,
     Outcome,
-    ReaderState,
     Snapshot,
     State,
     Verdict,
 )
-from nodevet.checks.vendors import LENT_DRIVERS
+from nodevet.checks.refusal import boards_of, driver_refuses_all
 
-__all__ = ["Reach", "asked", "closing", "draining", "driver_refuses_all", "gating", "named", "reach"]
+__all__ = ["Reach", "asked", "closing", "draining", "gating", "named", "reach"]
 
 Reach = Literal["hard", "refused", "unpermitted", "observed", "soft"]
 """What a verdict rests on: faults that close the gate, a driver that refuses every accelerator, either of them without
 a permit, faults that may only be seen, or none."""
 
-REFUSALS = frozenset(
-    {
-        FailureKind.NO_DRIVER,
-        FailureKind.NO_DEVICES,
-        FailureKind.VERSION_MISMATCH,
-        FailureKind.LOST,
-        FailureKind.ERROR,
-    }
-)
-"""What a driver itself says. A missing library, a permission that lacks and a fault of ours are none of it."""
-
-FALLS = frozenset({FailureKind.HUNG, FailureKind.STUCK, FailureKind.CRASHED})
-"""What brings a reader down. The first time nothing is known, and it starts again within a second; whether it is the
-driver's doing, and of which board, the check of readers says from witnesses. A refusal it is for a board that is left
-alone for it, while the others are read."""
-
 REFUSED_CHECKS = ("freshness", "inventory")
 """The checks that tell what could not be read."""
-
-SPEAKING = frozenset({ReaderState.ABSENT, ReaderState.FAILED})
-"""States of a reader that rest on what the driver said last."""
 
 
 def closing(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode, ...]:
@@ -69,18 +46,6 @@ def gating(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode,
     """
     looked_at = verdict or snapshot.verdict
     return _hard(snapshot, looked_at, Mode.GATE) or _refused(snapshot, looked_at)
-
-
-def driver_refuses_all(snapshot: Snapshot) -> bool:
-    """Return whether a driver that is there was asked, and gave not one accelerator of this boot: measured inability.
-
-    The accelerators must be on the PCI bus in this boot, with a reader of their vendor that reads or tried to; those
-    that are lent to virtual machines do not count. A backend that a site enabled by mistake proves nothing.
-    """
-    if snapshot.simulated or not snapshot.agent.ready or snapshot.agent.stopping:
-        return False
-    boards = _boards(snapshot)
-    return bool(boards) and all(_is_refused(snapshot, board) for board in boards)
 
 
 def draining(snapshot: Snapshot) -> tuple[Episode, ...]:
@@ -116,38 +81,11 @@ def reach(snapshot: Snapshot, verdict: Verdict) -> Reach:
     return "hard" if snapshot.agent.permit.held else "unpermitted"
 
 
-def _boards(snapshot: Snapshot) -> tuple[Device, ...]:
-    """Return the accelerators on the PCI bus that were looked at in this boot, but those that are lent."""
-    here = {sample.device for sample in snapshot.samples if sample.time.boot_id == snapshot.time.boot_id}
-    return tuple(
-        device
-        for device in snapshot.devices
-        if device.kind is DeviceKind.ACCELERATOR
-        and device.pci is not None
-        and device.id in here
-        and not (device.backend == "host" and device.driver in LENT_DRIVERS)
-    )
-
-
-def _is_refused(snapshot: Snapshot, board: Device) -> bool:
-    """Return whether the driver of *board* said something that leaves it unread, or did so again and again."""
-    reader = next((entry for entry in snapshot.readers if entry.backend == board.vendor), None)
-    if reader is None:
-        return False
-    if reader.state is not ReaderState.RUNNING:
-        return reader.state in SPEAKING and reader.failure is not None and reader.failure.kind in REFUSALS
-    if board.backend == "host":
-        return True  # its driver answers, and not for this one
-    samples = [sample for sample in snapshot.samples if sample.device == board.id]
-    words = REFUSALS | FALLS if board.id in reader.quarantined else REFUSALS
-    return all(sample.failure is not None and sample.failure.kind in words for sample in samples)
-
-
 def _refused(snapshot: Snapshot, verdict: Verdict) -> tuple[Episode, ...]:
     """Return what *verdict* could not measure because the driver refuses every accelerator."""
     if verdict.state is not State.UNKNOWN or not driver_refuses_all(snapshot):
         return ()
-    named, boards = frozenset(verdict.episodes), {board.id for board in _boards(snapshot)}
+    named, boards = frozenset(verdict.episodes), {board.id for board in boards_of(snapshot)}
     return tuple(
         episode
         for episode in snapshot.episodes

@@ -21,7 +21,8 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.modes import FALLS, REFUSALS, closing, driver_refuses_all, gating, reach
+from nodevet.checks.modes import closing, gating, reach
+from nodevet.checks.refusal import FALLS, REFUSALS, driver_refuses_all, refusal_row
 from nodevet.checks.registry import discover
 from nodevet.checks.scheduler import Permit
 from nodevet.exporters.state_reader import StateFile, parse
@@ -43,23 +44,55 @@ def board(pci: str, driver: str | None = "nvidia") -> Device:
     )
 
 
+class Node:
+    """An engine that is told, look by look, what the readers saw."""
+
+    def __init__(self, modes: Modes | None = None) -> None:
+        """Begin without any look."""
+        self.seconds = 1.0
+        self.engine = Engine(
+            tuple(Armed(check, check.policy()) for check in discover()),
+            node="n",
+            clock=lambda: at(self.seconds),
+            modes=modes or Modes(),
+        )
+
+    def look(
+        self,
+        devices: tuple[Device, ...],
+        samples: tuple[Sample, ...],
+        nvidia: ReaderStatus | None,
+        *,
+        seconds: float = 20.0,
+        **changes: object,
+    ) -> Snapshot:
+        """Judge what *samples* say now, and let *seconds* pass."""
+        for name in ("host", "nvidia"):
+            self.engine.take_devices(name, [device for device in devices if device.backend == name])
+        for entry in samples:
+            self.engine.take_sample(msgspec.structs.replace(entry, time=at(self.seconds)))
+        self.engine.take_readers((reader("host"), *((nvidia,) if nvidia else ())))
+        snapshot = self.judge(**changes)
+        self.seconds += seconds
+        return snapshot
+
+    def judge(self, **changes: object) -> Snapshot:
+        """Judge once more what is known."""
+        info = AgentInfo(version="0", started=at(), interval_seconds=10, ready=True)
+        return self.engine.evaluate(msgspec.structs.replace(info, **changes)).snapshot
+
+
 def judged(
     devices: tuple[Device, ...], samples: tuple[Sample, ...], nvidia: ReaderStatus | None, **changes: object
 ) -> Snapshot:
-    """Return what the engine says of these devices, samples and readers."""
+    """Return what the engine says when the readers saw the same in as many looks as the table asks for."""
     modes = changes.pop("modes", Modes())
     assert isinstance(modes, Modes)
-    engine = Engine(
-        tuple(Armed(check, check.policy()) for check in discover()), node="n", clock=lambda: at(1), modes=modes
-    )
-    readers = (reader("host"), *((nvidia,) if nvidia else ()))
-    for name in ("host", "nvidia"):
-        engine.take_devices(name, [device for device in devices if device.backend == name])
-    for entry in samples:
-        engine.take_sample(entry)
-    engine.take_readers(readers)
-    info = AgentInfo(version="0", started=at(), interval_seconds=10, ready=True)
-    return engine.evaluate(msgspec.structs.replace(info, **changes)).snapshot
+    node = Node(modes)
+    for number in range(refusal_row().looks):
+        status = msgspec.structs.replace(nvidia, refusals=number + 1) if nvidia else None
+        node.look(devices, samples, status, **changes)  # type: ignore[arg-type]
+    return node.judge(**changes)
 
 
 def unread(*kinds: FailureKind | None, state: ReaderState = ReaderState.RUNNING, **changes: object) -> Snapshot:
@@ -185,3 +218,80 @@ def test_observing_simulated_starting_and_stopping_agents_refuse_nothing() -> No
     for changes in ({"ready": False}, {"stopping": True}):
         agent = msgspec.structs.replace(snapshot.agent, **changes)
         assert not driver_refuses_all(msgspec.structs.replace(snapshot, agent=agent))
+
+
+def errors(*kinds: FailureKind | None) -> tuple[tuple[Device, ...], tuple[Sample, ...]]:
+    """Return accelerators, and what a round of each of their groups gave: a failure, or (None) its readings."""
+    devices = tuple(gpu(f"GPU-{n}", PCI[n]) for n in range(len(kinds)))
+    return devices, tuple(
+        sample(device, {}, group=group, failure=Failure(kind, "for a test") if kind else None)
+        for device, kind in zip(devices, kinds, strict=True)
+        for group in ("fast", "slow")
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSALS - {FailureKind.LOST}))
+def test_one_round_of_errors_on_every_board_closes_nothing(kind: FailureKind) -> None:
+    """A driver in the middle of a reset says no for a moment: unknown, and open, until the table's looks agree."""
+    node, row = Node(), refusal_row()
+    devices, samples = errors(kind, kind)
+    running = reader("nvidia", ReaderState.RUNNING)
+    for number in range(row.looks):
+        for again in range(5):
+            snapshot = (
+                node.judge(permit=HELD) if again else node.look(devices, samples, running, seconds=0, permit=HELD)
+            )
+            is_last = number == row.looks - 1
+            assert driver_refuses_all(snapshot) is is_last
+            assert reach(snapshot, snapshot.verdict) == ("refused" if is_last else "soft")
+            assert bool(closing(snapshot)) is is_last
+            node.seconds += 3.0
+    assert not driver_refuses_all(node.look(*errors(None, kind), running, permit=HELD))
+
+
+def test_many_looks_within_a_moment_are_not_enough() -> None:
+    """A reader that is started again and again within seconds looks often; a reset takes longer than that."""
+    node, row = Node(), refusal_row()
+    boards = tuple(board(pci) for pci in PCI)
+    samples = tuple(sample(entry, {}) for entry in boards)
+    said = Failure(FailureKind.NO_DRIVER, "for a test")
+    for number in range(20):
+        status = reader("nvidia", ReaderState.FAILED, failure=said, last_round=None, refusals=number + 1)
+        snapshot = node.look(boards, samples, status, seconds=row.seconds / 19, permit=HELD)
+        assert driver_refuses_all(snapshot) is (number == 19)
+
+
+def test_one_start_that_failed_is_one_look_for_as_long_as_none_follows() -> None:
+    """Five minutes may lie between two starts: time alone is no second look."""
+    node = Node()
+    boards = tuple(board(pci) for pci in PCI)
+    samples = tuple(sample(entry, {}) for entry in boards)
+    said = Failure(FailureKind.NO_DRIVER, "for a test")
+    for starts in (1, 2, 3):
+        status = reader("nvidia", ReaderState.ABSENT, failure=said, last_round=None, refusals=starts)
+        for _ in range(20):
+            snapshot = node.look(boards, samples, status, permit=HELD)
+            assert driver_refuses_all(snapshot) is (starts == 3)
+
+
+def test_a_board_that_is_read_in_between_begins_anew() -> None:
+    """Looks count in a row, and so do those of each board."""
+    node, running = Node(), reader("nvidia", ReaderState.RUNNING)
+    refused, answered = errors(FailureKind.ERROR, FailureKind.ERROR), errors(None, None)
+    for _ in range(6):
+        for looks in (refused, refused, answered):
+            assert not driver_refuses_all(node.look(*looks, running, permit=HELD))
+
+
+def test_a_refusal_holds_over_a_restart_of_the_agent() -> None:
+    """The first look of the next agent is not the first of three; in another boot it is."""
+    node, running = Node(), reader("nvidia", ReaderState.RUNNING)
+    looks = errors(FailureKind.ERROR, FailureKind.ERROR)
+    for _ in range(refusal_row().looks):
+        node.look(*looks, running, permit=HELD)
+    assert driver_refuses_all(node.judge(permit=HELD))
+    following = Node()
+    following.seconds = node.seconds
+    following.engine.restore(node.engine.memory())
+    assert not driver_refuses_all(following.judge(permit=HELD))  # nothing was asked yet
+    assert driver_refuses_all(following.look(*looks, running, permit=HELD))

@@ -517,7 +517,9 @@ def test_heat_counts_from_the_third_of_five_samples_and_ends_after_three_good_on
     assert states == [State.OK, State.OK, State.OK, *bad_rounds, State.OK]
 
 
-@pytest.mark.parametrize("name", ["ledger", "inventory", "counters", "times", "hours", "results", "events", "waiting"])
+@pytest.mark.parametrize(
+    "name", ["ledger", "inventory", "counters", "times", "hours", "results", "events", "waiting", "refusals"]
+)
 def test_damaged_memory_is_refused(name: str) -> None:
     """The store is told, rather than the node being called healthy."""
     desk = Desk()

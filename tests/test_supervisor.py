@@ -217,6 +217,22 @@ def test_a_vendor_whose_boards_another_reader_shows_is_looked_for_every_five_min
         assert (absent.status().state, absent.status().starts) == (ReaderState.ABSENT, starts)
 
 
+def test_a_vendor_whose_boards_are_shown_is_asked_thrice_within_a_minute(two: tuple[Bench, Bench]) -> None:
+    """Its driver may be loading yet; a refusal needs looks, and those are counted until one succeeds."""
+    absent, _ = two
+    absent.round()
+    assert (absent.status().starts, absent.status().refusals) == (1, 1)
+    for looks in (2, 3):
+        absent.round(20.0)
+        assert (absent.status().starts, absent.status().refusals) == (looks, looks)
+    absent.round(20.0)
+    assert absent.status().starts == 3
+    absent.write(start="ok")
+    absent.round(300.0)
+    absent.until_state(ReaderState.RUNNING)
+    assert absent.status().refusals == 0
+
+
 def test_an_absent_vendor_is_looked_for_when_another_reader_lists_anew(two: tuple[Bench, Bench]) -> None:
     """The host shows a board, or that a driver took hold of one: nobody waits for the next look."""
     absent, host = two

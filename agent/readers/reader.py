@@ -79,8 +79,7 @@ class Reader:
         self._start_deadline = 0.0
         self._stuck_look = 0.0
         self._serving_since = 0.0
-        self._falls = 0
-        self._absences = 0
+        self._falls = self._absences = self._refusals = 0
         self._round: Round | None = None
         self._schedules = {group: Schedule(cadence, clock.monotonic()) for group, cadence in plan.cadences.items()}
         self._quarantine = Quarantine()
@@ -122,6 +121,7 @@ class Reader:
             required=self._plan.required,
             witnessed=self._blame.witnessed,
             blamed=self._blame.of_devices,
+            refusals=self._refusals,
         )
 
     @property
@@ -200,8 +200,8 @@ class Reader:
             self._start_at = self._clock.monotonic()
 
     def look_again(self) -> None:
-        """Start at once where the vendor was absent: another reader shows that it should be there."""
-        if self._state is ReaderState.ABSENT:
+        """Start at once where the vendor was absent or refused: another reader shows that it should be there."""
+        if self._state in (ReaderState.ABSENT, ReaderState.FAILED):
             self.retry()
 
     def tick(self) -> None:
@@ -296,7 +296,7 @@ class Reader:
         self._blame.acquit()
         self._blame.loaded(self._child)
         self._serving_since = self._clock.monotonic()
-        self._absences = 0
+        self._absences = self._refusals = 0
         self._groups = ready.groups
         self._versions = ready.versions
         self._list_devices(ready.devices)
@@ -304,6 +304,7 @@ class Reader:
 
     def _on_failed(self, failure: Failure) -> None:
         """Take back a backend that cannot load, or that lost its library; look again later."""
+        self._refusals += 1
         never_there = failure.kind in ABSENT and not self._devices
         state = ReaderState.ABSENT if never_there else ReaderState.FAILED
         self._absences = self._absences + 1 if never_there and not self._plan.required else 0

@@ -25,6 +25,10 @@ __all__ = ["Collected", "ReaderPlan", "Supervisor"]
 
 LONGEST_WAIT_SECONDS = 0.5
 
+EARLY_LOOKS, EARLY_SECONDS = 2, 20.0
+"""A vendor whose boards are shown and whose driver says no is asked again so often, so soon, after the start: it may be
+loading yet, and one refusal proves nothing (reference/refusals.csv)."""
+
 
 class Collected(msgspec.Struct, frozen=True):
     """What the readers told since the last time. ``dropped`` counts events and log lines cut from a flood."""
@@ -56,7 +60,8 @@ class Supervisor:
         self._selector = selector
         self._outbox = Outbox()
         self._resume_at: float | None = None
-        self._look_at = clock.monotonic() + RETRY_SECONDS
+        self._looks = 0
+        self._look_at = clock.monotonic() + EARLY_SECONDS
         earlier = {record.name: record for record in remembered}
         looks = surroundings or Surroundings()
         self.heartbeat = Heartbeat(clock, selector)
@@ -78,7 +83,9 @@ class Supervisor:
             self._outbox.listed_anew = False
             self._look_again(self._readers)
         if self._clock.monotonic() >= self._look_at:
-            self._look_at = self._clock.monotonic() + RETRY_SECONDS
+            self._looks += 1
+            wait = EARLY_SECONDS if self._looks < EARLY_LOOKS else RETRY_SECONDS
+            self._look_at = self._clock.monotonic() + wait
             self._look_again(self._shown())
         self.heartbeat.tick()
         for reader in self._readers.values():

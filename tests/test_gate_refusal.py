@@ -1,0 +1,89 @@
+"""The real agent on the fake driver and the real prolog: what a refusing driver costs jobs, and a dead agent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes.gpu_node import GpuNode
+from fakes.nvml.scenario import NvmlReturn
+from fakes.slurm_gate import Gate
+
+from nodevet.checks.refusal import refusal_row
+
+TOLD_SECONDS = 3 * refusal_row().seconds
+GONE_SECONDS = 30.0
+
+
+@pytest.fixture
+def node(tmp_path: Path, fake_nvml_library: Path) -> Iterator[GpuNode]:
+    """A running agent on eight healthy GPUs, which may close its gate."""
+    with GpuNode(tmp_path, fake_nvml_library) as running:
+        yield running
+
+
+@pytest.fixture
+def gate(node: GpuNode, repository: Path, tmp_path: Path) -> Gate:
+    """The prolog, reading what that agent writes."""
+    gate = Gate(repository, tmp_path / "gate", ("dash",), drain_wait_seconds=0, probe_wait_seconds=0)
+    gate.set(runtime_dir=node.runtime_dir)
+    gate.log = node.runtime_dir / "gate.log"
+    return gate
+
+
+def refuse(node: GpuNode) -> None:
+    """Have the driver answer every call on every GPU with an error that says nothing."""
+    for slot in range(8):
+        node.machine.fail_device(slot, NvmlReturn.UNKNOWN)
+
+
+def reaches(node: GpuNode) -> set[str]:
+    """Return what the lines of the accelerators in the state file rest on."""
+    return {line.reach for line in node.state_file().devices if line.kind == "accelerator"}
+
+
+def test_a_driver_that_refuses_all_closes_the_gate_after_the_tables_looks(node: GpuNode, gate: Gate) -> None:
+    """The first round of errors is unknown and open; then `on_driver_refusal` decides, and one good round ends it."""
+    node.wait_for_verdict("ok")
+    assert gate.prolog("0").decision == "open"
+
+    refuse(node)
+    node.wait_for_verdict("unknown")
+    node.seconds_until(lambda: node.state_line().startswith("unknown "), TOLD_SECONDS)
+    decided = gate.prolog("0")
+    assert (decided.code, decided.decision, reaches(node)) == (0, "no_verdict_open", {"soft"})
+
+    node.seconds_until(lambda: "refused" in reaches(node), TOLD_SECONDS)
+    assert reaches(node) == {"refused"}
+    decided = gate.prolog("0")
+    assert (decided.code, decided.decision) == (1, "refused_closed")
+    assert "unknown error (NVML code 999)" in decided.said
+    assert node.status()["verdict"] == "unknown"
+    gate.set(on_stale="fail", on_driver_refusal="pass")
+    decided = gate.prolog("0")
+    assert (decided.code, decided.decision) == (0, "refused_open")
+
+    gate.set(on_stale="pass", on_driver_refusal="fail")
+    node.machine.clear()
+    node.wait_for_verdict("ok")
+    node.seconds_until(lambda: node.state_line().startswith("ok "), TOLD_SECONDS)
+    assert gate.prolog("0").decision == "open"
+
+
+@pytest.mark.parametrize(("on_stale", "code"), [("pass", 0), ("fail", 1)])
+def test_an_agent_that_is_gone_is_on_stales_and_never_a_refusal(
+    node: GpuNode, gate: Gate, on_stale: str, code: int
+) -> None:
+    """Killed amid errors of the driver: nobody was there for the looks that a refusal needs, however long ago."""
+    node.wait_for_verdict("ok")
+    refuse(node)
+    node.wait_for_verdict("unknown")
+    node.kill()
+    gate.set(on_stale=on_stale, on_driver_refusal="fail" if on_stale == "pass" else "pass")
+
+    end = time.monotonic() + GONE_SECONDS
+    while "expired" not in (decided := gate.prolog("0")).words:
+        assert time.monotonic() < end, decided
+    assert (decided.code, decided.decision) == (code, "no_verdict_closed" if code else "no_verdict_open")
