@@ -28,9 +28,10 @@ from nodevet.checks.baseline import (
 from nodevet.checks.consequences import counted_once, shown_once
 from nodevet.checks.episodes import Evidence, Holders, Ledger, acknowledge, fold
 from nodevet.checks.guard import AGENT, CODE, PartFault, fault_findings
-from nodevet.checks.hours import Hours, Marks
+from nodevet.checks.hours import Hourly, Hours
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.kernel_log.tally import Counts, count_events
+from nodevet.checks.lapses import Lapse, Lapses
 from nodevet.checks.model import (
     AgentInfo,
     CheckRun,
@@ -128,6 +129,7 @@ class Engine:
         self._counters: dict[tuple[str, str, Part], Counter] = {}
         self._growth: dict[tuple[str, str, Part], Growth] = {}
         self._hours = Hours()
+        self._lapses = Lapses()
         self._times: dict[tuple[str, str], Instant] = {}
         self._links_up: dict[str, set[int]] = {}
         self._events: list[Event] = []
@@ -173,6 +175,7 @@ class Engine:
         if sample.failure is not None:
             return
         self._interrupt(sample)
+        self._lapses.take(sample, self._times.get((sample.device, sample.group)))
         for reading in sample.readings:
             if reading.status is not ReadingStatus.OK:
                 continue
@@ -284,7 +287,8 @@ class Engine:
             "inventory": encode(self._memory),
             "counters": encode(tuple(counter for counter in self._counters.values())),
             "times": encode(tuple((*key, time) for key, time in self._times.items())),
-            "hours": encode(self._hours.marks),
+            "hourly": encode(self._hours.kept),
+            "lapses": encode(self._lapses.kept),
             "results": encode(tuple(self._results.values())),
             "events": encode(self._deduplicator.state),
             "told_events": encode(self._told.state),
@@ -310,7 +314,8 @@ class Engine:
             times[device, group] = moment
         for counter in decode(memory.get("counters", b"\x90"), type=tuple[Counter, ...]):
             self._counters[counter.device, counter.quantity, counter.part] = counter
-        self._hours = Hours(decode(memory.get("hours", b"\x90"), type=tuple[Marks, ...]))
+        self._hours = Hours(decode(memory.get("hourly", b"\x90"), type=tuple[Hourly, ...]))
+        self._lapses = Lapses(decode(memory.get("lapses", b"\x90"), type=tuple[Lapse, ...]))
         for result in decode(memory.get("results", b"\x90"), type=tuple[Result, ...]):
             self.take_result(result)
         counts = decode(memory.get("event_counts", b"\x90"), type=tuple[EventCount, ...])
@@ -376,6 +381,7 @@ class Engine:
             memory=self._memory,
             samples=self._samples,
             growth=self._growth,
+            lapses=self._lapses.times(),
             readers=self._readers,
             cadences=self._cadences,
             events=tuple(self._events),

@@ -1,4 +1,9 @@
-"""How far a counter grew within the last hour, from two marks per counter: a rate per hour needs no list of samples."""
+"""How far a counter grew within the last hour, from its growth in spans of five minutes: no list of samples is kept.
+
+What is counted are the last 55 to 60 minutes: the span of now, which goes on, and the eleven before it. A shorter time,
+such as one that begins anew each half hour, would see a steady rate above the limit at times and at times not. What
+grew between two looks counts for the earlier one, so that never more than an hour is counted.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +13,11 @@ import msgspec
 
 from nodevet.checks.model import Instant, Part
 
-__all__ = ["Hours", "Marks"]
+__all__ = ["Hourly", "Hours"]
 
-HALF_HOUR_SECONDS = 1800.0
+SPAN_SECONDS = 300.0
+SPANS = 12
+HOUR_SECONDS = SPANS * SPAN_SECONDS
 QUIET_SECONDS = 120.0
 """A counter that stood still for so long is no rate any more: what it counted before is history."""
 
@@ -19,43 +26,58 @@ Key = tuple[str, str, Part]
 """Whose counter it is: device, quantity and part."""
 
 
-class Marks(msgspec.Struct, frozen=True, array_like=True):
-    """Value and time of two marks of the counter *key*, and of its last growth."""
+class Hourly(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of the counter *key*: its value, when it was read and when it grew, to within a span.
+
+    ``spans`` are the growth within each of the last spans of five minutes since the boot in which it grew.
+    """
 
     key: Key
-    older: tuple[float, Instant]
-    newer: tuple[float, Instant]
-    last: tuple[float, Instant]
+    value: float
+    read: Instant
+    grew: Instant
+    spans: tuple[tuple[int, float], ...] = ()
 
 
 class Hours:
-    """The growth of counters over half an hour to an hour, whatever the cadence of their samples.
+    """The growth of counters over the last 55 to 60 minutes, whatever the cadence of their samples.
 
-    ``marks`` go over a restart: else an agent that is restarted each half hour would never see a whole one.
+    ``kept`` goes over a restart: else an agent that is restarted each half hour would never see a whole one.
     """
 
-    def __init__(self, marks: Iterable[Marks] = ()) -> None:
-        """Go on with *marks*."""
-        self._marks = {entry.key: entry for entry in marks}
+    def __init__(self, kept: Iterable[Hourly] = ()) -> None:
+        """Go on with what another one *kept*."""
+        self._counters = {entry.key: entry for entry in kept}
 
     @property
-    def marks(self) -> tuple[Marks, ...]:
+    def kept(self) -> tuple[Hourly, ...]:
         """Return what another one goes on with."""
-        return tuple(self._marks.values())
+        return tuple(self._counters.values())
 
     def grown(self, key: Key, value: float, time: Instant) -> float:
-        """Return how far the counter *key* grew since half an hour to an hour ago, or since it was first seen.
+        """Return how far the counter *key* grew in the last 55 to 60 minutes, or since it was first seen.
 
         A counter that fell, is of another boot, or was not looked at for an hour begins anew; one that stands still
         has not grown.
         """
-        marks = self._marks.get(key)
-        age = None if marks is None else time.seconds_since(marks.newer[1])
-        if marks is None or age is None or value < marks.last[0] or age >= 2 * HALF_HOUR_SECONDS:
-            self._marks[key] = Marks(key, (value, time), (value, time), (value, time))
+        known = self._counters.get(key)
+        unread = None if known is None else time.seconds_since(known.read)
+        if known is None or unread is None or value < known.value or unread >= HOUR_SECONDS:
+            self._counters[key] = Hourly(key, value, time, time)
             return 0.0
-        last = (value, time) if value > marks.last[0] else marks.last
-        older, newer = (marks.newer, (value, time)) if age >= HALF_HOUR_SECONDS else (marks.older, marks.newer)
-        self._marks[key] = Marks(key, older, newer, last)
-        still = time.seconds_since(last[1])
-        return 0.0 if still is None or still >= QUIET_SECONDS else value - older[0]
+        recent = _span(time) - SPANS
+        if value > known.value:
+            spans = dict(known.spans)
+            spans[_span(known.read)] = spans.get(_span(known.read), 0.0) + value - known.value
+            kept = tuple((span, amount) for span, amount in spans.items() if span > recent)
+            known = self._counters[key] = Hourly(key, value, time, time, kept)
+        elif _span(known.read) != _span(time):  # once in a span, or each look would be written
+            kept = tuple((span, amount) for span, amount in known.spans if span > recent)
+            known = self._counters[key] = Hourly(key, value, time, known.grew, kept)
+        still = time.seconds_since(known.grew)
+        return 0.0 if still is None or still >= QUIET_SECONDS else sum((amount for _, amount in known.spans), 0.0)
+
+
+def _span(time: Instant) -> int:
+    """Return the number of the span since the boot that *time* lies in."""
+    return int(time.boottime_ns // round(SPAN_SECONDS * 1e9))

@@ -36,7 +36,7 @@ STALE_ROUNDS = 3
 class Growth(msgspec.Struct, frozen=True):
     """How much a counter grew between two samples of one epoch. A counter that fell began a new epoch: no growth.
 
-    ``within_hour`` is by how much it grew since half an hour to an hour ago, or since it was first seen.
+    ``within_hour`` is by how much it grew in the last 55 to 60 minutes, or since it was first seen.
     """
 
     amount: float
@@ -96,8 +96,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The present state of the node. ``devices`` answered the last enumeration; ``memory`` holds those known before.
     ``doubles`` are those that two backends list: the one that is left out, and the one in ``devices``.
 
-    ``samples`` is keyed by (device, group), ``growth`` by (device, quantity, part); ``events`` are those that no
-    earlier look has seen; ``results`` the latest of each workload and device.
+    ``samples`` is keyed by (device, group), ``growth`` by (device, quantity, part); ``lapses`` tell when a reading that
+    could not be had this time was had last; ``events`` are those that no earlier look has seen; ``results`` the latest
+    of each workload and device.
     """
 
     now: Instant
@@ -106,6 +107,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     memory: Memory = Memory()
     samples: Mapping[tuple[str, str], Sample] = {}
     growth: Mapping[tuple[str, str, Part], Growth] = {}
+    lapses: Mapping[tuple[str, str, Part], Instant] = {}
     readers: tuple[ReaderStatus, ...] = ()
     cadences: Mapping[tuple[str, str], Cadence] = {}
     events: Sequence[Event] = ()
@@ -174,6 +176,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if entry is None or isinstance(entry.value, str) or entry.value is None:
             return None
         return float(entry.value)
+
+    def was_read_lately(self, device_id: str, quantity: str, part: Part) -> bool:
+        """Return whether a reading that could not be had this time was had so lately that it would not be old yet."""
+        read = self.lapses.get((device_id, quantity, part))
+        age = None if read is None else self.now.seconds_since(read)
+        sample = next((sample for entry, sample in self.readings(device_id, quantity) if entry.part == part), None)
+        cadence = None if sample is None else self.cadences.get((sample.backend, sample.group))
+        return age is not None and cadence is not None and age <= cadence.stale_seconds
 
     def evidence_time(self, device_id: str, *quantities: str) -> Instant | None:
         """Return when the oldest sample that carries one of *quantities* was taken."""

@@ -42,10 +42,12 @@ from nodevet.checks.model import (
     PartKind,
     ReaderState,
     Reading,
+    ReadingStatus,
     ResultState,
     Scalar,
     State,
 )
+from nodevet.checks.quantities import measured
 from nodevet.checks.registry import Check, check, discover
 from nodevet.checks.view import Cadence, Memory, View
 
@@ -518,7 +520,8 @@ def test_heat_counts_from_the_third_of_five_samples_and_ends_after_three_good_on
 
 
 @pytest.mark.parametrize(
-    "name", ["ledger", "inventory", "counters", "times", "hours", "results", "events", "waiting", "refusals"]
+    "name",
+    ["ledger", "inventory", "counters", "times", "hourly", "lapses", "results", "events", "waiting", "refusals"],
 )
 def test_damaged_memory_is_refused(name: str) -> None:
     """The store is told, rather than the node being called healthy."""
@@ -592,6 +595,57 @@ def test_corrected_errors_are_counted_over_the_hour() -> None:
         if desk.round().snapshot.episodes and open_from is None:
             open_from = turn
     assert open_from == 167  # the first look after 10,000
+
+
+POWER = ("power_watts", Part(PartKind.POWER_SCOPE, "device"))
+FAILED_ROWS = ("row_remap_failed", WHOLE)
+ECC = ("ecc_uncorrected_errors", Part(PartKind.MEMORY_BLOCK, "dram"))
+MARGIN, HEAT = ((f"temperature_{name}celsius", Part(PartKind.SENSOR, "core")) for name in ("margin_", ""))
+TOLD_ONCE: dict[str, dict[Quantity, Scalar | Reading | None]] = {
+    "power": {POWER: measured(Reading(POWER[0], 4_294_967.295, POWER[1]))},
+    "rows": {FAILED_ROWS: measured(Reading(FAILED_ROWS[0], 7, FAILED_ROWS[1]))},
+    "errors": {ECC: Reading(ECC[0], None, ECC[1], ReadingStatus.UNAVAILABLE, "in use")},
+    "core": {MARGIN: None, HEAT: measured(Reading(HEAT[0], 255, HEAT[1]))},
+}
+
+
+@pytest.mark.parametrize("odd", TOLD_ONCE.values(), ids=TOLD_ONCE)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_one_odd_value_of_what_one_part_tells_costs_no_verdict(
+    odd: dict[Quantity, Scalar | Reading | None], restarts: bool
+) -> None:
+    """It is told at once, and counts when the reading before it is as old as a sample may be: 35 s at 10 s."""
+    desk = Desk()
+    states, told = [], []
+    for number, is_odd in enumerate((True, False, True, False, *(True,) * 6, False, False)):
+        if restarts and number > 1:
+            memory, seconds = desk.engine.memory(), desk.seconds
+            desk = Desk()
+            desk.seconds = seconds
+            desk.engine.restore(memory)
+        desk.present()
+        desk.read(odd if is_odd else {MARGIN: None} if MARGIN in odd else {})
+        desk.read(identity=SIBLING)
+        snapshot = desk.round(0).snapshot
+        desk.seconds += 10
+        states.append(snapshot.verdict.state)
+        key = f"reading.{next(reversed(odd))[0]}"
+        told.append(next(f.outcome for f in snapshot.findings if f.code == key and f.device == GPU))
+    first, lapses, old, end = [State.UNKNOWN], [State.OK] * 3, [State.OK] * 3 + [State.UNKNOWN] * 3, [State.OK] * 2
+    assert states == [*first, *lapses, *old, *end]
+    assert [outcome is Outcome.PASS for outcome in told] == [False, True, False, True, *(False,) * 6, True, True]
+
+
+@pytest.mark.parametrize("status", [ReadingStatus.UNSUPPORTED, ReadingStatus.DENIED])
+def test_a_reading_that_is_refused_counts_at_once(status: ReadingStatus) -> None:
+    """A lack or a missing permission is no odd value: it does not pass by itself."""
+    desk = Desk()
+    assert desk.healthy_round().snapshot.verdict.state is State.OK
+    desk.seconds += 10
+    desk.present()
+    desk.read({POWER: Reading(POWER[0], None, POWER[1], status, "x")})
+    desk.read(identity=SIBLING)
+    assert desk.round(0).snapshot.verdict.state is State.UNKNOWN
 
 
 def test_links_of_a_board_with_a_new_uuid_are_remembered() -> None:

@@ -152,18 +152,39 @@ def test_the_hour_begins_anew_with_the_counter() -> None:
     assert hours.grown(DRAM_OF_GPU, 99, at(9200, boot="another")) == 0
 
 
+@pytest.mark.parametrize(("per_hour", "is_over"), [(9_990, False), (11_000, True), (15_000, True)])
+@pytest.mark.parametrize("seconds", [2, 10, 60])
+def test_steady_rate_is_over_its_limit_always_or_never(per_hour: int, is_over: bool, seconds: int) -> None:
+    """A window that shrinks to half an hour saw 15,000 errors per hour in one half and not in the other."""
+    assert {amount > 10_000 for amount in settled(per_hour, seconds)} == {is_over}
+
+
+@pytest.mark.parametrize("seconds", [119, 290, 299, 300, 301, 600, 1799, 3599, 3600, 3601])
+def test_never_more_than_an_hour_is_counted(seconds: int) -> None:
+    """However seldom the counter is read: what grew between two looks may have grown at the beginning."""
+    assert max(settled(10_000, seconds)) <= 10_000
+
+
+def settled(per_hour: int, seconds: int) -> list[float]:
+    """Return what is counted of a steady rate in each look of the second to the fifth hour."""
+    hours = Hours()
+    looks = range(0, 5 * 3600, seconds)
+    counted = [hours.grown(DRAM_OF_GPU, per_hour * now // 3600, at(now)) for now in looks]
+    return [amount for now, amount in zip(looks, counted, strict=True) if now > 3600]
+
+
 def test_the_hour_goes_over_a_restart() -> None:
     """An agent that is restarted each ten minutes counts as one that never was; another boot begins anew."""
     whole, cut = Hours(), Hours()
     seen = []
     for minute in range(120):
         if minute % 10 == 0:
-            cut = Hours(cut.marks)
+            cut = Hours(cut.kept)
         value, time = 250.0 * minute, at(60 * minute)
         seen.append(cut.grown(DRAM_OF_GPU, value, time))
         assert seen[-1] == whole.grown(DRAM_OF_GPU, value, time)
     assert max(seen) > 10_000
-    assert Hours(cut.marks).grown(DRAM_OF_GPU, 250.0 * 119 + 9, at(60, boot="another")) == 0
+    assert Hours(cut.kept).grown(DRAM_OF_GPU, 250.0 * 119 + 9, at(60, boot="another")) == 0
 
 
 def test_corrected_errors_of_the_past_are_no_rate() -> None:

@@ -30,7 +30,19 @@ from nodevet.checks.model import Device, Episode, Result, Sample
 __all__ = ["Journal"]
 
 BOOKKEEPING = frozenset(
-    {"counters", "events", "gate_log", "hours", "kernel_log", "ledger", "refusals", "times", "told_events", "waiting"}
+    {
+        "counters",
+        "events",
+        "gate_log",
+        "hourly",
+        "kernel_log",
+        "lapses",
+        "ledger",
+        "refusals",
+        "times",
+        "told_events",
+        "waiting",
+    }
 )
 """What a restart needs and no surface shows: it changes with every reading, and nobody waits for it.
 

@@ -5,7 +5,7 @@ What the other checks could not see they leave alone; that it could not be seen 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated
 
 import msgspec
@@ -272,8 +272,9 @@ def _age(view: View, sample: Sample) -> str:
 def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding]:
     """Judge the readings that devices of this make must give: those that are there outweigh those that are not.
 
-    One odd value of a sensor, clock or link costs that reading alone: its own check says that it is unmeasured. A board
-    may lack a sensor, but not that of its core, for which only the core's own margin stands in.
+    One odd value of a sensor, clock or link costs that reading alone: its own check says that it is unmeasured. Where
+    nothing like it is told, it counts once the reading before it is old. A board may lack a sensor, but not that of its
+    core, for which only the core's own margin stands in.
     """
     for quantity in sorted(view.required.get(device.id, frozenset())):
         rule = msgspec.structs.replace(
@@ -296,21 +297,31 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             for look in entries
             if not look.measured and (look.reading.status is not ReadingStatus.UNSUPPORTED or look.part == CORE)
         ]
-        lacks_core = any(look.part == CORE and not _has_margin(view, look) for look in bad)
-        if lacks_core or len(bad) > sum(look.measured for look in entries):
-            reading = bad[0].reading
-            why = f"{quantity} is {reading.status.value}" + (f" ({reading.detail})" if reading.detail else "")
-        elif not any(look.measured for look in entries):
-            why = f"{quantity} is " + ("not supported" if entries else "not reported")
-        else:
-            why = ""
+        why = _missing(view, quantity, entries, bad)
+        # What was had a moment ago is no more missing than a sample that did not come once: it counts once it is old.
+        lapsed = [look for look in bad if view.was_read_lately(device.id, quantity, look.part)]
+        counts = bool(why) and (not lapsed or bool(_missing(view, quantity, entries, bad, lapsed)))
+        had = f"{why}; it was had in a round before" if why and not counts else why
         yield rule.on_node(
             Outcome.UNMEASURED if why else Outcome.PASS,
-            f"{name}: {why or f'{quantity} is there'}",
+            f"{name}: {had or f'{quantity} is there'}",
             device=device.id,
-            required=bool(why),
+            required=counts,
             evidence_time=view.evidence_time(device.id, quantity),
         )
+
+
+def _missing(
+    view: View, quantity: str, entries: tuple[Look, ...], bad: list[Look], lapsed: Collection[Look] = ()
+) -> str:
+    """Return why *quantity* is missing, of which *bad* looks tell nothing, or nothing; what only *lapsed* is there."""
+    missing = [look for look in bad if look not in lapsed]
+    there = sum(look.measured for look in entries) + len(lapsed)
+    lacks_core = any(look.part == CORE and not _has_margin(view, look) for look in missing)
+    if lacks_core or len(missing) > there:
+        reading = missing[0].reading
+        return f"{quantity} is {reading.status.value}" + (f" ({reading.detail})" if reading.detail else "")
+    return "" if there else f"{quantity} is " + ("not supported" if entries else "not reported")
 
 
 def _has_margin(view: View, look: Look) -> bool:
