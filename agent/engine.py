@@ -472,8 +472,8 @@ class Engine:
         for seen in self._memory.seen.values():
             known.setdefault(seen.device.id, seen.device)
         known = without_pages(known)
-        episodes = self._ledger.episodes
-        verdicts, of_node = verdicts_of(view, known, episodes, findings, partial=self._partial)
+        episodes, covered = self._ledger.episodes, self._ledger.standing
+        verdicts, of_node = verdicts_of(view, known, episodes, findings, partial=self._partial, covered=covered)
         snapshot = Snapshot(
             generation=self._generation,
             time=now,
@@ -492,6 +492,7 @@ class Engine:
             agent=agent,
             modes=self._modes,
             events=tuple(self._counts.values()),
+            covered=covered,
         )
         self._refusals = counted(self._refusals, snapshot)
         return msgspec.structs.replace(snapshot, refusals=self._refusals)

@@ -13,7 +13,7 @@ from pathlib import Path
 from nodevet.agent.storage.mirror import MIRROR_NAME, write_mirror
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.guard import Guard
-from nodevet.checks.model import EpisodeState, Snapshot
+from nodevet.checks.model import Episode, EpisodeState, Snapshot
 from nodevet.exporters.statefile import write_state
 
 __all__ = ["STATE_NAME", "Publisher"]
@@ -86,10 +86,17 @@ class Publisher:
     def _write_mirror(self, snapshot: Snapshot) -> None:
         """Write the mirror where an episode changed."""
         lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.PENDING]
-        facts = tuple((entry.key, entry.state, entry.outcome, entry.count, entry.note) for entry in lasting)
+        facts = tuple(map(_facts, lasting))
         if facts != self._mirrored:
             write_mirror(self._directory / MIRROR_NAME, lasting, snapshot.time.boot_id)
             self._mirrored = facts
+
+
+def _facts(episode: Episode) -> tuple[object, ...]:
+    """Return what of *episode* is mirrored again when it changes: also another term under the same note."""
+    until = None if episode.until is None else episode.until.wall_seconds
+    said = (episode.actor, episode.note, until, episode.acknowledged, episode.expired)
+    return (episode.key, episode.state, episode.outcome, episode.count, said)
 
 
 def _tried(write: Callable[[Snapshot], None], snapshot: Snapshot) -> str:

@@ -73,7 +73,7 @@ def _gate(document: StatusDocument) -> Iterator[str]:
 
 def devices_table(document: StatusDocument) -> str:
     """Return the devices as a table; beside a verdict stands how many failures of the device a person acknowledged."""
-    known = Counter(word.device for word in document.acknowledged)
+    known = Counter(word.device for word in document.acknowledged if word.present)
     rows = [
         (
             _kind(device),
@@ -95,7 +95,7 @@ def findings_lines(document: StatusDocument) -> Iterator[str]:
     """
     unjudged = Counter(finding.device for finding in document.findings if _is_unjudged(finding))
     missing: dict[str, list[str]] = {}
-    words = {(word.code, word.device, word.part): word for word in document.acknowledged}
+    words = {(word.code, word.device, word.part): word for word in document.acknowledged if word.present}
     for finding in document.findings:
         if _is_unjudged(finding) and unjudged[finding.device] > LISTED_IN_FULL:
             missing.setdefault(finding.device, []).append(finding.code)
@@ -186,6 +186,10 @@ def _troubles(document: StatusDocument) -> Iterator[str]:
         if word.ends_soon or word.expired:
             ends = "has expired" if word.expired else "ends within a day"
             yield f"acknowledgement of {word.code} on {word.device} {ends}: acknowledge it again, or repair and re-test"
+        if not word.present:
+            where = f"{word.device}, {word.part}" if word.part else word.device
+            note = f"; note: {word.note}" if word.note else ""
+            yield f"not seen now, its return is covered: {word.code} on {where}: {_word(word)}{note}"
     if document.agent.load:
         yield f"load: {document.agent.load}"
     if document.agent.jobs:

@@ -24,11 +24,13 @@ def narrowed(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
     findings = seen_by(snapshot.findings, names)
     episodes = tuple(episode for episode in snapshot.episodes if episode.check in names)
     known = {device.id: device for device in snapshot.devices}
-    verdicts, of_node = verdicts_of(view, known, episodes, findings, partial=True)
+    covered = tuple(episode for episode in snapshot.covered if episode.check in names)
+    verdicts, of_node = verdicts_of(view, known, episodes, findings, partial=True, covered=covered)
     return msgspec.structs.replace(
         snapshot,
         findings=findings,
         episodes=episodes,
+        covered=covered,
         checks=tuple(run for run in snapshot.checks if run.check in names),
         device_verdicts=verdicts,
         verdict=of_node,
@@ -42,6 +44,7 @@ def verdicts_of(
     findings: tuple[Finding, ...],
     *,
     partial: bool,
+    covered: tuple[Episode, ...] = (),
 ) -> tuple[dict[str, Verdict], Verdict]:
     """Return the verdict of each known device, and the node's.
 
@@ -68,4 +71,5 @@ def verdicts_of(
             judged[device] = unlisted
     if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
         return verdicts, Verdict(state=State.UNKNOWN, reason="starting: nothing was evaluated yet")
-    return verdicts, node_verdict(judged, {device: device_name(view, device) for device in judged}, episodes)
+    names = {device: device_name(view, device) for device in judged}
+    return verdicts, node_verdict(judged, names, episodes, covered)

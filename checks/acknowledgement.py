@@ -24,6 +24,7 @@ __all__ = [
     "anchored",
     "command_words",
     "counted_words",
+    "covering_words",
     "date_words",
     "expire",
     "granted",
@@ -146,6 +147,19 @@ def acknowledged_words(episodes: Iterable[Episode]) -> str:
         return ""
     more = f", and {len(known) - 1} more" if len(known) > 1 else ""
     return f"{counted_words(known)} ({gravest.finding.message}; {person_words(gravest)}{more})"
+
+
+def covering_words(covered: Iterable[Episode]) -> str:
+    """Return which acknowledgements cover the return of faults that are over, in one phrase; empty where none does.
+
+    That which ends last is told with who acknowledged what, when, why and until when.
+    """
+    words = sorted(covered, key=lambda entry: (-(entry.until.wall_seconds if entry.until else 0.0), entry.key))
+    if not words:
+        return ""
+    longest, more = words[0], f", and {len(words) - 1} more" if len(words) > 1 else ""
+    noun = "1 acknowledgement covers" if len(words) == 1 else f"{len(words)} acknowledgements cover"
+    return f"{noun} what is not seen now ({longest.finding.message}; {person_words(longest)}{more})"
 
 
 def counted_words(known: tuple[Episode, ...]) -> str:

@@ -548,6 +548,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     ``samples`` are the latest of each (device, group); ``findings`` the last look of every check; ``episodes`` all
     that are not cleared; ``results`` the last of each workload and device; ``events`` counts what the kernel log and
     the drivers told, also what is no fault of the hardware; ``refusals`` are those of each accelerator by its driver.
+    ``covered`` are faults that are over and whose acknowledgement still covers their return.
     """
 
     generation: int
@@ -568,3 +569,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     modes: Modes = Modes()
     events: tuple[EventCount, ...] = ()
     refusals: dict[str, Refusal] = {}
+    covered: tuple[Episode, ...] = ()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.acknowledgement import acknowledged_words, counted_words, standing
+from nodevet.checks.acknowledgement import acknowledged_words, counted_words, covering_words, standing
 from nodevet.checks.model import (
     Action,
     Episode,
@@ -58,11 +58,15 @@ def verdict(device: str, episodes: Iterable[Episode], findings: Iterable[Finding
 
 
 def node_verdict(
-    verdicts: Mapping[str, Verdict], names: Mapping[str, str], episodes: Iterable[Episode] = ()
+    verdicts: Mapping[str, Verdict],
+    names: Mapping[str, str],
+    episodes: Iterable[Episode] = (),
+    covered: Iterable[Episode] = (),
 ) -> Verdict:
     """Return the worst of *verdicts* by device id; its reason names the device by *names* and counts the others.
 
-    What is acknowledged among all *episodes* of the node stays in the reason.
+    What is acknowledged among all *episodes* of the node stays in the reason, and so does the acknowledgement of what
+    is *covered*: faults that are over, and whose return does not count.
     """
     if not verdicts:
         return Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
@@ -71,7 +75,8 @@ def node_verdict(
     oldest = min(times, key=lambda time: time.boottime_ns) if times else None
     known = standing(episodes)
     if worst.state is State.OK:
-        return msgspec.structs.replace(worst, oldest_evidence=oldest, reason=acknowledged_words(known) or worst.reason)
+        said = (acknowledged_words(known) or worst.reason, covering_words(covered))
+        return msgspec.structs.replace(worst, oldest_evidence=oldest, reason="; ".join(filter(None, said)))
     others = sum(entry.state is not State.OK for entry in verdicts.values()) - 1
     name = names.get(worst_id, worst_id)
     reason = worst.reason if name in worst.reason else f"{name}: {worst.reason}"

@@ -179,15 +179,19 @@ def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
     """Yield what persons acknowledged; parts of a device that one word covers are one series."""
     numbers: dict[str, int] = {}
     ends: dict[str, float] = {}
-    for episode in filter(is_word, snapshot.episodes):
+    for episode in (*filter(is_word, snapshot.episodes), *snapshot.covered):
         where = {"code": episode.key.code, "device": episode.key.device}
-        state = "expired" if episode.expired is not None else "standing"
+        state = "expired" if episode.expired is not None else "standing" if is_word(episode) else "absent"
         labels = labels_text(**where, actor=episode.actor or "", note=episode.note or "", state=state)
         numbers[labels] = numbers.get(labels, 0) + 1
-        if episode.until is not None:
+        if episode.until is not None and is_word(episode):
             key, end = labels_text(**where), episode.until.wall_seconds
             ends[key] = min(ends.get(key, end), end)
-    yield gauge("acknowledged_episodes", "Faults that a person acknowledged, with who and why, over parts.", numbers)
+    yield gauge(
+        "acknowledged_episodes",
+        "Faults that a person acknowledged, with who and why, over parts; absent: over, and its return is covered.",
+        numbers,
+    )
     yield gauge(
         "acknowledgement_expiry_timestamp_seconds", "When the first acknowledgement of a fault ends, over parts.", ends
     )

@@ -126,7 +126,10 @@ class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcknowledgedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault that a person acknowledged: who, when, why and until when; ``ends_soon`` within a day, or ``expired``."""
+    """A fault that a person acknowledged: who, when, why and until when; ``ends_soon`` within a day, or ``expired``.
+
+    One that is not ``present`` is over, and its return until then is covered.
+    """
 
     code: str
     device: str
@@ -139,6 +142,7 @@ class AcknowledgedDocument(msgspec.Struct, frozen=True, kw_only=True):
     until: str | None
     ends_soon: bool
     expired: bool
+    present: bool = True
 
 
 class GateDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -435,9 +439,9 @@ def _acknowledged(snapshot: Snapshot) -> tuple[AcknowledgedDocument, ...]:
             until=timestamp(episode.until),
             ends_soon=is_announced(episode, snapshot.time),
             expired=episode.expired is not None,
+            present=is_word(episode),
         )
-        for episode in snapshot.episodes
-        if is_word(episode)
+        for episode in (*filter(is_word, snapshot.episodes), *snapshot.covered)
     )
 
 

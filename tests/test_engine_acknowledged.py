@@ -119,12 +119,18 @@ def test_a_missing_device_is_looked_for_until_the_word_is_over() -> None:
     assert (node.look(PAIR[1]).verdict.state, node.snapshot.verdict.hard) == (State.FAILED, True)
 
 
-def test_a_device_that_is_back_ends_its_word() -> None:
-    """Before the term is over, too."""
+def test_a_device_that_is_back_is_healthy_and_its_word_covers_another_loss() -> None:
+    """Until its term is over, and the headline says so meanwhile."""
     node = Node()
     (key,) = (entry.key for entry in node.look(PAIR[1]).episodes if entry.key.code == "device.missing")
     node.acknowledge(key, note="in repair", actor="uid 0", until=later(node.now, 7 * DAY))
-    assert node.look().verdict.reason == "healthy"
+    verdict = node.look().verdict
+    assert (verdict.state, verdict.reason.split("(")[0]) == (
+        State.OK,
+        "healthy; 1 acknowledgement covers what is not seen now ",
+    )
+    assert "in repair" in verdict.reason
+    assert node.look(PAIR[1]).verdict.state is State.OK
 
 
 def lose(node: Node) -> Snapshot:
@@ -188,10 +194,14 @@ def test_a_word_with_a_term_covers_the_return_of_a_fault_of_the_hardware() -> No
     node.look(first=BROKEN)
     node.ask(code=FAILED, device=GPU, note="board ordered", until="7d")
     for _ in range(3):
-        assert node.look().verdict.reason == "healthy"
+        reason = node.look().verdict.reason
+        assert reason.startswith("healthy; 1 acknowledgement covers what is not seen now (")
+        assert "acknowledged by uid 0 on " in reason
+        assert [episode.note for episode in node.snapshot.covered] == ["board ordered"]
         verdict = node.look(first=BROKEN).verdict
         assert (verdict.state, verdict.hard) == (State.OK, False)
         assert "1 acknowledged failure (" in verdict.reason
+        assert node.snapshot.covered == ()
     node.look()
     assert node.look(first=BROKEN, wait=8 * DAY).verdict.hard
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
-from fakes.snapshots import failed_node
+from fakes.snapshots import at, failed_node, gpu_id, gpu_node, open_episode
 
 from nodevet.agent.publisher import STATE_NAME, Publisher
-from nodevet.agent.storage.mirror import MIRROR_NAME
+from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror
+from nodevet.checks.acknowledgement import granted
+from nodevet.checks.model import Finding, Outcome
 
 
 def test_a_mirror_that_cannot_be_written_keeps_no_fault_out_of_the_state_file(tmp_path: Path) -> None:
@@ -18,6 +21,24 @@ def test_a_mirror_that_cannot_be_written_keeps_no_fault_out_of_the_state_file(tm
     assert publisher.close(5.0)
     assert (tmp_path / STATE_NAME).read_text().startswith("failed ")
     assert MIRROR_NAME in publisher.failure
+
+
+def test_another_term_under_the_same_note_is_mirrored(tmp_path: Path) -> None:
+    """A word that a lost store leaves to the mirror ends when the person said last."""
+    finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))
+    publisher = Publisher(tmp_path, ttl_seconds=35.0)
+    deadline = time.monotonic() + 60
+    for until in (None, at(-86_400), at(-3_600)):
+        word = granted(open_episode(finding), note="known", actor="uid 0", time=at(600), until=until)
+        snapshot = gpu_node(episodes=(word,))
+        publisher.publish(snapshot)
+        while publisher.written is not snapshot:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        mirror = read_mirror(tmp_path / MIRROR_NAME)
+        assert mirror is not None
+        assert mirror.episodes[0].until == until
+    assert publisher.close(5.0)
 
 
 def test_a_state_file_that_cannot_be_written_keeps_nothing_out_of_the_mirror(tmp_path: Path) -> None:

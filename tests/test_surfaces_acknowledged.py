@@ -29,6 +29,7 @@ from nodevet.checks.model import (
     Action,
     Clearing,
     Episode,
+    EpisodeState,
     Finding,
     Outcome,
     Part,
@@ -185,6 +186,55 @@ def test_the_headline_counts_what_is_acknowledged(episodes: list[Episode]) -> No
     if standing:
         assert f"{len(standing)} acknowledged " in snapshot.verdict.reason
         assert snapshot.verdict.reason in html.unescape(page_of(snapshot))
+
+
+@pytest.mark.parametrize("number", [1, 2, 8])
+def test_a_word_whose_fault_is_not_there_is_on_every_surface(number: int) -> None:
+    """It covers a return until its term is over: headline, JSON, metrics, page, report, text and state file say so."""
+    found = [
+        Finding(
+            check="links",
+            code="link.down",
+            outcome=Outcome.FAIL,
+            message=f"GPU 3, link {link}: down",
+            device=gpu_id(3),
+            part=Part(PartKind.LINK, "", link),
+        )
+        for link in range(number)
+    ]
+    words = (
+        granted(open_episode(entry), note="cable <b>ordered</b>", actor="uid 7", time=at(600), until=at(-DAY * 9))
+        for entry in found
+    )
+    over = tuple(msgspec.structs.replace(word, state=EpisodeState.CLEARED, cleared=at(60)) for word in words)
+    snapshot = narrowed(msgspec.structs.replace(gpu_node(), covered=over), {"links", "thermal"})
+    said = "1 acknowledgement covers" if number == 1 else f"{number} acknowledgements cover"
+    assert snapshot.verdict.state is State.OK
+    assert f"healthy; {said} what is not seen now (GPU 3, link 0: down; acknowledged by uid 7 on " in (
+        snapshot.verdict.reason
+    )
+    document = status_document(snapshot)
+    assert [(word.part, word.note, word.present, word.expired, word.ends_soon) for word in document.acknowledged] == [
+        (f"link {link}", "cable <b>ordered</b>", False, False, False) for link in range(number)
+    ]
+    assert seen_in_metrics(snapshot, openmetrics=False) == {
+        ("link.down", gpu_id(3), "uid 7", "cable <b>ordered</b>", "absent")
+    }
+    assert "nodevet_acknowledgement_expiry_timestamp_seconds{" not in MetricsPage().render(snapshot).decode()
+    text = status_text(document)
+    assert text.count("not seen now, its return is covered: link.down on ") == number
+    assert "note: cable <b>ordered</b>" in text
+    assert ", 1 acknowledged" not in devices_table(document)
+    page = page_of(snapshot)
+    assert page.count("is not seen now, and its return is covered: acknowledged by uid 7") == min(number, 5)
+    assert ("3 more cover what is not seen now" in page) is (number == 8)
+    report = render(from_snapshot(snapshot))
+    assert report.count("acknowledged, not seen now") == number
+    for rendered in (page, report):
+        assert "<b>ordered" not in rendered
+        assert "cable <b>ordered</b>" in html.unescape(re.sub(r"<[^>]*>", "", rendered))
+    assert "what is not seen now" in state_text(snapshot, ttl_seconds=60).splitlines()[0]
+    assert narrowed(snapshot, {"thermal"}).covered == ()
 
 
 @pytest.mark.parametrize("hours", [None, 30, 20])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from nodevet.checks.acknowledgement import command_words, is_announced, is_word
+from nodevet.checks.acknowledgement import command_words, is_announced, is_word, person_words
 from nodevet.checks.explanation import ACTIONS
-from nodevet.checks.model import Action, DeviceKind, EpisodeState, Instant, ReaderState, Snapshot, State
+from nodevet.checks.model import WHOLE, Action, DeviceKind, EpisodeState, Instant, ReaderState, Snapshot, State
 from nodevet.checks.modes import reach
 from nodevet.exporters.page.findings import Told
 from nodevet.exporters.page.markup import Html, element, joined
@@ -49,7 +49,7 @@ def banners(snapshot: Snapshot, stale: str) -> Iterator[Html]:
     if released:
         said = f"Devices of {', '.join(released)} are closed on request and not read meanwhile."
         yield element("p", element("strong", "Released. "), said, class_="banner note")
-    for said in _ends(snapshot):
+    for said in (*_ends(snapshot), *_covering(snapshot)):
         yield element("p", element("strong", "Acknowledgement. "), said, class_="banner note")
     if snapshot.agent.stopping:
         said = "The agent is ending; this page ends with it."
@@ -73,6 +73,18 @@ def _ends(snapshot: Snapshot) -> Iterator[str]:
         yield f"That of {key.code} {said}: acknowledge it again ({again}), or repair and re-test."
     if len(ends) > MOST_ENDS:
         yield f"{number(len(ends) - MOST_ENDS)} more end within a day or have expired: see the findings."
+
+
+def _covering(snapshot: Snapshot) -> Iterator[str]:
+    """Yield which acknowledgements cover the return of what is not seen now, those that end last first."""
+    words = sorted(snapshot.covered, key=lambda entry: (-(entry.until.wall_seconds if entry.until else 0.0), entry.key))
+    for episode in words[:MOST_ENDS]:
+        key, device = episode.key, next((each for each in snapshot.devices if each.id == episode.key.device), None)
+        where = key.device if device is None or device.pci is None else device.pci
+        part = "" if key.part == WHOLE else f", {key.part}"
+        yield f"{key.code} on {where}{part} is not seen now, and its return is covered: {person_words(episode)}"
+    if len(words) > MOST_ENDS:
+        yield f"{number(len(words) - MOST_ENDS)} more cover what is not seen now: see nodevet status."
 
 
 def hero(snapshot: Snapshot, entries: Sequence[Told], stale: str, freshness: Html) -> Html:
