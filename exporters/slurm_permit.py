@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from nodevet.exporters.slurm_rules import PROLOG_ERROR, NodeState, OutputError, Why, is_ours, obstacle
+from nodevet.exporters.slurm_rules import PROLOG_ERROR, NodeState, OutputError, Why, is_nodevets, is_ours, obstacle
 
 __all__ = [
     "CLOCK_SECONDS",
@@ -41,7 +41,8 @@ LATE_SECONDS = 300.0
 ASKS_SECONDS = 2 * HOUR_SECONDS
 """A mark that asks counts so long; it is older where its agent died between asking and draining."""
 
-_MARK = r": (asks for a permit|gate closed), (\d{1,12}) ([0-9a-f]{1,16})"
+_MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}: (asks for a permit|gate closed), (\d{1,12}) ([0-9a-f]{1,16})")
+"""With any prefix: agents of one cluster whose prefixes differ share its limits."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -104,10 +105,10 @@ def closing_text(prefix: str, wall_seconds: float, nonce: int) -> str:
     return f"{prefix}: gate closed, {wall_seconds:.0f} {nonce:x}"
 
 
-def mark_of(node: NodeState, prefix: str) -> Mark | None:
-    """Return the mark of ours at *node*, or None."""
+def mark_of(node: NodeState) -> Mark | None:
+    """Return the mark of nodevet at *node*, or None."""
     for field, text in (("Comment", node.comment), ("Extra", node.extra)):
-        found = re.fullmatch(re.escape(prefix) + _MARK, text)
+        found = _MARK.fullmatch(text)
         if found:
             return Mark(found[1] == "gate closed", float(found[2]), field)
     return None
@@ -121,16 +122,15 @@ def free_field(node: NodeState) -> str | None:
 def shows_permit(node: NodeState, prefix: str) -> bool:
     """Return whether SLURM shows that *node* was closed by nodevet, and nobody took it over since."""
     if node.drained:
-        mark = mark_of(node, prefix)
+        mark = mark_of(node)
         return is_ours(node.reason, prefix) or (mark is not None and mark.holds and node.reason == PROLOG_ERROR)
-    mark = mark_of(node, prefix)
+    mark = mark_of(node)
     return mark is not None and mark.holds
 
 
 def rooms(
     nodes: Iterable[NodeState],
     name: str,
-    prefix: str,
     limits: Limits,
     *,
     wall_seconds: float,
@@ -149,9 +149,7 @@ def rooms(
         raise OutputError(f"node {name} is not among the {len(everything)} that are listed")
     written = (node for node in everything if (node.reason or node.comment or node.extra) and node is not own)
     closed = tuple(
-        (node, since)
-        for node in written
-        if (since := _closed_since(node, prefix, wall_seconds, user, before)) is not None
+        (node, since) for node in written if (since := _closed_since(node, wall_seconds, user, before)) is not None
     )
     up = tuple(node for node in everything if obstacle(node.states) not in (Why.DOWN, Why.POWER))
     sizes = {"": len(up)} | {
@@ -180,12 +178,12 @@ def _room(
 
 
 def _closed_since(
-    node: NodeState, prefix: str, wall_seconds: float, user: str | None, before: tuple[float, str] | None
+    node: NodeState, wall_seconds: float, user: str | None, before: tuple[float, str] | None
 ) -> float | None:
     """Return since when *node* counts as closed by nodevet, or None; infinite where the time cannot be told."""
-    if node.drained and is_ours(node.reason, prefix) and (user is None or node.reason_user in (None, user)):
+    if node.drained and is_nodevets(node.reason) and (user is None or node.reason_user in (None, user)):
         return float("inf") if node.reason_seconds is None else node.reason_seconds
-    mark = mark_of(node, prefix)
+    mark = mark_of(node)
     if mark is None:
         return None
     if mark.holds:

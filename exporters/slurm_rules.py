@@ -31,6 +31,7 @@ __all__ = [
     "Step",
     "Why",
     "decide",
+    "is_nodevets",
     "is_ours",
     "obstacle",
     "parse_node",
@@ -70,15 +71,17 @@ _MARKS = {
 }
 """The letters that releases before 22.05 put behind a state, as sinfo still does."""
 
-_STATE = re.compile(r"^\s+State=(\S+)", re.MULTILINE)
-_REASON = re.compile(r"^\s+Reason=(.*)$", re.MULTILINE)
-_COMMENT = re.compile(r"^\s+Comment=(.*)$", re.MULTILINE)
-_EXTRA = re.compile(r"^\s+Extra=(.*)$", re.MULTILINE)
+# The further lines of a reason are ten spaces in: no field of SLURM's is.
+_STATE = re.compile(r"^[ \t]{1,8}State=(\S+)", re.MULTILINE)
+_REASON = re.compile(r"^[ \t]{1,8}Reason=(.*)$", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]{1,8}Comment=(.*)$", re.MULTILINE)
+_EXTRA = re.compile(r"^[ \t]{1,8}Extra=(.*)$", re.MULTILINE)
 _PARTITIONS = re.compile(r"^\s+Partitions=(\S+)", re.MULTILINE)
 _SLURMD = re.compile(r"^\s+BootTime=\S+ SlurmdStartTime=(\S+)", re.MULTILINE)
 _RESUMES = re.compile(r"^\s+LastBusyTime=\S+ ResumeAfterTime=(\S+)", re.MULTILINE)
 _SIZE = re.compile(r"\bTotalNodes=(\d+)")
 _STARTED = re.compile(r"^BOOT_TIME\s*=\s*(\S+)$", re.MULTILINE)
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _SIGNED = re.compile(r"(?:(?P<reason>.*)\s)?\[(?P<user>[^\[\]]+)@(?P<when>[^\[\]@\s]+)\]")
 
 
@@ -248,7 +251,7 @@ def parse_nodes(text: str) -> tuple[NodeState, ...]:
         raise OutputError(f"expected NodeName= at its beginning, found {blocks[0].strip()[:60]!r}")
     if len(blocks) == 1:
         raise OutputError("no node is in it")
-    return tuple(_parsed(block) for block in blocks[1:])
+    return tuple(_parsed(block) for block in _joined(blocks[1:]))
 
 
 def parse_node(text: str, name: str) -> NodeState:
@@ -341,9 +344,29 @@ def is_ours(reason: str, prefix: str) -> bool:
     return _meaning(reason, prefix) is not None
 
 
+def is_nodevets(reason: str) -> bool:
+    """Return whether an agent of any prefix could have written *reason*: the limits are those of a whole cluster."""
+    prefix, _, _ = reason.partition(":")
+    return _PREFIX.fullmatch(prefix) is not None and is_ours(reason, prefix)
+
+
 @lru_cache(maxsize=1)
 def _words() -> dict[str, str]:
     return {row.word: row.meaning for row in load_table("slurm_states.csv", StateWord)}
+
+
+def _joined(blocks: list[str]) -> list[str]:
+    """Return *blocks*, each of a node: a line of a person's comment may begin like a node, and costs that node alone.
+
+    An answer ends with an empty line. One that does not is cut off, and its end is a node that nobody may leave out.
+    """
+    nodes = blocks[:1]
+    for place, block in enumerate(blocks[1:], 2):
+        if _STATE.search(block) or (place == len(blocks) and not block.endswith("\n\n")):
+            nodes.append(block)
+        else:
+            nodes[-1] += block
+    return nodes
 
 
 def _parsed(block: str) -> NodeState:

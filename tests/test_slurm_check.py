@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -279,9 +280,22 @@ def test_every_prolog_of_a_later_release_is_seen(good: Facts, tmp_path: Path) ->
         ("#!/bin/sh\ntrue # {ours}\n", Status.WARNING),
         ("#!/bin/sh\n[ ! -x {ours} ] || {ours} || exit 1 # first\n", Status.OK),
         ('#!/bin/sh\nlogger "job #1"; n=${{#x}}; {ours} || exit 1\n', Status.OK),
+        ("#!/bin/sh\nx=${{a#b}} # {ours}\n", Status.WARNING),
+        ("#!/bin/sh\necho \"it's # here\" # {ours}\n", Status.WARNING),
+        ("#!/bin/sh\n(true)# {ours}\n", Status.WARNING),
+        ("#!/bin/sh\necho it\\'s # {ours}\n", Status.WARNING),
+        ("#!/bin/sh\ncat <<'END' >&2\nit's over\nEND\n# {ours}\n", Status.WARNING),
+        ("#!/bin/sh\ncat <<-END\n{ours}\n\tEND\ntrue\n", Status.WARNING),
+        ("# {ours}", Status.WARNING),
+        ("#!/bin/sh\necho 'a\n# b'; x=${{a#b}}; {ours} # first\n", Status.OK),
+        ("#!/bin/sh\ncat <<END && {ours} || exit 1\nit's a job\nEND\n", Status.OK),
     ],
-    ids=["comment", "taken out", "behind a command", "called", "signs of no comment"],
-)
+    ids=[
+        "comment", "taken out", "behind a command", "called", "signs of no comment", "behind an expansion",
+        "behind quotes", "behind a bracket", "behind an escaped quote", "behind a here-document", "in a here-document",
+        "the whole script", "behind a quoted comment", "beside a here-document",
+    ],
+)  # fmt: skip
 def test_a_script_that_is_named_in_a_comment_is_not_called(
     good: Facts, tmp_path: Path, script: str, status: Status
 ) -> None:
@@ -290,6 +304,19 @@ def test_a_script_that_is_named_in_a_comment_is_not_called(
     site.write_text(script.format(ours=f"{good.folder}/prolog.sh"))
     site.chmod(0o755)
     assert statuses(good, hooks=hooks_of({"Prolog": str(site)}, Path(good.folder)))["Prolog="] is status
+
+
+def test_a_rehearsal_writes_nothing_where_the_agent_counts(node: Installed, tmp_path: Path) -> None:
+    """A script that does not understand runtime_dir is told, and its claims and decisions are no real ones."""
+    script, seen = node.gate.scripts / "gate.sh", tmp_path / "seen"
+    shipped = (Path(__file__).parents[1] / "deploy/slurm/gate.sh").read_text()
+    damaged = shipped.replace("runtime_dir=/*) runtime_dir=$value ;;", f"runtime_dir=/*) echo $runtime_dir >>{seen} ;;")
+    assert damaged != shipped
+    script.write_text(damaged)
+    assert "rehearsal" in {item.name for item in items(node.facts()) if item.status is Status.WRONG}
+    places = set(seen.read_text().split())
+    assert len(places) == 2  # that of the shipped script, when its settings are read, and that of the rehearsal
+    assert next(place for place in places if place != "/run/nodevet").startswith(tempfile.gettempdir())
 
 
 def test_a_name_that_slurm_does_not_know_is_wrong(node: Installed, tmp_path: Path) -> None:

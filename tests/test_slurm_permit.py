@@ -49,7 +49,7 @@ def fleet(size: int, *others: NodeState) -> list[NodeState]:
 
 def counted(nodes: list[NodeState], limits: Limits = LIMITS, user: str | None = "root") -> tuple[int, int]:
     """Return how many stand and how many are new in the whole cluster."""
-    cluster = rooms(nodes, "n0", PREFIX, limits, wall_seconds=NOW, user=user)[0]
+    cluster = rooms(nodes, "n0", limits, wall_seconds=NOW, user=user)[0]
     return cluster.standing, cluster.new
 
 
@@ -79,14 +79,18 @@ def counted(nodes: list[NodeState], limits: Limits = LIMITS, user: str | None = 
         (marked("nodevet: asks for a permit"), 0, 0),
         (marked("rack 7"), 0, 0),
         (msgspec.structs.replace(marked("rack 7"), extra=asking_text(PREFIX, NOW, 7)), 1, 1),
-        (marked(asking_text("other", NOW, 7)), 0, 0),
+        (marked(asking_text("other", NOW, 7)), 1, 1),
+        (marked(closing_text("n17-vet", NOW, 7)), 1, 1),
+        (drained("n17-vet: hw thermal: hot [inspect]"), 1, 1),
+        (drained("ops nodevet: hw thermal: hot [inspect]"), 0, 0),
     ],
     ids=[
         "ours", "within the hour", "within the hour by another clock", "older", "of a clock ahead", "time not known",
         "user not known", "a person's user", "a person added to it", "a person's reason", "another prolog failed",
         "in service", "asks", "asks long since", "its agent died", "asks by a clock ahead", "asks, and is drained",
         "gate closed", "gate closed on a job", "gate closed, taken over", "no mark", "a comment", "in the extra text",
-        "of another prefix",
+        "asks with another prefix", "gate closed with another prefix", "drained with another prefix",
+        "a person before it",
     ],
 )  # fmt: skip
 def test_who_counts(node: NodeState, standing: int, new: int) -> None:
@@ -117,7 +121,7 @@ def test_everybody_counts_where_our_own_name_is_not_known() -> None:
 )
 def test_no_more_than_the_limits_is_closed(size: int, others: int, limits: Limits, permitted: bool) -> None:
     """Two or one in a hundred within an hour, one in ten at a time, one always."""
-    assert permits(rooms(fleet(size, *[drained()] * others), "n0", PREFIX, limits, wall_seconds=NOW, user="root")) is (
+    assert permits(rooms(fleet(size, *[drained()] * others), "n0", limits, wall_seconds=NOW, user="root")) is (
         permitted
     )
 
@@ -125,7 +129,7 @@ def test_no_more_than_the_limits_is_closed(size: int, others: int, limits: Limit
 def test_what_is_older_than_an_hour_counts_as_standing_only() -> None:
     """A backlog of returns leaves room for new faults, up to the standing limit."""
     assert counted(fleet(40, *[drained(age=90000.0)] * 3)) == (3, 0)
-    assert permits(rooms(fleet(40, *[drained(age=90000.0)] * 3), "n0", PREFIX, LIMITS, wall_seconds=NOW, user="root"))
+    assert permits(rooms(fleet(40, *[drained(age=90000.0)] * 3), "n0", LIMITS, wall_seconds=NOW, user="root"))
 
 
 def test_each_partition_of_the_node_has_the_limits_of_its_own_size() -> None:
@@ -133,9 +137,9 @@ def test_each_partition_of_the_node_has_the_limits_of_its_own_size() -> None:
     nodes = fleet(100, drained(age=90000.0), drained(age=90000.0))
     nodes[0] = msgspec.structs.replace(nodes[0], partitions=("main", "small"))
     nodes[3:5] = [msgspec.structs.replace(node, partitions=("main", "small")) for node in nodes[3:5]]
-    assert permits(rooms(nodes, "n0", PREFIX, LIMITS, wall_seconds=NOW, user="root"))
+    assert permits(rooms(nodes, "n0", LIMITS, wall_seconds=NOW, user="root"))
     nodes[1] = msgspec.structs.replace(nodes[1], partitions=("main", "small"))
-    found = rooms(nodes, "n0", PREFIX, LIMITS, wall_seconds=NOW, user="root")
+    found = rooms(nodes, "n0", LIMITS, wall_seconds=NOW, user="root")
     assert [(room.partition, room.nodes, room.standing) for room in found] == [
         ("", 100, 2), ("main", 100, 2), ("small", 4, 1),
     ]  # fmt: skip
@@ -148,7 +152,7 @@ def test_a_share_is_of_nodes_that_are_up(state: str) -> None:
     """A cloud of 400 of which twenty run loses two, not forty; what is closed counts wherever it stands."""
     away = NodeState("", frozenset({"IDLE", "CLOUD", state}), partitions=("main",))
     nodes = fleet(400, *[drained(age=90000.0)] * 2, *[away] * 380)
-    found = rooms(nodes, "n0", PREFIX, NO_NEW, wall_seconds=NOW, user="root")
+    found = rooms(nodes, "n0", NO_NEW, wall_seconds=NOW, user="root")
     assert [(room.nodes, room.standing, room.allowed_standing) for room in found] == [(20, 2, 2)] * 2
     assert not permits(found)
 
@@ -156,14 +160,14 @@ def test_a_share_is_of_nodes_that_are_up(state: str) -> None:
 def test_of_nodes_that_ask_only_those_before_count_for_the_rank() -> None:
     """By the time in their marks, then by name."""
     nodes = fleet(9, marked(asking_text(PREFIX, NOW - 5, 7)), marked(asking_text(PREFIX, NOW + 5, 7)), drained())
-    found = rooms(nodes, "n0", PREFIX, LIMITS, wall_seconds=NOW, user="root", before=(NOW, "n0"))
+    found = rooms(nodes, "n0", LIMITS, wall_seconds=NOW, user="root", before=(NOW, "n0"))
     assert found[0].standing == 2
 
 
 def test_a_list_without_this_node_is_no_answer() -> None:
     """Then nothing is known of how many are closed."""
     with pytest.raises(OutputError, match="node other is not among the 3"):
-        rooms(fleet(3), "other", PREFIX, LIMITS, wall_seconds=NOW, user=None)
+        rooms(fleet(3), "other", LIMITS, wall_seconds=NOW, user=None)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +194,7 @@ def test_a_mark_goes_where_nobody_wrote() -> None:
     assert free_field(marked("")) == "Comment"
     assert free_field(marked("rack 7")) == "Extra"
     assert free_field(msgspec.structs.replace(marked("rack 7"), extra="{}")) is None
-    mark = mark_of(marked(asking_text(PREFIX, NOW, 7)), PREFIX)
+    mark = mark_of(marked(asking_text(PREFIX, NOW, 7)))
     assert mark is not None and (mark.holds, mark.seconds, mark.field) == (False, NOW, "Comment")
 
 

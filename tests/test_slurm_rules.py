@@ -138,6 +138,34 @@ def test_what_is_no_answer_is_refused(text: str, says: str) -> None:
         parse_node(text, "n2")
 
 
+ODD_TEXTS = ("hello\nNodeName=evil x", "a\n\nNodeName=evil", "\nNodeName=", "NodeName=evil\nNodeName=n3", "x\n\n\n")
+"""What SLURM 22.05 takes for a comment and prints as it is."""
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS)
+@pytest.mark.parametrize("field", ["Comment", "Extra"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_line_of_a_comment_that_begins_like_a_node_costs_no_other(text: str, field: str, place: int) -> None:
+    """The whole cluster is read as without it, wherever the node stands in the list."""
+    names = ["n1", "n2", "n3"]
+    drained = [shown("IDLE+DRAIN", f"   {field}={text}" if at == place else "").rstrip("\n") for at in range(3)]
+    answer = "".join(entry.replace("n2", name, 1) + "\n\n" for entry, name in zip(drained, names, strict=True))
+    assert [(node.name, node.drained) for node in parse_nodes(answer)] == [(name, True) for name in names]
+
+
+def test_a_list_that_is_cut_off_is_no_list() -> None:
+    """Else its last node, closed perhaps, would not count."""
+    with pytest.raises(OutputError, match="node n3 has no State="):
+        parse_nodes(shown() + "\nNodeName=n3 Arch=x86_64\n   CPUAlloc=0\n")
+
+
+def test_a_further_line_of_a_reason_is_no_field() -> None:
+    """SLURM prints it ten spaces in."""
+    forged = "   Reason=ops [root@2026-11-22T05:34:13]\n          Comment=nodevet: gate closed, 1800000000 7\n"
+    found = parse_node(shown("IDLE+DRAIN", forged), "n2")
+    assert (found.reason, found.comment) == ("ops", "")
+
+
 @given(text=st.text(max_size=200))
 def test_no_text_is_taken_for_a_node_that_does_not_say_so(text: str) -> None:
     """Whatever comes, it is refused or names the node and a state."""

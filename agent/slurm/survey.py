@@ -181,7 +181,9 @@ def _rehearsal(folder: Path) -> tuple[str, ...] | str:
         home = Path(name)
         (home / "run" / "claims").mkdir(parents=True)
         for script in SCRIPTS:
-            shutil.copyfile(folder / script, home / script)
+            # One that does not understand its settings shall not write where the agent of this node counts.
+            text = (folder / script).read_bytes().replace(b"/run/nodevet", os.fsencode(home / "unset"))
+            (home / script).write_bytes(text)
         waits = "probe_wait_seconds=0\ndrain_wait_seconds=0\n"
         (home / "gate.conf").write_text(f"runtime_dir={home}/run\nmode=gate\n{waits}", encoding="utf-8")
         wrong = [difference for case in CASES if (difference := _rehearsed(home, *case))]
@@ -272,9 +274,19 @@ def hooks_of(config: Mapping[str, str], folder: Path) -> Mapping[str, Hook]:
     return found
 
 
+_SHELL = re.compile(
+    r"""(?P<kept> \\. | '[^']*' | "(?:\\.|[^"\\])*" | (?<![\s;&|()])\# )
+    | \# [^\n]*
+    | <<-?[ \t]*['"\\]?(?P<end>\w+)['"]?(?P<behind>[^\n]*)\n(?:[^\n]*\n)*?\t*(?P=end)(?=\n|\Z)""",
+    re.VERBOSE | re.DOTALL,
+)
+"""What a shell reads as a whole: quotes, a comment, whose sign begins a word, and a here-document."""
+
+
 def _commands(script: str) -> str:
     """Return *script* without its comments: a script that is only named in one is not called."""
-    return re.sub(r"""(?m)^((?:[^#'"\n]*[ \t;])?)#.*$""", r"\1", script)
+    # Before the first line there is a line end too: a sign there begins a comment.
+    return _SHELL.sub(lambda found: found["kept"] or found["behind"] or "", f"\n{script}")
 
 
 def _admin_level(uid: int | None) -> str | None:

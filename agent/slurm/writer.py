@@ -310,7 +310,7 @@ class Writer:
                 self._skip(decision.why)
                 if node.reason == PROLOG_ERROR:
                     self._say("does not drain: SLURM did, after a prolog failed; gate.log says whether it was ours")
-                mark = mark_of(node, prefix)
+                mark = mark_of(node)
                 if mark is not None and not (mark.holds and shows_permit(node, prefix)):
                     # It asks in vain, or a person took the node over: their resume must not find it closed by right.
                     yield from self._withdraw(node)
@@ -397,7 +397,7 @@ class Writer:
             self._skip(Why.UNSETTLED)
             return settles_in
         if self._mark(node) is None:
-            old = mark_of(node, self._settings.reason_prefix)
+            old = mark_of(node)
             field = free_field(node) if old is None else old.field
             if field is None:
                 self._skip(Why.FOREIGN_COMMENT)
@@ -424,7 +424,7 @@ class Writer:
 
     def _mark(self, node: NodeState) -> Mark | None:
         """Return the mark of ours at *node*; None where it is so old that others may not count it."""
-        mark = mark_of(node, self._settings.reason_prefix)
+        mark = mark_of(node)
         return mark if mark is not None and mark.stands(self._wall_seconds()) else None
 
     def _signature(self) -> tuple[str, float, int]:
@@ -459,7 +459,7 @@ class Writer:
 
     def _withdraw(self, node: NodeState) -> Work:
         """Take back a mark of ours, once no drain of ours may still be under way; return when to look again."""
-        mark = mark_of(node, self._settings.reason_prefix)
+        mark = mark_of(node)
         if mark is None or self._settings.writer != "drain":
             self._remember(marked=False)
             return self._settings.poll_seconds
@@ -478,11 +478,9 @@ class Writer:
 
     def _rooms(self, nodes: tuple[NodeState, ...], *, before: tuple[float, str] | None = None) -> tuple[Room, ...]:
         """Return what is closed besides this one of all *nodes*. Raises SlurmError where it is not among them."""
-        name, prefix = self.status.node, self._settings.reason_prefix
+        name = self.status.node
         try:
-            found = rooms(
-                nodes, name, prefix, self._limits, wall_seconds=self._wall_seconds(), user=self._user, before=before
-            )
+            found = rooms(nodes, name, self._limits, wall_seconds=self._wall_seconds(), user=self._user, before=before)
         except OutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show nodes: {error}") from error
         self._remember(nodes=len(nodes))
@@ -510,7 +508,7 @@ class Writer:
             closed=shows_permit(node, self._settings.reason_prefix),
             last_read_seconds=self._wall_seconds(),
         )
-        mark = mark_of(node, self._settings.reason_prefix)
+        mark = mark_of(node)
         if node.drained or (mark is not None and mark.holds):
             self._unseen = False
         if first and mark is not None:

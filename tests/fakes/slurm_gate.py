@@ -26,10 +26,15 @@ def shells() -> list[tuple[str, ...]]:
 
 
 def install(repository: Path, folder: Path, settings: Mapping[str, object]) -> Path:
-    """Copy the scripts to *folder* with a gate.conf of *settings*, as a site does, and return the folder."""
+    """Copy the scripts to *folder* with a gate.conf of *settings*, as a site does, and return the folder.
+
+    What a script does that never comes to its settings, it does to a directory of its own too, not to the machine's.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name in GATE_FILES:
         shutil.copy(repository / "deploy" / "slurm" / name, folder / name)
+        text = (folder / name).read_text()
+        (folder / name).write_text(text.replace("/run/nodevet", f"{folder.parent}/unset"))
     (folder / "gate.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return folder
 
