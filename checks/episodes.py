@@ -6,6 +6,7 @@ when a person acknowledges it. The same findings folded twice, or folded by a re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -270,7 +271,7 @@ def _look(work: _Work, finding: Finding) -> None:
         else:
             active[key] = improved
     elif episode is not None and finding.outcome is Outcome.UNMEASURED:
-        active[key] = msgspec.structs.replace(episode, good=0, looked=finding.evidence_time)
+        active[key] = msgspec.structs.replace(episode, good=0, milder=0, looked=finding.evidence_time)
 
 
 def _confirmed(work: _Work, before: Episode | None, episode: Episode) -> Episode:
@@ -321,7 +322,12 @@ def _row(episode: Episode) -> ClearingRow:
 
 def _is_damped(episode: Episode) -> bool:
     """Return whether *episode* may be held open: never what closes a gate."""
-    return _row(episode).damped and not (episode.outcome is Outcome.FAIL and episode.finding.hard)
+    return _row(episode).damped and not _is_hard(episode)
+
+
+def _is_hard(episode: Episode) -> bool:
+    """Return whether *episode* is a failure that may close a gate."""
+    return episode.outcome is Outcome.FAIL and episode.finding.hard
 
 
 def _same_evidence(episode: Episode, finding: Finding) -> bool:
@@ -353,14 +359,20 @@ def _opened(finding: Finding, evidence: Evidence) -> Episode:
 
 
 def _seen_again(episode: Episode, finding: Finding, now: Instant) -> Episode:
-    """Return the episode after another bad look. Inability to measure counts at once and confirms no fault."""
+    """Return the episode after another bad look. Inability to measure counts at once and confirms no fault.
+
+    Of a hard failure that only warnings follow, the failure is over after as many looks as end its condition: what is
+    left is the warning, and a gate that stays closed would say what is not there.
+    """
     is_fault = finding.outcome is not Outcome.UNMEASURED
     recent = (*episode.recent, is_fault)[-max(finding.window, 1) :]
     is_confirmed = not is_fault or sum(recent) >= finding.needed
     is_pending = episode.state is EpisodeState.PENDING
     rank = RANK[finding.outcome] - RANK[episode.outcome]
     is_new = finding.occurrence is not None and finding.occurrence != episode.finding.occurrence
-    takes_over = is_pending or (is_confirmed and rank >= 0)
+    milder = episode.milder + 1 if finding.outcome is Outcome.WARN and episode.outcome is Outcome.FAIL else 0
+    is_milder = _is_hard(episode) and milder >= (_row(episode).good_samples or math.inf)
+    takes_over = is_pending or is_milder or (is_confirmed and rank >= 0)
     if finding.shown or episode.finding.shown:
         finding = msgspec.structs.replace(finding, shown=merged(episode.finding.shown, finding.shown))
     returns = is_harder(episode, finding) or (rank >= 0 and reopens_after_expiry(episode, finding, now))
@@ -375,6 +387,7 @@ def _seen_again(episode: Episode, finding: Finding, now: Instant) -> Episode:
         last_seen=now if takes_over and (is_new or finding.occurrence is None) else episode.last_seen,
         count=episode.count + is_new,
         good=0,
+        milder=0 if takes_over else milder,
         recent=recent,
         looked=finding.evidence_time,
     )
@@ -394,7 +407,8 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
         return msgspec.structs.replace(episode, looked=finding.evidence_time, finding=_past(episode.finding, finding))
     good = episode.good + 1
     if good < needed or (_is_damped(episode) and is_held(work.flaps.get(key), now)):
-        return msgspec.structs.replace(episode, good=good, recent=recent, looked=finding.evidence_time)
+        seen = finding.evidence_time
+        return msgspec.structs.replace(episode, good=good, milder=episode.milder + 1, recent=recent, looked=seen)
     if _is_damped(episode):
         work.flaps[key] = closed(work.flaps.get(key), key, now)
     return _gone(work, episode, f"{good} good samples in a row" if good > 1 else "measured again")

@@ -366,8 +366,9 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     """A fault over time: when it was first seen, confirmed, last seen, how often, and what ended it.
 
     ``outcome`` is the worst that was confirmed; ``recent`` holds the last looks (True = bad) that confirmation counts;
-    ``good`` counts the good looks in a row that a condition needs to clear; ``looked`` is when the evidence of the
-    last look was taken, so that one sample is never counted twice. ``serial`` and ``pci`` are the device's at the time.
+    ``good`` counts the good looks in a row that a condition needs to clear, ``milder`` those in a row that showed a
+    warning or nothing where it is a failure; ``looked`` is when the evidence of the last look was taken, so that one
+    sample is never counted twice. ``serial`` and ``pci`` are the device's at the time.
     A person of the name ``actor`` acknowledged it at ``acknowledged`` with a ``note``, ``known`` being its outcome and
     action then; that holds to ``until``, and the first round after it was at ``expired``. ``flapping`` says how often
     it came back while it is held open for that.
@@ -396,6 +397,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     expired: Instant | None = None
     known: tuple[Outcome, Action] | None = None
     flapping: int = 0
+    milder: int = 0
 
 
 class State(StrEnum):

@@ -355,6 +355,43 @@ def test_unmeasured_look_breaks_the_row_of_good_ones() -> None:
     assert story.round(good(finding)) is None
 
 
+@pytest.mark.parametrize("clearing", list(Clearing))
+def test_a_hard_failure_that_only_warnings_follow_becomes_the_warning(clearing: Clearing) -> None:
+    """After as many looks as end its condition; what only evidence ends stays, however mild the looks are."""
+    looks = clearing_table()[clearing].good_samples
+    story = Story()
+    story.round(fault(message="asks for a reboot", clearing=clearing))
+    seen = []
+    for _ in range(6):
+        story.round(fault(outcome=Outcome.WARN, message="asks for less", clearing=clearing))
+        said = verdict(GPU, story.ledger.episodes, [])
+        seen.append((said.state, said.hard, said.reason))
+    failed, degraded = (State.FAILED, True, "asks for a reboot"), (State.DEGRADED, False, "asks for less")
+    assert seen == ([failed] * 6 if looks is None else [failed] * (looks - 1) + [degraded] * (7 - looks))
+    story.round(fault(clearing=clearing))
+    assert verdict(GPU, story.ledger.episodes, []).hard
+
+
+@pytest.mark.parametrize("between", ["fail", "unmeasured", "blind"])
+def test_only_looks_in_a_row_make_a_warning_of_a_hard_failure(between: str) -> None:
+    """A failure and a look that could not be taken begin the count anew; warnings never count as good looks."""
+    story = Story()
+    story.round(fault())
+    mild = fault(outcome=Outcome.WARN)
+    other = {
+        "fail": fault(),
+        "unmeasured": fault(outcome=Outcome.UNMEASURED),
+        "blind": fault(outcome=Outcome.UNMEASURED, required=True),
+    }[between]
+    for _ in range(4):
+        for finding in (mild, mild, other):
+            story.round(finding)
+            assert verdict(GPU, story.ledger.episodes, []).hard
+    for finding in (mild, good(mild), good(mild)):
+        story.round(finding)
+    assert len(story.ledger.episodes) == 1, "a warning was counted as a good look"
+
+
 def test_bad_look_begins_the_count_of_good_ones_anew() -> None:
     """Three in a row, not three in all: a flapping reading stays open."""
     story, finding = Story(), fault(clearing=Clearing.CONDITION)
