@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fakes.kernel import NO_KERNEL_LOG
 
 from nodevet.checks.errors import NodevetError
-from nodevet.checks.kernel_log.reader import Cursor, KernelLogError, KernelLogReader
+from nodevet.checks.kernel_log.reader import DEFAULT_PATH, Cursor, KernelLogError, KernelLogReader
 from nodevet.checks.model import Event, Instant
 
 BOOT = "boot-a"
@@ -112,6 +113,124 @@ def test_cursor_of_another_boot_starts_anew(device: Device, open_reader: Open) -
     """Sequence numbers begin again with each boot, so an older cursor says nothing."""
     device.write(xid(0), xid(1, 48))
     assert codes(open_reader(device.path, Cursor("boot-before", 900)).read_available(NOW)) == ["79", "48"]
+
+
+class Ring:
+    """A ring of records that can be read from its begin again, as /dev/kmsg can; each reader has a place of its own."""
+
+    def __init__(self, *records: str) -> None:
+        """Hold *records*."""
+        self.records = list(records)
+        self.places: dict[int, int] = {}
+
+    def read(self, descriptor: int, _size: int) -> bytes:
+        """Return the next record of *descriptor*."""
+        place = self.places.get(descriptor, 0)
+        if place >= len(self.records):
+            raise BlockingIOError
+        self.places[descriptor] = place + 1
+        return self.records[place].encode()
+
+    def seek(self, descriptor: int, offset: int, whence: int) -> int:
+        """Go back to the first record."""
+        assert (offset, whence) == (0, os.SEEK_SET)
+        self.places[descriptor] = 0
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("cursor", "words"),
+    [
+        (Cursor(BOOT, 900), "ends before the place"),
+        (Cursor(BOOT, 900, seconds=880.0), "ends before the place"),
+        (Cursor(BOOT, 1, seconds=880.0), "is not the one"),
+        (Cursor(BOOT, 0, seconds=895.0), "is not the one"),
+    ],
+)
+def test_a_cursor_of_another_course_of_this_boot_hides_nothing(
+    device: Device, open_reader: Open, cursor: Cursor, words: str
+) -> None:
+    """A virtual machine that was set back to a snapshot counts from an earlier number: all of its log is read."""
+    ring = Ring(xid(1), xid(2, 48))
+    reader = open_reader(device.path, cursor, read=ring.read, seek=ring.seek)
+    assert codes(reader.read_available(NOW)) == ["79", "48"]
+    assert [words in note for note in reader.take_notes()] == [True, False]
+    ring.records.append(xid(3, 63))
+    assert codes(reader.read_available(NOW)) == ["63"]
+    assert reader.cursor == Cursor(BOOT, 3, 0, reader.cursor.inode, 890.0)
+    assert reader.take_notes() == ()
+
+
+@pytest.mark.parametrize("cursor", [Cursor(BOOT, 2, seconds=890.0), Cursor(BOOT, 2), Cursor(BOOT, 1, seconds=890.9)])
+def test_a_cursor_of_this_course_is_kept(device: Device, open_reader: Open, cursor: Cursor) -> None:
+    """The record at the cursor has the stamp that was kept, or it was overwritten and the next ones are no older."""
+    ring = Ring(xid(0), xid(2), xid(3, 48)) if cursor.sequence == 2 else Ring(xid(3, 48))
+    reader = open_reader(device.path, cursor, read=ring.read, seek=ring.seek)
+    assert codes(reader.read_available(NOW)) == ["48"]
+    assert not [note for note in reader.take_notes() if "from its begin" in note]
+
+
+def test_a_flood_does_not_end_the_search_for_the_cursor(device: Device, open_reader: Open) -> None:
+    """A ring of more records than one call takes is read to its end before its cursor is given up."""
+    ring = Ring(*(record(number, "x") for number in range(10_100)))
+    reader = open_reader(device.path, Cursor(BOOT, 10_090, seconds=890.0), read=ring.read, seek=ring.seek)
+    assert reader.read_available(NOW) == []
+    ring.records.append(xid(10_100))
+    assert codes(reader.read_available(NOW)) == ["79"]
+    assert reader.take_notes() == ()
+
+
+def test_two_readers_of_one_log_take_nothing_from_each_other(device: Device, open_reader: Open) -> None:
+    """Each has a descriptor and a place of its own, also on the real device: an agent beside a one-shot check."""
+    ring = Ring(*(xid(number) for number in range(50)))
+    first, second = (open_reader(device.path, read=ring.read, seek=ring.seek) for _ in range(2))
+    assert first.fileno() != second.fileno()
+    assert len(first.read_available(NOW)) == 50
+    ring.records += [xid(number, 48) for number in range(50, 60)]
+    assert len(second.read_available(NOW)) == 60
+    assert codes(first.read_available(NOW)) == ["48"] * 10
+    assert second.read_available(NOW) == []
+    assert (first.cursor.sequence, second.cursor.sequence) == (59, 59)
+
+
+@pytest.fixture
+def open_real() -> Iterator[Callable[..., KernelLogReader]]:
+    """Open readers of the real kernel log, which are closed when the test ends."""
+    readers: list[KernelLogReader] = []
+
+    def _open(cursor: Cursor | None = None) -> KernelLogReader:
+        try:
+            readers.append(KernelLogReader(DEFAULT_PATH, cursor, boot_id=BOOT, monotonic_ns=monotonic_ns))
+        except KernelLogError:
+            pytest.skip(NO_KERNEL_LOG)
+        return readers[-1]
+
+    yield _open
+    for reader in readers:
+        reader.close()
+
+
+def test_the_real_log_is_whole_for_each_of_two_readers(open_real: Callable[..., KernelLogReader]) -> None:
+    """What one has read is still there for the other."""
+    first, second = open_real(), open_real()
+    for reader in (first, second):
+        reader.read_to_end(NOW)
+    assert first.statistics.records <= second.statistics.records
+    assert first.statistics.records > 0 or second.cursor.sequence is None
+
+
+def test_the_real_log_is_read_from_its_begin_where_the_cursor_lies_beyond_it(
+    open_real: Callable[..., KernelLogReader],
+) -> None:
+    """The device itself goes back to its oldest record."""
+    plain, late = open_real(), open_real(Cursor(BOOT, 1 << 60, seconds=1.0))
+    for reader in (plain, late):
+        reader.read_to_end(NOW)
+    if plain.statistics.records == 0:
+        pytest.skip(NO_KERNEL_LOG)
+    assert late.cursor.sequence is not None and plain.cursor.sequence is not None
+    assert plain.cursor.sequence <= late.cursor.sequence < 1 << 60
+    assert any("from its begin" in note for note in late.take_notes())
 
 
 def test_gap_in_the_sequence_is_lost_records_and_told(device: Device, open_reader: Open) -> None:

@@ -58,6 +58,9 @@ MAXIMUM_OVERRUNS = 16
 SETTLE_NS = 1_000_000_000
 """How long a header waits for the line that it announces."""
 
+STAMPS_APART_SECONDS = 1.0
+"""Processors stamp their records by clocks of their own: a later number may have a stamp that is a little earlier."""
+
 _COMPRESSED = "is compressed; unpack it and give its lines to --from -, such as with zcat, xzcat or zstdcat"
 _NO_TEXT = {
     b"\x1f\x8b": _COMPRESSED,
@@ -123,6 +126,7 @@ class KernelLogReader:
         boot_id: str,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         read: Callable[[int, int], bytes] = os.read,
+        seek: Callable[[int, int, int], int] = os.lseek,
         stands_for_kernel: bool = False,
     ) -> None:
         """Open *path* and go on behind *cursor* when it is of the boot *boot_id*; raise KernelLogError.
@@ -131,12 +135,13 @@ class KernelLogReader:
         node, whose lines count as its kernel's.
 
         *monotonic_ns* is the clock that the kernel stamps its records with: it stands still while the machine sleeps.
-        *read* reads a descriptor.
+        *read* reads a descriptor, *seek* sets where the next read begins.
         """
         self.path = path
         self._boot_id = boot_id
         self._monotonic_ns = monotonic_ns
         self._read_descriptor = read
+        self._seek = seek
         self._parser = KernelLogParser()
         self._notes: list[str] = []
         self._statistics = ReaderStatistics()
@@ -228,6 +233,8 @@ class KernelLogReader:
         self._seconds = cursor.seconds if cursor else None
         self._missing: Missing | None = None
         self._has_read = False
+        self._is_unproven = self._sequence is not None
+        self._skipped = False
         self._offset = 0
         self._inode = os.fstat(self._descriptor).st_ino
         if cursor and stat.S_ISREG(self._kind) and cursor.inode in (0, self._inode):
@@ -244,12 +251,48 @@ class KernelLogReader:
         for _ in range(MAXIMUM_RECORDS):
             data = self._read(RECORD_BYTES)
             if data is None:
+                if self._is_unproven and self._skipped:
+                    self._start_over("ends before the place that was kept")
+                    continue
                 return
             line = self._record(data)
             if line is None:
                 continue
+            if self._is_unproven and not self._is_where_the_cursor_was(line):
+                self._start_over("is not the one in which the place was kept")
+                continue
             if line.sequence is None or self._advance(line.sequence, line.seconds or 0.0):
                 yield line
+
+    def _is_where_the_cursor_was(self, line: Line) -> bool:
+        """Return whether *line* can be of the log in which the cursor was taken.
+
+        A virtual machine that is set back to a snapshot keeps its boot id, and counts its records on from an earlier
+        number: the cursor of before then lies beyond the ring, or on another record with the same number.
+        """
+        kept, kept_seconds = self._sequence, self._seconds
+        if line.sequence is None or kept is None:
+            return True
+        if line.sequence < kept:
+            self._skipped = True
+            return True
+        self._is_unproven = False
+        if kept_seconds is None or line.seconds is None:
+            return True
+        if line.sequence == kept:
+            return line.seconds == kept_seconds
+        return line.seconds > kept_seconds - STAMPS_APART_SECONDS
+
+    def _start_over(self, why: str) -> None:
+        """Read the ring from its begin, because the cursor says nothing about it."""
+        self._notes.append(f"{self.path}: the log {why}: it is read from its begin, as after a boot")
+        self._is_unproven = False
+        self._sequence, self._seconds = None, None
+        self._unsettled = [(read, self._reached) for read, _ in self._unsettled]
+        try:
+            self._seek(self._descriptor, 0, os.SEEK_SET)
+        except OSError as error:
+            raise KernelLogError(f"{self.path}: cannot be read from its begin: {error.strerror}") from error
 
     def _stream_lines(self) -> Iterator[Line]:
         """Yield the whole lines of a FIFO or regular file; the beginning of an unfinished one waits."""
