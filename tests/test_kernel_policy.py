@@ -7,6 +7,8 @@ import re
 import pytest
 
 from nodevet.checks.kernel_log.lines import Line, Origin
+from nodevet.checks.kernel_log.parse import events_from_lines
+from nodevet.checks.kernel_log.report import describe, to_json
 from nodevet.checks.kernel_log.rules import match_line
 from nodevet.checks.model import Action, Clearing, Event, FaultClass, Instant, Outcome, Severity
 from nodevet.checks.reference.kernel_policy import (
@@ -16,7 +18,9 @@ from nodevet.checks.reference.kernel_policy import (
     SxidRow,
     XidRow,
     kernel_rules,
+    known_codes,
     policy_of,
+    policy_of_code,
     sxid_effect,
     sxid_policy,
     xid_policy,
@@ -137,3 +141,24 @@ def test_policy_of_an_event_uses_its_severity() -> None:
     assert policy("pcie.aer", Severity.FATAL).action is Action.REBOOT
     assert policy("pcie.aer", Severity.INFO).outcome is Outcome.PASS
     assert policy("vendor.novelty", Severity.INFO).action is Action.INSPECT
+
+
+ABBREVIATIONS = re.compile(r"\b(?:aca|aer|apei|bar|bert|ce|cf|cpu|de|dpc|ecc|edac|ip|mce|mes|ras|reg|rm|smu|ue)\b")
+
+
+@pytest.mark.parametrize("code", [code for code in known_codes() if not code.startswith(("nvidia.xid", "nvidia.sxid"))])
+def test_the_name_of_an_event_is_words(code: str) -> None:
+    """The code is for programs; a person reads the name, and no abbreviation of a kernel's file stands in it."""
+    policy = policy_of_code(code)
+    assert policy is not None
+    assert not ABBREVIATIONS.search(policy.name), policy.name
+
+
+def test_what_fails_no_node_is_not_called_fatal() -> None:
+    """The record of an earlier boot says fatal; the line for a person says what it means in this one."""
+    lines = ["[ 1.0] [Hardware Error]: event severity: fatal", "[ 1.0] [Hardware Error]:   section_type: PCIe error"]
+    (found,) = events_from_lines(lines)
+    told = describe(found)
+    assert told.startswith("line 2: error: pcie.bert: PCI Express error of an earlier boot: "), told
+    assert "fatal" not in told
+    assert to_json([found])["events"][0]["severity"] == "fatal"

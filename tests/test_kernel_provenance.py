@@ -583,3 +583,99 @@ def test_records_of_the_firmware_that_come_at_once_are_told_apart() -> None:
         mixed = [line for pair in zip(first, second, strict=True) for line in pair]
         found = {one.code: (one.severity, one.pci) for one in told(*mixed, device)}
         assert found == {"memory.apei": ("info", None), "pcie.apei": ("fatal", "0000:54:01.0")}
+
+
+def machine_check(stamp: str, state: str = "0", status: str = "be00000000800400", rip: str = "") -> list[Line]:
+    """Return a machine check as the kernel prints it, with the *stamp* of the processor in its second or third line."""
+    texts = [f"CPU 3: Machine Check{' Exception' if state != '0' else ''}: {state} Bank 7: {status}", rip]
+    texts += [f"TSC {stamp} ADDR 3f80 MISC 86", "PROCESSOR 0:606a6 TIME 1700000000 SOCKET 0 APIC 6 microcode d0003a5"]
+    lines = [split_record(record(f"mce: [Hardware Error]: {text}")) for text in texts if text]
+    return [line for line in lines if line is not None]
+
+
+def test_a_machine_check_of_the_boot_before_closes_nothing_in_this_one() -> None:
+    """The processor keeps an error over a reset, and the kernel prints it at its start: without a time (TSC 0)."""
+    logged = split_record(record("mce: [Hardware Error]: Machine check events logged"))
+    (found,) = told(logged, *machine_check("0"))
+    assert (found.code, found.provenance, found.fields["bank"]) == ("memory.mce_before", Provenance.KERNEL, "7")
+    (finding,) = [one for one in judge("kernel-log", healthy(events=(found,))) if one.key.code == found.code]
+    assert (finding.outcome, finding.gates) == (Outcome.WARN, False)
+    assert "before this boot" in finding.message
+
+
+@pytest.mark.parametrize("rip", ["", "RIP 10:<ffffffff8105c1a2> {intel_idle+0x72}"])
+@pytest.mark.parametrize(("stamp", "state"), [("2a1b3c4d5e", "5"), ("2a1b3c4d5e", "0"), ("1", "4")])
+def test_a_machine_check_of_this_boot_fails_the_node(stamp: str, state: str, rip: str) -> None:
+    """It has a time, whether an exception told it or a look at the banks."""
+    (found,) = told(*machine_check(stamp, state, rip=rip))
+    assert (found.code, found.provenance) == ("memory.mce_ue", Provenance.KERNEL)
+    (finding,) = [one for one in judge("kernel-log", healthy(events=(found,))) if one.key.code == found.code]
+    assert (finding.outcome, finding.gates) == (Outcome.FAIL, True)
+
+
+def test_a_corrected_error_without_a_time_excuses_no_machine_check_before_it() -> None:
+    """A look by the timer prints corrected errors without a time: that line is of its own error."""
+    found = told(*machine_check("2a1b", "5"), *machine_check("0", status="8c00004000010091"))
+    assert [one.code for one in found] == ["memory.mce_ue", "memory.mce_ce"]
+    cut = machine_check("2a1b", "5")[:1] + machine_check("0", status="8c00004000010091")
+    assert [one.code for one in told(*cut)] == ["memory.mce_ue", "memory.mce_ce"]
+
+
+def test_the_time_of_an_error_that_was_told_is_of_no_other() -> None:
+    """A machine check still waits, the corrected error behind it is told already: its line comes with the next read."""
+    parser = KernelLogParser()
+    early = Instant("boot", NOW.boottime_ns - 1, 0.0)
+    corrected = machine_check("0", status="8c00004000010091")
+    for line in (machine_check("2a1b")[0], machine_check("2a1b")[2], corrected[2], corrected[0]):
+        parser.feed(line, NOW)
+    assert [one.code for one in parser.take(early)] == ["memory.mce_ce"]
+    parser.feed(corrected[1], NOW)
+    assert [one.code for one in parser.take()] == ["memory.mce_ue"]
+
+
+@pytest.mark.parametrize("between", [0, 1, 2])
+def test_a_machine_check_waits_for_its_time_and_no_longer(between: int) -> None:
+    """Its lines may come in two reads; with its time it is told at once, without one after a second."""
+    parser = KernelLogParser()
+    lines = machine_check("0" if between == 1 else "2a1b")
+    early = Instant("boot", NOW.boottime_ns - 1, 0.0)
+    parser.feed(lines[0], NOW)
+    assert parser.take(early) == [] and parser.holds_back
+    if between < 2:
+        parser.feed(lines[1], NOW)
+        (found,) = parser.take(early)
+        assert found.code == ("memory.mce_before" if between else "memory.mce_ue")
+    else:
+        (found,) = parser.take(Instant("boot", NOW.boottime_ns + 1, 0.0))
+        assert found.code == "memory.mce_ue"
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "code"),
+    [
+        ("System Fatal error.", "Over|UE|MiscV|AddrV|PCC|TCC|SyndV|-|-|-", "memory.mce_before"),
+        ("Uncorrected, software restartable error.", "-|UE|MiscV|AddrV|-|TCC|SyndV|-|-|-", "memory.mce_ue"),
+        ("Uncorrected, software containable error.", "-|UE|MiscV|AddrV|-|TCC|SyndV|-|-|-", "memory.mce_ue"),
+        ("", "Over|UE|MiscV|AddrV|PCC|TCC|SyndV|-|-|-", "memory.mce_before"),
+        ("", "-|UE|MiscV|AddrV|-|TCC|SyndV|-|-|-", "memory.mce_ue"),
+    ],
+)
+def test_an_error_that_stops_the_machine_at_once_is_not_of_this_boot(words: str, flags: str, code: str) -> None:
+    """A corrupt context (PCC) ends the kernel that meets it, so one that still reads prints what was before."""
+    head = "[Hardware Error]: "
+    lines = [f"{head}{words}"] if words else []
+    lines.append(f"{head}CPU:2 (19:1:1) MC27_STATUS[{flags}]: 0xbaa000000000010b")
+    (found,) = told(*(split_record(record(line)) for line in lines))
+    assert (found.code, found.provenance) == (code, Provenance.KERNEL)
+
+
+@pytest.mark.parametrize("function", ["intel_gt_reset", "radeon_ring_test", "nouveau_gem_ioctl", "gfx_v9_0_hw_init"])
+def test_a_function_names_amdgpu_only_by_its_module_or_name(function: str) -> None:
+    """Every driver of graphics prints its functions this way: without the module only amdgpu's own names prove."""
+    for channel in CHANNELS.values():
+        for text in ("*ERROR* GPU reset(1) failed", "*ERROR* hw_init of IP block <gfx> failed -110"):
+            for head in (f"[drm:{function}] ", f"[drm:{function} [i915]] "):
+                assert {found.provenance for found in channel(head + text, "")} <= {Provenance.TEXT}
+            assert channel(f"[drm:{function}] {text}", ""), "it is still told"
+            for head in (f"[drm:{function} [amdgpu]] ", f"[drm:amdgpu_{function}] "):
+                assert {found.provenance for found in channel(head + text, "")} == {Provenance.KERNEL}

@@ -6,6 +6,7 @@ short distance, so that one fault counts once.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from nodevet.checks.kernel_log.lines import Line, Origin, looks_like_continuatio
 from nodevet.checks.kernel_log.rules import Match, base_address, match_line, normalised_pci, provenance_of
 from nodevet.checks.kernel_log.xid import decode_body
 from nodevet.checks.model import Event, Instant, Outcome, Provenance, Severity
-from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, policy_of
+from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules, policy_of
 
 __all__ = ["SOURCE", "KernelLogParser", "events_from_lines", "parse_line"]
 
@@ -27,6 +28,9 @@ SOURCE = "kernel_log"
 
 JOIN_RECORDS = 16
 """How many records apart the lines of one event may be; AER with port containment needs eight."""
+
+RENAME_RECORDS = 3
+"""How many records behind an event the one may be that says what it is: a machine check has its registers between."""
 
 MAXIMUM_ADDRESSES = 256
 """Of so many devices it is remembered what they are called and which XID came last."""
@@ -49,7 +53,10 @@ _GPU_INSTANCE = re.compile(r"\bGPU-I:(?P<instance>\d+)", re.IGNORECASE)
 
 
 class _Told(msgspec.Struct):
-    """An event with the position of its record, and whether it waits for the event that its line announces."""
+    """An event with the position of its record, and the code of what it waits for.
+
+    That is the event which its line announces, or the line which may say that it is another one.
+    """
 
     position: int
     event: Event
@@ -121,6 +128,8 @@ class KernelLogParser:
                 self._remarks = [one for one in self._remarks if self._position - one.position <= JOIN_RECORDS]
             case RuleKind.DETAIL:
                 self._add_detail(rule, groups, pci)
+            case RuleKind.RENAME:
+                self._rename(rule, provenance_of(match, line))
             case RuleKind.ECHO if self._add_detail(rule, groups, pci, provenance_of(match, line)):
                 pass
             case RuleKind.HEADER:
@@ -131,7 +140,8 @@ class KernelLogParser:
                 event = self._join_before(event)
                 if rule.kind is RuleKind.EVENT and rule.joins:
                     self._lend_address(rule.joins, event)
-                self._told.append(_Told(self._position, event))
+                waits_for = rule.joins if rule.joins in _renaming() else ""
+                self._told.append(_Told(self._position, event, waits_for))
 
     def _event(self, match: Match, pci: str | None, line: Line, time: Instant, number: int | None) -> Event:
         groups = match.groups
@@ -213,6 +223,23 @@ class KernelLogParser:
             return True
         return False
 
+    def _rename(self, rule: KernelRule, provenance: Provenance) -> None:
+        """Give the latest event of the family the code of *rule*, where it waits for that; it waits no more.
+
+        What is sure is not renamed by a text.
+        """
+        family = rule.code.partition(".")[0]
+        for told in self._near_told():
+            if self._position - told.position > RENAME_RECORDS:
+                return
+            if not told.event.code.startswith(family):
+                continue
+            if told.waits_for and _joins(rule.joins, told.event) and _is_as_sure(provenance, told.event.provenance):
+                event = msgspec.structs.replace(told.event, code=rule.code)
+                told.event = msgspec.structs.replace(event, severity=policy_of(event).severity)
+                told.waits_for = ""
+            return
+
     def _lend_address(self, joins: str, event: Event) -> None:
         """Give the address of *event* to the event just before it that caused it and named none."""
         for told in self._near_told():
@@ -284,6 +311,12 @@ def events_from_lines(
     if waiting is not None and _is_torn(waiting[0]):
         parser.feed(waiting[0], stated_time(waiting[0], boot_id), waiting[1])
     return parser.take()
+
+
+@functools.lru_cache(maxsize=1)
+def _renaming() -> frozenset[str]:
+    """Return the codes that a later line may give an event."""
+    return frozenset(rule.code for rule in kernel_rules() if rule.kind is RuleKind.RENAME)
 
 
 def _is_torn(line: Line) -> bool:

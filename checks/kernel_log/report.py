@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nodevet.checks.model import Event, Provenance
+from nodevet.checks.model import Event, Outcome, Provenance, Severity
 from nodevet.checks.reference.kernel_policy import policy_of
 
 __all__ = ["SCHEMA", "describe", "to_json"]
@@ -27,15 +27,17 @@ def to_json(events: Iterable[Event]) -> dict[str, Any]:
 
 
 def describe(event: Event) -> str:
-    """Return *event* in one line: where, what, what it means, what to do."""
+    """Return *event* in one line: where, how grave, what in words, where in the tables, what to do.
+
+    What fails no node is not called fatal, as the error of an earlier boot that its record calls so.
+    """
     policy = policy_of(event)
+    is_past = event.severity is Severity.FATAL and policy.outcome is not Outcome.FAIL
+    word = (policy.severity if is_past else event.severity).value
     where = f"line {event.line}: " if event.line is not None else ""
     device = f" on {event.pci}" if event.pci else ""
     by = f", process {event.process or '?'} ({event.pid})" if event.pid else ""
-    return (
-        f"{where}{event.severity.value}: {event.code}{device}{by}: {policy.name}: {policy.meaning}; "
-        f"action: {policy.action.value}"
-    )
+    return f"{where}{word}: {event.code}{device}{by}: {policy.name}: {policy.meaning}; action: {policy.action.value}"
 
 
 def _event(event: Event) -> dict[str, Any]:

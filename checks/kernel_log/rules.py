@@ -18,15 +18,17 @@ _ADDRESS = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?(?![0-9a-f]|[
 _DRM = r"\[drm(?::[\w.]{1,80}(?: \[amdgpu\])?)?\] "
 _AMD_COUNTED = r"(?:\{\d{1,20}\})?\s?(?:socket: \d{1,3},? die: \d{1,3},? ?)?"
 _AMD_NAMED = rf"(?:amdgpu %PCI%: |amdgpu: |kfd kfd: )(?:amdgpu: )?(?:{_DRM})?(?:\*ERROR\* )?"
-_AMD_FUNCTION = r"\[drm:[\w.]{1,80}(?: \[amdgpu\])?\] (?:\*ERROR\* )?"
+_AMD_FUNCTION = r"\[drm:(?:[\w.]{1,80} \[amdgpu\]|amdgpu_[\w.]{1,80})\] (?:\*ERROR\* )?"
+_ANY_FUNCTION = r"\[drm:[\w.]{1,80}\] (?:\*ERROR\* )?"
 _AMD_WORD = r"(?:\[drm\] )?\*?ERROR\* "
-"""Without driver and address a function must stand, or the word of an error, which proves nothing: other drivers print
-``[drm] `` too, and go on with the name of a process."""
+"""Without driver and address a function of amdgpu must stand: one of its module, or where it is part of the kernel one
+with its name. Any other function, or the word of an error alone, proves nothing: other drivers of graphics print the
+same, and go on behind ``[drm] `` with the name of a process."""
 
 _MACROS = {
     "%AMDHEAD%": rf"(?:{_AMD_NAMED}|{_AMD_FUNCTION}){_AMD_COUNTED}",
-    "%AMDWORD%": rf"{_AMD_WORD}{_AMD_COUNTED}",
-    "%AMD%": rf"(?:{_AMD_NAMED}|{_AMD_FUNCTION}|{_AMD_WORD})?{_AMD_COUNTED}",
+    "%AMDWORD%": rf"(?:{_ANY_FUNCTION}|{_AMD_WORD}){_AMD_COUNTED}",
+    "%AMD%": rf"(?:{_AMD_NAMED}|{_AMD_FUNCTION}|{_ANY_FUNCTION}|{_AMD_WORD})?{_AMD_COUNTED}",
     "%PCI%": f"(?P<pci>{_ADDRESS})",
     "%ADDRESS%": _ADDRESS,
 }

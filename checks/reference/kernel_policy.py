@@ -105,12 +105,21 @@ class SxidEffect(msgspec.Struct, frozen=True):
     source: str
 
 
+class _Name(msgspec.Struct, frozen=True):
+    """One row of kernel_names.csv: what a person calls the event of a code whose last part is an abbreviation."""
+
+    code: str
+    name: str
+    source: str
+
+
 class RuleKind(StrEnum):
     """What a line that matches a rule is.
 
     ``event``: it happened. ``header``: announces the event that ``joins`` names, and is one itself when none
     follows. ``echo``: repeats an event just told, and is one itself when none was. ``detail``: adds to an event just
-    told. ``context``: adds to an event that follows. ``identity``: names a device. ``ignore``: is no fault.
+    told. ``context``: adds to an event that follows. ``rename``: says that an event told in the three lines before it
+    is one of the rule's code. ``identity``: names a device. ``ignore``: is no fault.
     """
 
     EVENT = "event"
@@ -118,6 +127,7 @@ class RuleKind(StrEnum):
     ECHO = "echo"
     DETAIL = "detail"
     CONTEXT = "context"
+    RENAME = "rename"
     IDENTITY = "identity"
     IGNORE = "ignore"
 
@@ -138,8 +148,8 @@ class KernelRule(msgspec.Struct, frozen=True):
 
     ``pattern`` is a regular expression that must fit from the first byte of a record, case ignored; ``%PCI%`` stands
     for an address in the group ``pci``, ``%ADDRESS%`` for one without a group, ``%AMD%`` for what amdgpu may print
-    before its words, ``%AMDHEAD%`` for what names it or a
-    function, ``%AMDWORD%`` for the word of an error alone. Other named groups become fields of the
+    before its words, ``%AMDHEAD%`` for what names it or a function of it, ``%AMDWORD%`` for any function or the word of
+    an error alone. Other named groups become fields of the
     event. At least 16 bytes that a user cannot choose stand before the first one that a user can: a process name has
     15. ``proof`` says whether the line is evidence.
     ``joins`` is the beginning of a code, or several with ``|`` between. Rows with one pattern are one rule: the first
@@ -320,6 +330,11 @@ def _sxid_effects() -> dict[SxidEffectName, SxidEffect]:
 
 
 @functools.lru_cache(maxsize=1)
+def _names() -> dict[str, str]:
+    return {row.code: row.name for row in load_table("kernel_names.csv", _Name)}
+
+
+@functools.lru_cache(maxsize=1)
 def _rule_policies() -> dict[tuple[str, Severity | None], Policy]:
     """Policies by code and severity; under severity None the first rule of the code."""
     policies: dict[tuple[str, Severity | None], Policy] = {}
@@ -341,7 +356,7 @@ def _rule_policy(rule: KernelRule) -> Policy | None:
     ):
         return None
     return Policy(
-        name=rule.code.rpartition(".")[2].replace("_", " "),
+        name=_names().get(rule.code) or rule.code.rpartition(".")[2].replace("_", " "),
         meaning=rule.meaning,
         severity=rule.severity,
         outcome=rule.outcome,
