@@ -262,7 +262,12 @@ class Daemon:
         self._pace.judged()
         self._judged = done.snapshot
         ticket = self._guard.run("store", partial(self._keep, (*also_changed, *done.changes)), _nothing)
+        if ticket is not None:
+            self._publisher.mirror(done.snapshot)
         self._showing.offer(done.snapshot, done.changes, ticket)
+
+    def _has_mirrored(self, snapshot: Snapshot) -> bool:
+        return self._publisher.has_mirrored(snapshot)
 
     def _show(self, snapshot: Snapshot, changes: tuple[Episode, ...]) -> None:
         """Hand *snapshot* to every surface, and tell what changed."""
@@ -304,7 +309,11 @@ class Daemon:
         self._selector.register(self._journal.bell, selectors.EVENT_READ, lambda _mask: self._journal.answer())
         cleanup.callback(self._selector.unregister, self._journal.bell)
         self._showing = Showing(
-            self._clock, self._show, keeping=self._journal.keeping, trouble=lambda: self._journal.trouble
+            self._clock,
+            self._show,
+            keeping=self._journal.keeping,
+            trouble=lambda: self._journal.trouble,
+            mirrored=self._has_mirrored,
         )
         self._reports = Reports(self._configuration, log=self._teller.trouble, rendered=self._on_report)
         cleanup.callback(self._reports.close)

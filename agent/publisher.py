@@ -31,8 +31,10 @@ class Publisher:
         self.ttl_seconds = ttl_seconds
         self._condition = threading.Condition()
         self._waiting: Snapshot | None = None
+        self._newest: Snapshot | None = None
+        self._tried_generation = -1
         self._closing = False
-        self._failure = ""
+        self._failure = self._mirror_failure = self._state_failure = ""
         self._written: Snapshot | None = None
         self._mirrored: tuple[object, ...] | None = None
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -54,6 +56,17 @@ class Publisher:
             self._waiting = snapshot
             self._condition.notify()
 
+    def mirror(self, snapshot: Snapshot) -> None:
+        """Have the findings of *snapshot*, which no surface shows yet, in the mirror soon."""
+        with self._condition:
+            self._newest = snapshot
+            self._condition.notify()
+
+    def has_mirrored(self, snapshot: Snapshot) -> bool:
+        """Return whether the mirror has the findings of *snapshot*, or could not be written."""
+        with self._condition:
+            return self._tried_generation >= snapshot.generation or not self._thread.is_alive()
+
     def close(self, timeout_seconds: float = 1.0) -> bool:
         """Write what waits and end; False where that took longer than *timeout_seconds*."""
         with self._condition:
@@ -65,19 +78,36 @@ class Publisher:
     def _run(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self._waiting is not None or self._closing)
-                snapshot, self._waiting = self._waiting, None
-            if snapshot is None:
+                self._condition.wait_for(lambda: self._waiting or self._must_mirror or self._closing)
+                shown, self._waiting = self._waiting, None
+                mirrored = self._of_mirror(shown)
+            if mirrored is None:
                 return
-            self._write(snapshot)
+            self._write(mirrored, shown)
+            with self._condition:
+                self._tried_generation = max(self._tried_generation, mirrored.generation)
 
-    def _write(self, snapshot: Snapshot) -> None:
+    @property
+    def _must_mirror(self) -> bool:
+        return self._newest is not None and self._newest.generation > self._tried_generation
+
+    def _of_mirror(self, shown: Snapshot | None) -> Snapshot | None:
+        """Return what the mirror is written of: the newest, or a crash would lose what is about to be shown."""
+        newest = self._newest if shown is not None or self._must_mirror else None
+        if newest is None or (shown is not None and shown.generation >= newest.generation):
+            return shown
+        return newest
+
+    def _write(self, mirrored: Snapshot, shown: Snapshot | None) -> None:
         # Mirror first, so that no verdict is told that a crash could lose. A mirror that cannot be written keeps no
         # fault out of the state file: what stands there may still be an `ok` of before.
-        failures = []
-        for part, write in (("mirror", self._write_mirror), ("state file", self._write_state)):
-            failures.append(self._guard.run(part, partial(_tried, write, snapshot), partial(_broken, part)))
-        self._failure = "; ".join(filter(None, failures))
+        self._mirror_failure = self._try("mirror", partial(self._write_mirror, mirrored))
+        if shown is not None:
+            self._state_failure = self._try("state file", partial(self._write_state, shown))
+        self._failure = "; ".join(filter(None, (self._mirror_failure, self._state_failure)))
+
+    def _try(self, part: str, write: Callable[[], None]) -> str:
+        return self._guard.run(part, partial(_tried, write), partial(_broken, part))
 
     def _write_state(self, snapshot: Snapshot) -> None:
         write_state(self._directory / STATE_NAME, snapshot, ttl_seconds=self.ttl_seconds)
@@ -99,10 +129,10 @@ def _facts(episode: Episode) -> tuple[object, ...]:
     return (episode.key, episode.state, episode.outcome, episode.count, said)
 
 
-def _tried(write: Callable[[Snapshot], None], snapshot: Snapshot) -> str:
-    """Return why *snapshot* could not be written, or an empty string."""
+def _tried(write: Callable[[], None]) -> str:
+    """Return why *write* could not, or an empty string."""
     try:
-        write(snapshot)
+        write()
     except NodevetError as error:
         return str(error)
     return ""

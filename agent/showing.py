@@ -3,7 +3,8 @@
 A round that changed something lasting goes to the writer of the store first, and to the surfaces when that has it on
 disk; until then they show the round before. The main loop waits for no disk. A store that fails, or that needs longer
 than a bound, holds nothing back for good: to hide a fault is worse than to lose it, so the round is shown, and what is
-wrong with the store is shown with it.
+wrong with the store is shown with it. Its findings are in the mirror before that, so that a crash loses none of them;
+a mirror that cannot be written either holds nothing back for longer than a second bound.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ __all__ = ["BOUND_SECONDS", "Showing"]
 
 BOUND_SECONDS = 0.5
 """How long a round may wait for the disk: half of what an event may take to every surface."""
+
+LONGEST_SECONDS = 1.0
+"""How long a round may wait where neither the store nor the mirror is written."""
+
+LOOK_SECONDS = 0.02
+"""Between two looks at whether the mirror is written: its thread rings no bell."""
 
 LONGEST_QUEUE = 8
 """So many rounds wait apart from one another; of more, the oldest are shown together."""
@@ -48,15 +55,19 @@ class Showing:
         *,
         keeping: Callable[[int], Keeping],
         trouble: Callable[[], str],
+        mirrored: Callable[[Snapshot], bool],
     ) -> None:
         """Hand each round to *show* once *keeping* says of its ticket that it is kept.
 
-        *trouble* returns what is wrong with the store, to be shown with a round that is not kept.
+        *trouble* returns what is wrong with the store, to be shown with a round that is not kept; *mirrored* whether
+        the mirror has the findings of a snapshot, or cannot be written.
         """
         self._clock = clock
         self._show = show
         self._keeping = keeping
         self._trouble = trouble
+        self._mirrored = mirrored
+        self._next_look: float | None = None
         self._waiting: list[_Waiting] = []
 
     @property
@@ -67,7 +78,9 @@ class Showing:
     @property
     def next_deadline(self) -> float | None:
         """Return when ``tick`` must be called although the store says nothing, in monotonic seconds."""
-        return self._waiting[0].since + BOUND_SECONDS if self._waiting else None
+        if not self._waiting:
+            return None
+        return self._next_look if self._next_look is not None else self._waiting[0].since + BOUND_SECONDS
 
     def offer(self, snapshot: Snapshot, changes: tuple[Episode, ...], ticket: int | None) -> None:
         """Show *snapshot* once the store has what *ticket* stands for; at once where nothing lasting changed (None)."""
@@ -98,12 +111,24 @@ class Showing:
         while kept < len(self._waiting) and self._keeping(self._waiting[kept].ticket) is Keeping.KEPT:
             kept += 1
         self._release(kept, "")
+        self._next_look = None
         if not self._waiting:
             return
-        first = self._waiting[0]
+        first, now = self._waiting[0], self._clock.monotonic()
         failed = self._keeping(first.ticket) is Keeping.FAILED
-        if failed or self._clock.monotonic() - first.since >= BOUND_SECONDS:
-            self._release(len(self._waiting), self._trouble() or _slow())
+        if not failed and now - first.since < BOUND_SECONDS:
+            return
+        safe = 0
+        while safe < len(self._waiting) and self._is_safe(self._waiting[safe], now):
+            safe += 1
+        if safe:
+            self._release(safe, self._trouble() or _slow())
+        if self._waiting:
+            self._next_look = now + LOOK_SECONDS
+
+    def _is_safe(self, entry: _Waiting, now: float) -> bool:
+        """Return whether *entry*, which the store does not have, may be shown: a crash loses none of its findings."""
+        return self._mirrored(entry.snapshot) or now - entry.since >= LONGEST_SECONDS
 
     def finish(self) -> None:
         """Show what waits although it is not kept: at the end, when there is no time left."""
@@ -133,7 +158,7 @@ def _merged(rounds: list[_Waiting]) -> _Waiting:
 
 def _slow() -> str:
     return (
-        f"the store has not written within {BOUND_SECONDS:g} s what is shown, a crash now would lose it: "
+        f"the store has not written within {BOUND_SECONDS:g} s what is shown, a crash now may lose part of it: "
         "look at the disk of state_dir"
     )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import msgspec
 from fakes.snapshots import at, failed_node, gpu_id, gpu_node, open_episode
 
 from nodevet.agent.publisher import STATE_NAME, Publisher
 from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror
 from nodevet.checks.acknowledgement import granted
-from nodevet.checks.model import Finding, Outcome
+from nodevet.checks.model import Finding, Outcome, Snapshot
 
 
 def test_a_mirror_that_cannot_be_written_keeps_no_fault_out_of_the_state_file(tmp_path: Path) -> None:
@@ -49,3 +50,38 @@ def test_a_state_file_that_cannot_be_written_keeps_nothing_out_of_the_mirror(tmp
     assert publisher.close(5.0)
     assert (tmp_path / MIRROR_NAME).exists()
     assert "symbolic link" in publisher.failure
+
+
+def wait_until_mirrored(publisher: Publisher, snapshot: Snapshot) -> None:
+    """Wait until *publisher* says so."""
+    deadline = time.monotonic() + 10
+    while not publisher.has_mirrored(snapshot):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_finding_is_in_the_mirror_before_it_is_shown(tmp_path: Path) -> None:
+    """And stays there when the round before it is shown meanwhile: a crash would lose it else."""
+    failed = msgspec.structs.replace(failed_node(), generation=5)
+    calm = msgspec.structs.replace(failed, generation=4, episodes=())
+    publisher = Publisher(tmp_path, ttl_seconds=35.0)
+    assert not publisher.has_mirrored(failed)
+    publisher.mirror(failed)
+    wait_until_mirrored(publisher, failed)
+    assert not (tmp_path / STATE_NAME).exists()
+    publisher.publish(calm)
+    assert publisher.close(5.0)
+    mirror = read_mirror(tmp_path / MIRROR_NAME)
+    assert mirror is not None
+    assert {entry.key for entry in mirror.episodes} == {entry.key for entry in failed.episodes}
+    assert (tmp_path / STATE_NAME).exists()
+
+
+def test_a_mirror_that_cannot_be_written_is_waited_for_no_longer(tmp_path: Path) -> None:
+    """What it fails with is told."""
+    (tmp_path / f".{MIRROR_NAME}.new").mkdir()
+    publisher = Publisher(tmp_path, ttl_seconds=35.0)
+    publisher.mirror(failed_node())
+    wait_until_mirrored(publisher, failed_node())
+    assert publisher.close(5.0)
+    assert MIRROR_NAME in publisher.failure

@@ -7,11 +7,13 @@ import os
 import selectors
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,11 +34,12 @@ from nodevet.agent.daemon import Daemon
 from nodevet.agent.members import Member
 from nodevet.agent.outlet import Outlet
 from nodevet.agent.readers.release import Release
-from nodevet.agent.showing import BOUND_SECONDS, Showing
+from nodevet.agent.showing import BOUND_SECONDS, LONGEST_QUEUE, LONGEST_SECONDS, Showing
 from nodevet.agent.simulated.node import Simulate, simulated_configuration
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Pass
+from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
 from nodevet.agent.storage.store import open_store
 from nodevet.agent.storage.writer import Keeping
 from nodevet.checks.model import Episode, EpisodeState, Snapshot
@@ -78,7 +81,14 @@ class Surfaces:
         self.disk = Disk()
         self.shown: list[Snapshot] = []
         self.changes: list[Episode] = []
-        self.showing = Showing(self.clock, self._show, keeping=self.disk.keeping, trouble=lambda: self.disk.trouble)
+        self.mirrored = 1_000_000
+        self.showing = Showing(
+            self.clock,
+            self._show,
+            keeping=self.disk.keeping,
+            trouble=lambda: self.disk.trouble,
+            mirrored=lambda snapshot: self.mirrored >= snapshot.generation,
+        )
 
     def _show(self, snapshot: Snapshot, changed: tuple[Episode, ...]) -> None:
         self.shown.append(snapshot)
@@ -138,6 +148,34 @@ def test_a_disk_that_refuses_hides_nothing_at_all() -> None:
     assert surfaces.shown[0].agent.store == surfaces.disk.trouble
 
 
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_no_disk_keeps_is_shown_when_it_is_in_the_mirror(refuses: bool) -> None:
+    """A disk that is slow or refuses costs no finding when the agent crashes on top of it."""
+    surfaces = Surfaces()
+    surfaces.mirrored = 0
+    surfaces.showing.offer(numbered(1), (episode(),), surfaces.disk.ticket())
+    surfaces.disk.attempted = int(refuses)
+    surfaces.clock.advance(BOUND_SECONDS)
+    surfaces.showing.tick()
+    assert surfaces.shown == []
+    assert surfaces.showing.next_deadline is not None
+    assert surfaces.showing.next_deadline - surfaces.clock.monotonic() < BOUND_SECONDS / 10
+    surfaces.mirrored = 1
+    surfaces.showing.tick()
+    assert [entry.generation for entry in surfaces.shown] == [1]
+    assert surfaces.shown[0].agent.store
+
+
+def test_a_mirror_that_hangs_too_hides_nothing_for_longer_than_a_second() -> None:
+    """A fault that is lost in a crash is the smaller harm."""
+    surfaces = Surfaces()
+    surfaces.mirrored = 0
+    surfaces.showing.offer(numbered(1), (episode(),), surfaces.disk.ticket())
+    surfaces.clock.advance(LONGEST_SECONDS)
+    surfaces.showing.tick()
+    assert [entry.generation for entry in surfaces.shown] == [1]
+
+
 def test_an_answer_waits_for_what_was_judged_before_it() -> None:
     """With nothing on its way to the disk it is given at once."""
     surfaces = Surfaces()
@@ -159,10 +197,12 @@ class Keeper(RuleBasedStateMachine):
         """Begin with nothing judged."""
         super().__init__()
         self.surfaces = Surfaces()
+        self.surfaces.mirrored = 0
         self.generation = 0
         self.offered: list[tuple[int, int, float]] = []
         self.answers: list[tuple[int, str]] = []
         self.asked: list[int] = []
+        self.crowded = False
 
     @rule(is_lasting=st.booleans(), asks=st.booleans())
     def judge(self, is_lasting: bool, asks: bool) -> None:
@@ -173,6 +213,8 @@ class Keeper(RuleBasedStateMachine):
         if ticket is not None:
             self.offered.append((self.generation, ticket, self.surfaces.clock.monotonic()))
         self.surfaces.showing.offer(numbered(self.generation), changed, ticket)
+        newest = self.surfaces.shown[-1].generation if self.surfaces.shown else 0
+        self.crowded |= sum(generation > newest for generation, _, _ in self.offered) > LONGEST_QUEUE
         if asks:
             self.asked.append(self.generation)
             self.surfaces.showing.when_shown(partial(self._answered, self.generation))
@@ -198,6 +240,12 @@ class Keeper(RuleBasedStateMachine):
         self.surfaces.disk.trouble = "disk full"
         self.surfaces.showing.tick()
 
+    @rule()
+    def mirror(self) -> None:
+        """The mirror has all that was judged."""
+        self.surfaces.mirrored = self.generation
+        self.surfaces.showing.tick()
+
     @rule(seconds=st.sampled_from([0.01, 0.2, 0.49, 0.5, 3.0]))
     def wait(self, seconds: float) -> None:
         """Time passes."""
@@ -217,10 +265,19 @@ class Keeper(RuleBasedStateMachine):
 
     @invariant()
     def nothing_waits_longer_than_the_bound(self) -> None:
-        """Counted from the oldest round that is not shown."""
+        """Counted from the oldest round that is not shown; a mirror that is not written either is waited for longer."""
         newest = self.surfaces.shown[-1].generation if self.surfaces.shown else 0
         now = self.surfaces.clock.monotonic()
-        assert all(now - since < BOUND_SECONDS for generation, _, since in self.offered if generation > newest)
+        bound = BOUND_SECONDS if self.surfaces.mirrored >= self.generation else LONGEST_SECONDS
+        assert all(now - since < bound for generation, _, since in self.offered if generation > newest)
+
+    @invariant()
+    def nothing_is_shown_that_neither_store_nor_mirror_has(self) -> None:
+        """But after the longest wait; where too many wait, that of the oldest of those that are shown together."""
+        for generation, ticket, since in self.offered:
+            if self.surfaces.shown and self.surfaces.shown[-1].generation >= generation:
+                is_safe = self.surfaces.disk.kept >= ticket or self.surfaces.mirrored >= generation
+                assert is_safe or self.crowded or self.surfaces.clock.monotonic() - since >= LONGEST_SECONDS
 
     @invariant()
     def changes_are_told_once_and_in_order(self) -> None:
@@ -281,25 +338,25 @@ def lost(folder: Path, last: int) -> list[str]:
 SCENARIO = """
 [[fault]]
 kind = "set"
-device = 3
+{at}device = 3
 quantity = "row_remap_failed"
 value = true
 
 [[fault]]
 kind = "wrong_result"
-device = 6
+{at}device = 6
 """
 
 
 class KilledAgent:
     """The real daemon on a simulated node in a forked child, which dies as soon as a surface is shown something."""
 
-    def __init__(self, folder: Path, shows: Callable[[Snapshot], bool]) -> None:
-        """Keep everything in *folder*; die at the first snapshot that *shows* it."""
+    def __init__(self, folder: Path, shows: Callable[[Snapshot], bool], at: str = "") -> None:
+        """Keep everything in *folder*; die at the first snapshot that *shows* it. The faults come at the time *at*."""
         self.folder = folder
         self._shows = shows
         folder.mkdir()
-        (folder / "scenario.toml").write_text(SCENARIO)
+        (folder / "scenario.toml").write_text(SCENARIO.format(at=f'at = "{at}"\n' if at else ""))
         plain = load_configuration(None, installed(), environment={})
         places = {"state_dir": str(folder / "state"), "runtime_dir": str(folder / "run")}
         agent = msgspec.structs.replace(plain.agent, listen="127.0.0.1:0", interval_seconds=1.0, **places)
@@ -335,13 +392,15 @@ def has_failed(code: str, snapshot: Snapshot) -> bool:
     return any(entry.key.code == code and entry.state is EpisodeState.OPEN for entry in snapshot.episodes)
 
 
-def kept_codes(folder: Path) -> set[str]:
-    """Return the codes of the findings that a restart would know."""
+def kept(folder: Path) -> dict[str, Episode]:
+    """Return the findings that a restart would know, by their codes: from the store, and the mirror of this boot."""
     store = open_store(folder / "state" / "nodevet.db").store
     try:
-        return {entry.key.code for entry in store.load_episodes()}
+        stored = store.load_episodes()
     finally:
         store.close()
+    mirror = read_mirror(folder / "run" / MIRROR_NAME)
+    return {entry.key.code: entry for entry in restore(stored, mirror, SystemClock().instant().boot_id)}
 
 
 @pytest.mark.soak
@@ -356,7 +415,25 @@ def test_an_agent_killed_at_the_showing_of_a_fault_knows_it_after_the_restart(
         agent = KilledAgent(tmp_path / str(kill), partial(has_failed, code))
         _, status = os.waitpid(agent.start(), 0)
         assert status == signal.SIGKILL, (agent.folder / "log").read_text()[-3000:]
-        assert code in kept_codes(agent.folder), f"kill {kill}"
+        assert code in kept(agent.folder), f"kill {kill}: {(agent.folder / 'log').read_text()[-3000:]}"
+
+
+@pytest.mark.soak
+def test_an_agent_killed_while_its_disk_is_slow_knows_what_it_showed(
+    tmp_path: Path, campaign: Callable[[int], int]
+) -> None:
+    """Somebody holds the database: the fault is shown with that, and is known to the next agent all the same."""
+    for kill in range(max(1, campaign(50) // 5)):
+        late: list[str] = []
+        agent = KilledAgent(tmp_path / str(kill), partial(has_failed, "memory.row_remap_failed"), at="3s")
+        child = agent.start()
+        ask(agent.folder / "run" / SOCKET_NAME, verb="status")
+        with closing(sqlite3.connect(agent.folder / "state" / "nodevet.db", timeout=20)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert os.waitpid(child, 0)[1] == signal.SIGKILL, (agent.folder / "log").read_text()[-3000:]
+            late = [row[0] for row in other.execute("SELECT code FROM journal")]
+        assert "memory.row_remap_failed" not in late
+        assert "memory.row_remap_failed" in kept(agent.folder), f"kill {kill}"
 
 
 def ask(path: Path, **request: object) -> dict[str, Any]:

@@ -79,7 +79,11 @@ class Shower:
         journal = self._journal.__enter__()
         self._selector.register(journal.bell, selectors.EVENT_READ)
         showing = Showing(
-            SystemClock(), self._show, keeping=journal.keeping, trouble=lambda: "; ".join(journal.troubles)
+            SystemClock(),
+            self._show,
+            keeping=journal.keeping,
+            trouble=lambda: "; ".join(journal.troubles),
+            mirrored=lambda _snapshot: True,
         )
         memory: dict[str, bytes] = {}
         for number in range(1, ROUNDS + 1):
