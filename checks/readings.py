@@ -2,7 +2,8 @@
 
 Schema ``nodevet.readings/1``; docs/reference/command-backend.md explains it, readings_schema.py writes it as JSON
 Schema. A document with one mistake is refused as a whole: what half of it meant cannot be known. Every mistake is
-told with its place, because the person who reads it is writing a program.
+told with its place, because the person who reads it is writing a program. A value that cannot be taken costs no
+more than its reading: unread_values.py puts an error in its place.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = [
     "LARGEST_NUMBER",
     "MAXIMUM_EVENTS",
     "SCHEMA",
+    "UNREAD",
     "VENDOR_PART",
     "DeviceEntry",
     "Document",
@@ -37,6 +39,8 @@ __all__ = [
     "fits",
     "parse",
     "reading_of",
+    "repeated_keys",
+    "value_mistakes",
 ]
 
 SCHEMA = "nodevet.readings/1"
@@ -49,6 +53,9 @@ VENDOR_PART = "^vendor:[a-z0-9_.-]{1,32}$"
 
 MAXIMUM_EVENTS = 1000
 """So many events of a command are remembered, so that one that is printed again is not counted again."""
+
+UNREAD = "no value: "
+"""So begins the detail of a reading whose value could not be taken; its place tells the rest."""
 
 PROCESS_IDS = re.compile(r"(\d{1,10}(,\d{1,10})*)?")
 MISTAKES_TOLD = 50
@@ -180,7 +187,7 @@ def parse(data: bytes) -> tuple[Document | None, tuple[Mistake, ...]]:
         # It stops at the first mistake: look for all of them, entry by entry.
         mistakes = _every_mistake(data) or [Mistake("document", str(error))]
     else:
-        mistakes = [*_repeated_keys(text), *_wrong_readings(document), *_contradictions(document)]
+        mistakes = [*repeated_keys(text), *_wrong_readings(document), *_contradictions(document)]
         if not mistakes:
             return document, ()
     return None, tuple(map(_shown, mistakes[:MISTAKES_TOLD]))
@@ -204,9 +211,11 @@ def doubts(document: Document) -> tuple[Mistake, ...]:
     for number, device in enumerate(document.devices):
         readings = [reading_of(entry) for entry in device.readings]
         for index, (entry, reading) in enumerate(zip(device.readings, readings, strict=True)):
+            place = f"devices[{number}].readings[{index}].value"
             if entry.status is not reading.status:
-                place = f"devices[{number}].readings[{index}].value"
                 found.append(Mistake(place, f"{entry.quantity}: {reading.detail}: is the unit right?"))
+            elif entry.status is ReadingStatus.ERROR and entry.detail.startswith(UNREAD):
+                found.append(Mistake(place, entry.detail.removeprefix(UNREAD)))
         if readings and not any(reading.status is ReadingStatus.OK for reading in readings):
             found.append(Mistake(f"devices[{number}]", "has no measured value, so nothing is known of it"))
     return tuple(found)
@@ -277,7 +286,7 @@ def _every_mistake(data: bytes) -> list[Mistake]:
     return mistakes
 
 
-def _repeated_keys(text: str) -> Iterator[Mistake]:
+def repeated_keys(text: str) -> Iterator[Mistake]:
     """Yield the keys that stand twice in one object: which of the two counts is open, and decoders do not tell."""
     # Objects become tuples, which no JSON value is; numbers are not of interest, and may have any length.
     return _keys_twice(json.loads(text, object_pairs_hook=tuple, parse_int=len, parse_float=len), "")
@@ -312,7 +321,7 @@ def _reading_mistakes(entry: ReadingEntry) -> list[tuple[str, str]]:
     if quantity is None:
         return [("quantity", _unknown_quantity(entry.quantity))]
     of_part = [("part", text) for text in _part_mistakes(entry.part, quantity)]
-    return of_part + [("value", text) for text in _value_mistakes(entry, quantity)]
+    return of_part + [("value", text) for text in value_mistakes(entry, quantity)]
 
 
 def _emptied(raw: object, *names: str) -> object:
@@ -348,7 +357,8 @@ def _part_mistakes(part: PartEntry | None, quantity: Quantity) -> Iterator[str]:
         yield "a link needs the index of its port"
 
 
-def _value_mistakes(entry: ReadingEntry, quantity: Quantity) -> Iterator[str]:
+def value_mistakes(entry: ReadingEntry, quantity: Quantity) -> Iterator[str]:
+    """Yield what is wrong with the value of *entry*, which is of *quantity*."""
     value = entry.value
     if entry.status is not ReadingStatus.OK:
         if value is not None:

@@ -198,16 +198,43 @@ def test_a_failed_run_leaves_no_device_looking_healthy(tmp_path: Path, open_door
     doors = open_doors(command(door.program))
     assert {sample.failure for sample in doors.round().values()} == {None}
 
-    door.print(device("a"), device("b", temperature("hot")))
+    door.print(device("a"), device("b", temperature(45), colour="red"))
     for sample in doors.round().values():
         assert sample.readings == ()
         assert sample.failure is not None
-        assert "devices[1].readings[0].value: temperature_celsius is a number, found 'hot'" in sample.failure.detail
+        assert "devices[1]: object contains unknown field `colour`" in sample.failure.detail
     assert [entry.id for entry in doors.supervisor.devices] == ["acme:a", "acme:b"]
 
     door.print(device("a"), device("b"))
     assert {sample.failure for sample in doors.round().values()} == {None}
     assert doors.status("acme").crashes == 0
+
+
+def test_one_value_that_cannot_be_taken_costs_its_reading_alone(
+    tmp_path: Path, open_doors: Callable[..., Doors]
+) -> None:
+    """What JSON or 64 bits cannot hold, and what is no value of its quantity: the rest of the round is judged."""
+    door = SettableDoor(tmp_path)
+    milliwatts = reading("power_watts", 90, part={"kind": "power_scope", "name": "device"})
+    odd = (10**30, 10**4000, float("nan"), float("inf"), "N/A", None, [1], "\ud800")
+    door.print(device("a"), device("b", temperature(45), milliwatts))
+    doors = open_doors(command(door.program))
+    doors.round()
+    for value in odd:
+        door.print(device("a"), device("b", temperature(value), milliwatts))
+        found = doors.round()
+        assert {sample.failure for sample in found.values()} == {None}, value
+        bad, good = found["acme:b", "fast"].readings
+        assert (bad.status, good.value) == (ReadingStatus.ERROR, 90)
+        assert bad.detail.startswith("no value: temperature_celsius ")
+        assert len(bad.detail) < 200
+    door.print(device("a"), device("b", temperature(float("nan"))))
+    failure = doors.round()["acme:b", "fast"].failure
+    assert failure is not None
+    assert failure.detail == (
+        "command.acme measured nothing of it: temperature_celsius is error "
+        "(no value: temperature_celsius is no number that a device has, found NaN)"
+    )
 
 
 def test_a_device_that_is_not_listed_any_more_is_lost_then_gone(

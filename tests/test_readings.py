@@ -18,6 +18,7 @@ from nodevet.checks.parts import PART_NAMES, Part, PartKind
 from nodevet.checks.quantities import LARGEST_COUNT, QUANTITIES, Bounds, Quantity, QuantityKind
 from nodevet.checks.readings import doubts, parse, reading_of
 from nodevet.checks.readings_schema import readings_schema
+from nodevet.checks.unread_values import without_unread
 
 CORE = {"kind": "sensor", "name": "core"}
 
@@ -385,9 +386,63 @@ def _arrives(data: bytes) -> None:
     """Take *data* as the agent does: whatever it is, nothing is raised, and what is accepted crosses the wire."""
     found, mistakes = parse(data)
     assert (found is None) is bool(mistakes)
+    found = found or without_unread(data)
     assert all(str(mistake).isprintable() for mistake in mistakes)
     for entry in found.devices if found else ():
         msgspec.msgpack.encode([reading_of(told) for told in entry.readings])
+
+
+VALUES = WRONG_ENTRIES.keys() & {
+    "no value and no status",
+    "text for a number",
+    "true for a number",
+    "a number for a flag",
+    "process ids that are none",
+    "a number with more bits than a counter",
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ENTRIES | CONTRADICTIONS)
+def test_only_a_value_costs_no_more_than_its_reading(name: str) -> None:
+    """Every other mistake refuses the whole, also beside a value that cannot be taken."""
+    wrong, _ = (WRONG_ENTRIES | CONTRADICTIONS)[name]
+    found = without_unread(json.dumps(wrong).encode())
+    assert (found is not None) is (name in VALUES)
+    if found is not None:
+        assert [entry.status for entry in found.devices[0].readings] == [ReadingStatus.ERROR]
+        assert str(doubts(found)[0]).startswith("devices[0].readings[0].value: ")
+    elif isinstance(wrong, dict) and wrong.get("devices"):
+        other = {**wrong, "devices": [*wrong["devices"], device("other", temperature(float("nan")), serial="other")]}
+        assert without_unread(json.dumps(other).encode()) is None
+
+
+@pytest.mark.parametrize(
+    "printed", ["NaN", "-Infinity", "1e400", "9" * 20, "-" + "9" * 5000, '"' + "x" * 10**6 + '"', '"a\\u0000b"', "{}"]
+)
+def test_a_value_of_any_size_is_told_in_short(printed: str) -> None:
+    """The detail names the quantity and shows how the value begins."""
+    text = json.dumps(document(device("a", temperature(45), temperature(0) | {"part": {**CORE, "name": "memory"}})))
+    found = without_unread(text.replace("45", printed).encode())
+    assert found is not None
+    bad, good = found.devices[0].readings
+    assert (bad.status, good.value) == (ReadingStatus.ERROR, 0)
+    assert bad.detail.startswith("no value: temperature_celsius ")
+    assert len(bad.detail) < 200
+
+
+@pytest.mark.parametrize("name", NOT_JSON)
+def test_what_is_no_document_has_no_values(name: str) -> None:
+    """Nothing is made of it."""
+    assert without_unread(NOT_JSON[name][0]) is None
+
+
+@pytest.mark.parametrize("key", REPEATED_KEYS)
+def test_a_key_that_stands_twice_is_refused_beside_a_value_that_cannot_be_taken(key: str) -> None:
+    """The decoder that takes NaN keeps the last of two: neither may win unseen."""
+    twice, _ = REPEATED_KEYS[key]
+    text = json.dumps(document(device("a", temperature(45)), device("c", temperature(float("nan")))))
+    assert without_unread(text.encode()) is not None
+    assert without_unread(text.replace(f'"{key}"', twice, 1).encode()) is None
 
 
 @given(strategies.binary(max_size=200))

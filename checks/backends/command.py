@@ -1,7 +1,8 @@
 """Whatever has no backend of its own: a command of the site prints the readings, this checks and passes them on.
 
-One run of the command serves one round of one group. What it prints is refused as a whole where anything in it is
-wrong; then every device of the round is unread, and the message names the command, what it did and the next step.
+One run of the command serves one round of one group. A value that cannot be taken costs its own reading. Where anything
+else in what it prints is wrong the whole is refused; then every device of the round is unread, and the message names
+the command, what it did and the next step.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from nodevet.checks.model import (
     Severity,
 )
 from nodevet.checks.readings import MAXIMUM_EVENTS, DeviceEntry, Document, EventEntry, address_of, parse, reading_of
+from nodevet.checks.unread_values import without_unread
 
 __all__ = ["PREFIX", "Door", "open_backend", "runner", "taken"]
 
@@ -218,6 +220,7 @@ def taken(door: Door, runs: Runner, group: str) -> tuple[Document, str]:
     except BackendError as error:
         raise _refused(door, error.failure.detail, error.failure.kind) from error
     document, mistakes = parse(printed.output)
+    document = document or without_unread(printed.output)
     if document is None:
         told = "; ".join(map(str, mistakes[:MISTAKES_TOLD]))
         more = f"; and {len(mistakes) - MISTAKES_TOLD} more" if len(mistakes) > MISTAKES_TOLD else ""

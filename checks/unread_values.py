@@ -1,0 +1,101 @@
+"""A document of a command with values that nobody can take: each costs its own reading, and the rest is judged.
+
+A tool prints "N/A", NaN or a number of a hundred digits for one broken sensor, and JSON itself knows neither NaN nor an
+end of digits. Whatever else is wrong in a document is a mistake of its program and refuses the whole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from nodevet.checks.model import ReadingStatus
+from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.readings import UNREAD, Document, ReadingEntry, parse, repeated_keys, value_mistakes
+
+__all__ = ["without_unread"]
+
+SHOWN_CHARACTERS = 40
+INTEGER_CHARACTERS = 20
+"""No number of 64 bits has more, its sign included."""
+
+
+class _Odd(str):
+    """A number that JSON or 64 bits cannot hold, as it was printed."""
+
+    __slots__ = ()
+
+
+def without_unread(data: bytes) -> Document | None:
+    """Return the document in *data* with each value that cannot be taken as an ``error``; None where that is not all.
+
+    *data* is one that was refused as it stands.
+    """
+    try:
+        text = data.decode("utf-8")
+        raw = json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=_Odd)
+        if next(repeated_keys(text), None) is not None or not _mark(raw):
+            return None
+        return parse(json.dumps(raw).encode())[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _mark(raw: object) -> int:
+    """Put an ``error`` in the place of each value in *raw* that cannot be taken; return how many there are."""
+    marked = 0
+    for entry in _readings(raw):
+        words = _unread(entry)
+        if words:
+            entry.pop("value", None)
+            entry.update(status=ReadingStatus.ERROR.value, detail=words)
+            marked += 1
+    return marked
+
+
+def _readings(raw: object) -> Iterator[dict[str, Any]]:
+    for device in _list(raw, "devices"):
+        yield from (entry for entry in _list(device, "readings") if isinstance(entry, dict))
+
+
+def _list(raw: object, name: str) -> list[object]:
+    found = raw.get(name) if isinstance(raw, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _unread(entry: dict[str, Any]) -> str:
+    """Return why the value of *entry* cannot be taken; empty where it can, or where more than the value is wrong."""
+    name, value = entry.get("quantity"), entry.get("value")
+    quantity = QUANTITIES.get(name) if isinstance(name, str) else None
+    if quantity is None or entry.get("status", ReadingStatus.OK.value) != ReadingStatus.OK.value:
+        return ""
+    if value is None:
+        return f"{UNREAD}{quantity.key} has neither a value nor a status"
+    if isinstance(value, _Odd):
+        return f"{UNREAD}{quantity.key} is no number that a device has, found {_shown(value)}"
+    if isinstance(value, (list, dict)):
+        return f"{UNREAD}{quantity.key} is one value, found {'a list' if isinstance(value, list) else 'an object'}"
+    if isinstance(value, str) and not value.isprintable():
+        return f"{UNREAD}{quantity.key} holds what cannot be printed, found {_shown(value)}"
+    mistake = next(value_mistakes(ReadingEntry(quantity=quantity.key, value=value), quantity), "")
+    if mistake and isinstance(value, str) and len(value) > SHOWN_CHARACTERS:
+        mistake = f"{quantity.key} cannot be {_shown(value)}"
+    return f"{UNREAD}{mistake}" if mistake else ""
+
+
+def _shown(value: str) -> str:
+    """Return *value* for a message: cut, and without what cannot be printed."""
+    cut = value[:SHOWN_CHARACTERS] + ("..." if len(value) > SHOWN_CHARACTERS else "")
+    return "".join(letter if letter.isprintable() else "?" for letter in cut)
+
+
+def _integer(digits: str) -> int | _Odd:
+    # Python refuses to convert more than 4300 digits, and takes seconds for fewer.
+    return int(digits) if len(digits) <= INTEGER_CHARACTERS else _Odd(digits)
+
+
+def _number(digits: str) -> float | _Odd:
+    found = float(digits)
+    return found if math.isfinite(found) else _Odd(digits)
