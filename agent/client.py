@@ -90,6 +90,10 @@ class Session:
             raise AgentRefused(str(answer["error"]), str(answer.get("kind", "refused")))
         return answer
 
+    def wait_at_most(self, seconds: float) -> None:
+        """Let each step of what follows wait so long; what was received of an answer until then is kept."""
+        self._socket.settimeout(seconds)
+
     def wait_without_limit(self) -> None:
         """Let ``receive`` wait as long as the agent lives: for streams."""
         self._socket.settimeout(None)

@@ -7,6 +7,7 @@ comes to do besides is one more of them.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import selectors
 import signal
@@ -40,6 +41,7 @@ from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.prober import PLAN as PROBE_PLAN
 from nodevet.agent.load.prober import Prober
 from nodevet.agent.load.recorder import LoadRecorder
+from nodevet.agent.load.run import Spawn
 from nodevet.agent.log import make_logger
 from nodevet.agent.members import Member, described, guarded, memory_of, soonest
 from nodevet.agent.notify import Notifier, Watchdog
@@ -61,6 +63,7 @@ from nodevet.agent.storage.journal import Journal
 from nodevet.agent.strays import Strays
 from nodevet.agent.telling import Teller, greeting
 from nodevet.agent.verbs import verbs
+from nodevet.checks.burnin.launch import burn_command
 from nodevet.checks.errors import ConfigurationError
 from nodevet.checks.guard import Bug, Guard, attempt
 from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Instant, Key, Result, Snapshot
@@ -99,14 +102,16 @@ class Daemon:
         simulate: Simulate | None = None,
         through: Callable[[Member], Member] = lambda member: member,
         stands_for_kernel: bool = False,
+        spawn: Spawn = burn_command,
     ) -> None:
         """Prepare by *configuration*; *reload* reads it again; *say* takes lines meant for a person at a terminal.
 
         What is logged goes through *outlet*. Where *simulate* is given, the agent stands for that node and reads
         nothing of this machine. Each member passes *through* before the loop drives it: a drill puts faults there.
         With *stands_for_kernel* the configured log is that of fake devices: as a simulated one, it counts as the
-        kernel's.
+        kernel's. *spawn* says how the child of a probe is started.
         """
+        self._spawn = spawn
         self._through = through
         self._configuration = configuration
         self._clock = clock
@@ -131,6 +136,7 @@ class Daemon:
         self._simulated = SimulatedNode.of(simulate, configuration, clock, self._teller.simulation)
         self._recorder = LoadRecorder()
         self._load_results: tuple[Result, ...] = ()
+        self._answered: tuple[bytes, BurnInDocument] | None = None
         self._pace = Pace(clock, configuration.agent.interval_seconds)
         self._snapshot: Snapshot | None = None
         self._judged: Snapshot | None = None
@@ -169,18 +175,31 @@ class Daemon:
         return episode
 
     def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
-        """Judge and keep *results* of a load; return its document, or None while the agent's own probe goes on."""
+        """Judge and keep *results* of a load that was granted, and return its document.
+
+        Those that come again, because the answer was lost, are answered again and not taken twice. None where the
+        agent's own probe runs: then nothing is taken.
+        """
+        if self._prober.running:
+            return None
+        name = hashlib.sha256(msgspec.json.encode(results)).digest()
+        if self._answered is None or self._answered[0] != name:
+            self._answered = (name, self._documented(self._take_results(results), plan))
+        return self._answered[1]
+
+    def _take_results(self, results: tuple[Result, ...]) -> tuple[Result, ...]:
+        """Judge and keep *results*; return them with the conditions that they were measured under."""
         results = tuple(self._recorder.stamped(result, self.snapshot.samples) for result in results)
         for result in results:
             self._guard.run(f"intake of result {result.workload}", partial(self._take_result, result), _nothing)
         self._judge()
         for result in results:
             self.when_kept(lambda _trouble, result=result: self._teller.load_ended(result))  # type: ignore[misc]
-        self._load_results = (*self._load_results, *results)
-        if self._prober.running or not self._load_results:
-            return None
-        document = burn_in_document(self.newest, plan=plan, results=self._load_results, series=self._recorder.end())
-        self._load_results = ()
+        return results
+
+    def _documented(self, results: tuple[Result, ...], plan: str) -> BurnInDocument:
+        """Return the document of a load that has ended, and have its report rendered."""
+        document = burn_in_document(self.newest, plan=plan, results=results, series=self._recorder.end())
         self.when_kept(lambda _trouble: self._reports.render(document))
         return document
 
@@ -386,11 +405,17 @@ class Daemon:
             for key, mask in self._selector.select(0.05):
                 self._hear(key, mask)
             self._guard.run("readers: end", self._supervisor.tick, _nothing)
-            self._guard.run("loads: end", partial(self._prober.tick, None), _no_results)
+            self._guard.run("loads: end", self._end_probe, _nothing)
             self._guard.run("showing: end", self._showing.tick, _nothing)
         self._guard.run("showing: end", self._showing.finish, _nothing)
         self._snapshot = msgspec.structs.replace(self.snapshot, agent=self._agent())
         self._publisher.publish(self._snapshot)
+
+    def _end_probe(self) -> None:
+        """Drive a probe that ends with the agent; what it knew to be wrong is kept for the next agent."""
+        results = self._prober.tick(None)
+        if results:
+            self._take_results(results)
 
     @property
     def _at_rest(self) -> bool:
@@ -459,6 +484,7 @@ class Daemon:
             node=node_name(self._configuration),
             refresh=lambda: self._supervisor.ask(FAST),
             root=self._configuration.agent.root,
+            spawn=self._spawn,
             log=self._teller.note,
         )
 
@@ -466,7 +492,13 @@ class Daemon:
         was_running = self._prober.running
         results = self._prober.tick(self._snapshot)
         if results or was_running is not self._prober.running:
-            self.take_results(results, PROBE_PLAN)
+            self._load_results = (*self._load_results, *self._take_results(results))
+            if self._load_results and not self._prober.running:
+                self._documented(self._load_results, PROBE_PLAN)
+                self._load_results = ()
+        found = self._prober.found()
+        if found:
+            self.take_found(found)
         if self.guard.leases.current is not None:
             self._recorder.begin(self._clock.instant().boottime_ns / 1e9)
         else:
@@ -555,10 +587,6 @@ def _owner(key: selectors.SelectorKey) -> str:
 
 def _nothing() -> None:
     """Go on without it."""
-
-
-def _no_results() -> tuple[Result, ...]:
-    return ()
 
 
 def _ttl_seconds(configuration: Configuration) -> float:

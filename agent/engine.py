@@ -58,6 +58,7 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.refusal import counted
+from nodevet.checks.retest import is_same_run
 from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View
 
 __all__ = ["Armed", "Counter", "Engine", "Round"]
@@ -194,12 +195,16 @@ class Engine:
     def take_result(self, result: Result) -> None:
         """Keep *result* as the latest of its workload, devices and number format.
 
-        A wrong result stands until one that finished takes its place: to be stopped proves nothing.
+        A wrong result stands until one that finished takes its place: to be stopped proves nothing. One that comes
+        again, because nobody heard the answer, changes nothing. They stand in the order in which they came.
         """
         key = (result.workload, result.devices, result.dtype)
         before = self._results.get(key)
+        if before is not None and is_same_run(before, result):
+            return
         unproven = result.state is not ResultState.FINISHED and not result.metric("mismatches")
         if not (before is not None and before.metric("mismatches") and unproven):
+            self._results.pop(key, None)
             self._results[key] = result
 
     def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
-__all__ = ["SignalPipe", "undisturbed"]
+__all__ = ["PassedBy", "SignalPipe", "undisturbed"]
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -60,15 +60,29 @@ class SignalPipe:
                 self._handler(number)
 
 
+class PassedBy:
+    """How many signals were let pass by."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.count = 0
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        """Count a signal, as its handler."""
+        self.count += 1
+
+
 @contextmanager
-def undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[PassedBy]:
     """Let SIGTERM, SIGINT and SIGHUP pass by: what was measured for hours is judged and kept before the end.
 
-    A handler that does nothing, because a child would inherit that a signal is ignored. Main thread only.
+    They are counted, so that what waits for somebody else may wait less. A handler of our own, because a child would
+    inherit that a signal is ignored. Main thread only.
     """
-    before = {number: signal.signal(number, _ignore) for number in HANDLED}
+    passed = PassedBy()
+    before = {number: signal.signal(number, passed.note) for number in HANDLED}
     try:
-        yield
+        yield passed
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

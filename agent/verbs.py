@@ -41,7 +41,10 @@ class Served(Protocol):
         ...
 
     def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
-        """Judge and keep the results of a load, and return its document; None while the agent's own probe runs."""
+        """Judge and keep the results of a load, once, and return its document.
+
+        None while the agent's own probe runs: then nothing is taken.
+        """
         ...
 
     def take_found(self, results: tuple[Result, ...]) -> None:

@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["replace"]
+__all__ = ["replace", "temporary_name"]
 
 
 def replace(path: Path, content: bytes, *, mode: int = 0o640) -> None:
@@ -29,6 +29,11 @@ def replace(path: Path, content: bytes, *, mode: int = 0o640) -> None:
         os.close(folder)
 
 
+def temporary_name(name: str) -> str:
+    """Return the name beside *name* under which its next content is written."""
+    return f".{name}.new"
+
+
 def _is_link(name: str, folder: int) -> bool:
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
@@ -37,7 +42,7 @@ def _is_link(name: str, folder: int) -> bool:
 
 
 def _write_beside(name: str, content: bytes, folder: int, mode: int) -> None:
-    temporary = f".{name}.new"
+    temporary = temporary_name(name)
     _remove(temporary, folder)  # left by a writer that was killed; exclusive creation never opens what lies there
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, mode, dir_fd=folder)

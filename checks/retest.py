@@ -27,6 +27,7 @@ __all__ = [
     "escalated",
     "is_later",
     "is_passed_retest",
+    "is_same_run",
     "merged",
     "retest_proof",
     "shown_by",
@@ -81,6 +82,12 @@ def is_passed_retest(result: Result) -> bool:
         and (result.metric("self_test_planted") or 0) > 0
         and result.metric("self_test_found") == result.metric("self_test_planted")
     )
+
+
+def is_same_run(result: Result, other: Result) -> bool:
+    """Return whether both are the same run of a workload, told twice: alike in all but what the agent stamps on it."""
+    bare = [msgspec.structs.replace(each, conditions={}) for each in (result, other)]
+    return bare[0] == bare[1] and result.conditions.get("load") == other.conditions.get("load")
 
 
 def retest_proof(device: str, episode: Episode, row: ClearingRow, loads: Iterable[Result], now: Instant) -> str | None:

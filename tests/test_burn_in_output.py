@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shutil
+import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -16,8 +21,9 @@ from fakes.small_disk import fill
 from nodevet.agent.cli import main
 from nodevet.agent.commands import burn_in, history
 from nodevet.agent.load.output import OutputFile
+from nodevet.agent.lock import acquire_node_lock
 from nodevet.checks.burnin.launch import Launch
-from nodevet.checks.errors import UsageError
+from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import Device
 from nodevet.exporters.report import read_document, render_file
 
@@ -192,6 +198,74 @@ def test_what_cannot_be_written_is_told_once_for_each_reason(small_disk: Path) -
     empty()
     assert output.write(b"x")
     assert len(said) == 1
+
+
+NO_PLACES = {
+    "no device": ("/dev/nodevet-no-such-device", "no such device, and a plain file in /dev is gone"),
+    "the kernel's log": ("/dev/kmsg", "it is a device that is no terminal"),
+    "links in a circle": ("{folder}/loop", "Too many levels of symbolic links"),
+    "a socket": ("{folder}/socket", "it is a socket"),
+    "a long name": ("{folder}/" + "x" * 252, "File name too long"),
+    "no folder": ("{folder}/none/x.json", "No such file or directory"),
+    "below a file": ("{folder}/file/x.json", "Not a directory"),
+    "a link to nowhere": ("{folder}/to-nowhere", "No such file or directory"),
+}
+
+
+@pytest.mark.parametrize("place", NO_PLACES)
+def test_what_is_no_place_for_a_document_is_refused_with_its_reason(tmp_path: Path, place: str) -> None:
+    """Before the load, in words; nothing is left there, above all no plain file among the devices."""
+    name, why = NO_PLACES[place]
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "to-nowhere").symlink_to(tmp_path / "none" / "x.json")
+    (tmp_path / "file").touch()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        before = sorted(path.name for path in tmp_path.iterdir())
+        with pytest.raises(UsageError, match=re.escape(why)):
+            OutputFile(name.format(folder=tmp_path), print)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert not Path("/dev/nodevet-no-such-device").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_disk_is_no_file_to_write_a_document_onto(tmp_path: Path) -> None:
+    """Root may write there, and would destroy what is on it."""
+    disk = tmp_path / "disk"
+    try:
+        os.mknod(disk, stat.S_IFBLK | 0o600, os.makedev(7, 255))
+    except PermissionError:
+        pytest.skip("needs root")
+    with pytest.raises(UsageError, match="it is a disk"):
+        OutputFile(str(disk), print)
+
+
+def test_a_program_that_runs_is_not_replaced_by_a_document(tmp_path: Path) -> None:
+    """What the system says of the file itself is told before the load, not after it."""
+    program = tmp_path / "sleep"
+    shutil.copy("/bin/sleep", program)
+    with subprocess.Popen([program, "60"]) as running:
+        with pytest.raises(UsageError, match="Text file busy"):
+            OutputFile(str(program), print)
+        running.kill()
+
+
+@pytest.mark.parametrize("stands", ["a job claims this node", "another load"])
+def test_a_load_that_is_refused_leaves_no_older_document(run: BurnIn, tmp_path: Path, stands: str) -> None:
+    """Whoever renders the file after a load that never began sees that nothing was proved."""
+    file = tmp_path / "burn-in.json"
+    assert run({"fp32": "finish"}, "--output", str(file)) == 0
+    assert read_document(file.read_bytes()).verdict == "ok"
+    runtime = tmp_path / "runtime-dir"
+    with ExitStack() as held:
+        if stands == "another load":
+            held.enter_context(acquire_node_lock(runtime, "nodevet burn-in"))
+        else:
+            (runtime / "claims" / "4711").touch()
+        with pytest.raises(BusyError):
+            run({"fp32": "finish"}, "--output", str(file))
+    document = json.loads(file.read_text())
+    assert (document["verdict"], document["completeness"]["state"]) == ("unknown", "incomplete")
 
 
 def test_an_output_is_a_usage_error_in_the_words_of_the_system(tmp_path: Path) -> None:

@@ -195,10 +195,20 @@ def test_request_in_pieces_is_put_together(agent: Agent, path: Path) -> None:
         assert json.loads(slow.recv(1000)) == {"text": "slow"}
 
 
-def test_endless_request_is_cut_off(agent: Agent, path: Path) -> None:
+def test_endless_request_is_cut_off(path: Path) -> None:
     """More than the limit without a newline ends the connection, with the reason."""
-    with pytest.raises(AgentRefused, match="at most 65536 bytes"):
-        ask(path, "echo", text="x" * (1 << 20))
+    with contextlib.closing(Agent(path, trusted_uids=frozenset())):
+        with pytest.raises(AgentRefused, match="at most 65536 bytes"):
+            ask(path, "echo", text="x" * (1 << 20))
+        assert ask(path, "echo", text="on") == {"text": "on"}
+
+
+def test_who_may_change_something_may_send_the_results_of_a_whole_node(agent: Agent, path: Path) -> None:
+    """A megabyte and more, yet not without end."""
+    text = "x" * (3 << 20)
+    assert ask(path, "echo", text=text) == {"text": text}
+    with pytest.raises(AgentRefused, match="at most 16777216 bytes"):
+        ask(path, "echo", text="x" * (17 << 20))
     assert ask(path, "echo", text="on") == {"text": "on"}
 
 

@@ -9,6 +9,7 @@ import pytest
 from fakes.snapshots import cpu_node, gpu_node
 
 from nodevet.agent.clock import SteppedClock
+from nodevet.agent.commands.burn_in import LEASE_SECONDS
 from nodevet.agent.load.lease import IDLE_MEMORY_BYTES, LeaseBook, busy_reason, load_targets
 from nodevet.checks.model import Device, DeviceKind, Reading, ReadingStatus, Sample, Snapshot
 
@@ -35,6 +36,13 @@ def test_there_is_one_lease_at_a_time(book: LeaseBook) -> None:
     assert book.give_back(ALIVE + 1) is False
     assert book.give_back(ALIVE) is True
     assert book.take("burn-in", ALIVE + 1, ["GPU-2"], 60) is not None
+
+
+def test_the_lease_of_a_burn_in_outlasts_the_longest_campaign(book: LeaseBook, clock: SteppedClock) -> None:
+    """With the lease ends the record of heat and power, without which no re-test proves anything."""
+    assert book.take("burn-in", ALIVE, ["GPU-1"], LEASE_SECONDS) is not None
+    clock.advance(7 * 86400.0)
+    assert book.current is not None
 
 
 def test_a_lease_ends_with_its_time(book: LeaseBook, clock: SteppedClock) -> None:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from fakes.gpu_node import FakeNode
 
+from nodevet.agent.client import ask
+from nodevet.agent.clock import SystemClock
+from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.load.claims import LoadLock
-from nodevet.agent.load.delivery import Delivery
+from nodevet.agent.load.delivery import FOUND_AGAIN_SECONDS, Delivery
+from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.checks.model import Instant, Metric, Result, ResultState
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_burn_in.py"
@@ -86,6 +93,117 @@ def test_an_agent_that_is_killed_costs_no_result(
             assert node.status()["verdict"] == "failed"
     finally:
         node.stop()
+
+
+def probed(folder: Path, how: str) -> FakeNode:
+    """Return a node whose probe does *how* with each number format."""
+    script = json.dumps(dict.fromkeys(("fp32", "bf16", "int8"), how))
+    return FakeNode(folder, more=HOST_ONLY, probe="on", environment={"NODEVET_TEST_LOAD": script})
+
+
+def test_a_wrong_result_of_the_probe_is_told_at_once_and_outlives_the_agent(tmp_path: Path) -> None:
+    """The agent's own load tells as early as a burn-in; what it knew when the agent is stopped is in the history."""
+    with probed(tmp_path, f"wrong:until:{tmp_path / 'never'}:finish") as node:
+        status = node.wait_for_verdict("failed")
+        assert status["agent"]["load"].startswith("probing")
+        assert "3 of 120 compared products are wrong" in json.dumps(status["findings"])
+        assert "the load goes on" in node.get("/")
+    store = read_store(node.state_dir / DATABASE_NAME)
+    try:
+        assert {result.metric("mismatches") for result in store.results()} == {3}
+    finally:
+        store.close()
+
+
+def test_the_results_of_a_whole_node_reach_the_agent(node: FakeNode) -> None:
+    """Eight devices with their curves tell more than 64 KiB, which is all that a user may ask for."""
+    with node:
+        burning = load(node, "large")
+        printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
+        assert (burning.returncode, said.count("does not take")) == (0, 0), said
+        assert len(printed) > 64 << 10
+        assert {entry["state"] for entry in node.status()["results"]} == {"finished"}
+
+
+def test_results_that_come_twice_are_taken_once(node: FakeNode) -> None:
+    """An answer that was lost, before or after a restart of the agent, leaves one row and the same document."""
+    now = SystemClock().instant()
+    done = msgspec.structs.replace(WRONG, started=now, ended=now)
+    results = msgspec.to_builtins((done,))
+    with node:
+        answers = [ask(node.runtime_dir / SOCKET_NAME, "result", results=results, plan="quick") for _ in range(2)]
+        assert answers[0] == answers[1]
+        node.kill()
+        node.start()
+        ask(node.runtime_dir / SOCKET_NAME, "result", results=results, plan="quick")
+        findings = [finding for finding in node.status()["findings"] if finding["code"] == "burnin.mismatch"]
+        assert [finding["count"] for finding in findings] == [1]
+    store = read_store(node.state_dir / DATABASE_NAME)
+    try:
+        assert len(store.results()) == 1
+    finally:
+        store.close()
+
+
+def test_an_agent_that_hangs_keeps_nobody_waiting_who_sends_a_signal(node: FakeNode, tmp_path: Path) -> None:
+    """One line says that it waits, the next signal ends the wait, and the verdict of the load is told all the same."""
+    gate, file = tmp_path / "go-on", tmp_path / "burn-in.json"
+    node.start()
+    try:
+        burning = load(node, f"until:{gate}:wrong:finish", "--output", str(file))
+        node.seconds_until(LoadLock(node.runtime_dir).is_held, PATIENCE_SECONDS)
+        assert node.process is not None
+        node.process.send_signal(signal.SIGSTOP)
+        gate.touch()
+        assert burning.stderr is not None
+        said = ""
+        while "Ctrl-C ends that wait" not in said:
+            line = burning.stderr.readline()
+            assert line, said
+            said += line
+        burning.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        printed, rest = burning.communicate(timeout=PATIENCE_SECONDS)
+        assert time.monotonic() - began < 15.0
+        assert burning.returncode == 2, said + rest
+        assert f"its results stand in {file} alone" in rest
+        assert json.loads(printed) == json.loads(file.read_text())
+    finally:
+        assert node.process is not None
+        node.process.send_signal(signal.SIGCONT)
+        node.stop()
+
+
+def test_a_wrong_result_is_told_again_until_the_agent_has_it(tmp_path: Path) -> None:
+    """An agent that restarts at that moment knows of it seconds later, not when the load ends."""
+    said: list[str] = []
+    moment = [0.0]
+    path = tmp_path / "agent.socket"
+    delivery = Delivery(path, "quick", said.append, clock=lambda: moment[0])
+    delivery.found((WRONG,))
+    assert len(said) == 1
+    taken: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            caller, _ = listener.accept()
+            with caller:
+                taken.append(caller.recv(1 << 16))
+                caller.sendall(b'{"taken": true}\n')
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        delivery.found((WRONG,))
+        assert not taken, "it is not asked in each turn of the loop"
+        moment[0] += FOUND_AGAIN_SECONDS
+        delivery.found((WRONG,))
+        serving.join(PATIENCE_SECONDS)
+        moment[0] += FOUND_AGAIN_SECONDS
+        delivery.found((WRONG,))
+    assert [json.loads(request)["ended"] for request in taken] == [False]
+    assert len(said) == 1
 
 
 def test_results_that_nobody_takes_are_told_after_a_while(tmp_path: Path) -> None:

@@ -701,6 +701,14 @@ POISON: dict[str, Callable[[StoreWriter], object]] = {
 """Records that no row can hold, each with one that can."""
 
 
+def test_a_result_that_is_delivered_twice_is_one_row(store: Store) -> None:
+    """What the agent stamps on it differs from one delivery to the other; what was measured does not."""
+    store.append_result(gemm())
+    store.append_result(gemm(conditions={"temperature_celsius": None}))
+    store.append_result(gemm("stream"))
+    assert [result.workload for result in store.results()] == ["stream", "gemm"]
+
+
 @pytest.mark.parametrize("poison", POISON)
 def test_a_poison_record_in_the_queue_costs_itself(path: Path, poison: str) -> None:
     """It is set aside, counted and told once; what stands beside and behind it is written, and so is what follows."""

@@ -7,13 +7,18 @@ import gc
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nodevet.agent.commands import options
 from nodevet.agent.config import SIMULATED_FOLDER, directories
 from nodevet.agent.outlet import Outlet
 from nodevet.agent.terminal import let_go_of_output
+from nodevet.checks.burnin.launch import burn_command
 from nodevet.checks.errors import UsageError
 from nodevet.checks.profiles import load_profile, profile_names
+
+if TYPE_CHECKING:
+    from nodevet.agent.load.run import Spawn
 
 SUMMARY = "read, judge and publish: the daemon"
 
@@ -32,10 +37,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     options.add_places(parser)
 
 
-def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False) -> int:
+def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn: Spawn = burn_command) -> int:
     """Run until SIGTERM or SIGINT; exit 0 after a clean stop.
 
-    *stands_for_kernel* is for a node of fake devices, whose kernel log is a file: no option or setting reaches it.
+    *stands_for_kernel* is for a node of fake devices, whose kernel log is a file, and *spawn* for one
+    whose probes are scripted: no option or setting reaches them.
     """
     from nodevet.agent.clock import SystemClock
     from nodevet.agent.daemon import Daemon
@@ -79,6 +85,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False) -> in
         say=tell,
         simulate=simulate,
         stands_for_kernel=stands_for_kernel,
+        spawn=spawn,
     )
     code = daemon.run()
     outlet.close()

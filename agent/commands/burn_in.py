@@ -34,16 +34,19 @@ from nodevet.agent.oneshot import look
 from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe, undisturbed
 from nodevet.agent.terminal import Progress, emit, paint, say, table
+from nodevet.agent.verbs import LONGEST_LEASE_SECONDS
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
 from nodevet.checks.completeness import Planned
-from nodevet.checks.errors import BusyError, StoreError, UsageError
+from nodevet.checks.errors import BusyError, NodevetError, StoreError, UsageError
 from nodevet.checks.model import AgentInfo, Device, DeviceKind, Result, Snapshot, State, Verdict
 from nodevet.checks.naming import chosen
 from nodevet.exporters.schema import BurnInDocument, StatusDocument, burn_in_document, encode
 
 SUMMARY = "prove the hardware under load"
-LEASE_SECONDS = 86400.0
+LEASE_SECONDS = LONGEST_LEASE_SECONDS
+"""A lease ends with the connection. One that ended before its load would end the record of heat and power, too."""
+
 LEASE_PATIENCE_SECONDS = 8.0
 """The agent's own probe gives way within two seconds."""
 
@@ -81,9 +84,12 @@ def run(
     output = None if arguments.output is None else OutputFile(arguments.output, _complain)
     load = Load(arguments, settings, output, spawn, patience_seconds)
     try:
-        document = _with_agent(load)
-    except AgentAbsent:
-        document = _alone(load)
+        document = _run(load)
+    except (NodevetError, KeyboardInterrupt) as error:
+        if output is not None and not isinstance(error, UsageError):
+            # A good document of an older run must not stand for this one.
+            output.write(encode(_of_load(load, (), (), (), str(error) or "it was stopped before it began")), last=True)
+        raise
     if output is not None:
         output.write(encode(document), last=True)
     if arguments.json:
@@ -91,6 +97,13 @@ def run(
     else:
         _show(document, self_test=arguments.self_test)
     return exits.of_state(document.verdict)
+
+
+def _run(load: Load) -> BurnInDocument:
+    try:
+        return _with_agent(load)
+    except AgentAbsent:
+        return _alone(load)
 
 
 def _shape(text: str) -> tuple[int, int, int]:
@@ -130,15 +143,16 @@ def _with_agent(load: Load) -> BurnInDocument:
         devices = msgspec.convert(granted["devices"], tuple[Device, ...])
         socket, plan = load.runtime / SOCKET_NAME, load.arguments.plan
         delivery = Delivery(socket, plan, _complain, patience_seconds=load.patience_seconds)
-        with undisturbed():
+        with undisturbed() as passed:
             results = _load(load, devices, LoadLock(load.runtime), Claims(load.runtime).look, found=delivery.found)
-            document = delivery.ended(results, session)
+            document = delivery.ended(results, session, lambda: passed.count)
             if document is not None:
                 return document
             try:
                 return _judged_alone(load, results)
             except (BusyError, StoreError) as error:
-                _complain(f"nobody judges the node after the load: {error}")
+                kept = f"stand in {load.arguments.output} alone" if load.output else "stand in what is printed alone"
+                _complain(f"nobody judges the node after the load: {error}; its results {kept}")
                 return _of_load(load, devices, (), results, "no agent took the results of the load")
 
 
@@ -220,7 +234,7 @@ def _load(
     """Run the plan on *devices* and return the results; SIGINT, SIGTERM and a job interrupt it and keep what came.
 
     Those that are *busy* are not loaded. Each of them, and each that no load exists for, has results that say so.
-    *found* is given what is known whenever there is more to tell, long before the load ends.
+    *found* is given what is known in each turn, long before the load ends.
     """
     if not any(compute_kind(device) for device in devices):
         raise BusyError("burn-in: no device of this node has a load; `nodevet devices` shows what there is")
@@ -240,10 +254,10 @@ def _load(
                 running.stop(f"gives way: {reason}")
             running.tick()
             progress.show(running.ratio, running.phase)
+            found(running.so_far)
             known = [_milestone(result) for result in running.so_far]
             if known != told:
                 told = known
-                found(running.so_far)
                 if load.output is not None:
                     load.output.write(encode(_so_far(load, devices, requests, running.so_far)))
     return running.results

@@ -1,6 +1,7 @@
 """How the results of a burn-in reach the agent that granted it: a wrong one at once, all of them at the end.
 
-An agent that is restarted while a load of hours runs must not cost its results: another one takes them as well.
+An agent that is restarted while a load of hours runs must not cost its results: another one takes them as well. One
+that hangs must not keep the person who waits: the wait has an end, and a signal shortens it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.client import AgentAbsent, AgentRefused, AgentSilent, Session
-from nodevet.checks.model import Result, ResultState
+from nodevet.agent.load.wrong import UntoldWrong
+from nodevet.checks.model import Result
 from nodevet.exporters.schema import BurnInDocument
 
 __all__ = ["PATIENCE_SECONDS", "Delivery"]
@@ -23,57 +25,109 @@ PATIENCE_SECONDS = 20.0
 FOUND_SECONDS = 3.0
 """How long the loop of a load may wait for the agent to take a wrong result."""
 
+FOUND_AGAIN_SECONDS = 10.0
+"""When an agent that did not take a wrong result is told again."""
+
 AGAIN_SECONDS = 0.5
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 20.0
+"""How long an agent that took the results may need for its answer; it takes milliseconds."""
+
+SEND_SECONDS = 5.0
+LOOK_SECONDS = 0.2
+"""How often a signal is looked for while the agent is waited for."""
+
+HURRIED_SECONDS = 2.0
+"""How long an agent has left when somebody sends a signal: one that works answers within that."""
+
+TELL_AFTER_SECONDS = 3.0
 
 
 class Delivery:
     """Brings results to the agent at *socket*; *say* takes a line about what goes wrong."""
 
     def __init__(
-        self, socket: Path, plan: str, say: Callable[[str], None], *, patience_seconds: float = PATIENCE_SECONDS
+        self,
+        socket: Path,
+        plan: str,
+        say: Callable[[str], None],
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Deliver for *plan*; an agent that is gone may come back within *patience_seconds*."""
         self._socket = socket
         self._plan = plan
         self._say = say
         self._patience_seconds = patience_seconds
-        self._told: set[tuple[tuple[str, ...], str | None]] = set()
+        self._clock = clock
+        self._untold = UntoldWrong()
+        self._again_at = float("-inf")
+        self._said = ""
+        self._hurried_until: float | None = None
 
     def found(self, known: tuple[Result, ...]) -> None:
-        """Tell the agent of those of *known* that are wrong, once each: the node is unfit now, not in some hours."""
-        fresh = [
-            result
-            for result in known
-            if result.metric("mismatches") and (result.devices, result.dtype) not in self._told
-        ]
-        if not fresh:
+        """Tell the agent of those of *known* that are wrong: the node is unfit now, not in some hours.
+
+        Each is told until the agent has taken it, which may be restarted meanwhile.
+        """
+        fresh = self._untold.of(known)
+        if not fresh or self._clock() < self._again_at:
             return
-        self._told |= {(result.devices, result.dtype) for result in fresh}
-        going_on = [
-            msgspec.structs.replace(result, state=ResultState.INTERRUPTED, detail="the load goes on")
-            for result in fresh
-        ]
         try:
             with Session(self._socket, timeout_seconds=FOUND_SECONDS) as session:
-                session.ask("result", results=msgspec.to_builtins(going_on), plan=self._plan, ended=False)
+                session.ask("result", results=msgspec.to_builtins(fresh), plan=self._plan, ended=False)
         except (AgentAbsent, AgentSilent, AgentRefused) as error:
-            self._say(f"a wrong result was found, and the agent does not take it yet: {error}")
+            self._again_at = self._clock() + FOUND_AGAIN_SECONDS
+            if str(error) != self._said:
+                self._said = str(error)
+                self._say(f"a wrong result was found, and the agent does not take it yet: {error}")
+            return
+        self._untold.told(fresh)
 
-    def ended(self, results: tuple[Result, ...], session: Session) -> BurnInDocument | None:
-        """Return what the agent makes of *results*, by *session* or a new one; None where no agent takes them."""
-        content = msgspec.to_builtins(results)
-        deadline = time.monotonic() + self._patience_seconds
+    def ended(
+        self, results: tuple[Result, ...], session: Session, signals: Callable[[], int] = lambda: 0
+    ) -> BurnInDocument | None:
+        """Return what the agent makes of *results*, by *session* or a new one; None where no agent takes them.
+
+        *signals* counts those that came: another one while the agent is waited for leaves it two seconds.
+        """
+        before, began = signals(), self._clock()
+        deadline = began + self._patience_seconds
+
+        def left(until: float) -> float:
+            if self._hurried_until is None and signals() > before:
+                self._hurried_until = self._clock() + HURRIED_SECONDS
+                self._say(f"the agent has {HURRIED_SECONDS:g} s left to take the results")
+            return min(until, self._hurried_until or until) - self._clock()
+
         try:
-            return msgspec.convert(session.ask("result", results=content, plan=self._plan), BurnInDocument)
+            return self._asked(session, results, left)
         except (AgentSilent, AgentRefused) as error:
             trouble = str(error)
+        last = ""
+        while left(deadline) > 0:
+            try:
+                with Session(self._socket, timeout_seconds=SEND_SECONDS) as another:
+                    return self._asked(another, results, left)
+            except (AgentAbsent, AgentSilent, AgentRefused) as error:
+                last = f"; then: {error}"
+            time.sleep(AGAIN_SECONDS)
+        self._say(f"the agent does not take the results: {trouble}{last}")
+        return None
+
+    def _asked(self, session: Session, results: tuple[Result, ...], left: Callable[[float], float]) -> BurnInDocument:
+        """Return the agent's answer to *results*. Raises AgentSilent, AgentRefused."""
+        until = self._clock() + ANSWER_SECONDS
+        tell_at = self._clock() + TELL_AFTER_SECONDS
+        session.wait_at_most(SEND_SECONDS)
+        session.send("result", results=msgspec.to_builtins(results), plan=self._plan)
+        session.wait_at_most(LOOK_SECONDS)
         while True:
             try:
-                with Session(self._socket, timeout_seconds=ANSWER_SECONDS) as another:
-                    return msgspec.convert(another.ask("result", results=content, plan=self._plan), BurnInDocument)
-            except (AgentAbsent, AgentSilent, AgentRefused) as error:
-                if time.monotonic() >= deadline:
-                    self._say(f"the agent does not take the results: {trouble}; then: {error}")
-                    return None
-            time.sleep(AGAIN_SECONDS)
+                return msgspec.convert(session.receive(), BurnInDocument)
+            except AgentSilent as error:
+                if not isinstance(error.__cause__, TimeoutError) or left(until) <= 0:
+                    raise
+            if self._clock() >= tell_at:
+                tell_at = float("inf")
+                self._say("waits for the agent to take the results; Ctrl-C ends that wait")

@@ -17,12 +17,18 @@ from enum import Enum
 from pathlib import Path
 
 from nodevet.checks.errors import UsageError
-from nodevet.checks.files import replace
+from nodevet.checks.files import replace, temporary_name
 
 __all__ = ["OutputFile"]
 
 STREAM_SECONDS = 10.0
 """How long a reader of a stream may let us wait for its next look."""
+
+_MEMORY, _MEMORY_MINORS = 1, (3, 5, 7)
+"""mem(4): null, zero and full are of the major of /dev/mem and /dev/kmsg."""
+
+_PSEUDO_TERMINALS = range(136, 144)
+"""Documentation/admin-guide/devices.txt of Linux: they have no entry in sysfs."""
 
 
 class _Kind(Enum):
@@ -99,18 +105,57 @@ def _kind(path: Path) -> _Kind:
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     try:
-        kind = path.stat().st_mode
+        known = path.stat()
     except FileNotFoundError:
-        kind = None
-    if kind is not None and not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    if kind is not None and not stat.S_ISREG(kind):
-        return _Kind.STREAM
+        known = None
+    if known is not None and not stat.S_ISREG(known.st_mode):
+        return _stream(path, known)
+    real = Path(os.path.realpath(path))
+    if known is None and _is_among_devices(real):
+        raise OSError(errno.ENODEV, "no such device, and a plain file in /dev is gone at the next boot", str(path))
+    if len(os.fsencode(temporary_name(real.name))) > os.pathconf(real.parent, "PC_NAME_MAX"):
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(path))
+    if known is not None:
+        # Opened, because only that says of one that is immutable, executed or on a read-only disk what keeps it.
+        os.close(os.open(real, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC))
     try:
-        with tempfile.TemporaryFile(dir=Path(os.path.realpath(path)).parent):
+        with tempfile.TemporaryFile(dir=real.parent):
             pass
     except PermissionError:
-        if kind is None:
+        if known is None:
             raise
         return _Kind.IN_PLACE
-    return _Kind.REPLACED
+    return _Kind.IN_PLACE if known is not None and _is_kept_by_sticky_folder(known, real.parent) else _Kind.REPLACED
+
+
+def _stream(path: Path, known: os.stat_result) -> _Kind:
+    """Return that *path* is a stream: a pipe or a terminal, never a device on which text does harm."""
+    if stat.S_ISBLK(known.st_mode):
+        raise OSError(errno.EINVAL, "it is a disk", str(path))
+    if stat.S_ISSOCK(known.st_mode):
+        raise OSError(errno.ENXIO, "it is a socket", str(path))
+    if stat.S_ISCHR(known.st_mode) and not _is_harmless(known.st_rdev):
+        raise OSError(errno.EINVAL, "it is a device that is no terminal", str(path))
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    return _Kind.STREAM
+
+
+def _is_harmless(device: int) -> bool:
+    """Return whether the character *device* is a terminal, null, zero or full; a watchdog, once opened, reboots."""
+    major, minor = os.major(device), os.minor(device)
+    if major == _MEMORY:
+        return minor in _MEMORY_MINORS
+    subsystem = Path(f"/sys/dev/char/{major}:{minor}/subsystem")
+    return major in _PSEUDO_TERMINALS or os.path.realpath(subsystem).endswith("/tty")
+
+
+def _is_among_devices(path: Path) -> bool:
+    """Return whether a new file at *path* would lie among the devices, and not on a disk of its own below them."""
+    return Path("/dev") in path.parents and path.parent.stat().st_dev == Path("/dev").stat().st_dev
+
+
+def _is_kept_by_sticky_folder(known: os.stat_result, folder: Path) -> bool:
+    """Return whether the file *known* may be written and not replaced: somebody else's, in a folder such as /tmp."""
+    around, own = folder.stat(), os.geteuid()
+    return bool(around.st_mode & stat.S_ISVTX) and own not in (0, known.st_uid, around.st_uid)

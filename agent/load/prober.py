@@ -12,6 +12,7 @@ from nodevet.agent.clock import Clock
 from nodevet.agent.load.guard import POLL_SECONDS, LoadGuard
 from nodevet.agent.load.lease import IDLE_MEMORY_BYTES, busy_reason, load_targets
 from nodevet.agent.load.run import LoadRun, Spawn
+from nodevet.agent.load.wrong import UntoldWrong
 from nodevet.agent.settings import LoadSettings
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, requests_for
@@ -70,6 +71,7 @@ class Prober:
         self._ended: Instant | None = None
         self._began = 0.0
         self._taken = 0
+        self._untold = UntoldWrong()
         self.status = ""
         self.configure(settings)
         self._due = clock.monotonic() + FIRST_SECONDS
@@ -110,6 +112,14 @@ class Prober:
         else:
             self._due = self._clock.monotonic() + NOT_READY_SECONDS
         return ()
+
+    def found(self) -> tuple[Result, ...]:
+        """Return what the probe that runs has found to be wrong since the last time, before its formats end."""
+        if self._run is None:
+            return ()
+        fresh = self._untold.of(self._run.so_far[self._taken :])
+        self._untold.told(fresh)
+        return fresh
 
     def stop(self, reason: str) -> None:
         """Begin to end a probe that runs; one that is only announced does not begin."""
@@ -153,6 +163,7 @@ class Prober:
         self._announced = ()
         self._began = self._clock.monotonic()
         self._taken = 0
+        self._untold = UntoldWrong()
         self.status = "probing"
 
     def _withdraw(self, reason: str) -> None:

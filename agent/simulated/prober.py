@@ -64,6 +64,10 @@ class SimulatedProber:
         probe = load_profile(self._node.profile).probe
         return probe_results(measured, probe, self._clock.instant(), retested=due - self._wrong)
 
+    def found(self) -> tuple[Result, ...]:
+        """Return nothing: the results of a scenario come as a whole."""
+        return ()
+
     def stop(self, reason: str) -> None:
         """Do nothing: no load runs."""
 

@@ -61,6 +61,7 @@ from nodevet.agent.storage.rows import (
 )
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Device, Episode, EpisodeState, Instant, Key, Result
+from nodevet.checks.retest import is_same_run
 
 __all__ = [
     "DATABASE_NAME",
@@ -249,7 +250,10 @@ class Store:
         return self._journal_rows(tail, (*(value for _, values in conditions for value in values), limit))
 
     def append_result(self, result: Result) -> None:
-        """Keep the *result* of a workload. Raises StoreError or BusyError."""
+        """Keep the *result* of a workload, once however often it is delivered. Raises StoreError or BusyError."""
+        known = self._result_rows("WHERE wall = ? AND workload = ?", (result.ended.wall_seconds, result.workload))
+        if any(is_same_run(row, result) for row in known):
+            return
         payload = msgspec.json.encode(result)
         row = (result.ended.wall_seconds, result.workload, payload, checksum(result.workload, payload))
         with self._transaction() as run:

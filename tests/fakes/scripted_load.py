@@ -1,7 +1,8 @@
 """A load child that does what its argument says for each number format, without any load.
 
 Run as ``python -I scripted_load.py '{"fp32": "finish", "bf16": "die"}' --descriptor N --progress M``: ``finish`` is a
-verified result, ``no_format`` and ``no_torch`` are refusals, ``hang`` never answers, ``die`` ends at once.
+verified result, ``large`` one of 150 kB, ``no_format`` and ``no_torch`` are refusals, ``hang`` never answers,
+``die`` ends at once.
 ``wrong:END`` tells of a wrong result first, then does END: one of those, ``abort``, ``segv``, ``kill``, ``exit``,
 ``disk``, ``garbage``, ``forget``. ``copy:FROM:TO:WORD`` copies a file of the parent once that tells of a format with
 this standing, then finishes; ``until:FILE:END`` waits for a file before it does END.
@@ -16,12 +17,16 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from nodevet.checks.child import become_child
 from nodevet.checks.model import Instant, Metric, Result, ResultState
 from nodevet.checks.wire import Burn, Channel, Closed, Found, Stop, Ticked, Worked
+
+LARGE = {"tflops": [[number / 7, number / 3] for number in range(4000)]}
+"""More than all devices of a node tell together."""
 
 VERIFIED = {"gemms_verified": 10, "mismatches": 0, "self_test_planted": 3, "self_test_found": 3}
 
@@ -31,7 +36,7 @@ def now() -> Instant:
     return Instant("boot", time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time())
 
 
-def result(burn: Burn, state: ResultState, **conditions: str) -> Result:
+def result(burn: Burn, state: ResultState, **conditions: Any) -> Result:
     """Return the result of *burn*."""
     figures = VERIFIED if state is ResultState.FINISHED else {}
     return Result(
@@ -61,6 +66,8 @@ def end(how: str, message: Burn, channel: Channel) -> None:
         case "finish":
             channel.send(Ticked(0.5, "measuring"))
             channel.send(Worked(result(message, ResultState.FINISHED)))
+        case "large":
+            channel.send(Worked(result(message, ResultState.FINISHED, curves=LARGE)))
         case "no_format":
             channel.send(Worked(result(message, ResultState.REFUSED, refusal="format")))
         case "no_torch":
