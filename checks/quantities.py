@@ -48,7 +48,8 @@ class Bounds(msgspec.Struct, frozen=True):
 class Quantity(msgspec.Struct, frozen=True):
     """One quantity. ``judged_by_growth`` counters keep their last value over a restart.
 
-    Those ``judged_by_hour`` also count how far they grew within the last one.
+    Those ``judged_by_hour`` also count how far they grew within the last one. Parts ``never_zero`` have no value of
+    exactly 0 while they answer: it is what an empty register or a sensor that died reads.
     """
 
     key: str
@@ -60,6 +61,7 @@ class Quantity(msgspec.Struct, frozen=True):
     exported: bool = True
     judged_by_growth: bool = False
     judged_by_hour: bool = False
+    never_zero: frozenset[str] = frozenset()
 
     @property
     def low(self) -> float | None:
@@ -123,14 +125,18 @@ SHOWN_LETTERS = 100
 HEAT = Bounds(
     -55,
     200,
-    "silicon is specified from -55 celsius (MIL-STD-883) and beyond 200 no package lives; 255 is an empty byte",
+    "silicon is specified from -55 celsius (MIL-STD-883) and beyond 200 no package lives; 255 is an empty byte, and "
+    "exactly 0 of a chip an empty register: the air that cools it has 5 celsius or more (ASHRAE TC 9.9, class A4)",
 )
+CHIPS = frozenset({"core", "memory", "hotspot", "edge", "package"})
+"""Sensors in a chip that answers, and so is warmer than the air that cools it."""
 HEAT_LIMIT = Bounds(20, 200, "a limit of a device lies above the air that cools it; see temperature_celsius")
 HEAT_MARGIN = Bounds(-200, 255, "the difference of two temperatures, each of -55 to 200 celsius")
 POWER = Bounds(
     0,
     50_000,
-    "the largest single accelerator, a whole wafer, is sold with 23 kW; 65535 W and 4294967 W are empty registers",
+    "the largest single accelerator, a whole wafer, is sold with 23 kW; 65535 W and 4294967 W are empty registers, and "
+    "0 W drawn by a device that answers is one too",
 )
 CLOCK = Bounds(
     0,
@@ -146,7 +152,7 @@ SHARE = Bounds(0, 1, "a share of the whole")
 
 _TABLE: tuple[Quantity, ...] = (
     # Heat. The device's own margin comes before any absolute temperature.
-    Quantity("temperature_celsius", _G, _P.SENSOR, "Temperature of a sensor.", HEAT),
+    Quantity("temperature_celsius", _G, _P.SENSOR, "Temperature of a sensor.", HEAT, never_zero=CHIPS),
     Quantity(
         "temperature_margin_celsius",
         _G,
@@ -185,7 +191,14 @@ _TABLE: tuple[Quantity, ...] = (
         HEAT_MARGIN,
     ),
     # Power.
-    Quantity("power_watts", _G, _P.POWER_SCOPE, "Power drawn, averaged by the device (about one second).", POWER),
+    Quantity(
+        "power_watts",
+        _G,
+        _P.POWER_SCOPE,
+        "Power drawn, averaged by the device (about one second).",
+        POWER,
+        never_zero=frozenset({"device"}),
+    ),
     Quantity("power_limit_watts", _G, _P.POWER_SCOPE, "Power limit in force.", POWER),
     Quantity(
         "power_limit_requested_watts", _G, _P.POWER_SCOPE, "Power limit that was asked for.", POWER, exported=False
@@ -352,7 +365,10 @@ def measured(reading: Reading) -> Reading:
     """Return *reading*, or the same with status ``error`` where no device can have measured its value."""
     if reading.value is None:
         return reading
-    why = _doubt(reading.value, QUANTITIES[reading.quantity])
+    entry = QUANTITIES[reading.quantity]
+    why = _doubt(reading.value, entry)
+    if why is None and reading.value == 0 and reading.part.name in entry.never_zero:
+        why = "exactly 0 is an empty register or a dead sensor"
     return _implausible(reading, why) if why else reading
 
 

@@ -82,6 +82,41 @@ def test_memory_clock_beyond_ten_gigahertz_is_measured() -> None:
     assert odd("clock_hertz", MEMORY, 65_535e6).status is ReadingStatus.ERROR
 
 
+STUCK = (
+    ("temperature_celsius", "core", True),
+    ("temperature_celsius", "memory", True),
+    ("temperature_celsius", "hotspot", True),
+    ("temperature_celsius", "inlet", False),
+    ("power_watts", "device", True),
+    ("power_watts", "module", False),
+)
+
+
+@pytest.mark.parametrize(("quantity", "name", "is_odd"), STUCK)
+@pytest.mark.parametrize("zero", [0, 0.0, -0.0])
+def test_sensor_of_a_chip_that_tells_exactly_zero_is_not_measured(
+    quantity: str, name: str, is_odd: bool, zero: float
+) -> None:
+    """What answers is warmer than its air and draws power; the air itself may be at 0, and a module be idle."""
+    part = Part(QUANTITIES[quantity].part, name)
+    reading = odd(quantity, part, zero)
+    assert (reading.status is ReadingStatus.ERROR) is is_odd
+    assert not is_odd or "empty register" in reading.detail
+    assert odd(quantity, part, 0.5).status is ReadingStatus.OK
+    assert name != "core" or odd(quantity, part, -3).status is ReadingStatus.OK
+
+
+def test_accelerator_whose_sensors_are_stuck_at_zero_is_never_ok() -> None:
+    """Busy or idle, with a margin or without: what its model must tell is told as missing."""
+    for busy in (0.0, 0.97):
+        load = {("utilization_ratio", Part(PartKind.ENGINE, "compute")): busy}
+        cold = {**load, ("temperature_celsius", CORE): odd("temperature_celsius", CORE, 0)}
+        dead = {**load, ("power_watts", SCOPE): odd("power_watts", SCOPE, 0)}
+        assert state(healthy({**cold, ("temperature_margin_celsius", CORE): None})) is State.UNKNOWN
+        assert state(healthy(dead)) is State.UNKNOWN
+        assert state(healthy(cold)) is State.OK  # the core's own margin stands in
+
+
 @pytest.mark.parametrize("quantity", QUANTITIES.values(), ids=lambda entry: entry.key)
 def test_every_number_has_bounds_with_a_source(quantity: object) -> None:
     """A bound that cannot be looked up cannot be trusted either."""
