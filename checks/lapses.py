@@ -10,12 +10,10 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.model import Instant, Part, ReadingStatus, Sample
+from nodevet.checks.model import Instant, Part, Reading, ReadingStatus, Sample
+from nodevet.checks.quantities import is_implausible
 
 __all__ = ["Lapse", "Lapses"]
-
-PASSING = frozenset({ReadingStatus.ERROR, ReadingStatus.UNAVAILABLE})
-"""What may be over in the next round: an odd value, a busy driver. A lack or a refusal does not pass by itself."""
 
 
 class Lapse(msgspec.Struct, frozen=True, array_like=True):
@@ -48,7 +46,7 @@ class Lapses:
         known = self._lapses.pop(owner, {})
         lapses = {}
         for entry in sample.readings:
-            if entry.status in PASSING:
+            if _passes(entry):
                 key = (entry.quantity, entry.part)
                 lapses[key] = known.get(key) or Lapse(*owner, *key, before)
         if lapses:
@@ -57,3 +55,8 @@ class Lapses:
     def times(self) -> Mapping[tuple[str, str, Part], Instant]:
         """Return when each reading that lapsed was had, by device, quantity and part."""
         return {(one.device, one.quantity, one.part): one.read for one in self.kept if one.read is not None}
+
+
+def _passes(reading: Reading) -> bool:
+    """Return whether it may be over in the next round: an odd value, a busy driver; not a lack, refusal or failure."""
+    return reading.status is ReadingStatus.UNAVAILABLE or is_implausible(reading)

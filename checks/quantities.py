@@ -22,6 +22,7 @@ __all__ = [
     "Bounds",
     "Quantity",
     "QuantityKind",
+    "is_implausible",
     "measured",
     "quantity",
 ]
@@ -121,6 +122,7 @@ _P = PartKind
 LARGEST_COUNT = 2**63 - 1
 SHOWN_LETTERS = 100
 """So much of an odd value is told."""
+IMPLAUSIBLE = " is implausible: "
 
 HEAT = Bounds(
     -55,
@@ -388,10 +390,15 @@ def _doubt(value: Scalar, entry: Quantity) -> str | None:
     return None
 
 
+def is_implausible(reading: Reading) -> bool:
+    """Return whether *reading* had a value that was none; one that could not be read at all is another matter."""
+    return reading.status is ReadingStatus.ERROR and IMPLAUSIBLE in reading.detail
+
+
 def _implausible(reading: Reading, why: str) -> Reading:
     value = reading.value
     if isinstance(value, int) and abs(value) > LARGEST_COUNT:  # its digits are of no use, and Python may refuse them
         shown = f"a number of {value.bit_length()} bits"
     else:
         shown = repr(value)[:SHOWN_LETTERS]
-    return Reading(reading.quantity, None, reading.part, ReadingStatus.ERROR, f"{shown} is implausible: {why}")
+    return Reading(reading.quantity, None, reading.part, ReadingStatus.ERROR, f"{shown}{IMPLAUSIBLE}{why}")

@@ -636,9 +636,9 @@ def test_one_odd_value_of_what_one_part_tells_costs_no_verdict(
     assert [outcome is Outcome.PASS for outcome in told] == [False, True, False, True, *(False,) * 6, True, True]
 
 
-@pytest.mark.parametrize("status", [ReadingStatus.UNSUPPORTED, ReadingStatus.DENIED])
+@pytest.mark.parametrize("status", [ReadingStatus.UNSUPPORTED, ReadingStatus.DENIED, ReadingStatus.ERROR])
 def test_a_reading_that_is_refused_counts_at_once(status: ReadingStatus) -> None:
-    """A lack or a missing permission is no odd value: it does not pass by itself."""
+    """A lack, a missing permission or an error of the driver is no odd value: it does not pass by itself."""
     desk = Desk()
     assert desk.healthy_round().snapshot.verdict.state is State.OK
     desk.seconds += 10
