@@ -74,15 +74,15 @@ def reach(snapshot: Snapshot, verdict: Verdict) -> Reach:
     """Return what *verdict*, the node's or that of a device of *snapshot*, rests on."""
     if not verdict.hard:
         if not _refused(snapshot, verdict):
-            return "soft"
+            return "observed" if _refused(snapshot, verdict, Mode.OBSERVE) else "soft"
         return "refused" if snapshot.agent.permit.held else "unpermitted"
     if not gating(snapshot, verdict):
         return "observed"
     return "hard" if snapshot.agent.permit.held else "unpermitted"
 
 
-def _refused(snapshot: Snapshot, verdict: Verdict) -> tuple[Episode, ...]:
-    """Return what *verdict* could not measure because the driver refuses every accelerator."""
+def _refused(snapshot: Snapshot, verdict: Verdict, mode: Mode = Mode.GATE) -> tuple[Episode, ...]:
+    """Return what *verdict* could not measure because the driver refuses every accelerator, and may reach *mode*."""
     if verdict.state is not State.UNKNOWN or not driver_refuses_all(snapshot):
         return ()
     named, boards = frozenset(verdict.episodes), {board.id for board in boards_of(snapshot)}
@@ -94,7 +94,7 @@ def _refused(snapshot: Snapshot, verdict: Verdict) -> tuple[Episode, ...]:
         and episode.outcome is Outcome.UNMEASURED
         and episode.check in REFUSED_CHECKS
         and (episode.key.device in boards or episode.key.device == NODE)
-        and snapshot.modes.of(episode.check).rank >= Mode.GATE.rank
+        and snapshot.modes.of(episode.check).rank >= mode.rank
     )
 
 

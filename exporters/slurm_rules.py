@@ -39,6 +39,7 @@ __all__ = [
     "parse_size",
     "parse_started",
     "reason_text",
+    "seconds_of",
 ]
 
 LONGEST_REASON = 200
@@ -281,6 +282,14 @@ def parse_started(text: str) -> str:
     return found[1]
 
 
+def seconds_of(text: str) -> float | None:
+    """Return the Unix seconds of a time that scontrol printed under TZ=UTC0, or None where it is no time."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
 def decide(
     faults: Iterable[Episode],
     node: NodeState,
@@ -395,7 +404,7 @@ def _parsed(block: str) -> NodeState:
         bare,
         reason=(signed["reason"] or "").strip(),
         reason_user=signed["user"],
-        reason_seconds=_seconds(signed["when"]),
+        reason_seconds=seconds_of(signed["when"]),
     )
 
 
@@ -408,14 +417,6 @@ def _time(form: re.Pattern[str], block: str) -> str | None:
     """Return the time that *form* finds, in the words of SLURM, or None where it knows none."""
     found = form.search(block)
     return found[1] if found and found[1] not in ("None", "Unknown") else None
-
-
-def _seconds(text: str) -> float | None:
-    """Return the Unix seconds of a time that scontrol printed under TZ=UTC0, or None where it is no time."""
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
 
 
 def _state_words(text: str) -> frozenset[str]:

@@ -212,7 +212,7 @@ def test_boards_that_nothing_reads_are_no_refusal() -> None:
 def test_observing_simulated_starting_and_stopping_agents_refuse_nothing() -> None:
     """A refusal is a fault like another under the site's mode, and never one of a node that does not exist."""
     snapshot = unread(FailureKind.ERROR, FailureKind.ERROR, permit=HELD, modes=Modes(Mode.OBSERVE))
-    assert reach(snapshot, snapshot.verdict) == "soft"
+    assert (reach(snapshot, snapshot.verdict), closing(snapshot)) == ("observed", ())
     snapshot = unread(FailureKind.ERROR, FailureKind.ERROR, permit=HELD)
     assert not driver_refuses_all(msgspec.structs.replace(snapshot, simulated=True))
     for changes in ({"ready": False}, {"stopping": True}):

@@ -52,6 +52,10 @@ CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
         with_setting((Line(verdict="unknown", hard="unpermitted", reason="refused"), *EIGHT), on_stale="fail"),
         (0, "unpermitted"),
     ),
+    "refused, observed": (
+        with_setting((Line(verdict="unknown", hard="observed", reason="refused"), *EIGHT), on_stale="fail"),
+        (0, "open"),
+    ),
     "resumed": (resumed, (0, "resumed")),
     "observed": (with_setting(BROKEN, mode="observe"), (0, "observed")),
     "wrong mode first": (after_a_wrong_mode, (0, "observed")),
@@ -115,6 +119,11 @@ MUTANTS = {
         "prolog.sh",
         '[ "$on_driver_refusal" = fail ] || decide refused_open "$refusal"',
         ":",
+    ),
+    "what is only observed is ignorance": (
+        "gate.sh",
+        "'unknown soft node' |",
+        "'unknown observed node' | 'unknown soft node' |",
     ),
     "a resume is overruled": (
         "prolog.sh",

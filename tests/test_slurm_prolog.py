@@ -509,6 +509,15 @@ def test_a_driver_that_refuses_every_gpu_follows_a_setting_of_its_own(gate: Gate
     assert (gate.prolog("0").code, gate.prolog("0").decision) == (0, "observed")
 
 
+@pytest.mark.parametrize("verdict", ["failed", "unknown"])
+def test_what_the_site_lets_only_be_observed_closes_by_no_setting(gate: Gate, verdict: str) -> None:
+    """A driver that refuses all under `[gate] mode = "observe"`: no ignorance, so `on_stale` says nothing of it."""
+    gate.set(on_stale="fail", on_driver_refusal="fail")
+    lines = [accelerator(number, verdict, "observed") for number in range(8)]
+    gate.write(Line(verdict=verdict, hard="observed", reason="the driver refuses every GPU"), *lines)
+    assert (gate.prolog("0").code, gate.prolog("0,1").decision) == (0, "open")
+
+
 def meanwhile(gate: Gate, ready: Callable[[], object], answer: Callable[[], object]) -> Decided:
     """Return what a prolog decides while an agent sees *ready* and then gives its *answer*."""
 
@@ -698,6 +707,7 @@ def test_a_log_that_nobody_reads_does_not_grow_without_end(gate: Gate) -> None:
         ((Line(verdict="unknown", hard="refused", reason="the driver refuses every GPU"), *EIGHT), "real", 1),
         (EIGHT, "simulated", 3),
         ((accelerator(0, "unknown"),), "real", 3),
+        ((Line(verdict="unknown", hard="observed", reason="the driver refuses every GPU"), *EIGHT), "real", 3),
     ],
 )
 def test_the_health_check_tells_and_does_not_wait(gate: Gate, lines: tuple[Line, ...], origin: str, code: int) -> None:

@@ -7,6 +7,7 @@ import selectors
 import shlex
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -499,6 +500,58 @@ def test_a_fault_that_may_only_close_the_gate_leaves_a_mark_that_counts() -> Non
     assert not passes.step(gate).status.permit.held
     passes.step(acknowledged(gate))
     assert slurm.nodes["n1"].comment == ""
+
+
+@pytest.mark.parametrize("when", ["before it asks", "started", "read", "read_all", "mark"])
+def test_a_cold_start_that_forgets_closed_gates_lets_nobody_past_the_limit(when: str) -> None:
+    """Two of three may close; their marks are lost, at any moment of a pass, and their agents look 30 s later."""
+    gate = msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE))
+    slurm, now = MemorySlurm(), [1_900_000_000.0]
+    first, second, third = (
+        writer(slurm, name=name, clock=lambda: now[0], maximum_drained_ratio=0.7) for name in ("n1", "n2", "n3")
+    )
+    for node in (first, second):
+        assert settled(node, gate).status.permit.held
+    assert third.step(gate).status.limit_reached
+    restarted = [False]
+
+    def forget(call: str) -> None:
+        if not restarted[0] and call == when:
+            restarted[0] = True
+            slurm.slurmctld = datetime.fromtimestamp(now[0], UTC).strftime("%Y-%m-%dT%H:%M:%S")
+            for name in slurm.nodes:
+                slurm.change(name, comment="", extra="")
+
+    if when == "before it asks":
+        forget(when)
+        restarted[0] = True
+    slurm.before = forget
+    held = 2
+    for _ in range(40):
+        now[0] += 2.0
+        third.step(gate)
+        if now[0] >= 1_900_000_030.0:
+            # Each sees at its next look that its gate is closed no more by what SLURM shows, and asks like others.
+            first.step(gate)
+            second.step(gate)
+        held = sum(node.status.permit.held for node in (first, second, third))
+        assert held <= 2
+    for _ in range(200):
+        now[0] += 2.0
+        for node in (first, second, third):
+            node.step(gate)
+        assert sum(node.status.permit.held for node in (first, second, third)) <= 2
+    assert sum(node.status.permit.held for node in (first, second, third)) == 2
+
+
+def test_a_node_that_is_closed_looks_as_often_while_slurm_does_not_answer() -> None:
+    """However large the cluster: what asks after a cold start waits no longer than that."""
+    slurm = MemorySlurm()
+    passes = writer(slurm, Memory(nodes=2000))
+    assert settled(passes).status.permit.held
+    slurm.fail = {"read": Why.READ_TIMEOUT}
+    done = passes.step(FAILED)
+    assert (done.status.permit.held, done.again_seconds) == (True, SETTINGS.poll_seconds)
 
 
 def test_a_mark_of_an_agent_before_waits_until_its_writes_have_settled() -> None:

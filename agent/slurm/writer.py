@@ -14,11 +14,12 @@ import msgspec
 
 from nodevet.agent.settings import SlurmSettings
 from nodevet.checks.acknowledgement import command_words
-from nodevet.checks.model import Episode, Instant, Snapshot
+from nodevet.checks.model import Episode, Instant, Mode, Modes, Snapshot
 from nodevet.checks.modes import draining, gating, named
 from nodevet.checks.scheduler import Permit, WriterStatus
 from nodevet.exporters.slurm import SlurmError
 from nodevet.exporters.slurm_permit import (
+    CLOCK_SECONDS,
     LATE_SECONDS,
     Limits,
     Mark,
@@ -44,6 +45,7 @@ from nodevet.exporters.slurm_rules import (
     decide,
     is_ours,
     obstacle,
+    seconds_of,
 )
 
 __all__ = ["Acknowledged", "Call", "Pass", "Slurm", "Writer"]
@@ -171,6 +173,9 @@ class Writer:
         self._clear_settles_at = 0.0
         self._drain_settles_at = 0.0
         self._holds = 0
+        self._keeps_marks = False
+        self._slurmctld = ""
+        self._slurmctld_seen_at = 0.0
         self._unseen = False
         self._first = True
         # Until SLURM was asked it is as it was seen last in this boot, so that a job that comes has it looked at.
@@ -265,7 +270,9 @@ class Writer:
         if not self.status.permit.held:
             permit = Permit(why=f"SLURM gave no answer that would allow it: {error}")
             self._say(self.status.doing, permit=permit, unanswered=True)
-        return self._again()
+            return self._again()
+        # They rely on it that closed nodes look this often after a cold start; the limits keep these few.
+        return self._settings.poll_seconds  # for those that ask
 
     def _again(self) -> float:
         """Return after how long to ask again, spread so that a whole cluster asks a few times a second."""
@@ -317,7 +324,7 @@ class Writer:
             case Step.CLOSE if self.status.permit.held:
                 self._say("the gate is closed; no fault here may drain the node")
             case Step.DRAIN | Step.CLOSE | Step.UPDATE if self._settings.writer == "drain":
-                return (yield from self._write(node, decision))
+                return (yield from self._write(node, decision, snapshot.modes))
             case Step.DRAIN | Step.CLOSE | Step.UPDATE:
                 self._say(f"would {decision.step.value} with: {decision.reason}", wanted=decision.reason)
         return self._settings.poll_seconds
@@ -364,7 +371,7 @@ class Writer:
 
     # What is written.
 
-    def _write(self, node: NodeState, decision: Decision) -> Work:
+    def _write(self, node: NodeState, decision: Decision, modes: Modes) -> Work:
         """Write what *decision* says, where it may be; return when to look again."""
         name, reason = self.status.node, decision.reason
         self._say(f"is about to {decision.step.value} with: {reason}", wanted=reason)
@@ -388,7 +395,35 @@ class Writer:
                 self._wrote(decision.step, reason)
                 self._unseen = True
             return 0.0 if self._unseen else self._settings.poll_seconds
+        self._keeps_marks = Mode.GATE in (modes.site, *modes.checks.values())
+        settles_in = yield from self._controller_settles_in()
+        if settles_in > 0:
+            return self._wait_for_controller(settles_in)
         return (yield from self._ask(node, decision))
+
+    def _wait_for_controller(self, seconds: float) -> float:
+        self._skip(Why.UNSETTLED)
+        self._say("does not ask yet: slurmctld was started anew, and may have lost which gates are closed")
+        return min(seconds, self._settings.poll_seconds)
+
+    def _controller_settles_in(self) -> Work:
+        """Return for how long closed gates may be unknown to a slurmctld that was started a short time ago.
+
+        A cold start forgets the marks of gates that are closed without a drain, and an older state those since then.
+        Their agents see it with their next look, give up the permit and ask again; until then they stay closed.
+        """
+        if not self._keeps_marks:
+            return 0.0  # a node whose drain is forgotten asks its agent before it closes
+        started = yield Call("started")
+        now = self._monotonic()
+        if started != self._slurmctld:
+            self._slurmctld, self._slurmctld_seen_at = started, now
+        first_looks = self._memory.nodes / FIRST_PER_SECOND
+        needs = 2 * self._settings.poll_seconds + self._settings.timeout_seconds + first_looks
+        seconds = seconds_of(started)
+        if seconds is not None and abs(self._wall_seconds() - seconds) > needs + CLOCK_SECONDS:
+            return 0.0
+        return max(self._slurmctld_seen_at + needs - now, 0.0)
 
     def _ask(self, node: NodeState, decision: Decision) -> Work:
         """Mark the node, read the fleet, and close the node where there is room; return when to look again."""
@@ -418,6 +453,9 @@ class Writer:
             self._skip(Why.UNVERIFIED if mark is None else Why.CHANGED)
             return SOON_SECONDS if mark else self._again()
         if mark.holds or permits(found):
+            settles_in = yield from self._controller_settles_in()
+            if settles_in > 0:
+                return self._wait_for_controller(settles_in)
             return (yield from self._close(mark, decision))
         ahead = self._rooms(nodes, before=(mark.seconds, node.name))
         return (yield from self._give_way(own, found, waits=permits(ahead)))

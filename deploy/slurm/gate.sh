@@ -246,9 +246,12 @@ take_line() {
     where="$kind $pci"
     [ "$kind" != node ] || where=node
     take_fault "$verdict $hard" "$where: $reason"
-    # What the driver refuses while the agent lives is no ignorance: it has a setting of its own, and needs a permit.
-    if [ "$verdict" = unknown ] && [ "$hard" != refused ] && [ "$hard" != unpermitted ]; then
-        # A disk or a network card that no check speaks of is unknown as well, and nothing hangs on it.
-        case $kind in node | accelerator) doubt=${doubt:-"$kind $pci is unknown: $reason"} ;; esac
-    fi
+    # What the driver refuses while the agent lives is no ignorance: it has a setting of its own, needs a permit, and
+    # closes nothing where the site lets it only be observed. A disk or a network card that no check speaks of is
+    # unknown as well, and nothing hangs on it.
+    case "$verdict $hard $kind" in
+    'unknown soft node' | 'unknown soft accelerator' | 'unknown hard node' | 'unknown hard accelerator')
+        doubt=${doubt:-"$kind $pci is unknown: $reason"}
+        ;;
+    esac
 }

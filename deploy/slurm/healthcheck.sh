@@ -32,6 +32,7 @@ if [ -n "$fault" ]; then
     echo "nodevet: $fault"
     exit 1
 fi
+[ "${node_verdict:-}" != unknown ] || doubt=${doubt:-$node_reason}
 if [ -n "$doubt" ]; then
     echo "nodevet: no verdict: $doubt"
     exit 3

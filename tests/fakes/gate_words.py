@@ -79,7 +79,7 @@ def _is_doubtful(file: StateFile, met: Sequence[DeviceState], now: float) -> boo
     present = {device.minor for device in met if device.kind == "accelerator"}
     unknown = any(
         device.state == "unknown"
-        and device.reach not in ("refused", "unpermitted")
+        and device.reach not in ("refused", "unpermitted", "observed")
         and device.kind in ("node", "accelerator")
         for device in met
     )

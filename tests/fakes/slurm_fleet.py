@@ -178,7 +178,7 @@ class Fleet:
             case Call("size", ()):
                 return len(self._nodes)
             case Call("started", ()):
-                return "s"
+                return "2026-11-20T07:00:00"
             case Call("drain", (name, reason, field)):
                 self._change(name, states=DRAINED, reason=reason, reason_user="root", reason_seconds=EPOCH + self.now)
                 self._change(name, **{field.lower(): ""})
