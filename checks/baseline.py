@@ -149,9 +149,14 @@ def _model(device: Device) -> str | None:
 
 
 def by_name(status: ReaderStatus, names: Mapping[tuple[str, str], str]) -> ReaderStatus:
-    """Return *status* with its devices in quarantine under the *names* that they have here."""
-    quarantined = tuple(names.get((status.backend, told), told) for told in status.quarantined)
-    return msgspec.structs.replace(status, quarantined=quarantined)
+    """Return *status* with the devices that it speaks of under the *names* that they have here."""
+    here = {told: names.get((status.backend, told), told) for told in (*status.quarantined, *status.blamed)}
+    return msgspec.structs.replace(
+        status,
+        quarantined=tuple(here[told] for told in status.quarantined),
+        blamed={here[told]: falls for told, falls in status.blamed.items()},
+        left_alone={here.get(told, told): words for told, words in status.left_alone.items()},
+    )
 
 
 def without_pages(known: Mapping[str, Device]) -> dict[str, Device]:

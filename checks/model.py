@@ -469,7 +469,8 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     ``required``: somebody said that this node has such devices, so that their absence is no proof of health.
     ``hangs`` and ``crashes`` count since the agent's start. ``witnessed`` counts those of late that happened inside a
     call of the driver while nothing else kept the reader from running, ``blamed`` the same for each device.
-    ``refusals`` says how often in a row its library or backend ended it with a reason.
+    ``left_alone`` says what each device in quarantine did last. ``refusals`` says how often in a row its library or
+    backend ended it with a reason.
     """
 
     backend: str
@@ -483,6 +484,7 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
     versions: dict[str, str] = {}
     quarantined: tuple[str, ...] = ()
+    left_alone: dict[str, str] = {}
     required: bool = False
     witnessed: int = 0
     blamed: dict[str, int] = {}

@@ -263,6 +263,33 @@ def test_a_reader_that_was_stopped_for_a_while_only_is_nobodys_fault(bench: Benc
         rise(bench)
 
 
+def test_a_host_that_stood_still_before_the_watch_began_is_nobodys_fault(bench: Bench) -> None:
+    """A call of four seconds got three of its five: the heartbeat keeps time later, and proves nothing of before."""
+    for _ in range(3):
+        hang(bench)
+        bench.clock.advance(DEADLINE * 0.45)
+        bench.pass_time(DEADLINE * 0.55)
+        bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+        assert "host overloaded: the agent itself was held up for 2.0 s" in said(bench)
+        assert bench.status().witnessed == 0
+        rise(bench)
+
+
+def test_a_reader_that_was_stopped_before_the_watch_began_is_nobodys_fault(bench: Bench) -> None:
+    """It went on before it was watched, with half of its time gone."""
+    for _ in range(2):
+        pid = hang(bench)
+        os.kill(pid, signal.SIGSTOP)
+        bench.until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)  # noqa: B023
+        bench.pass_time(DEADLINE * 0.4)
+        os.kill(pid, signal.SIGCONT)
+        bench.pass_time(DEADLINE * 0.6)
+        bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+        assert "it is stopped (state T)" in said(bench)
+        assert bench.status().witnessed == 0
+        rise(bench)
+
+
 def test_a_reader_that_its_cgroup_froze_is_nobodys_fault(tmp_path: Path, freeze: Freeze) -> None:
     """It cannot be killed, its state is D and it is inside a call: and still it is the freezer, which is named."""
     bench = Bench(tmp_path, cgroups=FREEZER.parent)

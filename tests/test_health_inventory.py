@@ -151,7 +151,9 @@ def beside_answering_siblings(driver: str | None, state: ReaderState = ReaderSta
 
 
 @pytest.mark.parametrize(
-    ("blamed", "outcome"), [({}, Outcome.UNMEASURED), ({"0000:3b:00.0": 2}, Outcome.FAIL)], ids=["nobody", "driver"]
+    ("blamed", "outcome"),
+    [({}, Outcome.UNMEASURED), ({"0000:3b:00.0": 1}, Outcome.UNMEASURED), ({"0000:3b:00.0": 2}, Outcome.FAIL)],
+    ids=["nobody", "once", "driver"],
 )
 def test_board_that_is_left_alone_is_lost_only_where_its_driver_is_blamed(
     blamed: dict[str, int], outcome: Outcome
@@ -159,12 +161,16 @@ def test_board_that_is_left_alone_is_lost_only_where_its_driver_is_blamed(
     """Its reader fell twice while it was listed: by a fault of nodevet itself nothing of the board is known."""
     board = bare_board("0000:3b:00.0", "nvidia")
     fallen = reader("nvidia", ReaderState.RUNNING, last_round=at())
-    fallen = msgspec.structs.replace(fallen, quarantined=("0000:3b:00.0",), blamed=blamed)
+    crash = "the reader was killed by SIGSEGV in: nvmlDeviceGetHandleByPciBusId of PCI 0000:3b:00.0"
+    fallen = msgspec.structs.replace(
+        fallen, quarantined=("0000:3b:00.0",), blamed=blamed, left_alone={"0000:3b:00.0": crash}
+    )
     view = healthy()
     view = msgspec.structs.replace(view, devices=(*view.devices, board), readers=(reader("host"), fallen))
     finding = of(judge("inventory", view), "device.lost", board.id)
     assert (finding.outcome, finding.outcome is Outcome.FAIL and finding.hard) == (outcome, outcome is Outcome.FAIL)
     assert finding.required is (outcome is Outcome.UNMEASURED)
+    assert crash in finding.message
 
 
 def test_board_that_its_own_driver_does_not_answer_for_is_lost() -> None:

@@ -336,8 +336,11 @@ def test_a_paused_machine_is_no_hang(bench: Bench) -> None:
     bench.clock.advance(3600.0)
     bench.supervisor.tick()
     assert bench.status().state is ReaderState.RUNNING
-    bench.pass_time(2.0)
+    bench.pass_time(0.75)
+    assert bench.status().state is ReaderState.RUNNING
+    bench.pass_time(0.25)
     assert bench.status().state is ReaderState.HUNG
+    assert bench.status().witnessed == 0
 
 
 def test_an_answer_that_waits_in_the_pipe_is_not_late(bench: Bench) -> None:

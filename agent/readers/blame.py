@@ -18,6 +18,7 @@ import msgspec
 from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import Clock
 from nodevet.agent.readers.heartbeat import Heartbeat
+from nodevet.agent.readers.stages import HELD_UP_SECONDS
 from nodevet.agent.readers.witness import Look, Stamp, Surroundings, disturbance, replaced, stamp
 from nodevet.checks.model import Device, Failure, FailureKind
 from nodevet.checks.reference.tables import load_table
@@ -30,6 +31,9 @@ PROOF_SECONDS = 1.5
 SUSPICIOUS_SHARE = 0.5
 LONGEST_WATCH_SECONDS = 5.0
 """A call that is out for this share of its deadline is watched, at most so long before its end: is time kept?"""
+
+EARLY_SECONDS, EARLY_SHARE = 0.5, 0.05
+"""Before that the agent looks so often, or at this share of a longer deadline, whether it and the reader may run."""
 
 LOOK_AGAIN_SECONDS = 0.1
 """How soon a call past its deadline is looked at again while it is not known whether time was kept."""
@@ -92,6 +96,14 @@ class _Suspicion(msgspec.Struct, frozen=True):
     held: str = ""
 
 
+class _Early(msgspec.Struct, frozen=True):
+    """Looks at calls that have been given time since ``start``, before they are watched: the last, and its cause."""
+
+    start: float
+    last: float
+    held: str = ""
+
+
 class _Stuck(msgspec.Struct, frozen=True):
     """A process that cannot be killed: since when nothing keeps it from ending, and the last look at it."""
 
@@ -111,6 +123,7 @@ class Blame:
         self._heartbeat = heartbeat
         self._falls: list[_Fall] = []
         self._suspicion: _Suspicion | None = None
+        self._early: _Early | None = None
         self._proven = False
         self._stuck: _Stuck | None = None
         self._libraries: dict[str, Stamp | None] = {}
@@ -146,6 +159,8 @@ class Blame:
         now = self._clock.monotonic()
         if now >= deadline:
             return self.overdue(child, now - began, now - deadline)
+        if self._suspicion is None:
+            self._look_early(child, deadline - seconds, seconds)
         if now >= deadline - _lead(seconds):
             self.suspect(child)
             self._look_between(child)
@@ -155,7 +170,9 @@ class Blame:
         """Return when a call that must end by *deadline* is to be looked at next."""
         now = self._clock.monotonic()
         if self._suspicion is None:
-            return deadline - _lead(seconds)
+            start = deadline - seconds
+            last = self._early.last if self._early is not None and self._early.start == start else start
+            return min(last + _step(seconds), deadline - _lead(seconds))
         return deadline if now < deadline else now + LOOK_AGAIN_SECONDS
 
     def suspect(self, child: Child) -> None:
@@ -164,12 +181,13 @@ class Blame:
         if anew:
             now = self._clock.monotonic()
             moved = self._suspicion is not None
-            self._suspicion = _Suspicion(child.call_number, now, self._surroundings.look(child.pid), moved)
+            held = self._early.held if self._early is not None else ""
+            self._suspicion = _Suspicion(child.call_number, now, self._surroundings.look(child.pid), moved, held)
         self._heartbeat.want(anew=anew)
 
     def acquit(self) -> None:
         """Forget the call that was watched: the reader spoke, or is gone."""
-        self._suspicion = self._stuck = None
+        self._suspicion = self._stuck = self._early = None
         self._proven = False
 
     def overdue(self, child: Child, seconds: float, late: float) -> Fallen | None:
@@ -267,6 +285,20 @@ class Blame:
 
     # Small steps.
 
+    def _look_early(self, child: Child, start: float, seconds: float) -> None:
+        """Note what keeps reader or agent from running before the *seconds* that began at *start* are watched."""
+        now, step = self._clock.monotonic(), _step(seconds)
+        before = self._early if self._early is not None and self._early.start == start else _Early(start, start)
+        late, held = now - before.last - step, before.held
+        if late < 0:
+            self._early = before
+            return
+        if late > HELD_UP_SECONDS:
+            held = f"host overloaded: the agent itself was held up for {late:.1f} s; look at the node's load and memory"
+        elif (look := self._surroundings.look(child.pid)) is not None and (look.frozen or look.state in "Tt"):
+            held = disturbance(look, look, 1.0)
+        self._early = _Early(start, now, held)
+
     def _look_between(self, child: Child) -> None:
         """Note that the reader is stopped or frozen now: it may go on before its deadline is over."""
         look = self._surroundings.look(child.pid)
@@ -326,6 +358,11 @@ def no_start(backend: str, error: OSError) -> Fallen:
 def _lead(seconds: float) -> float:
     """Return how long before the end of a deadline of *seconds* a call is watched."""
     return min(SUSPICIOUS_SHARE * seconds, LONGEST_WATCH_SECONDS)
+
+
+def _step(seconds: float) -> float:
+    """Return how often a call is looked at before it is watched, where it is given *seconds*."""
+    return max(EARLY_SECONDS, EARLY_SHARE * seconds)
 
 
 def _while(child: Child) -> str:

@@ -89,8 +89,7 @@ class Reader:
         self._detail = ""
         self._failure: Failure | None = None
         self._starts = 0
-        self._hangs = 0
-        self._crashes = 0
+        self._hangs = self._crashes = 0
         self._last_round: Instant | None = None
         self._versions: dict[str, str] = {}
         self._groups: tuple[str, ...] = ()
@@ -118,6 +117,7 @@ class Reader:
             failure=self._failure,
             versions=self._versions,
             quarantined=tuple(self._quarantine.skipped),
+            left_alone={device: failure.detail for device, failure in self._quarantine.skipped.items()},
             required=self._plan.required,
             witnessed=self._blame.witnessed,
             blamed=self._blame.of_devices,

@@ -96,6 +96,9 @@ COUNT = Rule(
 that a device is gone has a finding of its own: one that was seen and is not listed (device.missing), one that does
 not answer (device.lost), and one on the PCI bus without a driver (driver.missing)."""
 
+WITNESSES = 2
+"""So often its driver must hang or crash over a board, within the time of reader_faults.csv, to have lost it."""
+
 HOW_TO_READ = (
     "nothing that is enabled reads them: enable the vendor's backend in agent.backends, or have a command print their "
     "readings (docs/reference/command-backend.md)"
@@ -164,17 +167,20 @@ def _lost(view: View, device: Device) -> Finding:
         )
     if _unanswered(view, device):
         reader = _reader(view, device.vendor)
-        if reader is not None and device.pci in reader.quarantined and device.pci not in reader.blamed:
+        if reader is not None and device.pci in reader.quarantined and reader.blamed.get(device.pci, 0) < WITNESSES:
             return LOST.on_node(
                 Outcome.UNMEASURED,
-                f"{name}: is left alone, since its reader fell while listing it; nothing shows a fault of its driver",
+                f"{name}: is left alone, since its reader fell while listing it{_did(reader, device)}; "
+                "nothing shows a fault of its driver",
                 device=device.id,
                 required=True,
                 evidence_time=reader.last_round,
             )
+        told = _did(reader, device) if reader is not None else ""
+        why = f"which fails while it lists it{told}" if told else "which answers for others and not for it"
         return LOST.on_node(
             Outcome.FAIL,
-            f"{name}: bound to {device.driver}, which answers for others and not for it",
+            f"{name}: bound to {device.driver}, {why}",
             device=device.id,
             evidence_time=reader.last_round if reader else None,
         )
@@ -261,6 +267,12 @@ def _vendors(view: View) -> tuple[str, ...]:
 def _bare(view: View, vendor: str) -> list[Device]:
     """Return the accelerators of *vendor* that only the PCI bus shows."""
     return [d for d in view.of_kind(DeviceKind.ACCELERATOR) if d.backend == "host" and d.vendor == vendor]
+
+
+def _did(reader: ReaderStatus, board: Device) -> str:
+    """Return what *board* last did to its *reader*, which leaves it alone, for a message, or an empty text."""
+    words = reader.left_alone.get(board.pci or "")
+    return f": {words}" if words else ""
 
 
 def _unanswered(view: View, board: Device) -> bool:
