@@ -145,6 +145,7 @@ class Engine:
         self._faults: tuple[PartFault, ...] = ()
         self._ledger = Ledger()
         self._memory = Memory()
+        self._renamed: dict[str, str] = {}
         self._simulated = simulated
         self._refusals: dict[str, Refusal] = {}
 
@@ -250,6 +251,7 @@ class Engine:
         now = self._clock()
         present = self._present()
         names = named(self._memory, present, self._doubles)
+        self._renamed = {old: names.get(new, new) for old, new in self._renamed.items()} | names
         self._memory = remember(self._memory, present, self._links_up, now, self._doubles)
         view = self._view(now, present)
         counts = count_events(self._counts, self._events, view)
@@ -498,6 +500,7 @@ class Engine:
             modes=self._modes,
             events=tuple(self._counts.values()),
             covered=covered,
+            names=self._renamed,
         )
         self._refusals = counted(self._refusals, snapshot)
         return msgspec.structs.replace(snapshot, refusals=self._refusals)

@@ -22,6 +22,7 @@ __all__ = [
     "RANK",
     "acknowledged_words",
     "anchored",
+    "are_other_boards",
     "command_words",
     "counted_words",
     "covering_words",
@@ -56,6 +57,11 @@ def granted(episode: Episode, *, note: str, actor: str, time: Instant | None, un
         expired=None,
         known=(episode.outcome, episode.finding.action),
     )
+
+
+def are_other_boards(serial: str | None, other: str | None) -> bool:
+    """Return whether two serials under one name are those of two boards: one that was never told cannot differ."""
+    return serial is not None and other is not None and serial != other
 
 
 def is_over(until: Instant | None, now: Instant) -> bool:

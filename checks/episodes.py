@@ -11,7 +11,16 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.acknowledgement import RANK, anchored, expire, granted, is_harder, is_over, reopens_after_expiry
+from nodevet.checks.acknowledgement import (
+    RANK,
+    anchored,
+    are_other_boards,
+    expire,
+    granted,
+    is_harder,
+    is_over,
+    reopens_after_expiry,
+)
 from nodevet.checks.damping import Flap, closed, is_forgotten, is_held, reopened
 from nodevet.checks.model import (
     NODE,
@@ -301,7 +310,7 @@ def _confirmed(work: _Work, before: Episode | None, episode: Episode) -> Episode
 
 def _covered(episode: Episode, word: Episode | None) -> Episode:
     """Return *episode*, which returns, under the acknowledgement of *word*, where that covers it."""
-    if word is None or word.serial != episode.serial or is_harder(word, episode.finding):
+    if word is None or are_other_boards(word.serial, episode.serial) or is_harder(word, episode.finding):
         return episode
     return msgspec.structs.replace(
         episode,

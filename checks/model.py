@@ -552,7 +552,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     ``samples`` are the latest of each (device, group); ``findings`` the last look of every check; ``episodes`` all
     that are not cleared; ``results`` the last of each workload and device; ``events`` counts what the kernel log and
     the drivers told, also what is no fault of the hardware; ``refusals`` are those of each accelerator by its driver.
-    ``covered`` are faults that are over and whose acknowledgement still covers their return.
+    ``covered`` are faults that are over and whose acknowledgement still covers their return; ``names`` gives their ids
+    of now to devices that had another one before, as far as this agent has seen.
     """
 
     generation: int
@@ -574,3 +575,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[EventCount, ...] = ()
     refusals: dict[str, Refusal] = {}
     covered: tuple[Episode, ...] = ()
+    names: dict[str, str] = {}

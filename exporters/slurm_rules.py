@@ -8,16 +8,17 @@ resumes a node: that is a person's decision, and the acknowledgement of what was
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 
 import msgspec
 
+from nodevet.checks.acknowledgement import are_other_boards
 from nodevet.checks.damping import later
 from nodevet.checks.errors import NodevetError
-from nodevet.checks.model import Action, Episode, FaultClass, Instant, Key
+from nodevet.checks.model import Action, Episode, FaultClass, Instant, Key, Outcome
 from nodevet.checks.reference.tables import load_table
 
 __all__ = [
@@ -162,7 +163,8 @@ class NodeState(msgspec.Struct, frozen=True):
 class Known(msgspec.Struct, frozen=True):
     """A fault as far as it was known: its episode, how often it had occurred, and what was to be done about it.
 
-    Once a person has resumed the node with it, its returns that open before ``until`` are the same fault.
+    Once a person has resumed the node with it, its returns that open before ``until`` are the same fault. Where it was
+    not ``measured`` no fault was known.
     """
 
     key: Key
@@ -171,14 +173,16 @@ class Known(msgspec.Struct, frozen=True):
     action: Action = Action.REPLACE
     until: Instant | None = None
     serial: str | None = None
+    measured: bool = True
 
     def covers(self, episode: Episode) -> bool:
         """Return whether *episode* is that fault, however often it occurred since, and asks for nothing harder."""
-        return self.is_same(episode) and episode.finding.action.rank <= self.action.rank
+        knew = self.measured or episode.outcome is Outcome.UNMEASURED
+        return knew and self.is_same(episode) and episode.finding.action.rank <= self.action.rank
 
     def is_same(self, episode: Episode) -> bool:
         """Return whether *episode* is that fault, or its return."""
-        returned = self.holds(episode.opened) and episode.serial == self.serial
+        returned = self.holds(episode.opened) and not are_other_boards(episode.serial, self.serial)
         return episode.key == self.key and (episode.opened == self.opened or returned)
 
     def holds(self, moment: Instant) -> bool:
@@ -226,6 +230,11 @@ class Memory(msgspec.Struct, frozen=True):
     permit: str = ""
     marked: bool = False
     nodes: int = 0
+
+    def renamed(self, names: Mapping[str, str]) -> Memory:
+        """Return this memory with the faults of devices that have another id now under that; *names* are by the old."""
+        known, resumed = (tuple(_renamed(entry, names) for entry in group) for group in (self.known, self.resumed))
+        return msgspec.structs.replace(self, known=known, resumed=resumed)
 
     @property
     def rests(self) -> bool:
@@ -467,8 +476,23 @@ def _ends_itself(node: NodeState) -> str:
 
 def _known(faults: Iterable[Episode]) -> tuple[Known, ...]:
     return tuple(
-        Known(entry.key, entry.opened, entry.count, entry.finding.action, serial=entry.serial) for entry in faults
+        Known(
+            entry.key,
+            entry.opened,
+            entry.count,
+            entry.finding.action,
+            serial=entry.serial,
+            measured=entry.outcome is not Outcome.UNMEASURED,
+        )
+        for entry in faults
     )
+
+
+def _renamed(known: Known, names: Mapping[str, str]) -> Known:
+    device = names.get(known.key.device)
+    if device is None:
+        return known
+    return msgspec.structs.replace(known, key=msgspec.structs.replace(known.key, device=device))
 
 
 def _on_drained(

@@ -133,6 +133,16 @@ def test_a_device_that_is_back_is_healthy_and_its_word_covers_another_loss() -> 
     assert node.look(PAIR[1]).verdict.state is State.OK
 
 
+def test_a_device_that_tells_its_name_is_known_by_the_old_one() -> None:
+    """Whoever remembers a fault of it by its address learns how it is called now."""
+    node = Node()
+    bare = msgspec.structs.replace(PAIR[0], id=PAIR[0].pci or "", uuid=None, serial=None)
+    node.engine = Engine([], node="n1", clock=lambda: node.now)
+    assert node.look(bare, PAIR[1]).names == {}
+    assert node.look().names == {bare.id: GPU}
+    assert node.look().names == {bare.id: GPU}
+
+
 def lose(node: Node) -> Snapshot:
     """Let the first accelerator answer nothing any more."""
     node.seconds += 10

@@ -239,6 +239,17 @@ def test_a_word_covers_no_return_on_another_board() -> None:
     assert case.look(devices=(gpu(serial="another"),)).episode.state is OPEN
 
 
+@pytest.mark.parametrize(("before", "after"), [(None, "1"), ("1", None)])
+def test_a_word_covers_a_return_on_the_board_whose_serial_was_not_told(before: str | None, after: str | None) -> None:
+    """One that was never told cannot differ."""
+    case = Case(clearing=Clearing.CONDITION, occurrence=None)
+    case.ledger = Ledger()
+    case.look(devices=(gpu(serial=before),)).know(DAY)
+    for _ in range(3):
+        case.look(devices=(gpu(serial=before),), outcome=Outcome.PASS)
+    assert case.look(devices=(gpu(serial=after),)).episode.state is ACKNOWLEDGED
+
+
 @pytest.mark.parametrize("jump", [-10 * 365 * DAY, -DAY, DAY, 10 * 365 * DAY])
 def test_a_change_of_the_wall_clock_expires_nothing_and_revives_nothing(jump: float) -> None:
     """Within a boot only the time since boot counts."""

@@ -13,7 +13,7 @@ from fakes.snapshots import at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.checks.model import Action, Episode, FaultClass
+from nodevet.checks.model import Action, Episode, FaultClass, Outcome
 from nodevet.exporters.slurm_rules import (
     Decision,
     Known,
@@ -63,7 +63,17 @@ def fault(code: str = "nvidia.xid.79", count: int = 1, **finding: Any) -> Episod
 
 def known(*faults: Episode) -> tuple[Known, ...]:
     """Return *faults* as they were known."""
-    return tuple(Known(entry.key, entry.opened, entry.count, entry.finding.action) for entry in faults)
+    return tuple(
+        Known(
+            entry.key,
+            entry.opened,
+            entry.count,
+            entry.finding.action,
+            serial=entry.serial,
+            measured=entry.outcome is not Outcome.UNMEASURED,
+        )
+        for entry in faults
+    )
 
 
 NOW = msgspec.structs.replace(at(600), boot_id="boot-1")
@@ -309,7 +319,8 @@ def test_a_sight_that_is_not_whole_proves_no_person(sight: Sight | None) -> None
 
 def test_a_resume_covers_what_comes_and_goes_for_an_hour() -> None:
     """Of the same board in the same boot, and nothing harder: afterwards, and for another board, it drains again."""
-    resumed = decided((FAULT,), node(), seen_drained(OURS, FAULT)).memory
+    board = msgspec.structs.replace(FAULT, serial="one")
+    resumed = decided((board,), node(), seen_drained(OURS, board)).memory
     quiet = decided((), node(), resumed).memory
     assert quiet.resumed == resumed.resumed, "remembered while nothing is there"
 
@@ -328,6 +339,30 @@ def test_a_resume_covers_what_comes_and_goes_for_an_hour() -> None:
     stays = (msgspec.structs.replace(fault(), opened=opened),)
     kept = decide((), node(), quiet, PREFIX, now=late, sight=HERE, episodes=stays).memory
     assert kept.resumed == quiet.resumed, "a return that stays is the known one for good"
+
+
+def test_a_serial_that_is_learnt_within_the_hour_makes_no_other_board() -> None:
+    """One that was never told cannot differ; two that were told and differ are two boards."""
+
+    def returned(before: str | None, after: str | None) -> Step:
+        known = msgspec.structs.replace(FAULT, serial=before)
+        resumed = decided((known,), node(), seen_drained(OURS, known)).memory
+        opened = msgspec.structs.replace(NOW, boottime_ns=NOW.boottime_ns + 10**9)
+        return decided((msgspec.structs.replace(FAULT, serial=after, opened=opened),), node(), resumed).step
+
+    assert [returned(*pair) for pair in ((None, "1"), ("1", None), ("1", "1"), ("1", "2"))] == [
+        *[Step.NOTHING] * 3,
+        Step.DRAIN,
+    ]
+
+
+def test_a_resume_of_what_was_not_measured_covers_no_fault() -> None:
+    """Nobody knew of one, although it has the same name and asks for no more."""
+    blind = msgspec.structs.replace(FAULT, outcome=Outcome.UNMEASURED)
+    resumed = decided((blind,), node(), seen_drained(OURS, blind)).memory
+    assert decided((blind,), node(), resumed).step is Step.NOTHING
+    assert decided((FAULT,), node(), resumed).step is Step.DRAIN
+    assert decided((blind,), node(), decided((FAULT,), node(), seen_drained(OURS, FAULT)).memory).step is Step.NOTHING
 
 
 ENDING: dict[str, dict[str, Any]] = {

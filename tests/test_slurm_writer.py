@@ -24,7 +24,17 @@ from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.agent.text import status_text
 from nodevet.checks.errors import StoreError
-from nodevet.checks.model import Action, EpisodeState, Instant, Key, Mode, Modes, Part, PartKind, Snapshot
+from nodevet.checks.model import (
+    Action,
+    EpisodeState,
+    Instant,
+    Key,
+    Mode,
+    Modes,
+    Part,
+    PartKind,
+    Snapshot,
+)
 from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.schema import status_document
 from nodevet.exporters.slurm_rules import Known, Memory, Sight, Why
@@ -282,6 +292,51 @@ def test_a_resume_holds_for_an_hour_over_a_fault_that_comes_and_goes() -> None:
         assert (len(done.acknowledged), done.status.permit.held) == (minute < 60, minute >= 60), minute
         memory = done.memory
     assert len(slurm.writes) == 2
+
+
+def told_as(snapshot: Snapshot, name: str, opened: Instant | None = None) -> Snapshot:
+    """Return *snapshot* with its faulty device under another *name*; its faults *opened* then."""
+    (old,) = {entry.key.device for entry in snapshot.episodes}
+    episodes = tuple(
+        msgspec.structs.replace(
+            entry, key=msgspec.structs.replace(entry.key, device=name), opened=opened or entry.opened
+        )
+        for entry in snapshot.episodes
+    )
+    devices = tuple(msgspec.structs.replace(each, id=name) if each.id == old else each for each in snapshot.devices)
+    verdict = msgspec.structs.replace(snapshot.verdict, episodes=tuple(entry.key for entry in episodes))
+    return msgspec.structs.replace(snapshot, episodes=episodes, devices=devices, verdict=verdict, names={old: name})
+
+
+@pytest.mark.parametrize("at_the_resume", [True, False])
+def test_a_resume_holds_over_a_board_that_tells_another_name(at_the_resume: bool) -> None:
+    """What was known under the old name, and what returns within the hour, also for the agent after this one."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    settled(passes)
+    slurm.set("n1", "IDLE")
+    told = told_as(FAILED, "GPU-told")
+    done = passes.step(told if at_the_resume else FAILED)
+    assert [entry.known.key for entry in done.acknowledged] == [
+        entry.key for entry in (told if at_the_resume else FAILED).episodes
+    ]
+    quiet = msgspec.structs.replace(gpu_node(), names=told.names, devices=told.devices)
+    after = writer(slurm, passes.step(quiet).memory)
+    again = told_as(FAILED, "GPU-told", Instant(BOOT, 60 * 10**9, 60.0))
+    done = settled(after, msgspec.structs.replace(again, names={}))
+    assert [entry.known.key for entry in done.acknowledged] == [entry.key for entry in again.episodes]
+    assert not slurm.nodes["n1"].drained
+
+
+def test_a_name_that_a_device_has_again_is_its_own() -> None:
+    """What was learnt of an address does not hold for the device that goes by it now."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    settled(passes)
+    slurm.set("n1", "IDLE")
+    (old,) = {entry.key.device for entry in FAILED.episodes}
+    done = passes.step(msgspec.structs.replace(FAILED, names={old: "GPU-told"}))
+    assert [entry.known.key for entry in done.acknowledged] == [entry.key for entry in FAILED.episodes]
 
 
 @pytest.mark.parametrize("restarted", ["slurmctld", "slurmd", "boot"])

@@ -224,6 +224,9 @@ class Writer:
         A job that came to a node which is drained, as far as is known, means that a person resumed it: it is looked at
         at once. Nothing else hurries, so that requeued jobs do not have a whole cluster ask together.
         """
+        present = {device.id for device in snapshot.devices}
+        names = {old: new for old, new in snapshot.names.items() if old not in present}
+        self._memory = self._memory.renamed(names) if names else self._memory
         faults = self.due(snapshot)
         wait = 0.0 if job_waits and self.status.drained else self._wait(faults)
         if wait > 0:
