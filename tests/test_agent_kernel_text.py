@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fakes.amdsmi.scenario import ERROR_FILES, FakeAmdSmi
+from fakes.amdsmi.scenario import pci as amd_pci
+from fakes.amdsmi.scenario import uuid as amd_uuid
 from fakes.gpu_node import FakeNode, GpuNode, pci
 from fakes.host_tree import EDAC, virtual_machine, write_tree
 from fakes.nvml.scenario import FakeNvml
@@ -12,6 +15,12 @@ from fakes.running_agent import RunningAgent
 
 class TextNode(GpuNode):
     """A node of fake GPUs under the program that sites install: a file does not stand for its kernel's log."""
+
+    program = RunningAgent.program
+
+
+class AmdTextNode(FakeNode):
+    """The same with fake boards of AMD."""
 
     program = RunningAgent.program
 
@@ -46,4 +55,26 @@ def test_what_a_file_tells_informs_and_the_driver_and_the_counter_gate(tmp_path:
         node.wait_for_finding("memory.uncorrected")
         told = outcomes(node)
         assert (told["nvidia.xid.79"], told["memory.uncorrected"]) == ("fail", "fail")
+        assert (node.status()["verdict"], node.state_file().hard) == ("failed", True)
+
+
+def test_counters_of_the_link_and_of_the_board_confirm_what_a_text_tells(
+    tmp_path: Path, fake_amdsmi: FakeAmdSmi
+) -> None:
+    """Lines of AER and of RAS that prove nothing warn; the counters of sysfs and of the driver fail the boards."""
+    root = write_tree(tmp_path / "root", virtual_machine() | fake_amdsmi.host_files())
+    with AmdTextNode(tmp_path, fake_amdsmi, root=str(root)) as node:
+        node.log_kernel(f"pcieport {amd_pci(1)}: AER: Uncorrectable (Fatal) error message received from {amd_pci(1)}")
+        node.log_kernel(f"amdgpu {amd_pci(2)}: amdgpu: 1 uncorrectable hardware errors detected in umc block")
+        node.wait_for_finding("text.pcie.aer")
+        node.wait_for_finding("text.amd.ras_ue")
+        assert (node.status()["verdict"], node.state_file().hard) == ("degraded", False)
+        assert set(outcomes(node).values()) == {"warn"}
+        total = ERROR_FILES["aer_dev_fatal"]
+        write_tree(root, {f"sys/bus/pci/devices/{amd_pci(1)}/aer_dev_fatal": f"Undefined 0\n{total} 1\n"})
+        node.wait_for_finding("pcie.fatal")
+        fake_amdsmi.set("ecc_uncorrected_volatile_dram.2", 1)
+        node.wait_for_finding("memory.uncorrected")
+        failed = {(one["code"], one["device"]) for one in node.status()["findings"] if one["outcome"] == "fail"}
+        assert failed == {("pcie.fatal", amd_uuid(1)), ("memory.uncorrected", amd_uuid(2))}
         assert (node.status()["verdict"], node.state_file().hard) == ("failed", True)
