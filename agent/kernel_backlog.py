@@ -37,9 +37,13 @@ class Told(msgspec.Struct, frozen=True):
 class JournalReader:
     """Reads the journal for the records that are *missing*, without holding up who asked."""
 
-    def __init__(self, missing: Missing, output: Output, place: Callable[[Line], Instant]) -> None:
-        """Ask *output*, which raises BackendError where it cannot go on; *place* says when a line was recorded."""
+    def __init__(self, missing: Missing, output: Output, place: Callable[[Line], Instant], boot_id: str = "") -> None:
+        """Ask *output*, which raises BackendError where it cannot go on; *place* says when a line was recorded.
+
+        Entries of another boot than *boot_id* do not count.
+        """
         self.missing = missing
+        self._boot_id = boot_id
         self._output = output
         self._place = place
         self._told = Told(trouble="its reader ended early")
@@ -63,7 +67,10 @@ class JournalReader:
     def _read(self) -> None:
         parser = KernelLogParser()
         span = Span(
-            self.missing.after_seconds, self.missing.before_seconds, lambda line: parser.feed(line, self._place(line))
+            self.missing.after_seconds,
+            self.missing.before_seconds,
+            lambda line: parser.feed(line, self._place(line)),
+            self._boot_id,
         )
         trouble = ""
         try:

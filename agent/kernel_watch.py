@@ -147,7 +147,7 @@ class KernelWatch:
         if self._reader.missing is not None and self._backlog is None and self._reader.is_evidence:
             now = self._clock.instant()
             place = partial(recorded, now=now, offset_ns=now.boottime_ns - time.monotonic_ns())
-            self._backlog = JournalReader(self._reader.missing, self._journal, place)
+            self._backlog = JournalReader(self._reader.missing, self._journal, place, now.boot_id)
         return [*self._told_by_journal(), *events]
 
     def settle(self) -> list[Event]:

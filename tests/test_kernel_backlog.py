@@ -290,3 +290,59 @@ def test_an_entry_without_end_costs_itself() -> None:
     for piece in (entry(2.0, XID.format(79)) + "\n", entry(3.0, "x")[:40], entry(3.0, "x")[40:] + "\n"):
         span.feed(piece.encode())
     assert [line.text for line in lines] == ["x"]
+
+
+def spanned(*entries: str, boot_id: str = "") -> list[Line]:
+    """Return the lines of the kernel in *entries*."""
+    lines: list[Line] = []
+    Span(0.0, 1e6, lines.append, boot_id).feed(output(*entries))
+    return lines
+
+
+def test_the_journal_of_another_boot_is_none() -> None:
+    """Its stamps begin with 0 too, and what it tells is of a machine that was repaired since."""
+    boot, other = "0a1b2c3d-0000-4000-8000-000000000001", "f" * 32
+    entries = (entry(2.0, "x", _BOOT_ID=other), entry(3.0, "y", _BOOT_ID=boot.replace("-", "")), entry(4.0, "z"))
+    assert [line.text for line in spanned(*entries, boot_id=boot)] == ["y", "z"]
+
+
+def test_a_piece_of_a_line_that_the_journal_shows_as_a_line_proves_nothing() -> None:
+    """journald drops the mark of a piece: what comes behind an unfinished line may be its rest."""
+    oom = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)"
+    lost = "amdgpu 0000:3b:00.0: amdgpu: device lost from bus!"
+    lines = spanned(
+        entry(1.0, XID.format(62)),
+        entry(2.0, f"{oom},cpuset="),
+        entry(2.0, "other[1]: segfault at 0"),
+        entry(2.1, XID.format(79)),
+        entry(2.2, lost, _KERNEL_DEVICE="+pci:0000:3b:00.0"),
+        entry(12.5, XID.format(48)),
+        entry(13.0, f"{oom},cpuset=x,mems_allowed=0"),
+        entry(13.1, XID.format(95)),
+    )
+    proven = [line.text for line in lines if line.provenance is Provenance.KERNEL]
+    assert [text for text in proven if "Xid" in text] == [XID.format(62), XID.format(48), XID.format(95)]
+    assert lost in proven
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"_TRANSPORT": None}, {"_TRANSPORT": "syslog"}, {"_TRANSPORT": "stdout"}, {"_TRANSPORT": "journal"},
+        {"SYSLOG_FACILITY": None}, {"SYSLOG_FACILITY": "1"}, {"SYSLOG_FACILITY": "00"}, {"SYSLOG_FACILITY": " 0"},
+        {"MESSAGE": None},
+    ],
+)  # fmt: skip
+def test_an_entry_that_lacks_a_field_is_none_of_the_kernel(changes: dict[str, str | None]) -> None:
+    """Who wrote it must be said, by journald itself."""
+    assert spanned(entry(2.0, XID.format(79), **changes)) == []
+
+
+@pytest.mark.parametrize("number", [-1, 256, 1 << 40])
+def test_a_message_of_bytes_is_read_and_numbers_that_are_none_change_nothing(number: int) -> None:
+    """journalctl prints what is no UTF-8 as a list of bytes."""
+    text = XID.format(79)
+    raw = json.loads(entry(2.0, "")) | {"MESSAGE": [*text.encode(), number]}
+    (line,) = spanned(json.dumps(raw))
+    assert line.text.startswith(text)
+    assert line.provenance is Provenance.KERNEL

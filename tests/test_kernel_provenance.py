@@ -679,3 +679,38 @@ def test_a_function_names_amdgpu_only_by_its_module_or_name(function: str) -> No
             assert channel(f"[drm:{function}] {text}", ""), "it is still told"
             for head in (f"[drm:{function} [amdgpu]] ", f"[drm:amdgpu_{function}] "):
                 assert {found.provenance for found in channel(head + text, "")} == {Provenance.KERNEL}
+
+
+@pytest.mark.parametrize("flag", ["c", "+", "c,caller=T123", ""])
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_piece_of_a_line_of_the_kernel_proves_nothing(planted: str, flag: str) -> None:
+    """An OOM kill prints the name of a cgroup as a piece; where another processor prints meanwhile it stands alone.
+
+    A user who may make cgroups chooses up to 255 bytes of it.
+    """
+    found = told(split_record(f"6,7,1000000,{flag};{planted}\n"))
+    assert {one.provenance for one in found} <= {Provenance.TEXT}
+
+
+def test_what_dev_printk_began_is_evidence_also_in_pieces() -> None:
+    """Driver and device stand before what it prints, so that no name begins it."""
+    text = "amdgpu 0000:1b:00.0: amdgpu: 2 uncorrectable hardware errors detected in umc block"
+    (found,) = told(split_record(f"6,7,1000000,c;{text}\n SUBSYSTEM=pci\n DEVICE={OF_PCI}\n"))
+    assert found.provenance is Provenance.KERNEL
+
+
+@pytest.mark.parametrize("blanks", ["", "  ", " " * 500])
+@pytest.mark.parametrize("length", [960, 975, 1023, 1024])
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_record_that_may_be_cut_proves_nothing(planted: str, length: int, blanks: str) -> None:
+    """The source of a mount is known by what stands behind it, and the kernel cuts a line of more than 1 KiB."""
+    text = f"{blanks}{planted}{'/x' * 600}"[:length]
+    for channel in CHANNELS.values():
+        assert {one.provenance for one in channel(text, "")} <= {Provenance.TEXT}
+
+
+def test_a_long_line_of_a_driver_is_evidence() -> None:
+    """As long as the kernel keeps whole."""
+    text = f"NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x, {'words ' * 140}"
+    for channel in CHANNELS.values():
+        assert {one.provenance for one in channel(text, "")} == {Provenance.KERNEL}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from nodevet.checks.kernel_log.lines import MAXIMUM_TEXT, Line, Origin
+from nodevet.checks.kernel_log.lines import MAXIMUM_TEXT, Line, Origin, is_whole
 from nodevet.checks.model import Provenance
 
 __all__ = ["ARGUMENTS", "Span", "entry_line"]
@@ -28,6 +28,11 @@ ARGUMENTS = (
 MAXIMUM_ENTRY_BYTES = 1 << 18
 """The kernel's records have up to 8 KiB, four characters for each byte where journalctl prints a list of them."""
 
+OPEN_SECONDS = 10.0
+"""So long the rest of a line that the kernel prints in pieces may come, as a record of its own that seems to be a line.
+
+The kernel holds a lock of RCU meanwhile, and complains of one that is held for 21 s."""
+
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
@@ -40,6 +45,7 @@ class _Entry(msgspec.Struct, frozen=True):
     device: str | None = msgspec.field(name="_KERNEL_DEVICE", default=None)
     source_usec: str = msgspec.field(name="_SOURCE_MONOTONIC_TIMESTAMP", default="")
     usec: str = msgspec.field(name="__MONOTONIC_TIMESTAMP", default="")
+    boot: str = msgspec.field(name="_BOOT_ID", default="")
 
     @property
     def seconds(self) -> float:
@@ -51,9 +57,13 @@ class _Entry(msgspec.Struct, frozen=True):
 class Span:
     """What the journal has between two stamps of the kernel, each left out; read in pieces, kept by nobody."""
 
-    def __init__(self, after_seconds: float, before_seconds: float, take: Callable[[Line], object]) -> None:
-        """Hand each of the kernel's own lines in the span to *take*."""
+    def __init__(
+        self, after_seconds: float, before_seconds: float, take: Callable[[Line], object], boot_id: str = ""
+    ) -> None:
+        """Hand each of the kernel's own lines in the span to *take*; those of another boot than *boot_id* are none."""
         self.records = 0
+        self._boot_id = boot_id.replace("-", "")
+        self._open_until = -1.0
         self._after_seconds = after_seconds
         self._before_seconds = before_seconds
         self._take = take
@@ -71,9 +81,22 @@ class Span:
         entry = _entry(raw)
         if entry is None or not self._after_seconds < entry.seconds < self._before_seconds:
             return
+        if self._boot_id and entry.boot and entry.boot != self._boot_id:
+            return
         self.records += 1
         if (line := _line(entry)) is not None:
-            self._take(line)
+            self._take(self._behind_a_piece(line, entry.seconds))
+
+    def _behind_a_piece(self, line: Line, seconds: float) -> Line:
+        """Return *line* as text where it may be the rest of another, which the journal does not tell as /dev/kmsg does.
+
+        The kernel prints the name of a cgroup behind ``,cpuset=`` as a piece of its own, and users choose that name.
+        """
+        if line.text.endswith("="):
+            self._open_until = seconds + OPEN_SECONDS
+        if line.device is None and seconds <= self._open_until:
+            return msgspec.structs.replace(line, provenance=Provenance.TEXT)
+        return line
 
 
 def entry_line(raw: str | bytes) -> Line | None:
@@ -103,7 +126,7 @@ def _line(entry: _Entry) -> Line | None:
         Origin.KERNEL,
         True,
         entry.seconds,
-        provenance=Provenance.KERNEL,
+        provenance=Provenance.KERNEL if is_whole(text, entry.device) else Provenance.TEXT,
         device=entry.device,
     )
 

@@ -15,7 +15,16 @@ import msgspec
 
 from nodevet.checks.model import Provenance
 
-__all__ = ["MAXIMUM_LINE", "MAXIMUM_TEXT", "Line", "Origin", "looks_like_continuation", "split_line", "split_record"]
+__all__ = [
+    "MAXIMUM_LINE",
+    "MAXIMUM_TEXT",
+    "Line",
+    "Origin",
+    "is_whole",
+    "looks_like_continuation",
+    "split_line",
+    "split_record",
+]
 
 
 MAXIMUM_LINE = 1 << 16
@@ -23,6 +32,9 @@ MAXIMUM_LINE = 1 << 16
 
 MAXIMUM_TEXT = 1 << 13
 """And of its words: the kernel's own records end after 1 KiB. Binary files have lines of any length."""
+
+CUT_BYTES = 960
+"""A record of so many bytes may have lost its end: kernel/printk/printk.c keeps 1024, with what stands before it."""
 
 
 class Origin(StrEnum):
@@ -66,7 +78,7 @@ _ESCAPE = re.compile(
 _QUOTED_PRINTABLE = re.compile(r"(?<=\d)=2E(?=\d)|(?<=[a-z])=3D")
 """Dots and equals signs as mail encodes them, where only they can stand: other pairs of digits may be hexadecimal."""
 _RECORD = re.compile(
-    r"(?P<priority>\d{1,6}),(?P<sequence>\d{1,19}),(?P<usec>\d{1,15}),[^;\n]{0,200};(?P<text>.*)",
+    r"(?P<priority>\d{1,6}),(?P<sequence>\d{1,19}),(?P<usec>\d{1,15}),(?P<flag>[^,;\n]{0,20})[^;\n]{0,180};(?P<text>.*)",
     re.DOTALL | re.ASCII,
 )
 """A sequence number has 64 bits, and no machine is up for more than 10^15 microseconds: what is longer is no record."""
@@ -163,18 +175,31 @@ def split_record(data: str) -> Line | None:
     if record is None:
         return None
     is_kernel = int(record["priority"]) >> 3 == 0
+    text = _unescaped(record["text"])
     pairs = (line[1:].partition("=") for line in rest.split("\n") if line.startswith(" "))
     keys = {key: value for key, _, value in pairs}
+    device = _unescaped(keys["DEVICE"]) if "DEVICE" in keys else None
+    is_proof = is_kernel and is_whole(text, device, begins=record["flag"] == "-")
     return Line(
-        _unescaped(record["text"]).strip(),
+        text.strip(),
         Origin.KERNEL if is_kernel else Origin.PROGRAM,
         True,
         int(record["usec"]) / 1e6,
         None,
         int(record["sequence"]),
-        Provenance.KERNEL if is_kernel else Provenance.TEXT,
-        _unescaped(keys["DEVICE"]) if "DEVICE" in keys else None,
+        Provenance.KERNEL if is_proof else Provenance.TEXT,
+        device,
     )
+
+
+def is_whole(text: str, device: str | None, *, begins: bool = True) -> bool:
+    """Return whether *text* is a line of the kernel from its begin to its end, so that a rule can prove it.
+
+    The kernel prints some lines in pieces, and a piece that it could not join (*begins* is false) may begin with a
+    name, such as that of a cgroup. One that was cut has lost the end by which what begins with a name is known.
+    Neither happens to what dev_printk begins, with driver and *device*.
+    """
+    return device is not None or (begins and len(text.encode("utf-8", "replace")) < CUT_BYTES)
 
 
 def _unescaped(text: str) -> str:
