@@ -17,7 +17,7 @@ from nodevet.exporters.schema import (
     StatusDocument,
 )
 
-__all__ = ["devices_table", "findings_lines", "headline", "status_text"]
+__all__ = ["devices_table", "findings_lines", "headline", "status_text", "verdict_words"]
 
 LISTED_IN_FULL = 3
 """So many things that could not be measured are told one by one, each with its reason."""
@@ -29,10 +29,14 @@ NAMED = 6
 def headline(document: StatusDocument) -> str:
     """Return the verdict in one line."""
     simulated = " (simulated)" if document.simulated else ""
-    line = f"{document.node}{simulated}: {paint(document.verdict)}"
-    if document.verdict != "ok":
-        return f"{line}: {document.reason}"
-    return line if document.reason.startswith("healthy") else f"{line}, {document.reason}"
+    return f"{document.node}{simulated}: {verdict_words(document.verdict, document.reason)}"
+
+
+def verdict_words(verdict: str, reason: str) -> str:
+    """Return *verdict* with its *reason*; of a healthy node alone without one: what is acknowledged stays visible."""
+    if verdict != "ok":
+        return f"{paint(verdict)}: {reason}"
+    return paint(verdict) if not reason or reason.startswith("healthy") else f"{paint(verdict)}, {reason}"
 
 
 def status_text(document: StatusDocument) -> str:

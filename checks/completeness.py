@@ -136,11 +136,11 @@ def planned_in(results: Iterable[Result]) -> tuple[Planned, ...]:
 def last_load(results: Iterable[Result]) -> tuple[Result, ...]:
     """Return those of *results* that the newest load left, and whatever else is wrong: it stands until it is disproved.
 
-    For a surface that has the latest result of each format, of whichever load.
+    For a surface that has the latest result of each format, of whichever load, in the order in which they came: a wall
+    clock that was set back must not bring an older load to the front.
     """
     everything = tuple(results)
-    newest = max(everything, key=lambda result: result.ended.wall_seconds, default=None)
-    load = None if newest is None else newest.conditions.get(LOAD)
+    load = everything[-1].conditions.get(LOAD) if everything else None
     return tuple(result for result in everything if result.conditions.get(LOAD) == load or result.metric("mismatches"))
 
 

@@ -152,7 +152,7 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
         _look(work, finding)
     active = work.active
     for episode in tuple(active.values()):
-        proof = _disproof(episode, evidence)
+        proof = _disproof(episode, evidence, active.values())
         if proof:
             active[episode.key] = _cleared(episode, proof, evidence.now)
     known = {key: episode for key, episode in before.items() if key not in replaced}
@@ -440,27 +440,43 @@ def _past(fault: Finding, good: Finding) -> Finding:
     )
 
 
-def _disproof(episode: Episode, evidence: Evidence) -> str | None:
-    """Return what ends *episode* besides good samples, or None."""
+def _disproof(episode: Episode, evidence: Evidence, others: Iterable[Episode]) -> str | None:
+    """Return what ends *episode* besides good samples, or None; *others* may stand against it."""
     if episode.state not in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED):
         return None
     row = clearing_table()[episode.finding.clearing]
     return (
-        (row.passed_retest and _retest(episode, row, evidence))
+        (row.passed_retest and _retest(episode, row, evidence, others))
         or (row.other_serial and _other_serial(episode, evidence))
         or (row.job_ended and _job_ended(episode, evidence))
         or None
     )
 
 
-def _retest(episode: Episode, row: ClearingRow, evidence: Evidence) -> str | None:
-    """Return the proof of a passed re-test; a fault of the node is disproved by all its accelerators, or processors."""
+def _retest(episode: Episode, row: ClearingRow, evidence: Evidence, others: Iterable[Episode]) -> str | None:
+    """Return the proof of a passed re-test; a fault of the node is disproved by all its accelerators, or processors.
+
+    A load proves nothing of a device that was wrong in another one which nothing has disproved: its results may be
+    those of a probe that is too short to show it again.
+    """
     tested: tuple[str, ...] = (episode.key.device,)
     if episode.key.device == NODE:
         by_kind = {kind: tuple(d.id for d in evidence.devices if d.kind is kind) for kind in DeviceKind}
         tested = by_kind[DeviceKind.ACCELERATOR] or by_kind[DeviceKind.CPU]
     proofs = [retest_proof(device, episode, row, evidence.results, evidence.now) for device in tested]
-    return proofs[0] if proofs and all(proofs) else None
+    if not proofs or not all(proofs) or any(_stands_wrong(other, episode, tested) for other in others):
+        return None
+    return proofs[0]
+
+
+def _stands_wrong(other: Episode, episode: Episode, devices: tuple[str, ...]) -> bool:
+    """Return whether *other* is a wrong result of one of *devices* that stands beside *episode*."""
+    return (
+        bool(other.finding.shown)
+        and other.key.device in devices
+        and other.key != episode.key
+        and other.state is not EpisodeState.CLEARED
+    )
 
 
 def _other_serial(episode: Episode, evidence: Evidence) -> str | None:

@@ -173,9 +173,20 @@ def shown_by(result: Result) -> Shown:
 
 
 def merged(known: tuple[Shown, ...], fresh: tuple[Shown, ...]) -> tuple[Shown, ...]:
-    """Return *known* wrong results with *fresh* ones: all of them must be disproved. The newest are kept."""
-    by_load = {(entry.load, entry.workload, entry.dtype, entry.shape): entry for entry in (*known, *fresh)}
+    """Return *known* wrong results with *fresh* ones: all of them must be disproved. The newest are kept.
+
+    One that is told again by an agent that did not record its heat or power keeps what was known of them.
+    """
+    by_load: dict[tuple[object, ...], Shown] = {}
+    for entry in (*known, *fresh):
+        name = (entry.load, entry.workload, entry.dtype, entry.shape)
+        by_load[name] = _with_conditions(entry, by_load.get(name))
     return tuple(by_load.values())[-SHOWN_AT_MOST:]
+
+
+def _with_conditions(shown: Shown, before: Shown | None) -> Shown:
+    lost = {name: _condition(before, name) for name in CONDITIONS if before and _condition(shown, name) is None}
+    return msgspec.structs.replace(shown, **{name: value for name, value in lost.items() if value is not None})
 
 
 def demand_words(shown: Shown, row: ClearingRow) -> str:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from fakes.snapshots import burn_in, cpu_node, open_episode
 
+from nodevet.agent.text import verdict_words
 from nodevet.checks.completeness import account
 from nodevet.checks.model import (
     Clearing,
@@ -153,6 +154,48 @@ def test_a_clean_probe_after_a_wrong_result_is_no_green_beside_it(state: Episode
     assert re.findall(r'class="badge ([a-z]+)"', section)[0] == "failed"
     cleared = msgspec.structs.replace(before, episodes=(open_episode(finding, EpisodeState.CLEARED),))
     assert "nodevet_burnin_complete 1\n" in MetricsPage().render(cleared).decode()
+
+
+def test_a_wall_clock_that_was_set_back_brings_no_older_load_to_the_front() -> None:
+    """The newest load is the one that came last: its stop is told, although an older one ended later by the clock."""
+    late = msgspec.structs.replace(GOOD.ended, wall_seconds=GOOD.ended.wall_seconds + 365 * 86400.0)
+    before = msgspec.structs.replace(GOOD, conditions={**GOOD.conditions, "load": "before"}, ended=late)
+    today = msgspec.structs.replace(STOPPED, conditions={**STOPPED.conditions, "load": "today"})
+    snapshot = msgspec.structs.replace(cpu_node(), results=(before, today))
+    assert "nodevet_burnin_complete 0\n" in metrics_of(snapshot)
+
+
+def test_the_top_of_the_page_hides_no_wrong_result() -> None:
+    """Neither one that was found before any product was verified, nor one that a later probe did not show."""
+    first = msgspec.structs.replace(
+        WRONG,
+        metrics=tuple(
+            msgspec.structs.replace(metric, value=None) if metric.name == "gemms_verified" else metric
+            for metric in WRONG.metrics
+        ),
+    )
+    assert "no load has run" not in render_page(node(first))
+    finding = Finding(
+        check="burn-in",
+        code="burnin.mismatch",
+        device="cpu-1",
+        outcome=Outcome.FAIL,
+        fault_class=FaultClass.HARDWARE,
+        clearing=Clearing.WRONG_RESULT,
+        message="3 wrong",
+        shown=(shown_by(WRONG),),
+    )
+    known = open_episode(finding, EpisodeState.ACKNOWLEDGED)
+    assert "0 wrong, 3 in an earlier load" in render_page(msgspec.structs.replace(node(OTHER), episodes=(known,)))
+
+
+def test_a_burn_in_that_is_ok_beside_an_acknowledged_failure_says_so() -> None:
+    """The first line of the table, as `nodevet status` has it."""
+    assert (
+        verdict_words("ok", "1 acknowledged failure (GPU 6: 3 wrong)") == "ok, 1 acknowledged failure (GPU 6: 3 wrong)"
+    )
+    assert verdict_words("ok", "healthy: 8 devices") == "ok"
+    assert verdict_words("unknown", "incomplete") == "unknown: incomplete"
 
 
 def test_a_measured_overhead_below_its_noise_is_told_as_none() -> None:

@@ -252,6 +252,53 @@ def test_merging_keeps_each_wrong_result_once_and_the_newest() -> None:
     assert merged(many[:20], many[20:]) == many[-16:]
 
 
+def test_what_an_agent_that_was_restarted_did_not_record_is_kept() -> None:
+    """The load is told as wrong while it runs, and again at its end by an agent that did not see it all."""
+    early, late = shown_by(wrong()), shown_by(wrong(k=5, conditions={"load": "load at 1.0"}))
+    (kept,) = merged((early,), (late,))
+    assert (kept.wrong, kept.temperature_celsius, kept.power_watts) == (5, 70.0, 600.0)
+
+
+def test_a_wall_clock_that_was_set_back_hides_no_second_format() -> None:
+    """What came last is last, whatever the clock says."""
+    story = Story()
+    story.run(wrong())
+    second = wrong(started=25, dtype="int8")
+    before = msgspec.structs.replace(second.ended, wall_seconds=second.ended.wall_seconds - 86400.0)
+    both = story.run(msgspec.structs.replace(second, ended=before))
+    assert both is not None and [entry.dtype for entry in both.finding.shown] == ["bf16", "int8"]
+
+
+def test_a_short_load_proves_nothing_else_of_a_device_whose_wrong_result_stands() -> None:
+    """It takes the place of the wrong result in the memory, and would end an XID of that device, but not of another."""
+    story = Story()
+    story.run(wrong())
+    xids = [
+        msgspec.structs.replace(
+            story.ledger.episodes[0].finding,
+            code="nvidia.xid.48",
+            device=device,
+            clearing=Clearing.HARDWARE_EVENT,
+            shown=(),
+            occurrence="one",
+        )
+        for device in (GPU, SIBLING)
+    ]
+    devices = (story.device, gpu(SIBLING))
+    story.ledger, _ = fold(story.ledger, xids, Evidence(now=at(2), devices=devices))
+    probe = load(15, gemms_verified=30, measured_seconds=2.0)
+    results = (probe, msgspec.structs.replace(probe, devices=(SIBLING,)))
+    story.ledger, _ = fold(story.ledger, (), Evidence(now=at(20), devices=devices, results=results))
+    assert {(episode.key.code, episode.key.device) for episode in story.ledger.episodes} == {
+        ("burnin.mismatch", GPU),
+        ("nvidia.xid.48", GPU),
+    }
+    proof = (load(35, **ENOUGH),)
+    for moment in (1000, 1010):
+        story.ledger, _ = fold(story.ledger, (), Evidence(now=at(moment), devices=devices, results=proof))
+    assert not story.ledger.episodes
+
+
 def test_a_sibling_is_not_blamed() -> None:
     """The findings of the other device are its own."""
     finding: Finding = of(judge("burn-in", healthy(results=(wrong(),))), "burnin.mismatch", SIBLING)

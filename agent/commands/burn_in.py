@@ -33,7 +33,8 @@ from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
 from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe, undisturbed
-from nodevet.agent.terminal import Progress, emit, paint, say, table
+from nodevet.agent.terminal import Progress, emit, say, table
+from nodevet.agent.text import verdict_words
 from nodevet.agent.verbs import LONGEST_LEASE_SECONDS
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
@@ -330,7 +331,7 @@ def _shown() -> Iterator[Progress]:
 
 
 def _show(document: BurnInDocument, *, self_test: bool) -> None:
-    say(f"{document.node}: {paint(document.verdict)}" + ("" if document.verdict == "ok" else f": {document.reason}"))
+    say(f"{document.node}: {verdict_words(document.verdict, document.reason)}")
     runs: dict[tuple[str, str], dict[str, float | int | None]] = {}
     states: dict[tuple[str, str], tuple[str, str]] = {}
     for result in document.results:

@@ -58,10 +58,7 @@ class BurnIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def judge(view: View, _policy: BurnIn) -> Iterator[Finding]:
     """Every result that a workload verified was right, bit by bit."""
     for device in view.devices:
-        results = sorted(
-            (result for result in view.results if device.id in result.devices),
-            key=lambda result: result.ended.wall_seconds,
-        )
+        results = [result for result in view.results if device.id in result.devices]  # in the order in which they came
         if not results:
             yield MISMATCH.on_node(
                 Outcome.SKIPPED, f"{device_name(view, device.id)}: not burned in yet", device=device.id

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nodevet.checks.acknowledgement import command_words, is_announced, is_word, person_words
+from nodevet.checks.completeness import standing_wrong
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.model import WHOLE, Action, DeviceKind, EpisodeState, Instant, ReaderState, Snapshot, State
 from nodevet.checks.modes import reach
@@ -196,10 +197,12 @@ def _findings(snapshot: Snapshot, entries: Sequence[Told]) -> tuple[str, str]:
 def _verified(snapshot: Snapshot) -> tuple[str, str]:
     verified = sum(int(result.metric("gemms_verified") or 0) for result in snapshot.results)
     wrong = sum(int(result.metric("mismatches") or 0) for result in snapshot.results)
-    if not verified:
+    if not snapshot.results:
         return "none", "no load has run"
-    last = max(snapshot.results, key=lambda result: result.ended.wall_seconds).ended
-    return number(verified), f"{wrong:,} wrong, {age(snapshot.time, last)}"
+    told = f"{wrong:,} wrong" if verified or wrong else "nothing was proved"
+    before = 0 if wrong else sum(shown.wrong for _, shown in standing_wrong(snapshot.episodes))
+    told += f", {before:,} in an earlier load" if before else ""
+    return number(verified) if verified else "none", f"{told}, {age(snapshot.time, snapshot.results[-1].ended)}"
 
 
 def _readings(snapshot: Snapshot) -> tuple[str, str]:
