@@ -52,7 +52,12 @@ class ExpectedLinks(msgspec.Struct, frozen=True):
 
 
 def expected_links(device: Device) -> ExpectedLinks | None:
-    """Return the first row that *device* fits, or None where it has no links or nobody knows of any."""
+    """Return the first row that *device* fits, or None where it has no links or nobody knows of any.
+
+    A share of a board in a virtual machine has the name of its board and none of its links.
+    """
+    if device.virtual:
+        return None
     rows = load_table("expected_links.csv", ExpectedLinks)
     row = next((row for row in rows if row.fits(device)), None)
     return row if row is not None and row.links else None

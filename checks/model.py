@@ -96,6 +96,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
     ``id`` is the UUID where there is one; else PCI address or a stable name such as ``cpu-0``.
     ``minor`` is the number of the device node (``/dev/nvidia3``, ``/dev/dri/renderD128``), which schedulers use.
+    ``virtual``: a share of a device that another machine, its host, reads and judges.
     """
 
     id: str
@@ -117,6 +118,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     compute_units: int | None = None
     maximum_clock_hertz: int | None = None
     architecture: str | None = None
+    virtual: bool = False
 
 
 class Severity(StrEnum):

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi
+from fakes.host_tree import write_tree
+from fakes.machine import FakeMachine
 from fakes.nvml.scenario import FakeNvml, NvmlReturn
 from fakes.nvsmi import scenario
 from fakes.reader import ReaderProcess
@@ -15,7 +18,10 @@ from fakes.reader import ReaderProcess
 from nodevet.agent.clock import SteppedClock
 from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.oneshot import impatient, look_until_settled
-from nodevet.checks.backends.nvidia_items import fast_items
+from nodevet.checks.backends.nvidia_items import fast_items, slow_items
+from nodevet.checks.backends.nvml import Field
+from nodevet.checks.backends.pci import pci_accelerators
+from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import AgentInfo, Outcome, ReaderState, ReaderStatus, Snapshot, State
 from nodevet.checks.registry import discover
 
@@ -28,7 +34,7 @@ FEW_LINKS: Values = {"links": 6, "link_state": 0, "link_remote_type": 1, "link_v
 class Node:
     """The engine of a one-shot before a real reader of a fake machine; a second passes between two looks."""
 
-    def __init__(self, machine: FakeNvml, reader: ReaderProcess) -> None:
+    def __init__(self, machine: FakeMachine, reader: ReaderProcess) -> None:
         """Begin with nothing known."""
         self.machine, self.reader = machine, reader
         self.clock = SteppedClock()
@@ -49,11 +55,13 @@ class Node:
         """Read *groups* (both) once, and judge."""
         for group in groups or ("slow", "fast"):
             samples = self.reader.round(group)
-            self.engine.take_devices("nvidia", self.reader.devices)
+            self.engine.take_devices(self.machine.backend, self.reader.devices)
             for sample in samples.values():
                 self.engine.take_sample(msgspec.structs.replace(sample, time=self.clock.instant()))
         now = self.clock.instant()
-        self.engine.take_readers([ReaderStatus(backend="nvidia", state=ReaderState.RUNNING, last_round=now)])
+        self.engine.take_readers(
+            [ReaderStatus(backend=self.machine.backend, state=ReaderState.RUNNING, last_round=now)]
+        )
         return self.engine.evaluate(AgentInfo(version="0", started=now, interval_seconds=1)).snapshot
 
 
@@ -114,6 +122,35 @@ def test_split_board_owes_no_row_repairs(node: Callable[..., Node]) -> None:
     assert made.settled() == (State.OK, set())
     made.machine.set("mig_mode.3", 0).set("link_state.3", 1)
     assert Node(made.machine, made.reader).settled() == (State.UNKNOWN, {"reading.row_remap_failed"})
+
+
+ANSWERED = {"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates"}
+
+
+@pytest.mark.parametrize("refusal", [NvmlReturn.NOT_SUPPORTED, NvmlReturn.NO_PERMISSION])
+@pytest.mark.parametrize("model", ["NVIDIA H100XM-80C", "GRID A100X-40C", "NVIDIA B200X-45C", "NVIDIA L40S-48Q"])
+def test_share_of_a_board_in_a_virtual_machine_owes_nothing(
+    node: Callable[..., Node], refusal: NvmlReturn, model: str
+) -> None:
+    """It tells its load and memory, and its host all else; a whole board that tells no more is unknown."""
+    asked = [source for item in (*fast_items(18, "13.590"), *slow_items(18)) for source in item.sources]
+    names = {f"field.{one.identifier}" if isinstance(one, Field) else one.symbol for one in asked} - ANSWERED
+    made = node({"name": model, "virtualization_mode": 2, "links": 0})
+    for name in names:
+        made.machine.fail(name, refusal)
+    assert Node(made.machine, made.reader).settled() == (State.OK, set())
+    lacking = [f for f in made.look().findings if "in a virtual machine" in f.message]
+    assert lacking
+    assert {f.outcome for f in lacking} == {Outcome.SKIPPED}
+    for name in ANSWERED:
+        made.machine.fail(name, refusal)
+    assert Node(made.machine, made.reader).settled()[0] is State.UNKNOWN  # it tells nothing at all
+    made.machine.set("virtualization_mode", 1)
+    for name in ANSWERED:
+        made.machine.fail(name, 0)
+    with ReaderProcess(made.machine.environment) as reader:
+        reader.ready()
+        assert Node(made.machine, reader).settled()[0] is State.UNKNOWN
 
 
 def test_board_that_is_split_between_two_slow_rounds_is_not_dark(node: Callable[..., Node]) -> None:
@@ -233,3 +270,76 @@ def test_heat_that_is_counted_in_one_sum_is_told_once(
 def test_sum_of_heat_that_stands_still_hides_no_flag(node: Callable[..., Node]) -> None:
     """Drivers keep older counters that count no more."""
     assert node({"event_reasons.3": 0x20}, *HEAT_APART).settled() == (State.DEGRADED, {"throttle.software_thermal"})
+
+
+LIMITS_OF_HEAT = (
+    "nvmlDeviceGetTemperatureThreshold",
+    "nvmlDeviceGetMarginTemperature",
+    *(f"field.{number}" for number in range(193, 197)),
+)
+"""All by which a board tells how hot it may be."""
+HOT_MEMORY = [
+    (94, (State.OK, set())),
+    (95, (State.DEGRADED, {"temperature.high"})),
+    (104, (State.DEGRADED, {"temperature.high"})),
+    (105, (State.FAILED, {"temperature.high", "temperature.slowdown"})),
+]
+
+
+@pytest.mark.parametrize(("celsius", "verdict"), HOT_MEMORY)
+def test_memory_of_a_board_without_any_limit_is_judged_by_the_table(
+    node: Callable[..., Node], celsius: int, verdict: Said
+) -> None:
+    """NVML tells neither a margin nor a threshold: the limits of the table, at each bound and one below."""
+    assert node({"memory_temperature.3": celsius}, *LIMITS_OF_HEAT).settled() == verdict
+
+
+@pytest.mark.parametrize(("celsius", "verdict"), HOT_MEMORY)
+def test_memory_of_an_amd_board_without_any_limit_is_judged_by_the_table(
+    fake_amdsmi: FakeAmdSmi, celsius: int, verdict: Said
+) -> None:
+    """The same where AMD SMI tells temperatures by its metrics alone, and no limit."""
+    fake_amdsmi.set("memory_temperature.3", celsius).fail("amdsmi_get_temp_metric", AmdSmiStatus.NOT_SUPPORTED)
+    with amd_reader(fake_amdsmi) as reader:
+        assert Node(fake_amdsmi, reader).settled() == verdict
+
+
+def amd_reader(machine: FakeAmdSmi) -> ReaderProcess:
+    """Return a reader of *machine* below the tree that its kernel shows."""
+    root = write_tree(machine.path.parent / "root", machine.host_files())
+    reader = ReaderProcess(machine.environment, "amd", root=str(root))
+    reader.ready()
+    return reader
+
+
+NAMES = ("device_uuid", "asic_info", "board_info", "enumeration_info")
+"""Of what AMD SMI tells, all that says who a board is."""
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_amd_board_that_answers_by_its_page_alone_after_a_reboot_is_one_device(
+    fake_amdsmi: FakeAmdSmi, is_silent: bool
+) -> None:
+    """It answers nothing, or all but its name: the bus has its address, and memory its name and serial."""
+    with amd_reader(fake_amdsmi) as reader:
+        before = Node(fake_amdsmi, reader)
+        assert before.settled() == (State.OK, set())
+        known = {device.id: device for device in before.look().devices}
+    if is_silent:
+        fake_amdsmi.fail_device(3)
+    for call in NAMES:
+        fake_amdsmi.fail(f"amdsmi_get_gpu_{call}", AmdSmiStatus.API_FAILED, 3)
+    with amd_reader(fake_amdsmi) as reader:
+        after = Node(fake_amdsmi, reader)
+        after.clock.reboot("boot-2", 60)
+        after.engine.restore(before.engine.memory())
+        boards = pci_accelerators(Tree(str(fake_amdsmi.path.parent / "root"), reader.progress))
+        after.engine.take_devices("host", boards)
+        snapshot = after.look()
+    name = fake_amdsmi.uuid(3)
+    told = {device.id: device for device in snapshot.devices}
+    assert told.keys() == known.keys()
+    assert (told[name].serial, told[name].pci) == (known[name].serial, fake_amdsmi.pci(3))
+    lost = [(name, "device.lost")] if is_silent else []
+    assert [(episode.key.device, episode.key.code) for episode in snapshot.episodes] == lost
+    assert snapshot.device_verdicts[name].state is (State.FAILED if is_silent else State.OK)

@@ -82,6 +82,7 @@ def test_memory_clock_beyond_ten_gigahertz_is_measured() -> None:
     assert odd("clock_hertz", MEMORY, 65_535e6).status is ReadingStatus.ERROR
 
 
+Changes = dict[tuple[str, Part], Scalar | Reading | None]
 STUCK = (
     ("temperature_celsius", "core", True),
     ("temperature_celsius", "memory", True),
@@ -109,9 +110,9 @@ def test_sensor_of_a_chip_that_tells_exactly_zero_is_not_measured(
 def test_accelerator_whose_sensors_are_stuck_at_zero_is_never_ok() -> None:
     """Busy or idle, with a margin or without: what its model must tell is told as missing."""
     for busy in (0.0, 0.97):
-        load = {("utilization_ratio", Part(PartKind.ENGINE, "compute")): busy}
-        cold = {**load, ("temperature_celsius", CORE): odd("temperature_celsius", CORE, 0)}
-        dead = {**load, ("power_watts", SCOPE): odd("power_watts", SCOPE, 0)}
+        load: Changes = {("utilization_ratio", Part(PartKind.ENGINE, "compute")): busy}
+        cold: Changes = {**load, ("temperature_celsius", CORE): odd("temperature_celsius", CORE, 0)}
+        dead: Changes = {**load, ("power_watts", SCOPE): odd("power_watts", SCOPE, 0)}
         assert state(healthy({**cold, ("temperature_margin_celsius", CORE): None})) is State.UNKNOWN
         assert state(healthy(dead)) is State.UNKNOWN
         assert state(healthy(cold)) is State.OK  # the core's own margin stands in

@@ -57,6 +57,8 @@ XID_EVENT = 0x8
 LINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 """NVML's number of an NVLink version and the version it stands for."""
 REMOTE_SWITCH = 2
+VIRTUAL_GPU = 2
+"""NVML's mode of a device in a virtual machine that shares its board with others; one handed on whole is as any."""
 MAXIMUM_LINKS = 36
 
 ARCHITECTURES = {5: "volta", 6: "turing", 7: "ampere", 8: "ada", 9: "hopper", 10: "blackwell", 13: "rubin"}
@@ -277,6 +279,7 @@ class NvidiaBackend:
             compute_units=self._multiprocessors(target),
             maximum_clock_hertz=clock * 1_000_000 if clock else None,
             architecture=ARCHITECTURES.get(architecture) if architecture is not None else None,
+            virtual=library.optional(target, "nvmlDeviceGetVirtualizationMode") == VIRTUAL_GPU,
         )
 
     def _numa_node(self, target: Target, pci: str | None) -> int | None:
@@ -445,10 +448,15 @@ def _text(value: str | bytes) -> str:
 
 
 def _refuse_silence(readings: list[Reading], device: Device) -> None:
-    """Raise BackendError where not one value could be read: the device is there and tells nothing."""
+    """Raise BackendError where not one value could be read: the device is there and tells nothing.
+
+    To a virtual machine that shares a board its host may deny a whole group; that it tells nothing at all is judged.
+    """
     if any(reading.status is ReadingStatus.OK for reading in readings):
         return
     for status, kind in ((ReadingStatus.ERROR, FailureKind.ERROR), (ReadingStatus.DENIED, FailureKind.DENIED)):
+        if device.virtual and status is ReadingStatus.DENIED:
+            continue
         failed = next((reading for reading in readings if reading.status is status), None)
         if failed is not None:
             raise BackendError(kind, f"{_label(device)} answers no question: {failed.detail}")

@@ -107,6 +107,8 @@ SPLIT = frozenset({"row_remap_failed", "link_active"})
 is enabled"); what was found before the split stays open."""
 NEEDS = {"ecc_uncorrected_errors": "ecc_enabled"}
 """Readings that a device supports only while a setting is on. That it is off is told by the setting's own check."""
+NOT_TOLD = frozenset({ReadingStatus.UNSUPPORTED, ReadingStatus.DENIED})
+"""What a virtual machine says of a reading that only the host of its board is given."""
 AWAY = frozenset({ReaderState.STARTING, ReaderState.RELEASED, ReaderState.STOPPED, ReaderState.ABSENT})
 """States in which nothing is to be expected of a reader, for a reason that is known."""
 
@@ -292,6 +294,11 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             facts = f"{name}: {quantity} is not told while the device is split into instances"
             yield rule.on_node(Outcome.SKIPPED, facts, device=device.id)
             continue
+        is_refused = all(look.reading.status in NOT_TOLD for look in entries)
+        if device.virtual and is_refused and _tells_anything(view, device):
+            facts = f"{name}: {quantity} is not supported by a share of a board in a virtual machine; its host tells it"
+            yield rule.on_node(Outcome.SKIPPED, facts, device=device.id)
+            continue
         bad = [
             look
             for look in entries
@@ -338,6 +345,10 @@ def _turned_off(view: View, device: Device, quantity: str, entries: tuple[Look, 
 
 def _is_untold(entries: tuple[Look, ...]) -> bool:
     return all(look.reading.status is ReadingStatus.UNSUPPORTED for look in entries)
+
+
+def _tells_anything(view: View, device: Device) -> bool:
+    return any(entry.status is ReadingStatus.OK for sample in _samples(view, device) for entry in sample.readings)
 
 
 def _samples(view: View, device: Device) -> list[Sample]:

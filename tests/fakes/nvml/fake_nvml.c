@@ -308,6 +308,13 @@ nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, un
     return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVirtualizationMode_t *mode)
+{
+    ENTER_DEVICE();
+    *mode = (nvmlGpuVirtualizationMode_t)number("virtualization_mode", slot, NVML_GPU_VIRTUALIZATION_MODE_NONE);
+    return NVML_SUCCESS;
+}
+
 /* ---- One unsigned number per device --------------------------------------------------------------------- */
 
 /* What is in force is what was requested, unless a module shares its power. */

@@ -4,7 +4,7 @@ Numbers are in the unit that NVML itself speaks, which the key names:
 
 - inventory: ``count`` 8, ``present.SLOT`` 1, ``name``, ``uuid``, ``serial``, ``minor``, ``pci_bus``,
   ``pci_device_id``, ``vbios``, ``driver_version``, ``nvml_version``, ``numa_node``, ``mig_mode``,
-  ``architecture``
+  ``architecture``, ``virtualization_mode`` 0 (2: a share of a board in a virtual machine)
 - heat in degrees: ``temperature`` 40, ``memory_temperature`` 48, ``temperature_margin`` 47,
   ``threshold_slowdown`` 89, ``threshold_shutdown`` 95, ``threshold_maximum`` 87, ``threshold_memory_maximum``
   95, and the T.Limit offsets ``margin_slowdown`` -2, ``margin_shutdown`` -8, ``margin_maximum`` 0,
