@@ -47,9 +47,10 @@ from nodevet.agent.members import Member, described, guarded, memory_of, soonest
 from nodevet.agent.notify import Notifier, Watchdog
 from nodevet.agent.outlet import Outlet
 from nodevet.agent.pace import Pace
-from nodevet.agent.processes import pack_records, recalled_records, start_ticks
+from nodevet.agent.processes import start_ticks
 from nodevet.agent.publisher import Publisher
 from nodevet.agent.readers.release import Release
+from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.reload import taken_up
 from nodevet.agent.reports import Reports
 from nodevet.agent.settings import Configuration
@@ -425,15 +426,16 @@ class Daemon:
 
     def _readers(self, memory: bytes | None) -> Member:
         """Return the readers of all backends, and look for those that an agent before has left."""
-        left = recalled_records(memory, log=self._teller.trouble)
+        kept = recalled_readers(memory, log=self._teller.trouble)
         simulation = self._simulated.file if self._simulated else None
-        supervisor = build_supervisor(self._configuration, self._clock, self._selector, left, simulation)
+        supervisor = build_supervisor(self._configuration, self._clock, self._selector, kept.records, simulation)
+        supervisor.recall(kept.falls)
         self._supervisor = supervisor
         return Member(
             name="readers",
             tick=lambda: self._intake.take_readings(supervisor, self._configuration.agent.backends.names),
             next_deadline=lambda: supervisor.next_deadline,
-            memory=lambda: pack_records(supervisor.records),
+            memory=lambda: pack_readers(supervisor.records, supervisor.falls),
             stop=supervisor.stop,
         )
 

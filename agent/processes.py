@@ -5,12 +5,12 @@ A process is known by its id *and* the tick it started at, because ids are used 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["ChildRecord", "describe", "is_alive", "pack_records", "recalled_records", "start_ticks"]
+__all__ = ["ChildRecord", "describe", "is_alive", "recalled_records", "start_ticks"]
 
 _STATE, _START = 0, 19
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 22 of proc(5)."""
@@ -35,13 +35,8 @@ class ChildRecord(msgspec.Struct, frozen=True):
     in_call: bool = False
 
 
-def pack_records(records: Iterable[ChildRecord]) -> bytes:
-    """Return *records* as the store keeps them."""
-    return msgspec.msgpack.encode(tuple(records))
-
-
 def recalled_records(packed: bytes | None, log: Callable[[str], None]) -> tuple[ChildRecord, ...]:
-    """Return what ``pack_records`` made; *log* takes a line where an earlier version made something else."""
+    """Return the processes that an earlier version kept; *log* takes a line where it made something else."""
     if packed is None:
         return ()
     try:

@@ -18,7 +18,9 @@ from fakes.views import at, healthy
 
 from nodevet.agent.child_process import Exit
 from nodevet.agent.clock import SteppedClock
+from nodevet.agent.processes import ChildRecord
 from nodevet.agent.readers.blame import fault_rows, no_start
+from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.witness import STARVED_RATIO, Look, Surroundings, disturbance, replaced, stamp
 from nodevet.checks.health.freshness import Freshness, judge
@@ -139,6 +141,52 @@ def test_two_crashes_further_apart_than_their_window_are_two_first_ones(bench: B
         fall(bench, "abort")
         assert not is_hard(bench)
         rise(bench, window + 61.0)
+
+
+def restarted(bench: Bench, folder: Path, boot_id: str | None = None) -> Bench:
+    """Return the readers of the next agent, which is given what that of *bench* left, as the store keeps it."""
+    kept = recalled_readers(pack_readers(bench.supervisor.records, bench.supervisor.falls), log=pytest.fail)
+    bench.close()
+    folder.mkdir()
+    following = Bench(folder)
+    following.clock.advance(bench.clock.monotonic())
+    following.clock.boot_id = boot_id or following.clock.boot_id
+    following.supervisor.recall(kept.falls)
+    following.round()
+    return following
+
+
+def test_a_restart_of_the_agent_makes_a_second_crash_no_first_one(bench: Bench, tmp_path: Path) -> None:
+    """Within the window of the same boot the next agent counts on; a reboot, and another backend's, begin anew."""
+    fall(bench, "segv")
+    rise(bench)
+    assert [(entry.backend, entry.fault, entry.device) for entry in bench.supervisor.falls] == [
+        ("fake", "SIGSEGV", "b")
+    ]
+    following = restarted(bench, tmp_path / "next")
+    assert not is_hard(following)
+    fall(following, "abort")
+    assert is_hard(following)
+    assert following.status().blamed == {"b": 2}
+
+    other = restarted(following, tmp_path / "other", boot_id="another boot")
+    assert (other.status().witnessed, other.supervisor.falls) == (0, ())
+    fall(other, "segv")
+    assert not is_hard(other)
+    other.supervisor.recall([msgspec.structs.replace(other.supervisor.falls[0], backend="another")])
+    assert other.status().witnessed == 1
+    other.close()
+
+
+def test_what_an_agent_of_another_version_left_is_taken_as_far_as_it_is_understood() -> None:
+    """An earlier one kept its processes alone; what no version made is told and forgotten."""
+    told: list[str] = []
+    record = ChildRecord("nvidia", 1, 2, "boot", "call", True)
+    assert recalled_readers(msgspec.msgpack.encode((record,)), told.append).records == (record,)
+    assert recalled_readers(None, told.append).falls == ()
+    assert told == []
+    assert recalled_readers(b"\xc1", told.append).records == ()
+    assert len(told) == 1
 
 
 def hang(bench: Bench) -> int:

@@ -20,10 +20,10 @@ from nodevet.agent.clock import Clock
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.stages import HELD_UP_SECONDS
 from nodevet.agent.readers.witness import Look, Stamp, Surroundings, disturbance, replaced, stamp
-from nodevet.checks.model import Device, Failure, FailureKind
+from nodevet.checks.model import Device, Failure, FailureKind, Instant
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["PROOF_SECONDS", "Blame", "Fallen", "device_of", "no_start", "stuck_seconds"]
+__all__ = ["PROOF_SECONDS", "Blame", "Fall", "Fallen", "device_of", "no_start", "stuck_seconds"]
 
 PROOF_SECONDS = 1.5
 """How long past its deadline a call may stay out until it is known whether the machine kept time meanwhile."""
@@ -77,10 +77,13 @@ class Fallen(msgspec.Struct, frozen=True):
     charged: bool = False
 
 
-class _Fall(msgspec.Struct, frozen=True):
+class Fall(msgspec.Struct, frozen=True):
+    """A fall that was the driver's: which fault of the table it was, at which device, and when."""
+
+    backend: str
     fault: str
     device: str | None
-    when: float
+    when: Instant
 
 
 class _Suspicion(msgspec.Struct, frozen=True):
@@ -117,11 +120,12 @@ class Blame:
 
     def __init__(self, backend: str, clock: Clock, surroundings: Surroundings, heartbeat: Heartbeat) -> None:
         """Begin without any fall."""
+        self._backend = backend
         self._name = f"the reader of {backend}"
         self._clock = clock
         self._surroundings = surroundings
         self._heartbeat = heartbeat
-        self._falls: list[_Fall] = []
+        self._falls: list[Fall] = []
         self._suspicion: _Suspicion | None = None
         self._early: _Early | None = None
         self._proven = False
@@ -147,7 +151,18 @@ class Blame:
     def count(self, fallen: Fallen, device: str | None) -> None:
         """Remember what the driver did at *device*, where that is what *fallen* says."""
         if fallen.fault:
-            self._falls = [*self._falls[1 - KEPT_FALLS :], _Fall(fallen.fault, device, self._clock.monotonic())]
+            fall = Fall(self._backend, fallen.fault, device, self._clock.instant())
+            self._falls = [*self._falls[1 - KEPT_FALLS :], fall]
+
+    def recall(self, falls: Iterable[Fall]) -> None:
+        """Go on with those of *falls* that an agent before saw of this driver."""
+        known = (fall for fall in falls if fall.backend == self._backend and fall.fault in fault_rows())
+        self._falls = [*known, *self._falls][-KEPT_FALLS:]
+
+    @property
+    def falls(self) -> tuple[Fall, ...]:
+        """Return those that count yet."""
+        return tuple(self._recent())
 
     # A call that is out.
 
@@ -321,9 +336,12 @@ class Blame:
             f"{self._heartbeat.worst(seen.since):.1f} s; look at the node's load, memory and swap"
         )
 
-    def _recent(self) -> list[_Fall]:
-        now, rows = self._clock.monotonic(), fault_rows()
-        return [fall for fall in self._falls if now - fall.when <= rows[fall.fault].window_seconds]
+    def _recent(self) -> list[Fall]:
+        if not self._falls:
+            return []
+        now, rows = self._clock.instant(), fault_rows()
+        ages = ((fall, now.seconds_since(fall.when)) for fall in self._falls)
+        return [fall for fall, age in ages if age is not None and age <= rows[fall.fault].window_seconds]
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,6 @@ from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
 from nodevet.agent.readers.blame import Blame, Fallen, device_of, no_start, stuck_seconds
-from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.plan import ReaderPlan
 from nodevet.agent.readers.predecessor import Predecessor
@@ -55,19 +54,19 @@ class Reader:
         clock: Clock,
         selector: selectors.BaseSelector,
         outbox: Outbox,
-        heartbeat: Heartbeat,
+        blame: Blame,
         surroundings: Surroundings,
         earlier: ChildRecord | None = None,
     ) -> None:
         """Prepare to read; the child starts at the first tick. *earlier* is a reader that outlived its agent.
 
-        *heartbeat* and *surroundings* tell whether the machine kept a child from running.
+        *blame* tells what its falls prove, *surroundings* whether the machine keeps a child from ending.
         """
         self._plan = plan
         self._clock = clock
         self._selector = selector
         self._outbox = outbox
-        self._blame = Blame(plan.backend, clock, surroundings, heartbeat)
+        self._blame = blame
         self._deadline = min((entry.deadline_seconds for entry in plan.cadences.values()), default=1.0)
         self._stuck_seconds = stuck_seconds(self._deadline, plan.start_deadline_seconds)
         self._predecessor = Predecessor(earlier, clock, surroundings, self._stuck_seconds) if earlier else None

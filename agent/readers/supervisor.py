@@ -13,6 +13,7 @@ import msgspec
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
+from nodevet.agent.readers.blame import Blame, Fall
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.plan import ReaderPlan
@@ -66,10 +67,12 @@ class Supervisor:
         looks = surroundings or Surroundings()
         self.heartbeat = Heartbeat(clock, selector)
         """What tells whether the machine keeps time, while a call is out for long."""
-        self._readers = {
-            plan.backend: Reader(plan, clock, selector, self._outbox, self.heartbeat, looks, earlier.get(plan.backend))
-            for plan in plans
-        }
+        self._blames: dict[str, Blame] = {}
+        self._readers: dict[str, Reader] = {}
+        for plan in plans:
+            name = plan.backend
+            blame = self._blames[name] = Blame(name, clock, looks, self.heartbeat)
+            self._readers[name] = Reader(plan, clock, selector, self._outbox, blame, looks, earlier.get(name))
 
     def handle(self, key: selectors.SelectorKey, mask: int) -> None:
         """Take what a child has to say."""
@@ -121,6 +124,17 @@ class Supervisor:
     def records(self) -> tuple[ChildRecord, ...]:
         """Return the processes to remember: given back to the next agent, it will not start a reader beside them."""
         return tuple(reader.record for reader in self._readers.values() if reader.record is not None)
+
+    @property
+    def falls(self) -> tuple[Fall, ...]:
+        """Return the falls of late that count against drivers, for the next agent to ``recall``."""
+        return tuple(fall for blame in self._blames.values() for fall in blame.falls)
+
+    def recall(self, falls: Iterable[Fall]) -> None:
+        """Go on with *falls* that an agent before saw: its restart does not make a second one a first."""
+        known = tuple(falls)
+        for blame in self._blames.values():
+            blame.recall(known)
 
     @property
     def settled(self) -> bool:
