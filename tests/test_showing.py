@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import pytest
 from fakes.episodes import episode
+from fakes.running_agent import RunningAgent
 from fakes.showing_child import changes, kind_of, result
 from fakes.snapshots import gpu_node
 from hypothesis import settings
@@ -42,7 +43,7 @@ from nodevet.agent.slurm.writer import Pass
 from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
 from nodevet.agent.storage.store import open_store
 from nodevet.agent.storage.writer import Keeping
-from nodevet.checks.model import Episode, EpisodeState, Snapshot
+from nodevet.checks.model import Episode, EpisodeState, Instant, Snapshot
 from nodevet.checks.registry import installed
 from nodevet.checks.scheduler import Permit
 from nodevet.exporters.slurm_rules import Memory
@@ -463,29 +464,88 @@ def wait_for_finding(path: Path, code: str) -> str:
     raise AssertionError(f"{code} was not shown")
 
 
+def answered_ack(agent: KilledAgent, device: str) -> Callable[[], None]:
+    """Acknowledge a finding; return what must hold after a restart."""
+    path = agent.folder / "run" / SOCKET_NAME
+    answer = ask(path, verb="ack", code="memory.row_remap_failed", device=device, note="known")
+    assert answer["acknowledged"]
+
+    def holds() -> None:
+        found = kept(agent.folder)["memory.row_remap_failed"]
+        assert (found.state, found.note) == (EpisodeState.ACKNOWLEDGED, "known")
+
+    return holds
+
+
+def answered_release(agent: KilledAgent, _device: str) -> Callable[[], None]:
+    """Release the devices; return what must hold after a restart."""
+    answer = ask(agent.folder / "run" / SOCKET_NAME, verb="release", seconds=600)
+    assert answer["released"]
+
+    def holds() -> None:
+        opened = open_store(agent.folder / "state" / "nodevet.db").store
+        memory = opened.load_memory()
+        opened.close()
+        assert left_of(memory.get("release", b"")) > 500 or "not kept" in answer["message"]
+
+    return holds
+
+
 @pytest.mark.soak
+@pytest.mark.parametrize("asks", [answered_ack, answered_release])
 def test_an_agent_killed_when_it_has_answered_knows_what_it_answered(
-    tmp_path: Path, campaign: Callable[[int], int]
+    asks: Callable[[KilledAgent, str], Callable[[], None]], tmp_path: Path, campaign: Callable[[int], int]
 ) -> None:
     """An acknowledgement is there, and devices stay released, after the restart."""
-    kills = 200 if campaign(200) == 200 else 1
-    for kill in range(kills):
+    for kill in range(200 if campaign(200) == 200 else 1):
         agent = KilledAgent(tmp_path / str(kill), lambda _snapshot: False)
-        child, path = agent.start(), agent.folder / "run" / SOCKET_NAME
+        child = agent.start()
         try:
-            device = wait_for_finding(path, "memory.row_remap_failed")
-            released = ask(path, verb="release", seconds=600)
-            acknowledged = ask(path, verb="ack", code="memory.row_remap_failed", device=device, note="known")
+            device = wait_for_finding(agent.folder / "run" / SOCKET_NAME, "memory.row_remap_failed")
+            holds = asks(agent, device)
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        assert (released["released"], acknowledged["acknowledged"]) == (True, True)
-        opened = open_store(agent.folder / "state" / "nodevet.db").store
-        episodes, memory = opened.load_episodes(), opened.load_memory()
+        holds()
+
+
+RESULT_CONFIGURATION = """
+[agent.backends]
+enabled = ["host"]
+[kernel_log]
+enabled = false
+[load]
+probe = "off"
+"""
+
+
+@pytest.mark.soak
+def test_an_agent_killed_when_it_took_a_result_knows_it(tmp_path: Path, campaign: Callable[[int], int]) -> None:
+    """The wrong product of a load is a finding, and in the history, after each restart."""
+    agent = RunningAgent(tmp_path, RESULT_CONFIGURATION)
+    path = agent.runtime_dir / SOCKET_NAME
+    for kill in range(1, 1 + (200 if campaign(200) == 200 else 2)):
+        agent.start()
+        try:
+            status = agent.wait_for(lambda status: status["agent"]["ready"])
+            device = next(entry["id"] for entry in status["devices"] if entry["kind"] == "cpu")
+            wrong = msgspec.structs.replace(
+                result(kill), devices=(device,), workload=f"gemm-{kill}", started=now(), ended=now()
+            )
+            answer = ask(path, verb="result", results=[msgspec.to_builtins(wrong)], plan="quick")
+        finally:
+            agent.kill()
+        assert "error" not in answer
+        opened = open_store(agent.state_dir / "nodevet.db").store
+        known, results = {entry.key.code for entry in opened.load_episodes()}, opened.results()
         opened.close()
-        states = {entry.key.code: (entry.state, entry.note) for entry in episodes}
-        assert states["memory.row_remap_failed"] == (EpisodeState.ACKNOWLEDGED, "known"), f"kill {kill}"
-        assert left_of(memory["release"]) > 500, f"kill {kill}"
+        assert "burnin.mismatch" in known, f"kill {kill}"
+        assert any(entry.workload == wrong.workload for entry in results), f"kill {kill}"
+
+
+def now() -> Instant:
+    """Return the present moment of this boot."""
+    return SystemClock().instant()
 
 
 class Readers:
