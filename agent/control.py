@@ -16,6 +16,7 @@ import stat
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,20 @@ class Control:
     def watched(self, verb: str) -> bool:
         """Return whether anyone is subscribed to *verb*."""
         return any(connection.subscription == verb for connection in self._connections.values())
+
+    def restore(self) -> None:
+        """Listen anew where the socket file was removed or replaced; who is connected stays so.
+
+        Raises BusyError, ConfigurationError and StoreError as at the start.
+        """
+        if _identity(self.path) == self._identity:
+            return
+        fresh = _listen(self.path, self._limits.backlog)
+        with suppress(KeyError):
+            self._selector.unregister(self._listener)
+        self._listener.close()
+        self._listener, self._identity = fresh, _identity(self.path)
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
         """Say good-bye to everyone and remove the socket file, unless it is no longer ours."""

@@ -378,6 +378,7 @@ class Daemon:
             ),
             members.gate_log(Path(configuration.agent.runtime_dir), memory=memory.get("gate_log"), log=trouble),
             self._socket(cleanup),
+            members.runtime_directory(self._journal, self._control, self.guard.claims, self._simulated, log=trouble),
             self._slurm(memory.get("slurm"), cleanup),
             members.log(self._teller, self._strays),
             members.http(self._http),
@@ -514,7 +515,7 @@ class Daemon:
 
     def _socket(self, cleanup: ExitStack) -> Member:
         path = Path(self._configuration.agent.runtime_dir) / SOCKET_NAME
-        control = Control(path, verbs(self), self._selector, guard=self._guard)
+        self._control = control = Control(path, verbs(self), self._selector, guard=self._guard)
         cleanup.callback(control.close)
 
         def tell_watchers(snapshot: Snapshot) -> None:

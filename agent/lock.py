@@ -11,7 +11,7 @@ from typing import Self
 
 from nodevet.checks.errors import BusyError, StoreError
 
-__all__ = ["NodeLock", "acquire_node_lock"]
+__all__ = ["LOCK_NAME", "NodeLock", "acquire_node_lock"]
 
 LOCK_NAME = "node.lock"
 
@@ -19,10 +19,22 @@ LOCK_NAME = "node.lock"
 class NodeLock:
     """The lock, held until ``release`` or until the process ends, however it ends."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, purpose: str) -> None:
         """Take over the locked *descriptor* of *path*."""
         self.path = path
         self._descriptor: int | None = descriptor
+        self._purpose = purpose
+
+    def restore(self) -> None:
+        """Take the lock anew where its file was removed or replaced: another process could take it too.
+
+        Raises BusyError where one has, and StoreError; this lock is then held as before.
+        """
+        if self._descriptor is None or _is_same(self.path, self._descriptor):
+            return
+        fresh = acquire_node_lock(self.path.parent, self._purpose)
+        os.close(self._descriptor)
+        self._descriptor, fresh._descriptor = fresh._descriptor, None
 
     def release(self) -> None:
         """Let the next one in. May be called twice."""
@@ -65,7 +77,14 @@ def acquire_node_lock(runtime_directory: Path, purpose: str = "nodevet") -> Node
     with suppress(OSError):  # the lock holds on a full disk too; only our name is missing then
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} {purpose}\n".encode(), 0)
-    return NodeLock(path, descriptor)
+    return NodeLock(path, descriptor, purpose)
+
+
+def _is_same(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except OSError:
+        return False
 
 
 def _holder(descriptor: int) -> str:

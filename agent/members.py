@@ -18,16 +18,21 @@ import msgspec
 
 from nodevet.agent.assembly import node_name
 from nodevet.agent.clock import Clock
+from nodevet.agent.control import Control
 from nodevet.agent.descriptors import descriptor_trouble
 from nodevet.agent.intake import Intake
 from nodevet.agent.kernel_watch import KernelWatch
+from nodevet.agent.load.claims import Claims
 from nodevet.agent.load.guard import LoadGuard
+from nodevet.agent.lock import LOCK_NAME
 from nodevet.agent.notify import Watchdog
 from nodevet.agent.publisher import Publisher
 from nodevet.agent.reports import Reports
+from nodevet.agent.runtime_directory import RuntimeDirectory
 from nodevet.agent.settings import Configuration
 from nodevet.agent.showing import Showing
 from nodevet.agent.simulated.node import SimulatedNode
+from nodevet.agent.simulated.origin import MARKER_NAME, claim
 from nodevet.agent.slurm.gate_log import GateLog
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Acknowledged
@@ -51,6 +56,7 @@ __all__ = [
     "log",
     "memory_of",
     "reports",
+    "runtime_directory",
     "showing",
     "simulation",
     "slurm",
@@ -203,6 +209,22 @@ def log(teller: Teller, strays: Strays) -> Member:
         next_deadline=lambda: teller.next_deadline,
         facts=lambda: {"dropped_log_lines": teller.dropped_lines},
     )
+
+
+def runtime_directory(
+    journal: Journal, control: Control, claims: Claims, simulated: SimulatedNode | None, *, log: Callable[[str], None]
+) -> Member:
+    """Return what makes the runtime directory anew where it was removed; its state comes with the next round."""
+    place = control.path.parent
+    lasting: list[tuple[Path, Callable[[], None]]] = [
+        (place / LOCK_NAME, journal.restore_lock),
+        (control.path, control.restore),
+        (claims.directory, claims.prepare),
+    ]
+    if simulated is not None:
+        lasting.insert(0, (place / MARKER_NAME, partial(claim, (place,), simulated.identity)))
+    looked_after = RuntimeDirectory(place, lasting, log=log)
+    return Member(name="runtime_directory", before_judging=looked_after.tick, trouble=lambda: looked_after.trouble)
 
 
 def descriptors() -> Member:

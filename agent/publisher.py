@@ -117,7 +117,7 @@ class Publisher:
         """Write the mirror where an episode changed."""
         lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.PENDING]
         facts = tuple(map(_facts, lasting))
-        if facts != self._mirrored:
+        if facts != self._mirrored or not (self._directory / MIRROR_NAME).exists():
             write_mirror(self._directory / MIRROR_NAME, lasting, snapshot.time.boot_id)
             self._mirrored = facts
 

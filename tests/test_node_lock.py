@@ -65,3 +65,19 @@ def test_impossible_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "node.lock").symlink_to(tmp_path / "file")
     with pytest.raises(StoreError, match="cannot be written"):
         acquire_node_lock(tmp_path)
+
+
+def test_a_lock_whose_file_was_removed_is_taken_anew(tmp_path: Path) -> None:
+    """Nobody gets in beside it; where somebody did meanwhile, that is said, and nothing is taken from him."""
+    with acquire_node_lock(tmp_path, "first") as lock:
+        lock.path.unlink()
+        lock.restore()
+        with pytest.raises(BusyError, match="first"):
+            acquire_node_lock(tmp_path, "second")
+        lock.path.unlink()
+        with acquire_node_lock(tmp_path, "second"), pytest.raises(BusyError, match="second"):
+            lock.restore()
+        lock.restore()
+        with pytest.raises(BusyError, match="first"):
+            acquire_node_lock(tmp_path, "third")
+    acquire_node_lock(tmp_path).release()

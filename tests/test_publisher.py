@@ -85,3 +85,14 @@ def test_a_mirror_that_cannot_be_written_is_waited_for_no_longer(tmp_path: Path)
     wait_until_mirrored(publisher, failed_node())
     assert publisher.close(5.0)
     assert MIRROR_NAME in publisher.failure
+
+
+def test_a_mirror_that_was_removed_is_written_again(tmp_path: Path) -> None:
+    """With the next state file, although nothing changed."""
+    publisher = Publisher(tmp_path, ttl_seconds=35.0)
+    publisher.mirror(failed_node())
+    wait_until_mirrored(publisher, failed_node())
+    (tmp_path / MIRROR_NAME).unlink()
+    publisher.publish(failed_node())
+    assert publisher.close(5.0)
+    assert read_mirror(tmp_path / MIRROR_NAME) is not None

@@ -108,6 +108,10 @@ class Journal:
             os.close(self._bell)
         self._lock.release()
 
+    def restore_lock(self) -> None:
+        """Take the node lock anew where its file was removed. Raises BusyError and StoreError."""
+        self._lock.restore()
+
     @property
     def notices(self) -> tuple[str, ...]:
         """Return what people must know about how the store was found."""
