@@ -714,3 +714,39 @@ def test_a_long_line_of_a_driver_is_evidence() -> None:
     text = f"NVRM: Xid (PCI:0000:1b:00): 79, pid=1, name=x, {'words ' * 140}"
     for channel in CHANNELS.values():
         assert {one.provenance for one in channel(text, "")} == {Provenance.KERNEL}
+
+
+def test_a_fatal_error_that_was_announced_is_not_lost_in_that_of_another_device() -> None:
+    """Two devices behind two ports may fail at once; each is told."""
+    head = split_record(record(FATAL, "+pci:0000:c0:01.1"))
+    other = DEVICE_ERROR.format("Uncorrectable (Fatal)").replace("c1:00.0", "d1:00.0")
+    found = told(head, split_record(record(other, "+pci:0000:d1:00.0")))
+    assert [(one.pci, one.severity) for one in found] == [("0000:c1:00.0", "fatal"), ("0000:d1:00.0", "fatal")]
+    own = FATAL.replace("from 0000:c1:00.0", "from 0000:c0:01.1")
+    found = told(split_record(record(own, "+pci:0000:c0:01.1")), split_record(record(other, "+pci:0000:d1:00.0")))
+    assert [one.pci for one in found] == ["0000:d1:00.0"], "the port speaks for what is behind it"
+
+
+@pytest.mark.parametrize("head", ["Machine check events logged", "Corrected error, no action required.", ""])
+@pytest.mark.parametrize(("flag", "code"), [("UE", "memory.mce_ue"), ("Deferred", "memory.mce_de")])
+def test_a_status_that_is_graver_than_the_line_before_it_is_an_event(head: str, flag: str, code: str) -> None:
+    """Two processors print in turn: an uncorrected error is no detail of a corrected one."""
+    texts = [f"mce: [Hardware Error]: {head}"] if head else []
+    texts.append(f"[Hardware Error]: CPU:2 (19:1:1) MC27_STATUS[-|{flag}|MiscV|-|-|-]: 0xbaa000000000010b")
+    found = told(*(split_record(record(text)) for text in texts))
+    assert code in [one.code for one in found]
+    assert [one.fields.get("bank") for one in found if one.code == code] == ["27"]
+
+
+@pytest.mark.parametrize("keys", ["", "\n SUBSYSTEM=usb\n DEVICE=+usb:1-2\\x0a DEVICE=+pci:0000:1b:00.0"])
+@pytest.mark.parametrize("end", ["\\x0a DEVICE=+pci:0000:1b:00.0", "\\x0a\\x0a DEVICE=+pci:0000:1b:00.0\\x0a", ""])
+def test_a_device_inside_a_text_is_none(keys: str, end: str) -> None:
+    """The kernel escapes the line ends in texts and keys alike, so that neither can add a key."""
+    (found,) = told(split_record(f"4,7,1,-;vfio-pci 0000:1b:00.0: AER: device recovery failed{end}{keys}\n"))
+    assert found.provenance is Provenance.TEXT
+
+
+@pytest.mark.parametrize("priority", [8, 2048, 2052, 4096, 16384, 999_999])
+def test_a_facility_that_overflows_is_not_the_kernels(priority: int) -> None:
+    """A program may write any number before its text."""
+    assert told(split_record(record(PLANTED[0], priority=priority))) == []

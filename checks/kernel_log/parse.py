@@ -380,8 +380,17 @@ def _announces(told: _Told, event: Event) -> bool:
     """Return whether *told* is the header of *event*, which is as sure and, where the header is fatal, as grave."""
     if not told.waits_for or not _joins(told.waits_for, event):
         return False
-    is_milder = told.event.severity is Severity.FATAL and policy_of(event).outcome is not Outcome.FAIL
-    return not is_milder and _is_as_sure(event.provenance, told.event.provenance)
+    is_fatal = told.event.severity is Severity.FATAL
+    if is_fatal and (policy_of(event).outcome is not Outcome.FAIL or _is_of_another(told.event, event)):
+        return False
+    return _is_as_sure(event.provenance, told.event.provenance)
+
+
+def _is_of_another(header: Event, event: Event) -> bool:
+    """Return whether *header* names another device than that of *event*, behind the port that printed it."""
+    port = header.fields.get("port", "")
+    names_its_port = header.pci is not None and _same(header.pci, normalised_pci(port))
+    return not names_its_port and not _same(header.pci, event.pci)
 
 
 def _is_as_sure(one: Provenance, other: Provenance) -> bool:
