@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
-__all__ = ["PassedBy", "SignalPipe", "undisturbed"]
+__all__ = ["PassedBy", "SignalPipe", "interrupting", "undisturbed"]
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -86,6 +86,22 @@ def undisturbed() -> Iterator[PassedBy]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end what runs as Ctrl-C does, so that it is cleaned up after. Main thread only."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, _interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:

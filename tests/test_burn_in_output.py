@@ -268,6 +268,21 @@ def test_a_load_that_is_refused_leaves_no_older_document(run: BurnIn, tmp_path: 
     assert (document["verdict"], document["completeness"]["state"]) == ("unknown", "incomplete")
 
 
+@pytest.mark.parametrize("seconds", ["0", "-0.0", "-1", "nan", "inf", "1.7e308", "2678401"])
+def test_a_duration_that_no_load_has_is_refused(run: BurnIn, seconds: str) -> None:
+    """Before, the largest ones ended the child by an error of its own, which stayed on the node as a finding."""
+    with pytest.raises(UsageError, match=r"must be a number above 0 and at most 2678400 \(31 days\)"):
+        run({"fp32": "finish"}, "--seconds", seconds)
+
+
+def test_a_format_that_is_named_twice_is_run_once(run: BurnIn, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two words are no two proofs."""
+    assert run({"fp32": "finish"}, "--dtype", "fp32", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    accounts = document["completeness"]["accounts"]
+    assert len({(entry["device"], entry["dtype"]) for entry in accounts}) == len(accounts)
+
+
 def test_an_output_is_a_usage_error_in_the_words_of_the_system(tmp_path: Path) -> None:
     """The reason is the system's."""
     with pytest.raises(UsageError, match="cannot be written: Is a directory"):

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from fakes.gpu_node import FakeNode
 
@@ -170,6 +171,29 @@ def test_an_agent_that_hangs_keeps_nobody_waiting_who_sends_a_signal(node: FakeN
         assert json.loads(printed) == json.loads(file.read_text())
     finally:
         assert node.process is not None
+        node.process.send_signal(signal.SIGCONT)
+        node.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_load_leaves_no_older_document(
+    node: FakeNode, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Here while the agent is asked for its lease; the file of a good run must not stand for one that never began."""
+    file = tmp_path / "burn-in.json"
+    file.write_text('{"verdict": "ok"}')
+    node.start()
+    assert node.process is not None
+    try:
+        node.process.send_signal(signal.SIGSTOP)
+        burning = load(node, "finish", "--output", str(file))
+        process = psutil.Process(burning.pid)
+        node.seconds_until(lambda: bool(process.net_connections("unix")), PATIENCE_SECONDS)
+        burning.send_signal(number)
+        _printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
+        assert burning.returncode not in (0, 1, 2), said
+        assert json.loads(file.read_text())["verdict"] == "unknown"
+    finally:
         node.process.send_signal(signal.SIGCONT)
         node.stop()
 

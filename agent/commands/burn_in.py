@@ -32,7 +32,7 @@ from nodevet.agent.load.run import LoadRun, Spawn
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
 from nodevet.agent.settings import Configuration
-from nodevet.agent.signals import SignalPipe, undisturbed
+from nodevet.agent.signals import SignalPipe, interrupting, undisturbed
 from nodevet.agent.terminal import Progress, emit, say, table
 from nodevet.agent.text import verdict_words
 from nodevet.agent.verbs import LONGEST_LEASE_SECONDS
@@ -79,13 +79,15 @@ def run(
 
     Exit 0 ok, 1 degraded, 2 failed, 3 unknown: not measured, or not all of the plan proved.
     """
-    if arguments.seconds is not None and not 0 < arguments.seconds < float("inf"):
-        raise UsageError(f"burn-in: --seconds {arguments.seconds:g}: must be a number above 0")
+    if arguments.seconds is not None and not 0 < arguments.seconds <= LONGEST_LEASE_SECONDS:
+        longest = f"{LONGEST_LEASE_SECONDS:.0f} (31 days)"
+        raise UsageError(f"burn-in: --seconds {arguments.seconds:g}: must be a number above 0 and at most {longest}")
     settings = options.configuration(arguments)
     output = None if arguments.output is None else OutputFile(arguments.output, _complain)
     load = Load(arguments, settings, output, spawn, patience_seconds)
     try:
-        document = _run(load)
+        with interrupting():
+            document = _run(load)
     except (NodevetError, KeyboardInterrupt) as error:
         if output is not None and not isinstance(error, UsageError):
             # A good document of an older run must not stand for this one.
