@@ -73,10 +73,11 @@ def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
 
 
 def _agent(snapshot: Snapshot) -> str:
+    if snapshot.agent.slurm is not None and snapshot.agent.slurm.drained:
+        # Also where more is about to be written, and by an agent that ends: a job that comes is a person's word.
+        return "drained"
     if snapshot.agent.stopping:
         return "stopped"
-    if snapshot.agent.slurm is not None and snapshot.agent.slurm.drained:
-        return "drained"  # also where more is about to be written: a job that comes is a person's word
     if asked(snapshot):
         return "draining"
     if any(reader.state is ReaderState.RELEASED for reader in snapshot.readers):

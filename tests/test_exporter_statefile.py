@@ -82,18 +82,25 @@ def test_a_part_of_a_device_is_as_bad_as_the_whole(tmp_path: Path) -> None:
     assert (lines["part"].hard, lines["part"].minor) == (lines[bad].hard, 200)
 
 
+def stopping(snapshot: Snapshot) -> Snapshot:
+    """Return *snapshot* as its agent leaves it behind."""
+    return msgspec.structs.replace(snapshot, agent=msgspec.structs.replace(snapshot.agent, stopping=True))
+
+
 @pytest.mark.parametrize(
     ("snapshot", "agent"),
     [
         (gpu_node(), "running"),
         (starting_node(), "starting"),
-        (gpu_node(agent=msgspec.structs.replace(gpu_node().agent, stopping=True)), "stopped"),
+        (stopping(gpu_node()), "stopped"),
         (failed_node(), "running"),
         (written_by("drain"), "draining"),
         (written_by("drain", considered=named(failed_node().episodes)), "running"),
         (written_by("drain", considered=named(failed_node().episodes), asking=True), "draining"),
         (written_by("drain", considered=named(failed_node().episodes), states=("DRAIN", "IDLE")), "drained"),
         (written_by("drain", states=("DRAIN",)), "drained"),
+        (stopping(written_by("drain", states=("DRAIN",))), "drained"),
+        (stopping(written_by("drain", states=("IDLE",))), "stopped"),
         (written_by("drain", considered=("something older",)), "draining"),
         (written_by("observe", wanted="nodevet: x"), "running"),
         (
@@ -111,6 +118,8 @@ def test_a_part_of_a_device_is_as_bad_as_the_whole(tmp_path: Path) -> None:
         "asks for the permit",
         "is drained",
         "was drained before the agent's start",
+        "was drained when the agent stopped",
+        "was in service when the agent stopped",
         "occurred anew",
         "observes",
         "released",

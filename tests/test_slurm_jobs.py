@@ -190,6 +190,29 @@ def test_a_resume_holds_with_a_job_in_the_queue(cluster: GatedCluster, tmp_path:
         agent.wait_for(lambda status: status["verdict"] != "failed", what="the fault is not acknowledged")
 
 
+@pytest.mark.parametrize("ends", ["stopped", "killed"])
+def test_a_resume_while_the_agent_is_away_holds_with_a_job_in_the_queue(
+    cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path, ends: str
+) -> None:
+    """The prolog opens, because its last word was that the node is drained; the next one acknowledges."""
+    slurm, gate = cluster.slurm, cluster.gates["n1"]
+    with GpuNode(tmp_path, fake_nvml_library, more=WRITER.format(conf=slurm.configuration)) as agent:
+        gate.set(runtime_dir=agent.runtime_dir, drain_wait_seconds=1)
+        agent.machine.set("ecc_uncorrected_volatile_dram.0", 1)
+        slurm.wait(lambda: agent.state_file().agent == "drained", "the agent has seen its drain")
+        if ends == "stopped":
+            agent.stop()
+        else:
+            agent.kill()
+        job = slurm.submit("true", "-w", "n1", "--gres=gpu:8")
+        slurm.run("scontrol", "update", "NodeName=n1", "State=RESUME")
+        slurm.wait(is_done(slurm, job), "the job is done")
+        assert cluster.decisions_in(agent.runtime_dir, job) == ["resumed"]
+        agent.start()
+        agent.wait_for(lambda status: status["verdict"] != "failed", what="the fault is not acknowledged")
+        slurm.wait(lambda: slurm.node_state("n1") == "idle", "n1 is idle")
+
+
 def test_a_wrong_expectation_closes_nothing_and_drains_nobody(
     cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path
 ) -> None:
