@@ -131,6 +131,7 @@ STARTS = [
     ("vfio-pci 0000:1b:00.0: AER: device recovery failed", OF_PCI),
     ("pci 0000:1b:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Data Link Layer, (Receiver ID)", OF_PCI),
     ("pcieport 0000:1b:00.0: DPC: containment event, status:0x1f01 source:0x0000", OF_PCI),
+    ("dpc 0000:1b:00.0:pcie008: DPC containment event, status:0x1f01 source:0x0", "+pci_express:0000:1b:00.0:pcie008"),
     ("pcieport 0000:1b:00.0: AER: Uncorrected (Fatal) error received: 0000:1b:00.0", OF_PCI),
     ("mlx5_core 0000:1b:00.0: poll_health:796:(pid 0): Fatal error 1 detected", OF_PCI),
     ("mlx5_core 0000:1b:00.0: wait_func:9:(pid 1): INIT(0x104) timeout. Will cause a leak of a command resource", OF_PCI),  # noqa: E501
