@@ -220,6 +220,7 @@ class Memory(msgspec.Struct, frozen=True):
     ``known`` the faults of that moment; ``resumed`` are those that a person has resumed the node with. ``returned``
     says after what the node was back in service without a person's word. ``permit`` is the boot in which SLURM was
     last seen to show our permit, ``marked`` whether a mark of ours may stand there, ``nodes`` how many nodes there are.
+    Until ``clears`` a write that takes a mark back, and got no answer, may still take effect.
     """
 
     drained: str | None = None
@@ -230,6 +231,7 @@ class Memory(msgspec.Struct, frozen=True):
     permit: str = ""
     marked: bool = False
     nodes: int = 0
+    clears: Instant | None = None
 
     def renamed(self, names: Mapping[str, str]) -> Memory:
         """Return this memory with the faults of devices that have another id now under that; *names* are by the old."""
@@ -239,7 +241,7 @@ class Memory(msgspec.Struct, frozen=True):
     @property
     def rests(self) -> bool:
         """Return whether nothing is to be followed up."""
-        return self == Memory(nodes=self.nodes)
+        return self == Memory(nodes=self.nodes, clears=self.clears)
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -174,6 +174,33 @@ def test_past_the_limit_the_gate_stays_open_and_below_it_the_reason_names_the_fa
         assert slurm.node_reason("n1").startswith("nodevet: hw memory-errors: ")
 
 
+def test_a_permit_of_its_own_closes_and_opens_a_node_without_rights_in_slurm(
+    cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path
+) -> None:
+    """`slurm.permit = "local"`: the gate closes without a question, SLURM drains, and a person's word opens it."""
+    slurm, gate = cluster.slurm, cluster.gates["n1"]
+    with GpuNode(tmp_path, fake_nvml_library, more='[slurm]\npermit = "local"\n') as agent:
+        gate.set(runtime_dir=agent.runtime_dir)
+        agent.wait_for_verdict("ok")
+        assert slurm.srun("-w", "n1", "--gres=gpu:1", "true").returncode == 0
+        agent.machine.set("ecc_uncorrected_volatile_dram.0", 1)
+        agent.wait_for_verdict("failed")
+        slurm.wait(lambda: agent.state_file().reach == "hard", "the state file says so")
+        job = slurm.submit("echo ran on $SLURMD_NODENAME", "--gres=gpu:1")
+        slurm.wait(is_done(slurm, job), "the job ran elsewhere")
+        assert slurm.output(job) in ("ran on n2\n", "ran on n3\n")
+        slurm.wait(lambda: slurm.node_reason("n1") == "Prolog error", "SLURM has drained n1")
+        assert agent.status()["gate"]["permit"] is True
+        (device,) = (entry["device"] for entry in agent.status()["findings"] if entry["code"] == "memory.uncorrected")
+        which = ("memory.uncorrected", "--device", device, "--part", "memory_block dram")
+        told = agent.command("ack", *which, "--note", "replaced")
+        assert told.returncode == 0, told.stderr
+        slurm.wait(lambda: agent.state_file().reach != "hard", "the gate is open")
+        slurm.resume("n1")
+        done = slurm.srun("-w", "n1", "--gres=gpu:1", "true")
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_resume_holds_with_a_job_in_the_queue(cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path) -> None:
     """The job starts within the wait of its prolog, the fault is acknowledged, and nobody drains the node again."""
     slurm, gate = cluster.slurm, cluster.gates["n1"]

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from fakes.alerts import raised
 from fakes.slurm_cluster import SlurmCluster, SlurmOptions, StartSlurm
 from fakes.slurm_gate import Gate
 from fakes.slurm_node import BY_NODE, ReactorNode
@@ -21,6 +22,9 @@ from nodevet.exporters.slurm import Scontrol
 NODES = 6
 LIMIT = 2
 SETTINGS = SlurmSettings(writer="drain", poll_seconds=1.0, maximum_drained_ratio=0.34, maximum_new_ratio=1.0)
+
+OPEN_GATES = ("NodevetDrainLimitReached", "NodevetPermitUnanswered", "NodevetDrainNotWritten")
+"""Alerts that tell of a broken node whose gate is open."""
 
 FAULTS = ("inventory.expected_accelerators", "device.missing", "nvidia.xid.79")
 """A wrong expectation, an empty listing and a bad kernel rule, as if each had become a hard fault on every node."""
@@ -128,8 +132,14 @@ def done(slurm: SlurmCluster) -> bool:
 
 
 @pytest.mark.soak
-def test_a_fault_on_every_node_costs_the_limit_and_no_job(cluster: Cluster, campaign: Callable[[int], int]) -> None:
-    """Two of six close, whatever waits at their gates; the gates of the others stay open, and every job runs."""
+def test_a_fault_on_every_node_costs_the_limit_and_no_job(
+    cluster: Cluster, campaign: Callable[[int], int], repository: Path, tmp_path: Path
+) -> None:
+    """Two of six close, whatever waits at their gates; the gates of the others stay open, and every job runs.
+
+    Of the gates that stay open one alert tells, by the pages of all six, and none of what is no trouble of SLURM's.
+    """
+    rules = repository / "deploy/prometheus/nodevet.rules.yml"
     slurm = cluster.slurm
     for code in FAULTS[: campaign(10)]:
         before = {name: len(node.decisions()) for name, node in cluster.nodes.items()}
@@ -153,6 +163,9 @@ def test_a_fault_on_every_node_costs_the_limit_and_no_job(cluster: Cluster, camp
         assert "unpermitted" in words
         held = [name for name, node in cluster.nodes.items() if node.status.permit.held]
         assert held == cluster.drained()
+        pages = {name: node.page() for name, node in cluster.nodes.items()}
+        told = {alert: raised(tmp_path, rules, pages, alert) for alert in OPEN_GATES}
+        assert told == {alert: int(alert == "NodevetDrainLimitReached") for alert in OPEN_GATES}
         shown = Scontrol(configuration=str(slurm.configuration)).read(held[0])
         assert shown.reason_seconds == pytest.approx(time.time(), abs=120.0)
         assert (shown.reason_user, shown.partitions) == ("root", ("main",))

@@ -621,6 +621,31 @@ def test_a_mark_of_an_agent_before_waits_until_its_writes_have_settled() -> None
     assert settled(passes).status.permit.held
 
 
+def test_a_withdrawal_without_an_answer_is_waited_for_by_the_next_agent_too() -> None:
+    """It may take effect minutes later: it would empty a mark that others must count."""
+    slurm, now = MemorySlurm(), [0.0]
+    slurm.change("n1", comment="nodevet: asks for a permit, 0 a")
+    passes = writer(slurm, clock=lambda: now[0])
+    passes.step(gpu_node())
+    now[0], slurm.fail = 310.0, {"mark": Why.WRITE_TIMEOUT}
+    passes.step(gpu_node())
+    now[0], slurm.fail = 320.0, {}
+    done = passes.step(gpu_node())
+    assert slurm.nodes["n1"].comment == "", "a second one was answered; the agent is killed now"
+    now[0] = 330.0
+    gate = msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE))
+    following = writer(slurm, unpacked(done.memory), clock=lambda: now[0])
+    done = following.step(gate)
+    assert (skips(done), slurm.nodes["n1"].comment) == ({"unsettled": 1}, "")
+    now[0] = 610.0
+    assert settled(following, gate).status.permit.held
+
+
+def unpacked(memory: Memory) -> Memory:
+    """Return *memory* as an agent finds it that was started anew."""
+    return load_memory(Path("/nonexistent"), pack(memory), BOOT)
+
+
 def test_a_node_whose_mark_cannot_be_taken_back_yet_is_looked_at_as_often_as_any() -> None:
     """For five minutes after the agent's start: a person may resume it meanwhile."""
     slurm = MemorySlurm()

@@ -170,7 +170,9 @@ class Writer:
         self._note = BY_SOMEBODY
         self._met: frozenset[object] = frozenset()
         self._begins_at = 0.0
-        self._clear_settles_at = 0.0
+        clears = memory.clears
+        here = clears is not None and clears.boot_id == boot_id
+        self._clear_settles_at = clears.boottime_ns / 1e9 if clears is not None and here else 0.0
         self._drain_settles_at = 0.0
         self._holds = 0
         self._keeps_marks = False
@@ -512,6 +514,9 @@ class Writer:
             yield Call("mark", (node.name, mark.field, ""))
         except SlurmError:
             self._clear_settles_at = self._monotonic() + LATE_SECONDS
+            # Also where this agent is killed meanwhile: it would empty the mark of the next one.
+            at = round(self._clear_settles_at * 1e9)
+            self._remember(clears=Instant(self._boot_id, at, self._wall_seconds()))
             raise
         return self._settings.poll_seconds
 

@@ -21,6 +21,7 @@ from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.checks.model import Action, Episode, EpisodeState, Key, Mode, Modes, Snapshot
 from nodevet.checks.scheduler import WriterStatus
+from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.state_reader import boot_id, uptime_seconds
 from nodevet.exporters.statefile import write_state
 
@@ -105,6 +106,10 @@ class ReactorNode:
     def decisions(self) -> list[str]:
         """Return what its prologs decided, in order."""
         return [line.split(" ")[0] for line in self.gate.lines()]
+
+    def page(self) -> str:
+        """Return its page of metrics, as it is scraped now."""
+        return MetricsPage().render(self._snapshot()).decode()
 
     def _snapshot(self) -> Snapshot:
         with self._lock:
