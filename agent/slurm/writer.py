@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.slurm.words import WORDS
 from nodevet.checks.acknowledgement import command_words
 from nodevet.checks.model import Episode, Instant, Mode, Modes, Snapshot
 from nodevet.checks.modes import draining, gating, named
@@ -580,24 +581,7 @@ class Writer:
 
     def _skip(self, why: Why) -> None:
         skipped = {**self.status.skipped, why.value: self.status.skipped[why.value] + 1}
-        self._say(_WHY.get(why, self.status.doing), skipped=skipped)
+        self._say(WORDS.get(why, self.status.doing), skipped=skipped)
 
     def _say(self, words: str, **changes: object) -> None:
         self.status = msgspec.structs.replace(self.status, doing=words, **changes)
-
-
-_WHY = {
-    Why.FOREIGN_REASON: "does not drain: the node is drained with a reason of somebody else",
-    Why.EMPTY_REASON: "does not drain: the node is drained without a reason",
-    Why.FOREIGN_COMMENT: "does not ask for a permit: comment and extra text of the node are taken; empty one of them",
-    Why.MAINTENANCE: "does not drain: the node is in maintenance",
-    Why.POWER: "does not drain: the node changes its power state",
-    Why.REBOOT: "does not drain: the node is about to reboot",
-    Why.DOWN: "does not drain: the node is down",
-    Why.UNKNOWN_STATE: "does not drain: the node is in a state that nodevet does not know",
-    Why.CHANGED: "does not drain yet: the node changed at this moment",
-    Why.CONTENDED: "does not drain yet: other nodes ask at the same moment",
-    Why.UNSETTLED: "does not ask yet: an earlier write to SLURM got no answer, and may still take effect",
-    Why.UNVERIFIED: "wrote, and SLURM does not show it",
-}
-"""For people; the other reasons come with a message of their own."""
