@@ -576,6 +576,34 @@ def test_a_reader_whose_library_was_replaced_loads_it_anew_without_blame(tmp_pat
     bench.close()
 
 
+def test_a_file_that_another_program_cuts_short_is_no_crash_of_the_driver(tmp_path: Path) -> None:
+    """A library keeps a lock in /dev/shm that every user may write: cut to nothing, the next touch of it is SIGBUS."""
+    lock = tmp_path / "lock"
+    lock.write_bytes(bytes(4096))
+    bench = Bench(tmp_path, share=str(lock))
+    bench.round()
+    for _ in range(3):
+        os.truncate(lock, 0)
+        fall(bench, "touch")
+        assert f"was killed by SIGBUS in: fake_read(b, fast), but it shares {lock} with other programs" in said(bench)
+        assert not is_hard(bench)
+        assert bench.status().witnessed == 0
+        lock.write_bytes(bytes(4096))
+        rise(bench)
+    bench.close()
+
+
+def test_a_bus_error_before_anything_is_known_of_its_files_is_nobodys_fault(tmp_path: Path) -> None:
+    """A lock is mapped while a library is loaded, and the files of a dead process cannot be looked at any more."""
+    bench = Bench(tmp_path, start="bus")
+    for _ in range(3):
+        bench.clock.advance(61.0)
+        bench.until(lambda: bench.status().state is ReaderState.CRASHED and bench.status().pid is None)
+        assert "was killed by SIGBUS in: fake_init, but it is not known which files it had mapped" in said(bench)
+        assert bench.status().witnessed == 0
+    bench.close()
+
+
 @pytest.mark.parametrize("status", [*range(-64, 0), 0, 1, 255])
 def test_every_end_of_a_process_has_words(status: int) -> None:
     """Real-time signals have no names, and exit codes are no signals."""

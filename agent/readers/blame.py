@@ -131,6 +131,7 @@ class Blame:
         self._proven = False
         self._stuck: _Stuck | None = None
         self._libraries: dict[str, Stamp | None] = {}
+        self._shared: tuple[str, ...] | None = None
 
     # What it has come to.
 
@@ -255,6 +256,7 @@ class Blame:
 
     def loaded(self, child: Child) -> None:
         """Note which libraries *child* has loaded."""
+        self._shared = self._surroundings.shared(child.pid)
         found = self._surroundings.libraries(child.pid)
         # One that never had a place on disk cannot be replaced there.
         self._libraries = {path: seen for path, seen in found.items() if seen is not None or stamp(path) is not None}
@@ -283,6 +285,8 @@ class Blame:
             return _soft(f"{self._name} {end} {where}, for want of descriptors{said}; raise LimitNOFILE of the agent")
         if end.signal is None and NOT_INSTALLED.search(words):
             return _soft(f"{self._name} {end}{said}; a part of nodevet is missing or broken: reinstall nodevet")
+        if end.signal == signal.SIGBUS and child.in_call and (others := self._unserved()):
+            return _soft(f"{self._name} {end} {where}, but {others}")
         if end.fault in fault_rows() and child.in_call:
             failure = Failure(FailureKind.CRASHED, f"the reader {end} in: {child.call}{said}")
             return Fallen(failure, end.fault, charged=True)
@@ -319,6 +323,14 @@ class Blame:
         look = self._surroundings.look(child.pid)
         if self._suspicion is not None and look is not None and (look.frozen or look.state in "Tt"):
             self._suspicion = msgspec.structs.replace(self._suspicion, held=disturbance(look, look, 1.0))
+
+    def _unserved(self) -> str:
+        """Return what else than its library may have met an address that cannot be served; empty where nothing."""
+        if self._shared is None:
+            return "it is not known which files it had mapped: none of its starts got that far"
+        if self._shared:
+            return f"it shares {self._shared[0]} with other programs: one may have cut it, or its file system is full"
+        return ""
 
     def _ours(self, what: str) -> Fallen:
         words = f"{self._name} {what}; no fault of the driver is shown: please report this with the agent's log"

@@ -7,6 +7,7 @@ whose library was replaced on disk while it was loaded: half of what it calls is
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -88,6 +89,20 @@ class Surroundings:
             found[name] = None if path.endswith(" (deleted)") else stamp(name)
         return found
 
+    def shared(self, pid: int) -> tuple[str, ...]:
+        """Return the files that *pid* has mapped together with other programs: whoever cuts one short ends it (SIGBUS).
+
+        A device is none, nor is memory that has no name in the file system, nor what nobody writes.
+        """
+        found = []
+        for line in self._read(pid, "maps").splitlines():
+            permissions = line.partition(" ")[2][:4]
+            path = "/" + line.partition("/")[2]
+            is_named = len(path) > 1 and not path.startswith("/memfd:")
+            if permissions.endswith("s") and is_named and _is_shared(path, written="w" in permissions):
+                found.append(path)
+        return tuple(found)
+
     def _waited(self, pid: int) -> float | None:
         fields = self._read(pid, "schedstat").split()
         waited = _number(fields[1]) if len(fields) == 3 else None
@@ -142,6 +157,15 @@ def disturbance(before: Look | None, after: Look | None, seconds: float) -> str:
 def replaced(known: Mapping[str, Stamp | None]) -> str | None:
     """Return the first library of *known* whose file on disk is another one now, or None."""
     return next((path for path, seen in known.items() if seen is None or stamp(path) != seen), None)
+
+
+def _is_shared(path: str, *, written: bool) -> bool:
+    """Return whether *path* is a file, and no device, that the process or another user's may write."""
+    try:
+        status = os.stat(path.removesuffix(" (deleted)"))  # noqa: PTH116
+    except OSError:
+        return written and not path.startswith("/dev/zero")
+    return stat.S_ISREG(status.st_mode) and (written or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)))
 
 
 def stamp(path: str) -> Stamp | None:

@@ -90,6 +90,8 @@ class Child:
             case "segv" | "bus" | "ill" | "kill" | "term":
                 os.kill(os.getpid(), getattr(signal, f"SIG{behaviour.removeprefix('idle_').upper()}"))
                 time.sleep(3600)
+            case "touch":
+                self._shared[0] = 1
             case "no_memory":
                 os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
                 os.abort()
@@ -135,6 +137,9 @@ class Child:
         if "map" in self.script:  # as a library that is loaded
             with Path(self.script["map"]).open("rb") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if "share" in self.script:  # as a lock between processes in /dev/shm
+            with Path(self.script["share"]).open("r+b") as file:
+                self._shared = mmap.mmap(file.fileno(), 0)
         behaviour = self.script.get("start", "ok")
         self.misbehave(behaviour, "fake_init")
         if behaviour in set(FailureKind):
