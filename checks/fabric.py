@@ -10,6 +10,9 @@ from nodevet.checks.reference.tables import load_table
 __all__ = ["SEPARATOR", "FabricFault", "fabric_faults", "fault_named", "words_of_mask"]
 
 SEPARATOR = ","
+EMPTY_MASK = 0xFFFFFFFF
+PAIR_WIDTH = 3
+"""Of two bits 1 says yes and 2 says no; both at once say nothing that is known."""
 CONFIGURATION_SHIFT, CONFIGURATION_WIDTH, CONFIGURATION_FINE = 8, 15, 1
 
 
@@ -38,7 +41,12 @@ def fabric_faults() -> tuple[FabricFault, ...]:
 
 
 def words_of_mask(mask: int) -> str:
-    """Return the faults that *mask* names, as words; a configuration that no table knows is a fault as well."""
+    """Return the faults that *mask* names, as words; a configuration that no table knows is a fault as well.
+
+    So are both bits of a pair that says yes or no. Raise ValueError for a mask of ones alone: an empty register.
+    """
+    if mask == EMPTY_MASK:
+        raise ValueError("a mask of ones alone is an empty register")
     rows = fabric_faults()
     words = [row.word for row in rows if mask >> row.shift & row.width == row.value]
     configuration = mask >> CONFIGURATION_SHIFT & CONFIGURATION_WIDTH
@@ -46,6 +54,8 @@ def words_of_mask(mask: int) -> str:
         row.value for row in rows if row.shift == CONFIGURATION_SHIFT
     }:
         words.append(f"configuration_{configuration}")
+    pairs = sorted({row.shift for row in rows if row.width == PAIR_WIDTH})
+    words += [f"bits_{shift}" for shift in pairs if mask >> shift & PAIR_WIDTH == PAIR_WIDTH]
     return SEPARATOR.join(words)
 
 

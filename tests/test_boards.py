@@ -145,9 +145,7 @@ def test_share_of_a_board_in_a_virtual_machine_owes_nothing(
     for name in ANSWERED:
         made.machine.fail(name, refusal)
     assert Node(made.machine, made.reader).settled()[0] is State.UNKNOWN  # it tells nothing at all
-    made.machine.set("virtualization_mode", 1)
-    for name in ANSWERED:
-        made.machine.fail(name, 0)
+    made.machine.clear(*(f"error.{name}" for name in ANSWERED)).set("virtualization_mode", 1)
     with ReaderProcess(made.machine.environment) as reader:
         reader.ready()
         assert Node(made.machine, reader).settled()[0] is State.UNKNOWN

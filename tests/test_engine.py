@@ -648,6 +648,51 @@ def test_a_reading_that_is_refused_counts_at_once(status: ReadingStatus) -> None
     assert desk.round(0).snapshot.verdict.state is State.UNKNOWN
 
 
+BLOCK = Part(PartKind.MEMORY_BLOCK, "dram")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_told"),
+    [
+        (2**32 - 1, 3, False),  # wrapped at 32 bits
+        (2**63 - 1, 0, False),  # wrapped at 63 bits
+        (5_000, 0, False),  # the driver was loaded anew
+        (5_000, 4_999, False),  # fell by one
+        (0, 2**32, True),  # a torn read of its upper half is a storm as far as anybody can tell
+    ],
+)
+def test_counter_that_falls_begins_anew_and_one_that_leaps_is_told(before: int, after: int, is_told: bool) -> None:
+    """A fall is never growth, and what grows from there on counts again."""
+    desk = Desk([entry for entry in discover() if entry.name in {"memory-errors", "links"}])
+    counters = (("ecc_corrected_errors", BLOCK), ("link_replay_errors", Part(PartKind.LINK, "", 0)))
+    codes: set[str] = set()
+    for value in (before, before, after, after, after, after):
+        desk.present(gpu())
+        desk.read(dict.fromkeys(counters, value))
+        found = desk.round().snapshot.findings
+        codes |= {f.code for f in found if f.outcome is Outcome.WARN}
+    assert codes == ({"memory.corrected_rate", "link.replay"} if is_told else set())
+    desk.present(gpu())
+    desk.read(dict.fromkeys(counters, after + 1_000_000))
+    codes = {f.code for f in desk.round().snapshot.findings if f.outcome is Outcome.WARN}
+    assert codes == {"memory.corrected_rate", "link.replay"}
+
+
+def test_uncorrected_errors_that_a_new_driver_forgot_stay_open() -> None:
+    """The counter began at 0 again, which proves nothing of the memory."""
+    desk = Desk()
+    counts: list[list[int]] = []
+    for value in (0, 1, 1, 0, 0, 1):
+        desk.present()
+        desk.read({("ecc_uncorrected_errors", BLOCK): value})
+        desk.read(identity=SIBLING)
+        snapshot = desk.round(0).snapshot
+        desk.seconds += 10
+        counts.append([e.count for e in snapshot.episodes if e.key.code == "memory.uncorrected"])
+        assert (snapshot.verdict.state is State.FAILED) is (len(counts) > 1)
+    assert counts[:5] == [[], [1], [1], [1], [1]]
+
+
 def test_links_of_a_board_with_a_new_uuid_are_remembered() -> None:
     """A link that was up under the old name is missed when it stays down."""
     before = remember(Memory(), (gpu(),), {GPU: {4}}, at())

@@ -102,6 +102,23 @@ def test_a_fault_that_no_table_knows_is_told() -> None:
     assert "configuration_11" in finding.message
 
 
+def test_only_a_mask_whose_every_group_says_fine_names_no_fault() -> None:
+    """Every mask of the sixteen bits that are known: each bit alone, all together, and both bits of a pair."""
+    fine = {0: {0, 2}, 2: {0, 2}, 4: {0, 2}, 6: {0, 2}, 12: {0, 1}, 14: {0, 1}}
+    for mask in range(1 << 16):
+        well = all(mask >> shift & 3 in values for shift, values in fine.items()) and mask >> 8 & 15 <= 1
+        assert (words_of_mask(mask) == "") is well, hex(mask)
+    assert words_of_mask(FINE | 1 << 16) == ""  # a group of a later driver, which may say that all is well
+    assert words_of_mask(FINE | 3) == "bits_0"
+    assert (fault_named("bits_0").fault_class, fault_named("bits_0").action) == (FaultClass.UNKNOWN, Action.INSPECT)
+
+
+def test_an_empty_register_is_no_mask() -> None:
+    """Ones alone are what a register reads that nothing answers for: no fault, and no health either."""
+    with pytest.raises(ValueError, match="empty register"):
+        words_of_mask(0xFFFFFFFF)
+
+
 def test_a_board_that_only_says_whether_there_is_a_fault_is_believed_at_once() -> None:
     """Its own statement is no measurement: one look counts, with or without words for it."""
     for words in ("", None):

@@ -166,6 +166,18 @@ def test_what_is_taken_for_measured_is_of_its_kind_and_within_its_bounds(key: st
         assert len(reading.detail) < 300
 
 
+@pytest.mark.parametrize("key", [entry.key for entry in QUANTITIES.values() if entry.bounds])
+def test_each_bound_is_measured_and_one_beyond_is_not(key: str) -> None:
+    """The edges themselves belong to what a device may tell."""
+    entry = QUANTITIES[key]
+    part = Part(entry.part, "vendor:edge")
+    assert entry.low is not None
+    assert entry.high is not None
+    for edge, beyond in ((entry.low, entry.low - 1), (entry.high, entry.high + 1)):
+        assert odd(key, part, edge).status is ReadingStatus.OK
+        assert odd(key, part, beyond).status is ReadingStatus.ERROR
+
+
 # ---- Rules and looks ------------------------------------------------------------------------------------------
 
 HOT = Rule(check="site", code="site.hot")

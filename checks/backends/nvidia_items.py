@@ -151,7 +151,8 @@ def _fabric_healthy(info: Any) -> bool | None:
     groups = [info.healthMask >> shift & 3 for shift in FABRIC_FAULT_SHIFTS]
     if not configuration and not any(groups):
         return None
-    return configuration <= FABRIC_CONFIGURATION_FINE and 1 not in groups
+    words_of_mask(info.healthMask)  # refuses a mask that is none
+    return configuration <= FABRIC_CONFIGURATION_FINE and not {1, 3} & {*groups}
 
 
 def _fabric_faults(info: Any) -> str | None:
