@@ -751,3 +751,14 @@ def test_a_device_inside_a_text_is_none(keys: str, end: str) -> None:
 def test_a_facility_that_overflows_is_not_the_kernels(priority: int) -> None:
     """A program may write any number before its text."""
     assert told(split_record(record(PLANTED[0], priority=priority))) == []
+
+
+def test_a_port_that_was_closed_is_not_lost_in_a_corrected_error() -> None:
+    """Behind it nothing answers that could print its error, and corrected ones come all the time."""
+    port = "pcieport 0000:c0:01.1: DPC: containment event, status:0x1f01 source:0x0000"
+    corrected = "igb 0000:d1:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)"
+    lines = (record(port, "+pci:0000:c0:01.1"), record(corrected, "+pci:0000:d1:00.0"))
+    found = told(*map(split_record, lines))
+    assert [(one.code, one.pci) for one in found] == [("pcie.dpc", "0000:c0:01.1"), ("pcie.aer", "0000:d1:00.0")]
+    (finding,) = [one for one in judge("kernel-log", healthy(events=tuple(found))) if one.key.code == "pcie.dpc"]
+    assert finding.gates

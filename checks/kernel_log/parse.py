@@ -380,8 +380,10 @@ def _announces(told: _Told, event: Event) -> bool:
     """Return whether *told* is the header of *event*, which is as sure and, where the header is fatal, as grave."""
     if not told.waits_for or not _joins(told.waits_for, event):
         return False
-    is_fatal = told.event.severity is Severity.FATAL
-    if is_fatal and (policy_of(event).outcome is not Outcome.FAIL or _is_of_another(told.event, event)):
+    outcome = policy_of(event).outcome
+    if told.event.severity is Severity.FATAL and (outcome is not Outcome.FAIL or _is_of_another(told.event, event)):
+        return False
+    if policy_of(told.event).outcome is Outcome.FAIL and outcome not in (Outcome.FAIL, Outcome.WARN):
         return False
     return _is_as_sure(event.provenance, told.event.provenance)
 
