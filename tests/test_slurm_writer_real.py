@@ -172,6 +172,42 @@ def test_a_persons_resume_is_not_fought_after_a_restart_either(vetted: MakeNode,
     node.until(lambda: slurm.node_state("n1") == "drained", "another fault drains again")
 
 
+WAYS = {
+    "undrain": (("State=UNDRAIN",),),
+    "down, then resume": (("State=DOWN", "Reason=ops: fan"), ("State=RESUME",)),
+    "idle": (("State=IDLE",),),
+    "drained anew by a person, then resumed": (("State=DRAIN", "Reason=ops: fan"), ("State=RESUME",)),
+    "resumed and drained and resumed at once": (
+        ("State=RESUME",), ("State=DRAIN", "Reason=ops: fan"), ("State=RESUME",),
+    ),
+    "reason emptied, then resumed": (("Reason=",), ("State=RESUME",)),
+}  # fmt: skip
+"""How a person brings a node back: what scontrol update is given, one call after the other."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_a_person_types_to_bring_a_node_back_is_not_fought(
+    vetted: MakeNode, slurm: SlurmCluster, way: str
+) -> None:
+    """The fault that was known is acknowledged, also over a reconfigure and a restart of the agent behind it."""
+    node = vetted()
+    node.spoil_memory()
+    node.until(lambda: node.state_file().agent == "drained", "it is not drained")
+    for words in WAYS[way]:
+        slurm.run("scontrol", "update", "NodeName=n1", *words)
+    node.until(lambda: slurm.node_state("n1") == "idle", "it is not in service")
+    node.until(lambda: _states(node, "memory.uncorrected") == ["acknowledged"], "the fault is acknowledged")
+    writes = len(node.scontrol.writes)
+    slurm.run("scontrol", "reconfigure")
+    node.stop()
+    node.start()
+    judged = node.status()["generation"]
+    node.until(lambda: node.status()["generation"] > judged + 3, "three rounds and three polls went by")
+    assert _states(node, "memory.uncorrected") == ["acknowledged"]
+    assert slurm.node_state("n1") == "idle"
+    assert len(node.scontrol.writes) == writes
+
+
 @pytest.mark.parametrize("lost", ["nothing", "store", "runtime"])
 def test_a_resume_while_the_agent_is_away_is_not_fought(vetted: MakeNode, slurm: SlurmCluster, lost: str) -> None:
     """The memory is in the store and in the runtime directory; either is enough."""
