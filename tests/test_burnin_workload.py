@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import pytest
@@ -172,6 +172,37 @@ def test_one_cell_wrong_from_the_first_product_on_is_the_devices_fault(dtype: st
     assert account((), (result,)).state is State.FAILED
     assert account((), watcher.told[:1]).state is State.FAILED
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=Result) == result
+
+
+SPOILED: dict[str, Callable[[Tensor], object]] = {
+    "nan in one cell": lambda out: out[7, 9].fill_(float("nan")),
+    "infinity in one cell": lambda out: out[7, 9].fill_(float("inf")),
+    "minus infinity in one cell": lambda out: out[7, 9].fill_(float("-inf")),
+    "nan in one row": lambda out: out[7].fill_(float("nan")),
+    "a row that is zero": lambda out: out[7].zero_(),
+    "a column that is zero": lambda out: out[:, 9].zero_(),
+    "minus zero for a sum": lambda out: out[7, 9].fill_(-0.0),
+}
+
+
+@pytest.mark.parametrize("first", [0, 40])
+@pytest.mark.parametrize("name", SPOILED)
+def test_no_number_that_is_none_passes_for_a_result(name: str, first: int) -> None:
+    """NaN, infinities and zeros, from the first product on or from a later one: the device is at fault."""
+
+    def choose(dtype: str, kind: str, architecture: str | None) -> Multiplication:
+        real = choose_multiplication(dtype, kind, architecture)
+        calls = iter(range(10**9))
+
+        def broken(a: Tensor, b: Tensor, out: Tensor) -> None:
+            real.run(a, b, out)
+            if next(calls) >= first:
+                SPOILED[name](out)
+
+        return msgspec.structs.replace(real, run=broken, exact=broken)
+
+    result = run_gemm(Run(REQUEST, SystemClock()), Watcher(), choose)
+    assert account((), (result,)).state is State.FAILED, (result.detail, result.conditions["refuted_certificates"])
 
 
 def test_two_products_of_the_same_rows_that_differ_are_the_devices_fault() -> None:

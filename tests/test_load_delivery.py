@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from fakes.gpu_node import FakeNode
+from fakes.gpu_node import FakeNode, GpuNode, pci
 
-from nodevet.agent.client import ask
+from nodevet.agent.client import AgentRefused, ask
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.load.claims import LoadLock
@@ -63,11 +63,11 @@ def test_a_wrong_result_is_on_every_surface_while_the_load_goes_on(node: FakeNod
         assert burning.poll() is None
         assert "3 of 120 compared products are wrong" in json.dumps(status["findings"])
         assert not any(finding["code"] == "burnin.died" for finding in status["findings"])
-        assert "the load goes on" in node.get("/")
+        assert "found before its load ended" in node.get("/")
         gate.touch()
         printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
         assert (burning.returncode, json.loads(printed)["completeness"]["state"]) == (2, "wrong"), said
-        assert "the load goes on" not in node.get("/")
+        assert "found before its load ended" not in node.get("/")
         findings = [finding for finding in node.status()["findings"] if finding["code"] == "burnin.mismatch"]
         assert [(finding["count"], "loads within" in finding["message"]) for finding in findings] == [(1, False)]
 
@@ -108,7 +108,7 @@ def test_a_wrong_result_of_the_probe_is_told_at_once_and_outlives_the_agent(tmp_
         status = node.wait_for_verdict("failed")
         assert status["agent"]["load"].startswith("probing")
         assert "3 of 120 compared products are wrong" in json.dumps(status["findings"])
-        assert "the load goes on" in node.get("/")
+        assert "found before its load ended" in node.get("/")
     store = read_store(node.state_dir / DATABASE_NAME)
     try:
         assert {result.metric("mismatches") for result in store.results()} == {3}
@@ -252,6 +252,33 @@ def test_a_load_that_the_agent_refuses_says_of_each_format_that_it_is_not_proved
     assert (document["verdict"], document["completeness"]["state"]) == ("unknown", "incomplete")
     assert {entry["standing"] for entry in document["completeness"]["accounts"]} == {"unproven"}
     assert document["completeness"]["accounts"][0]["dtype"] == "fp32"
+
+
+@pytest.mark.parametrize("busy", [(3,), tuple(range(1, 8))])
+def test_a_node_with_a_busy_device_is_no_proof_of_any(
+    tmp_path: Path, fake_nvml_library: Path, busy: tuple[int, ...]
+) -> None:
+    """The agent refuses the whole lease: every device is told as not proved, with who is in the way, and no exit 0."""
+    with GpuNode(tmp_path, fake_nvml_library) as node:
+        node.machine.update({f"processes.{slot}": "4712:1024" for slot in busy})
+        held = f"{pci(busy[0])}: 1 process(es) hold it"
+        node.wait_for(lambda _status: held in refusal(node), 20.0, "no device is busy")
+        burning = load(node, "finish")
+        printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
+    assert burning.returncode == 3, said
+    assert held in said
+    document = json.loads(printed)
+    assert (document["verdict"], document["completeness"]["state"]) == ("unknown", "incomplete")
+    assert [entry["standing"] for entry in document["completeness"]["accounts"]] == ["unproven"] * 8
+
+
+def refusal(node: FakeNode) -> str:
+    """Return why the agent refuses a lease, empty where it grants one."""
+    try:
+        ask(node.runtime_dir / SOCKET_NAME, "lease", seconds=1.0)
+    except AgentRefused as error:
+        return str(error)
+    return ""
 
 
 def test_an_impatient_ctrl_c_does_not_cost_a_wrong_result(tmp_path: Path) -> None:

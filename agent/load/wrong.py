@@ -21,7 +21,7 @@ class UntoldWrong:
     def of(self, known: Iterable[Result]) -> tuple[Result, ...]:
         """Return those of *known* that are wrong and not told yet, as results of a load that goes on."""
         return tuple(
-            msgspec.structs.replace(result, state=ResultState.INTERRUPTED, detail="the load goes on")
+            msgspec.structs.replace(result, state=ResultState.INTERRUPTED, detail="found before its load ended")
             for result in known
             if result.metric("mismatches") and (result.devices, result.dtype) not in self._told
         )
