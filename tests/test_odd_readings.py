@@ -12,9 +12,11 @@ from fakes.views import CORE, GPU, GPU_READINGS, at, gpu, healthy, judge, link, 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodevet.checks.backends.nvidia_items import fast_items, slow_items
 from nodevet.checks.episodes import Evidence, Ledger, fold, verdict
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.model import (
+    WHOLE,
     Finding,
     Limit,
     Outcome,
@@ -25,7 +27,7 @@ from nodevet.checks.model import (
     Scalar,
     State,
 )
-from nodevet.checks.quantities import QUANTITIES, QuantityKind, measured
+from nodevet.checks.quantities import QUANTITIES, UNKNOWN_ACTION, QuantityKind, measured
 from nodevet.checks.registry import Check, check, discover
 from nodevet.checks.view import View
 
@@ -176,6 +178,26 @@ def test_each_bound_is_measured_and_one_beyond_is_not(key: str) -> None:
     for edge, beyond in ((entry.low, entry.low - 1), (entry.high, entry.high + 1)):
         assert odd(key, part, edge).status is ReadingStatus.OK
         assert odd(key, part, beyond).status is ReadingStatus.ERROR
+
+
+ANSWERS = {item.quantity: item.convert for item in (*fast_items(0, "13.590"), *slow_items(0))}
+
+
+@pytest.mark.parametrize("quantity", ["row_remap_failed", "row_remap_pending", "partitioned", "ecc_enabled"])
+def test_flag_of_the_driver_is_zero_or_one(quantity: str) -> None:
+    """A torn number is no yes: by one a board would be replaced."""
+    assert [ANSWERS[quantity](number) for number in (0, 1)] == [False, True]
+    for number in (-1, 2, 255, 2**31):
+        with pytest.raises(ValueError, match="neither 0 nor 1"):
+            ANSWERS[quantity](number)
+
+
+def test_recovery_action_below_zero_is_no_request() -> None:
+    """Counted from the end of the table it would have been a reboot."""
+    action = WHOLE, ANSWERS["recovery_action"]
+    for number in (-1, -8, 64, 2**31):
+        assert odd("recovery_action", action[0], action[1](number) or "").status is ReadingStatus.ERROR
+    assert action[1](63) == UNKNOWN_ACTION
 
 
 # ---- Rules and looks ------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def fast_items(links: int, nvml_version: str, known_reasons: int | None = None) 
     """
     clocks = (*_clocks(known_reasons), *_throttle_times(nvml_version))
     # Whether it is split is read with its links: split after the last slow round, they read as down and are well.
-    split = Item("partitioned", WHOLE, (Call("nvmlDeviceGetMigMode"),), _element(0, bool))
+    split = Item("partitioned", WHOLE, (Call("nvmlDeviceGetMigMode"),), _element(0, _yes_or_no))
     return (*_heat(), *_power(), *clocks, *_errors(), *_load(), split, *_link_states(links))
 
 
@@ -131,11 +131,18 @@ def _element(index: int, convert: Callable[[Any], Scalar] = int) -> Callable[[An
     return lambda result: convert(result if isinstance(result, int) else result[index])
 
 
+def _yes_or_no(number: int) -> bool:
+    """Return what the driver says by 0 or 1; any other number is none of its answers, and a board is lost by a yes."""
+    if number not in (0, 1):
+        raise ValueError(f"{number} is neither 0 nor 1")
+    return bool(number)
+
+
 def _recovery_action(number: int) -> str:
     """Return what the driver asks for; a young driver may ask for what no table knows, and that is not nothing."""
-    if number < len(RECOVERY_ACTIONS):
+    if 0 <= number < len(RECOVERY_ACTIONS):
         return RECOVERY_ACTIONS[number]
-    return UNKNOWN_ACTION if number < MOST_ACTIONS else f"action {number}"
+    return UNKNOWN_ACTION if 0 <= number < MOST_ACTIONS else f"action {number}"
 
 
 def _fabric_state(info: Any) -> str | None:
@@ -261,8 +268,8 @@ def _errors() -> list[Item]:
     return [
         *items,
         Item("ecc_uncorrected_errors", _block("cbu"), (Field(17),), optional=True),
-        Item("row_remap_pending", WHOLE, (Field(144), rows), _element(2, bool)),
-        Item("row_remap_failed", WHOLE, (Field(145), rows), _element(3, bool)),
+        Item("row_remap_pending", WHOLE, (Field(144), rows), _element(2, _yes_or_no)),
+        Item("row_remap_failed", WHOLE, (Field(145), rows), _element(3, _yes_or_no)),
         Item("recovery_action", WHOLE, (Field(230),), _recovery_action),
     ]
 
@@ -280,7 +287,7 @@ def _lifetime_errors() -> list[Item]:
             "ecc_sram_threshold_exceeded",
             WHOLE,
             (Call("nvmlDeviceGetSramEccErrorStatus"),),
-            _attribute("bThresholdExceeded", bool),
+            _attribute("bThresholdExceeded", _yes_or_no),
         ),
         Item("remapped_rows_correctable", WHOLE, (Field(142), rows), _element(0)),
         Item("remapped_rows_uncorrectable", WHOLE, (Field(143), rows), _element(1)),
@@ -353,7 +360,7 @@ def _link_counters(links: int) -> list[Item]:
 
 def _settings() -> list[Item]:
     return [
-        Item("ecc_enabled", WHOLE, (Field(1), Call("nvmlDeviceGetEccMode")), _element(0, bool)),
+        Item("ecc_enabled", WHOLE, (Field(1), Call("nvmlDeviceGetEccMode")), _element(0, _yes_or_no)),
         Item("fabric_state", WHOLE, (Call("nvmlDeviceGetGpuFabricInfoV"),), _fabric_state),
         Item("fabric_healthy", WHOLE, (Call("nvmlDeviceGetGpuFabricInfoV"),), _fabric_healthy),
         Item("fabric_faults", WHOLE, (Call("nvmlDeviceGetGpuFabricInfoV"),), _fabric_faults),
