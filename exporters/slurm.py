@@ -60,7 +60,8 @@ class Scontrol:
         self._program = program
         self._timeout_seconds = timeout_seconds
         # Times are read as what they are, whatever the zone of this machine.
-        self._environment = {"PATH": SEARCHED, "LC_ALL": "C", "TZ": "UTC0"}
+        # Nodes of hidden partitions are shown to others than root only with --all, and they count like any.
+        self._environment = {"PATH": SEARCHED, "LC_ALL": "C", "TZ": "UTC0", "SCONTROL_ALL": "1"}
         if configuration:
             self._environment["SLURM_CONF"] = configuration
         self._given_up = Event()
