@@ -143,6 +143,16 @@ def test_two_crashes_further_apart_than_their_window_are_two_first_ones(bench: B
         rise(bench, window + 61.0)
 
 
+def test_the_cause_is_told_while_another_reader_starts(bench: Bench) -> None:
+    """A child that has done nothing yet takes the place of one that was killed: why that ended is still said."""
+    fall(bench, "kill")
+    bench.write(read={}, start="hang")
+    bench.clock.advance(1.0)
+    bench.until_in("fake_init")
+    assert bench.status().state is ReaderState.STARTING
+    assert NOT_THE_DRIVERS["kill"] in said(bench)
+
+
 def restarted(bench: Bench, folder: Path, boot_id: str | None = None) -> Bench:
     """Return the readers of the next agent, which is given what that of *bench* left, as the store keeps it."""
     kept = recalled_readers(pack_readers(bench.supervisor.records, bench.supervisor.falls), log=pytest.fail)

@@ -214,7 +214,7 @@ class Blame:
         self.suspect(child)
         seen = self._suspicion
         assert seen is not None
-        out = f"{child.call} has not returned for {seconds:.1f} s ({child.where})"
+        out = f"{child.call or 'its start'} has not returned for {seconds:.1f} s ({child.where})"
         library = replaced(self._libraries)
         if library is not None:
             return _soft(f"{out}, but {library} was replaced on disk meanwhile: it is loaded anew")

@@ -156,7 +156,8 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
     down = _down(reader)
     if down is FailureKind.READER:
         rule = HELD if reader.state is ReaderState.STUCK else DOWN
-        yield rule.on_node(Outcome.UNMEASURED, f"{name} does not read: {reader.detail}", part=part, required=True)
+        why = reader.failure.detail if reader.failure else reader.detail  # its detail is the new one's call by now
+        yield rule.on_node(Outcome.UNMEASURED, f"{name} does not read: {why}", part=part, required=True)
         return
     if running and nameless:
         yield DOWN.on_node(
