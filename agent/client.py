@@ -9,7 +9,7 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Any, Self
 
-from nodevet.checks.errors import NodevetError
+from nodevet.checks.errors import NodevetError, UsageError
 
 __all__ = ["AgentAbsent", "AgentRefused", "AgentSilent", "Session", "ask", "watch"]
 
@@ -60,7 +60,10 @@ class Session:
         return self.receive()
 
     def send(self, verb: str, **arguments: Any) -> None:
-        """Send a request without waiting for its answer."""
+        """Send a request without waiting for its answer. Raises UsageError where a word of it is no text."""
+        for name, value in arguments.items():
+            if isinstance(value, str) and not _is_text(value):
+                raise UsageError(f"{verb}: the {name} is no UTF-8 text: type it anew, or set a UTF-8 locale")
         try:
             self._socket.sendall(json.dumps({**arguments, "verb": verb}).encode() + b"\n")
         except (BrokenPipeError, ConnectionResetError):
@@ -137,3 +140,12 @@ def watch(
         session.wait_without_limit()
         while True:
             yield session.receive()
+
+
+def _is_text(words: str) -> bool:
+    """Return whether *words* came from bytes that are text: others stand in it as halves of letters."""
+    try:
+        words.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

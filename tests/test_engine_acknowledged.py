@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +17,7 @@ from fakes.views import GPU, GPU_READINGS, SIBLING, Quantity, at, gpu, reader, s
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodevet.agent.client import ask
 from nodevet.agent.commands import ack
 from nodevet.agent.commands.ack import _sudo_uid
 from nodevet.agent.control import Call
@@ -338,3 +341,19 @@ def test_what_is_refused_changes_nothing(wrong: dict[str, str], said: str) -> No
 def test_sudo_is_read_from_its_variable(text: str, uid: int | None) -> None:
     """What is no number is left out."""
     assert _sudo_uid(text) == uid
+
+
+@pytest.mark.parametrize("word", ["note", "code", "device", "part", "until"])
+def test_bytes_that_are_no_text_are_refused_with_the_word_that_holds_them(tmp_path: Path, word: str) -> None:
+    """What a terminal of another encoding sends; nothing of it reaches the agent, and one line says what to do."""
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        arguments: dict[str, Any] = {
+            "code": FAILED,
+            "note": "board ordered",
+            word: b"caf\xe9".decode("utf-8", "surrogateescape"),
+        }
+        with pytest.raises(UsageError, match=f"ack: the {word} is no UTF-8 text: type it anew"):
+            ask(path, "ack", **arguments)
