@@ -229,3 +229,54 @@ def test_a_stopped_child_is_gone_when_its_parent_is(kind: str) -> None:
     parent.stdout.close()
     gone, _ = psutil.wait_procs([child], timeout=10)
     assert gone == [child]
+
+
+def test_a_quota_that_is_used_up_ends_nothing(agent: RunningAgent) -> None:
+    """No byte can be written to any file: that is told by name, judging goes on, and it is over with the quota."""
+    agent.start()
+    agent.wait_for(lambda status: status["agent"]["ready"])
+    assert agent.process is not None
+    had = resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    agent.wait_for(lambda status: any("state file" in line for line in status["agent"]["notices"]))
+    resource.prlimit(agent.process.pid, resource.RLIMIT_FSIZE, had)
+    agent.wait_for(lambda status: status["agent"]["notices"] == [] and status["verdict"] == "ok", 30)
+    assert agent.stop() < STOP_SECONDS
+
+
+def test_requests_without_end_take_no_memory(agent: RunningAgent) -> None:
+    """A path, a header and a body of tens of megabytes, and more headers than anybody sends: each ends alone."""
+    agent.start()
+    agent.wait_for(lambda status: status["agent"]["ready"])
+    assert agent.process is not None
+    before = psutil.Process(agent.process.pid).memory_info().rss
+    size = 20 << 20
+    for request in (
+        b"GET /" + b"a" * size + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX: " + b"b" * size,
+        b"GET / HTTP/1.1\r\n" + b"H: x\r\n" * 200_000,
+        b"POST / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * size,
+        b"\0" * size,
+    ):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", int(agent.url.rsplit(":", 1)[1])), timeout=5) as client,
+        ):
+            client.sendall(request)
+            client.recv(100)
+    assert agent.get("/-/healthy") == "ok\n"
+    assert psutil.Process(agent.process.pid).memory_info().rss - before < size
+    assert "Traceback" not in agent.log.read_text()
+
+
+def test_an_agent_that_is_stopped_and_continued_goes_on(agent: RunningAgent) -> None:
+    """As a debugger or a frozen container does: no blame, no finding, and the state is written again."""
+    agent.start()
+    agent.wait_for(lambda status: status["agent"]["ready"])
+    assert agent.process is not None
+    before = generation(agent)
+    agent.process.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    agent.process.send_signal(signal.SIGCONT)
+    agent.seconds_until(lambda: generation(agent) > before + 1, 15)
+    assert agent.wait_for(lambda status: status["verdict"] == "ok")["findings"] == []
+    assert agent.stop() < STOP_SECONDS
