@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     from nodevet.agent.descriptors import raise_descriptor_limit
     from nodevet.agent.settings import Configuration
     from nodevet.agent.simulated.node import Simulate, simulated_configuration
+    from nodevet.agent.threads import prove_threads
     from nodevet.checks.reference.tables import keep_tables
 
     profile: str | None = arguments.simulate
@@ -68,6 +69,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
 
     settings = load()
     raise_descriptor_limit()
+    prove_threads()
     keep_tables()
     gc.freeze()  # what was imported stays until the end: no collection need look at it again
     simulate = Simulate(profile, Path(arguments.scenario) if arguments.scenario else None) if profile else None

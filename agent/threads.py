@@ -1,0 +1,37 @@
+"""Threads: enough of them at the start, or a refusal that names the cause.
+
+A user may have only so many (RLIMIT_NPROC counts threads, also those of other processes), and so may a service
+(TasksMax of systemd.resource-control(5)). What fails for want of one later is tried again; the start is refused whole.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from nodevet.checks.errors import BusyError
+
+__all__ = ["prove_threads"]
+
+NEEDED = 8
+"""One each writes log, state file and database and accepts connections; a reader is a process with three."""
+
+
+def prove_threads(start: Callable[[threading.Thread], None] = threading.Thread.start) -> None:
+    """Start as many threads as the agent needs at once, and end them. Raises BusyError where one is refused."""
+    done = threading.Event()
+    begun: list[threading.Thread] = []
+    try:
+        for _ in range(NEEDED):
+            thread = threading.Thread(target=done.wait, daemon=True)
+            start(thread)
+            begun.append(thread)
+    except RuntimeError as error:
+        raise BusyError(
+            f"only {len(begun)} more threads can be started, and the agent needs {NEEDED}: raise LimitNPROC and "
+            "TasksMax of the unit, or ulimit -u of the shell, or end other processes of this user"
+        ) from error
+    finally:
+        done.set()
+        for thread in begun:
+            thread.join()

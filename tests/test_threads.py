@@ -1,0 +1,41 @@
+"""Threads that cannot be started are named as the cause, before anything else is begun."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+
+from nodevet.agent.threads import NEEDED, prove_threads
+from nodevet.checks.errors import BusyError
+
+
+def test_too_few_threads_are_refused_at_the_start() -> None:
+    """With the number that can be started, the number that is needed, and what to raise; none is left behind."""
+    before = threading.active_count()
+    begun: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        if len(begun) == 3:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        thread.start()
+
+    with pytest.raises(BusyError, match=re.escape(f"only 3 more threads can be started, and the agent needs {NEEDED}")):
+        prove_threads(start)
+    assert threading.active_count() == before
+
+
+def test_enough_threads_are_proven_at_once_and_ended() -> None:
+    """All at the same time, or a limit would not show."""
+    alive: list[int] = []
+    before = threading.active_count()
+
+    def start(thread: threading.Thread) -> None:
+        thread.start()
+        alive.append(threading.active_count() - before)
+
+    prove_threads(start)
+    assert alive == list(range(1, NEEDED + 1))
+    assert threading.active_count() == before
