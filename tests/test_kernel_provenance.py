@@ -135,6 +135,9 @@ STARTS = [
     ("pcieport 0000:1b:00.0: AER: Uncorrected (Fatal) error received: 0000:1b:00.0", OF_PCI),
     ("mlx5_core 0000:1b:00.0: poll_health:796:(pid 0): Fatal error 1 detected", OF_PCI),
     ("mlx5_core 0000:1b:00.0: wait_func:9:(pid 1): INIT(0x104) timeout. Will cause a leak of a command resource", OF_PCI),  # noqa: E501
+    ("mlx5_core 0000:1b:00.0: cb_timeout_handler:9:(pid 1): cmd[2]: CREATE_MKEY(0x200) Async, timeout. Will cause a leak of a command resource", OF_PCI),  # noqa: E501
+    ("NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7", ""),
+    ("NVRM: GPU0 krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7", ""),
     ("habanalabs 0000:1b:00.0: Device heartbeat failed! PCI link is broken", OF_PCI),
     ("accel accel3: Failed to reset! Device is NOT usable", "c261:3"),
 ]  # fmt: skip
@@ -762,3 +765,81 @@ def test_a_port_that_was_closed_is_not_lost_in_a_corrected_error() -> None:
     assert [(one.code, one.pci) for one in found] == [("pcie.dpc", "0000:c0:01.1"), ("pcie.aer", "0000:d1:00.0")]
     (finding,) = [one for one in judge("kernel-log", healthy(events=tuple(found))) if one.key.code == "pcie.dpc"]
     assert finding.gates
+
+
+GENUINE = {
+    "firmware, corrected": [
+        ("{1}[Hardware Error]: event severity: corrected", ""),
+        ("{1}[Hardware Error]:  Error 0, type: corrected", ""),
+        ("{1}[Hardware Error]:   section_type: memory error", ""),
+        ("{1}[Hardware Error]:   DIMM location: P0 DIMM_A1", ""),
+    ],
+    "firmware, fatal": [
+        ("{1}[Hardware Error]: event severity: fatal", ""),
+        ("{1}[Hardware Error]:   section_type: PCIe error", ""),
+        ("{1}[Hardware Error]:   device_id: 0000:1b:00.0", ""),
+        ("pcieport 0000:1b:00.0: aer_status: 0x00040000", OF_PCI),
+    ],
+    "XIDs": [
+        ("NVRM: GPU at PCI:0000:1b:00: GPU-11111111-2222-3333-4444-555555555555", ""),
+        ("NVRM: Xid (PCI:0000:2b:00): 45, pid=1, name=x, Ch 00000010", ""),
+        ("NVRM: Xid (PCI:0000:1b:00): 94, pid=1, name=x, Contained: SM (0x1)", ""),
+        ("NVRM: Xid (PCI:0000:1b:00): 45, pid=1, name=x, Ch 00000010", ""),
+        ("NVRM: GPU 0000:2b:00.0: RmInitAdapter failed! (0x62:0xffff:2477)", ""),
+    ],
+    "machine check": [
+        ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400", ""),
+        ("mce: [Hardware Error]: TSC 2a1b ADDR 3f80 MISC 86", ""),
+        ("[Hardware Error]: Uncorrected, software restartable error.", ""),
+    ],
+    "ring": [
+        ("[drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx timeout, signaled seq=1, emitted seq=2", ""),
+        ("[drm:amdgpu_device_gpu_recover [amdgpu]] *ERROR* GPU reset(1) failed", ""),
+    ],
+    "port": [
+        (FATAL, "+pci:0000:c0:01.1"),
+        (DEVICE_ERROR.format("Uncorrectable (Fatal)"), "+pci:0000:c1:00.0"),
+        ("nvidia 0000:c1:00.0:    [18] MalfTLP", "+pci:0000:c1:00.0"),
+    ],
+}
+"""What drivers and the kernel print in several lines that belong together."""
+
+FITTING = (
+    "{1}[Hardware Error]: event severity: fatal",
+    "{1}[Hardware Error]: event severity: corrected",
+    "{1}[Hardware Error]:   device_id: 0000:2b:00.0",
+    "NVRM: GPU at PCI:0000:1b:00: GPU-99999999-2222-3333-4444-555555555555",
+    "NVRM: GPU at PCI:0000:2b:00: GPU-99999999-2222-3333-4444-555555555555",
+    "NVRM: Xid (PCI:0000:2b:00): 79, pid=1, name=x, GPU has fallen off the bus.",
+    "NVRM: No firmware image found",
+    "mce: [Hardware Error]: TSC 0 ADDR 3f80",
+    "Process information: process root pid 1",
+    "amdgpu 0000:2b:00.0: amdgpu: GPU reset begin!",
+    "amdgpu 0000:2b:00.0: amdgpu: GPU Recovery Failed: -22",
+    "pcieport 0000:c1:00.0: aer_status: 0x00000001",
+    "nvidia 0000:c1:00.0:    [4] DLP",
+    DEVICE_ERROR.format("Uncorrectable (Fatal)"),
+)
+"""A piece for each way in which a line adds to what another one tells."""
+
+
+def joined(lines: list[tuple[str, str]], planted: str, place: int) -> list[tuple[object, ...]]:
+    """Return what is evidence in *lines* with the piece *planted* before the one at *place*."""
+    records = [split_record(record(text, device)) for text, device in lines]
+    if planted:
+        records.insert(place, split_record(record(planted).replace(",-;", ",c;")))
+    found = [one for one in told(*records) if one.provenance is Provenance.KERNEL]
+    return [(one.code, one.pci, one.severity, one.pid, one.process, one.fields) for one in found]
+
+
+@pytest.mark.parametrize("name", GENUINE)
+def test_a_piece_of_a_line_changes_nothing_that_is_evidence(name: str, campaign: Callable[[int], int]) -> None:
+    """A user's cgroup has the name of a line that belongs to another one: to no device, severity or cause of that."""
+    random = Random(16)  # noqa: S311 (no secret)
+    lines = GENUINE[name]
+    alone = joined(lines, "", 0)
+    rules = [expanded(rule.pattern) for rule in kernel_rules()]
+    planted = [*FITTING, *(sample(random.choice(rules), random) for _ in range(campaign(300)))]
+    for text in planted:
+        for place in range(len(lines) + 1):
+            assert joined(lines, text, place) == alone, (text, place)

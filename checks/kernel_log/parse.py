@@ -1,7 +1,7 @@
 """Kernel text to events. Pure: lines in, events out; the tables say what each line is and what it means.
 
 Several lines may tell one event: a header before it, details behind it, an echo of it. They are joined within a
-short distance, so that one fault counts once.
+short distance, so that one fault counts once. A line that anybody may have written is joined to no event of the kernel.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class _Remark(msgspec.Struct):
     rule: KernelRule
     groups: dict[str, str]
     pci: str | None
+    provenance: Provenance
 
 
 class KernelLogParser:
@@ -121,13 +122,13 @@ class KernelLogParser:
                 pass  # it is whole as it stands: no line behind it belongs to it
             case RuleKind.IDENTITY:
                 if pci:
-                    _keep(self._identities, base_address(pci), groups["uuid"])
+                    _keep(self._identities, _known_as(pci, line.provenance), groups["uuid"])
             case RuleKind.CONTEXT:
-                self._remarks.append(_Remark(self._position, rule, groups, pci))
+                self._remarks.append(_Remark(self._position, rule, groups, pci, line.provenance))
                 # Only what is near can join, and a log may repeat a remark for ever.
                 self._remarks = [one for one in self._remarks if self._position - one.position <= JOIN_RECORDS]
             case RuleKind.DETAIL:
-                self._add_detail(rule, groups, pci)
+                self._add_detail(rule, groups, pci, line.provenance)
             case RuleKind.RENAME:
                 self._rename(rule, provenance_of(match, line))
             case RuleKind.ECHO if self._add_detail(rule, groups, pci, provenance_of(match, line)):
@@ -162,7 +163,8 @@ class KernelLogParser:
                     fields["variant"] = body.variant
         if instance := _GPU_INSTANCE.search(groups.get("address", "")):
             fields["gpu_instance"] = str(int(instance["instance"]))
-        if pci and (uuid := self._identities.get(base_address(pci))):
+        provenance = provenance_of(match, line)
+        if pci and (uuid := self._identities.get(_known_as(pci, provenance))):
             fields["gpu_uuid"] = uuid
         event = Event(
             code=code,
@@ -176,7 +178,7 @@ class KernelLogParser:
             pid=pid,
             process=process,
             fields=fields,
-            provenance=provenance_of(match, line),
+            provenance=provenance,
         )
         return msgspec.structs.replace(event, severity=match.rule.severity or policy_of(event).severity)
 
@@ -185,7 +187,7 @@ class KernelLogParser:
         for told in [told for told in self._near_told() if _announces(told, event)]:
             event = _with_fields(event, told.event.fields)
             self._told.remove(told)
-        for remark in [one for one in self._remarks if _joins(one.rule.joins, event) and _of_record(one.groups, event)]:
+        for remark in [one for one in self._remarks if _is_about(one, event)]:
             groups = {name: value for name, value in remark.groups.items() if name not in _OWN_GROUPS}
             event = _with_fields(event, groups)
             if event.pci is None and remark.pci:
@@ -199,20 +201,20 @@ class KernelLogParser:
         near = itertools.takewhile(lambda told: self._position - told.position <= JOIN_RECORDS, reversed(self._told))
         return list(near)
 
-    def _add_detail(
-        self, rule: KernelRule, groups: dict[str, str], pci: str | None, provenance: Provenance = Provenance.TEXT
-    ) -> bool:
+    def _add_detail(self, rule: KernelRule, groups: dict[str, str], pci: str | None, provenance: Provenance) -> bool:
         """Add *groups* to the latest near event that *rule* is about; return whether there is one.
 
-        What repeats an event by *provenance* of the kernel is not taken for the echo of a text.
+        What repeats an event by *provenance* of the kernel is not taken for the echo of a text, and a text adds nothing
+        to what is evidence.
         """
-        for told in self._near_told():
-            if not _joins(rule.joins, told.event) or not _same(told.event.pci, pci):
-                continue
-            if "record" in groups and not _of_record(groups, told.event):
-                continue
-            if not _is_as_sure(told.event.provenance, provenance):
-                continue
+        about = [told for told in self._near_told() if _joins(rule.joins, told.event) and _same(told.event.pci, pci)]
+        if "record" in groups:
+            about = [told for told in about if _of_record(groups, told.event)]
+        is_text = provenance is Provenance.TEXT
+        alike = [told for told in about if (told.event.provenance is Provenance.TEXT) is is_text]
+        if not alike and not is_text and rule.kind is RuleKind.DETAIL:
+            alike = about
+        for told in alike[:1]:
             event = _with_fields(told.event, {k: v for k, v in groups.items() if k not in _OWN_GROUPS and v})
             told.event = msgspec.structs.replace(
                 event,
@@ -220,8 +222,7 @@ class KernelLogParser:
                 pid=event.pid or _positive(groups.get("pid")),
                 process=event.process or groups.get("process") or None,
             )
-            return True
-        return False
+        return bool(alike) or (is_text and bool(about))
 
     def _rename(self, rule: KernelRule, provenance: Provenance) -> None:
         """Give the latest event of the family the code of *rule*, where it waits for that; it waits no more.
@@ -245,7 +246,11 @@ class KernelLogParser:
         for told in self._near_told():
             if event.pci is None:
                 return
-            if _joins(joins, told.event) and told.event.pci is None:
+            if (
+                told.event.pci is None
+                and _joins(joins, told.event)
+                and _is_as_sure(event.provenance, told.event.provenance)
+            ):
                 told.event = msgspec.structs.replace(_with_fields(told.event, {"pci_from": event.code}), pci=event.pci)
                 return
 
@@ -257,14 +262,16 @@ class KernelLogParser:
         following: dict[str, Event] = {}
         behind: list[Event | None] = []
         for event in reversed(events):
-            behind.append(following.get(event.pci or ""))
+            gpu = _known_as(event.pci or "", event.provenance)
+            behind.append(following.get(gpu))
             if _may_cause(event):
-                following[event.pci or ""] = event
+                following[gpu] = event
         attributed: list[Event] = []
         for event, later in zip(events, reversed(behind), strict=True):
+            gpu = _known_as(event.pci or "", event.provenance)
             if _may_cause(event):
-                _keep(self._last_xid, event.pci or "", event)
-            causes = (self._last_xid.get(event.pci or ""), later)
+                _keep(self._last_xid, gpu, event)
+            causes = (self._last_xid.get(gpu), later)
             attributed.append(_caused(event, causes) if event.code == CLEAN_UP else event)
         return attributed
 
@@ -334,6 +341,11 @@ def stated_time(line: Line, boot_id: str = "") -> Instant:
     return Instant(boot_id, int((line.seconds or 0.0) * 1e9), line.wall_seconds or 0.0)
 
 
+def _known_as(pci: str, provenance: Provenance) -> str:
+    """Return by what is kept what was told of *pci*: what a text tells of it is kept apart, for other texts."""
+    return f"{base_address(pci)} {provenance is Provenance.TEXT}"
+
+
 def _keep(known: dict[str, T], address: str, value: T) -> None:
     """Set what is known of *address*; the ones set first are given up, because a text may name any number of them."""
     known.pop(address, None)
@@ -374,6 +386,13 @@ def _joins(joins: str, event: Event) -> bool:
 def _of_record(groups: dict[str, str], event: Event) -> bool:
     """Return whether a line is of the firmware's record that told *event*: two processors may print theirs at once."""
     return groups.get("record") == event.fields.get("record")
+
+
+def _is_about(remark: _Remark, event: Event) -> bool:
+    """Return whether *remark* says something of *event*, and is as sure."""
+    if not _joins(remark.rule.joins, event) or not _of_record(remark.groups, event):
+        return False
+    return _is_as_sure(remark.provenance, event.provenance)
 
 
 def _announces(told: _Told, event: Event) -> bool:
