@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import selectors
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -50,11 +51,13 @@ def look(
     purpose: str = "nodevet check",
     keep: Keep = lambda _changes, _memory: None,
     confirmed: bool = True,
+    locked: bool = False,
 ) -> Snapshot:
     """Read every device twice and return the snapshot. *results* of loads that just ran are judged with it.
 
     *keep* is given the episodes that each round changed, and the engine's memory after it. What need not be
-    *confirmed* is read once: that shows what is here, who uses it, and what is hard.
+    *confirmed* is read once: that shows what is here, who uses it, and what is hard. *locked* says that the caller
+    holds the node lock.
 
     Raises BusyError while an agent or another look reads the devices, StoreError in directories of a simulated node.
     """
@@ -66,7 +69,7 @@ def look(
     info = msgspec.structs.replace(agent_info(configuration, armed, clock.instant()), notices=notices)
     for result in results:
         engine.take_result(result)
-    with acquire_node_lock(Path(configuration.agent.runtime_dir), purpose):
+    with nullcontext() if locked else acquire_node_lock(Path(configuration.agent.runtime_dir), purpose):
         return _look(engine, info, configuration, clock, memory.get("kernel_log"), keep, MOST_LOOKS if confirmed else 1)
 
 

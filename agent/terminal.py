@@ -22,6 +22,7 @@ __all__ = [
     "paint",
     "say",
     "table",
+    "tell",
     "uses_colour",
 ]
 
@@ -70,6 +71,22 @@ def emit(document: bytes) -> None:
     with _writing(sys.stdout):
         sys.stdout.buffer.write(document)
         sys.stdout.flush()
+
+
+def tell(text: str) -> None:
+    """Write one line to standard error where that is possible: what is told must not end what it is told of.
+
+    A terminal may close, the reader of a pipe may end by the same Ctrl-C, a disk may be full.
+    """
+    with _dispensable(sys.stderr):
+        say(text, sys.stderr)
+
+
+@contextmanager
+def _dispensable(stream: TextIO) -> Iterator[None]:
+    """Go on where *stream* cannot be written; what comes later goes nowhere."""
+    with suppress(OutputError, BrokenPipeError), _writing(stream):
+        yield
 
 
 @contextmanager
@@ -138,8 +155,11 @@ class Progress:
         self._drawn = False
 
     def show(self, ratio: float, text: str) -> None:
-        """Show *ratio* (0 to 1) and *text*."""
-        ratio = min(max(ratio, 0.0), 1.0)
+        """Show *ratio* (0 to 1) and *text*, as long as they can be shown."""
+        with _dispensable(self._stream):
+            self._show(min(max(ratio, 0.0), 1.0), text)
+
+    def _show(self, ratio: float, text: str) -> None:
         if self._stream.isatty():
             filled = round(ratio * self.WIDTH)
             bar = "#" * filled + "." * (self.WIDTH - filled)
@@ -156,9 +176,10 @@ class Progress:
     def done(self) -> None:
         """Take the bar away."""
         if self._drawn:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
             self._drawn = False
+            with _dispensable(self._stream):
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()
 
 
 def _columns(stream: TextIO) -> int:

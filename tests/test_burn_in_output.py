@@ -14,20 +14,30 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.small_disk import fill
 
 from nodevet.agent.cli import main
+from nodevet.agent.clock import SystemClock
 from nodevet.agent.commands import burn_in, history
+from nodevet.agent.config import load_configuration
+from nodevet.agent.load import alone
+from nodevet.agent.load.history import FOUND_AGAIN_SECONDS, FoundAlone
 from nodevet.agent.load.output import OutputFile
 from nodevet.agent.lock import acquire_node_lock
+from nodevet.agent.oneshot import look
+from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.checks.burnin.launch import Launch
-from nodevet.checks.errors import BusyError, UsageError
-from nodevet.checks.model import Device
+from nodevet.checks.errors import BusyError, StoreError, UsageError
+from nodevet.checks.model import Device, Metric, Result, ResultState, Snapshot
+from nodevet.checks.registry import installed
+from nodevet.exporters import statefile
 from nodevet.exporters.report import read_document, render_file
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
+Patch = pytest.MonkeyPatch
 HOST_ONLY = '[agent.backends]\nenabled = ["host"]\n[kernel_log]\nenabled = false\n'
 
 
@@ -287,3 +297,95 @@ def test_an_output_is_a_usage_error_in_the_words_of_the_system(tmp_path: Path) -
     """The reason is the system's."""
     with pytest.raises(UsageError, match="cannot be written: Is a directory"):
         OutputFile(str(tmp_path), print)
+
+
+def test_nobody_takes_the_node_between_a_load_and_its_verdict(run: BurnIn, tmp_path: Path, monkeypatch: Patch) -> None:
+    """An agent that systemd starts again and again, or a check by cron: before, its lock cost the results."""
+    looks = list[bool]()
+
+    def looked(*arguments: Any, **options: Any) -> Snapshot:
+        try:
+            acquire_node_lock(tmp_path / "runtime-dir", "nodevet check").release()
+        except BusyError:
+            looks.append(False)
+        else:
+            looks.append(True)
+        return look(*arguments, **options)
+
+    monkeypatch.setattr(burn_in, "look", looked)
+    assert run({"fp32": "wrong:finish"}) == 2
+    assert looks == [True, False]
+
+
+def test_results_that_nobody_can_judge_are_told_and_kept(
+    run: BurnIn, tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever keeps the node from being looked at after a load, the load's own verdict stands, and history has it."""
+    file, looks = tmp_path / "burn-in.json", list[str]()
+
+    def looked(*arguments: Any, **options: Any) -> Snapshot:
+        looks.append("look")
+        if len(looks) == 2:
+            raise StoreError("the state directory is gone")
+        return look(*arguments, **options)
+
+    monkeypatch.setattr(burn_in, "look", looked)
+    assert run({"fp32": "finish", "bf16": "wrong:finish"}, "--output", str(file)) == 2
+    printed = capsys.readouterr()
+    assert "nobody judges the node after the load: the state directory is gone; its results are in" in printed.err
+    assert read_document(file.read_bytes()).verdict == "failed"
+    assert run({"fp32": "finish"}) == 2
+    assert run.history() == 0
+    assert "wrong results: cpu-0 bf16 (3 wrong)" in capsys.readouterr().out
+
+
+def test_a_runtime_directory_that_fails_while_a_load_runs_costs_no_result(
+    run: BurnIn, tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Full, or removed: the load goes on, and is judged."""
+    write = statefile.write_state
+
+    def full(path: Path, snapshot: Snapshot, *, ttl_seconds: float) -> None:
+        if not snapshot.agent.probing:
+            raise statefile.StateFileError(f"{path}: no space left")
+        write(path, snapshot, ttl_seconds=ttl_seconds)
+
+    monkeypatch.setattr(alone, "write_state", full)
+    file = tmp_path / "burn-in.json"
+    assert run({"fp32": "wrong:finish"}, "--output", str(file)) == 2
+    printed = capsys.readouterr()
+    assert printed.err.count("no space left") == 1
+    assert "failed" in printed.out
+    assert read_document(file.read_bytes()).verdict == "failed"
+
+
+def test_a_wrong_result_that_cannot_be_kept_is_kept_when_it_can(tmp_path: Path) -> None:
+    """A disk that is full when the wrong product is found; one line tells of it, and it is tried again."""
+    said, moment, folder = list[str](), [0.0], tmp_path / "state-dir"
+    folder.write_text("no folder")
+    places = {"agent.state_dir": str(folder), "agent.runtime_dir": str(tmp_path)}
+    settings = load_configuration(None, installed(), overrides=places, environment={})
+    known = Result(
+        workload="gemm",
+        devices=("cpu-0",),
+        state=ResultState.DIED,
+        started=SystemClock().instant(),
+        ended=SystemClock().instant(),
+        dtype="fp32",
+        metrics=(Metric("mismatches", 3, "count"),),
+    )
+    found = FoundAlone(settings, lambda result: result, said.append, clock=lambda: moment[0]).found
+    found((known,))
+    folder.unlink()
+    found((known,))
+    assert not folder.exists(), "it is not tried in each turn of the loop"
+    for _ in range(2):
+        moment[0] += FOUND_AGAIN_SECONDS
+        found((known,))
+    assert len(said) == 1
+    store = read_store(folder / DATABASE_NAME)
+    try:
+        assert [result.metric("mismatches") for result in store.results()] == [3]
+        assert "results" in store.load_memory()
+    finally:
+        store.close()

@@ -215,3 +215,22 @@ def test_a_load_without_an_agent_says_idle_when_its_last_process_is_gone(tmp_pat
         child.kill()
         child.communicate()
     assert not state(tmp_path).probing
+
+
+def test_a_load_without_an_agent_gives_way_when_no_prolog_can_be_told_any_more(tmp_path: Path) -> None:
+    """A disk that is full for a moment ends no load; one that stays so ends it before the state file expires."""
+    clock, said = SteppedClock(), list[str]()
+    with LoadAlone(tmp_path, cpu_node(), clock, said.append) as alone:
+        (tmp_path / "state").rename(tmp_path / "before")
+        (tmp_path / "state").symlink_to("before")  # what cannot be written either
+        reasons = []
+        for _ in range(4):
+            clock.advance(15)
+            reasons.append(alone.look().reason)
+        assert reasons[:3] == [None] * 3
+        assert (reasons[3] or "").startswith("no prolog can be told of it: state file")
+        (tmp_path / "state").unlink()
+        clock.advance(15)
+        assert alone.look().reason is None
+    assert len(said) == 1
+    assert not state(tmp_path).probing

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import pty
 import signal
 import socket
 import subprocess
@@ -11,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import psutil
@@ -46,12 +49,18 @@ def node(tmp_path: Path) -> FakeNode:
     return FakeNode(tmp_path, more=HOST_ONLY)
 
 
-def load(node: FakeNode, how: str, *words: str) -> subprocess.Popen[str]:
+def load(
+    node: FakeNode,
+    how: str,
+    *words: str,
+    printed_to: BinaryIO | int = subprocess.PIPE,
+    said_to: BinaryIO | int = subprocess.PIPE,
+) -> subprocess.Popen[str]:
     """Begin a burn-in beside the agent of *node*, whose child does *how*; *words* are added to the command."""
     places = ["--config", str(node.configuration_file), "--state-dir", str(node.state_dir)]
     places += ["--runtime-dir", str(node.runtime_dir)]
     command = [sys.executable, str(PROGRAM), json.dumps({"fp32": how}), "--json", *words, *places]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=printed_to, stderr=said_to, text=True)
 
 
 def test_a_wrong_result_is_on_every_surface_while_the_load_goes_on(node: FakeNode, tmp_path: Path) -> None:
@@ -297,3 +306,75 @@ def test_an_impatient_ctrl_c_does_not_cost_a_wrong_result(tmp_path: Path) -> Non
     printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
     assert burning.returncode == 2, said
     assert json.loads(printed)["completeness"]["state"] == "wrong"
+
+
+def wait_until_wrong(file: Path) -> None:
+    """Wait until the document in *file* tells of a wrong result."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not (file.exists() and '"standing":"wrong"' in file.read_text()):
+        assert time.monotonic() < deadline, "no wrong result was told"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("audience", ["a terminal that is gone", "a pipe that Ctrl-C ended", "a full disk"])
+@pytest.mark.parametrize("agent", [True, False])
+def test_a_load_whose_progress_nobody_reads_is_judged_and_kept(tmp_path: Path, audience: str, agent: bool) -> None:
+    """`burn-in 2>&1 | tee log` and Ctrl-C, a connection that breaks, a log on a full disk: each ended the load itself.
+
+    Its results were then neither judged nor kept.
+    """
+    node, file, gate = FakeNode(tmp_path, more=HOST_ONLY), tmp_path / "burn-in.json", tmp_path / "go-on"
+    if agent:
+        node.start()
+    if "disk" in audience:
+        ours, theirs = os.dup(2), os.open("/dev/full", os.O_WRONLY)
+    else:
+        ours, theirs = pty.openpty() if "terminal" in audience else os.pipe()
+    try:
+        with os.fdopen(theirs, "wb") as stream:
+            burning = load(node, f"until:{gate}:wrong:finish", "--output", str(file), said_to=stream)
+        node_lock = LoadLock(node.runtime_dir)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not (node.runtime_dir.exists() and node_lock.is_held()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.close(ours)
+        gate.touch()
+        printed, _said = burning.communicate(timeout=PATIENCE_SECONDS)
+        assert burning.returncode == 2
+        document = json.loads(printed)
+        assert (document["verdict"], document["completeness"]["state"]) == ("failed", "wrong")
+        assert json.loads(file.read_text()) == document
+        assert {entry["state"] for entry in document["results"]} == {"finished"}
+    finally:
+        node.stop()
+    store = read_store(node.state_dir / DATABASE_NAME)
+    try:
+        assert ResultState.FINISHED in {result.state for result in store.results()}
+    finally:
+        store.close()
+
+
+def test_a_wrong_result_outlives_a_load_without_an_agent_that_is_killed(tmp_path: Path) -> None:
+    """It is in the history when it is told, and the agent that starts next has its node failed."""
+    node, file = FakeNode(tmp_path, more=HOST_ONLY), tmp_path / "burn-in.json"
+    burning = load(node, f"wrong:until:{tmp_path / 'never'}:finish", "--output", str(file))
+    wait_until_wrong(file)
+    burning.kill()
+    burning.communicate(timeout=PATIENCE_SECONDS)
+    assert "wrong results: cpu-0 fp32 (3 wrong)" in node.command("history").stdout
+    with node:
+        status = node.wait_for_verdict("failed")
+        assert "3 of 120 compared products are wrong" in json.dumps(status["findings"])
+
+
+@pytest.mark.parametrize(("how", "codes"), [("wrong:finish", {2}), ("finish", set(range(1, 256)) - {2})])
+def test_a_verdict_that_cannot_be_printed_is_not_ok_and_failed_stays_failed(
+    tmp_path: Path, how: str, codes: set[int]
+) -> None:
+    """`nodevet burn-in >log` on a full disk."""
+    node = FakeNode(tmp_path, more=HOST_ONLY)
+    with Path("/dev/full").open("wb") as full:
+        burning = load(node, how, printed_to=full)
+        _printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
+    assert burning.returncode in codes, said
+    assert "output cannot be written: No space left on device" in said

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import selectors
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,7 +23,7 @@ from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.load.delivery import PATIENCE_SECONDS, Delivery
-from nodevet.agent.load.history import History
+from nodevet.agent.load.history import FoundAlone, History, keep_unjudged
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.load.output import OutputFile
 from nodevet.agent.load.recorder import LoadRecorder
@@ -33,13 +32,13 @@ from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
 from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe, interrupting, undisturbed
-from nodevet.agent.terminal import Progress, emit, say, table
+from nodevet.agent.terminal import OutputError, Progress, emit, say, table, tell
 from nodevet.agent.text import verdict_words
 from nodevet.agent.verbs import LONGEST_LEASE_SECONDS
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
 from nodevet.checks.completeness import Planned
-from nodevet.checks.errors import BusyError, NodevetError, StoreError, UsageError
+from nodevet.checks.errors import BusyError, NodevetError, UsageError
 from nodevet.checks.model import AgentInfo, Device, DeviceKind, Result, Snapshot, State, Verdict
 from nodevet.checks.naming import chosen
 from nodevet.exporters.schema import BurnInDocument, StatusDocument, burn_in_document, encode
@@ -95,10 +94,15 @@ def run(
         raise
     if output is not None:
         output.write(encode(document), last=True)
-    if arguments.json:
-        emit(encode(document))
-    else:
-        _show(document, self_test=arguments.self_test)
+    try:
+        if arguments.json:
+            emit(encode(document))
+        else:
+            _show(document, self_test=arguments.self_test)
+    except (OutputError, BrokenPipeError) as error:
+        if document.verdict != State.FAILED:
+            raise  # a verdict that was not heard to its end is not ``ok``
+        _complain(f"failed: {document.reason}; {error}")
     return exits.of_state(document.verdict)
 
 
@@ -117,7 +121,7 @@ def _shape(text: str) -> tuple[int, int, int]:
 
 
 def _complain(line: str) -> None:
-    say(f"nodevet burn-in: {line}", sys.stderr)
+    tell(f"nodevet burn-in: {line}")
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -151,12 +155,7 @@ def _with_agent(load: Load) -> BurnInDocument:
             document = delivery.ended(results, session, lambda: passed.count)
             if document is not None:
                 return document
-            try:
-                return _judged_alone(load, results)
-            except (BusyError, StoreError) as error:
-                kept = f"stand in {load.arguments.output} alone" if load.output else "stand in what is printed alone"
-                _complain(f"nobody judges the node after the load: {error}; its results {kept}")
-                return _of_load(load, devices, (), results, "no agent took the results of the load")
+            return _judged_alone(load, devices, results)
 
 
 def _not_run(load: Load, session: Session, refusal: AgentRefused) -> BurnInDocument:
@@ -180,7 +179,7 @@ def _not_run(load: Load, session: Session, refusal: AgentRefused) -> BurnInDocum
     if told.simulated or not any(compute_kind(device) for device in devices):
         raise refusal
     results = _load(load, devices, None, ClaimsSeen, busy={each.id: str(refusal) for each in devices})
-    say(f"nodevet: {refusal}", sys.stderr)
+    tell(f"nodevet: {refusal}")
     return _of_load(load, devices, (), results, str(refusal))
 
 
@@ -201,18 +200,35 @@ def _alone(load: Load) -> BurnInDocument:
     before = look(settings, purpose="nodevet burn-in", confirmed=False)
     devices = _chosen(load_targets(before.devices), load.arguments.device)
     busy = {device.id: reason for device in devices if (reason := busy_reason(before, (device,)))}
-    with undisturbed():
-        with acquire_node_lock(load.runtime, "nodevet burn-in"), LoadAlone(load.runtime, before) as alone:
-            results = _load(load, devices, alone.lock, alone.look, busy=busy)
+
+    def stamped(result: Result) -> Result:
         # Nobody reads the devices meanwhile: only what a device cannot tell is known of its conditions.
-        return _judged_alone(load, tuple(LoadRecorder().stamped(result, before.samples) for result in results))
+        return LoadRecorder().stamped(result, before.samples)
+
+    found = FoundAlone(settings, stamped, _complain).found
+    # One lock from the load to its verdict: who takes it between them would cost the results.
+    with undisturbed(), acquire_node_lock(load.runtime, "nodevet burn-in"):
+        with LoadAlone(load.runtime, before, say=_complain) as alone:
+            results = _load(load, devices, alone.lock, alone.look, busy=busy, found=found)
+        return _judged_alone(load, devices, tuple(map(stamped, results)), locked=True)
 
 
-def _judged_alone(load: Load, results: tuple[Result, ...]) -> BurnInDocument:
-    """Look at the node, judge *results* with it, and keep both."""
+def _judged_alone(
+    load: Load, devices: tuple[Device, ...], results: tuple[Result, ...], *, locked: bool = False
+) -> BurnInDocument:
+    """Look at the node, judge *results* with it, and keep both; where nobody can, what the load itself proved stands.
+
+    *locked* says that this process holds the node lock.
+    """
     settings = load.settings
     history = History(settings, results)
-    after = look(settings, results=results, purpose="nodevet burn-in", keep=history.take)
+    try:
+        after = look(settings, results=results, purpose="nodevet burn-in", keep=history.take, locked=locked)
+    except NodevetError as error:
+        there = load.arguments.output or "what is printed"
+        kept = f"stand in {there} alone" if keep_unjudged(settings, results) else "are in the history"
+        _complain(f"nobody judges the node after the load: {error}; its results {kept}")
+        return _of_load(load, devices, (), results, "nobody judged the node after the load")
     trouble = history.save()
     if trouble:
         _complain(f"no history is left: {trouble}")

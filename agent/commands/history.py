@@ -161,11 +161,15 @@ def _change(row: HistoryRow) -> dict[str, object]:
 
 
 def _by_load(results: tuple[Result, ...]) -> list[tuple[Result, ...]]:
-    """Return *results*, oldest first, by the load that they are of."""
-    loads: dict[object, list[Result]] = {}
+    """Return *results*, oldest first, by the load that they are of, the last word of each format of each device.
+
+    A wrong result may be there twice: as it was found, and as its load ended.
+    """
+    loads: dict[object, dict[tuple[object, ...], Result]] = {}
     for result in results:
-        loads.setdefault(result.conditions.get(LOAD) or result.ended, []).append(result)
-    return [tuple(load) for load in loads.values()]
+        load = loads.setdefault(result.conditions.get(LOAD) or result.ended, {})
+        load[result.workload, result.devices, result.dtype] = result  # the last word of each
+    return [tuple(load.values()) for load in loads.values()]
 
 
 def _load_line(load: tuple[Result, ...]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ known and hard stays in it.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,9 +17,9 @@ import msgspec
 from nodevet.agent.clock import Clock, SystemClock
 from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.publisher import STATE_NAME
-from nodevet.checks.errors import BusyError
+from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import NODE, Snapshot, State, Verdict
-from nodevet.exporters.statefile import write_state
+from nodevet.exporters.statefile import StateFileError, write_state
 
 __all__ = ["LoadAlone"]
 
@@ -29,16 +30,28 @@ POLL_SECONDS = 0.05
 
 
 class LoadAlone:
-    """Tells the prologs of a load from ``with`` to its end, and whether a job came."""
+    """Tells the prologs of a load from ``with`` to its end, and whether a job came.
 
-    def __init__(self, runtime_directory: Path, before: Snapshot, clock: Clock | None = None) -> None:
-        """Speak in *runtime_directory* for the node that was judged *before* the load."""
+    Once the load runs, a state file that cannot be written costs no result: the load gives way when the state expires.
+    """
+
+    def __init__(
+        self,
+        runtime_directory: Path,
+        before: Snapshot,
+        clock: Clock | None = None,
+        say: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        """Speak in *runtime_directory* for the node that was judged *before* the load; *say* takes what goes wrong."""
         self.lock = LoadLock(runtime_directory)
         self._path = runtime_directory / STATE_NAME
         self._claims = Claims(runtime_directory)
         self._before = before
         self._clock = clock or SystemClock()
+        self._say = say
         self._told = 0.0
+        self._tried = 0.0
+        self._trouble = ""
 
     def __enter__(self) -> Self:
         """Say ``probing``, then see that no job is here. Raises BusyError where one is."""
@@ -55,21 +68,39 @@ class LoadAlone:
     ) -> None:
         """Say ``idle`` once every process of the load is gone; where one cannot be ended the state expires."""
         deadline = self._clock.monotonic() + GONE_SECONDS
-        while self.lock.is_held():
+        while not self._is_gone():
             if self._clock.monotonic() >= deadline:
                 return
             time.sleep(POLL_SECONDS)
-        self._tell(probing=False)
+        self._try_to_tell(probing=False)
 
     def look(self) -> ClaimsSeen:
         """Return the claims of now, and keep the state from expiring."""
-        if self._clock.monotonic() - self._told >= REFRESH_SECONDS:
-            self._tell(probing=True)
+        if self._clock.monotonic() - self._tried >= REFRESH_SECONDS:
+            self._try_to_tell(probing=True)
+        if self._clock.monotonic() - self._told >= TTL_SECONDS - GONE_SECONDS:
+            return ClaimsSeen(failure=f"no prolog can be told of it: {self._trouble}")
         return self._claims.look()
 
+    def _is_gone(self) -> bool:
+        """Return whether no process of the load lives; what cannot be told is no reason to call the node idle."""
+        try:
+            return not self.lock.is_held()
+        except StoreError:
+            return False
+
+    def _try_to_tell(self, *, probing: bool) -> None:
+        try:
+            self._tell(probing=probing)
+        except StateFileError as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                self._say(f"{error}; prologs take the old one for {TTL_SECONDS:.0f} s")
+
     def _tell(self, *, probing: bool) -> None:
-        self._told = self._clock.monotonic()
+        self._tried = now = self._clock.monotonic()
         write_state(self._path, _during_load(self._before, self._clock, probing=probing), ttl_seconds=TTL_SECONDS)
+        self._told = now
 
 
 def _during_load(before: Snapshot, clock: Clock, *, probing: bool) -> Snapshot:

@@ -7,22 +7,27 @@ not enough for a journal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from nodevet.agent.clock import SystemClock
+from nodevet.agent.load.wrong import UntoldWrong
 from nodevet.agent.settings import Configuration
 from nodevet.agent.storage.store import DATABASE_NAME, Store, open_store
 from nodevet.checks.episodes import Ledger, Settled
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Episode, Key, Result
 
-__all__ = ["History"]
+__all__ = ["FoundAlone", "History", "keep_unjudged"]
 
 CHECK = "burn-in"
 PROOF = "passed re-test"
+
+FOUND_AGAIN_SECONDS = 10.0
+"""When a wrong result that could not be kept is kept again."""
 
 
 class History:
@@ -43,16 +48,7 @@ class History:
 
     def save(self) -> str:
         """Write to the store; return why that cannot be done, or an empty string."""
-        path = Path(self._configuration.agent.state_dir) / DATABASE_NAME
-        try:
-            store = open_store(path).store
-            try:
-                self._write(store)
-            finally:
-                store.close()
-        except (StoreError, BusyError, msgspec.MsgspecError) as error:
-            return str(error)
-        return ""
+        return _written(self._configuration, self._write)
 
     def _write(self, store: Store) -> None:
         now = SystemClock().instant()
@@ -84,3 +80,73 @@ class History:
             episodes=tuple(episodes),
             settled=tuple(Settled(key, occurrence) for key, occurrence in sorted(settled.items())),
         )
+
+
+class FoundAlone:
+    """Keeps each wrong result as soon as it is found: a load without an agent may be killed before it is judged."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        stamp: Callable[[Result], Result],
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Keep what *stamp* makes of each; *say* takes a line about what goes wrong."""
+        self._configuration = configuration
+        self._stamp = stamp
+        self._say = say
+        self._clock = clock
+        self._untold = UntoldWrong()
+        self._again_at = float("-inf")
+        self._said = ""
+
+    def found(self, known: Sequence[Result]) -> None:
+        """Keep those of *known* that are wrong and not kept yet."""
+        fresh = self._untold.of(known)
+        if not fresh or self._clock() < self._again_at:
+            return
+        trouble = keep_unjudged(self._configuration, tuple(map(self._stamp, fresh)))
+        if not trouble:
+            self._untold.told(fresh)
+            return
+        self._again_at = self._clock() + FOUND_AGAIN_SECONDS
+        if trouble != self._said:
+            self._said = trouble
+            self._say(f"a wrong result was found, and it is not in the history yet: {trouble}")
+
+
+def keep_unjudged(configuration: Configuration, results: Sequence[Result]) -> str:
+    """Keep *results* that nobody has judged; return why that cannot be done, or an empty string.
+
+    Those that are wrong are in the memory of the next agent, or of the next look, which judges them.
+    """
+
+    def write(store: Store) -> None:
+        stored = store.load_memory().get("results")
+        known = () if stored is None else msgspec.msgpack.decode(stored, type=tuple[Result, ...])
+        latest = {(each.workload, each.devices, each.dtype): each for each in known}
+        for result in results:
+            if result.metric("mismatches"):
+                key = (result.workload, result.devices, result.dtype)
+                latest.pop(key, None)  # in the order in which they came
+                latest[key] = result
+        memory = {"results": msgspec.msgpack.encode(tuple(latest.values()))}
+        store.save_round((), memory, time=SystemClock().instant())
+        for result in results:
+            store.append_result(result)
+
+    return _written(configuration, write)
+
+
+def _written(configuration: Configuration, write: Callable[[Store], None]) -> str:
+    """Have *write* done to the store; return why that cannot be done, or an empty string."""
+    try:
+        store = open_store(Path(configuration.agent.state_dir) / DATABASE_NAME).store
+        try:
+            write(store)
+        finally:
+            store.close()
+    except (StoreError, BusyError, msgspec.MsgspecError) as error:
+        return str(error)
+    return ""
