@@ -30,6 +30,9 @@ __all__ = [
 UNNAMED = "unknown"
 """What backends call the model of a device that does not tell it."""
 
+LASTING = ("uuid", "pci_device_id", "memory_bytes", "compute_units", "maximum_clock_hertz", "architecture")
+"""What a board is made of, besides its serial and model: None where it does not tell."""
+
 
 class Requirement(msgspec.Struct, frozen=True):
     """A row of reference/requirements.csv: devices of this make must be able to report the quantity."""
@@ -109,18 +112,36 @@ def recognised(memory: Memory, devices: Iterable[Device]) -> tuple[Device, ...]:
 
     After a reboot a board may answer by its PCI page alone, without UUID and serial. It is one board, not a stranger
     beside a missing one, unless what it does tell (serial, model, PCI device) is another board's, or the remembered one
-    is listed elsewhere.
+    is listed elsewhere. One that tells its name and not all else keeps what it told of itself before: of a board that
+    has fallen off the bus the page may still have the name, and its serial is what it is sent back by.
     """
-    devices = tuple(devices)
+    devices = tuple(_completed(memory, device) for device in devices)
     present = {device.id for device in devices}
     known = [entry for entry in memory.seen.values() if entry.device.uuid and entry.device.id not in present]
     return tuple(_recognised(device, known) for device in devices)
 
 
+def _completed(memory: Memory, told: Device) -> Device:
+    """Return *told* with what is remembered of the board of its name and what it did not tell this time."""
+    entry = memory.seen.get(told.id)
+    board = entry.device if entry is not None else None
+    if board is None or not board.uuid or not _is_board(told) or not _agree(told, board):
+        return told
+    lacking = {name: getattr(board, name) for name in LASTING if getattr(told, name) is None}
+    if _serial(told) is None:
+        lacking["serial"] = board.serial
+    if _model(told) is None:
+        lacking["model"] = board.model
+    return msgspec.structs.replace(told, **lacking)
+
+
+def _is_board(device: Device) -> bool:
+    """Return whether *device* is an accelerator that its own backend lists, and whole."""
+    return device.kind is DeviceKind.ACCELERATOR and device.backend != "host" and device.parent is None
+
+
 def _recognised(device: Device, known: Iterable[Seen]) -> Device:
-    if device.kind is not DeviceKind.ACCELERATOR or device.backend == "host" or device.parent is not None:
-        return device
-    if device.uuid or not device.pci:
+    if not _is_board(device) or device.uuid or not device.pci:
         return device
     fitting = [entry for entry in known if _may_be(device, entry.device)]
     if not fitting:
@@ -132,7 +153,12 @@ def _recognised(device: Device, known: Iterable[Seen]) -> Device:
 
 def _may_be(told: Device, board: Device) -> bool:
     """Return whether what *told* says of itself contradicts nothing that is known of *board*."""
-    if (told.backend, told.vendor, _slot(told), None) != (board.backend, board.vendor, _slot(board), board.parent):
+    return (_slot(told), None) == (_slot(board), board.parent) and _agree(told, board)
+
+
+def _agree(told: Device, board: Device) -> bool:
+    """Return whether both are of one backend and make, and neither tells what is another board's."""
+    if (told.backend, told.vendor) != (board.backend, board.vendor):
         return False
     pairs = ((_serial(told), _serial(board)), (told.pci_device_id, board.pci_device_id), (_model(told), _model(board)))
     return all(one is None or other is None or one == other for one, other in pairs)

@@ -482,13 +482,15 @@ def _stands_wrong(other: Episode, episode: Episode, devices: tuple[str, ...]) ->
 def _other_serial(episode: Episode, evidence: Evidence) -> str | None:
     """Return the proof that the device was replaced: another serial where it sat, and its own nowhere.
 
-    A device that sat in another slot before replaced nothing: addresses change when a board falls out.
+    A device that sat in another slot before replaced nothing: addresses change when a board falls out. Nor did one
+    that goes by the same UUID: its serial may be read otherwise than before, such as that of its chip.
     """
     devices = evidence.devices
     if not episode.serial or not episode.pci or any(device.serial == episode.serial for device in devices):
         return None
     for device in devices:
-        if device.pci == episode.pci and device.serial and device.id not in evidence.moved:
+        is_itself = device.id == episode.key.device and device.uuid is not None
+        if device.pci == episode.pci and device.serial and device.id not in evidence.moved and not is_itself:
             return f"replaced: serial {device.serial} where {episode.serial} was"
     return None
 

@@ -60,17 +60,20 @@ def words_of_mask(mask: int) -> str:
 
 
 def fault_named(word: str) -> FabricFault:
-    """Return what *word* means; one that no table knows is told as such and inspected."""
+    """Return what *word* means; one that no table knows is told as such, inspected, and closes no gate.
+
+    It may be what a later driver says of every healthy board, or a torn number: only what is understood is blamed.
+    """
     known = next((row for row in fabric_faults() if row.word == word), None)
     return known or FabricFault(
         word=word,
         shift=0,
         width=0,
         value=0,
-        outcome=Outcome.FAIL,
+        outcome=Outcome.WARN,
         fault_class=FaultClass.UNKNOWN,
         action=Action.INSPECT,
-        static=True,
+        static=False,
         text=f"it names a fault that this version does not know ({word})",
         next_step="read the fabric manager's log",
         source="",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi, pci, uuid
 from fakes.host_tree import LINK, pci_device, write_tree
 from fakes.reader import ReaderProcess
 
+from nodevet.checks.backends.amd_identity import is_virtual
 from nodevet.checks.backends.amd_items import RESIDENCIES, ThrottleClock
-from nodevet.checks.backends.amdsmi import number
+from nodevet.checks.backends.amdsmi import Library, Target, number
 from nodevet.checks.model import WHOLE, Failure, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.wire import Sampled
@@ -429,6 +431,23 @@ def test_an_identity_that_could_not_be_had_at_first_is_asked_for_again(fake_amds
         before = len(fake_amdsmi.calls())
         reader.enumerate_again()
         assert not [line for line in fake_amdsmi.calls()[before:] if "asic_info" in line]
+
+
+@pytest.mark.parametrize(
+    ("mode", "model", "virtual"),
+    [
+        (3, "AMD Instinct MI210", True),
+        (None, "AMD Instinct MI300X VF", True),
+        *((mode, "AMD Instinct MI300X", False) for mode in (None, 0, 1, 2, 4)),
+    ],
+)
+def test_share_of_a_board_is_known_by_its_mode_or_its_name(mode: int | None, model: str, virtual: bool) -> None:
+    """Host, bare metal and passthrough are whole boards; releases before 6.4 have no such function."""
+    module = SimpleNamespace(AmdSmiLibraryException=OSError)
+    if mode is not None:
+        module.amdsmi_get_gpu_virtualization_mode = lambda _handle: {"mode": mode}
+    progress: Any = SimpleNamespace(call=lambda _text: None, returned=lambda: None)
+    assert is_virtual(Library(module, progress), Target(None, "a board"), model) is virtual
 
 
 def test_a_board_that_does_not_tell_its_name_this_time_keeps_it(fake_amdsmi: FakeAmdSmi) -> None:

@@ -341,3 +341,62 @@ def test_amd_board_that_answers_by_its_page_alone_after_a_reboot_is_one_device(
     lost = [(name, "device.lost")] if is_silent else []
     assert [(episode.key.device, episode.key.code) for episode in snapshot.episodes] == lost
     assert snapshot.device_verdicts[name].state is (State.FAILED if is_silent else State.OK)
+
+
+GUEST, PASSTHROUGH = 3, 4
+HOSTS_ALONE = (
+    "temp_metric", "clock_info", "gpu_xgmi_link_status", "gpu_ecc_count", "gpu_ecc_enabled", "power_cap_info",
+    "power_info", "gpu_metrics_info", "gpu_bad_page_info", "energy_count",
+)  # fmt: skip
+"""What AMD SMI does not tell a virtual machine (amdsmi.h: "not supported on virtual machine guest"), or not always."""
+
+
+@pytest.mark.parametrize("refusal", [AmdSmiStatus.NOT_SUPPORTED, AmdSmiStatus.NO_PERM])
+@pytest.mark.parametrize(
+    ("model", "mode"),
+    [("AMD Instinct MI300X VF", GUEST), ("AMD Instinct MI210", GUEST), ("AMD Instinct MI300X VF", None)],
+)
+def test_amd_board_that_its_host_shares_owes_nothing(
+    fake_amdsmi: FakeAmdSmi, refusal: AmdSmiStatus, model: str, mode: int | None
+) -> None:
+    """It tells its load and memory, and its host all else; one that is handed on whole owes what any board does."""
+    zero = dict.fromkeys(("threshold_slowdown", "threshold_shutdown", "threshold_memory_slowdown"), 0)
+    fake_amdsmi.update({"name": model, **zero})
+    for call in HOSTS_ALONE:
+        fake_amdsmi.fail(f"amdsmi_get_{call}", refusal)
+    if mode is None:  # releases before 6.4 do not tell
+        fake_amdsmi.fail("amdsmi_get_gpu_virtualization_mode", AmdSmiStatus.NOT_SUPPORTED)
+    else:
+        fake_amdsmi.set("virtualization_mode", mode)
+    with amd_reader(fake_amdsmi) as reader:
+        made = Node(fake_amdsmi, reader)
+        assert made.settled() == (State.OK, set())
+        lacking = [f for f in made.look().findings if "in a virtual machine" in f.message]
+        assert {f.outcome for f in lacking} == {Outcome.SKIPPED}
+    fake_amdsmi.update({"name": "AMD Instinct MI300X", "virtualization_mode": PASSTHROUGH})
+    with amd_reader(fake_amdsmi) as reader:
+        assert Node(fake_amdsmi, reader).settled()[0] is State.UNKNOWN
+
+
+@pytest.mark.parametrize("answer", ["failed", "none"])
+def test_amd_board_whose_serial_is_not_told_for_once_was_not_replaced(fake_amdsmi: FakeAmdSmi, answer: str) -> None:
+    """Its chip has a number too: by that an uncorrected error was cleared, as if another board sat there."""
+    with amd_reader(fake_amdsmi) as reader:
+        before = Node(fake_amdsmi, reader)
+        assert before.settled() == (State.OK, set())
+        fake_amdsmi.set("ecc_uncorrected_volatile_dram.3", 5)
+        before.clock.advance(1.0)
+        (fault,) = before.look().episodes
+    fake_amdsmi.clear("ecc_uncorrected_volatile_dram.3")
+    if answer == "failed":
+        fake_amdsmi.fail("amdsmi_get_gpu_board_info", AmdSmiStatus.API_FAILED, 3)
+    else:
+        fake_amdsmi.set("serial.3", "N/A")
+    with amd_reader(fake_amdsmi) as reader:
+        after = Node(fake_amdsmi, reader)
+        after.clock.reboot("boot-2", 60)
+        after.engine.restore(before.engine.memory())
+        snapshot = after.look()
+    assert [(episode.key, episode.serial) for episode in snapshot.episodes] == [(fault.key, fault.serial)]
+    told = next(device for device in snapshot.devices if device.id == fault.key.device)
+    assert answer == "none" or told.serial == fault.serial

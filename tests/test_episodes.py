@@ -294,6 +294,15 @@ def test_swapped_boards_are_not_replaced_boards() -> None:
     assert story.round(devices=moved) is not None
 
 
+def test_board_of_the_same_name_replaced_nothing() -> None:
+    """A serial that is read otherwise than before makes no other board of it: its own UUID says which one it is."""
+    story = Story()
+    story.round(fault(clearing=Clearing.HARDWARE_EVENT))
+    assert story.round(devices=(gpu(serial="S-other"), DEVICES[1])) is not None
+    nameless = gpu(serial="S-other", uuid=None)
+    assert story.round(devices=(nameless, DEVICES[1])) is None
+
+
 def test_neighbour_whose_address_changed_replaced_nothing() -> None:
     """A board fell out, the firmware numbered the buses anew, and another one of the node now has its address."""
     story, gone = Story(), fault("device.missing", clearing=Clearing.HARDWARE_EVENT)

@@ -93,13 +93,16 @@ def test_what_passes_by_itself_must_be_seen_more_than_once() -> None:
 
 
 def test_a_fault_that_no_table_knows_is_told() -> None:
-    """A later driver names configurations that this version does not know: never taken for health."""
+    """A later driver names configurations that this version does not know, or a number is torn: never health, and no
+    gate is closed by what nobody understands. It hides nothing that is known."""
     assert words_of_mask(FINE & ~0xF00 | 0xB00) == "configuration_11"
-    finding = found("configuration_11")["fabric.health"]
-    assert (finding.outcome, finding.fault_class, finding.action) == (
-        Outcome.FAIL, FaultClass.UNKNOWN, Action.INSPECT,
-    )  # fmt: skip
-    assert "configuration_11" in finding.message
+    for mask, words in ((FINE & ~0xF00 | 0xB00, "configuration_11"), (FINE | 3, "bits_0"), (0xFFFF, "bits_14")):
+        finding = found(words_of_mask(mask), fabric_healthy=False)["fabric.health"]
+        told = (finding.outcome, finding.fault_class, finding.action, finding.hard)
+        assert told == (Outcome.WARN, FaultClass.UNKNOWN, Action.INSPECT, False)
+        assert words in finding.message
+    beside = found("bits_0,route_unhealthy")["fabric.health"]
+    assert (beside.outcome, beside.fault_class, beside.hard) == (Outcome.FAIL, FaultClass.HARDWARE, True)
 
 
 def test_only_a_mask_whose_every_group_says_fine_names_no_fault() -> None:

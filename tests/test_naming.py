@@ -8,7 +8,7 @@ from fakes.views import GPU, SIBLING, gpu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.checks.baseline import recognised
+from nodevet.checks.baseline import recognised, remember
 from nodevet.checks.errors import UsageError
 from nodevet.checks.model import Device, DeviceKind, Instant
 from nodevet.checks.naming import are_called, chosen
@@ -83,3 +83,34 @@ def test_serial_that_is_none_makes_no_stranger_of_a_board_that_is_remembered(ser
     seen = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")
     memory = Memory({before.id: Seen(before, seen, seen)})
     assert ([found.id for found in recognised(memory, [page])] == [before.id]) is known
+
+
+PAGE = {"serial": None, "pci_device_id": None, "memory_bytes": None, "firmware": (), "links": ()}
+
+
+@pytest.mark.parametrize("pci", ["0000:1b:00.0", "0000:99:00.0"], ids=["its slot", "moved"])
+def test_board_that_tells_its_name_alone_keeps_its_serial(pci: str) -> None:
+    """Fallen off the bus and read anew: the driver's page has its name, and memory what it is sent back by."""
+    before = msgspec.structs.replace(gpu(), serial="S-1", pci_device_id="10de:2330", memory_bytes=80 << 30)
+    now = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")
+    memory = remember(Memory(), [before], {}, now)
+    page = msgspec.structs.replace(before, pci=pci, **PAGE)
+    for _ in range(2):
+        (found,) = recognised(memory, [page])
+        assert (found.serial, found.pci, found.pci_device_id, found.memory_bytes) == ("S-1", pci, "10de:2330", 80 << 30)
+        memory = remember(memory, [found], {}, now)
+    nameless = msgspec.structs.replace(page, model="unknown")
+    assert recognised(memory, [nameless])[0].model == before.model
+    other = msgspec.structs.replace(page, pci_device_id="10de:20b2")
+    assert recognised(memory, [other])[0].serial is None
+    part = msgspec.structs.replace(page, parent=SIBLING)
+    assert recognised(memory, [part]) == (part,)
+
+
+def test_board_without_a_name_in_another_slot_is_not_guessed() -> None:
+    """Two boards were exchanged, and one is silent where the other sat: it may be any board."""
+    now = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")
+    memory = remember(Memory(), [FIFTH, SIXTH], {}, now)
+    moved = msgspec.structs.replace(FIFTH, pci=SIXTH.pci)
+    silent = msgspec.structs.replace(SIXTH, id="0000:1b:00.0", pci="0000:1b:00.0", uuid=None, serial=None)
+    assert recognised(memory, [moved, silent]) == (moved, silent)

@@ -292,6 +292,8 @@ class AmdBackend:
         if any(reading.status is ReadingStatus.OK for reading in readings) or not codes - {SUCCESS}:
             return
         failed = [reading for reading in readings if reading.status is not ReadingStatus.UNSUPPORTED]
+        if gpu.device.virtual:  # its host may deny it a whole group; that it tells nothing at all is judged
+            failed = [reading for reading in failed if reading.status is not ReadingStatus.DENIED]
         if not failed:
             return
         kind = FailureKind.LOST if codes & GONE else FailureKind.DENIED if codes & DENIED else FailureKind.ERROR

@@ -9,7 +9,7 @@ from nodevet.checks.backends.places import numa_node, slot
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import Device, DeviceKind, Firmware, Link
 
-__all__ = ["asleep", "gone", "identify", "listed", "name_of"]
+__all__ = ["asleep", "gone", "identify", "is_virtual", "listed", "name_of"]
 
 FIRMWARES = {
     "PM": "power_management",
@@ -24,6 +24,9 @@ FIRMWARES = {
 
 DEVICES = "sys/bus/pci/devices"
 NO_ADDRESS = "0000:00:00.0"
+GUEST, VIRTUAL_FUNCTION = 3, " VF"
+"""AMD SMI's mode of a device that its host shares (since ROCm 6.4), and how the names of such devices end; one that is
+handed on whole (passthrough) is as any."""
 LOST_CONFIGURATION = "ff" * 4
 """What a device that does not answer on the bus reads as."""
 
@@ -36,7 +39,9 @@ def identify(library: Library, tree: Tree, target: Target, pci: str, name: str |
     scheduler is told.
     """
     asic = library.optional(target, "amdsmi_get_gpu_asic_info") or {}
+    failures = library.failures
     board = library.optional(target, "amdsmi_get_gpu_board_info") or {}
+    is_told = library.failures == failures  # else the number of its chip would pass for the serial of the board
     place = library.optional(target, "amdsmi_get_gpu_enumeration_info") or {}
     own_driver = _said(library.optional(target, "amdsmi_get_gpu_driver_info"), "driver_version")
     chip = _said(asic, "asic_serial")
@@ -45,14 +50,15 @@ def identify(library: Library, tree: Tree, target: Target, pci: str, name: str |
     memory = library.optional(target, "amdsmi_get_gpu_memory_total", "AmdSmiMemoryType.VRAM")
     clock = number((library.optional(target, "amdsmi_get_clock_info", "AmdSmiClkType.GFX") or {}).get("max_clk"))
     units = number(asic.get("num_compute_units"))
+    model = _said(asic, "market_name") or _said(board, "product_name") or "unknown"
     return Device(
         id=name or uuid or pci,
         kind=DeviceKind.ACCELERATOR,
         vendor="amd",
-        model=_said(asic, "market_name") or _said(board, "product_name") or "unknown",
+        model=model,
         backend="amd",
         uuid=uuid,
-        serial=_said(board, "product_serial") or chip,
+        serial=_said(board, "product_serial") or (chip if is_told else None),
         pci=pci,
         pci_device_id=f"1002:{int(device_id, 16):04x}" if device_id else None,
         minor=_render_node(tree, place, pci),
@@ -64,6 +70,7 @@ def identify(library: Library, tree: Tree, target: Target, pci: str, name: str |
         compute_units=int(units) if units else None,
         maximum_clock_hertz=int(clock) * 1_000_000 if clock else None,
         architecture=_said(asic, "target_graphics_version"),
+        virtual=is_virtual(library, target, model),
     )
 
 
@@ -101,6 +108,12 @@ def _said(answer: Any, key: str) -> str | None:
     """Return the text under *key*, or None where the device has none."""
     value = answer.get(key) if isinstance(answer, dict) else None
     return value.strip() if isinstance(value, str) and value.strip() not in ("", "N/A") else None
+
+
+def is_virtual(library: Library, target: Target, model: str) -> bool:
+    """Return whether a host shares the device with this machine; older releases show it by the name alone."""
+    mode = (library.optional(target, "amdsmi_get_gpu_virtualization_mode") or {}).get("mode")
+    return mode == GUEST or model.endswith(VIRTUAL_FUNCTION)
 
 
 def _unique(chip: str | None) -> str | None:
