@@ -318,7 +318,8 @@ def test_a_piece_of_a_line_that_the_journal_shows_as_a_line_proves_nothing() -> 
         entry(2.2, lost, _KERNEL_DEVICE="+pci:0000:3b:00.0"),
         entry(12.5, XID.format(48)),
         entry(13.0, f"{oom},cpuset=x,mems_allowed=0"),
-        entry(13.1, XID.format(95)),
+        entry(13.1, "usb 1-2: SerialNumber: 3q2+7w==", _KERNEL_DEVICE="+usb:1-2"),
+        entry(13.2, XID.format(95)),
     )
     proven = [line.text for line in lines if line.provenance is Provenance.KERNEL]
     assert [text for text in proven if "Xid" in text] == [XID.format(62), XID.format(48), XID.format(95)]

@@ -92,7 +92,7 @@ class Span:
 
         The kernel prints the name of a cgroup behind ``,cpuset=`` as a piece of its own, and users choose that name.
         """
-        if line.text.endswith("="):
+        if line.device is None and line.text.endswith("="):
             self._open_until = seconds + OPEN_SECONDS
         if line.device is None and seconds <= self._open_until:
             return msgspec.structs.replace(line, provenance=Provenance.TEXT)

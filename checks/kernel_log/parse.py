@@ -185,14 +185,16 @@ class KernelLogParser:
     def _join_before(self, event: Event) -> Event:
         """Add what the lines before said of *event*: headers are taken back, remarks used up."""
         for told in [told for told in self._near_told() if _announces(told, event)]:
-            event = _with_fields(event, told.event.fields)
+            if _is_as_sure(told.event.provenance, event.provenance):
+                event = _with_fields(event, told.event.fields)
             self._told.remove(told)
         for remark in [one for one in self._remarks if _is_about(one, event)]:
             groups = {name: value for name, value in remark.groups.items() if name not in _OWN_GROUPS}
             event = _with_fields(event, groups)
             if event.pci is None and remark.pci:
                 event = msgspec.structs.replace(event, pci=remark.pci)
-            self._remarks.remove(remark)
+            if _is_as_sure(event.provenance, remark.provenance):
+                self._remarks.remove(remark)  # a text leaves it to the event of the kernel that it is about
         severity = RECORD_SEVERITIES.get(event.fields.get("record_severity", "").lower())
         return event if severity is None else msgspec.structs.replace(event, severity=severity)
 
