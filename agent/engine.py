@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -66,6 +67,9 @@ __all__ = ["Armed", "Counter", "Engine", "Round"]
 WAITING_EVENTS = 1000
 """So many events wait for a check that cannot run, by each; the oldest are given up."""
 
+
+MOST_NAMES = 1000
+"""So many former names of devices are remembered: who did not hear of one yet asks soon."""
 
 LONGEST_PROCESS_ID = 10
 """Digits of the largest process id, PID_MAX_LIMIT of the kernel, with room."""
@@ -251,7 +255,8 @@ class Engine:
         now = self._clock()
         present = self._present()
         names = named(self._memory, present, self._doubles)
-        self._renamed = {old: names.get(new, new) for old, new in self._renamed.items()} | names
+        renamed = {old: names.get(new, new) for old, new in self._renamed.items()} | names
+        self._renamed = dict(islice(renamed.items(), max(len(renamed) - MOST_NAMES, 0), None))
         self._memory = remember(self._memory, present, self._links_up, now, self._doubles)
         view = self._view(now, present)
         counts = count_events(self._counts, self._events, view)
@@ -302,6 +307,7 @@ class Engine:
             "event_counts": encode(tuple(self._counts.values())),
             "waiting": encode(_together(self._aside, self._waiting)),
             "refusals": encode(self._refusals),
+            "renamed": encode(self._renamed),
         }
 
     def restore(self, memory: Mapping[str, bytes]) -> None:
@@ -316,6 +322,7 @@ class Engine:
         self._told = ToldEvents(decode(memory.get("told_events", b"\x90"), type=tuple[ToldEvent, ...]))
         self._waiting = decode(memory.get("waiting", b"\x80"), type=dict[str, tuple[Event, ...]])
         self._refusals = decode(memory.get("refusals", b"\x80"), type=dict[str, Refusal])
+        self._renamed = decode(memory.get("renamed", b"\x80"), type=dict[str, str])
         times: dict[tuple[str, str], Instant] = {}
         for device, group, moment in decode(memory.get("times", b"\x90"), type=tuple[tuple[str, str, Instant], ...]):
             times[device, group] = moment

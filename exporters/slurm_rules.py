@@ -190,6 +190,16 @@ class Known(msgspec.Struct, frozen=True):
         end = self.until
         return end is not None and moment.boot_id == end.boot_id and moment.boottime_ns < end.boottime_ns
 
+    def gives_way(self, episode: Episode) -> bool:
+        """Return whether a person acknowledged that fault for a term after the resume: then the later word counts."""
+        said = episode.acknowledged
+        if said is None or episode.until is None or self.until is None or not self.is_same(episode):
+            return False
+        resumed = later(self.until, -HELD_SECONDS)
+        if said.boot_id == resumed.boot_id:
+            return said.boottime_ns > resumed.boottime_ns
+        return said.wall_seconds > resumed.wall_seconds
+
 
 class Sight(msgspec.Struct, frozen=True):
     """Under which boot, slurmd and slurmctld a node was seen; the latter two as SLURM writes their start.
@@ -320,7 +330,8 @@ def decide(
     """
     present = tuple(faults)
     alive = (*present, *episodes)
-    resumed = tuple(known for known in memory.resumed if any(map(known.is_same, alive)) or known.holds(now))
+    lasting = (known for known in memory.resumed if any(map(known.is_same, alive)) or known.holds(now))
+    resumed = tuple(known for known in lasting if not any(map(known.gives_way, alive)))
     due = tuple(episode for episode in present if not any(known.covers(episode) for known in resumed))
     kept = msgspec.structs.replace(memory, drained=None, known=(), sight=None, resumed=resumed)
     if not due:

@@ -21,7 +21,7 @@ from nodevet.agent.client import ask
 from nodevet.agent.commands import ack
 from nodevet.agent.commands.ack import _sudo_uid
 from nodevet.agent.control import Call
-from nodevet.agent.engine import Armed, Engine, Round
+from nodevet.agent.engine import MOST_NAMES, Armed, Engine, Round
 from nodevet.agent.verbs import AckArguments, _find, verbs
 from nodevet.checks.acknowledgement import command_words, date_words, is_announced
 from nodevet.checks.damping import later
@@ -144,6 +144,22 @@ def test_a_device_that_tells_its_name_is_known_by_the_old_one() -> None:
     assert node.look(bare, PAIR[1]).names == {}
     assert node.look().names == {bare.id: GPU}
     assert node.look().names == {bare.id: GPU}
+
+
+def test_the_names_that_devices_had_outlive_the_agent() -> None:
+    """Who remembers a fault by its address may not have heard before the agent was killed; only so many are kept."""
+    node = Node()
+    bare = msgspec.structs.replace(PAIR[0], id=PAIR[0].pci or "", uuid=None, serial=None)
+    node.engine = Engine([], node="n1", clock=lambda: node.now)
+    node.look(bare, PAIR[1])
+    node.look()
+    memory = node.engine.memory()
+    node.engine = Engine([], node="n1", clock=lambda: node.now)
+    node.engine.restore(memory)
+    assert node.look().names == {bare.id: GPU}
+    before = {f"old-{number}": "new" for number in range(2 * MOST_NAMES)}
+    node.engine.restore({**memory, "renamed": msgspec.msgpack.encode({**before, bare.id: GPU})})
+    assert (len(node.look().names), node.look().names[bare.id]) == (MOST_NAMES, GPU)
 
 
 def lose(node: Node) -> Snapshot:

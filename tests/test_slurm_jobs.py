@@ -240,6 +240,37 @@ def test_a_resume_while_the_agent_is_away_holds_with_a_job_in_the_queue(
         slurm.wait(lambda: slurm.node_state("n1") == "idle", "n1 is idle")
 
 
+HALF = """#!/bin/sh
+case "$*" in *config*) [ ! -e {silent} ] || exit 1 ;; esac
+exec scontrol "$@"
+"""
+"""A scontrol that shows nodes, and does not say any more when slurmctld was started once the file is there."""
+
+
+def test_a_resume_of_which_the_agent_saw_a_half_is_not_fought(
+    cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path
+) -> None:
+    """SLURM shows the node in service and answers nothing else: the job starts, and the resume counts afterwards."""
+    slurm, gate = cluster.slurm, cluster.gates["n1"]
+    scontrol, silent = tmp_path / "scontrol", tmp_path / "silent"
+    scontrol.write_text(HALF.format(silent=silent))
+    scontrol.chmod(0o755)
+    more = WRITER.format(conf=slurm.configuration) + f'scontrol = "{scontrol}"\n'
+    with GpuNode(tmp_path, fake_nvml_library, more=more) as agent:
+        gate.set(runtime_dir=agent.runtime_dir, drain_wait_seconds=1)
+        agent.machine.set("ecc_uncorrected_volatile_dram.0", 1)
+        slurm.wait(lambda: agent.state_file().agent == "drained", "the agent has seen its drain")
+        silent.touch()
+        slurm.run("scontrol", "update", "NodeName=n1", "State=RESUME")
+        agent.wait_for(lambda status: "could not be asked" in status["slurm"]["doing"], what="it got every answer")
+        job = slurm.submit("true", "-w", "n1", "--gres=gpu:8")
+        slurm.wait(is_done(slurm, job), "the job is done")
+        assert cluster.decisions_in(agent.runtime_dir, job) == ["resumed"]
+        silent.unlink()
+        agent.wait_for(lambda status: status["verdict"] != "failed", what="the fault is not acknowledged")
+        slurm.wait(lambda: slurm.node_state("n1") == "idle", "n1 is idle")
+
+
 def test_a_wrong_expectation_closes_nothing_and_drains_nobody(
     cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path
 ) -> None:

@@ -13,7 +13,7 @@ from fakes.snapshots import at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.checks.model import Action, Episode, FaultClass, Outcome
+from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Outcome
 from nodevet.exporters.slurm_rules import (
     Decision,
     Known,
@@ -363,6 +363,28 @@ def test_a_resume_of_what_was_not_measured_covers_no_fault() -> None:
     assert decided((blind,), node(), resumed).step is Step.NOTHING
     assert decided((FAULT,), node(), resumed).step is Step.DRAIN
     assert decided((blind,), node(), decided((FAULT,), node(), seen_drained(OURS, FAULT)).memory).step is Step.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("said", "term", "covers"),
+    [(5, True, False), (5, False, True), (-5, True, True)],
+    ids=["later", "for good", "earlier"],
+)
+@pytest.mark.parametrize("boot_id", ["boot-1", "boot-2"])
+def test_a_term_that_a_person_gives_after_the_resume_counts(boot_id: str, said: int, term: bool, covers: bool) -> None:
+    """The later word: once the term is over, the fault that is still there drains; a term before the resume is old."""
+    resumed = decided((FAULT,), node(), seen_drained(OURS, FAULT)).memory
+
+    def moment(seconds: int) -> Instant:
+        return Instant(boot_id, NOW.boottime_ns + seconds * 10**9, NOW.wall_seconds + seconds)
+
+    over = msgspec.structs.replace(
+        FAULT, acknowledged=moment(said), until=moment(said + 60) if term else None, expired=moment(said + 60)
+    )
+    assert (decided((over,), node(), resumed).step is Step.NOTHING) is covers
+    meanwhile = msgspec.structs.replace(over, state=EpisodeState.ACKNOWLEDGED, expired=None)
+    kept = decide((), node(), resumed, PREFIX, now=NOW, sight=HERE, episodes=(meanwhile,)).memory
+    assert bool(kept.resumed) is covers
 
 
 ENDING: dict[str, dict[str, Any]] = {

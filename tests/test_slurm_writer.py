@@ -19,7 +19,7 @@ from fakes.snapshots import at, degraded_node, failed_node, gpu_node
 from nodevet.agent.commands import ack
 from nodevet.agent.load.claims import Claims
 from nodevet.agent.settings import SlurmSettings
-from nodevet.agent.slurm.memory import load_memory, pack, save_memory
+from nodevet.agent.slurm.memory import Kept, load_memory, pack, save_memory
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.agent.text import status_text
@@ -252,6 +252,21 @@ def test_a_resume_is_acknowledged_until_it_is_done_and_never_fought() -> None:
     done = passes.step(acknowledged(FAILED))
     assert (done.acknowledged, done.memory.drained, done.memory.resumed) == ((), None, HELD)
     assert len(slurm.writes) == 1
+
+
+@pytest.mark.parametrize("call", ["size", "started"])
+def test_half_an_answer_does_not_show_the_node_in_service(call: str) -> None:
+    """It was resumed, and the rest of the look fails: a job that comes still has the agent asked, and finds it open."""
+    slurm = MemorySlurm()
+    passes = writer(slurm, msgspec.structs.replace(settled(writer(slurm)).memory, nodes=0))
+    slurm.set("n1", "IDLE")
+    slurm.fail = {call: Why.READ_TIMEOUT}
+    for _ in range(2):
+        done = passes.step(FAILED, job_waits=True)
+        assert (done.status.drained, done.status.permit.held, done.acknowledged) == (True, True, ())
+    slurm.fail = {}
+    done = passes.step(FAILED, job_waits=True)
+    assert (done.status.drained, done.status.permit.held, len(done.acknowledged)) == (False, False, 1)
 
 
 def test_a_resume_holds_for_an_hour_over_restarts_and_a_count_that_grows() -> None:
@@ -643,7 +658,7 @@ def test_a_withdrawal_without_an_answer_is_waited_for_by_the_next_agent_too() ->
 
 def unpacked(memory: Memory) -> Memory:
     """Return *memory* as an agent finds it that was started anew."""
-    return load_memory(Path("/nonexistent"), pack(memory), BOOT)
+    return load_memory(Path("/nonexistent"), pack(Kept(BOOT, memory)), BOOT).memory
 
 
 def test_a_node_whose_mark_cannot_be_taken_back_yet_is_looked_at_as_often_as_any() -> None:
@@ -836,15 +851,28 @@ def test_the_status_says_nothing_where_there_is_nothing_to_say() -> None:
 
 
 def test_the_memory_survives_in_file_and_store(tmp_path: Path) -> None:
-    """The file of this boot counts before the store, the store before nothing."""
-    path, memory, older = tmp_path / "slurm.json", Memory("r", KNOWN, KNOWN, Sight("b", "s", None)), Memory("older")
-    save_memory(path, memory, "boot-1")
-    assert load_memory(path, pack(older), "boot-1") == memory
+    """The file of this boot counts before the store, the store before nothing; also what an older agent stored."""
+    path, older = tmp_path / "slurm.json", Kept("boot-0", Memory("older"), 9)
+    kept = Kept("boot-1", Memory("r", KNOWN, KNOWN, Sight("b", "s", None)))
+    save_memory(path, kept)
+    assert load_memory(path, pack(older), "boot-1") == kept
     assert load_memory(path, pack(older), "boot-2") == older
     assert load_memory(tmp_path / "absent", pack(older), "boot-1") == older
-    assert load_memory(tmp_path / "absent", None, "boot-1") == Memory()
+    assert load_memory(tmp_path / "absent", None, "boot-1").memory == Memory()
+    assert load_memory(tmp_path / "absent", msgspec.msgpack.encode(older.memory), "boot-1").memory == older.memory
     assert path.stat().st_mode & 0o777 == 0o640
     assert [entry.name for entry in tmp_path.iterdir()] == ["slurm.json"]
+
+
+def test_of_file_and_store_the_later_one_counts(tmp_path: Path) -> None:
+    """A file that could not be written is older than the store, and would have a resume fought."""
+    path = tmp_path / "slurm.json"
+    first = Kept("", Memory(), 4).followed_by(Memory("drained", KNOWN), "boot-1")
+    then = first.followed_by(Memory(resumed=KNOWN), "boot-1")
+    assert then.followed_by(then.memory, "boot-1") == then
+    for in_file, in_store in ((first, then), (then, first), (then, then)):
+        save_memory(path, in_file)
+        assert load_memory(path, pack(in_store), "boot-1") == then
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"boot_id": "boot-1"}', b"\xff" * 9])
@@ -852,19 +880,19 @@ def test_a_memory_that_cannot_be_understood_is_absent(tmp_path: Path, content: b
     """The agent starts; what it knows then is the reason at the node."""
     path = tmp_path / "slurm.json"
     path.write_bytes(content)
-    assert load_memory(path, content, "boot-1") == Memory()
+    assert load_memory(path, content, "boot-1").memory == Memory()
 
 
 def test_a_planted_memory_is_not_followed(tmp_path: Path) -> None:
     """Neither a link to read nor one to write through."""
     precious = tmp_path / "precious"
-    save_memory(precious, Memory("forged"), "boot-1")
+    save_memory(precious, Kept("boot-1", Memory("forged")))
     before = precious.read_bytes()
     (tmp_path / "slurm.json").symlink_to(precious)
-    assert load_memory(tmp_path / "slurm.json", None, "boot-1") == Memory()
+    assert load_memory(tmp_path / "slurm.json", None, "boot-1").memory == Memory()
     (tmp_path / "slurm.json.new").symlink_to(precious)
     with pytest.raises(StoreError, match="cannot be written"):
-        save_memory(tmp_path / "slurm.json", Memory("ours"), "boot-1")
+        save_memory(tmp_path / "slurm.json", Kept("boot-1", Memory("ours")))
     assert precious.read_bytes() == before
 
 
@@ -951,6 +979,29 @@ def test_it_ends_at_once_while_scontrol_hangs(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
 
 
+def test_a_memory_that_could_not_be_written_is_told_and_written_later(tmp_path: Path) -> None:
+    """The file of before would be what the next agent believes."""
+    (tmp_path / "node").write_text(SHOWN.format(state="IDLE+DRAIN"))
+    blocked = tmp_path / "slurm.json"
+    blocked.mkdir()
+    settings = msgspec.structs.replace(SETTINGS, scontrol=str(_answers(tmp_path)), poll_seconds=0.1)
+    with selectors.DefaultSelector() as selector:
+        running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
+        running.submit(FAILED)
+        _until(lambda: running.status.drained)
+        for _ in range(3):
+            read = running.status.last_read_seconds
+            _until(lambda read=read: running.status.last_read_seconds != read)  # type: ignore[misc]
+            assert "slurm.json: cannot be written" in running.trouble
+            assert not running.status.permit.held
+        stored = running.memory
+        blocked.rmdir()
+        _until(lambda: not running.trouble and running.status.permit.held)
+        assert load_memory(tmp_path / "slurm.json", None, BOOT).memory.known == KNOWN
+        assert load_memory(tmp_path / "absent", stored, BOOT).memory.known == KNOWN
+        assert running.close(3.0)
+
+
 SHOWN = """\
 NodeName=n1 Arch=x86_64
    State={state} ThreadsPerCore=1
@@ -964,13 +1015,7 @@ NodeName=n1 Arch=x86_64
 def test_a_prolog_at_a_node_that_is_still_drained_gets_its_answer(tmp_path: Path) -> None:
     """Its job was allocated before the drain: the claim that waits says so, one without a word is left alone."""
     (tmp_path / "node").write_text(SHOWN.format(state="IDLE+DRAIN"))
-    program = tmp_path / "scontrol"
-    program.write_text(
-        "#!/bin/sh\ncase $2 in\n"
-        f"node) cat {tmp_path}/node ;;\npartitions) echo TotalNodes=1 ;;\nconfig) echo 'BOOT_TIME = x' ;;\nesac\n"
-    )
-    program.chmod(0o755)
-    settings = msgspec.structs.replace(SETTINGS, scontrol=str(program), poll_seconds=3600.0)
+    settings = msgspec.structs.replace(SETTINGS, scontrol=str(_answers(tmp_path)), poll_seconds=3600.0)
     claims = Claims(tmp_path)
     claims.prepare()
     with selectors.DefaultSelector() as selector:
@@ -996,3 +1041,14 @@ def _until(happens: Callable[[], object]) -> None:
     while not happens():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def _answers(folder: Path) -> Path:
+    """Return a scontrol that shows what lies in *folder* as the node."""
+    program = folder / "scontrol"
+    program.write_text(
+        "#!/bin/sh\ncase $2 in\n"
+        f"node) cat {folder}/node ;;\npartitions) echo TotalNodes=1 ;;\nconfig) echo 'BOOT_TIME = x' ;;\nesac\n"
+    )
+    program.chmod(0o755)
+    return program

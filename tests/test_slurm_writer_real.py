@@ -14,6 +14,7 @@ from fakes.gpu_node import GpuNode, pci
 from fakes.running_agent import RunningAgent
 from fakes.scontrol import BREAKAGES, SwitchedScontrol
 from fakes.slurm_cluster import SlurmCluster
+from fakes.small_disk import fill
 
 SETTINGS = """
 [slurm]
@@ -225,6 +226,45 @@ def test_a_resume_while_the_agent_is_away_is_not_fought(vetted: MakeNode, slurm:
     node.until(lambda: _states(node, "memory.uncorrected") == ["acknowledged"], "the fault is acknowledged")
     assert slurm.node_state("n1") == "idle"
     assert len(node.scontrol.writes) == writes
+
+
+def test_a_term_that_is_given_after_a_resume_ends(vetted: MakeNode, slurm: SlurmCluster) -> None:
+    """The later word counts: once it is over, the fault that is still there drains the node."""
+    node = vetted()
+    node.spoil_memory()
+    node.until(lambda: node.state_file().agent == "drained", "it is not drained")
+    slurm.resume("n1")
+    node.until(lambda: _states(node, "memory.uncorrected") == ["acknowledged"], "the fault is acknowledged")
+    which = ("memory.uncorrected", "--device", node.machine.uuid(0), "--part", "memory_block dram")
+    told = node.command("ack", *which, "--note", "the vendor comes", "--until", "0.05m")
+    assert told.returncode == 0, told.stderr
+    node.until(lambda: slurm.node_state("n1") == "drained", "the term is over and the fault is there")
+
+
+@pytest.mark.parametrize("moment", ["the drain", "the resume"])
+def test_a_resume_holds_although_the_runtime_directory_was_full(
+    tmp_path: Path, fake_nvml_library: Path, slurm: SlurmCluster, small_disk: Path, moment: str
+) -> None:
+    """The file of before says nothing of the drain, or of the resume: the next agent believes what is later."""
+    node = Vetted(tmp_path / "n1", fake_nvml_library, slurm, "n1")
+    node.runtime_dir = small_disk / "run"
+    with node:
+        node.until(lambda: node.scontrol.calls, "the node was read at the start")
+        empty = fill(small_disk)
+        node.spoil_memory()
+        node.until(lambda: slurm.node_state("n1") == "drained", "it is drained")
+        node.until(lambda: node.status()["slurm"]["drained_by"], "the agent has seen it")
+        if moment == "the resume":
+            slurm.resume("n1")
+            node.until(lambda: _states(node, "memory.uncorrected") == ["acknowledged"], "it is acknowledged")
+        node.stop()
+        empty()
+        if moment == "the drain":
+            slurm.resume("n1")
+        writes = len(node.scontrol.writes)
+        node.start()
+        node.until(lambda: _states(node, "memory.uncorrected") == ["acknowledged"], "the fault is acknowledged")
+        assert (slurm.node_state("n1"), len(node.scontrol.writes)) == ("idle", writes)
 
 
 def test_one_node_after_the_other_until_the_limit(vetted: MakeNode, slurm: SlurmCluster) -> None:

@@ -14,44 +14,65 @@ from nodevet.agent.storage.durable import replace_file
 from nodevet.checks.errors import ModelError
 from nodevet.exporters.slurm_rules import Memory
 
-__all__ = ["MEMORY_NAME", "load_memory", "pack", "save_memory"]
+__all__ = ["MEMORY_NAME", "Kept", "load_memory", "pack", "save_memory"]
 
 MEMORY_NAME = "slurm.json"
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The memory, and the boot that it was written in."""
+    """The memory, the boot that it was written in, and which of that boot's memories it is: the later counts."""
 
     boot_id: str
     memory: Memory
+    edition: int = 0
     schema: str = "nodevet.slurm-memory/1"
 
+    def followed_by(self, memory: Memory, boot_id: str) -> Kept:
+        """Return what is to be kept once *memory* is what is known in the boot *boot_id*."""
+        return Kept(boot_id, memory, self.edition + (memory != self.memory))
 
-def pack(memory: Memory) -> bytes:
-    """Return *memory* as the store keeps it."""
-    return msgspec.msgpack.encode(memory)
+
+def pack(kept: Kept) -> bytes:
+    """Return *kept* as the store has it."""
+    return msgspec.msgpack.encode(kept)
 
 
-def save_memory(path: Path, memory: Memory, boot_id: str) -> None:
+def save_memory(path: Path, kept: Kept) -> None:
     """Replace the file at *path* atomically and durably. Raises StoreError."""
-    replace_file(path, msgspec.json.encode(Kept(boot_id, memory)))
+    replace_file(path, msgspec.json.encode(kept))
 
 
-def load_memory(path: Path, stored: bytes | None, boot_id: str) -> Memory:
+def load_memory(path: Path, stored: bytes | None, boot_id: str) -> Kept:
     """Return the memory of the file at *path* where it is of this boot, else that of the store, else an empty one.
 
-    What cannot be understood is absent: then the reason that stands at the node is all that is known.
+    Where the store has a later one of this boot it counts: then the file could not be written. What cannot be
+    understood is absent: then the reason that stands at the node is all that is known.
     """
+    in_store, in_file = _stored(stored), _in_file(path)
+    if in_file is None or in_file.boot_id != boot_id:
+        return in_store or Kept(boot_id, Memory())
+    is_later = in_store is not None and in_store.boot_id == boot_id and in_store.edition > in_file.edition
+    return in_store if in_store is not None and is_later else in_file
+
+
+def _in_file(path: Path) -> Kept | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             trusted = os.fstat(file.fileno()).st_uid in (0, os.geteuid())
-            kept = msgspec.json.decode(file.read(), type=Kept) if trusted else None
-        if kept is not None and kept.boot_id == boot_id:
-            return kept.memory
+            return msgspec.json.decode(file.read(), type=Kept) if trusted else None
     except (OSError, msgspec.MsgspecError, ModelError):
+        return None
+
+
+def _stored(stored: bytes | None) -> Kept | None:
+    if stored is None:
+        return None
+    try:
+        return msgspec.msgpack.decode(stored, type=Kept)
+    except (msgspec.MsgspecError, ModelError):
         pass
     try:
-        return Memory() if stored is None else msgspec.msgpack.decode(stored, type=Memory)
+        return Kept("", msgspec.msgpack.decode(stored, type=Memory))  # of an agent before there were editions
     except (msgspec.MsgspecError, ModelError):
-        return Memory()
+        return None

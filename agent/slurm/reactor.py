@@ -20,7 +20,7 @@ import msgspec
 
 from nodevet.agent.load.claims import Claims
 from nodevet.agent.settings import SlurmSettings
-from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory, pack, save_memory
+from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, load_memory, pack, save_memory
 from nodevet.agent.slurm.writer import Acknowledged, Pass, Writer
 from nodevet.checks.errors import StoreError
 from nodevet.checks.guard import Bug, attempt
@@ -66,7 +66,8 @@ class Reactor:
         self._scontrol = Scontrol(
             settings.scontrol, configuration=settings.conf, timeout_seconds=settings.timeout_seconds
         )
-        known = load_memory(self._file, memory, boot_id)
+        self._kept = load_memory(self._file, memory, boot_id)
+        self._saved: Kept | None = None
         self._writer = Writer(
             self._scontrol,
             settings,
@@ -75,7 +76,7 @@ class Reactor:
             monotonic=partial(time.clock_gettime, time.CLOCK_BOOTTIME),
             random=Random().random,  # noqa: S311 (spreads calls, keeps no secret)
             boot_id=boot_id,
-            memory=known,
+            memory=self._kept.memory,
             user=_user(),
         )
         self._condition = threading.Condition()
@@ -85,7 +86,6 @@ class Reactor:
         self._closing = False
         self._closed = False
         self._status = self._writer.status
-        self._memory = known
         self._trouble = ""
         self._acknowledged: tuple[Acknowledged, ...] = ()
         self._receiver, self._sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -113,7 +113,7 @@ class Reactor:
     def memory(self) -> bytes:
         """Return what the store must keep."""
         with self._condition:
-            return pack(self._memory)
+            return pack(self._kept)
 
     def submit(self, snapshot: Snapshot) -> None:
         """Have the writer look at *snapshot* soon. A simulated node is never told of to anybody."""
@@ -208,9 +208,11 @@ class Reactor:
 
     def _keep(self, snapshot: Snapshot, done: Pass) -> None:
         trouble = ""
-        if done.memory != self._memory:
+        kept = self._kept.followed_by(done.memory, self._boot_id)
+        if kept != self._saved:  # also where it could not be written before: an old file may outlive a person's word
             try:
-                save_memory(self._file, done.memory, self._boot_id)
+                save_memory(self._file, kept)
+                self._saved = kept
             except StoreError as error:
                 trouble = str(error)
         status = done.status
@@ -219,7 +221,7 @@ class Reactor:
             status = msgspec.structs.replace(status, permit=Permit(why=f"it cannot be kept: {trouble}"))
         with self._condition:
             before, self._status = self._status, status
-            self._memory, self._trouble = done.memory, trouble
+            self._kept, self._trouble = kept, trouble
             self._seen = self._faults(snapshot)
             self._due_at = time.monotonic() + done.again_seconds
             self._acknowledged = done.acknowledged

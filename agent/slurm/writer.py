@@ -289,7 +289,8 @@ class Writer:
 
     def _look(self, snapshot: Snapshot, faults: tuple[Episode, ...]) -> Work:
         """Read the node and do what follows; return when to look again."""
-        node = yield from self._read()
+        name = self.status.node
+        node: NodeState = yield Call("read", (name,))
         if not self._memory.nodes:
             self._remember(nodes=(yield Call("size")))
         before = self._memory
@@ -298,8 +299,10 @@ class Writer:
             started = yield Call("started")
             if before.sight is None or before.sight.slurmctld != started:
                 # A slurmctld that was ending may have answered before: what the new one shows is what counts.
-                node = yield from self._read()
+                node = yield Call("read", (name,))
             sight = Sight(self._boot_id, node.slurmd_started, started)
+        # Not before every answer is here: a node that only half of a look shows in service would close its gate.
+        self._saw(node)
         prefix = self._settings.reason_prefix
         now = Instant(self._boot_id, round(self._monotonic() * 1e9), self._wall_seconds())
         decision = decide(
@@ -388,7 +391,8 @@ class Writer:
             self._skip(Why.UNVERIFIED)
             return self._again()
         if decision.step is Step.UPDATE:
-            again = yield from self._read()
+            again: NodeState = yield Call("read", (name,))
+            self._saw(again)
             if (again.drained, again.reason) != (node.drained, node.reason):
                 self._skip(Why.CHANGED)
                 return SOON_SECONDS
@@ -544,8 +548,8 @@ class Writer:
         )
         return self._again()
 
-    def _read(self) -> Generator[Call, Any, NodeState]:
-        node: NodeState = yield Call("read", (self.status.node,))
+    def _saw(self, node: NodeState) -> None:
+        """Take in what SLURM shows of the node, for every surface."""
         ours = is_ours(node.reason, self._settings.reason_prefix)
         first = self.status.last_read_seconds is None
         self.status = msgspec.structs.replace(
@@ -562,7 +566,6 @@ class Writer:
             # Of an agent before this one, whose last write may still be under way.
             self._drain_settles_at = self._clear_settles_at = self._monotonic() + LATE_SECONDS
             self._remember(marked=True)
-        return node
 
     # What is told.
 
