@@ -288,9 +288,17 @@ _TABLE: tuple[Quantity, ...] = (
     ),
     # PCIe.
     Quantity("pcie_link_generation", _G, _P.PCIE, "PCIe generation in use; lower at idle on many boards.", GENERATION),
-    Quantity("pcie_link_generation_maximum", _G, _P.PCIE, "Highest PCIe generation of device and slot.", GENERATION),
+    Quantity(
+        "pcie_link_generation_maximum",
+        _G,
+        _P.PCIE,
+        "Highest PCIe generation of the device; NVML knows that of its slot too.",
+        GENERATION,
+    ),
     Quantity("pcie_link_width", _G, _P.PCIE, "PCIe lanes in use.", LANES),
-    Quantity("pcie_link_width_maximum", _G, _P.PCIE, "PCIe lanes of device and slot.", LANES),
+    Quantity(
+        "pcie_link_width_maximum", _G, _P.PCIE, "PCIe lanes of the device; NVML knows those of its slot too.", LANES
+    ),
     Quantity("pcie_replays", _C, _P.PCIE, "PCIe packets sent again.", COUNT, judged_by_growth=True),
     Quantity("pcie_correctable_errors", _C, _P.PCIE, "Correctable PCIe errors.", COUNT, judged_by_growth=True),
     Quantity("pcie_nonfatal_errors", _C, _P.PCIE, "Non-fatal PCIe errors.", COUNT, judged_by_growth=True),

@@ -286,6 +286,21 @@ def test_full_generation_is_well_whenever_it_is_seen(utilization: Scalar | None)
     assert of(judge("pcie", view), "pcie.generation").outcome is PASS
 
 
+@pytest.mark.parametrize(("seen", "outcome"), [(4, PASS), (5, PASS), (3, WARN), (1, WARN)])
+@pytest.mark.parametrize("highest", [5, None, bad("pcie_link_generation_maximum", PCIE)])
+def test_generation_of_the_slot_may_be_configured(
+    seen: int, outcome: Outcome, highest: Scalar | Reading | None
+) -> None:
+    """AMD SMI tells the highest of the board alone, and one in an older slot is well with what that gives."""
+    told = {("pcie_link_generation", PCIE): seen, ("pcie_link_generation_maximum", PCIE): highest}
+    view = healthy({**told, ("utilization_ratio", COMPUTE): 0.99})
+    finding = of(judge("pcie", view, generation=4), "pcie.generation")
+    assert (finding.outcome, finding.hard) == (outcome, False)
+    assert highest != 5 or of(judge("pcie", view), "pcie.generation").outcome is (PASS if seen == 5 else WARN)
+    idle = healthy({**told, ("utilization_ratio", COMPUTE): 0.0})
+    assert of(judge("pcie", idle, generation=4), "pcie.generation").outcome in (PASS, SKIPPED)
+
+
 def test_unreadable_power_is_told() -> None:
     """That power cannot be read is unmeasured, not zero watts."""
     finding = of(judge("power", healthy({("power_watts", SCOPE): bad("power_watts", SCOPE)})), "power.reading")

@@ -30,7 +30,8 @@ GENERATION = Rule(
     code="pcie.generation",
     outcome=Outcome.WARN,
     action=Action.INSPECT,
-    next_step="reseat the board or riser, check the slot's setting in the firmware",
+    next_step="reseat the board or riser, check the slot's setting in the firmware; where the slot has no more, say so "
+    "as checks.pcie.generation",
 )
 REPLAYS = Rule(
     check="pcie",
@@ -74,6 +75,13 @@ class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[
             int,
             Meta(ge=1, le=32, description="Lanes that slot or virtual machine give each device; unset: all it has."),
+        ]
+        | None
+    ) = None
+    generation: (
+        Annotated[
+            int,
+            Meta(ge=1, le=8, description="Generation that the slot gives each device; unset: the device's highest."),
         ]
         | None
     ) = None
@@ -145,14 +153,19 @@ def _width(width: Look, widest: Look | None, policy: Pcie) -> Finding:
 
 def _generation(view: View, device: Device, generation: Look, fastest: Look | None, policy: Pcie) -> Finding:
     rule = GENERATION.confirmed_by(policy)
-    if fastest is None or fastest.number is None:
+    beside: tuple[Look, ...] = ()
+    if policy.generation is not None:
+        limit = Limit("<", policy.generation, "", "configuration")
+    elif fastest is None or fastest.number is None:
         return rule.blind(generation, *([fastest] if fastest else [])) or rule.skip(
             generation, "the highest generation is not known"
         )
-    limit = Limit("<", fastest.number, "", "reported by the device")
-    seen = f"generation {generation.number or 0:.0f} of {fastest.number:.0f}"
+    else:
+        limit = Limit("<", fastest.number, "", "reported by the device")
+        beside = (fastest,)
+    seen = f"generation {generation.number or 0:.0f} of {limit.value:.0f}"
     if generation.number is None or not limit.holds(generation.number):  # at full speed it is well, busy or not
-        return rule.against(generation, generation.number, limit, seen, beside=(fastest,))
+        return rule.against(generation, generation.number, limit, seen, beside=beside)
     busy = next((look for look in looks(view, device, "utilization_ratio") if look.part.name == "compute"), None)
     load = choose("pcie.generation_utilization", configuration=policy.utilization_ratio)
     if busy is None or busy.number is None:
@@ -161,7 +174,7 @@ def _generation(view: View, device: Device, generation: Look, fastest: Look | No
         return rule.skip(generation, f"{seen}; load and generation were not read together, links slow down at idle")
     if not load.holds(busy.number):
         return rule.skip(generation, f"{seen}; the device is {busy.number:.0%} busy, links slow down at idle")
-    return rule.against(generation, generation.number, limit, f"{seen} under load", beside=(fastest, busy))
+    return rule.against(generation, generation.number, limit, f"{seen} under load", beside=(*beside, busy))
 
 
 def _at_once(one: Look, other: Look) -> bool:
