@@ -78,3 +78,26 @@ def test_counters_of_the_link_and_of_the_board_confirm_what_a_text_tells(
         failed = {(one["code"], one["device"]) for one in node.status()["findings"] if one["outcome"] == "fail"}
         assert failed == {("pcie.fatal", amd_uuid(1)), ("memory.uncorrected", amd_uuid(2))}
         assert (node.status()["verdict"], node.state_file().hard) == ("failed", True)
+
+
+def test_two_agents_on_one_log_each_tell_all_of_it(tmp_path: Path, fake_nvml_library: Path) -> None:
+    """One is killed and started again: neither takes anything from the other, nor tells anything twice."""
+    nodes = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        nodes.append(GpuNode(tmp_path / name, fake_nvml_library))
+    first, second = nodes
+    second.kernel_log.unlink()
+    second.kernel_log.symlink_to(first.kernel_log)
+    with first, second:
+        first.log_kernel(f"NVRM: Xid (PCI:{pci(2)[:-2]}): 79, pid=1, name=x, GPU has fallen off the bus.")
+        for node in nodes:
+            node.wait_for_finding("nvidia.xid.79")
+        first.kill()
+        second.log_kernel(f"NVRM: Xid (PCI:{pci(3)[:-2]}): 48, pid=1, name=x, DBE (double bit error)")
+        second.wait_for_finding("nvidia.xid.48")
+        first.start()
+        first.wait_for_finding("nvidia.xid.48")
+        for node in nodes:
+            failed = sorted(entry["code"] for entry in node.status()["findings"] if entry["outcome"] == "fail")
+            assert (failed, node.state_file().hard) == (["nvidia.xid.48", "nvidia.xid.79"], True)
