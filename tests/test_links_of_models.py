@@ -171,6 +171,21 @@ def test_all_links_down_is_never_ok(model: str, count: int) -> None:
     assert of([f for f in found(silent) if f.code == "link.all_down"], "link.all_down").outcome is Outcome.FAIL
 
 
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_links_that_are_down_on_both_boards_alike_are_told_in_the_first_look(vendor: str) -> None:
+    """Never seen up, on each model that the table knows by its number: no sibling and no memory is needed."""
+    models = EVERY | BRIDGED if vendor == "nvidia" else AMD
+    for model, count in models.items():
+        row = expected_links(gpu(model=model, vendor=vendor))
+        assert row is not None
+        by_number = row.which is Which.EVERY or (row.bridge or 1) > 1
+        for lacking in (1, count - 1):
+            states = {port: port >= lacking for port in range(count)}
+            state = said(node(states, model, vendor=vendor, backend=vendor))[0]
+            some = State.DEGRADED if row.which is Which.SOME else State.OK
+            assert state is (State.FAILED if by_number else some), (model, lacking)
+
+
 def test_all_links_down_names_the_fabric_manager_while_the_fabric_was_not_joined() -> None:
     """A registration that was completed leaves the hardware; one that never was is a matter of the fabric manager."""
     states = readings(ports(LINKS, False))
