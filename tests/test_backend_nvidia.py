@@ -713,6 +713,17 @@ def test_a_missing_library_is_a_failure(tmp_path: Path) -> None:
     assert (kind, "libnvidia-ml.so.1" in detail) == (FailureKind.NO_LIBRARY, True)
 
 
+@pytest.mark.parametrize("symbol", ["driver_version", "nvml_version"])
+@pytest.mark.parametrize("printed", [b"\xff\xfe", b"5" * 200, b"13.\xc2\xb2"], ids=ascii)
+def test_a_version_that_cannot_be_had_costs_no_device(fake_nvml: FakeNvml, symbol: str, printed: bytes) -> None:
+    """An update that prints bytes that are no text, or more than fits: every device is read as before."""
+    fake_nvml.path.write_bytes(f"{symbol} ".encode() + printed + b"\n")
+    with ReaderProcess(fake_nvml.environment) as reader:
+        assert len(reader.ready().devices) == 8
+        reader.request("fast")
+        assert [reader.expect(Sampled).sample.failure for _ in range(8)] == [None] * 8
+
+
 @pytest.mark.parametrize(
     ("during", "code", "kind"),
     [

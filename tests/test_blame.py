@@ -527,6 +527,10 @@ QUIET = Look(state="S", frozen=False, major_faults=100, waited_seconds=1.0)
         ({"waited_seconds": 1.1 + STARVED_RATIO * 5.0}, "host overloaded: it waited"),
         ({"state": "D", "function": "folio_wait_bit_common"}, "a page is being read from disk"),
         ({"state": "D", "function": "rpc_wait_bit_killable"}, "a network file system is waited for"),
+        ({"state": "D", "function": "mem_cgroup_handle_over_high"}, "the memory limit of its cgroup is reached"),
+        ({"state": "D", "function": "__mem_cgroup_handle_over_high"}, "the memory limit of its cgroup is reached"),
+        ({"state": "D", "function": "reclaim_throttle"}, "memory is short"),
+        ({"state": "D", "function": "request_wait_answer"}, "(FUSE) is waited for"),
     ],
     ids=str,
 )
@@ -583,6 +587,26 @@ def test_a_reader_whose_library_was_replaced_loads_it_anew_without_blame(tmp_pat
     bench.until(lambda: bench.status().starts == starts + 1 and bench.supervisor.settled)
     assert said(bench) == ""
     assert bench.status().witnessed == 0
+    bench.close()
+
+
+def test_an_update_is_no_cause_of_what_the_new_library_does(tmp_path: Path) -> None:
+    """What fell with the old one loaded is excused; the new one is on disk as it was when the next reader started."""
+    library = tmp_path / "libfake.so.1"
+    library.write_bytes(b"x" * 4096)
+    bench = Bench(tmp_path, map=str(library))
+    bench.round()
+    (tmp_path / "new").write_bytes(b"y" * 4096)
+    (tmp_path / "new").rename(library)
+    fall(bench, "segv")
+    assert "was replaced on disk meanwhile" in said(bench)
+    bench.write(start="segv")
+    for hard in (False, True):
+        crashes = bench.status().crashes
+        bench.clock.advance(61.0)
+        bench.until(lambda: bench.status().crashes > crashes and bench.status().pid is None)  # noqa: B023
+        assert "the reader was killed by SIGSEGV in: fake_init" in bench.status().detail
+        assert is_hard(bench) is hard
     bench.close()
 
 

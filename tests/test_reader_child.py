@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from fakes.views import gpu
 
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.child import ChildContext, Reader
 from nodevet.checks.child import ChildEnd
-from nodevet.checks.model import Device, Event, FailureKind, Reading
+from nodevet.checks.model import Device, Event, FailureKind, Instant, Reading
 from nodevet.checks.wire import (
     Channel,
     Decoder,
@@ -125,6 +126,31 @@ def test_values_that_cannot_be_sent_cost_themselves() -> None:
     assert [reading.value for reading in samples[0].readings if reading.value == 40.0] == [40.0]
     assert len(samples[0].readings) == 4
     assert samples[0].failure is None
+
+
+@pytest.mark.parametrize("odd", [("\x1b[2J", "GPU-b"), ("\t", "\r"), ("\u202e", "unknown"), ("", "")], ids=ascii)
+def test_a_device_whose_name_is_nonsense_is_read_under_a_name_of_its_own(odd: tuple[str, str]) -> None:
+    """The backend is asked for the device as it lists it; its samples and events have the name that the agent knows."""
+    listed = tuple(
+        msgspec.structs.replace(device, id=name, uuid=name) for device, name in zip(DEVICES, odd, strict=True)
+    )
+    asked: list[Device] = []
+
+    def read(_group: str, device: Device) -> list[Reading]:
+        asked.append(device)
+        return [HEAT]
+
+    event = Event(code="x.y", source="nvidia", time=Instant("boot", 1, 1.0), text="x", device=odd[0])
+    messages = served(Odd(devices=lambda: listed, read=read, events=lambda _seconds: (event,)))
+    assert asked == [*listed, *listed]
+    ready = next(entry for entry in messages if isinstance(entry, Ready))
+    names = [device.id for device in ready.devices]
+    assert len(set(names)) == 2
+    assert all(name.isprintable() for name in names)
+    samples = [entry.sample for entry in messages if isinstance(entry, Sampled)]
+    assert [(sample.device, sample.failure) for sample in samples] == [(name, None) for name in names] * 2
+    if odd[0] != odd[1]:
+        assert {entry.event.device for entry in messages if isinstance(entry, Happened)} == {names[0]}
 
 
 @pytest.mark.parametrize("function", ["events", "devices"])

@@ -59,6 +59,18 @@ def test_a_configured_command_is_run_as_the_agent_runs_it(tmp_path: Path, capsys
     assert out.count("acme:a") == 2
 
 
+def test_a_value_that_cannot_be_taken_costs_a_configured_command_its_reading_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it prints is taken as the agent takes it, with one value that was not measured."""
+    door = SettableDoor(tmp_path)
+    door.print(device("a", temperature(float("nan")), reading("memory_total_bytes", 1 << 30)))
+    main(["readings", "check", "--command", "acme", *configured(tmp_path, door.program)])
+    out = capsys.readouterr().out
+    assert "command.acme, group fast: accepted, 1 devices" in out
+    assert out.splitlines()[-1].split()[-3:] == ["1", "of", "2"]
+
+
 def test_a_command_that_fails_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What it did instead and its last words stand on lines of their own."""
     path = program(tmp_path / "door", "#!/bin/sh\necho no driver >&2\nexit 4\n")

@@ -221,6 +221,19 @@ def test_an_xid_arrives_between_rounds(tmp_path: Path, fake_nvml: FakeNvml) -> N
     node.close()
 
 
+def test_a_crash_in_a_call_that_names_no_device_is_charged_to_none(tmp_path: Path, fake_nvml: FakeNvml) -> None:
+    """Events are asked for between two devices: the one that is read next has nothing to do with it."""
+    node = Node(tmp_path, fake_nvml)
+    node.round()
+    fake_nvml.crash("nvmlEventSetWait_v2")
+    for crashes in (1, 2):
+        node.clock.advance(INTERVAL)
+        node.until(lambda: node.status().crashes == crashes and node.status().pid is None)  # noqa: B023
+        assert "was killed by SIGABRT in: nvmlEventSetWait_v2" in node.status().detail
+        assert (node.status().witnessed, node.status().blamed, node.status().quarantined) == (crashes, {}, ())
+    node.close()
+
+
 @pytest.mark.parametrize(
     ("vendor", "library"), [(FakeNvml, "libnvidia-ml.so.1"), (FakeAmdSmi, "lib/libamd_smi.so")], ids=("nvidia", "amd")
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import re
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -23,7 +23,7 @@ from nodevet.agent.readers.witness import Look, Stamp, Surroundings, disturbance
 from nodevet.checks.model import Device, Failure, FailureKind, Instant
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["PROOF_SECONDS", "Blame", "Fall", "Fallen", "device_of", "no_start", "stuck_seconds"]
+__all__ = ["PROOF_SECONDS", "Blame", "Fall", "Fallen", "device_at_work", "no_start", "stuck_seconds"]
 
 PROOF_SECONDS = 1.5
 """How long past its deadline a call may stay out until it is known whether the machine kept time meanwhile."""
@@ -254,6 +254,11 @@ class Blame:
 
     # A process that ended.
 
+    def starts(self) -> None:
+        """Note that another process takes the place of the last: what was replaced before is no cause of its end."""
+        stamps = {path: stamp(path) for path in self._libraries}
+        self._libraries = {path: seen for path, seen in stamps.items() if seen is not None}
+
     def loaded(self, child: Child) -> None:
         """Note which libraries *child* has loaded."""
         self._shared = self._surroundings.shared(child.pid)
@@ -362,16 +367,20 @@ def fault_rows() -> Mapping[str, FaultRow]:
     return {row.fault: row for row in load_table("reader_faults.csv", FaultRow)}
 
 
-def device_of(call: str, devices: Iterable[Device]) -> str | None:
-    """Return the device that *call* names: one of *devices*, or a PCI address of one that was never listed.
+def device_at_work(child: Child, devices: Sequence[Device], following: str | None) -> str | None:
+    """Return which of *devices* the *child* was busy with: the one that its call names, else *following* of its round.
 
-    One that nothing names is nobody's fault.
+    A call that names none, such as one for the events of all, is no doing of a device that others name. An address of
+    one that was never listed stands for it.
     """
-    for device in devices:
-        if any(name in call for name in (device.uuid, device.pci) if name):
+    first = [device for device in devices if device.id == following]
+    for device in (*first, *devices):
+        if any(name in child.call for name in (device.uuid, device.pci) if name):
             return device.id
-    address = PCI_ADDRESS.search(call)
-    return address.group() if address else None
+    if address := PCI_ADDRESS.search(child.call):
+        return address.group()
+    others_name_it = any(device.uuid or device.pci for device in first)
+    return None if child.in_call and others_name_it else following
 
 
 def stuck_seconds(deadline_seconds: float, start_deadline_seconds: float) -> float:

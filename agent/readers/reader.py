@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.readers.blame import Blame, Fallen, device_of, no_start, stuck_seconds
+from nodevet.agent.readers.blame import Blame, Fallen, device_at_work, no_start, stuck_seconds
 from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.plan import ReaderPlan
 from nodevet.agent.readers.predecessor import Predecessor
@@ -464,6 +464,7 @@ class Reader:
             self._say(ReaderState.CRASHED, failure.detail, failure)
             self._start_at = now + self._next_wait()
             return
+        self._blame.starts()
         self._phase = Phase.LOADING
         self._start_deadline = now + self._plan.start_deadline_seconds
         self._state = self._state_before_answer
@@ -499,11 +500,10 @@ class Reader:
         self._note("error", f"reader {state.value}", detail=failure.detail, device=device or "")
 
     def _busy_with(self) -> str | None:
-        """Return the device that the child was busy with: the next of the round, else the one that its call names."""
+        """Return the device that the child was busy with."""
         assert self._child is not None
-        if self._round is not None and self._round.left:
-            return self._round.left[0]
-        return device_of(self._child.call, self._devices)
+        left = self._round.left if self._round is not None else []
+        return device_at_work(self._child, self._devices, left[0] if left else None)
 
     def _tell_missed_rounds(self, now: float) -> None:
         """Say of every known device that it was not read, once per round that could not even be asked for."""

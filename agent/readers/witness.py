@@ -139,9 +139,8 @@ def disturbance(before: Look | None, after: Look | None, seconds: float) -> str:
         return "it is stopped (state T): somebody sent SIGSTOP or traces it; send SIGCONT or end the tracer"
     if before.frozen or after.frozen:
         return "it is frozen by its cgroup: thaw it (freezer.state, or cgroup.freeze)"
-    meaning = _meanings().get(after.function) or next(
-        (words for prefix, words in _meanings().items() if after.function.startswith(prefix)), ""
-    )
+    function = after.function.lstrip("_")  # versions of Linux differ in them
+    meaning = next((words for prefix, words in _meanings().items() if function.startswith(prefix)), "")
     if after.state == "D" and meaning:
         return f"it waits in {after.function}: {meaning}; look at disks, network file systems and memory"
     faults = after.major_faults - before.major_faults
@@ -179,7 +178,7 @@ def stamp(path: str) -> Stamp | None:
 
 @lru_cache(maxsize=1)
 def _meanings() -> dict[str, str]:
-    return {row.prefix: row.meaning for row in load_table("kernel_waits.csv", _Wait)}
+    return {row.prefix.lstrip("_"): row.meaning for row in load_table("kernel_waits.csv", _Wait)}
 
 
 def _number(text: str) -> int | None:

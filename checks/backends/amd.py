@@ -164,7 +164,8 @@ class AmdBackend:
 
     def _read_versions(self) -> dict[str, str]:
         code, library = self._library.attempt("amdsmi_get_lib_version", "amdsmi_get_lib_version")
-        numbers = () if code else (library.get(part) for part in ("major", "minor", "release"))
+        told = library if code == 0 and isinstance(library, dict) else {}
+        numbers = (told[part] for part in ("major", "minor", "release") if part in told)
         driver = self._tree.text_or_none(f"{MODULE}/version")
         versions = {"amdsmi": ".".join(str(number) for number in numbers), "driver": driver}
         return {name: version for name, version in versions.items() if version}

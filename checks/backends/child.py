@@ -20,7 +20,7 @@ from functools import partial
 import msgspec
 
 from nodevet.checks.backends.base import Backend, BackendError, BackendFactory
-from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text
+from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import WireError
@@ -104,6 +104,7 @@ class Reader:
         self._backend = backend
         self._start = start
         self._devices: tuple[Device, ...] = ()
+        self._own: dict[str, Device] = {}  # what the backend calls each device, by the id that the agent knows
         self._queue: deque[Message] = deque()
         self._told: dict[str, str] = {}
         self._poll = select.poll()
@@ -190,14 +191,17 @@ class Reader:
         return devices
 
     def _readings(self, group: str, device: Device) -> tuple[Reading, ...]:
-        return sound_readings(self._backend.read(group, device))
+        return sound_readings(self._backend.read(group, self._own[device.id]))
 
     def _listed(self) -> tuple[Device, ...]:
         """Return the devices of the backend; what one tells of itself that is nonsense is left out and told."""
-        sound = [sound_device(device) for device in self._backend.devices()]
+        listed = self._backend.devices()
+        sound = [sound_device(device) for device in listed]
         complaints = "; ".join(complaint for _, found in sound for complaint in found)
         self._tell_once("a device tells nonsense of itself", complaints)
-        return tuple(device for device, _ in sound)
+        devices = told_apart([device for device, _ in sound])
+        self._own = {device.id: own for device, own in zip(devices, listed, strict=True)}
+        return devices
 
     def _send_events(self) -> None:
         """Send what happened; an event that cannot be had or sent costs itself."""
@@ -206,8 +210,10 @@ class Reader:
         self._tell_once("events cannot be read", str(sent) if isinstance(sent, Bug) else "")
 
     def _send_each(self, events: tuple[Event, ...]) -> None:
+        names = {own.id: name for name, own in self._own.items()}
         for event in events:
-            self._channel.send(Happened(msgspec.structs.replace(event, text=sound_text(event.text))))
+            device = None if event.device is None else names.get(event.device, sound_text(event.device))
+            self._channel.send(Happened(msgspec.structs.replace(event, text=sound_text(event.text), device=device)))
 
     def _tell_once(self, event: str, detail: str) -> None:
         """Send a line to the agent's log where *detail* is news."""

@@ -20,6 +20,7 @@ from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.nvidia_items import fast_items, slow_items
 from nodevet.checks.backends.nvidia_topology import read_topology
 from nodevet.checks.backends.nvml import (
+    SUCCESS,
     TIMEOUT,
     UNSUPPORTED,
     Call,
@@ -31,6 +32,7 @@ from nodevet.checks.backends.nvml import (
     describe,
     kind_of,
     load,
+    raise_if_gone,
 )
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.places import numa_node, slot
@@ -197,13 +199,20 @@ class NvidiaBackend:
     # ---- Enumeration ------------------------------------------------------------------------------------------
 
     def _read_versions(self) -> dict[str, str]:
-        versions = {
-            "driver": self._library.system("nvmlSystemGetDriverVersion"),
-            "nvml": self._library.system("nvmlSystemGetNVMLVersion"),
+        """Return the versions that the library tells; one that cannot be had costs no reading of a device."""
+        symbols = {
+            "driver": "nvmlSystemGetDriverVersion",
+            "nvml": "nvmlSystemGetNVMLVersion",
+            "cuda": "nvmlSystemGetCudaDriverVersion",
         }
-        symbol = "nvmlSystemGetCudaDriverVersion"
-        code, cuda = self._library.attempt(symbol, symbol)
-        return versions if code else {**versions, "cuda": f"{cuda // 1000}.{cuda % 1000 // 10}"}
+        versions = {}
+        for name, symbol in symbols.items():
+            code, found = self._library.attempt(symbol, symbol)
+            if code == SUCCESS:
+                versions[name] = found if isinstance(found, str) else f"{found // 1000}.{found % 1000 // 10}"
+            else:
+                raise_if_gone(code, symbol)
+        return versions
 
     def _places(self, count: int) -> list[tuple[int, int | str]]:
         """Return index and place of every device to open: its PCI address where the kernel lists it, else the index.
@@ -272,7 +281,7 @@ class NvidiaBackend:
             pci_device_id=_pci_device_id(pci_info) if pci_info is not None else None,
             minor=library.optional(target, "nvmlDeviceGetMinorNumber"),
             numa_node=self._numa_node(target, pci),
-            driver=self.versions["driver"],
+            driver=self.versions.get("driver"),
             firmware=self._firmware(target),
             links=self._links(target),
             memory_bytes=memory.total if memory is not None else None,
@@ -363,7 +372,7 @@ class NvidiaBackend:
     def _items(self, group: str, gpu: _Gpu) -> tuple[Item, ...]:
         if group == "fast":
             known_reasons = self._library.optional(gpu.target, "nvmlDeviceGetSupportedClocksEventReasons")
-            return fast_items(gpu.links, self.versions["nvml"], known_reasons)
+            return fast_items(gpu.links, self.versions.get("nvml", ""), known_reasons)
         if group == "slow":
             return slow_items(gpu.links)
         raise BackendError(FailureKind.ERROR, f"no group {group!r}: there are {', '.join(self.groups)}")

@@ -94,7 +94,7 @@ def throttle_fields(nvml_version: str) -> tuple[int, ...]:
     269, after its first releases had kept 251. Both answer with the type of a counter, power smoothing does not.
     """
     words = nvml_version.split(".")
-    branch = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+    branch = int(words[1]) if len(words) > 1 and words[1].isdecimal() else 0
     if branch > 580:
         return (269,)
     if branch == 580:

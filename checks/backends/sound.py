@@ -6,7 +6,7 @@ cannot be passed on is replaced by its absence and named; nothing is guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Device, DeviceKind, Reading, ReadingStatus, Sample
 from nodevet.checks.quantities import measured
 
-__all__ = ["sound_device", "sound_readings", "sound_sample", "sound_text"]
+__all__ = ["sound_device", "sound_readings", "sound_sample", "sound_text", "told_apart"]
 
 REQUIRED_TEXTS = ("id", "vendor", "model", "backend")
 POSITIVE = ("memory_bytes", "compute_units", "maximum_clock_hertz")
@@ -70,6 +70,16 @@ def sound_device(device: Device) -> tuple[Device, tuple[str, ...]]:
             changes[field] = getattr(BLANK, field)
     complaints = tuple(f"{field} of {sound_text(device.id)} is {sound_text(getattr(device, field))}" for field in wrong)
     return msgspec.structs.replace(device, **changes), complaints
+
+
+def told_apart(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Return *devices* with an id each: where nonsense left two with one, the later ones go by address or number."""
+    known: dict[str, Device] = {}
+    for number, device in enumerate(devices):
+        names = (device.id, device.pci, f"{device.id} {number}")
+        name = next(name for name in names if name and name not in known)
+        known[name] = device if name == device.id else msgspec.structs.replace(device, id=name)
+    return tuple(known.values())
 
 
 def _sound_reading(reading: Reading) -> Reading:
