@@ -180,7 +180,7 @@ def test_links_that_are_down_on_both_boards_alike_are_told_in_the_first_look(ven
         assert row is not None
         by_number = row.which is Which.EVERY or (row.bridge or 1) > 1
         for lacking in (1, count - 1):
-            states = {port: port >= lacking for port in range(count)}
+            states = ports(count, True) | ports(lacking, False)
             state = said(node(states, model, vendor=vendor, backend=vendor))[0]
             some = State.DEGRADED if row.which is Which.SOME else State.OK
             assert state is (State.FAILED if by_number else some), (model, lacking)
