@@ -269,6 +269,24 @@ def test_half_an_answer_does_not_show_the_node_in_service(call: str) -> None:
     assert (done.status.drained, done.status.permit.held, len(done.acknowledged)) == (False, False, 1)
 
 
+def test_a_resume_between_two_reads_of_one_pass_does_not_close_the_gate() -> None:
+    """The reason was to follow a graver fault: the node counts as drained until the look that acknowledges."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    settled(passes)
+    graver = counted(FAILED, 1, action=Action.REPLACE)
+    reads = slurm.calls.count("read")
+
+    def resumes(call: str) -> None:
+        if call == "read" and slurm.calls.count("read") == reads + 2:
+            slurm.set("n1", "IDLE")
+
+    slurm.before = resumes
+    done = passes.step(graver)
+    assert (skips(done), done.status.drained) == ({"changed": 1}, True)
+    assert len(passes.step(graver, job_waits=True).acknowledged) == 1
+
+
 def test_a_resume_holds_for_an_hour_over_restarts_and_a_count_that_grows() -> None:
     """Of agent and controller; only what asks for something harder drains again."""
     slurm = MemorySlurm()

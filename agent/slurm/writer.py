@@ -392,7 +392,6 @@ class Writer:
             return self._again()
         if decision.step is Step.UPDATE:
             again: NodeState = yield Call("read", (name,))
-            self._saw(again)
             if (again.drained, again.reason) != (node.drained, node.reason):
                 self._skip(Why.CHANGED)
                 return SOON_SECONDS
