@@ -9,11 +9,13 @@ A handler that raises a NodevetError answers with its text. Whatever else it rai
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
 import stat
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -34,10 +36,16 @@ SOCKET_NAME = "control.socket"
 LONGEST_RELEASE_SECONDS = 86400.0
 """A node that nobody reads for longer is out of service: stop the agent instead."""
 
+EXHAUSTED_SECONDS = 0.5
+"""How long nobody is let in after there was no descriptor for a caller: who waits would wake the loop all the time."""
+
 MAXIMUM_PATH_BYTES = 107
 """What sun_path holds beside its closing zero, unix(7)."""
 
 _CREDENTIALS = struct.Struct("3i")
+
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What accept(2) says where the caller stays in the queue."""
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -132,7 +140,19 @@ class Control:
         self._connections: dict[int, _Connection] = {}
         self._listener = _listen(path, self._limits.backlog)
         self._identity = _identity(path)
+        self._open_at: float | None = None
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` must be called next, in monotonic seconds."""
+        return self._open_at
+
+    def tick(self) -> None:
+        """Let callers in again, where there was no descriptor for one a moment ago."""
+        if self._open_at is not None and time.monotonic() >= self._open_at:
+            self._open_at = None
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def publish(self, verb: str, message: Mapping[str, Any]) -> None:
         """Send *message* to all who subscribed to *verb*; one who is slow to read gets only the newest."""
@@ -157,14 +177,15 @@ class Control:
         with suppress(KeyError):
             self._selector.unregister(self._listener)
         self._listener.close()
-        self._listener, self._identity = fresh, _identity(self.path)
+        self._listener, self._identity, self._open_at = fresh, _identity(self.path), None
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
         """Say good-bye to everyone and remove the socket file, unless it is no longer ours."""
         for connection in tuple(self._connections.values()):
             connection.close()
-        self._selector.unregister(self._listener)
+        with suppress(KeyError):
+            self._selector.unregister(self._listener)
         self._listener.close()
         if _identity(self.path) == self._identity:
             self.path.unlink(missing_ok=True)
@@ -172,8 +193,11 @@ class Control:
     def _accept(self, _events: int) -> None:
         try:
             accepted, _ = self._listener.accept()
-        except OSError:
-            # Gone before it was served, or no descriptor left: the next event asks again.
+        except OSError as error:
+            # Gone before it was served: the next event asks again.
+            if error.errno in _EXHAUSTED:
+                self._selector.unregister(self._listener)
+                self._open_at = time.monotonic() + EXHAUSTED_SECONDS
             return
         accepted.setblocking(False)
         self._make_room(_peer(accepted).uid)

@@ -37,6 +37,7 @@ from nodevet.agent.control import SOCKET_NAME, Control
 from nodevet.agent.engine import Armed, Round
 from nodevet.agent.intake import Intake
 from nodevet.agent.kernel_watch import KernelWatch
+from nodevet.agent.listening import Listening
 from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.prober import PLAN as PROBE_PLAN
 from nodevet.agent.load.prober import Prober
@@ -337,15 +338,9 @@ class Daemon:
         )
         self._reports = Reports(self._configuration, log=self._teller.trouble, rendered=self._on_report)
         cleanup.callback(self._reports.close)
-        self._http = HttpServer(
-            agent.listen,
-            lambda: self._snapshot,
-            self._complaint,
-            report=self._reports.latest,
-            now=self._clock.instant,
-            log=self._teller.trouble,
-            guard=self._guard,
-        )
+        page = partial(HttpServer, agent.listen, lambda: self._snapshot, self._complaint, report=self._reports.latest)
+        page = partial(page, now=self._clock.instant, log=self._teller.trouble, guard=self._guard)
+        self._http = Listening(agent.listen, page, self._clock, may_wait=self._simulated is None)
         cleanup.callback(self._http.stop)
         ttl_seconds = _ttl_seconds(self._configuration)
         self._publisher = Publisher(Path(agent.runtime_dir), ttl_seconds=ttl_seconds, guard=self._guard)
@@ -392,7 +387,7 @@ class Daemon:
         runtime_dir = self._configuration.agent.runtime_dir
         elsewhere = runtime_dir if Path(runtime_dir) != usual_runtime_directory(os.environ, os.geteuid()) else ""
         node = node_name(self._configuration)
-        for line in greeting(self._info, node, self._http.url, simulates=simulates, elsewhere=elsewhere):
+        for line in greeting(self._info, node, self._http, simulates=simulates, elsewhere=elsewhere):
             self._say(line)
         for notice in self._info.notices:
             self._teller.trouble(notice)
@@ -522,7 +517,9 @@ class Daemon:
             if control.watched("watch"):
                 control.publish("watch", msgspec.to_builtins(status_document(snapshot)))
 
-        return Member(name="socket", judged=tell_watchers)
+        return Member(
+            name="socket", tick=control.tick, next_deadline=lambda: control.next_deadline, judged=tell_watchers
+        )
 
     def _slurm(self, memory: bytes | None, cleanup: ExitStack) -> Member | None:
         if self._simulated is not None:
@@ -580,7 +577,7 @@ class Daemon:
         self._teller.reloaded("warning", "reloaded", digest=info.configuration_digest, note=message)
 
     def _on_report(self, page: Path) -> None:
-        self._teller.report_rendered(page, f"{self._http.url}report")
+        self._teller.report_rendered(page, f"{self._http.url}report" if self._http.url else "")
 
 
 def _owner(key: selectors.SelectorKey) -> str:

@@ -22,6 +22,7 @@ from nodevet.agent.control import Control
 from nodevet.agent.descriptors import descriptor_trouble
 from nodevet.agent.intake import Intake
 from nodevet.agent.kernel_watch import KernelWatch
+from nodevet.agent.listening import Listening
 from nodevet.agent.load.claims import Claims
 from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.lock import LOCK_NAME
@@ -42,7 +43,6 @@ from nodevet.agent.telling import Teller
 from nodevet.checks.errors import StoreError
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import AgentInfo, Snapshot
-from nodevet.exporters.http import HttpServer
 
 __all__ = [
     "Member",
@@ -232,9 +232,15 @@ def descriptors() -> Member:
     return Member(name="descriptors", trouble=descriptor_trouble)
 
 
-def http(server: HttpServer) -> Member:
-    """Return what is told of the HTTP server, which answers from threads of its own."""
-    return Member(name="http", facts=lambda: {"refused_connections": server.refused})
+def http(server: Listening) -> Member:
+    """Return what is told of the HTTP server, which answers from threads of its own once its address is free."""
+    return Member(
+        name="http",
+        tick=server.tick,
+        next_deadline=lambda: server.next_deadline,
+        facts=lambda: {"refused_connections": server.refused},
+        trouble=lambda: server.trouble,
+    )
 
 
 def watchdog(watched: Watchdog) -> Member:

@@ -162,6 +162,15 @@ def _with(message: str, trouble: str) -> str:
     return f"{message}; not kept, a crash would lose it: {trouble}" if trouble else message
 
 
+def _with_notice(burn_in: BurnInDocument, trouble: str) -> BurnInDocument:
+    """Return *burn_in* with what is wrong among the agent's notices, where its results could not be kept."""
+    if not trouble or burn_in.agent is None:
+        return burn_in
+    notice = f"the results are not kept by the agent, a crash would lose them: {trouble}"
+    agent = msgspec.structs.replace(burn_in.agent, notices=(*burn_in.agent.notices, notice))
+    return msgspec.structs.replace(burn_in, agent=agent)
+
+
 def _term(episode: Episode) -> str:
     """Return when the acknowledged *episode* counts again."""
     worse = "it counts again when it asks for a harder action"
@@ -243,8 +252,7 @@ def _result(served: Served, call: Call) -> None:
     burn_in = served.take_results(wanted.results, wanted.plan)
     if burn_in is None:
         raise BusyError("result: the agent's own probe runs, so these results are of no load that it granted")
-    document: dict[str, Any] = msgspec.to_builtins(burn_in)
-    served.when_kept(lambda _trouble: call.answer(document))
+    served.when_kept(lambda trouble: call.answer(msgspec.to_builtins(_with_notice(burn_in, trouble))))
 
 
 def _release(served: Served, call: Call) -> None:

@@ -33,7 +33,7 @@ from nodevet.exporters.page import StatusPage
 from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.schema import encode, status_document
 
-__all__ = ["DEFAULT_LISTEN", "HttpServer", "parse_listen"]
+__all__ = ["DEFAULT_LISTEN", "AbsentAddressError", "HttpServer", "is_free", "parse_listen"]
 
 DEFAULT_LISTEN = "127.0.0.1:10917"
 LOOK_SECONDS = 0.25
@@ -67,6 +67,22 @@ def _no_report() -> None:
 
 def _unheard(_line: str) -> None:
     """Tell nobody."""
+
+
+class AbsentAddressError(ConfigurationError):
+    """This machine has no such address, or not yet."""
+
+
+def is_free(listen: str) -> bool:
+    """Return whether *listen* can be bound now."""
+    address = parse_listen(listen)
+    with socket.socket(_family(address[0]), socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError:
+            return False
+    return True
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -247,7 +263,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(
         self, address: tuple[str, int], site: _Site, log: Callable[[str], None] | None, connections: Connections
     ) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.address_family = _family(address[0])
         self.site = site
         self.connections = connections
         self._log = log
@@ -439,6 +455,10 @@ def _names_loopback(host: str | None) -> bool:
     return name in _LOOPBACK_NAMES or _is_loopback(name)
 
 
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def _refusal(error: OSError, host: str, port: int) -> Exception:
     match error.errno:
         case errno.EADDRINUSE:
@@ -448,5 +468,5 @@ def _refusal(error: OSError, host: str, port: int) -> Exception:
         case errno.EACCES | errno.EPERM:
             return ConfigurationError(f"port {port} on {host} may not be opened by this user: choose one above 1023")
         case errno.EADDRNOTAVAIL:
-            return ConfigurationError(f"{host} is no address of this machine: choose another with --listen HOST:PORT")
+            return AbsentAddressError(f"{host} is no address of this machine: choose another with --listen HOST:PORT")
     return ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror or error}")

@@ -119,6 +119,47 @@ def test_descriptors_that_run_out_end_nothing(agent: RunningAgent) -> None:
     assert agent.stop() < STOP_SECONDS
 
 
+def test_a_caller_who_came_without_a_descriptor_for_him_is_answered_later(agent: RunningAgent) -> None:
+    """He waits in the queue of the socket, and the loop goes on meanwhile."""
+    agent.start()
+    agent.wait_for(lambda status: status["agent"]["ready"])
+    assert agent.process is not None
+    had = resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (1, had[1]))
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(10)
+        caller.connect(str(agent.runtime_dir / "control.socket"))
+        caller.sendall(b'{"verb":"status"}\n')
+        time.sleep(1)
+        resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, had)
+        assert caller.recv(10) == b'{"schema":'
+
+
+def test_a_port_that_another_user_holds_keeps_no_node_without_its_agent(agent: RunningAgent) -> None:
+    """The agent judges, the state file and the socket tell why there is no page, and it comes when the port is free."""
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        listen = f"127.0.0.1:{holder.getsockname()[1]}"
+        words = [sys.executable, "-I", "-m", "nodevet.agent.cli", "agent", "--config", str(agent.configuration_file)]
+        places = ["--state-dir", str(agent.state_dir), "--runtime-dir", str(agent.runtime_dir), "--listen", listen]
+        agent.process = subprocess.Popen([*words, *places, "--interval", "1"], stderr=subprocess.DEVNULL)
+        agent.seconds_until((agent.runtime_dir / "state").exists, 20)
+        agent.seconds_until(lambda: agent.state_line().startswith("ok"), 20)
+        said = agent.command("status")
+        assert said.returncode == 0
+        assert "is in use" in said.stdout
+        assert "no page and no metrics until then" in said.stdout
+    agent.url = f"http://{listen}"
+
+    def answers() -> bool:
+        with contextlib.suppress(OSError):
+            return agent.get("/-/healthy") == "ok\n"
+        return False
+
+    agent.seconds_until(answers, 20)
+    agent.wait_for(lambda status: status["agent"]["notices"] == [])
+    assert agent.stop() < STOP_SECONDS
+
+
 def test_memory_that_runs_out_ends_nothing(agent: RunningAgent) -> None:
     """No more of it, not even for the thread of a request: judging goes on, SIGTERM ends the agent, and it recovers."""
     agent.start()

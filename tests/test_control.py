@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
+import select
 import selectors
 import socket
 import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -390,6 +393,32 @@ def test_requests_without_end_take_no_turn_of_the_loop_for_themselves(tmp_path: 
             assert answers.count(b"\n") <= turn
         assert answers.count(b"\n") == 50
         assert control.watched("count") is False
+
+
+def test_without_a_descriptor_for_a_caller_the_loop_rests(path: Path) -> None:
+    """Who waits in the queue would wake it without a pause, at the cost of a core; half a second later it asks."""
+    selector = selectors.DefaultSelector()
+    control = Control(path, {}, selector)
+    had = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with connected(path) as caller:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, had[1]))
+        try:
+            heard = [key.data(events) for _ in range(20) for key, events in selector.select(0)]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, had)
+        assert len(heard) == 1
+        assert control.next_deadline is not None
+        control.tick()
+        assert selector.select(0) == []
+        time.sleep(max(0.0, control.next_deadline - time.monotonic()))
+        control.tick()
+        assert control.next_deadline is None
+        caller.sendall(b'{"verb":"nothing"}\n')
+        while not select.select([caller], [], [], 0)[0]:
+            for key, events in selector.select(1):
+                key.data(events)
+        assert b"unknown_verb" in caller.recv(1000)
+    control.close()
 
 
 # The place.

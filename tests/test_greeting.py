@@ -8,11 +8,30 @@ from fakes.snapshots import gpu_node
 from nodevet.agent.telling import greeting
 
 
+class Page:
+    """Where the page of a test is, or why there is none."""
+
+    def __init__(self, url: str, trouble: str = "") -> None:
+        """Say so."""
+        self.url, self.trouble = url, trouble
+
+
+SERVED = Page("http://127.0.0.1:1/")
+
+
 @pytest.mark.parametrize(
     ("elsewhere", "command"),
     [("", "nodevet status"), ("/srv/run", "nodevet status --runtime-dir /srv/run")],
 )
 def test_the_command_that_asks_this_agent_is_told(elsewhere: str, command: str) -> None:
     """It can be copied as it stands, also where the files lie elsewhere than a command looks by itself."""
-    lines = greeting(gpu_node().agent, "n1", "http://127.0.0.1:1/", simulates="", elsewhere=elsewhere)
+    lines = greeting(gpu_node().agent, "n1", SERVED, simulates="", elsewhere=elsewhere)
     assert f"  ask      {command}" in list(lines)
+
+
+def test_without_a_page_the_reason_is_told_instead_of_its_address() -> None:
+    """An address that nobody of ours answers at would lead to somebody else's page."""
+    page = Page("", "port 1 is in use")
+    lines = list(greeting(gpu_node().agent, "n1", page, simulates="", elsewhere=""))
+    assert "  note     port 1 is in use" in lines
+    assert not any("http" in line for line in lines)

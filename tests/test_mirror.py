@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,31 @@ def test_malformed_mirror_is_told_never_ignored(path: Path, text: str) -> None:
     """It may hold the only word of a fault, so it is not passed over in silence."""
     path.write_text(text)
     with pytest.raises(StoreError, match="malformed"):
+        read_mirror(path)
+
+
+@given(st.integers(0, 10_000), st.integers(0, 255))
+def test_a_mirror_with_any_wrong_byte_is_read_or_told(position: int, byte: int) -> None:
+    """Text that is no UTF-8 too: before, it ended the agent with a traceback, at each start of that boot."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, "episodes.json")
+        write_mirror(place, [episode(note="fän")], BOOT_ID)
+        content = bytearray(place.read_bytes())
+        content[position % len(content)] = byte
+        place.write_bytes(content)
+        with contextlib.suppress(StoreError):
+            read_mirror(place)
+
+
+def test_a_folder_and_a_file_without_end_are_no_mirror(path: Path) -> None:
+    """Each is told; neither ends the agent nor takes its memory."""
+    path.mkdir()
+    with pytest.raises(StoreError, match="not a file"):
+        read_mirror(path)
+    path.rmdir()
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with pytest.raises(StoreError, match="larger than any mirror"):
         read_mirror(path)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import msgspec.inspect
 import pytest
+from fakes.snapshots import gpu_node
 
 from nodevet.agent.commands.release import seconds_of
 from nodevet.agent.control import LONGEST_RELEASE_SECONDS
-from nodevet.agent.verbs import ReleaseArguments, verbs
+from nodevet.agent.verbs import ReleaseArguments, ResultArguments, verbs
 from nodevet.checks.errors import UsageError
+from nodevet.checks.model import Result
+from nodevet.exporters.schema import BurnInDocument, burn_in_document
 
 VERBS = verbs(cast(Any, None))
 
@@ -53,3 +57,30 @@ def test_a_release_is_bounded_on_the_command_line(text: str) -> None:
     """By the same limit."""
     with pytest.raises(UsageError, match="up to 24h"):
         seconds_of(text)
+
+
+class Loaded:
+    """Of the daemon what takes the results of a load; *trouble* is what is wrong with the store."""
+
+    def __init__(self, trouble: str) -> None:
+        """Take results that can be kept, or not."""
+        self.snapshot = gpu_node()
+        self._trouble = trouble
+
+    def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument:
+        """Return their document."""
+        return burn_in_document(self.snapshot, plan=plan, results=results)
+
+    def when_kept(self, act: Callable[[str], None]) -> None:
+        """Say at once how that went."""
+        act(self._trouble)
+
+
+@pytest.mark.parametrize("trouble", ["", "nodevet.db: disk full"])
+def test_the_answer_to_results_says_that_they_are_not_kept(trouble: str) -> None:
+    """As that to an acknowledgement and to a release does: a crash would lose them, and no mirror has them."""
+    told: list[dict[str, Any]] = []
+    call = SimpleNamespace(arguments=ResultArguments((), "short"), answer=told.append)
+    verbs(cast(Any, Loaded(trouble)))["result"].handler(cast(Any, call))
+    notices = " ".join(told[0]["agent"]["notices"])
+    assert ("not kept" in notices, "disk full" in notices) == (bool(trouble), bool(trouble))

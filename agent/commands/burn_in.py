@@ -154,6 +154,8 @@ def _with_agent(load: Load) -> BurnInDocument:
             results = _load(load, devices, LoadLock(load.runtime), Claims(load.runtime).look, found=delivery.found)
             document = delivery.ended(results, session, lambda: passed.count)
             if document is not None:
+                for notice in document.agent.notices if document.agent else ():
+                    _complain(f"the agent says: {notice}")
                 return document
             return _judged_alone(load, devices, results)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.storage.durable import replace_file
+from nodevet.checks.documents import decoded
 from nodevet.checks.errors import ModelError
 from nodevet.exporters.slurm_rules import Memory
 
@@ -58,9 +59,12 @@ def load_memory(path: Path, stored: bytes | None, boot_id: str) -> Kept:
 def _in_file(path: Path) -> Kept | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            trusted = os.fstat(file.fileno()).st_uid in (0, os.geteuid())
-            return msgspec.json.decode(file.read(), type=Kept) if trusted else None
+        try:
+            trusted = os.fstat(descriptor).st_uid in (0, os.geteuid())
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                return decoded(file.read(), Kept) if trusted else None
+        finally:
+            os.close(descriptor)
     except (OSError, msgspec.MsgspecError, ModelError):
         return None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.storage.durable import replace_file
+from nodevet.checks.documents import decoded
 from nodevet.checks.errors import ModelError, StoreError
 from nodevet.checks.model import Episode, EpisodeState
 
@@ -22,6 +23,9 @@ __all__ = ["MIRROR_NAME", "Mirror", "read_mirror", "restore", "write_mirror"]
 
 
 MIRROR_NAME = "episodes.json"
+
+LARGEST_BYTES = 256 << 20
+"""A hundred thousand findings; a file without end would take the memory of the node."""
 
 
 class Mirror(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,13 +56,20 @@ def read_mirror(path: Path) -> Mirror | None:
         return None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}): remove it after a look") from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
             raise StoreError(f"{path}: not a file of uid {os.geteuid()} or root: remove it after a look")
-        text = file.read()
+        if status.st_size > LARGEST_BYTES:
+            raise StoreError(f"{path}: larger than any mirror: remove it after a look")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            text = file.read()
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read ({error.strerror}): remove it after a look") from error
+    finally:
+        os.close(descriptor)
     try:
-        return msgspec.json.decode(text, type=Mirror)
+        return decoded(text, Mirror)
     except (msgspec.MsgspecError, ModelError) as error:
         raise StoreError(f"{path}: malformed ({error}): remove it after a look") from error
 

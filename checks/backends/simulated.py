@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.documents import decoded
 from nodevet.checks.errors import ModelError, NodevetError
 from nodevet.checks.model import Device, Event, FailureKind, Reading
 from nodevet.checks.quantities import measured
@@ -76,7 +77,7 @@ class SimulatedBackend:
             status = self._path.stat()
             seen = (status.st_mtime_ns, status.st_ino)
             if seen != self._seen:
-                self._world = World(msgspec.json.decode(self._path.read_bytes(), type=Simulation))
+                self._world = World(decoded(self._path.read_bytes(), Simulation))
                 self._seen = seen
         except (OSError, msgspec.MsgspecError, ModelError, NodevetError) as error:
             raise BackendError(FailureKind.ERROR, f"{self._path}: no simulation: {error}") from error

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.completeness import Planned, account, judged
+from nodevet.checks.documents import decoded
 from nodevet.checks.errors import NodevetError, UsageError
 from nodevet.checks.model import Instant, Metric, Result, ResultState, Snapshot, State, Verdict
 from nodevet.exporters.completeness import CompletenessDocument, completeness_document
@@ -186,11 +187,11 @@ def from_status(document: StatusDocument) -> ReportDocument:
 def read_document(content: bytes, name: str = "document") -> ReportDocument:
     """Return the report of the JSON in *content*; UsageError says what *name* is instead of a known document."""
     try:
-        schema = msgspec.json.decode(content, type=_Named).schema
+        schema = decoded(content, _Named).schema
         if schema == BURN_IN_SCHEMA:
-            return from_burn_in(_judged_anew(msgspec.json.decode(content, type=BurnInDocument)))
+            return from_burn_in(_judged_anew(decoded(content, BurnInDocument)))
         if schema == STATUS_SCHEMA:
-            return from_status(msgspec.json.decode(content, type=StatusDocument))
+            return from_status(decoded(content, StatusDocument))
     except msgspec.DecodeError as error:
         raise UsageError(
             f"{name} is no report document: {error}; write one with `nodevet burn-in --json` or `nodevet check --json`"

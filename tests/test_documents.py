@@ -1,0 +1,51 @@
+"""JSON from outside: whatever is none is one kind of error, wherever it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from fakes.episodes import BOOT_ID
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodevet.agent.slurm.memory import Kept, load_memory, save_memory
+from nodevet.checks.documents import decoded
+from nodevet.checks.errors import UsageError
+from nodevet.exporters.report.document import read_document
+from nodevet.exporters.slurm_rules import Memory
+
+NO_TEXT = b'{"schema":"nodevet.status/1","boot_id":"\xff"}'
+WITHOUT_END = b'{"schema":' + b"[" * 200_000
+
+
+@given(st.binary())
+def test_whatever_is_no_document_is_one_error(content: bytes) -> None:
+    """Text that is no UTF-8 and nesting without end are not left to Python's own errors."""
+    for told in (content, b'{"a":"' + content + b'"}', WITHOUT_END, NO_TEXT):
+        try:
+            decoded(told, dict[str, object])
+        except msgspec.DecodeError:
+            continue
+
+
+def test_a_memory_that_is_no_text_is_absent(tmp_path: Path) -> None:
+    """The writer to SLURM goes on with what the store has; before, the agent ended at each start."""
+    path = tmp_path / "slurm.json"
+    save_memory(path, Kept(BOOT_ID, Memory()))
+    for content in (NO_TEXT, WITHOUT_END, path.read_bytes().replace(b"a", b"\xff", 1)):
+        path.write_bytes(content)
+        assert load_memory(path, None, BOOT_ID).memory == Memory()
+    path.unlink()
+    path.mkdir()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert load_memory(path, None, BOOT_ID).memory == Memory()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("content", [NO_TEXT, WITHOUT_END])
+def test_a_report_of_what_is_no_text_is_refused_in_words(content: bytes) -> None:
+    """One line instead of a traceback."""
+    with pytest.raises(UsageError, match="is no report document"):
+        read_document(content)
