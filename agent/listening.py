@@ -1,7 +1,8 @@
 """The page and the metrics, opened at the start or as soon as that can be.
 
 Any user of the node may hold the port before the agent does, and an address that the site chose may come after it at a
-boot. Neither may leave a node without its agent: state file, socket and SLURM need no port.
+boot. Neither may leave a node without its agent: state file, socket and SLURM need no port, and a service manager gives
+up after a few starts.
 """
 
 from __future__ import annotations

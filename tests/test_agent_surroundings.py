@@ -141,7 +141,9 @@ def test_a_port_that_another_user_holds_keeps_no_node_without_its_agent(agent: R
         listen = f"127.0.0.1:{holder.getsockname()[1]}"
         words = [sys.executable, "-I", "-m", "nodevet.agent.cli", "agent", "--config", str(agent.configuration_file)]
         places = ["--state-dir", str(agent.state_dir), "--runtime-dir", str(agent.runtime_dir), "--listen", listen]
-        agent.process = subprocess.Popen([*words, *places, "--interval", "1"], stderr=subprocess.DEVNULL)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(agent.directory / "notify")}
+        command = [*words, *places, "--interval", "1"]
+        agent.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
         agent.seconds_until((agent.runtime_dir / "state").exists, 20)
         agent.seconds_until(lambda: agent.state_line().startswith("ok"), 20)
         said = agent.command("status")

@@ -85,8 +85,8 @@ def test_somebody_who_is_quicker_is_waited_for(holder: socket.socket, monkeypatc
     assert server.next_deadline is None
 
 
-def test_a_simulated_node_and_what_no_time_mends_are_refused(holder: socket.socket) -> None:
-    """A person starts a simulated node beside the agent, on the same port unless told."""
+def test_what_a_person_starts_and_what_no_time_mends_is_refused(holder: socket.socket) -> None:
+    """In one line: a simulated node, for instance, is started beside the agent and on the same port unless told."""
     with pytest.raises(BusyError, match="is in use"):
         listening(f"127.0.0.1:{holder.getsockname()[1]}", LateClock(), may_wait=False)
     with pytest.raises(AbsentAddressError):
