@@ -340,9 +340,8 @@ class Daemon:
         cleanup.callback(self._reports.close)
         page = partial(HttpServer, agent.listen, lambda: self._snapshot, self._complaint, report=self._reports.latest)
         page = partial(page, now=self._clock.instant, log=self._teller.trouble, guard=self._guard)
-        self._http = Listening(
-            agent.listen, page, self._clock, may_wait=self._notifier.active and self._simulated is None
-        )
+        may_wait = self._notifier.active and self._simulated is None  # a person reads a refusal
+        self._http = Listening(agent.listen, page, self._clock, may_wait=may_wait)
         cleanup.callback(self._http.stop)
         ttl_seconds = _ttl_seconds(self._configuration)
         self._publisher = Publisher(Path(agent.runtime_dir), ttl_seconds=ttl_seconds, guard=self._guard)

@@ -620,4 +620,4 @@ def test_a_permit_that_is_shown_is_in_the_memory_of_this_boot(tmp_path: Path, ca
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
-        assert load_memory(folder / MEMORY_NAME, None, "boot-1").permit == "boot-1", f"kill {kill}"
+        assert load_memory(folder / MEMORY_NAME, None, "boot-1").memory.permit == "boot-1", f"kill {kill}"
