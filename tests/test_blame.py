@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -346,6 +347,43 @@ def test_a_reader_that_was_stopped_before_the_watch_began_is_nobodys_fault(bench
         assert "it is stopped (state T)" in said(bench)
         assert bench.status().witnessed == 0
         rise(bench)
+
+
+TRACER = """
+import ctypes, os, sys
+ctypes.CDLL(None).ptrace(16, int(sys.argv[1]), None, None)
+os.waitpid(int(sys.argv[1]), 0x40000000)
+print("traced", flush=True)
+sys.stdin.read()
+"""
+"""A debugger at its prompt: it has stopped a process (PTRACE_ATTACH, __WALL), and waits for no end of it."""
+
+
+def test_a_reader_that_a_debugger_holds_is_nobodys_fault(bench: Bench) -> None:
+    """Stopped in a call until its deadline, and then dead, but not let go: soft for as long as that lasts."""
+    pid = hang(bench)
+    with subprocess.Popen(
+        [sys.executable, "-I", "-c", TRACER, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as tracer:
+        assert tracer.stdin is not None
+        assert tracer.stdout is not None
+        if tracer.stdout.readline() != b"traced\n":
+            pytest.skip("no process may be traced here")
+        bench.pass_time(DEADLINE)
+        bench.until_state(ReaderState.HUNG)
+        assert "or end the tracer" in said(bench)
+        bench.clock.advance(2.0)
+        bench.until_state(ReaderState.STUCK)
+        bench.until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        for _ in range(2 * STUCK_SECONDS // INTERVAL_SECONDS):
+            bench.clock.advance(INTERVAL_SECONDS)
+            bench.until(lambda: True)
+            assert "it has ended, and the program that traces it" in said(bench)
+            assert not is_hard(bench)
+        tracer.stdin.close()
+    bench.until(lambda: bench.status().pid is None)
+    rise(bench)
+    assert said(bench) == ""
 
 
 def test_a_reader_that_its_cgroup_froze_is_nobodys_fault(tmp_path: Path, freeze: Freeze) -> None:

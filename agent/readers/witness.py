@@ -7,6 +7,7 @@ whose library was replaced on disk while it was loaded: half of what it calls is
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from functools import lru_cache
@@ -26,6 +27,8 @@ SWAPPED_FAULTS_PER_SECOND = 20.0
 
 MAXIMUM_FILES = 500
 
+TRACED = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
+
 _STATE, _MAJOR_FAULTS = 0, 9
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 12 of proc(5)."""
 
@@ -41,7 +44,8 @@ class Stamp(msgspec.Struct, frozen=True):
 class Look(msgspec.Struct, frozen=True):
     """A process at one moment. ``waited_seconds`` is the time that it could run and had no processor, None if untold.
 
-    ``function`` is the kernel function that it waits in, empty where that may not be read.
+    ``function`` is the kernel function that it waits in, empty where that may not be read. ``held`` tells that it has
+    ended, and that the program which traces it has not let go of it.
     """
 
     state: str
@@ -49,6 +53,7 @@ class Look(msgspec.Struct, frozen=True):
     major_faults: int
     waited_seconds: float | None
     function: str = ""
+    held: bool = False
 
 
 class _Wait(msgspec.Struct, frozen=True):
@@ -76,6 +81,7 @@ class Surroundings:
             major_faults=_number(fields[_MAJOR_FAULTS]) or 0,
             waited_seconds=self._waited(pid),
             function=self._function(pid),
+            held=fields[_STATE] == "Z" and TRACED.search(self._read(pid, "status")) is not None,
         )
 
     def libraries(self, pid: int) -> dict[str, Stamp | None]:
@@ -137,6 +143,8 @@ def disturbance(before: Look | None, after: Look | None, seconds: float) -> str:
         return "the process is gone"
     if "T" in (before.state, after.state) or "t" in (before.state, after.state):
         return "it is stopped (state T): somebody sent SIGSTOP or traces it; send SIGCONT or end the tracer"
+    if after.held:
+        return "it has ended, and the program that traces it (see TracerPid in its status) holds it: end the tracer"
     if before.frozen or after.frozen:
         return "it is frozen by its cgroup: thaw it (freezer.state, or cgroup.freeze)"
     function = after.function.lstrip("_")  # versions of Linux differ in them
