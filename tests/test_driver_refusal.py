@@ -203,6 +203,24 @@ def test_boards_of_another_boot_and_boards_that_are_lent_are_no_refusal() -> Non
     assert not driver_refuses_all(msgspec.structs.replace(snapshot, samples=old))
 
 
+@pytest.mark.parametrize("kind", [None, FailureKind.DENIED])
+def test_one_of_two_drivers_that_refuses_is_no_refusal_of_all(kind: FailureKind | None) -> None:
+    """The boards of the other vendor are read, or not read for another reason: the gate of the node stays open."""
+    refused = unread(FailureKind.ERROR, FailureKind.ERROR, permit=HELD)
+    assert driver_refuses_all(refused)
+    other = msgspec.structs.replace(gpu("GPU-amd", "0000:a1:00.0"), vendor="amd", backend="amd")
+    found = sample(other, {}, failure=Failure(kind, "for a test") if kind else None)
+    both = msgspec.structs.replace(
+        refused,
+        devices=(*refused.devices, other),
+        samples=(*refused.samples, found),
+        readers=(*refused.readers, reader("amd")),
+    )
+    assert not driver_refuses_all(both)
+    assert reach(both, both.verdict) == "soft"
+    assert closing(both) == ()
+
+
 def test_boards_that_nothing_reads_are_no_refusal() -> None:
     """Nobody asked their driver."""
     boards = tuple(board(pci) for pci in PCI)
