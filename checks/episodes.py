@@ -483,13 +483,13 @@ def _other_serial(episode: Episode, evidence: Evidence) -> str | None:
     """Return the proof that the device was replaced: another serial where it sat, and its own nowhere.
 
     A device that sat in another slot before replaced nothing: addresses change when a board falls out. Nor did one
-    that goes by the same UUID: its serial may be read otherwise than before, such as that of its chip.
+    of the same name that tells the number of its chip, which is its UUID's, in the place of its serial, or did before.
     """
     devices = evidence.devices
     if not episode.serial or not episode.pci or any(device.serial == episode.serial for device in devices):
         return None
     for device in devices:
-        is_itself = device.id == episode.key.device and device.uuid is not None
+        is_itself = device.id == episode.key.device and device.is_chip_number(device.serial, episode.serial)
         if device.pci == episode.pci and device.serial and device.id not in evidence.moved and not is_itself:
             return f"replaced: serial {device.serial} where {episode.serial} was"
     return None

@@ -120,6 +120,11 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str | None = None
     virtual: bool = False
 
+    def is_chip_number(self, *serials: str | None) -> bool:
+        """Return whether one of *serials* is the number in the UUID, as where the board's own could not be read."""
+        name = (self.uuid or "").lower().removeprefix("gpu-").lstrip("0")
+        return bool(name) and any((text or "").lower().removeprefix("0x").lstrip("0") == name for text in serials)
+
 
 class Severity(StrEnum):
     """How grave the source of an event rates it."""

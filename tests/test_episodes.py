@@ -294,13 +294,15 @@ def test_swapped_boards_are_not_replaced_boards() -> None:
     assert story.round(devices=moved) is not None
 
 
-def test_board_of_the_same_name_replaced_nothing() -> None:
-    """A serial that is read otherwise than before makes no other board of it: its own UUID says which one it is."""
+@pytest.mark.parametrize("serials", [("692400000103", "0x000000005EED0103"), ("0x000000005EED0103", "692400000103")])
+def test_board_that_tells_the_number_of_its_chip_replaced_nothing(serials: tuple[str, str]) -> None:
+    """Where its serial cannot be read that number stands in; its UUID has it. Any other serial is another board's."""
+    before, after = (gpu(serial=serial, uuid="GPU-000000005eed0103") for serial in serials)
     story = Story()
-    story.round(fault(clearing=Clearing.HARDWARE_EVENT))
-    assert story.round(devices=(gpu(serial="S-other"), DEVICES[1])) is not None
-    nameless = gpu(serial="S-other", uuid=None)
-    assert story.round(devices=(nameless, DEVICES[1])) is None
+    story.round(fault(clearing=Clearing.HARDWARE_EVENT), devices=(before, DEVICES[1]))
+    assert story.round(devices=(after, DEVICES[1])) is not None
+    other = gpu(serial="692400000999", uuid=after.uuid)
+    assert (story.round(devices=(other, DEVICES[1])) is None) is (serials[0] == "692400000103")
 
 
 def test_neighbour_whose_address_changed_replaced_nothing() -> None:
