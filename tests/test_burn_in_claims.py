@@ -9,11 +9,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from fakes.gpu_node import FakeNode
+from fakes.gpu_node import FakeNode, GpuNode, pci
 
+from nodevet.agent import exits
 from nodevet.agent.client import AgentRefused, Session
 from nodevet.agent.load.claims import LoadLock
-from nodevet.exporters.state_reader import StateFile, parse
+from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, save_memory
+from nodevet.exporters.slurm_rules import Memory
+from nodevet.exporters.state_reader import StateFile, boot_id, parse
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
@@ -88,6 +91,24 @@ def test_an_agent_whose_folder_of_claims_is_taken_goes_on_without_loads(tmp_path
         ):
             session.ask("lease", seconds=60.0)
         assert "so no load runs" in node.log.read_text()
+
+
+def test_a_burn_in_after_the_agent_leaves_the_gate_closed(tmp_path: Path, fake_nvml_library: Path) -> None:
+    """The agent closed it with a permit and was killed: a load on the other boards opens nothing."""
+    more = '[slurm]\nwriter = "drain"\nscontrol = "/bin/false"\npoll_seconds = 1\n'
+    node = GpuNode(tmp_path, fake_nvml_library, more=more)
+    node.runtime_dir.mkdir()
+    save_memory(node.runtime_dir / MEMORY_NAME, Kept(boot_id(), Memory(permit=boot_id(), nodes=3)))
+    with node:
+        node.log_kernel(f"NVRM: Xid (PCI:{pci(0)[:-2]}): 79, GPU has fallen off the bus.")
+        node.wait_for_verdict("failed")
+        node.seconds_until(lambda: node.state_file().hard, 5.0)
+        node.kill()
+        words = ["burn-in", "--plan", "probe", "--seconds", "1", "--device", "1"]
+        assert node.command(*words).returncode == exits.FAILED
+        found = node.state_file()
+        assert (found.reason.split(":")[0], found.probing, found.hard) == ("GPU 0 (0000", False, True)
+        assert "a burn-in without an agent" in found.devices[0].reason
 
 
 @needs_torch

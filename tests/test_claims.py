@@ -11,14 +11,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fakes.snapshots import cpu_node
+from fakes.snapshots import cpu_node, failed_node
 
 from nodevet.agent.clock import SteppedClock
 from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, LoadLock
 from nodevet.agent.load.guard import ANNOUNCE_SECONDS, LoadGuard
+from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.slurm.writer import first_status
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Snapshot
+from nodevet.exporters.slurm_rules import Memory, Sight
 from nodevet.exporters.state_reader import StateFile, parse
 
 PID = 100
@@ -202,6 +205,27 @@ def test_a_load_without_an_agent_is_told_as_well(tmp_path: Path) -> None:
     with pytest.raises(BusyError, match="a job claims"), LoadAlone(tmp_path, cpu_node()):
         pass
     assert not state(tmp_path).probing
+
+
+@pytest.mark.parametrize(
+    ("memory", "agent", "reach"),
+    [
+        (Memory(permit="boot"), "running", "hard"),
+        (Memory(permit="boot", drained="nodevet: x", sight=Sight("boot", None, None)), "drained", "hard"),
+        (Memory(permit="another boot"), "running", "unpermitted"),
+    ],
+    ids=["closed", "drained", "of another boot"],
+)
+def test_a_load_without_an_agent_leaves_the_gate_as_the_agent_did(
+    tmp_path: Path, memory: Memory, agent: str, reach: str
+) -> None:
+    """A permit holds within its boot; who resumes a node that was drained is still believed, and no job waits."""
+    writer = first_status(SlurmSettings(writer="drain"), "n1", memory, "boot")
+    with LoadAlone(tmp_path, failed_node(), writer=writer):
+        found = state(tmp_path)
+        assert (found.state, found.agent, found.reach, found.probing) == ("failed", agent, reach, True)
+    found = state(tmp_path)
+    assert (found.state, found.agent, found.reach, found.probing) == ("failed", agent, reach, False)
 
 
 def test_a_load_without_an_agent_says_idle_when_its_last_process_is_gone(tmp_path: Path) -> None:

@@ -200,6 +200,17 @@ def test_a_number_that_shells_read_differently_is_a_slip(gate: Gate, seconds: st
     assert gate.prolog("0").decision == "closed"
 
 
+def test_a_gate_conf_that_is_being_written_closes_nothing_without_a_permit(gate: Gate) -> None:
+    """An editor that writes in place leaves the beginning of the file for a moment, while jobs start."""
+    settings = ("mode=gate", "on_stale=pass", "on_driver_refusal=pass", "gpus=3 2 1 0", "drain_wait_seconds=0")
+    text = "\n".join((f"runtime_dir={gate.runtime}", *settings, "# end of settings", ""))
+    for line in (accelerator(0), accelerator(0, "failed", "unpermitted"), accelerator(0, "unknown", "soft")):
+        gate.write(line)
+        for end in range(0, len(text), 7):
+            (gate.scripts / "gate.conf").write_text(text[:end])
+            assert gate.prolog("0").code == 0, text[:end]
+
+
 @pytest.mark.parametrize("name", GATE_FILES)
 def test_a_script_that_is_being_copied_drains_nothing(gate: Gate, name: str) -> None:
     """Cut off behind any of its lines, and within one: a healthy job starts all the same."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -199,6 +201,32 @@ def test_what_is_spoiled_on_the_node_is_seen(node: Installed, what: str) -> None
     assert {item.area for item in found.values()} == {NODE}
 
 
+UNSTARTABLE: dict[str, Callable[[bytes], bytes]] = {
+    "a byte order mark": lambda text: b"\xef\xbb\xbf" + text,
+    "a first line of Windows": lambda text: text.replace(b"\n", b"\r\n", 1),
+    "no first line": lambda text: text.split(b"\n", 1)[1],
+    "an empty line before it": lambda text: b"\n" + text,
+    "an interpreter that is not here": lambda text: text.replace(b"/bin/sh", b"/opt/none/sh", 1),
+}
+"""A shell that is given the script runs it; the kernel does not, and SLURM drains the node."""
+
+
+@pytest.mark.parametrize("what", UNSTARTABLE)
+def test_a_script_that_the_kernel_cannot_start_is_seen(good: Facts, node: Installed, tmp_path: Path, what: str) -> None:
+    """One of ours, and one of the site's that calls ours; a program is started as well as a script."""
+    for path, folder in ((node.gate.scripts / "prolog.sh", node.gate.scripts), (tmp_path / "site.sh", None)):
+        text = path.read_bytes() if folder else f"#!/bin/sh\n{good.folder}/prolog.sh || exit 1\n".encode()
+        path.write_bytes(UNSTARTABLE[what](text))
+        path.chmod(0o755)
+        with pytest.raises(OSError):
+            subprocess.run([path], check=False)
+    assert {item.name: item for item in items(node.facts(), only_node=True)}["scripts"].status is Status.WRONG
+    hooks = hooks_of({"Prolog": str(tmp_path / "site.sh")}, Path(good.folder))
+    assert statuses(good, hooks=hooks)["Prolog="] is Status.WRONG
+    program = hooks_of({"Prolog": sys.executable}, Path(good.folder))
+    assert statuses(good, hooks=program)["Prolog="] is Status.WARNING
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="root gives files away")
 def test_what_another_user_may_write_is_not_run(node: Installed) -> None:
     """A script that somebody else put there would run with the rights of whoever checks."""
@@ -262,7 +290,7 @@ def test_the_prolog_that_slurm_runs_is_ours_or_calls_ours(good: Facts, hook: Hoo
 def test_every_prolog_of_a_later_release_is_seen(good: Facts, tmp_path: Path) -> None:
     """From 23.11 on SLURM prints `Prolog[0]` and so on, and runs them all; one that is missing drains the node."""
     folder, site = Path(good.folder), tmp_path / "site.sh"
-    site.write_text("true\n")
+    site.write_text("#!/bin/sh\ntrue\n")
     site.chmod(0o755)
     loaded = {"Prolog[0]": str(site), "Prolog[1]": f"{folder}/prolog.sh", "Epilog[0]": f"{folder}/epilog.sh"}
     hooks = hooks_of(loaded, folder)
@@ -286,14 +314,14 @@ def test_every_prolog_of_a_later_release_is_seen(good: Facts, tmp_path: Path) ->
         ("#!/bin/sh\necho it\\'s # {ours}\n", Status.WARNING),
         ("#!/bin/sh\ncat <<'END' >&2\nit's over\nEND\n# {ours}\n", Status.WARNING),
         ("#!/bin/sh\ncat <<-END\n{ours}\n\tEND\ntrue\n", Status.WARNING),
-        ("# {ours}", Status.WARNING),
+        ("#!/bin/sh {ours}\n", Status.WARNING),
         ("#!/bin/sh\necho 'a\n# b'; x=${{a#b}}; {ours} # first\n", Status.OK),
         ("#!/bin/sh\ncat <<END && {ours} || exit 1\nit's a job\nEND\n", Status.OK),
     ],
     ids=[
         "comment", "taken out", "behind a command", "called", "signs of no comment", "behind an expansion",
         "behind quotes", "behind a bracket", "behind an escaped quote", "behind a here-document", "in a here-document",
-        "the whole script", "behind a quoted comment", "beside a here-document",
+        "the first line", "behind a quoted comment", "beside a here-document",
     ],
 )  # fmt: skip
 def test_a_script_that_is_named_in_a_comment_is_not_called(

@@ -635,10 +635,8 @@ def test_a_cold_start_that_forgets_closed_gates_lets_nobody_past_the_limit(when:
 def test_a_node_that_is_closed_looks_as_often_while_slurm_does_not_answer() -> None:
     """However large the cluster: what asks after a cold start waits no longer than that."""
     slurm = MemorySlurm()
-    passes = writer(slurm, Memory(nodes=2000))
-    assert settled(passes).status.permit.held
     slurm.fail = {"read": Why.READ_TIMEOUT}
-    done = passes.step(FAILED)
+    done = writer(slurm, Memory(nodes=2000, permit=BOOT)).step(FAILED)
     assert (done.status.permit.held, done.again_seconds) == (True, SETTINGS.poll_seconds)
 
 
@@ -899,6 +897,18 @@ def test_a_memory_that_cannot_be_understood_is_absent(tmp_path: Path, content: b
     path = tmp_path / "slurm.json"
     path.write_bytes(content)
     assert load_memory(path, content, "boot-1").memory == Memory()
+
+
+def test_a_memory_with_a_spoiled_byte_anywhere_is_no_end_of_the_agent(tmp_path: Path) -> None:
+    """It is absent or another one; of another boot it says nothing, whatever is spoiled."""
+    path = tmp_path / "slurm.json"
+    save_memory(path, Kept("boot-1", Memory("r", KNOWN, KNOWN, Sight("b", "s", None), permit="boot-1")))
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for byte in (b"\xff", b"\x00", b"["):
+            path.write_bytes(whole[:place] + byte + whole[place + 1 :])
+            assert isinstance(load_memory(path, None, "boot-1"), Kept)
+            assert load_memory(path, None, "boot-2").memory == Memory()
 
 
 def test_a_planted_memory_is_not_followed(tmp_path: Path) -> None:

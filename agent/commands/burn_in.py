@@ -32,6 +32,8 @@ from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
 from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe, interrupting, undisturbed
+from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
+from nodevet.agent.slurm.writer import first_status
 from nodevet.agent.terminal import OutputError, Progress, emit, say, table, tell
 from nodevet.agent.text import verdict_words
 from nodevet.agent.verbs import LONGEST_LEASE_SECONDS
@@ -41,6 +43,7 @@ from nodevet.checks.completeness import Planned
 from nodevet.checks.errors import BusyError, NodevetError, UsageError
 from nodevet.checks.model import AgentInfo, Device, DeviceKind, Result, Snapshot, State, Verdict
 from nodevet.checks.naming import chosen
+from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.schema import BurnInDocument, StatusDocument, burn_in_document, encode
 
 SUMMARY = "prove the hardware under load"
@@ -210,9 +213,19 @@ def _alone(load: Load) -> BurnInDocument:
     found = FoundAlone(settings, stamped, _complain).found
     # One lock from the load to its verdict: who takes it between them would cost the results.
     with undisturbed(), acquire_node_lock(load.runtime, "nodevet burn-in"):
-        with LoadAlone(load.runtime, before, say=_complain) as alone:
+        with LoadAlone(load.runtime, before, say=_complain, writer=_writer_before(load)) as alone:
             results = _load(load, devices, alone.lock, alone.look, busy=busy, found=found)
         return _judged_alone(load, devices, tuple(map(stamped, results)), locked=True)
+
+
+def _writer_before(load: Load) -> WriterStatus | None:
+    """Return how the writer of the agent that is gone left the node in SLURM; None where there is none."""
+    settings = load.settings
+    if settings.slurm.writer == "off":
+        return None
+    boot_id = SystemClock().instant().boot_id
+    memory = load_memory(load.runtime / MEMORY_NAME, None, boot_id).memory
+    return first_status(settings.slurm, settings.slurm.node_name or node_name(settings), memory, boot_id)
 
 
 def _judged_alone(

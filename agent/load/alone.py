@@ -1,7 +1,7 @@
 """A load without an agent keeps the same promise to the jobs of a scheduler: told on disk, and none here.
 
 The state file then says ``probing`` and, because nothing is judged while the load runs, ``unknown``; a fault that is
-known and hard stays in it.
+known and hard stays in it, with the permit to close the gate for it and the drain that the agent left behind.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.publisher import STATE_NAME
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import NODE, Snapshot, State, Verdict
+from nodevet.checks.modes import gating, named
+from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.statefile import StateFileError, write_state
 
 __all__ = ["LoadAlone"]
@@ -41,12 +43,16 @@ class LoadAlone:
         before: Snapshot,
         clock: Clock | None = None,
         say: Callable[[str], None] = lambda _line: None,
+        writer: WriterStatus | None = None,
     ) -> None:
-        """Speak in *runtime_directory* for the node that was judged *before* the load; *say* takes what goes wrong."""
+        """Speak in *runtime_directory* for the node that was judged *before* the load; *say* takes what goes wrong.
+
+        *writer* is how the agent's writer to SLURM left the node; None where there is none.
+        """
         self.lock = LoadLock(runtime_directory)
         self._path = runtime_directory / STATE_NAME
         self._claims = Claims(runtime_directory)
-        self._before = before
+        self._before = before if writer is None else _left(before, writer)
         self._clock = clock or SystemClock()
         self._say = say
         self._told = 0.0
@@ -101,6 +107,12 @@ class LoadAlone:
         self._tried = now = self._clock.monotonic()
         write_state(self._path, _during_load(self._before, self._clock, probing=probing), ttl_seconds=TTL_SECONDS)
         self._told = now
+
+
+def _left(before: Snapshot, writer: WriterStatus) -> Snapshot:
+    """Return *before* with the permit and the drain that *writer* left: nobody asks SLURM for another meanwhile."""
+    left = msgspec.structs.replace(writer, considered=named(gating(before)))
+    return msgspec.structs.replace(before, agent=msgspec.structs.replace(before.agent, slurm=left, permit=left.permit))
 
 
 def _during_load(before: Snapshot, clock: Clock, *, probing: bool) -> Snapshot:

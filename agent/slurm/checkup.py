@@ -51,12 +51,23 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A file or folder: owner, permission bits, what is wrong with its kind. ``uid`` is None where it is not there."""
+    """A file or folder: owner, permission bits, what is wrong with its kind. ``uid`` is None where it is not there.
+
+    ``unstartable`` says why the kernel starts no such program, as far as its beginning tells.
+    """
 
     path: str
     uid: int | None = None
     mode: int = 0
     trouble: str = ""
+    unstartable: str = ""
+
+    @property
+    def not_run(self) -> str:
+        """Return the path with why SLURM cannot execute it, or an empty string."""
+        if not self.mode & EXECUTABLE or self.trouble:
+            return self.path
+        return f"{self.path} ({self.unstartable})" if self.unstartable else ""
 
 
 class Hook(msgspec.Struct, frozen=True):
@@ -135,7 +146,7 @@ def _together(facts: Facts, mode: str) -> str:
 
 def _present(facts: Facts) -> Item:
     missing = [entry.path for entry in facts.scripts if entry.uid is None or entry.trouble]
-    not_run = [entry.path for entry in facts.scripts if entry.path.endswith(EXECUTED) and not entry.mode & EXECUTABLE]
+    not_run = [entry.not_run for entry in facts.scripts if entry.path.endswith(EXECUTED) and entry.not_run]
     if missing:
         return Item(
             "scripts",
@@ -150,7 +161,7 @@ def _present(facts: Facts) -> Item:
             NODE,
             Status.WRONG,
             f"cannot be executed: {', '.join(not_run)}",
-            "chmod 755 them; SLURM drains a node whose prolog it cannot execute",
+            "copy them anew and chmod 755 them; SLURM drains a node whose prolog it cannot execute",
         )
     return Item("scripts", NODE, Status.OK, f"{len(facts.scripts)} in {facts.folder}")
 
@@ -383,7 +394,7 @@ def _hook(facts: Facts, name: str, script: str) -> Item:
         waits = f", slurm.conf says {written}" if written else ""
         step = "scontrol reconfigure" if written else "add it once `nodevet slurm check --node` is ok on every node"
         return Item(f"{name}=", CLUSTER, Status.WARNING, f"not set{waits}", step)
-    not_run = [entry.path for entry in hook.files if not entry.mode & EXECUTABLE or entry.trouble]
+    not_run = [entry.not_run for entry in hook.files if entry.not_run]
     if not hook.files or not_run:
         lacks = f"cannot be executed here: {', '.join(not_run)}" if not_run else "names no file on this node"
         return Item(

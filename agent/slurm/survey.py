@@ -126,7 +126,33 @@ def _entry(path: Path, *, folder: bool = False) -> Entry:
         return Entry(str(path), trouble=error.strerror or str(error))
     fits = stat.S_ISDIR(status.st_mode) if folder else stat.S_ISREG(status.st_mode)
     kind = "no folder" if folder else "no regular file"
-    return Entry(str(path), status.st_uid, stat.S_IMODE(status.st_mode), "" if fits else kind)
+    unstartable = "" if folder or not fits else _unstartable(path)
+    return Entry(str(path), status.st_uid, stat.S_IMODE(status.st_mode), "" if fits else kind, unstartable)
+
+
+def _unstartable(path: Path) -> str:
+    """Return why the kernel cannot start the program *path*, or an empty string: a shell is more lenient, SLURM is not.
+
+    Where its beginning cannot be read nothing is said.
+    """
+    try:
+        with path.open("rb") as file:
+            first = file.read(256)
+    except OSError:
+        return ""
+    if first.startswith(b"\x7fELF"):
+        return ""
+    if not first.startswith(b"#!"):
+        return "it does not begin with #!"
+    line = first[2:].split(b"\n", 1)[0].strip(b" \t")
+    interpreter = line.replace(b"\t", b" ").split(b" ", 1)[0]
+    if interpreter.endswith(b"\r"):
+        return "its first line ends as in a file of Windows"
+    if not interpreter or not os.access(interpreter, os.X_OK):
+        return f"there is no program {os.fsdecode(interpreter)}"
+    if os.geteuid() == 0 and not os.access(path, os.R_OK | os.X_OK) and path.stat().st_mode & 0o111:
+        return "its file system is mounted noexec"
+    return ""
 
 
 def _doubt(entries: tuple[Entry, ...], trusted: set[int]) -> str:

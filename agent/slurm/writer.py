@@ -49,7 +49,7 @@ from nodevet.exporters.slurm_rules import (
     seconds_of,
 )
 
-__all__ = ["Acknowledged", "Call", "Pass", "Slurm", "Writer"]
+__all__ = ["Acknowledged", "Call", "Pass", "Slurm", "Writer", "first_status"]
 
 SOON_SECONDS = 1.0
 """Until the next look at a node that changed while it was about to be drained."""
@@ -139,6 +139,30 @@ class Pass(msgspec.Struct, frozen=True):
     again_seconds: float
 
 
+def first_status(settings: SlurmSettings, node: str, memory: Memory, boot_id: str) -> WriterStatus:
+    """Return how the writer for *node* stands before SLURM was asked: as it was seen last in this boot."""
+    # So that a job that comes to a drained node has it looked at.
+    seen_drained = memory.drained is not None and memory.sight is not None and memory.sight.boot_id == boot_id
+    return WriterStatus(
+        writer=settings.writer,
+        node=node,
+        states=("DRAIN",) if seen_drained else (),
+        writes={step.value: 0 for step in (Step.DRAIN, Step.CLOSE, Step.UPDATE)},
+        skipped={why.value: 0 for why in Why},
+        permit=_first_permit(settings, memory, boot_id),
+    )
+
+
+def _first_permit(settings: SlurmSettings, memory: Memory, boot_id: str) -> Permit:
+    """Return the permit before SLURM was asked: one that was given holds over restarts of the agent."""
+    if settings.permit == "local":
+        return Permit(True, LOCAL)
+    if settings.writer != "drain":
+        return Permit(why=f'slurm.writer is "{settings.writer}", and a permit of the cluster needs "drain"')
+    held = bool(boot_id) and memory.permit == boot_id
+    return Permit(True, "SLURM showed before the agent's start that nodevet closed this node") if held else Permit()
+
+
 class Writer:
     """Drains one node for hard faults, by the rules. Used by one thread."""
 
@@ -181,25 +205,7 @@ class Writer:
         self._slurmctld_seen_at = 0.0
         self._unseen = False
         self._first = True
-        # Until SLURM was asked it is as it was seen last in this boot, so that a job that comes has it looked at.
-        seen_drained = memory.drained is not None and memory.sight is not None and memory.sight.boot_id == boot_id
-        self.status = WriterStatus(
-            writer=settings.writer,
-            node=node,
-            states=("DRAIN",) if seen_drained else (),
-            writes={step.value: 0 for step in (Step.DRAIN, Step.CLOSE, Step.UPDATE)},
-            skipped={why.value: 0 for why in Why},
-            permit=self._first_permit(),
-        )
-
-    def _first_permit(self) -> Permit:
-        """Return the permit before SLURM was asked: one that was given holds over restarts of the agent."""
-        if self._settings.permit == "local":
-            return Permit(True, LOCAL)
-        if self._settings.writer != "drain":
-            return Permit(why=f'slurm.writer is "{self._settings.writer}", and a permit of the cluster needs "drain"')
-        held = bool(self._boot_id) and self._memory.permit == self._boot_id
-        return Permit(True, "SLURM showed before the agent's start that nodevet closed this node") if held else Permit()
+        self.status = first_status(settings, node, memory, boot_id)
 
     def due(self, snapshot: Snapshot) -> tuple[Episode, ...]:
         """Return the faults of *snapshot* that close the gate; none before the first round is complete."""

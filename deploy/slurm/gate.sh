@@ -3,11 +3,12 @@
 #
 # shellcheck shell=sh disable=SC2034,SC2154  # scripts that read this file use what is set here, and set what is used
 
-# SLURM sets neither PATH nor HOME. No name is globbed: words of the state file and of gres.conf hold brackets.
+# SLURM sets neither PATH nor HOME. No name is globbed: words of the state file and of gres.conf hold brackets. What a
+# site sets in the first line of a script, such as -e, would end it behind a decision that is logged already.
 PATH=/usr/bin:/bin:/usr/sbin:/sbin
 LC_ALL=C
 export PATH LC_ALL
-set -f
+set +eCu -f
 umask 022
 
 is_number() {
