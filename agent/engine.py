@@ -57,6 +57,7 @@ from nodevet.checks.model import (
     State,
     Verdict,
 )
+from nodevet.checks.overflow import without_those_not_kept
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.refusal import counted
 from nodevet.checks.retest import is_same_run
@@ -266,7 +267,8 @@ class Engine:
         self._counts = counts
         self._events.clear()
         self._forget_replaced(changes)
-        return Round(self._snapshot(now, view, runs, shown_once(findings), agent), changes)
+        shown = without_those_not_kept(shown_once(findings), self._ledger.episodes)
+        return Round(self._snapshot(now, view, runs, shown, agent), changes)
 
     def unjudged(self, before: Snapshot, agent: AgentInfo, why: str) -> Snapshot:
         """Return *before* as it stands when judging itself failed: what was failed stays so, all else is unknown."""

@@ -6,7 +6,7 @@ always kept, and so is the first finding of each device and outcome: no device i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from nodevet.checks.guard import AGENT
 from nodevet.checks.model import (
@@ -23,7 +23,7 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.reference.kernel_policy import TEXT_PREFIX
 
-__all__ = ["MAXIMUM_KEPT", "NOT_KEPT", "Overflow"]
+__all__ = ["MAXIMUM_KEPT", "NOT_KEPT", "Overflow", "without_those_not_kept"]
 
 MAXIMUM_KEPT = 500
 """So many findings of one check and outcome that close no gate are open at once; told by text counts apart."""
@@ -70,6 +70,20 @@ class Overflow:
         self._devices.add((bucket, device))
 
 
+def without_those_not_kept(findings: Iterable[Finding], episodes: Collection[Episode]) -> tuple[Finding, ...]:
+    """Return *findings* of a round without those that were only counted: a surface lists no more than *episodes* keep.
+
+    Without it the round of a flood would show each of its findings, which are gone from the next one.
+    """
+    checks = {_check(episode) for episode in episodes if episode.key.code == NOT_KEPT}
+    kept = {episode.key for episode in episodes}
+    return tuple(
+        finding
+        for finding in findings
+        if finding.check not in checks or finding.key in kept or not (_is_bad(finding) and _closes_nothing(finding))
+    )
+
+
 def _finding(check: str, left: int, before: Episode | None) -> Finding:
     """Return the finding that *left* findings of *check* were not kept in one round; the most of any round counts."""
     most = max(left, before.finding.value) if before and isinstance(before.finding.value, int) else left
@@ -96,6 +110,11 @@ def _check(episode: Episode) -> str:
 
 def _bucket(finding: Finding) -> Bucket:
     return finding.check, finding.code.startswith(TEXT_PREFIX), finding.outcome
+
+
+def _is_bad(finding: Finding) -> bool:
+    is_unmeasured = finding.outcome is Outcome.UNMEASURED and finding.required
+    return is_unmeasured or finding.outcome in (Outcome.WARN, Outcome.FAIL)
 
 
 def _closes_nothing(finding: Finding) -> bool:

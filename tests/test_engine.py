@@ -47,6 +47,7 @@ from nodevet.checks.model import (
     Scalar,
     State,
 )
+from nodevet.checks.overflow import MAXIMUM_KEPT
 from nodevet.checks.quantities import measured
 from nodevet.checks.registry import Check, check, discover
 from nodevet.checks.view import Cadence, Memory, View
@@ -67,6 +68,15 @@ def crashing(_view: View, _policy: Policy) -> Iterator[Finding]:
 def silent(_view: View, _policy: Policy) -> Iterator[Finding]:
     """Match nothing."""
     yield from ()
+
+
+@check("flooding", policy=Policy)
+def flooding(_view: View, _policy: Policy) -> Iterator[Finding]:
+    """Find thousands of different things that close no gate."""
+    for number in range(2_000):
+        yield Finding(
+            check="flooding", code=f"flooding.{number}", outcome=Outcome.WARN, message="one", device=GPU, gates=False
+        )
 
 
 def declared(judge: object) -> Check:
@@ -144,6 +154,14 @@ def test_crashing_check_costs_only_itself() -> None:
     assert [f.code for f in snapshot.findings if f.check == "crashing"] == ["check.error"]
     assert snapshot.verdict.state is State.UNKNOWN
     assert runs["thermal"].outcomes["pass"] > 0
+
+
+def test_the_round_of_a_flood_shows_no_more_than_is_kept() -> None:
+    """No surface lists for one round what is only counted."""
+    desk = Desk((declared(flooding),))
+    desk.present()
+    for _ in range(2):
+        assert len(desk.round().snapshot.findings) <= MAXIMUM_KEPT + 10
 
 
 def test_check_that_matched_nothing_says_so() -> None:

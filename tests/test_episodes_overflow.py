@@ -9,7 +9,7 @@ from fakes.views import GPU, SIBLING, at, fault, gpu
 from nodevet.checks.episodes import Evidence, Ledger, acknowledge, fold, verdict
 from nodevet.checks.explanation import declared_rules
 from nodevet.checks.model import NODE, Episode, EpisodeState, Finding, Outcome, State
-from nodevet.checks.overflow import MAXIMUM_KEPT, NOT_KEPT
+from nodevet.checks.overflow import MAXIMUM_KEPT, NOT_KEPT, without_those_not_kept
 
 DEVICES = (gpu(), gpu(SIBLING, "0000:2b:00.0"))
 FLOOD = 60_000
@@ -42,6 +42,17 @@ def test_a_flood_of_findings_that_close_no_gate_is_counted() -> None:
     assert (told.key.device, told.key.part.name, told.outcome) == (NODE, "vendor:test", Outcome.WARN)
     assert not told.finding.gates
     assert str(FLOOD - MAXIMUM_KEPT) in told.finding.message
+
+
+def test_the_round_of_a_flood_shows_no_more_than_is_kept() -> None:
+    """What was only counted is on no surface, and everything else of the round is."""
+    passed = [msgspec.structs.replace(fault(f"good.{number}"), outcome=Outcome.PASS) for number in range(700)]
+    other = fault("other.1", Outcome.WARN, check="other")
+    findings = [*flood(2_000), *passed, *(fault(f"hard.{number}") for number in range(600)), other]
+    shown = without_those_not_kept(findings, folded(findings).episodes)
+    assert len(shown) == MAXIMUM_KEPT + len(passed) + 600 + 1
+    assert other in shown
+    assert without_those_not_kept(findings, ()) == tuple(findings)
 
 
 def test_so_many_findings_as_there_is_room_for_are_all_kept() -> None:

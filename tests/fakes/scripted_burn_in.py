@@ -8,8 +8,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from nodevet.agent import exits
 from nodevet.agent.commands import burn_in
 from nodevet.checks.burnin.launch import Launch
+from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import Device
 
 PROGRAM = Path(__file__).with_name("scripted_load.py")
@@ -28,4 +30,8 @@ def run(script: Mapping[str, str], *words: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(json.loads(sys.argv[1]), *sys.argv[2:]))
+    try:
+        sys.exit(run(json.loads(sys.argv[1]), *sys.argv[2:]))
+    except NodevetError as error:  # as the command line ends: here an agent that does not answer in time
+        sys.stderr.write(f"{error}\n")
+        sys.exit(exits.UNKNOWN)
