@@ -7,6 +7,7 @@ import os
 import selectors
 import stat
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -180,14 +181,19 @@ def test_a_restart_asks_for_what_lies_behind_its_cursor_alone(terminal: str) -> 
 
 def test_a_kill_before_the_journal_answered_loses_nothing(terminal: str) -> None:
     """Until then the agent remembers where it was before, so that the next one asks again."""
-    rig = Watch(terminal, lambda: output(entry(2.0, XID.format(79))))
+    may_answer = threading.Event()
+
+    def journal() -> bytes:
+        assert may_answer.wait(10)
+        return output(entry(2.0, XID.format(79)))
+
+    rig = Watch(terminal, journal)
     rig.records = [record(1, 9.0)]
     watch = rig.start()
-    early = watch.tick()
-    if not early:
-        assert watch.memory is None
-        early = watch.settle()
-    assert codes(early) == ["79"]
+    assert watch.tick() == []
+    assert watch.memory is None
+    may_answer.set()
+    assert codes(watch.settle()) == ["79"]
     assert watch.memory is not None
     watch.close()
 
