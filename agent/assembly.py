@@ -20,6 +20,7 @@ from nodevet.agent.readers.doors import command_plan
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.agent.settings import Configuration, SlurmSettings
 from nodevet.checks.errors import UsageError
+from nodevet.checks.guard import Guard
 from nodevet.checks.model import AgentInfo, Instant, Mode, Modes
 from nodevet.checks.registry import Check
 from nodevet.checks.scheduler import Permit
@@ -80,6 +81,7 @@ def build_engine(
     *,
     partial: bool = False,
     simulated: bool = False,
+    guard: Guard | None = None,
 ) -> Engine:
     """Return an engine that knows nothing yet."""
     rates = cadences(configuration)
@@ -91,6 +93,7 @@ def build_engine(
         partial=partial,
         modes=modes_in_force(configuration),
         simulated=simulated,
+        guard=guard,
     )
 
 

@@ -143,12 +143,18 @@ def tally(findings: Iterable[Finding]) -> dict[str, int]:
 
 
 def _judged(armed: Armed, view: View) -> tuple[Finding, ...]:
-    """Return what the check finds; raise whatever it raises, TypeError where it yields anything but findings."""
-    findings = tuple(armed.check.judge(view, armed.policy))
-    for finding in findings:
-        if not isinstance(finding, Finding):
-            raise TypeError(f"yielded {type(finding).__name__}, not Finding")
-    return findings
+    """Return what the check finds; raise whatever it raises, and what `_sound` does."""
+    return tuple(map(_sound, armed.check.judge(view, armed.policy)))
+
+
+def _sound(finding: object) -> Finding:
+    """Return *finding* with each field of its type. Raises TypeError, or what msgspec says of a field.
+
+    Nothing checks fields when a finding is made. One that cannot be kept or shown would cost every other one.
+    """
+    if not isinstance(finding, Finding):
+        raise TypeError(f"yielded {type(finding).__name__}, not Finding")
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(finding), type=Finding)
 
 
 def _mended(tries: _Tries, key: tuple[str, str], sample: Sample) -> Sample | None:

@@ -21,7 +21,7 @@ from typing import Protocol
 import msgspec
 
 from nodevet.agent.clock import Clock
-from nodevet.agent.processes import ChildRecord, describe, start_ticks
+from nodevet.agent.processes import ChildRecord, describe, memory_limit, start_ticks
 from nodevet.checks.errors import WireError
 from nodevet.checks.wire import Decoder, Message, Progress, Stop, encode
 
@@ -127,6 +127,7 @@ class Child:
         self._steps: deque[tuple[float, Callable[[], None]]] = deque()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.abandoned = False
+        self.memory_limit = ""
         self._last_call: tuple[str, int] | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_own:
             self._open(argv, environment, inherit, on_failure, childs_own)
@@ -317,6 +318,7 @@ class Child:
             self.hear_out()
             while self._is_watched(self._errors) and self._read_errors():
                 pass
+        self.memory_limit = memory_limit(self.pid)
         self._process.wait()
         self._steps.clear()
         self._last_call = (self.call, self.call_number)

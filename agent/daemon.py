@@ -134,7 +134,7 @@ class Daemon:
         armed = arm(installed(), configuration)
         self._info = agent_info(configuration, armed, clock.instant())
         self._selector = selectors.DefaultSelector()
-        self._engine = build_engine(armed, configuration, clock, simulated=simulate is not None)
+        self._engine = build_engine(armed, configuration, clock, simulated=simulate is not None, guard=self._guard)
         self._simulated = SimulatedNode.of(simulate, configuration, clock, self._teller.simulation)
         self._recorder = LoadRecorder()
         self._load_results: tuple[Result, ...] = ()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
+from typing import TypeVar
 
 import msgspec
 
@@ -28,7 +30,7 @@ from nodevet.checks.baseline import (
 )
 from nodevet.checks.consequences import counted_once, shown_once
 from nodevet.checks.episodes import Evidence, Holders, Ledger, acknowledge, fold
-from nodevet.checks.guard import AGENT, CODE, PartFault, fault_findings
+from nodevet.checks.guard import AGENT, CODE, Guard, PartFault, fault_findings
 from nodevet.checks.hours import Hourly, Hours
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.kernel_log.tally import Counts, count_events
@@ -72,8 +74,13 @@ WAITING_EVENTS = 1000
 MOST_NAMES = 1000
 """So many former names of devices are remembered: who did not hear of one yet asks soon."""
 
+STEP = "judging: "
+"""Before the name of a step of a judgement, where it is a part of the agent that failed."""
+
 LONGEST_PROCESS_ID = 10
 """Digits of the largest process id, PID_MAX_LIMIT of the kernel, with room."""
+
+Returned = TypeVar("Returned")
 
 
 class Counter(msgspec.Struct, frozen=True):
@@ -113,12 +120,15 @@ class Engine:
         partial: bool = False,
         modes: Modes | None = None,
         simulated: bool = False,
+        guard: Guard | None = None,
     ) -> None:
         """Start with nothing known. *clock* gives the present moment; *cadences* are keyed by (backend, group).
 
         *partial* says that only some checks were asked for, so that a device which none of them judges does not count.
-        A *simulated* node is so from its first snapshot on, before any sample has said it.
+        A *simulated* node is so from its first snapshot on, before any sample has said it. *guard* runs the steps of a
+        judgement that it can do without.
         """
+        self._guard = guard or Guard(lambda _line: None)
         self._partial = partial
         self._modes = modes or Modes()
         self._checks = tuple(checks)
@@ -149,6 +159,7 @@ class Engine:
         self._told = ToldEvents()
         self._faults: tuple[PartFault, ...] = ()
         self._ledger = Ledger()
+        self._untold: tuple[Episode, ...] = ()
         self._memory = Memory()
         self._renamed: dict[str, str] = {}
         self._simulated = simulated
@@ -252,23 +263,35 @@ class Engine:
     # What goes out.
 
     def evaluate(self, agent: AgentInfo) -> Round:
-        """Run every check over the present state, fold the findings, and return the snapshot."""
+        """Run every check over the present state, fold the findings, and return the snapshot.
+
+        A step that raises costs what it gives, and the node is unknown for it. Where the rest raises, nothing is
+        judged, and what had changed by then is in the next Round.
+        """
         now = self._clock()
         present = self._present()
-        names = named(self._memory, present, self._doubles)
+        names = self._step("names of devices", partial(named, self._memory, present, self._doubles), dict[str, str])
         renamed = {old: names.get(new, new) for old, new in self._renamed.items()} | names
         self._renamed = dict(islice(renamed.items(), max(len(renamed) - MOST_NAMES, 0), None))
-        self._memory = remember(self._memory, present, self._links_up, now, self._doubles)
+        remembered = partial(remember, self._memory, present, self._links_up, now, self._doubles)
+        self._memory = self._step("memory of devices", remembered, lambda: self._memory)
         view = self._view(now, present)
-        counts = count_events(self._counts, self._events, view)
-        runs, findings = self._run_checks(view)
-        findings = counted_once((*findings, *self._own_faults()))
+        added = partial(count_events, self._counts, self._events, view)
+        counts = self._step("counts of events", added, lambda: self._counts)
+        runs, found = self._run_checks(view)
+        every = (*found, *self._own_faults())
+        findings = self._step("findings counted once", partial(counted_once, every), lambda: every)
         self._ledger, changes = fold(self._ledger, findings, self._evidence(now, present, names))
+        self._untold = (*self._untold, *changes)
         self._counts = counts
         self._events.clear()
         self._forget_replaced(changes)
-        shown = without_those_not_kept(shown_once(findings), self._ledger.episodes)
-        return Round(self._snapshot(now, view, runs, shown, agent), changes)
+        once = self._step("findings shown once", partial(shown_once, findings), lambda: findings)
+        without = partial(without_those_not_kept, once, self._ledger.episodes)
+        shown = self._step("findings that are kept", without, lambda: once)
+        done = Round(self._snapshot(now, view, runs, shown, agent), self._untold)
+        self._untold = ()
+        return done
 
     def unjudged(self, before: Snapshot, agent: AgentInfo, why: str) -> Snapshot:
         """Return *before* as it stands when judging itself failed: what was failed stays so, all else is unknown."""
@@ -313,30 +336,39 @@ class Engine:
         }
 
     def restore(self, memory: Mapping[str, bytes]) -> None:
-        """Take over what ``memory`` returned; names that are absent stay empty. Raises msgspec.DecodeError."""
-        decode = msgspec.msgpack.decode
-        if "ledger" in memory:
-            self._ledger = decode(memory["ledger"], type=Ledger)
-        if "inventory" in memory:
-            self._memory = decode(memory["inventory"], type=Memory)
-        if "events" in memory:
-            self._deduplicator = Deduplicator(state=decode(memory["events"], type=DeduplicatorState))
-        self._told = ToldEvents(decode(memory.get("told_events", b"\x90"), type=tuple[ToldEvent, ...]))
-        self._waiting = decode(memory.get("waiting", b"\x80"), type=dict[str, tuple[Event, ...]])
-        self._refusals = decode(memory.get("refusals", b"\x80"), type=dict[str, Refusal])
-        self._renamed = decode(memory.get("renamed", b"\x80"), type=dict[str, str])
-        times: dict[tuple[str, str], Instant] = {}
-        for device, group, moment in decode(memory.get("times", b"\x90"), type=tuple[tuple[str, str, Instant], ...]):
-            times[device, group] = moment
-        for counter in decode(memory.get("counters", b"\x90"), type=tuple[Counter, ...]):
+        """Take over what ``memory`` returned; names that are absent stay empty.
+
+        One that cannot be read costs itself: the others are taken, and then msgspec.ValidationError names it.
+        """
+        bad: list[str] = []
+
+        def decode(name: str, type: type[Returned], otherwise: Returned) -> Returned:
+            try:
+                return msgspec.msgpack.decode(memory[name], type=type) if name in memory else otherwise
+            except msgspec.MsgspecError as error:
+                bad.append(f"{name}: {error}")
+                return otherwise
+
+        self._ledger = decode("ledger", Ledger, self._ledger)
+        self._memory = decode("inventory", Memory, self._memory)
+        self._deduplicator = Deduplicator(state=decode("events", DeduplicatorState, self._deduplicator.state))
+        self._told = ToldEvents(decode("told_events", tuple[ToldEvent, ...], ()))
+        self._waiting = decode("waiting", dict[str, tuple[Event, ...]], {})
+        self._refusals = decode("refusals", dict[str, Refusal], {})
+        self._renamed = decode("renamed", dict[str, str], {})
+        for counter in decode("counters", tuple[Counter, ...], ()):
             self._counters[counter.device, counter.quantity, counter.part] = counter
-        self._hours = Hours(decode(memory.get("hourly", b"\x90"), type=tuple[Hourly, ...]))
-        self._lapses = Lapses(decode(memory.get("lapses", b"\x90"), type=tuple[Lapse, ...]))
-        for result in decode(memory.get("results", b"\x90"), type=tuple[Result, ...]):
+        self._hours = Hours(decode("hourly", tuple[Hourly, ...], ()))
+        self._lapses = Lapses(decode("lapses", tuple[Lapse, ...], ()))
+        for result in decode("results", tuple[Result, ...], ()):
             self.take_result(result)
-        counts = decode(memory.get("event_counts", b"\x90"), type=tuple[EventCount, ...])
-        self._counts = {(entry.code, entry.device): entry for entry in counts}
-        self._times = times
+        self._counts = {
+            (entry.code, entry.device): entry for entry in decode("event_counts", tuple[EventCount, ...], ())
+        }
+        times = decode("times", tuple[tuple[str, str, Instant], ...], ())
+        self._times = {(device, group): moment for device, group, moment in times}
+        if bad:
+            raise msgspec.ValidationError("; ".join(bad))
 
     @property
     def episodes(self) -> tuple[Episode, ...]:
@@ -389,6 +421,9 @@ class Engine:
             if not (device.kind is DeviceKind.ACCELERATOR and device.backend == "host" and _slot(device) in named)
         )
 
+    def _step(self, name: str, work: Callable[[], Returned], otherwise: Callable[[], Returned]) -> Returned:
+        return self._guard.run(f"{STEP}{name}", work, otherwise)
+
     def _view(self, now: Instant, present: tuple[Device, ...]) -> View:
         return View(
             now=now,
@@ -397,7 +432,7 @@ class Engine:
             memory=self._memory,
             samples=self._samples,
             growth=self._growth,
-            lapses=self._lapses.times(),
+            lapses=self._step("lapses", self._lapses.times, dict[tuple[str, str, Part], Instant]),
             readers=self._readers,
             cadences=self._cadences,
             events=tuple(self._events),
@@ -442,7 +477,8 @@ class Engine:
 
     def _own_faults(self) -> tuple[Finding, ...]:
         """Return what parts of the agent failed, and what ends the findings of those that an earlier agent had."""
-        told = fault_findings(self._faults)
+        steps = tuple(fault for fault in self._guard.faults if fault.part.startswith(STEP))
+        told = fault_findings((*(fault for fault in self._faults if not fault.part.startswith(STEP)), *steps))
         keys = {finding.key for finding in told}
         over = tuple(
             msgspec.structs.replace(episode.finding, outcome=Outcome.PASS, message="works since the agent's start")
@@ -487,7 +523,7 @@ class Engine:
         known = {device.id: device for device in view.devices}
         for seen in self._memory.seen.values():
             known.setdefault(seen.device.id, seen.device)
-        known = without_pages(known)
+        known = self._step("devices without pages", partial(without_pages, known), lambda: known)
         episodes, covered = self._ledger.episodes, self._ledger.standing
         verdicts, of_node = verdicts_of(view, known, episodes, findings, partial=self._partial, covered=covered)
         snapshot = Snapshot(
@@ -511,7 +547,7 @@ class Engine:
             covered=covered,
             names=self._renamed,
         )
-        self._refusals = counted(self._refusals, snapshot)
+        self._refusals = self._step("refusals", partial(counted, self._refusals, snapshot), lambda: self._refusals)
         return msgspec.structs.replace(snapshot, refusals=self._refusals)
 
 

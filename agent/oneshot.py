@@ -176,11 +176,14 @@ def _memory(engine: Engine, path: Path) -> tuple[Mapping[str, bytes], tuple[str,
             memory = store.load_memory()
         finally:
             store.close()
-        engine.restore(memory)
     except DamagedError as error:
         return {}, (f"history is not counted: {error}: start the agent, which moves it aside",)
-    except (StoreError, BusyError, msgspec.MsgspecError) as error:
+    except (StoreError, BusyError) as error:
         return {}, (f"history is not counted: {error}",)
+    try:
+        engine.restore(memory)
+    except msgspec.MsgspecError as error:
+        return memory, (f"a part of what was remembered cannot be read and is not counted: {error}",)
     return memory, ()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["ChildRecord", "describe", "is_alive", "recalled_records", "start_ticks"]
+__all__ = ["ChildRecord", "describe", "is_alive", "memory_limit", "recalled_records", "start_ticks"]
 
 _STATE, _START = 0, 19
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 22 of proc(5)."""
@@ -22,6 +22,9 @@ _STATE_WORDS = {
     "S": "state S, waiting",
     "Z": "state Z, dead",
 }
+
+
+_MEMORY_LIMITS = {"Max address space": "RLIMIT_AS", "Max data size": "RLIMIT_DATA"}
 
 
 class ChildRecord(msgspec.Struct, frozen=True):
@@ -66,6 +69,19 @@ def describe(pid: int) -> str:
     state = _STATE_WORDS.get(fields[_STATE], f"state {fields[_STATE]}")
     where = _kernel_function(pid)
     return f"{state}, in {where}" if where else state
+
+
+def memory_limit(pid: int) -> str:
+    """Return the limit on the memory that *pid* may ask for, as getrlimit(2) names it; empty where none is set.
+
+    A process that has ended still tells it, until its parent takes note.
+    """
+    for line in _read(pid, "limits").splitlines():
+        for words, name in _MEMORY_LIMITS.items():
+            soft = line.removeprefix(words).split()[:1] if line.startswith(words) else []
+            if soft and soft[0].isdigit():
+                return f"{name} of {soft[0]} bytes"
+    return ""
 
 
 def _kernel_function(pid: int) -> str:

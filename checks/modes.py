@@ -10,8 +10,10 @@ a simulated node has no gate.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Literal
 
+from nodevet.checks.guard import attempt
 from nodevet.checks.model import (
     NODE,
     Episode,
@@ -83,7 +85,7 @@ def reach(snapshot: Snapshot, verdict: Verdict) -> Reach:
 
 def _refused(snapshot: Snapshot, verdict: Verdict, mode: Mode = Mode.GATE) -> tuple[Episode, ...]:
     """Return what *verdict* could not measure because the driver refuses every accelerator, and may reach *mode*."""
-    if verdict.state is not State.UNKNOWN or not driver_refuses_all(snapshot):
+    if verdict.state is not State.UNKNOWN or attempt(partial(driver_refuses_all, snapshot)) is not True:
         return ()
     named, boards = frozenset(verdict.episodes), {board.id for board in boards_of(snapshot)}
     return tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -558,6 +559,7 @@ QUIET = Look(state="S", frozen=False, major_faults=100, waited_seconds=1.0)
         ({"state": "R"}, ""),
         ({"state": "T"}, "stopped"),
         ({"state": "t"}, "stopped"),
+        ({"state": "D", "dumping": True}, "a signal ended it, and its memory is being written"),
         ({"frozen": True}, "frozen"),
         ({"major_faults": 100 + 99}, ""),
         ({"major_faults": 100 + 101}, "swapped out: 101 pages"),
@@ -674,6 +676,48 @@ def test_a_bus_error_before_anything_is_known_of_its_files_is_nobodys_fault(tmp_
         assert "was killed by SIGBUS in: fake_init, but it is not known which files it had mapped" in said(bench)
         assert bench.status().witnessed == 0
     bench.close()
+
+
+@pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_DATA], ids=("RLIMIT_AS", "RLIMIT_DATA"))
+def test_memory_that_a_limit_refuses_is_no_crash_of_the_driver(bench: Bench, limit: int) -> None:
+    """A library that does not look whether it was given memory dies of SIGSEGV; the limit alone shows the cause."""
+    for _ in range(2):
+        pid = bench.status().pid
+        assert pid is not None
+        resource.prlimit(pid, limit, (1 << 30, 1 << 30))
+        fall(bench, "no_room")
+        assert "was killed by SIGSEGV in: fake_read(b, fast), but it ran under an RLIMIT_" in said(bench)
+        assert "1073741824 bytes, and may have been refused memory: lift LimitAS and LimitDATA" in said(bench)
+        assert not is_hard(bench)
+        assert bench.status().witnessed == 0
+        rise(bench)
+
+
+@pytest.mark.parametrize(
+    ("mode", "committed", "excused"), [("2", 90, True), ("2", 89, False), ("0", 100, False), ("1", 100, False)]
+)
+def test_memory_that_the_kernel_refuses_is_no_crash_of_the_driver(
+    tmp_path: Path, mode: str, committed: int, excused: bool
+) -> None:
+    """Any user may ask for all that there is to promise, where the kernel promises no more than that."""
+    (tmp_path / "sys/vm").mkdir(parents=True)
+    (tmp_path / "sys/vm/overcommit_memory").write_text(f"{mode}\n")
+    (tmp_path / "meminfo").write_text(f"MemFree: 5 kB\nCommitLimit:  100 kB\nCommitted_AS:  {committed} kB\n")
+    shortage = Surroundings(tmp_path).commit_shortage()
+    assert bool(shortage) is excused
+    assert f"{committed} of 100 kB" in shortage or not excused
+
+
+def test_a_crash_while_the_kernel_refuses_memory_is_nobodys_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often."""
+    monkeypatch.setattr(Surroundings, "commit_shortage", lambda _self: "memory may have been refused to it")
+    for _ in range(2):
+        fall(bench, "segv")
+        assert "in: fake_read(b, fast), but memory may have been refused to it" in said(bench)
+        assert bench.status().witnessed == 0
+        rise(bench)
 
 
 @pytest.mark.parametrize("status", [*range(-64, 0), 0, 1, 255])

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
 from fakes.views import GPU, SIBLING, at, burn_in, event, gpu, healthy, reader, sample
 
+from nodevet.agent import engine as engine_module
 from nodevet.agent.check_run import CHECK_ERROR, MOST_TRIES, Armed, run_check
 from nodevet.agent.engine import Engine
-from nodevet.checks.model import NODE, AgentInfo, Finding, Outcome, Part, PartKind, Reading, Snapshot, State
+from nodevet.checks.guard import CODE, Guard
+from nodevet.checks.lapses import Lapses
+from nodevet.checks.model import NODE, AgentInfo, Episode, Finding, Outcome, Part, PartKind, Reading, Snapshot, State
 from nodevet.checks.registry import Check, discover
 from nodevet.checks.view import Cadence, View
+from nodevet.exporters.schema import status_document
 
 INFO = AgentInfo(version="0", started=at(), interval_seconds=10, ready=True)
 
@@ -182,6 +188,164 @@ def test_a_reading_that_was_set_aside_ends_with_the_next_good_one() -> None:
     assert [(entry.key.code, entry.key.device) for entry in first.episodes] == [(CHECK_ERROR, GPU)]
     engine.take_sample(good)
     assert engine.evaluate(INFO).snapshot.episodes == ()
+
+
+MALFORMED: Mapping[str, Any] = {
+    "outcome": "worse",
+    "part": None,
+    "value": 10**30,
+    "message": "half a letter: \udcff",
+    "device": ["a", "list"],
+    "clearing": None,
+    "action": None,
+    "fault_class": 3,
+    "limit": 90,
+    "evidence_time": 1.5,
+    "code": None,
+    "gates": "no",
+}
+"""A value for a field of a finding that nothing of the agent can take."""
+
+
+@pytest.mark.parametrize("field", MALFORMED)
+def test_a_finding_that_cannot_be_kept_or_shown_costs_its_check(field: str) -> None:
+    """A check of a site makes it: the others judge as before, and all of it can be kept and shown."""
+
+    def judge(view: View, policy: Any) -> Iterator[Finding]:
+        for finding in named("thermal").judge(view, policy):
+            yield msgspec.structs.replace(finding, **{field: MALFORMED[field]})
+
+    checks = [msgspec.structs.replace(entry, judge=judge) if entry.name == "thermal" else entry for entry in discover()]
+    others = {f.key: f.outcome for entry in discover() if entry.name != "thermal" for f in findings_of(entry)}
+    engine = engine_of(checks)
+    for _ in range(2):
+        snapshot = engine.evaluate(INFO).snapshot
+        assert {f.key: f.outcome for f in snapshot.findings if f.check != "thermal"} == others
+        assert {f.code for f in snapshot.findings if f.check == "thermal"} == {CHECK_ERROR}
+        assert (snapshot.verdict.state, snapshot.verdict.hard) == (State.UNKNOWN, False)
+        assert engine.memory()
+        assert msgspec.json.encode(status_document(snapshot))
+
+
+def test_an_outcome_by_its_word_is_that_outcome() -> None:
+    """A check of a site may write it so."""
+    check = named("thermal")
+
+    def judge(view: View, policy: Any) -> Iterator[Finding]:
+        for finding in check.judge(view, policy):
+            yield msgspec.structs.replace(finding, outcome=str(finding.outcome))
+
+    assert findings_of(msgspec.structs.replace(check, judge=judge)) == findings_of(check)
+
+
+STEPS = {
+    "named",
+    "remember",
+    "count_events",
+    "counted_once",
+    "shown_once",
+    "without_those_not_kept",
+    "without_pages",
+    "counted",
+}
+"""Functions that a judgement can do without: what they give is as it was, and the node is unknown for it."""
+
+CORE = {
+    "requirements",  # without it a reading that must be there would not be missed
+    "run_check",
+    "nothing_found",
+    "runs_again",
+    "tally",
+    "fault_findings",
+    "fold",
+    "forget",
+    "verdicts_of",
+}
+"""Those without which nothing is judged: the last snapshot stands, without anything green in it."""
+
+SMALL = {"_slot", "_is_process_id", "partial"}
+
+
+def used(code: CodeType, seen: set[str]) -> Iterator[str]:
+    """Yield the functions of the engine's module that *code* uses, through methods of the engine too."""
+    for name in code.co_names:
+        method = getattr(Engine, name, None)
+        method = method.fget if isinstance(method, property) else method
+        if isinstance(getattr(engine_module, name, None), FunctionType):
+            yield name
+        elif isinstance(method, FunctionType) and name not in seen:
+            seen.add(name)
+            yield from used(method.__code__, seen)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from used(constant, seen)
+
+
+def test_every_function_of_a_judgement_is_made_to_raise_below() -> None:
+    """One that is added must be said to be a step or not."""
+    assert set(used(Engine.evaluate.__code__, set())) - SMALL == STEPS | CORE
+
+
+def planted(*_: object, **__: object) -> NoReturn:
+    """Raise."""
+    raise ZeroDivisionError("a bug")
+
+
+def told_and_over(owner: object, name: str) -> None:
+    """Assert that judgements go on while *name* of *owner* raises, which is told until it works."""
+    before = judged(list(discover()))
+    engine, broken = engine_of(list(discover())), pytest.MonkeyPatch()
+    broken.setattr(owner, name, planted)
+    for _ in range(2):
+        after = engine.evaluate(INFO).snapshot
+        assert {f.key: f.outcome for f in after.findings if f.code != CODE} == {
+            f.key: f.outcome for f in before.findings
+        }
+    assert [f.code for f in after.findings if f.code == CODE] == [CODE]
+    assert (after.verdict.state, after.verdict.hard) == (State.UNKNOWN, False)
+    broken.undo()
+    states = [engine.evaluate(INFO).snapshot.verdict.state for _ in range(2)]
+    assert states[-1] is before.verdict.state is State.OK
+
+
+@pytest.mark.parametrize("name", sorted(STEPS))
+def test_a_step_of_a_judgement_that_raises_costs_itself(name: str) -> None:
+    """Every check judges as before, nothing gates, and it is over when the step works."""
+    told_and_over(engine_module, name)
+
+
+def test_lapses_that_raise_cost_themselves() -> None:
+    """When a reading was had last is not known then; the readings are."""
+    told_and_over(Lapses, "times")
+
+
+@pytest.mark.parametrize("name", sorted(CORE))
+def test_what_had_changed_when_a_judgement_failed_is_in_the_next(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event that came, and its episode, are neither lost nor counted twice."""
+    engine = engine_of(list(discover()))
+    engine.evaluate(INFO)
+    engine.take_event(event("nvidia.xid.79"))
+    monkeypatch.setattr(engine_module, name, planted)
+    changes: list[Episode] = []
+    for _ in range(2):
+        with contextlib.suppress(ZeroDivisionError):  # that the path was taken at all is another matter
+            changes += engine.evaluate(INFO).changes
+    monkeypatch.undo()
+    done = engine.evaluate(INFO)
+    opened = [entry for entry in (*changes, *done.changes) if entry.key.code == "nvidia.xid.79"]
+    assert [entry.count for entry in opened] == [1]
+    assert done.snapshot.verdict.state is State.FAILED
+
+
+def test_a_step_that_failed_is_told_to_the_guard() -> None:
+    """The log has it once."""
+    lines: list[str] = []
+    engine = Engine((), node="n", clock=at, guard=Guard(lines.append))
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(engine_module, "counted", planted)
+        for _ in range(3):
+            engine.evaluate(INFO)
+    assert ["judging: refusals failed: ZeroDivisionError" in line for line in lines] == [True]
 
 
 @pytest.mark.parametrize("text", ["", ",", "x", "1,,2", "-1", "9" * 400, "\udcff"])

@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from fakes.views import at, gpu, reader, sample
 
+from nodevet.agent import engine
 from nodevet.agent.engine import Armed, Engine
+from nodevet.checks import modes
 from nodevet.checks.model import (
     AgentInfo,
     Device,
@@ -313,3 +315,16 @@ def test_a_refusal_holds_over_a_restart_of_the_agent() -> None:
     following.engine.restore(node.engine.memory())
     assert not driver_refuses_all(following.judge(permit=HELD))  # nothing was asked yet
     assert driver_refuses_all(following.look(*looks, running, permit=HELD))
+
+
+@pytest.mark.parametrize("function", ["driver_refuses_all", "counted"])
+def test_what_cannot_be_said_of_a_refusal_closes_no_gate(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug of ours in it costs the refusal, not the state file, and nothing that was judged beside it."""
+    node, running = Node(), reader("nvidia", ReaderState.RUNNING)
+    monkeypatch.setattr(modes if function == "driver_refuses_all" else engine, function, lambda *_: 1 / 0)
+    for _ in range(refusal_row().looks + 1):
+        snapshot = node.look(*errors(FailureKind.ERROR, FailureKind.ERROR), running, permit=HELD)
+    assert reach(snapshot, snapshot.verdict) == "soft"
+    assert closing(snapshot) == ()
+    assert snapshot.verdict.state is State.UNKNOWN
+    assert snapshot.findings

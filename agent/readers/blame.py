@@ -46,7 +46,10 @@ KEPT_FALLS = 50
 
 PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 
-NO_MEMORY = re.compile(r"bad_alloc|out of memory|cannot allocate memory|MemoryError|ENOMEM", re.IGNORECASE)
+NO_MEMORY = re.compile(
+    r"bad_alloc|out of memory|cannot allocate memory|failed to allocate|memory allocation|MemoryError|ENOMEM",
+    re.IGNORECASE,
+)
 NO_DESCRIPTORS = re.compile(r"too many open files|EMFILE|ENFILE", re.IGNORECASE)
 NOT_INSTALLED = re.compile(r"ModuleNotFoundError|ImportError")
 
@@ -292,6 +295,8 @@ class Blame:
             return _soft(f"{self._name} {end}{said}; a part of nodevet is missing or broken: reinstall nodevet")
         if end.signal == signal.SIGBUS and child.in_call and (others := self._unserved()):
             return _soft(f"{self._name} {end} {where}, but {others}")
+        if end.fault in fault_rows() and child.in_call and (want := self._want_of_memory(child)):
+            return _soft(f"{self._name} {end} {where}, but {want}")
         if end.fault in fault_rows() and child.in_call:
             failure = Failure(FailureKind.CRASHED, f"the reader {end} in: {child.call}{said}")
             return Fallen(failure, end.fault, charged=True)
@@ -336,6 +341,12 @@ class Blame:
         if self._shared:
             return f"it shares {self._shared[0]} with other programs: one may have cut it, or its file system is full"
         return ""
+
+    def _want_of_memory(self, child: Child) -> str:
+        """Return what may have refused the library memory, which many do not look for; empty where nothing is seen."""
+        if child.memory_limit:
+            return f"it ran under an {child.memory_limit}, and may have been refused memory: lift LimitAS and LimitDATA"
+        return self._surroundings.commit_shortage()
 
     def _ours(self, what: str) -> Fallen:
         words = f"{self._name} {what}; no fault of the driver is shown: please report this with the agent's log"

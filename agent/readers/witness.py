@@ -27,6 +27,11 @@ SWAPPED_FAULTS_PER_SECOND = 20.0
 
 MAXIMUM_FILES = 500
 
+NO_OVERCOMMIT = "2"
+COMMITTED_RATIO = 0.9
+"""Where the kernel promises no more memory than there is, and this share is promised, it may have refused some."""
+
+DUMPING = re.compile(r"^CoreDumping:\s*1", re.MULTILINE)
 TRACED = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
 
 _STATE, _MAJOR_FAULTS = 0, 9
@@ -45,7 +50,8 @@ class Look(msgspec.Struct, frozen=True):
     """A process at one moment. ``waited_seconds`` is the time that it could run and had no processor, None if untold.
 
     ``function`` is the kernel function that it waits in, empty where that may not be read. ``held`` tells that it has
-    ended, and that the program which traces it has not let go of it.
+    ended, and that the program which traces it has not let go of it; ``dumping`` that a signal ended it, and that its
+    memory is being written to a file or a program.
     """
 
     state: str
@@ -54,6 +60,7 @@ class Look(msgspec.Struct, frozen=True):
     waited_seconds: float | None
     function: str = ""
     held: bool = False
+    dumping: bool = False
 
 
 class _Wait(msgspec.Struct, frozen=True):
@@ -75,13 +82,15 @@ class Surroundings:
         fields = self._read(pid, "stat").rpartition(")")[2].split()
         if len(fields) <= _MAJOR_FAULTS:
             return None
+        status = self._read(pid, "status")
         return Look(
             state=fields[_STATE],
             frozen=self._is_frozen(pid),
             major_faults=_number(fields[_MAJOR_FAULTS]) or 0,
             waited_seconds=self._waited(pid),
             function=self._function(pid),
-            held=fields[_STATE] == "Z" and TRACED.search(self._read(pid, "status")) is not None,
+            held=fields[_STATE] == "Z" and TRACED.search(status) is not None,
+            dumping=DUMPING.search(status) is not None,
         )
 
     def libraries(self, pid: int) -> dict[str, Stamp | None]:
@@ -108,6 +117,20 @@ class Surroundings:
             if permissions.endswith("s") and is_named and _is_shared(path, written="w" in permissions):
                 found.append(path)
         return tuple(found)
+
+    def commit_shortage(self) -> str:
+        """Return that the kernel promises no more memory than there is, and has little left; empty where not."""
+        if _text(self._proc / "sys/vm/overcommit_memory").strip() != NO_OVERCOMMIT:
+            return ""
+        rows = (line.split() for line in _text(self._proc / "meminfo").splitlines())
+        found = {row[0]: _number(row[1]) or 0 for row in rows if len(row) > 1}
+        committed, limit = found.get("Committed_AS:", 0), found.get("CommitLimit:", 0)
+        if committed < COMMITTED_RATIO * limit:
+            return ""
+        return (
+            f"memory may have been refused to it: {committed} of {limit} kB are promised (/proc/meminfo), and "
+            "vm.overcommit_memory is 2: end what asks for so much"
+        )
 
     def _waited(self, pid: int) -> float | None:
         fields = self._read(pid, "schedstat").split()
@@ -145,6 +168,8 @@ def disturbance(before: Look | None, after: Look | None, seconds: float) -> str:
         return "it is stopped (state T): somebody sent SIGSTOP or traces it; send SIGCONT or end the tracer"
     if after.held:
         return "it has ended, and the program that traces it (see TracerPid in its status) holds it: end the tracer"
+    if after.dumping:
+        return "a signal ended it, and its memory is being written (see /proc/sys/kernel/core_pattern): look at that"
     if before.frozen or after.frozen:
         return "it is frozen by its cgroup: thaw it (freezer.state, or cgroup.freeze)"
     function = after.function.lstrip("_")  # versions of Linux differ in them

@@ -136,7 +136,7 @@ class Journal:
         try:
             engine.restore(self._memory)
         except msgspec.MsgspecError as error:
-            self._notices.append(f"memory of an earlier version is not readable, counters begin anew: {error}")
+            self._notices.append(f"a part of what was remembered cannot be read and begins anew: {error}")
         known = engine.episodes or self._episodes
         try:
             mirror = read_mirror(self._runtime / MIRROR_NAME)

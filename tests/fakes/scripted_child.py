@@ -7,6 +7,8 @@ what a workload does. What it was asked is appended to the file named by ``log``
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import mmap
 import os
@@ -90,6 +92,11 @@ class Child:
             case "segv" | "bus" | "ill" | "kill" | "term":
                 os.kill(os.getpid(), getattr(signal, f"SIG{behaviour.removeprefix('idle_').upper()}"))
                 time.sleep(3600)
+            case "no_room":  # as a library that does not look whether it was given memory
+                with contextlib.suppress(OSError, ValueError):
+                    mmap.mmap(-1, 1 << 34, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                    return
+                ctypes.string_at(0)
             case "touch":
                 self._shared[0] = 1
             case "no_memory":
