@@ -36,46 +36,47 @@ class ChildEnd(msgspec.Struct, frozen=True):
     progress: Progress
 
 
-def become_child(arguments: Sequence[str]) -> ChildEnd:
+def become_child(arguments: Sequence[str], grace_seconds: float = GRACE_SECONDS) -> ChildEnd:
     """Take over the descriptors that *arguments* name (``--descriptor N --progress M``) and watch the lifeline.
 
     Nothing the child starts inherits them. Raises SystemExit with a usage message on other arguments.
     """
     match list(arguments):
         case ["--descriptor", descriptor, "--progress", shared] if descriptor.isdigit() and shared.isdigit():
-            return _take_over(int(descriptor), int(shared))
+            return _take_over(int(descriptor), int(shared), grace_seconds)
     raise SystemExit("usage: --descriptor SOCKET --progress MEMORY; only the agent starts this program")
 
 
-def _take_over(descriptor: int, shared: int) -> ChildEnd:
+def _take_over(descriptor: int, shared: int, grace_seconds: float) -> ChildEnd:
     os.dup2(STANDARD_ERROR, STANDARD_OUTPUT)
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
     progress = Progress(shared)
     os.close(shared)
-    watch_lifeline(lambda: _hang_up(connection))
+    watch_lifeline(lambda: _hang_up(connection), grace_seconds)
     return ChildEnd(Channel(connection), progress)
 
 
 def watch_lifeline(orphaned: Callable[[], None], grace_seconds: float = GRACE_SECONDS) -> None:
     """Call *orphaned* once standard input ends, then kill this process if it is still there after *grace_seconds*.
 
-    This runs in a thread of its own, because the main thread may sit in a driver call that never returns.
+    This runs in a thread of its own, because the main thread may sit in a driver call that never returns. A library
+    that is being loaded may keep every thread waiting: with no grace the kernel kills the process in that moment.
     """
-    _continue_when_orphaned()
+    _signal_when_orphaned(signal.SIGCONT if grace_seconds else signal.SIGKILL)
     previous = threading.stack_size(_WATCHER_STACK_BYTES)
     threading.Thread(target=_wait_for_end, args=(orphaned, grace_seconds), name="lifeline", daemon=True).start()
     threading.stack_size(previous)
 
 
-def _continue_when_orphaned() -> None:
-    """Have the kernel continue this process when its parent ends: one that is stopped could not see its lifeline.
+def _signal_when_orphaned(number: signal.Signals) -> None:
+    """Have the kernel send *number* when the parent ends: a process that is stopped could not see its lifeline.
 
     prctl(2), PR_SET_PDEATHSIG. The signal comes when the thread that started this process ends, the main one.
     """
     import ctypes
 
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def _wait_for_end(orphaned: Callable[[], None], grace_seconds: float) -> None:

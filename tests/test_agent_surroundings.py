@@ -274,6 +274,46 @@ def test_a_stopped_child_is_gone_when_its_parent_is(kind: str) -> None:
     assert gone == [child]
 
 
+LOADING = """
+import ctypes, sys
+from nodevet.checks.burnin import child
+def burn(*_):
+    print("loading", file=sys.stderr, flush=True)
+    ctypes.PyDLL(None).sleep(600)
+child._burn = burn
+sys.exit(child.main(sys.argv[1:]))
+"""
+"""A load child in the midst of loading a library, which keeps each of its threads waiting."""
+
+PARENT_OF_A_LOAD = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from fakes.load_child import LoadChild
+with LoadChild(sys.argv[2:]) as child:
+    child.burn()
+    child.process.stderr.readline()
+    print(child.process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_load_that_loads_a_library_is_gone_when_its_parent_is() -> None:
+    """No thread of its own could see that: the kernel ends it. Before, it went on for seconds on an idle node."""
+    argv = [sys.executable, "-c", LOADING]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT_OF_A_LOAD, str(Path(__file__).parent), *argv], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    gone, _ = psutil.wait_procs([child], timeout=20)
+    for left in {child} - set(gone):
+        left.kill()
+    assert gone == [child]
+
+
 def test_a_quota_that_is_used_up_ends_nothing(agent: RunningAgent) -> None:
     """No byte can be written to any file: that is told by name, judging goes on, and it is over with the quota."""
     agent.start()

@@ -276,6 +276,7 @@ def test_a_load_that_is_refused_leaves_no_older_document(run: BurnIn, tmp_path: 
             run({"fp32": "finish"}, "--output", str(file))
     document = json.loads(file.read_text())
     assert (document["verdict"], document["completeness"]["state"]) == ("unknown", "incomplete")
+    assert {"a job claims this node": stands, "another load": "held by nodevet burn-in"}[stands] in document["reason"]
 
 
 @pytest.mark.parametrize("seconds", ["0", "-0.0", "-1", "nan", "inf", "1.7e308", "2678401"])

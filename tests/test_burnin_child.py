@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
+import psutil
 from fakes.burnin import NO_TORCH  # skips this file where torch is not installed
-from fakes.load_child import DEVICE, WITHOUT_TORCH, LoadChild
+from fakes.load_child import DEVICE, PATIENCE_SECONDS, WITHOUT_TORCH, LoadChild
 
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.metrics import UNITS
@@ -112,6 +118,41 @@ def test_child_without_parent_ends() -> None:
         child.burn(seconds=20, self_test=False)
         child.wait_for_phase("measuring the cost of checking")
         assert child.seconds_to_end(cut=True) < END_SECONDS
+
+
+PARENT = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from fakes.load_child import LoadChild
+with LoadChild(sys.argv[2:]) as child:
+    child.burn(seconds=600, self_test=False)
+    child.wait_for_phase("measuring", figures=True)
+    print(child.process.pid, flush=True)
+    print(child.result().detail, flush=True)
+    child.process.wait()
+"""
+
+
+def test_a_load_whose_parent_is_stopped_ends() -> None:
+    """Ctrl-Z or SIGSTOP: a stopped command would not have it give way to a job."""
+    argv = [sys.executable, "-c", "import sys; from nodevet.checks.burnin.child import main; main(sys.argv[1:])"]
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(Path(__file__).parent), *argv], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(0.05)
+        ended = child.status() == psutil.STATUS_ZOMBIE
+        if not ended:
+            child.kill()
+        parent.send_signal(signal.SIGCONT)
+        said = parent.stdout.readline()
+        parent.kill()
+    assert ended
+    assert "its parent was stopped" in said
 
 
 def test_missing_torch_is_refused_in_one_line() -> None:

@@ -184,7 +184,7 @@ def test_an_agent_that_hangs_keeps_nobody_waiting_who_sends_a_signal(node: FakeN
         node.stop()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_before_the_load_leaves_no_older_document(
     node: FakeNode, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -196,7 +196,7 @@ def test_a_stopped_load_is_interrupted_within_two_seconds(second: str) -> None:
     load = run({"fp32": "finish", "bf16": second}, stop_after=2)
 
     assert time.monotonic() - began < PATIENCE_SECONDS / 2
-    assert ("fp32", ResultState.FINISHED) in states(load)
+    assert ("fp32", ResultState.FINISHED) in states(load) + states(load, "GPU-1")
     if second == "hang":
         assert states(load)[-1][1] is ResultState.INTERRUPTED
 

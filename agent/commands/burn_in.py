@@ -84,15 +84,18 @@ def run(
     if arguments.seconds is not None and not 0 < arguments.seconds <= LONGEST_LEASE_SECONDS:
         longest = f"{LONGEST_LEASE_SECONDS:.0f} (31 days)"
         raise UsageError(f"burn-in: --seconds {arguments.seconds:g}: must be a number above 0 and at most {longest}")
+    _requests_of_kind(arguments, "", "cpu", None)  # refuses a plan or format that does not exist
     settings = options.configuration(arguments)
     output = None if arguments.output is None else OutputFile(arguments.output, _complain)
     load = Load(arguments, settings, output, spawn, patience_seconds)
     try:
         with interrupting():
+            if output is not None:
+                # A good document of an older run must not stand for this one, however early it is killed.
+                output.write(encode(_of_load(load, (), (), (), "the load has not begun")))
             document = _run(load)
     except (NodevetError, KeyboardInterrupt) as error:
-        if output is not None and not isinstance(error, UsageError):
-            # A good document of an older run must not stand for this one.
+        if output is not None:
             output.write(encode(_of_load(load, (), (), (), str(error) or "it was stopped before it began")), last=True)
         raise
     if output is not None:
@@ -306,13 +309,19 @@ def _requests(arguments: argparse.Namespace, device: Device) -> tuple[GemmReques
     kind = compute_kind(device)
     if kind is None:
         return ()
+    return _requests_of_kind(arguments, device.id, kind, device.pci_device_id)
+
+
+def _requests_of_kind(
+    arguments: argparse.Namespace, device: str, kind: str, pci_device_id: str | None
+) -> tuple[GemmRequest, ...]:
     return requests_for(
         arguments.plan,
-        device.id,
+        device,
         kind,
         seconds=1.0 if arguments.self_test else arguments.seconds,
         dtypes=tuple(arguments.dtype) if arguments.dtype else None,
-        pci_device_id=device.pci_device_id,
+        pci_device_id=pci_device_id,
         shape=arguments.shape,
     )
 

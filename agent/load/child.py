@@ -190,6 +190,8 @@ class LoadChild:
         if not self._reason and (self._job is not None or ended.status):
             last = f"; it said last: {self._child.tail[-1]}" if self._child.tail else ""
             self._reason = f"the load {ended} in: {self._child.call}{last}"
+        elif not self._reason and self.results:
+            self._reason = self.results[-1].detail  # it ended by itself, and said why
         was_stopped = self._stopping and not self._gave_up
         self._result(ResultState.INTERRUPTED if was_stopped else ResultState.DIED, self._reason)
 

@@ -1,8 +1,10 @@
 """The load child: ``python -I -m nodevet.checks.burnin.child``, started by the agent for one device.
 
-It answers each ``Burn`` with ``Ticked`` lines and one ``Worked``. ``Stop`` on the channel, SIGTERM or the end of the
-lifeline end it within two seconds, wherever it is: SIGTERM is taken by a thread of its own, because the main
-thread may sit in a library that returns to Python only after seconds.
+It answers each ``Burn`` with ``Ticked`` lines and one ``Worked``. ``Stop`` on the channel or SIGTERM end it within two
+seconds, wherever it is: SIGTERM is taken by a thread of its own, because the main thread may sit in a library that
+returns to Python only after seconds. When its parent ends the kernel kills it: nobody is left to hear what it knows,
+and what it knew to be wrong was told before. When its parent is stopped it ends by itself: nobody would have it give
+way to a job.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -49,6 +52,8 @@ class Session:
         self._result_so_far: Callable[[ResultState, str], Result] | None = None
         self._ending_seconds = 0.0
         self._last_tick = float("-inf")
+        self._parent = Path(f"/proc/{os.getppid()}/stat")
+        self._last_look = float("-inf")
 
     def next_message(self) -> Message:
         """Return the next message of the parent; raises Closed when it is gone."""
@@ -79,7 +84,7 @@ class Session:
         return self._interrupted.is_set()
 
     def pause(self) -> None:
-        """Raise InterruptionError where SIGTERM or ``Stop`` came; part of ``workload.Control``."""
+        """Raise InterruptionError where the child must end; part of ``workload.Control``."""
         while self._channel.pending() or select.select([self._channel], [], [], 0)[0]:
             message = self._channel.receive()
             if isinstance(message, Stop):
@@ -88,6 +93,21 @@ class Session:
                 self._waiting.append(message)
         if self.interrupted:
             raise InterruptionError("asked to stop")
+        if self._is_parent_stopped():
+            self._interrupted.set()
+            raise InterruptionError("its parent was stopped (Ctrl-Z, SIGSTOP) and could not have it give way to a job")
+
+    def _is_parent_stopped(self) -> bool:
+        """Return whether the parent was stopped by a signal, from one look in a quarter of a second."""
+        now = time.monotonic()
+        if now - self._last_look < TICK_SECONDS:
+            return False
+        self._last_look = now
+        try:
+            told = self._parent.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        return told.rpartition(")")[2].split()[:1] == ["T"]
 
     def tick(self, ratio: float, phase: str, shown: dict[str, float | int]) -> None:
         """Send progress, at most four times a second; part of ``workload.Control``."""
@@ -129,7 +149,7 @@ def main(arguments: Sequence[str], choose: Callable[..., Any] | None = None) -> 
     """
     # Before any thread exists, so that all of them inherit it and only the one that waits gets the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    end = become_child(arguments)
+    end = become_child(arguments, grace_seconds=0.0)
     session = Session(end.channel, end.progress)
     threading.Thread(target=session.end_on_sigterm, name="sigterm", daemon=True).start()
     try:
