@@ -77,6 +77,14 @@ class KernelWatch:
         )
 
     @property
+    def trouble(self) -> str:
+        """Return how many records nobody read, for every surface: what they told is not known, so green says less."""
+        is_asking = self._backlog is not None and not self._heard
+        if not self._lost or is_asking:
+            return ""
+        return f"{self._path}: {self._lost} records were overwritten before they could be read: what they told is lost"
+
+    @property
     def memory(self) -> bytes | None:
         """Return what the next process needs to go on behind the last event."""
         is_asking = self._backlog is not None and not self._heard

@@ -266,6 +266,7 @@ def kernel_log(watch: KernelWatch | None, intake: Intake) -> Member | None:
         name="kernel_log",
         tick=partial(intake.take_kernel_events, watch),
         next_deadline=lambda: watch.next_deadline,
+        trouble=lambda: watch.trouble,
         memory=lambda: watch.memory,
     )
 

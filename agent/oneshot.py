@@ -84,7 +84,8 @@ def _look(
 ) -> Snapshot:
     with selectors.DefaultSelector() as selector:
         if configuration.kernel_log.enabled:
-            _read_kernel_log(engine, configuration, clock, selector, kernel_memory)
+            trouble = _read_kernel_log(engine, configuration, clock, selector, kernel_memory)
+            info = msgspec.structs.replace(info, notices=(*info.notices, *filter(None, (trouble,))))
         supervisor = build_supervisor(configuration, clock, selector)
         patience = 4 * configuration.agent.deadline_seconds + 10
         guard = Guard(lambda _line: None)  # what failed is a finding of the one look that there is
@@ -144,13 +145,17 @@ def _read_kernel_log(
     clock: Clock,
     selector: selectors.BaseSelector,
     memory: bytes | None,
-) -> None:
-    """Give *engine* what the kernel told since the agent last read its log, or since boot where none ever did."""
+) -> str:
+    """Give *engine* what the kernel told since the agent last read its log, or since boot where none ever did.
+
+    Return what of it is lost, in words.
+    """
     watch = KernelWatch(configuration.kernel_log.path, clock, selector, memory=memory, log=lambda _line: None)
     for event in (*watch.tick(), *watch.settle()):
         engine.take_event(event)
     engine.take_kernel_log(watch.state)
     watch.close()
+    return watch.trouble
 
 
 def _recall(engine: Engine, configuration: Configuration, clock: Clock) -> tuple[Mapping[str, bytes], tuple[str, ...]]:

@@ -10,10 +10,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from nodevet.agent import members, oneshot
 from nodevet.agent.clock import SystemClock
+from nodevet.agent.config import load_configuration
+from nodevet.agent.intake import Intake
 from nodevet.agent.kernel_backlog import Output, journal_output
 from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.checks.backends.base import BackendError
@@ -21,6 +25,7 @@ from nodevet.checks.backends.command_run import Runner
 from nodevet.checks.kernel_log.journal import ARGUMENTS, Span
 from nodevet.checks.kernel_log.lines import Line
 from nodevet.checks.model import Event, FailureKind, Provenance
+from nodevet.checks.registry import installed
 
 XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=x, words"
 
@@ -353,3 +358,28 @@ def test_a_message_of_bytes_is_read_and_numbers_that_are_none_change_nothing(num
     (line,) = spanned(json.dumps(raw))
     assert line.text.startswith(text)
     assert line.provenance is Provenance.KERNEL
+
+
+@pytest.mark.parametrize(("journal", "told"), [(refused, True), (lambda: output(entry(1.0, "Linux version")), False)])
+def test_records_that_nobody_read_are_told_on_every_surface(
+    terminal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: Callable[[], bytes], told: bool
+) -> None:
+    """With the agent's notices, and in a single look, which has no log: green says less there."""
+    rig = Watch(terminal, journal)
+    rig.records = [record(1, 9.0)]
+    watch = rig.start()
+    member = members.kernel_log(watch, Mock(spec=Intake))
+    assert member is not None
+    assert member.trouble() == ""  # nothing is known before the first look
+    watch.tick()
+    watch.settle()
+    assert ("1 records were overwritten" in member.trouble()) is told
+    watch.close()
+
+    (tmp_path / "nodevet.toml").write_text('[agent.backends]\nenabled = ["host"]\n')
+    places = {"agent.state_dir": str(tmp_path / "state"), "agent.runtime_dir": str(tmp_path / "run")}
+    configuration = load_configuration(tmp_path / "nodevet.toml", installed(), overrides=places)
+    rig.records = [record(1, 9.0)]
+    monkeypatch.setattr(oneshot, "KernelWatch", lambda *_, **__: rig.start())
+    snapshot = oneshot.look(configuration, names=["kernel-log"], confirmed=False)
+    assert any("1 records were overwritten" in notice for notice in snapshot.agent.notices) is told

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import pty
 import selectors
+import subprocess
+import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator
@@ -16,8 +19,9 @@ import pytest
 from fakes.kernel import NO_KERNEL_LOG
 
 from nodevet.checks.errors import NodevetError
-from nodevet.checks.kernel_log.reader import DEFAULT_PATH, Cursor, KernelLogError, KernelLogReader
-from nodevet.checks.model import Event, Instant
+from nodevet.checks.kernel_log import reader as reader_module
+from nodevet.checks.kernel_log.reader import DEFAULT_PATH, Cursor, KernelLogError, KernelLogReader, events_from_file
+from nodevet.checks.model import Event, Instant, Provenance
 
 BOOT = "boot-a"
 NOW = Instant(BOOT, 1_000_000_000_000, 50_000.0)
@@ -453,3 +457,44 @@ def as_ordinary_user() -> Iterator[None]:
         yield
     finally:
         os.seteuid(mine)
+
+
+@pytest.mark.parametrize("argument", [DEFAULT_PATH, "-"])
+def test_the_real_log_that_is_given_as_a_saved_one_ends(argument: str) -> None:
+    """A person asks what is in it now; nothing waits for what the kernel says next."""
+    try:
+        log = Path(DEFAULT_PATH).open("rb")  # noqa: SIM115 -- closed below
+    except OSError:
+        pytest.skip(NO_KERNEL_LOG)
+    with log:
+        command = [sys.executable, "-m", "nodevet.agent.cli", "check", "kernel-log", "--from", argument]
+        done = subprocess.run(command, stdin=log, capture_output=True, timeout=60, check=False)
+        assert done.returncode in (0, 1, 2), done.stderr
+        assert os.get_blocking(log.fileno())  # whoever shares the descriptor reads as before
+
+
+@pytest.mark.parametrize("through", ["path", "input"])
+def test_a_log_that_never_ends_is_read_up_to_its_end(monkeypatch: pytest.MonkeyPatch, through: str) -> None:
+    """Whoever writes it still has it open, as the kernel has its own, and overwrites what was not read."""
+
+    class Ring(io.FileIO):
+        overruns = 3
+
+        def readinto(self, buffer: bytearray, /) -> int | None:  # type: ignore[override]
+            if self.overruns:
+                self.overruns -= 1
+                raise BrokenPipeError(errno.EPIPE, "overwritten")
+            return super().readinto(buffer)
+
+    class Torn(reader_module._Ring, Ring):
+        """Is overwritten three times before it gives anything."""
+
+    monkeypatch.setattr(reader_module, "_Ring", Torn)
+    monkeypatch.setattr(reader_module, "is_kernel_device", lambda _descriptor: True)
+    end, writer = os.pipe()
+    os.write(writer, xid(1).encode())
+    with os.fdopen(end, "rb") as file:
+        path = "-" if through == "input" else f"/proc/self/fd/{end}"
+        (event,) = events_from_file(path, file)
+    os.close(writer)
+    assert (event.code, event.provenance) == ("nvidia.xid.79", Provenance.TEXT)

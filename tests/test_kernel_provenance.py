@@ -21,7 +21,9 @@ from nodevet.checks.kernel_log.journal import entry_line
 from nodevet.checks.kernel_log.lines import Line, split_record
 from nodevet.checks.kernel_log.parse import KernelLogParser, events_from_lines
 from nodevet.checks.kernel_log.reader import KernelLogError, KernelLogReader, events_from_file
+from nodevet.checks.kernel_log.report import describe
 from nodevet.checks.kernel_log.rules import expanded
+from nodevet.checks.kernel_log.xid import decode_body
 from nodevet.checks.model import Event, FaultClass, Instant, Outcome, Provenance
 from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules
 
@@ -343,6 +345,29 @@ def test_a_name_says_nothing_to_a_terminal(name: str) -> None:
     (found,) = of_kernel(f"NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name={name}, GPU has fallen off the bus.")
     (finding,) = [one for one in judge("kernel-log", healthy(events=(found,))) if one.key.code == "nvidia.xid.79"]
     assert finding.message.isprintable()
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J\x1b]0;x\x07", "\r\x9b31m", "x\nline 2: fatal", "\u202ex", "\u2028"])
+def test_a_name_in_a_saved_log_says_nothing_to_a_terminal(name: str) -> None:
+    """Each event is one line of plain text, also where JSON or the kernel's escapes bring in what the file hides."""
+    text = f"NVRM: Xid (PCI:0000:1b:00): 31, pid=4711, name={name}, Ch 00000008"
+    escaped = "".join(f"\\x{byte:02x}" if byte < 32 or byte > 126 else chr(byte) for byte in text.encode())
+    for line in (
+        json.dumps({"MESSAGE": text, "_TRANSPORT": "kernel"}),
+        f"4,1,1000,-;{escaped}",
+        text.partition("\n")[0],
+    ):
+        (event,) = events_from_lines([line])
+        assert describe(event).isprintable()
+
+
+def test_the_words_of_a_recovery_have_an_end() -> None:
+    """A user who can write the file that is read must not make one line cost more than a look through it."""
+    genuine = "changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+    assert decode_body(154, genuine).variant == "reset_device"
+    for blanks in (genuine.replace(" (", f"{' ' * 50}("), genuine.replace(" to", f"{' ' * 50}to")):
+        assert decode_body(154, blanks).variant == ""
+    assert decode_body(154, genuine.replace("None", "x" * 500)).variant == ""
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\n", "\u2028x", ":1 due to x", "x:99 due to har", "", "a" * 15])

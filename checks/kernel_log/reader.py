@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
@@ -25,6 +25,9 @@ from nodevet.checks.kernel_log.lines import MAXIMUM_LINE, Line, split_line, spli
 from nodevet.checks.kernel_log.parse import KernelLogParser, events_from_lines
 from nodevet.checks.kernel_log.rules import stand_in
 from nodevet.checks.model import Event, Instant, Provenance
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 __all__ = [
     "DEFAULT_PATH",
@@ -39,6 +42,9 @@ __all__ = [
 ]
 
 DEFAULT_PATH = "/dev/kmsg"
+
+OLD_PATH = "/proc/kmsg"
+"""The same log for syslogd: a plain file by its kind, which never ends either."""
 
 KERNEL_DEVICE = os.makedev(1, 11)
 """The number of /dev/kmsg (Documentation/admin-guide/devices.txt): what else a path names may hold a user's text."""
@@ -412,15 +418,46 @@ def events_from_file(path: str, standard_input: BinaryIO | None = None) -> list[
     Bytes that are no UTF-8 are replaced: one broken line must not hide the others. UTF-16 is read where the file
     begins with its mark, as what PowerShell saves does.
     """
-    if path == "-":
-        return events_from_lines(_decoded(standard_input or sys.stdin.buffer, path))
     try:
+        if path == "-":
+            return _events_in(standard_input or sys.stdin.buffer, path)
         with Path(path).open("rb") as file:
-            return events_from_lines(_decoded(file, path))
+            return _events_in(file, path)
     except OSError as error:
         raise UsageError(
             f"{path}: cannot be read: {error.strerror}; give a saved kernel log, or - for input"
         ) from error
+
+
+def _events_in(file: BinaryIO, name: str) -> list[Event]:
+    """Return the events in *file*: in the kernel's own log up to its end, at which a plain read would wait for ever."""
+    descriptor = file.fileno() if isinstance(file, io.BufferedReader | io.FileIO) else None
+    if descriptor is None or not _has_no_end(descriptor):
+        return events_from_lines(_decoded(file, name))
+    # Opened anew, because others may share the descriptor and expect it to wait.
+    anew = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with io.BufferedReader(_Ring(anew)) as ring:
+        return events_from_lines(_decoded(ring, name))
+
+
+def _has_no_end(descriptor: int) -> bool:
+    """Return whether *descriptor* is open on the kernel's own log, under one of its two names."""
+    try:
+        return is_kernel_device(descriptor) or os.path.samestat(os.fstat(descriptor), os.stat(OLD_PATH))  # noqa: PTH116
+    except OSError:
+        return False
+
+
+class _Ring(io.FileIO):
+    """The kernel's own log: it ends where nothing is there, and goes on where it was overwritten meanwhile."""
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int | None:
+        for _ in range(MAXIMUM_OVERRUNS):
+            try:
+                return super().readinto(buffer)
+            except BrokenPipeError:
+                continue
+        return None
 
 
 def _decoded(file: BinaryIO, name: str) -> Iterator[str]:

@@ -37,7 +37,9 @@ def describe(event: Event) -> str:
     where = f"line {event.line}: " if event.line is not None else ""
     device = f" on {event.pci}" if event.pci else ""
     by = f", process {event.process or '?'} ({event.pid})" if event.pid else ""
-    return f"{where}{word}: {event.code}{device}{by}: {policy.name}: {policy.meaning}; action: {policy.action.value}"
+    line = f"{where}{word}: {event.code}{device}{by}: {policy.name}: {policy.meaning}; action: {policy.action.value}"
+    # A process may have line ends in its name, and what a terminal obeys.
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
 
 
 def _event(event: Event) -> dict[str, Any]:

@@ -30,10 +30,11 @@ _NVLINK5 = re.compile(
 """A comma behind it would be the end of a name that a user made look like it."""
 _NVLINK = re.compile(r"NVLink:?\s+(?P<severity>fatal|non-?fatal)?.*?\blink\s+(?P<link>\d{1,4})", re.IGNORECASE)
 _RECOVERY = re.compile(
-    r"changed from (?:0x(?P<old>[0-9a-f]{1,8}))?\s*(?:\([^)]*\))?\s*"
-    r"to 0x(?P<new>[0-9a-f]{1,8})\s*(?:\((?P<text>[^)]*)\))?",
+    r"changed from (?:0x(?P<old>[0-9a-f]{1,8}))?\s{0,2}(?:\([^)]{0,80}\))?\s{0,2}"
+    r"to 0x(?P<new>[0-9a-f]{1,8})\s{0,2}(?:\((?P<text>[^)]{0,80})\))?",
     re.IGNORECASE,
 )
+"""Every part has an end: 8 KiB of blanks in a file that a user can write took 0.2 s a line, and judging waited."""
 
 
 class XidBody(msgspec.Struct, frozen=True):
