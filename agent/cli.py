@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 
 from nodevet.agent import __version__, exits
 from nodevet.agent.client import AgentRefused
+from nodevet.agent.signals import begin_undisposed
 from nodevet.agent.terminal import complete_streams, say
-from nodevet.checks.errors import ConfigurationError, NodevetError, UsageError
+from nodevet.checks.errors import ConfigurationError, NodevetError, UnreadableConfigurationError, UsageError
 
 __all__ = ["COMMANDS", "main"]
 
@@ -56,11 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         sys.excepthook = _bug
+        begin_undisposed()
         complete_streams()
     try:
         return _run(words)
     except ConfigurationError as error:
-        return _complain(error, exits.CONFIGURATION)
+        # A service manager never starts again what ended with the code of a wrong configuration.
+        is_passing = isinstance(error, UnreadableConfigurationError)
+        return _complain(error, exits.UNKNOWN if is_passing else exits.CONFIGURATION)
     except UsageError as error:
         return _complain(error, exits.USAGE)
     except AgentRefused as error:

@@ -7,6 +7,7 @@ Precedence: command line, file, default. Directories come from systemd's environ
 from __future__ import annotations
 
 import copy
+import errno
 import hashlib
 import os
 import re
@@ -33,7 +34,7 @@ from nodevet.agent.settings import (
     SlurmSettings,
     StoreSettings,
 )
-from nodevet.checks.errors import ConfigurationError, RegistryError
+from nodevet.checks.errors import ConfigurationError, RegistryError, UnreadableConfigurationError
 
 __all__ = [
     "SIMULATED_FOLDER",
@@ -50,6 +51,11 @@ FILE_NAME = "nodevet.toml"
 
 LONGEST_FILE_BYTES = 1 << 20
 """No configuration is as long: what is longer is another file, or a device that never ends."""
+
+CHOSEN = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
+)
+"""What of a path that cannot be read a person must correct; a disk, a server or memory may be well again."""
 
 SIMULATED_FOLDER = "simulated"
 """Below the standard directories: simulated nodes keep their files there, each in a folder of its own."""
@@ -168,7 +174,8 @@ def _read(path: Path, *, required: bool) -> dict[str, Any] | None:
             raise ConfigurationError(f"{path}: no such file: name one that exists, or leave --config out") from error
         return None
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read ({error.strerror}) by uid {os.geteuid()}") from error
+        kind = ConfigurationError if error.errno in CHOSEN else UnreadableConfigurationError
+        raise kind(f"{path}: cannot be read ({error.strerror}) by uid {os.geteuid()}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: byte {error.start} is no UTF-8: save the file as UTF-8") from error
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets as deep

@@ -1,22 +1,26 @@
 """The page and the metrics, opened at the start or as soon as that can be.
 
-Any user of the node may hold the port before the agent does, and an address that the site chose may come after it at a
-boot. Neither may leave a node without its agent: state file, socket and SLURM need no port, and a service manager gives
-up after a few starts.
+Any user of the node may hold the port before the agent does, and an address that the site chose, or whoever resolves
+its name, may come after it at a boot. None of this may leave a node without its agent: state file, socket and SLURM
+need no port.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from nodevet.agent.clock import Clock
-from nodevet.checks.errors import BusyError
-from nodevet.exporters.http import AbsentAddressError, HttpServer, is_free
+from nodevet.checks.errors import BusyError, NodevetError
+from nodevet.exporters.http import AbsentAddressError, HttpServer, is_free, is_name
 
 __all__ = ["AGAIN_SECONDS", "Listening"]
 
 AGAIN_SECONDS = 5.0
 """Between two looks at whether the address is free."""
+
+RESOLVE_SECONDS = 5.0
+"""How long the start waits for a name: resolv.conf(5) may take minutes where no server answers."""
 
 
 class Listening:
@@ -30,8 +34,9 @@ class Listening:
         self._server: HttpServer | None = None
         self._again_at: float | None = None
         self._trouble = ""
+        self._attempt: _Attempt | None = None
         try:
-            self._server = make()
+            self._server = self._resolved(RESOLVE_SECONDS) if may_wait and is_name(listen) else make()
         except (BusyError, AbsentAddressError) as error:
             if not may_wait:
                 raise
@@ -70,12 +75,13 @@ class Listening:
         if self._again_at is None or now < self._again_at:
             return
         self._again_at = now + AGAIN_SECONDS
-        if not is_free(self._listen):  # to name the holder takes long where many processes run
-            return
         try:
-            self._server = self._make()
-        except (BusyError, AbsentAddressError):
-            return  # somebody was quicker
+            server = self._resolved(0.0) if is_name(self._listen) else self._opened()
+        except NodevetError:
+            return  # somebody was quicker, or the name has no address yet
+        if server is None:
+            return
+        self._server = server
         self._again_at, self._trouble = None, ""
         self._server.start()
 
@@ -84,3 +90,42 @@ class Listening:
         self._again_at = None
         if self._server is not None:
             self._server.stop()
+
+    def _opened(self) -> HttpServer | None:
+        # To name the holder takes long where many processes run.
+        return self._make() if is_free(self._listen) else None
+
+    def _resolved(self, seconds: float) -> HttpServer | None:
+        """Return what a thread has opened: no loop waits for a resolver. Raises what it raised, once."""
+        attempt = self._attempt = self._attempt or _Attempt(self._make)
+        if not attempt.is_done(seconds):
+            raise AbsentAddressError(f"{self._listen}: its name is not resolved yet")
+        self._attempt = None
+        if attempt.error is not None:
+            raise attempt.error
+        return attempt.server
+
+
+class _Attempt:
+    """One opening of the address, in a thread of its own."""
+
+    def __init__(self, make: Callable[[], HttpServer]) -> None:
+        self.server: HttpServer | None = None
+        self.error: NodevetError | None = None
+        self._make = make
+        self._thread = threading.Thread(target=self._open, name="listen", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            raise BusyError(f"no thread can be started to resolve a name: {error}") from error
+
+    def is_done(self, seconds: float) -> bool:
+        """Return whether it has ended, after *seconds* at most."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _open(self) -> None:
+        try:
+            self.server = self._make()
+        except NodevetError as error:
+            self.error = error

@@ -10,9 +10,19 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
-__all__ = ["PassedBy", "SignalPipe", "interrupting", "undisturbed"]
+__all__ = ["PassedBy", "SignalPipe", "begin_undisposed", "interrupting", "undisturbed"]
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def begin_undisposed() -> None:
+    """Undo what a process inherits of its starter's signals and what would make ours useless; children inherit it too.
+
+    Where SIGCHLD is ignored the kernel tells nobody how a child ended, and a signal that is blocked ends nothing
+    (execve(2), waitpid(2)). SIGHUP that nohup(1) ignores stays so.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 class SignalPipe:

@@ -25,6 +25,7 @@ __all__ = [
     "ReferenceDataError",
     "RegistryError",
     "StoreError",
+    "UnreadableConfigurationError",
     "UsageError",
     "WireError",
 ]
@@ -56,6 +57,10 @@ class ReferenceDataError(NodevetError):
 
 class ConfigurationError(NodevetError):
     """The configuration is refused: names the key path and what is allowed."""
+
+
+class UnreadableConfigurationError(ConfigurationError):
+    """Its file cannot be read for now: another start may read it, and nobody has to correct it."""
 
 
 class StoreError(NodevetError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import re
 import select
 import selectors
 import socket
@@ -33,7 +34,7 @@ from nodevet.exporters.page import StatusPage
 from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.schema import encode, status_document
 
-__all__ = ["DEFAULT_LISTEN", "AbsentAddressError", "HttpServer", "is_free", "parse_listen"]
+__all__ = ["DEFAULT_LISTEN", "AbsentAddressError", "HttpServer", "is_free", "is_name", "parse_listen"]
 
 DEFAULT_LISTEN = "127.0.0.1:10917"
 LOOK_SECONDS = 0.25
@@ -69,6 +70,13 @@ def _unheard(_line: str) -> None:
     """Tell nobody."""
 
 
+HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*\.?")
+"""What a resolver may know at another time (RFC 1123, and the underscore that sites use)."""
+
+PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""What the machine lacks for the moment."""
+
+
 class AbsentAddressError(ConfigurationError):
     """This machine has no such address, or not yet."""
 
@@ -83,6 +91,15 @@ def is_free(listen: str) -> bool:
         except OSError:
             return False
     return True
+
+
+def is_name(listen: str) -> bool:
+    """Return whether the host of *listen* has to be resolved: it is no address."""
+    try:
+        ipaddress.ip_address(parse_listen(listen)[0].partition("%")[0])
+    except ValueError:
+        return True
+    return False
 
 
 def parse_listen(text: str) -> tuple[str, int]:
@@ -125,6 +142,8 @@ class HttpServer:
             self._server = _Server((host, port), site, log, connections or Connections())
         except OSError as error:
             raise _refusal(error, host, port) from error
+        except TypeError as error:  # a NUL byte, or letters that no name of a host has
+            raise ConfigurationError(f"cannot listen on {host}:{port}: {host} is no name of a host") from error
         self._stopped = False
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
 
@@ -469,4 +488,8 @@ def _refusal(error: OSError, host: str, port: int) -> Exception:
             return ConfigurationError(f"port {port} on {host} may not be opened by this user: choose one above 1023")
         case errno.EADDRNOTAVAIL:
             return AbsentAddressError(f"{host} is no address of this machine: choose another with --listen HOST:PORT")
-    return ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror or error}")
+    text = f"cannot listen on {host}:{port}: {error.strerror or error}"
+    # Whoever resolves names may come after the agent at a boot; what is no name of a host never gets an address.
+    is_passing = HOST_NAME.fullmatch(host) if isinstance(error, socket.gaierror) else error.errno in PASSING
+    kind = AbsentAddressError if is_passing else ConfigurationError
+    return kind(text)

@@ -239,6 +239,54 @@ def test_no_data_file_is_read_after_the_start(tmp_path: Path) -> None:
     assert opened.read_text() == ""
 
 
+def test_no_data_file_is_read_for_the_first_load(agent: RunningAgent, tmp_path: Path) -> None:
+    """The plans of a load belong to them: the first one may come hours after a package was replaced."""
+    opened = tmp_path / "opened"
+    opened.touch()
+    words = [sys.executable, "-I", "-c", AUDITED, str(opened), "agent", "--config", str(agent.configuration_file)]
+    places = ["--state-dir", str(agent.state_dir), "--runtime-dir", str(agent.runtime_dir), "--listen", "127.0.0.1:0"]
+    command = [*words, *places, "--interval", "1"]
+    agent.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    agent.seconds_until((agent.runtime_dir / "state").exists, 20)
+    opened.write_text("")
+    process = psutil.Process(agent.process.pid)
+
+    def loads() -> bool:
+        with contextlib.suppress(psutil.Error):
+            return any("nodevet.checks.burnin.child" in child.cmdline() for child in process.children())
+        return False
+
+    agent.seconds_until(loads, 40)
+    assert agent.stop() < STOP_SECONDS
+    assert opened.read_text() == ""
+
+
+INHERITED = {
+    "SIGCHLD ignored": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "every signal blocked": "signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals))",
+}
+
+
+@pytest.mark.parametrize("begin", INHERITED.values(), ids=INHERITED)
+def test_what_the_starter_did_to_signals_is_undone(tmp_path: Path, kernel_log: Path, begin: str) -> None:
+    """Init of a container may ignore SIGCHLD, and a program with threads may start us with all blocked.
+
+    Before, the end of each child was a bug of the agent, or SIGTERM was not heard.
+    """
+    program = f"import os, signal, sys\n{begin}\nos.execv(sys.argv[1], sys.argv[1:])"
+    with RunningAgent(
+        tmp_path, CONFIGURATION.format(log=kernel_log), within=(sys.executable, "-I", "-c", program)
+    ) as agent:
+        agent.wait_for(lambda status: status["agent"]["ready"])
+        assert agent.process is not None
+        for child in psutil.Process(agent.process.pid).children():
+            child.kill()
+        agent.seconds_until(lambda: "was killed by SIGKILL" in agent.log.read_text(), 20)
+        agent.wait_for_verdict("ok", 20)
+        assert "please report this" not in agent.log.read_text()
+        assert agent.stop() < STOP_SECONDS
+
+
 PARENT = """
 import subprocess, sys, time
 sys.path.insert(0, sys.argv[1])

@@ -428,6 +428,44 @@ def test_cut_or_replaced_file_is_read_from_its_start(tmp_path: Path, open_reader
     assert codes(open_reader(str(path), cursor).read_available(NOW)) == ["63"]
 
 
+def test_nothing_is_lost_while_a_file_is_rotated(tmp_path: Path, open_reader: Open) -> None:
+    """logrotate gives the file another name, and whoever writes it goes on with that until it is told."""
+    path, old = tmp_path / "kern.log", tmp_path / "kern.log.1"
+    path.write_text(xid(1))
+    reader = open_reader(str(path))
+    assert codes(reader.read_available(NOW)) == ["79"]
+    with path.open("a") as writer:
+        writer.write(xid(2, 48))
+        writer.flush()
+        path.rename(old)
+        path.touch()
+        assert codes(reader.read_available(NOW)) == ["48"]
+        writer.write(xid(3, 63))
+        writer.flush()
+        assert codes(reader.read_available(NOW)) == ["63"], "the new file has nothing yet"
+        writer.write(xid(4, 64))
+    path.write_text(xid(5, 94))
+    assert codes(reader.read_available(NOW)) == ["64", "94"]
+    path.write_text(xid(5, 94) + xid(6, 95))
+    assert codes(reader.read_available(NOW)) == ["95"]
+    assert reader.cursor.inode == path.stat().st_ino
+
+
+def test_more_than_one_look_takes_is_read_before_the_new_file(tmp_path: Path, open_reader: Open) -> None:
+    """What is left of the old file is read first, however long it is."""
+    path = tmp_path / "kern.log"
+    path.write_text("")
+    reader = open_reader(str(path))
+    reader.read_available(NOW)
+    path.write_text("[    1.000000] nothing of interest here\n" * 100_000 + xid(1))
+    path.rename(tmp_path / "kern.log.1")
+    path.write_text(xid(2, 48))
+    found: list[str] = []
+    for _ in range(20):
+        found += codes(reader.read_available(NOW))
+    assert found == ["79", "48"]
+
+
 @pytest.mark.parametrize("name", ["absent", "directory"])
 def test_log_that_cannot_be_opened_is_refused_with_a_way_out(name: str, tmp_path: Path) -> None:
     """The message names the path and what to do."""

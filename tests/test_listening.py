@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -12,7 +16,7 @@ from fakes.late_clock import LateClock
 from nodevet.agent.listening import AGAIN_SECONDS, Listening
 from nodevet.checks.errors import BusyError, ConfigurationError
 from nodevet.exporters import http
-from nodevet.exporters.http import AbsentAddressError, HttpServer, is_free
+from nodevet.exporters.http import AbsentAddressError, HttpServer, is_free, is_name
 
 
 @pytest.fixture
@@ -100,3 +104,90 @@ def test_an_address_is_free_or_not(holder: socket.socket) -> None:
     assert not is_free(f"127.0.0.1:{holder.getsockname()[1]}")
     assert not is_free("192.0.2.1:0")
     assert is_free("127.0.0.1:0")
+
+
+def test_a_name_that_is_resolved_after_the_agent_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DNS may come later at a boot; before, the agent ended with the exit code that systemd never retries."""
+    clock, knows = LateClock(), threading.Event()
+    real = http._Server
+
+    def resolve(_address: tuple[str, int], *rest: object) -> object:
+        if not knows.is_set():
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return real(("127.0.0.1", 0), *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(http, "_Server", resolve)
+    server = listening("gpu-17.cluster:0", clock)
+    assert "Temporary failure in name resolution" in server.trouble
+    server.start()
+    server.tick()
+    knows.set()
+    deadline = time.monotonic() + 30
+    while server.trouble and time.monotonic() < deadline:
+        clock.ahead += AGAIN_SECONDS
+        server.tick()
+        time.sleep(0.01)
+    assert server.url.startswith("http://127.0.0.1:")
+    assert server.next_deadline is None
+    server.stop()
+
+
+def test_a_resolver_that_does_not_answer_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take minutes: the start waits for a bounded time, the loop not at all, and one thread asks."""
+    clock, over, asked = LateClock(), threading.Event(), []
+
+    def hang(*_: object) -> object:
+        asked.append(threading.current_thread())
+        over.wait(60)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(http, "_Server", hang)
+    monkeypatch.setattr("nodevet.agent.listening.is_free", lambda _listen: asked.append(threading.current_thread()))
+    monkeypatch.setattr("nodevet.agent.listening.RESOLVE_SECONDS", 0.1)
+    server = listening("gpu-17.cluster:0", clock)
+    assert "not resolved yet" in server.trouble
+    server.start()
+    for _ in range(3):
+        clock.ahead += AGAIN_SECONDS
+        server.tick()
+    assert len(asked) == 1
+    assert asked[0] is not threading.current_thread()
+    over.set()
+    asked[0].join(10)
+    server.stop()
+
+
+def test_no_thread_to_resolve_a_name_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another look may get one."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert "no thread" in listening("gpu-17.cluster:0", LateClock()).trouble
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_what_the_machine_lacks_for_the_moment_is_waited_for(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing of the address."""
+
+    def refuse(*_: object) -> object:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(http, "_Server", refuse)
+    assert os.strerror(number) in listening("127.0.0.1:0", LateClock()).trouble
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, "é..b", "a\0b"])
+def test_what_no_resolver_can_be_asked_is_refused(host: str) -> None:
+    """In one line; before, a traceback called it a bug."""
+    with pytest.raises(ConfigurationError, match="cannot listen on"):
+        listening(f"{host}:0", LateClock())
+    with pytest.raises(ConfigurationError, match="cannot listen on"):
+        listening(f"{host}:0", LateClock(), may_wait=False)
+
+
+def test_a_name_is_no_address() -> None:
+    """An address needs nobody to resolve it, whatever interface it belongs to."""
+    assert [is_name(f"{host}:0") for host in ("127.0.0.1", "[::1]", "[fe80::1%eth0]", "")] == [False] * 4
+    assert [is_name(f"{host}:0") for host in ("localhost", "gpu-17.cluster")] == [True] * 2

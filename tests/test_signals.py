@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from nodevet.agent.signals import HANDLED, SignalPipe, undisturbed
+from nodevet.agent.signals import HANDLED, SignalPipe, begin_undisposed, undisturbed
 
 
 @pytest.mark.parametrize("number", HANDLED, ids=lambda number: number.name)
@@ -52,3 +52,17 @@ def test_a_signal_that_comes_again_is_told_again() -> None:
             for key, mask in selector.select(1):
                 key.data(mask)
     assert told == [signal.SIGHUP] * 3
+
+
+def test_a_process_begins_with_children_it_hears_of_and_nothing_blocked() -> None:
+    """Whatever its starter did: an ignored SIGCHLD hides how a child ended, a blocked SIGTERM ends nothing."""
+    handler, mask = signal.getsignal(signal.SIGCHLD), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD})
+        begin_undisposed()
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

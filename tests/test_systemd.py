@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from nodevet.agent import exits
+from nodevet.agent.cli import main
+from nodevet.agent.settings import AgentSettings
+
+START_SECONDS = 10
+"""An agent listens within a second or two; a busy machine takes longer."""
 
 EXPOSURE_LIMIT = 24
 """Tenths of systemd-analyze's exposure score (0 safe, 100 unsafe); the unit stands at 23."""
@@ -113,3 +122,31 @@ def test_a_killed_probe_child_does_not_stop_the_agent(unit: Path) -> None:
 def test_device_is_reachable(unit: Path, device: str) -> None:
     """The closed device list names each vendor's nodes and the kernel log, which is only read."""
     assert device in _settings(unit.read_text())["DeviceAllow"]
+
+
+def test_whatever_ended_the_agent_or_refused_its_start_it_comes_back(unit: Path) -> None:
+    """No refusal is counted to a limit, and SIGTERM of some tool is no order; what a person must correct is final."""
+    settings = _settings(unit.read_text())
+    assert settings["StartLimitIntervalSec"] == ["0"]
+    assert settings["Restart"] == ["always"]
+    assert settings["RestartPreventExitStatus"] == [f"{exits.USAGE} {exits.CONFIGURATION}"]
+
+
+def test_a_restart_is_within_the_life_of_a_state_file_and_no_load(unit: Path) -> None:
+    """A crash leaves no gap in which a prolog finds no verdict, and a start that is refused for hours costs little."""
+    (seconds,) = _settings(unit.read_text())["RestartSec"]
+    agent = AgentSettings(state_dir="/", runtime_dir="/", node_name="n")
+    assert 10 <= float(seconds) < 3 * agent.interval_seconds + agent.deadline_seconds - START_SECONDS
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.EACCES, 78), (errno.EIO, 3), (errno.ESTALE, 3), (errno.ENFILE, 3)])
+def test_only_what_a_person_must_correct_is_final(
+    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk or a server that answers with an error now may answer well at the next start."""
+
+    def refuse(_path: Path) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("nodevet.agent.config._content", refuse)
+    assert main(["config", "check", "--config", str(tmp_path / "nodevet.toml")]) == code

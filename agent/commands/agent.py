@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     from nodevet.agent.settings import Configuration
     from nodevet.agent.simulated.node import Simulate, simulated_configuration
     from nodevet.agent.threads import prove_threads
+    from nodevet.checks.burnin.plan import load_plans
     from nodevet.checks.reference.tables import keep_tables
 
     profile: str | None = arguments.simulate
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     raise_descriptor_limit()
     prove_threads()
     keep_tables()
+    load_plans()
     gc.freeze()  # what was imported stays until the end: no collection need look at it again
     simulate = Simulate(profile, Path(arguments.scenario) if arguments.scenario else None) if profile else None
     outlet = Outlet()

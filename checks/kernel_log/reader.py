@@ -302,8 +302,18 @@ class KernelLogReader:
 
     def _stream_lines(self) -> Iterator[Line]:
         """Yield the whole lines of a FIFO or regular file; the beginning of an unfinished one waits."""
-        if stat.S_ISREG(self._kind):
-            self._follow_file()
+        if not stat.S_ISREG(self._kind):
+            yield from self._whole_lines()
+            return
+        was_replaced = self._was_replaced()
+        self._go_on()
+        yield from self._whole_lines()
+        if was_replaced and self._is_at_end:
+            self._change_over()
+            self._go_on()
+            yield from self._whole_lines()
+
+    def _whole_lines(self) -> Iterator[Line]:
         budget = MAXIMUM_RECORDS * 128
         while budget > 0:
             data = self._read(1 << 16)
@@ -323,21 +333,35 @@ class KernelLogReader:
                 if line is not None:
                     yield line
 
-    def _follow_file(self) -> None:
-        """Reopen a file that was replaced, and start again with one that was cut."""
+    def _was_replaced(self) -> bool:
+        """Return whether another file that has something is in the place of the one that is read.
+
+        logrotate(8) gives the file another name, and whoever writes it goes on with the old one until it is told:
+        lines come to its end until the first one is in the new file.
+        """
         try:
-            inode = Path(self.path).stat().st_ino
+            status = Path(self.path).stat()
         except OSError:
-            inode = self._inode
-        if inode != self._inode:
-            descriptor, kind = _open(self.path)
-            if not stat.S_ISREG(kind):
-                os.close(descriptor)
-                raise KernelLogError(f"{self.path}: was a file and is now something else: it is opened anew")
-            os.close(self._descriptor)
-            self._descriptor, self._kind = descriptor, kind
-            self._inode, self._offset = os.fstat(self._descriptor).st_ino, 0
-        elif os.fstat(self._descriptor).st_size < self._offset:
+            return False
+        return status.st_ino != self._inode and (status.st_size > 0 or not stat.S_ISREG(status.st_mode))
+
+    @property
+    def _is_at_end(self) -> bool:
+        return os.lseek(self._descriptor, 0, os.SEEK_CUR) >= os.fstat(self._descriptor).st_size
+
+    def _change_over(self) -> None:
+        """Open the file that is in the place of the one that was read to its end."""
+        descriptor, kind = _open(self.path)
+        if not stat.S_ISREG(kind):
+            os.close(descriptor)
+            raise KernelLogError(f"{self.path}: was a file and is now something else: it is opened anew")
+        os.close(self._descriptor)
+        self._descriptor, self._kind = descriptor, kind
+        self._inode, self._offset = os.fstat(self._descriptor).st_ino, 0
+
+    def _go_on(self) -> None:
+        """Set the next read behind the last whole line, or to the start of a file that was cut."""
+        if os.fstat(self._descriptor).st_size < self._offset:
             self._offset = 0
         self._partial = b""
         os.lseek(self._descriptor, self._offset, os.SEEK_SET)
