@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.host_tree import server, write_tree
 from fakes.small_disk import fill
 
 from nodevet.agent.cli import main
@@ -112,6 +113,18 @@ def test_a_wrong_result_that_no_agent_saw_still_counts_at_the_next_look(
     assert run({"bf16": "wrong:die"}) == 2
     assert run({"fp32": "finish"}) == 2
     assert "3 of 120 compared products are wrong" in capsys.readouterr().out
+
+
+def test_processors_alone_make_no_node_green_whose_accelerators_nobody_reads(
+    run: BurnIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The backend of the vendor is switched off: the load proves the processors, and the node stays unknown."""
+    root = write_tree(tmp_path / "root", server())
+    (tmp_path / "nodevet.toml").write_text(f'[agent]\nroot = "{root}"\n{HOST_ONLY.removeprefix("[agent]")}')
+    assert run({"fp32": "finish"}, "--json") == 3
+    document = json.loads(capsys.readouterr().out)
+    assert document["completeness"]["state"] == "complete"
+    assert "not read: 0000:" in document["reason"]
 
 
 def test_a_full_disk_costs_the_file_and_not_the_verdict(
