@@ -17,6 +17,7 @@ import msgspec
 from nodevet.agent.check_run import Armed, nothing_found, run_check, runs_again, tally
 from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
 from nodevet.agent.verdicts import verdicts_of
+from nodevet.checks.acknowledgement import are_other_boards
 from nodevet.checks.backends.command import PREFIX
 from nodevet.checks.baseline import (
     by_name,
@@ -553,7 +554,7 @@ class Engine:
 
 def _is_same(before: Device | None, device: Device) -> bool:
     """Return whether *device* is the board that it was: no other serial under the same id."""
-    return before is None or not (before.serial and device.serial) or before.serial == device.serial
+    return before is None or not are_other_boards(before.serial, device.serial)
 
 
 def _is_process_id(text: str) -> bool:

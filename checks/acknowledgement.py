@@ -8,6 +8,7 @@ does; how long the machine was off only the wall clock knows, which is asked onc
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -15,7 +16,17 @@ from datetime import UTC, datetime
 import msgspec
 
 from nodevet.checks.damping import later
-from nodevet.checks.model import Episode, EpisodeState, FaultClass, Finding, Instant, Key, Outcome, PartKind
+from nodevet.checks.model import (
+    Episode,
+    EpisodeState,
+    FaultClass,
+    Finding,
+    Instant,
+    Key,
+    Outcome,
+    PartKind,
+    told_serial,
+)
 
 __all__ = [
     "ANNOUNCED_SECONDS",
@@ -60,8 +71,18 @@ def granted(episode: Episode, *, note: str, actor: str, time: Instant | None, un
 
 
 def are_other_boards(serial: str | None, other: str | None) -> bool:
-    """Return whether two serials under one name are those of two boards: one that was never told cannot differ."""
-    return serial is not None and other is not None and serial != other
+    """Return whether two serials under one name are those of two boards: one that was never told cannot differ.
+
+    Nor can the number of a chip, which AMD SMI gives where the board has no serial, from the serial of a board.
+    """
+    serial, other = told_serial(serial), told_serial(other)
+    if serial is None or other is None:
+        return False
+    return serial != other and _is_chip(serial) == _is_chip(other)
+
+
+def _is_chip(serial: str) -> bool:
+    return re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}", serial) is not None
 
 
 def is_over(until: Instant | None, now: Instant) -> bool:

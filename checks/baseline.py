@@ -11,7 +11,8 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from nodevet.checks.model import Device, DeviceKind, Instant, ReaderStatus
+from nodevet.checks.acknowledgement import are_other_boards
+from nodevet.checks.model import Device, DeviceKind, Instant, ReaderStatus, told_serial
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.view import Memory, Seen
 
@@ -128,7 +129,7 @@ def _completed(memory: Memory, told: Device) -> Device:
     if board is None or not board.uuid or not _is_board(told) or not _agree(told, board):
         return told
     lacking = {name: getattr(board, name) for name in LASTING if getattr(told, name) is None}
-    if _serial(told) is None:
+    if _serial(told) is None or (_serial(board) is not None and told.is_chip_number(told.serial)):
         lacking["serial"] = board.serial
     if _model(told) is None:
         lacking["model"] = board.model
@@ -160,14 +161,14 @@ def _agree(told: Device, board: Device) -> bool:
     """Return whether both are of one backend and make, and neither tells what is another board's."""
     if (told.backend, told.vendor) != (board.backend, board.vendor):
         return False
-    pairs = ((_serial(told), _serial(board)), (told.pci_device_id, board.pci_device_id), (_model(told), _model(board)))
+    if are_other_boards(_serial(told), _serial(board)):
+        return False
+    pairs = ((told.pci_device_id, board.pci_device_id), (_model(told), _model(board)))
     return all(one is None or other is None or one == other for one, other in pairs)
 
 
 def _serial(device: Device) -> str | None:
-    """Return the serial of *device*; zeros and words for none, such as ``N/A``, are none."""
-    serial = device.serial or ""
-    return None if re.fullmatch(r"(?i)[\s0.-]*(?:n/?a|none|unknown)?[\s0.-]*", serial) else serial
+    return told_serial(device.serial)
 
 
 def _model(device: Device) -> str | None:
@@ -243,7 +244,7 @@ def _is_same_board(before: Device, now: Device) -> bool:
     """Return whether two devices of one slot are one board: nothing named it before, or it kept its serial."""
     if before.kind is not DeviceKind.ACCELERATOR or before.parent is not None:
         return False
-    return not before.uuid or (before.serial is not None and before.serial == now.serial)
+    return not before.uuid or (_serial(before) is not None and before.serial == now.serial)
 
 
 def _slot(device: Device) -> str:

@@ -34,6 +34,7 @@ from nodevet.checks.model import (
     Key,
     Outcome,
     Result,
+    told_serial,
 )
 from nodevet.checks.overflow import Overflow
 from nodevet.checks.retest import (
@@ -486,11 +487,13 @@ def _other_serial(episode: Episode, evidence: Evidence) -> str | None:
     of the same name that tells the number of its chip, which is its UUID's, in the place of its serial, or did before.
     """
     devices = evidence.devices
-    if not episode.serial or not episode.pci or any(device.serial == episode.serial for device in devices):
+    serial = told_serial(episode.serial)
+    if serial is None or not episode.pci or any(device.serial == serial for device in devices):
         return None
     for device in devices:
         is_itself = device.id == episode.key.device and device.is_chip_number(device.serial, episode.serial)
-        if device.pci == episode.pci and device.serial and device.id not in evidence.moved and not is_itself:
+        sits_there = device.pci == episode.pci and device.id not in evidence.moved
+        if sits_there and told_serial(device.serial) is not None and not is_itself:
             return f"replaced: serial {device.serial} where {episode.serial} was"
     return None
 

@@ -7,6 +7,7 @@ counts while the machine sleeps. The wall clock stands beside it for people.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Any
 
@@ -59,6 +60,7 @@ __all__ = [
     "Snapshot",
     "State",
     "Verdict",
+    "told_serial",
 ]
 
 NODE = "node"
@@ -91,12 +93,19 @@ class Firmware(msgspec.Struct, frozen=True):
     version: str
 
 
+def told_serial(serial: str | None) -> str | None:
+    """Return *serial*, or None where it is none: zeros, and words for none such as ``N/A``."""
+    text = serial or ""
+    return None if re.fullmatch(r"(?i)[\s0.-]*(?:n/?a|none|unknown)?[\s0.-]*", text) else text
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True):
     """A device by its identity (UUID, PCI address, serial), never by an index that a reboot may change.
 
     ``id`` is the UUID where there is one; else PCI address or a stable name such as ``cpu-0``.
     ``minor`` is the number of the device node (``/dev/nvidia3``, ``/dev/dri/renderD128``), which schedulers use.
-    ``virtual``: a share of a device that another machine, its host, reads and judges.
+    ``virtual``: a share of a device that another machine, its host, reads and judges; the node itself where it is a
+    virtual machine.
     """
 
     id: str

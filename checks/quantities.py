@@ -134,6 +134,7 @@ CHIPS = frozenset({"core", "memory", "hotspot", "edge", "package"})
 """Sensors in a chip that answers, and so is warmer than the air that cools it."""
 HEAT_LIMIT = Bounds(20, 200, "a limit of a device lies above the air that cools it; see temperature_celsius")
 HEAT_MARGIN = Bounds(-200, 255, "the difference of two temperatures, each of -55 to 200 celsius")
+HEAT_BEYOND = Bounds(-200, 0, "no device slows down or shuts itself off below its highest operating temperature")
 POWER = Bounds(
     0,
     50_000,
@@ -176,14 +177,14 @@ _TABLE: tuple[Quantity, ...] = (
         _G,
         _P.SENSOR,
         "Margin at which the device slows itself down hard (an offset on the scale of the margin).",
-        HEAT_MARGIN,
+        HEAT_BEYOND,
     ),
     Quantity(
         "temperature_margin_shutdown_celsius",
         _G,
         _P.SENSOR,
         "Margin at which the device shuts itself off (an offset on the scale of the margin).",
-        HEAT_MARGIN,
+        HEAT_BEYOND,
     ),
     Quantity(
         "temperature_margin_maximum_celsius",

@@ -44,6 +44,7 @@ from nodevet.checks.view import Cadence
 from nodevet.checks.wire import Progress
 
 REAL_SECONDS = 20.0
+BOARD = "sys/class/dmi/id"
 
 Answers = dict[tuple[str, str], Reading]
 
@@ -96,6 +97,28 @@ def values(answers: Answers) -> dict[str, object]:
         for (quantity, part), reading in answers.items()
         if reading.status is ReadingStatus.OK
     }
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, False),
+        ({"proc/cpuinfo": "flags\t\t: fpu hypervisor lahf_lm\n"}, True),
+        ({"proc/cpuinfo": "flags\t\t: fpu vmx\nbugs\t\t: hypervisor\n"}, False),
+        ({"sys/hypervisor/type": "xen\n"}, True),
+        ({f"{BOARD}/sys_vendor": "QEMU\n"}, True),
+        ({f"{BOARD}/sys_vendor": "Microsoft Corporation\n", f"{BOARD}/product_name": "Virtual Machine\n"}, True),
+        ({f"{BOARD}/sys_vendor": "Amazon EC2\n", f"{BOARD}/product_name": "p6e-gb200.36xlarge\n"}, True),
+        ({f"{BOARD}/sys_vendor": "Amazon EC2\n", f"{BOARD}/product_name": "g5g.metal\n"}, False),
+        ({f"{BOARD}/sys_vendor": "NVIDIA\n", f"{BOARD}/product_name": "DGX H100\n"}, False),
+    ],
+)
+def test_virtual_machine_is_known_by_its_processors_or_its_board(host: Opener, changes: Files, expected: bool) -> None:
+    """The flag of x86, the directory of Xen, and on other processors the names in the DMI table."""
+    files = server()
+    if "proc/cpuinfo" in changes:
+        changes = {"proc/cpuinfo": files["proc/cpuinfo"] + "\n" + changes["proc/cpuinfo"]}
+    assert devices(host(files | changes))["node"].virtual is expected
 
 
 def test_a_server_has_its_sockets_memory_node_and_accelerators(host: Opener) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from fakes.views import GPU, SIBLING, at, burn_in, controller, fault, gpu
 
+from nodevet.checks.acknowledgement import are_other_boards
 from nodevet.checks.episodes import (
     Evidence,
     Holders,
@@ -32,6 +33,7 @@ from nodevet.checks.model import (
     Outcome,
     ResultState,
     State,
+    told_serial,
 )
 
 PENDING, OPEN, ACKNOWLEDGED, CLEARED = (
@@ -303,6 +305,18 @@ def test_board_that_tells_the_number_of_its_chip_replaced_nothing(serials: tuple
     assert story.round(devices=(after, DEVICES[1])) is not None
     other = gpu(serial="692400000999", uuid=after.uuid)
     assert (story.round(devices=(other, DEVICES[1])) is None) is (serials[0] == "692400000103")
+
+
+@pytest.mark.parametrize("none", ["0", "0000000000000", "N/A", "unknown", "", None])
+def test_board_whose_serial_was_none_was_not_replaced(none: str | None) -> None:
+    """Zeros and words for none are no serial: neither before the board tells its own nor after."""
+    for serials in ((none, "1650000000003"), ("1650000000003", none)):
+        before, after = (gpu(serial=serial) for serial in serials)
+        story = Story()
+        story.round(fault(clearing=Clearing.HARDWARE_EVENT), devices=(before, DEVICES[1]))
+        assert story.round(devices=(after, DEVICES[1])) is not None
+        assert not are_other_boards(*serials)
+    assert told_serial("1650000000003") == "1650000000003"
 
 
 def test_neighbour_whose_address_changed_replaced_nothing() -> None:

@@ -239,9 +239,13 @@ def test_a_word_covers_no_return_on_another_board() -> None:
     assert case.look(devices=(gpu(serial="another"),)).episode.state is OPEN
 
 
-@pytest.mark.parametrize(("before", "after"), [(None, "1"), ("1", None)])
+CHIP = "0x000000005EED0103"
+NOT_COMPARED = [(None, "1"), ("1", None), ("692400000103", CHIP), (CHIP, "692400000103"), ("", "1")]
+
+
+@pytest.mark.parametrize(("before", "after"), NOT_COMPARED)
 def test_a_word_covers_a_return_on_the_board_whose_serial_was_not_told(before: str | None, after: str | None) -> None:
-    """One that was never told cannot differ."""
+    """One that was never told cannot differ, nor does the number of an AMD board's chip from its serial."""
     case = Case(clearing=Clearing.CONDITION, occurrence=None)
     case.ledger = Ledger()
     case.look(devices=(gpu(serial=before),)).know(DAY)

@@ -6,16 +6,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from fakes.views import GPU, GPU_READINGS, LINKS, SIBLING, bad, gpu, healthy, judge, link, of, sample, with_samples
+from fakes.views import GPU, GPU_READINGS, LINKS, SIBLING, at, bad, gpu, healthy, judge, link, of, sample, with_samples
 
 from nodevet.checks.baseline import requirements
 from nodevet.checks.episodes import Evidence, Ledger, fold, verdict
 from nodevet.checks.expected_links import Which, expected_links
 from nodevet.checks.health.links import ALL_DOWN, NOT_JOINED
 from nodevet.checks.model import (
+    NODE,
     WHOLE,
     Action,
     Device,
+    DeviceKind,
     FaultClass,
     Finding,
     Outcome,
@@ -64,7 +66,8 @@ NONE = ("NVIDIA L40S", "NVIDIA L4", "Tesla T4", "Tesla V100-PCIE-32GB", "NVIDIA 
 AMD = {"AMD Instinct MI100": 3, "AMD Instinct MI210": 3, "AMD Instinct MI250X": 3, "AMD Instinct MI300A": 3,
        "AMD Instinct MI300X": 7, "AMD Instinct MI308X": 7, "AMD Instinct MI325X": 7, "AMD Instinct MI350X": 7,
        "AMD Instinct MI355X": 7}  # fmt: skip
-GAUDI = {"HL-225": 21, "HL-225H": 21, "HL-325L": 21, "HL-328": 21}
+GAUDI = {"HL-225": 21, "HL-225H": 21, "HL-325L": 21, "HL-335": 21}
+IN_SLOTS = ("HL-328", "HL-338")
 TOMORROW = [("volta", "NVIDIA V900-SXM9"), ("ampere", "NVIDIA A900-SXM9"), ("hopper", "NVIDIA H900 SXM9"),
             ("hopper", "NVIDIA H900 99GB HBM9"), ("blackwell", "NVIDIA B900 SXM9"), ("blackwell", "NVIDIA GB900"),
             ("rubin", "NVIDIA R100 SXM7"), ("rubin", "NVIDIA R300")]  # fmt: skip
@@ -198,6 +201,24 @@ def test_all_links_down_names_the_fabric_manager_while_the_fabric_was_not_joined
     assert (NOT_JOINED.fault_class, NOT_JOINED.action) == (FaultClass.CONFIGURATION, Action.INSPECT)
 
 
+@pytest.mark.parametrize("registration", ["not_started", "in_progress", "completed", "failed", None])
+def test_links_close_no_gate_while_a_node_that_was_booted_joins_its_fabric(registration: str | None) -> None:
+    """Told in the first look; the fabric manager starts after the agent, and no agent ends a drain of its own."""
+    states = readings(ports(LINKS, False) | {0: True}) | {("fabric_state", WHOLE): registration}
+    dark = readings(ports(LINKS, False)) | {("fabric_state", WHOLE): registration}
+    for seen in (states, dark):
+        for seconds, is_hard in ((0.0, False), (599.0, False), (600.0, True), (86_400.0, True)):
+            view = healthy(seen, memory=Memory())
+            now = msgspec.structs.replace(view.now, boottime_ns=round(seconds * 1e9))
+            bad = [
+                f
+                for f in judge("links", msgspec.structs.replace(view, now=now, cadences={}))
+                if f.outcome is Outcome.FAIL
+            ]
+            assert bad
+            assert any(f.hard for f in bad) is is_hard, (registration, seconds)
+
+
 @pytest.mark.parametrize("model", BRIDGED)
 def test_bridge_is_expected_only_where_one_was_seen(model: str) -> None:
     """Without a bridge all links are down in health; with one the link that is missing is told."""
@@ -240,3 +261,82 @@ def test_a_board_alone_is_not_judged_by_the_table() -> None:
     alone: tuple[Device, ...] = view.devices[:1]
     codes = {f.code: f.outcome for f in judge("links", msgspec.structs.replace(view, devices=alone))}
     assert Outcome.FAIL not in codes.values()
+
+
+def in_a_guest(view: View) -> View:
+    """Return the view of a virtual machine that was given its boards whole."""
+    node = Device(id=NODE, kind=DeviceKind.NODE, vendor="QEMU", model="Standard PC", backend="host", virtual=True)
+    return msgspec.structs.replace(view, devices=(*view.devices, node))
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+def test_links_that_a_host_may_keep_back_fail_no_virtual_machine(vendor: str) -> None:
+    """All or some of them down, never seen up: degraded, with whom to ask, and quiet where the site says so."""
+    for model, count in (EVERY if vendor == "nvidia" else AMD).items():
+        for lacking in (count, count - 1, 1):
+            view = in_a_guest(node(ports(count, True) | ports(lacking, False), model, vendor=vendor, backend=vendor))
+            assert said(view)[0] in (State.DEGRADED, State.OK), (model, lacking)
+            told = [finding for finding in judge("links", view) if finding.outcome is not Outcome.PASS]
+            assert not any(finding.outcome is Outcome.FAIL for finding in told)
+        dark = in_a_guest(node(ports(count, False), model, vendor=vendor, backend=vendor))
+        bridged = (expected_links(dark.devices[0]) or pytest.fail(model)).which is Which.BRIDGED
+        assert said(dark)[0] is (State.OK if bridged else State.DEGRADED), model
+        if not bridged:
+            (warned,) = [f for f in judge("links", dark) if f.outcome is Outcome.WARN and f.device == GPU]
+            assert (warned.code, warned.fault_class) == ("link.all_down", FaultClass.CONFIGURATION)
+            assert "checks.links.expected = 0" in warned.message
+
+
+@pytest.mark.parametrize("up", [0, 1, 14, 17])
+def test_number_of_the_site_ends_what_was_told_of_links(up: int) -> None:
+    """So many are up as it expects, whichever they are: what the advice asks for works, in a virtual machine or not."""
+    for make in (in_a_guest, lambda view: view):
+        states = ports(LINKS, False) | {LINKS - 1 - port: True for port in range(up)}
+        view = make(node(states, "NVIDIA H100 80GB HBM3"))
+        ledger, _ = fold(Ledger(), judge("links", view), Evidence(now=view.now, devices=view.devices))
+        assert ledger.episodes
+        for turn in range(1, 4):
+            told = judge("links", view, expected=up)
+            later = [msgspec.structs.replace(finding, evidence_time=at(20.0 * turn)) for finding in told]
+            ledger, _ = fold(ledger, later, Evidence(now=at(20.0 * turn), devices=view.devices))
+        assert ledger.episodes == ()
+        assert any(f.outcome is Outcome.FAIL for f in judge("links", view, expected=up + 1))
+
+
+def test_links_that_a_virtual_machine_once_had_are_missed_there() -> None:
+    """What was up here before was given, and what leads to a switch as that of its sibling does."""
+    view = in_a_guest(node(ports(LINKS, False), "NVIDIA H100 80GB HBM3"))
+    seen = {GPU: Seen(view.devices[0], view.now, view.now, links_up=tuple(range(LINKS)))}
+    remembered = msgspec.structs.replace(view, memory=Memory(seen))
+    assert of(judge("links", remembered), "link.all_down", GPU, ALL_LINKS).outcome is Outcome.FAIL
+    silent = in_a_guest(node(ports(LINKS, None), "NVIDIA H100 80GB HBM3", sibling=ports(LINKS, True)))
+    assert of(judge("links", silent), "link.all_down", GPU, ALL_LINKS).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("model", ["NVIDIA Graphics Device", "NVIDIA B30A", "NVIDIA H20 NVL16"])
+def test_board_whose_name_says_no_slot_is_known_by_its_fabric(model: str) -> None:
+    """One that says itself that it has joined a fabric is not ok without a link; without a fabric it may have none."""
+    for architecture in ("hopper", "blackwell", "rubin", None):
+        dark = node(ports(LINKS, False), model, architecture=architecture)
+        assert said(dark)[0] is State.DEGRADED
+        assert said(node(ports(LINKS, True), model, architecture=architecture))[0] is State.OK
+        boards = (gpu(model=model), gpu(SIBLING, slot="0000:2b:00.0", model=model))
+        unjoined = {**GPU_READINGS, **readings(ports(LINKS, False)), ("fabric_state", WHOLE): bad("fabric_state")}
+        lone = with_samples(dark, *(sample(board, unjoined) for board in boards))
+        assert not [f for f in judge("links", lone) if f.outcome in (Outcome.WARN, Outcome.FAIL)]
+
+
+@pytest.mark.parametrize(
+    ("model", "architecture"),
+    [("AMD Instinct MI455X", "gfx1250"), ("AMD Instinct", "gfx942"), ("Device 74b9", "gfx942")],
+)
+def test_amd_board_that_no_table_names_is_known_by_its_module(model: str, architecture: str) -> None:
+    """By the end of its name, or by a chip that only modules have."""
+    states = node(ports(8, False), model, vendor="amd", backend="amd", architecture=architecture)
+    assert of(judge("links", states), "link.all_down", GPU, ALL_LINKS).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("model", IN_SLOTS)
+def test_gaudi_in_a_slot_needs_no_bridge(model: str) -> None:
+    """Its ports are down in health."""
+    assert expected_links(gpu(model=model, vendor="habana")) is None

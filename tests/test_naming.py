@@ -107,6 +107,25 @@ def test_board_that_tells_its_name_alone_keeps_its_serial(pci: str) -> None:
     assert recognised(memory, [part]) == (part,)
 
 
+def test_number_of_a_chip_replaces_no_serial() -> None:
+    """A look without the serial of an AMD board tells its chip's number: what it is sent back by is kept."""
+    now = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")
+    before = msgspec.structs.replace(gpu(), serial="692400000103", uuid="GPU-000000005eed0103")
+    memory = remember(Memory(), [before], {}, now)
+    told = msgspec.structs.replace(before, serial="0x000000005EED0103")
+    assert recognised(memory, [told])[0].serial == "692400000103"
+    chip_alone = remember(Memory(), [told], {}, now)
+    assert recognised(chip_alone, [before])[0].serial == "692400000103"
+
+
+def test_two_boards_without_a_serial_are_not_one() -> None:
+    """Zeros are no serial: the successor in a slot is not the board of before under another name."""
+    now = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")
+    before, after = (msgspec.structs.replace(board, pci="0000:1b:00.0", serial="0") for board in (gpu(), SIXTH))
+    after = msgspec.structs.replace(after, id="GPU-cccc", uuid="GPU-cccc")
+    assert set(remember(remember(Memory(), [before], {}, now), [after], {}, now).seen) == {before.id, after.id}
+
+
 def test_board_without_a_name_in_another_slot_is_not_guessed() -> None:
     """Two boards were exchanged, and one is silent where the other sat: it may be any board."""
     now = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")

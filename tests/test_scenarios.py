@@ -555,6 +555,68 @@ def test_boards_whose_links_are_all_down_are_not_ok(rig: Rig, answers: dict[str,
 
 
 @pytest.mark.parametrize("rig", [FakeNvml], indirect=True)
+def test_event_of_a_board_in_a_long_pci_domain_is_its_own(rig: Rig) -> None:
+    """Behind a volume controller or in a virtual machine a domain has five digits: one board, with its events."""
+    rig.machine.update({f"pci_domain.{slot}": 0x10000 + slot for slot in range(8)})
+    rig.reboot()
+    address = rig.machine.pci(SLOT).replace("0000:", f"{0x10000 + SLOT:x}:")
+    rig.kernel(f"NVRM: Xid (PCI:{address[:-2]}): 79, pid=1234, GPU has fallen off the bus.")
+    snapshot = rig.look()
+    assert len(snapshot.device_verdicts) == 8
+    assert [entry.key for entry in snapshot.episodes] == [Key("nvidia.xid.79", device_of(rig))]
+
+
+@pytest.mark.parametrize("rig", [FakeNvml], indirect=True)
+def test_fault_stays_with_a_board_whose_new_driver_names_it_otherwise(rig: Rig) -> None:
+    """Drivers before 470 leave out the vendor: the fault and the count of devices are those of before."""
+    rig.machine.set(f"ecc_uncorrected_volatile_dram.{SLOT}", 1)
+    rig.look(2)
+    rig.machine.update({"name": "H100 80GB HBM3", "vbios": "97.00", "driver_version": "999.1"})
+    rig.machine.set(f"ecc_uncorrected_volatile_dram.{SLOT}", 0)
+    rig.reboot()
+    snapshot = rig.look(3)
+    assert [entry.key.code for entry in snapshot.episodes] == ["memory.uncorrected"]
+    assert len(snapshot.device_verdicts) == 8
+
+
+@pytest.mark.parametrize("rig", [FakeNvml], indirect=True)
+@pytest.mark.parametrize("empty", [0, 65535, 2**32 - 1])
+def test_limits_of_heat_that_are_empty_registers_fail_no_board(rig: Rig, empty: int) -> None:
+    """Without a margin the table stands in, and a board that is hot is told."""
+    rig.machine.fail("nvmlDeviceGetMarginTemperature", NvmlReturn.NOT_SUPPORTED)
+    for name in ("slowdown", "shutdown", "maximum", "memory_maximum"):
+        rig.machine.set(f"threshold_{name}", empty)
+    rig.reboot()
+    assert rig.look(LONG_ENOUGH).verdict.state is State.OK
+    rig.machine.set(f"temperature.{SLOT}", 96)
+    assert {entry.key.code for entry in rig.look(4).episodes} == {"temperature.slowdown", "temperature.high"}
+
+
+@pytest.mark.parametrize("rig", [FakeNvml], indirect=True)
+@pytest.mark.parametrize("offset", [1, 25, 90])
+def test_offset_of_slowdown_above_the_highest_operating_temperature_is_none(rig: Rig, offset: int) -> None:
+    """A temperature in the place of its offset: the table stands in, and the board is not told as slow."""
+    rig.machine.set("margin_slowdown", offset)
+    rig.reboot()
+    assert rig.look(LONG_ENOUGH).verdict.state is State.OK
+
+
+@pytest.mark.parametrize("rig", [FakeNvml], indirect=True)
+def test_boot_before_the_fabric_manager_closes_no_gate(rig: Rig) -> None:
+    """Links down and no board joined for a minute: told, and over by itself; later it would be hard."""
+    rig.machine.update({"fabric_state": 1, "link_state": 0})
+    rig.reboot()
+    starting = rig.look()
+    assert starting.verdict.state is State.FAILED
+    assert not any(entry.finding.hard for entry in starting.episodes)
+    rig.machine.update({"fabric_state": 3, "link_state": 1})
+    assert rig.look(LONG_ENOUGH).verdict.state is State.OK
+    rig.machine.update({"fabric_state": 1, "link_state": 0})
+    rig.clock.advance(600)
+    assert any(entry.finding.hard for entry in rig.look().episodes)
+
+
+@pytest.mark.parametrize("rig", [FakeNvml], indirect=True)
 def test_same_event_from_nvml_and_the_kernel_log_counts_once(rig: Rig) -> None:
     """The episode of an XID that both sources tell has one occurrence."""
     xid(79)(rig, 1)

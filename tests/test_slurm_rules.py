@@ -350,8 +350,8 @@ def test_a_serial_that_is_learnt_within_the_hour_makes_no_other_board() -> None:
         opened = msgspec.structs.replace(NOW, boottime_ns=NOW.boottime_ns + 10**9)
         return decided((msgspec.structs.replace(FAULT, serial=after, opened=opened),), node(), resumed).step
 
-    assert [returned(*pair) for pair in ((None, "1"), ("1", None), ("1", "1"), ("1", "2"))] == [
-        *[Step.NOTHING] * 3,
+    assert [returned(*pair) for pair in ((None, "1"), ("1", None), ("1", "1"), ("0x5EED", "1"), ("1", "2"))] == [
+        *[Step.NOTHING] * 4,
         Step.DRAIN,
     ]
 

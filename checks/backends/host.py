@@ -6,6 +6,7 @@ temperature, no throttle counters, no memory controller) reports it as unsupport
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from nodevet.checks.backends.base import BackendError, Context
@@ -42,6 +43,11 @@ MEMORY = "memory"
 FAST, SLOW = "fast", "slow"
 _CONTROLLERS = "sys/devices/system/edac/mc"
 _BOARD = "sys/class/dmi/id"
+GUEST_BOARD = re.compile(
+    r"(?i)\b(?:KVM|QEMU|KubeVirt|OpenStack|VMware|VirtualBox|Xen|Bochs|Parallels|BHYVE|Amazon EC2|"
+    r"Google Compute Engine|Virtual Machine|HVM domU|Nutanix AHV)\b"
+)
+"""Vendor and product of virtual machines (systemd, src/basic/virt.c); those of Amazon without one end in ``.metal``."""
 
 
 class HostBackend:
@@ -104,7 +110,16 @@ class HostBackend:
             backend=NAME,
             serial=board["product_serial"],
             firmware=(Firmware("bios", bios),) if bios else (),
+            virtual=self._is_guest(f"{board['sys_vendor'] or ''} {board['product_name'] or ''}"),
         )
+
+    def _is_guest(self, board: str) -> bool:
+        """Return whether this is a virtual machine: its processors say so (x86), or the name of its *board* does."""
+        flags = re.search(r"^flags\s*:(.*)$", self._tree.text_or_none("proc/cpuinfo") or "", re.MULTILINE)
+        if flags is not None and "hypervisor" in flags[1].split():
+            return True
+        hypervisor = self._tree.text_or_none("sys/hypervisor/type") is not None
+        return hypervisor or (GUEST_BOARD.search(board) is not None and not board.endswith(".metal"))
 
     def _memory(self) -> Device:
         try:

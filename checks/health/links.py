@@ -13,6 +13,7 @@ from nodevet.checks.fabric import SEPARATOR, FabricFault, fault_named
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import choose
 from nodevet.checks.model import (
+    NODE,
     Action,
     Device,
     FaultClass,
@@ -48,6 +49,16 @@ NOT_JOINED = msgspec.structs.replace(
     next_step="start the fabric manager of the driver's own version and read its log; when it runs, have board, "
     "baseboard and switches inspected",
 )
+NOT_GIVEN = msgspec.structs.replace(
+    ALL_DOWN,
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,
+    next_step="who owns the host of this virtual machine may divide its fabric: ask which links were given to it; "
+    "where none were, say so as checks.links.expected = 0",
+)
+UNNAMED = msgspec.structs.replace(ALL_DOWN, outcome=Outcome.WARN, action=Action.INSPECT)
+"""Of a board that no table knows, which says itself that it is part of a fabric."""
 FEWER = Rule(
     check="links",
     code="link.fewer",
@@ -94,6 +105,7 @@ FABRIC = Rule(
 
 
 UNSUPPORTED = ReadingStatus.UNSUPPORTED
+JOINED = "and it says that it has joined a fabric"
 
 
 class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,15 +139,23 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 )
 def judge(view: View, policy: Links) -> Iterator[Finding]:
     """Every link that this device should have is up and clean, and the device has joined its fabric."""
+    settles = choose("fabric.settling").holds(view.now.boottime_ns / 1e9)
+    for finding in _judged(view, policy):
+        # The fabric manager starts after the agent and takes its time: told at once, but no agent ends its own drain.
+        yield msgspec.structs.replace(finding, gates=False) if settles else finding
+
+
+def _judged(view: View, policy: Links) -> Iterator[Finding]:
     for device in view.devices:
         links = looks(view, device, "link_active")
         dark = _all_down(view, device, links, policy)
         yield from dark
         is_dark = any(finding.outcome is Outcome.FAIL for finding in dark)
+        is_told = any(finding.outcome in (Outcome.WARN, Outcome.FAIL) for finding in dark)
         for look in links:
             told = DOWN.skip(look, "it is down like all the others") if is_dark else None
             yield told or _left_out(view, device, look, links) or _down(view, device, look, policy)
-        yield from _fewer(view, device, links, policy)
+        yield from _fewer(view, device, links, policy, is_told=is_told)
         for look in looks(view, device, "link_replay_errors"):
             yield _counted(REPLAY.confirmed_by(policy), look, "link.replay")
         for look in looks(view, device, "link_recovery_errors"):
@@ -162,18 +182,25 @@ def _all_down(view: View, device: Device, links: tuple[Look, ...], policy: Links
         look.reading.status is not UNSUPPORTED for look in links
     )
     why = _why_any(view, device, measured, policy) if dark else ""
-    if why is None:
+    if why is None and policy.expected != 0:
         return []
+    if why is None:  # what was told before the site said so ends
+        dark, why = False, ""
     registration = view.reading(device.id, "fabric_state")
     joined = registration is None or registration.value in (None, "completed")
     down = f"all {len(measured)} links are down" if measured else "it tells of no link, and others of its model do"
     up = sum(bool(look.number) for look in links)
+    proven = any(_proven(view, device, look) for look in measured)
     rule = ALL_DOWN if joined else NOT_JOINED
+    if _is_guest(view) and policy.expected is None and not (proven or unseen):
+        rule = NOT_GIVEN
+    elif why == JOINED:
+        rule = UNNAMED
     facts = f"{down}, {why}" if dark else f"{up} links are up"
-    by_number_alone = policy.expected is not None and not any(_proven(view, device, look) for look in measured)
+    by_number_alone = policy.expected is not None and not proven
     return [
         rule.on_node(
-            Outcome.FAIL if dark else Outcome.PASS,
+            rule.outcome if dark else Outcome.PASS,
             f"{device_name(view, device.id)}: {facts}",
             device=device.id,
             part=Part(PartKind.LINK),
@@ -191,7 +218,16 @@ def _why_any(view: View, device: Device, measured: list[Look], policy: Links) ->
     found = next((why for why in by_port if why), None)
     if found is not None or policy.expected is not None:
         return found
-    return f"{device.model} has {row.links}" if row is not None else None
+    if row is not None:
+        return f"{device.model} has {row.links}"
+    return JOINED if _is_in_a_fabric(view, device) else None
+
+
+def _is_in_a_fabric(view: View, device: Device) -> bool:
+    """Return whether a board that no table knows says that it has joined a fabric, beside others of its make."""
+    registration = view.reading(device.id, "fabric_state")
+    joined = registration is not None and registration.value == "completed"
+    return joined and not device.virtual and bool(view.siblings(device)) and expected_links(device) is None
 
 
 def _oldest(links: tuple[Look, ...]) -> Instant | None:
@@ -215,6 +251,8 @@ def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
     why = _expected(view, device, look, policy)
     if _is_split(view, device):
         return DOWN.skip(look, "the link is down, as it is on a partitioned device")
+    if why is None and policy.expected is not None:
+        return DOWN.judge(look, False, f"the link is down, and no more than {policy.expected} are expected to be up")
     if why is None:
         return DOWN.skip(look, "the link is down, and nothing says that it was ever meant to be up")
     limit = None if policy.expected is None or _proven(view, device, look) else _configured(policy.expected)
@@ -231,7 +269,7 @@ def _expected(view: View, device: Device, look: Look, policy: Links) -> str | No
     A number of the site comes first, and where nothing but that number wants the link, it closes no gate.
     """
     before = _ports_before(view, device, look.part.index)
-    if policy.expected is not None and before >= policy.expected:
+    if policy.expected is not None and (before >= policy.expected or _number_up(view, device) >= policy.expected):
         return None
     return _proven(view, device, look) or (
         None if policy.expected is None else f"the configuration expects {policy.expected}"
@@ -261,11 +299,19 @@ def _row(view: View, device: Device) -> ExpectedLinks | None:
     """Return which links boards of this make have up; alone in a virtual machine one has nobody to link to.
 
     Where a bridge joins them it must have been seen on this very board: beside a pair a third one may stand alone.
+    Which ports lead anywhere in a virtual machine is up to who owns its host: there only their number is known.
     """
     row = expected_links(device) if view.siblings(device) else None
+    if row is not None and row.which is Which.EVERY and _is_guest(view):
+        return msgspec.structs.replace(row, which=Which.SOME)
     if row is None or row.which is not Which.BRIDGED:
         return row
     return row if _was_up(view, device) else None
+
+
+def _is_guest(view: View) -> bool:
+    node = view.device(NODE)
+    return node is not None and node.virtual
 
 
 def _number_up(view: View, device: Device) -> int:
@@ -284,11 +330,11 @@ def _ever_up(view: View, device: Device) -> set[int | None]:
     return up | set(seen.links_up if seen else ())
 
 
-def _fewer(view: View, device: Device, links: tuple[Look, ...], policy: Links) -> Iterator[Finding]:
+def _fewer(view: View, device: Device, links: tuple[Look, ...], policy: Links, *, is_told: bool) -> Iterator[Finding]:
     """Yield whether *device* uses as many ports as it should: one that it leaves out is not told as down."""
     row = _row(view, device)
     expected = (row.links if row else None) if policy.expected is None else policy.expected
-    if not expected or not links or _is_split(view, device):
+    if expected is None or not links or _is_split(view, device):
         return
     part, name = Part(PartKind.LINK), device_name(view, device.id)
     used = sum(look.reading.status is not UNSUPPORTED for look in links)
@@ -296,6 +342,9 @@ def _fewer(view: View, device: Device, links: tuple[Look, ...], policy: Links) -
     if not any(look.measured for look in links):
         outcome = Outcome.UNMEASURED if used else Outcome.SKIPPED
         yield FEWER.on_node(outcome, f"{name}: no link was measured", device=device.id, part=part)
+        return
+    if counts_up and is_told:
+        yield FEWER.on_node(Outcome.SKIPPED, f"{name}: all its links are down", device=device.id, part=part)
         return
     wanted = f"{device.model} has {expected}" if policy.expected is None else f"{expected} are expected"
     if counts_up:
