@@ -143,8 +143,14 @@ def tally(findings: Iterable[Finding]) -> dict[str, int]:
 
 
 def _judged(armed: Armed, view: View) -> tuple[Finding, ...]:
-    """Return what the check finds; raise whatever it raises, and what `_sound` does."""
-    return tuple(map(_sound, armed.check.judge(view, armed.policy)))
+    """Return what the check finds; raise whatever it raises, and what `_sound` does.
+
+    One that ends its process, as a script does, ends itself: RuntimeError.
+    """
+    try:
+        return tuple(map(_sound, armed.check.judge(view, armed.policy)))
+    except (SystemExit, GeneratorExit) as error:
+        raise RuntimeError(f"raised {type(error).__name__}: {error}") from error
 
 
 def _sound(finding: object) -> Finding:

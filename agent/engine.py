@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -31,7 +32,7 @@ from nodevet.checks.baseline import (
 )
 from nodevet.checks.consequences import counted_once, shown_once
 from nodevet.checks.episodes import Evidence, Holders, Ledger, acknowledge, fold
-from nodevet.checks.guard import AGENT, CODE, Guard, PartFault, fault_findings
+from nodevet.checks.guard import AGENT, CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
 from nodevet.checks.hours import Hourly, Hours
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 from nodevet.checks.kernel_log.tally import Counts, count_events
@@ -74,6 +75,9 @@ WAITING_EVENTS = 1000
 
 MOST_NAMES = 1000
 """So many former names of devices are remembered: who did not hear of one yet asks soon."""
+
+MOST_FOLDS = 100
+"""So often the findings are folded again in one round, to find those that make it raise."""
 
 STEP = "judging: "
 """Before the name of a step of a judgement, where it is a part of the agent that failed."""
@@ -161,6 +165,7 @@ class Engine:
         self._faults: tuple[PartFault, ...] = ()
         self._ledger = Ledger()
         self._untold: tuple[Episode, ...] = ()
+        self._unfolded: tuple[Finding, ...] = ()
         self._memory = Memory()
         self._renamed: dict[str, str] = {}
         self._simulated = simulated
@@ -280,9 +285,15 @@ class Engine:
         added = partial(count_events, self._counts, self._events, view)
         counts = self._step("counts of events", added, lambda: self._counts)
         runs, found = self._run_checks(view)
-        every = (*found, *self._own_faults())
+        again = {finding.key for finding in found}
+        waiting = (finding for finding in self._unfolded if finding.key not in again)
+        self._unfolded = ()
+        every = (*found, *waiting, *self._own_faults())
         findings = self._step("findings counted once", partial(counted_once, every), lambda: every)
-        self._ledger, changes = fold(self._ledger, findings, self._evidence(now, present, names))
+        evidence = self._evidence(now, present, names)
+        self._ledger, changes = self._step(
+            "findings", partial(fold, self._ledger, findings, evidence), lambda: self._folded(findings, evidence)
+        )
         self._untold = (*self._untold, *changes)
         self._counts = counts
         self._events.clear()
@@ -425,20 +436,36 @@ class Engine:
     def _step(self, name: str, work: Callable[[], Returned], otherwise: Callable[[], Returned]) -> Returned:
         return self._guard.run(f"{STEP}{name}", work, otherwise)
 
+    def _folded(self, findings: tuple[Finding, ...], evidence: Evidence) -> tuple[Ledger, tuple[Episode, ...]]:
+        """Fold *findings* but those that make it raise, which wait for the next round; raise where it always does."""
+        tries = iter(range(MOST_FOLDS))
+
+        def fails(some: Sequence[Finding]) -> bool:
+            work = partial(fold, self._ledger, tuple(some), evidence)
+            return next(tries, None) is not None and isinstance(attempt(work), Bug)
+
+        bad = () if fails(()) else culprits(findings, fails)
+        rest = (finding for finding in findings if not any(finding is one for one in bad))
+        told = {finding.key: finding for finding in (*rest, *self._own_faults())}
+        done = fold(self._ledger, tuple(told.values()), evidence)
+        self._unfolded = bad[-WAITING_EVENTS:]
+        return done
+
     def _view(self, now: Instant, present: tuple[Device, ...]) -> View:
+        """Return what the checks may look at; they change none of it, by mistake neither."""
         return View(
             now=now,
             devices=present,
             doubles=self._doubles,
-            memory=self._memory,
-            samples=self._samples,
-            growth=self._growth,
-            lapses=self._step("lapses", self._lapses.times, dict[tuple[str, str, Part], Instant]),
+            memory=msgspec.structs.replace(self._memory, seen=MappingProxyType(self._memory.seen)),
+            samples=MappingProxyType(self._samples),
+            growth=MappingProxyType(self._growth),
+            lapses=MappingProxyType(self._step("lapses", self._lapses.times, dict[tuple[str, str, Part], Instant])),
             readers=self._readers,
-            cadences=self._cadences,
+            cadences=MappingProxyType(self._cadences),
             events=tuple(self._events),
             results=tuple(self._results.values()),
-            required={device.id: requirements(device) for device in present},
+            required=MappingProxyType({device.id: requirements(device) for device in present}),
             kernel_log=self._kernel_log,
         )
 

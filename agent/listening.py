@@ -16,6 +16,8 @@ from nodevet.exporters.http import AbsentAddressError, HttpServer, is_free, is_n
 
 __all__ = ["AGAIN_SECONDS", "Listening"]
 
+NONE_YET = "no page and no metrics until then, the agent goes on without"
+
 AGAIN_SECONDS = 5.0
 """Between two looks at whether the address is free."""
 
@@ -40,7 +42,7 @@ class Listening:
         except (BusyError, AbsentAddressError) as error:
             if not may_wait:
                 raise
-            self._trouble = f"no page and no metrics until then, the agent goes on without: {error}"
+            self._trouble = f"{NONE_YET}: {error}"
 
     @property
     def url(self) -> str:
@@ -79,11 +81,18 @@ class Listening:
             server = self._resolved(0.0) if is_name(self._listen) else self._opened()
         except NodevetError:
             return  # somebody was quicker, or the name has no address yet
+        except (OSError, RuntimeError) as error:  # no descriptor is left, or no thread can be had to resolve the name
+            self._trouble = f"{NONE_YET}: {error}"
+            return
         if server is None:
             return
-        self._server = server
-        self._again_at, self._trouble = None, ""
-        self._server.start()
+        try:
+            server.start()
+        except RuntimeError as error:  # no thread can be had
+            server.stop()
+            self._trouble = f"{NONE_YET}: {error}"
+            return
+        self._server, self._again_at, self._trouble = server, None, ""
 
     def stop(self) -> None:
         """Stop answering and free the address."""

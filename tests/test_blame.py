@@ -222,6 +222,19 @@ def test_a_hang_counts_while_a_process_of_equal_priority_keeps_time(bench: Bench
             rise(bench)
 
 
+def test_a_release_while_a_call_hangs_is_nobodys_fault(bench: Bench) -> None:
+    """The reader is ended as it was asked, and reads again afterwards."""
+    for _ in range(2):
+        hang(bench)
+        bench.supervisor.release()
+        bench.pass_time(DEADLINE)
+        bench.until(lambda: bench.status().pid is None)
+        assert (bench.status().state, bench.status().failure) == (ReaderState.RELEASED, None)
+        bench.supervisor.resume()
+        rise(bench)
+        assert (bench.status().witnessed, bench.status().hangs) == (0, 0)
+
+
 def test_a_hang_on_a_machine_that_keeps_no_time_is_nobodys_fault(bench: Bench) -> None:
     """The heartbeat does not answer either: host overloaded, as often as it happens."""
     for _ in range(3):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgspec
 import pytest
@@ -14,10 +14,13 @@ from fakes.views import GPU, SIBLING, at, burn_in, event, gpu, healthy, reader, 
 from nodevet.agent import engine as engine_module
 from nodevet.agent.check_run import CHECK_ERROR, MOST_TRIES, Armed, run_check
 from nodevet.agent.engine import Engine
+from nodevet.checks import episodes
+from nodevet.checks.episodes import Evidence, Ledger
 from nodevet.checks.guard import CODE, Guard
+from nodevet.checks.health.freshness import Freshness
 from nodevet.checks.lapses import Lapses
 from nodevet.checks.model import NODE, AgentInfo, Episode, Finding, Outcome, Part, PartKind, Reading, Snapshot, State
-from nodevet.checks.registry import Check, discover
+from nodevet.checks.registry import Check, Judge, discover
 from nodevet.checks.view import Cadence, View
 from nodevet.exporters.schema import status_document
 
@@ -263,7 +266,7 @@ CORE = {
 }
 """Those without which nothing is judged: the last snapshot stands, without anything green in it."""
 
-SMALL = {"_slot", "_is_process_id", "partial"}
+SMALL = {"_slot", "_is_process_id", "attempt", "culprits"}
 
 
 def used(code: CodeType, seen: set[str]) -> Iterator[str]:
@@ -296,11 +299,12 @@ def told_and_over(owner: object, name: str) -> None:
     before = judged(list(discover()))
     engine, broken = engine_of(list(discover())), pytest.MonkeyPatch()
     broken.setattr(owner, name, planted)
+    after = engine.evaluate(INFO).snapshot
     for _ in range(2):
-        after = engine.evaluate(INFO).snapshot
         assert {f.key: f.outcome for f in after.findings if f.code != CODE} == {
             f.key: f.outcome for f in before.findings
         }
+        after = engine.evaluate(INFO).snapshot
     assert [f.code for f in after.findings if f.code == CODE] == [CODE]
     assert (after.verdict.state, after.verdict.hard) == (State.UNKNOWN, False)
     broken.undo()
@@ -335,6 +339,72 @@ def test_what_had_changed_when_a_judgement_failed_is_in_the_next(name: str, monk
     opened = [entry for entry in (*changes, *done.changes) if entry.key.code == "nvidia.xid.79"]
     assert [entry.count for entry in opened] == [1]
     assert done.snapshot.verdict.state is State.FAILED
+
+
+def test_a_finding_that_cannot_be_folded_costs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All others become episodes, the node is unknown at once, and the fault is known when it can be folded."""
+    real = episodes.fold
+
+    def fold(ledger: Ledger, findings: tuple[Finding, ...], evidence: Evidence) -> tuple[Ledger, tuple[Episode, ...]]:
+        if any(finding.code == "nvidia.xid.79" for finding in findings):
+            raise ZeroDivisionError("a bug")
+        return real(ledger, findings, evidence)
+
+    engine = engine_of(list(discover()))
+    engine.evaluate(INFO)
+    monkeypatch.setattr(engine_module, "fold", fold)
+    for code in ("nvidia.xid.79", "nvidia.xid.48"):
+        engine.take_event(event(code))
+        snapshot = engine.evaluate(INFO).snapshot
+        assert CODE in {entry.key.code for entry in snapshot.episodes}
+    assert {entry.key.code for entry in snapshot.episodes} == {CODE, "nvidia.xid.48"}
+    assert snapshot.verdict.state is State.FAILED
+    monkeypatch.undo()
+    assert "nvidia.xid.79" in {entry.key.code for entry in engine.evaluate(INFO).snapshot.episodes}
+    assert CODE not in {entry.key.code for entry in engine.evaluate(INFO).snapshot.episodes}
+
+
+def ends_the_process(_view: View, _policy: Any) -> Iterator[Finding]:
+    """End the process, as a script may."""
+    raise SystemExit(2)
+
+
+def stops_its_generator(_view: View, _policy: Any) -> Iterator[Finding]:
+    """Raise what ends a generator, and no Exception."""
+    raise GeneratorExit
+
+
+def takes_samples_away(view: View, _policy: Any) -> Iterator[Finding]:
+    """Change what all checks look at."""
+    cast(dict[Any, Any], view.samples).clear()
+    yield from ()
+
+
+def forgets_devices(view: View, _policy: Any) -> Iterator[Finding]:
+    """Change what the engine remembers."""
+    view.memory.seen.clear()
+    yield from ()
+
+
+def changes_samples(view: View, _policy: Any) -> Iterator[Finding]:
+    """Put nothing in the place of a sample."""
+    for key in view.samples:
+        cast(dict[Any, Any], view.samples)[key] = None
+    yield from ()
+
+
+@pytest.mark.parametrize(
+    "judge", [ends_the_process, stops_its_generator, takes_samples_away, forgets_devices, changes_samples]
+)
+def test_a_check_of_a_site_that_goes_beyond_its_part_costs_itself(judge: Judge) -> None:
+    """It runs first, and all others judge as before."""
+    bad = Check(name="a-site", summary="x", judge=judge, policy=Freshness)
+    snapshot = judged([bad, *discover()])
+    assert {f.key: f.outcome for f in snapshot.findings if f.check != "a-site"} == {
+        f.key: f.outcome for f in judged(list(discover())).findings
+    }
+    assert [f.code for f in snapshot.findings if f.check == "a-site"] == [CHECK_ERROR]
+    assert (snapshot.verdict.state, snapshot.verdict.hard) == (State.UNKNOWN, False)
 
 
 def test_a_step_that_failed_is_told_to_the_guard() -> None:

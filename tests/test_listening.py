@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -87,6 +87,42 @@ def test_somebody_who_is_quicker_is_waited_for(holder: socket.socket, monkeypatc
     assert server.next_deadline is not None
     server.stop()
     assert server.next_deadline is None
+
+
+def no_descriptor(_listen: str) -> bool:
+    """Stand for a socket that cannot be opened."""
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def no_thread(_server: HttpServer) -> None:
+    """Stand for a thread that cannot be started."""
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize("lacks", [no_descriptor, no_thread])
+def test_what_lacks_when_the_address_is_free_is_told_and_waited_for(
+    holder: socket.socket, monkeypatch: pytest.MonkeyPatch, lacks: Callable[..., object]
+) -> None:
+    """Neither is a bug to report; the address is given back meanwhile, and the page opens when it can."""
+    clock = LateClock()
+    server = listening(f"127.0.0.1:{holder.getsockname()[1]}", clock)
+    server.start()
+    holder.close()
+    with monkeypatch.context() as short:
+        if lacks is no_thread:
+            short.setattr(HttpServer, "start", no_thread)
+        else:
+            short.setattr("nodevet.agent.listening.is_free", no_descriptor)
+        for _ in range(2):
+            clock.ahead += AGAIN_SECONDS
+            server.tick()
+            assert "the agent goes on without" in server.trouble
+            assert ("Too many open files" in server.trouble) or ("new thread" in server.trouble)
+            assert server.url == ""
+    clock.ahead += AGAIN_SECONDS
+    server.tick()
+    assert (server.trouble, bool(server.url)) == ("", True)
+    server.stop()
 
 
 def test_what_a_person_starts_and_what_no_time_mends_is_refused(holder: socket.socket) -> None:
