@@ -32,8 +32,10 @@ __all__ = [
     "Step",
     "Why",
     "decide",
+    "is_machine",
     "is_nodevets",
     "is_ours",
+    "machine_of",
     "obstacle",
     "parse_node",
     "parse_nodes",
@@ -79,6 +81,7 @@ _REASON = re.compile(r"^[ \t]{1,8}Reason=(.*)$", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]{1,8}Comment=(.*)$", re.MULTILINE)
 _EXTRA = re.compile(r"^[ \t]{1,8}Extra=(.*)$", re.MULTILINE)
 _PARTITIONS = re.compile(r"^\s+Partitions=(\S+)", re.MULTILINE)
+_HOST = re.compile(r"^[ \t]{1,8}NodeAddr=\S+ NodeHostName=(\S+)", re.MULTILINE)
 _SLURMD = re.compile(r"^\s+BootTime=\S+ SlurmdStartTime=(\S+)", re.MULTILINE)
 _RESUMES = re.compile(r"^\s+LastBusyTime=\S+ ResumeAfterTime=(\S+)", re.MULTILINE)
 _SIZE = re.compile(r"\bTotalNodes=(\d+)")
@@ -112,6 +115,7 @@ class Why(StrEnum):
     DOWN = "down"
     UNKNOWN_STATE = "unknown_state"
     CHANGED = "changed"
+    OTHER_NODE = "other_node"
     LIMIT = "limit"
     CONTENDED = "contended"
     UNSETTLED = "unsettled"
@@ -140,7 +144,8 @@ class NodeState(msgspec.Struct, frozen=True):
     """A node as SLURM shows it: the words of its state, and its reason with who gave it and when (Unix seconds).
 
     ``slurmd_started`` is SLURM's own text for when its slurmd was started, None where SLURM does not know; ``resumes``
-    its text for when it will resume the node by itself, None where nobody set a time.
+    its text for when it will resume the node by itself, None where nobody set a time. ``host`` is the host name of its
+    machine as SLURM knows it.
     """
 
     name: str
@@ -153,6 +158,7 @@ class NodeState(msgspec.Struct, frozen=True):
     partitions: tuple[str, ...] = ()
     slurmd_started: str | None = None
     resumes: str | None = None
+    host: str = ""
 
     @property
     def drained(self) -> bool:
@@ -370,6 +376,20 @@ def reason_text(faults: Iterable[Episode], prefix: str) -> str:
     return head + detail[: LONGEST_REASON - len(head) - len(tail)].rstrip() + tail
 
 
+def is_machine(node: NodeState, host: str) -> bool:
+    """Return whether *node* may be the machine that calls itself *host*: SLURM has no other host name for it."""
+    return not node.host or not host or _label(node.host) == _label(host)
+
+
+def machine_of(nodes: Iterable[NodeState], host: str) -> str:
+    """Return which of *nodes* has the host name *host*; empty where none has it, as with ``slurmd -N``."""
+    return next((node.name for node in nodes if host and _label(node.host) == _label(host)), "")
+
+
+def _label(host: str) -> str:
+    return host.split(".", 1)[0].lower()
+
+
 def is_ours(reason: str, prefix: str) -> bool:
     """Return whether *reason* is one that ``reason_text`` could have written; what a person added makes it theirs."""
     return _meaning(reason, prefix) is not None
@@ -416,6 +436,7 @@ def _parsed(block: str) -> NodeState:
         partitions=tuple(partitions[1].split(",")) if partitions else (),
         slurmd_started=_time(_SLURMD, block),
         resumes=_time(_RESUMES, block),
+        host=_line(_HOST, block),
     )
     # A reason of several lines is signed on its first.
     line = _line(_REASON, block)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -363,6 +364,34 @@ def test_a_name_that_slurm_does_not_know_is_wrong(node: Installed, tmp_path: Pat
         item = next(item for item in items(facts) if item.name == "node name")
         assert item.status is status, item
     assert "n1.cluster.example not found" in item.says and "sinfo -N" in item.next_step
+
+
+def test_a_name_of_another_machine_is_wrong(node: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One nodevet.toml with a node_name went to every node: SLURM knows the name, and it is not this machine's."""
+    program = tmp_path / "scontrol"
+    form = "NodeName={0} Arch=x86_64\\n   NodeAddr={0} NodeHostName={0} Version=22.05.8\\n   State=IDLE\\n\\n"
+    first, both = form.format("n1"), form.format("n1") + form.format("n2")
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in\n"show config") echo "SlurmUser = root(0)" ;;\n'
+        f'"show node n1") printf "{first}" ;;\n"show nodes") printf "{both}" ;;\n*) exit 1 ;;\nesac\n'
+    )
+    program.chmod(0o755)
+    node.configure(f'[slurm]\nnode_name = "n1"\nscontrol = "{program}"\n')
+    settings = load_configuration(node.file, installed(), overrides={})
+    for host, status in (("n1.cluster.example", Status.OK), ("n2", Status.WRONG), ("login", Status.OK)):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        facts = survey(settings, node.gate.scripts, {"SLURM_CONF": str(node.gate.gres.with_name("slurm.conf"))})
+        item = next(item for item in items(facts) if item.name == "node name")
+        assert item.status is status, item
+        assert status is Status.OK or "its node n2" in item.says
+
+
+def test_a_rehearsal_that_finds_no_room_is_cannot_tell(node: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder for temporary files is full, read-only or gone: no bug of ours, and nothing else is left out."""
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    found = {item.name: item for item in items(node.facts())}
+    assert found["rehearsal"].status is Status.CANNOT_TELL and "/nonexistent" in found["rehearsal"].says
+    assert found["scripts"].status is Status.OK
 
 
 @pytest.mark.parametrize(

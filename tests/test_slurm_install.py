@@ -138,3 +138,17 @@ def test_the_page_followed_to_the_letter_drains_nobody(
         (site.directory / "n3/etc" / name).unlink()
     assert slurm.srun("-w", "n3", "true").returncode != 0
     slurm.wait(lambda: site.states()["n3"] == "drained", "a node without scripts is drained")
+
+
+def test_a_step_of_the_page_typed_twice_restarts_no_agent(repository: Path, tmp_path: Path) -> None:
+    """As after a way back: the second table is refused, and the agent keeps running as it was."""
+    page = blocks((repository / "docs/how-to/slurm.md").read_text())
+    (step,) = [block for block in page if "[slurm]" in block.text and block.kind == "sh"]
+    (tmp_path / "nodevet.toml").write_text("[gate]")
+    environment = shell_environment(tmp_path, {})
+    restarts = tmp_path / "restarts"
+    replace = {"/etc/nodevet": str(tmp_path), "systemctl restart nodevet": f"echo again >>{restarts}"}
+    runs(step, tmp_path, environment, replace)
+    with pytest.raises(AssertionError, match="exits 78"):
+        runs(step, tmp_path, environment, replace)
+    assert restarts.read_text() == "again\n"

@@ -474,6 +474,14 @@ def test_options_of_the_shell_change_no_decision(repository: Path, tmp_path: Pat
     assert found[9:] == found[:9]
 
 
+def test_with_all_every_gpu_counts_for_a_job_that_names_none(gate: Gate) -> None:
+    """SLURM does not say of every job that it has GPUs; by gres.conf such a job meets none."""
+    gate.write(*with_faults(3), never=True)
+    assert gate.prolog(None).decision == "open"
+    gate.set(gpus="all")
+    assert (gate.prolog(None).code, gate.prolog("0").code) == (1, 1)
+
+
 def test_the_wait_for_a_drain_is_bounded(gate: Gate) -> None:
     """A controller that does not answer holds no job for longer."""
     gate.set(drain_wait_seconds=1)

@@ -126,6 +126,14 @@ def test_a_node_is_read_in_every_form(text: str, states: set[str], reason: str, 
     assert (found.states, found.reason, found.reason_user) == (frozenset(states), reason, user)
 
 
+def test_the_host_name_is_slurms_own_line() -> None:
+    """Not one in a comment; a release that shows none is believed."""
+    line = "   NodeAddr=10.0.0.2 NodeHostName=gpu-2 Version=22.05.8"
+    forged = "   Comment=x NodeHostName=other"
+    assert parse_node(shown("IDLE", f"{forged}\n{line}"), "n2").host == "gpu-2"
+    assert parse_node(shown("IDLE", forged), "n2").host == ""
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

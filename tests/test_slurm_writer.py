@@ -53,6 +53,7 @@ def writer(
     name: str = "n1",
     boot_id: str = BOOT,
     clock: Callable[[], float] = lambda: 0.0,
+    host: str = "",
     **changes: object,
 ) -> Writer:
     """Return a writer for a node that waits for no other by chance."""
@@ -66,6 +67,7 @@ def writer(
         random=lambda: 0.0,
         boot_id=boot_id,
         memory=memory or Memory(nodes=3),
+        host=host,
     )
 
 
@@ -588,6 +590,56 @@ def test_a_fault_that_may_only_close_the_gate_leaves_a_mark_that_counts() -> Non
     assert not passes.step(gate).status.permit.held
     passes.step(acknowledged(gate))
     assert slurm.nodes["n1"].comment == ""
+
+
+def test_a_closed_gate_counts_until_a_person_brings_the_node_back() -> None:
+    """Its fault is over, after a reboot or with a rule that is corrected; SLURM keeps it out of service for us."""
+    slurm = MemorySlurm()
+    gate = msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE))
+    passes = writer(slurm, maximum_drained_ratio=0.25)
+    settled(passes, gate)
+    slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
+    for node in (passes, writer(slurm, boot_id="boot-2", maximum_drained_ratio=0.25)):
+        done = settled(node, gpu_node())
+        assert (done.status.permit.held, done.status.closed, done.again_seconds) == (False, True, 30.0)
+    assert writer(slurm, name="n2", maximum_drained_ratio=0.25).step(gate).status.limit_reached
+    slurm.set("n1", "IDLE")
+    settled(passes, gpu_node())
+    assert slurm.nodes["n1"].comment == ""
+    assert settled(writer(slurm, name="n2", maximum_drained_ratio=0.25), gate).status.permit.held
+
+
+@pytest.mark.parametrize("mode", [Mode.GATE, Mode.DRAIN])
+def test_a_name_of_another_node_gives_no_permit_and_writes_nothing(mode: Mode) -> None:
+    """One nodevet.toml with a node_name goes to every node: all would hold the permit of that one."""
+    slurm = MemorySlurm()
+    for name in slurm.nodes:
+        slurm.change(name, host=f"{name.upper()}.cluster.example")
+    fault = msgspec.structs.replace(FAILED, modes=Modes(mode))
+    assert settled(writer(slurm, host="n1"), fault).status.permit.held
+    before = dict(slurm.nodes)
+    other = writer(slurm, Memory(nodes=3, permit=BOOT), host="n2.cluster.example")
+    done = other.step(fault)
+    for _ in range(2):
+        done = other.step(fault)
+    assert (skips(done), done.status.permit.held, done.memory.permit) == ({"other_node": 3}, False, "")
+    assert "this machine is its node n2" in done.status.permit.why
+    now = [0.0]
+    healthy = writer(slurm, host="n2", clock=lambda: now[0])
+    for now[0] in (0.0, 400.0, 800.0):
+        healthy.step(gpu_node())
+    assert slurm.nodes == before
+    local = writer(slurm, host="n2", permit="local")
+    assert (local.step(fault).status.permit.held, slurm.nodes) == (True, before)
+
+
+@pytest.mark.parametrize("host", ["n1", "N1.cluster.example", "login", ""])
+def test_a_name_that_no_other_node_has_is_believed(host: str) -> None:
+    """SLURM may call a machine as it likes: `slurmd -N`, several nodes on one machine."""
+    slurm = MemorySlurm()
+    for name in slurm.nodes:
+        slurm.change(name, host="localhost" if host == "login" else name)
+    assert settled(writer(slurm, host=host)).status.permit.held
 
 
 @pytest.mark.parametrize("when", ["before it asks", "started", "read", "read_all", "mark"])

@@ -102,6 +102,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gres_of_node: str | None
     hooks: Mapping[str, Hook]
     admin_level: str | None
+    machine: str = ""
+    """What SLURM calls this machine, where that is another node than ``node``."""
 
 
 def items(facts: Facts, *, only_node: bool = False) -> tuple[Item, ...]:
@@ -382,6 +384,14 @@ def _named(facts: Facts) -> Item:
             Status.WRONG,
             f"SLURM shows no node {facts.node}: {facts.unknown_node}",
             "set [slurm] node_name to what `sinfo -N` calls this node: the agent asks for no other, and gets no permit",
+        )
+    if facts.machine:
+        return Item(
+            "node name",
+            CLUSTER,
+            Status.WRONG,
+            f"{facts.node} is another machine in SLURM, and this one is its node {facts.machine}",
+            f'set [slurm] node_name = "{facts.machine}", or leave it out: the agent gets no permit for another node',
         )
     return Item("node name", CLUSTER, Status.OK, f"SLURM knows {facts.node}")
 

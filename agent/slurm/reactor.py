@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import selectors
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -78,6 +79,7 @@ class Reactor:
             boot_id=boot_id,
             memory=self._kept.memory,
             user=_user(),
+            host=socket.gethostname(),
         )
         self._condition = threading.Condition()
         self._snapshot: Snapshot | None = None

@@ -10,6 +10,7 @@ import os
 import pwd
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from nodevet.agent.settings import Configuration
 from nodevet.agent.slurm.checkup import SCRIPTS, Entry, Facts, Hook
 from nodevet.exporters.slurm import SEARCHED, Scontrol, SlurmError
+from nodevet.exporters.slurm_rules import is_machine, machine_of
 from nodevet.exporters.state_reader import FORMAT, NEVER, Absent, StateFile, boot_id, read_state, uptime_seconds
 
 __all__ = ["hooks_of", "survey"]
@@ -101,6 +103,7 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
         gres=doubt or _gres(folder, conf.with_name("gres.conf"), node, state),
         config=config,
         written=_written(conf),
+        machine=_machine(asked, node) if asked is not None and isinstance(shown, str) else "",
         unknown_node="" if not isinstance(shown, SlurmError) else str(shown),
         gres_of_node=_gres_of_node(shown) if isinstance(shown, str) else None,
         hooks={} if isinstance(config, str) else hooks_of(config, folder),
@@ -202,6 +205,14 @@ def _gate(folder: Path) -> Mapping[str, str] | str:
 
 
 def _rehearsal(folder: Path) -> tuple[str, ...] | str:
+    """Return what copies of the scripts decide wrongly, or why that cannot be tried: /tmp may be full or read-only."""
+    try:
+        return _rehearse(folder)
+    except OSError as error:
+        return f"not tried: {error}"
+
+
+def _rehearse(folder: Path) -> tuple[str, ...]:
     """Return what copies of the scripts decide wrongly, on states made up in a folder of their own."""
     with tempfile.TemporaryDirectory(prefix="nodevet-rehearsal-") as name:
         home = Path(name)
@@ -277,6 +288,15 @@ def _shown(asked: Scontrol, node: str) -> str | SlurmError:
         return asked.show("node", node)
     except SlurmError as error:
         return error
+
+
+def _machine(asked: Scontrol, node: str) -> str:
+    """Return what SLURM calls this machine, where *node* is another; empty where it is, or where that is not told."""
+    host = socket.gethostname()
+    try:
+        return "" if is_machine(asked.read(node), host) else machine_of(asked.read_all(), host)
+    except SlurmError:
+        return ""
 
 
 def _gres_of_node(text: str) -> str | None:

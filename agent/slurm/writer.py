@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.slurm.calls import Call, Slurm, Work
 from nodevet.agent.slurm.words import WORDS
 from nodevet.checks.acknowledgement import command_words
 from nodevet.checks.model import Episode, Instant, Mode, Modes, Snapshot
@@ -44,12 +45,14 @@ from nodevet.exporters.slurm_rules import (
     Step,
     Why,
     decide,
+    is_machine,
     is_ours,
+    machine_of,
     obstacle,
     seconds_of,
 )
 
-__all__ = ["Acknowledged", "Call", "Pass", "Slurm", "Writer", "first_status"]
+__all__ = ["Acknowledged", "Pass", "Writer", "first_status"]
 
 SOON_SECONDS = 1.0
 """Until the next look at a node that changed while it was about to be drained."""
@@ -78,49 +81,6 @@ MOST_COMMANDS = 4
 BY_SOMEBODY = "resumed by somebody in SLURM"
 
 LOCAL = 'slurm.permit is "local"'
-
-
-class Call(msgspec.Struct, frozen=True):
-    """A call to be made: the name of a method of ``Slurm``, and its arguments."""
-
-    name: str
-    words: tuple[str, ...] = ()
-
-
-Work = Generator[Call, Any, float]
-"""Yields calls, takes their answers, and returns after how many seconds to look again."""
-
-
-class Slurm(Protocol):
-    """What the writer needs of SLURM; each call raises SlurmError."""
-
-    def read(self, name: str) -> NodeState:
-        """Return node *name*."""
-        ...
-
-    def read_all(self) -> tuple[NodeState, ...]:
-        """Return every node."""
-        ...
-
-    def size(self) -> int:
-        """Return about how many nodes there are."""
-        ...
-
-    def started(self) -> str:
-        """Return when slurmctld was started."""
-        ...
-
-    def drain(self, name: str, reason: str, field: str = "") -> None:
-        """Drain node *name* and empty its *field*."""
-        ...
-
-    def update(self, name: str, reason: str) -> None:
-        """Give a drained node another reason."""
-        ...
-
-    def mark(self, name: str, field: str, text: str) -> None:
-        """Write *text* into *field* of node *name*."""
-        ...
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
@@ -178,10 +138,12 @@ class Writer:
         boot_id: str,
         memory: Memory,
         user: str | None = None,
+        host: str = "",
     ) -> None:
         """Write for *node*, as SLURM calls it, going on with *memory*.
 
-        *random* gives numbers from 0 to 1; *user* is the name that SLURM puts at our reasons.
+        *random* gives numbers from 0 to 1; *user* is the name that SLURM puts at our reasons, *host* that of this
+        machine.
         """
         self._slurm = slurm
         self._settings = settings
@@ -192,6 +154,8 @@ class Writer:
         self._boot_id = boot_id
         self._memory = memory
         self._user = user
+        self._host = host
+        self._machine: str | None = None
         self._note = BY_SOMEBODY
         self._met: frozenset[object] = frozenset()
         self._begins_at = 0.0
@@ -299,6 +263,8 @@ class Writer:
         node: NodeState = yield Call("read", (name,))
         if not self._memory.nodes:
             self._remember(nodes=(yield Call("size")))
+        if (faults or mark_of(node) is not None) and (yield from self._is_elsewhere(node)):
+            return self._settings.poll_seconds
         before = self._memory
         sight = Sight(self._boot_id, None, None)
         if before.drained is not None or (faults and node.drained):
@@ -343,6 +309,25 @@ class Writer:
             case Step.DRAIN | Step.CLOSE | Step.UPDATE:
                 self._say(f"would {decision.step.value} with: {decision.reason}", wanted=decision.reason)
         return self._settings.poll_seconds
+
+    def _is_elsewhere(self, node: NodeState) -> Generator[Call, Any, bool]:
+        """Return whether *node* is another machine, as where one file with a node_name went to every node.
+
+        All of them would hold the permit that SLURM shows at that one, past every limit.
+        """
+        if is_machine(node, self._host):
+            return False
+        if self._machine is None:
+            self._machine = machine_of((yield Call("read_all")), self._host)
+        if not self._machine:
+            return False  # SLURM may call a machine as it likes
+        self._skip(Why.OTHER_NODE)
+        words = f"SLURM's node {node.name} is {node.host}, and this machine is its node {self._machine}"
+        self._remember(permit="")
+        local = self._settings.permit == "local"
+        permit = self.status.permit if local else Permit(why=f"{words}: correct slurm.node_name")
+        self._say(f"does nothing: {words}: correct slurm.node_name", permit=permit)
+        return True
 
     def _due(self, faults: tuple[Episode, ...]) -> tuple[Episode, ...]:
         """Return those of *faults* that nobody has resumed the node with."""
@@ -517,6 +502,8 @@ class Writer:
             self._remember(marked=False)
             return self._settings.poll_seconds
         self._remember(marked=True)
+        if mark.holds and node.drained and node.reason == PROLOG_ERROR:
+            return self._settings.poll_seconds  # closed for us, also when the fault is over, and so it counts
         settles_in = self._drain_settles_at - self._monotonic()
         if settles_in > 0:
             return min(settles_in, self._settings.poll_seconds)  # what a person does meanwhile is seen

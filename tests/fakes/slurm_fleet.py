@@ -19,7 +19,8 @@ import msgspec
 from fakes.snapshots import failed_node
 
 from nodevet.agent.settings import SlurmSettings
-from nodevet.agent.slurm.writer import Call, Pass, Slurm, Writer
+from nodevet.agent.slurm.calls import Call, Slurm
+from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.checks.model import Mode, Modes
 from nodevet.exporters.slurm import SlurmError
 from nodevet.exporters.slurm_rules import Memory, NodeState, Why, is_ours

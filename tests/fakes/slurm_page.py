@@ -97,6 +97,9 @@ class PageCluster:
             self.slurm.wait(lambda: self.agent.state_file().hard, "the gate may close")
         elif state in ("idle", "drained"):
             self.slurm.wait(lambda: self.slurm.node_state(NODE) == state, f"{NODE} is {state}")
+            # A person takes longer for the next step than the agent to see it.
+            drained = state == "drained"
+            self.agent.wait_for(lambda status: ("DRAIN" in status["slurm"]["states"]) is drained, what="is not seen")
         else:
             self.agent.wait_for_verdict(state)
         if state == "failed":
