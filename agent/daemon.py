@@ -68,7 +68,7 @@ from nodevet.agent.verbs import verbs
 from nodevet.checks.burnin.launch import burn_command
 from nodevet.checks.errors import ConfigurationError
 from nodevet.checks.guard import Bug, Guard, attempt
-from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Instant, Key, Result, Snapshot
+from nodevet.checks.model import AgentInfo, Episode, Instant, Key, Result, Snapshot
 from nodevet.checks.registry import installed
 from nodevet.exporters.http import HttpServer
 from nodevet.exporters.schema import BurnInDocument, burn_in_document, status_document
@@ -167,9 +167,11 @@ class Daemon:
         """Return the present moment."""
         return self._clock.instant()
 
-    def acknowledge(self, key: Key, *, note: str, actor: str, until: Instant | None = None) -> Episode | None:
-        """Acknowledge the episode of *key* and judge anew."""
-        episode = self._engine.acknowledge(key, note=note, actor=actor, until=until)
+    def acknowledge(
+        self, key: Key, *, note: str, actor: str, knew: Callable[[Episode], bool], until: Instant | None = None
+    ) -> Episode | None:
+        """Acknowledge the episode of *key*, where who does so *knew* it as it is now, and judge anew."""
+        episode = self._engine.acknowledge(key, note=note, actor=actor, knew=knew, until=until)
         if episode is not None:
             self._judge((episode,))
             told = partial(self._teller.log.warning, "acknowledged", code=key.code, device=key.device)
@@ -532,9 +534,7 @@ class Daemon:
     def _take_resumed(self, entries: tuple[Acknowledged, ...]) -> None:
         """Take what a person acknowledged by resuming the node in SLURM, and what the writer has to tell."""
         for entry in entries:
-            opened = [episode for episode in self.snapshot.episodes if episode.state is EpisodeState.OPEN]
-            if any(entry.known.covers(episode) for episode in opened):
-                self.acknowledge(entry.known.key, note=entry.note, actor="somebody in SLURM")
+            self.acknowledge(entry.known.key, note=entry.note, actor="somebody in SLURM", knew=entry.meant)
         self._pace.hurry()
 
     # What it is told from outside.

@@ -252,12 +252,24 @@ class Engine:
         self._checks = tuple(checks)
         self._cadences = dict(cadences)
 
-    def acknowledge(self, key: Key, *, note: str, actor: str, until: Instant | None = None) -> Episode | None:
-        """Stop the episode of *key* from counting *until* then; None where there is none.
+    def acknowledge(
+        self,
+        key: Key,
+        *,
+        note: str,
+        actor: str,
+        until: Instant | None = None,
+        knew: Callable[[Episode], bool] | None = None,
+    ) -> Episode | None:
+        """Stop the episode of *key* from counting *until* then; None where there is none, or its *actor* *knew* less.
 
         It counts again when it asks for a harder action. A device that is missing is forgotten, unless the word has a
-        term: then it is looked for meanwhile.
+        term: then it is looked for meanwhile. What a person sees may be older than what was judged last, which *knew*
+        is asked about.
         """
+        present = self._ledger.find(key)
+        if present is None or not (knew is None or knew(present)):
+            return None
         done = acknowledge(self._ledger, key, note=note, actor=actor, time=self._clock(), until=until)
         if done is None:
             return None

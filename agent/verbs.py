@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 import msgspec
@@ -12,7 +13,7 @@ from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.term import checked_note, end_of
 from nodevet.agent.verdicts import narrowed
-from nodevet.checks.acknowledgement import command_words, date_words
+from nodevet.checks.acknowledgement import command_words, date_words, was_seen
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import NODE, WHOLE, Device, Episode, Instant, Key, Outcome, Result, Snapshot
 from nodevet.checks.naming import are_called, chosen, is_place
@@ -28,7 +29,7 @@ class Served(Protocol):
 
     @property
     def snapshot(self) -> Snapshot:
-        """The newest snapshot."""
+        """The snapshot that every surface shows; one that is not kept yet may be newer."""
         ...
 
     @property
@@ -36,8 +37,10 @@ class Served(Protocol):
         """The present moment."""
         ...
 
-    def acknowledge(self, key: Key, *, note: str, actor: str, until: Instant | None = None) -> Episode | None:
-        """Acknowledge the episode of *key*, for good or *until* a moment."""
+    def acknowledge(
+        self, key: Key, *, note: str, actor: str, knew: Callable[[Episode], bool], until: Instant | None = None
+    ) -> Episode | None:
+        """Acknowledge the episode of *key*, for good or *until* a moment, where the *actor* *knew* it as it is."""
         ...
 
     def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
@@ -145,14 +148,15 @@ def _ack(served: Served, call: Call) -> None:
     """Acknowledge; the answer follows when that is on the disk."""
     wanted: AckArguments = call.arguments
     note = checked_note(wanted.note)
-    key = _find(served.snapshot, wanted)
+    shown = _find(served.snapshot, wanted)
+    key = shown.key
     until = None if wanted.until is None else end_of(wanted.until, served.now)
     actor = f"uid {call.peer.uid}"
     if call.peer.uid == 0 and wanted.sudo_uid is not None:
         actor += f" (sudo by uid {wanted.sudo_uid})"
-    episode = served.acknowledge(key, note=note, actor=actor, until=until)
+    episode = served.acknowledge(key, note=note, actor=actor, knew=partial(was_seen, shown), until=until)
     if episode is None:
-        raise UsageError(f"ack: {key} is not confirmed yet, so there is nothing to acknowledge")
+        raise UsageError(f"ack: {key} is not confirmed yet, or is no more what was shown a moment ago: look again")
     message = f"acknowledged: {episode.key}; {_term(episode)}"
     served.when_kept(lambda trouble: call.answer({"acknowledged": True, "message": _with(message, trouble)}))
 
@@ -181,21 +185,21 @@ def _term(episode: Episode) -> str:
     return f"{worse}, or is still there after {date_words(episode.until)}"
 
 
-def _find(snapshot: Snapshot, wanted: AckArguments) -> Key:
+def _find(snapshot: Snapshot, wanted: AckArguments) -> Episode:
     """Return the finding that is meant; its device may be one that is gone."""
     ids = {device.id for device in are_called(snapshot.devices, wanted.device)}
     matches = [
-        episode.key
+        episode
         for episode in snapshot.episodes
         if episode.key.code == wanted.code
         and (episode.key.device in ids or is_place(wanted.device, episode.key.device, episode.pci, episode.serial))
         and (wanted.part is None or str(episode.key.part).casefold() == wanted.part.strip().casefold())
     ]
-    whole = [key for key in matches if key.part == WHOLE]
+    whole = [episode for episode in matches if episode.key.part == WHOLE]
     if len(matches) == 1 or (wanted.part is None and len(whole) == 1):
         return (whole or matches)[0]
     if matches:
-        choices = ", ".join(map(command_words, matches))
+        choices = ", ".join(command_words(episode.key) for episode in matches)
         raise UsageError(f"ack: {wanted.code} on {wanted.device} stands for several findings: choose one of {choices}")
     known = ", ".join(command_words(episode.key) for episode in snapshot.episodes) or "none"
     raise UsageError(f"ack: no finding {wanted.code} on {wanted.device}; findings now: {known}")

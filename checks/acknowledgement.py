@@ -47,6 +47,7 @@ __all__ = [
     "person_words",
     "reopens_after_expiry",
     "standing",
+    "was_seen",
 ]
 
 ANNOUNCED_SECONDS = 86_400.0
@@ -121,6 +122,16 @@ def is_harder(episode: Episode, finding: Finding) -> bool:
     if finding.outcome is Outcome.UNMEASURED:
         return False
     return outcome is Outcome.UNMEASURED or finding.action.rank > action.rank
+
+
+def was_seen(shown: Episode, newest: Episode) -> bool:
+    """Return whether who saw *shown* knows of *newest* too, which may not be shown yet: a word covers no more.
+
+    It does not where it asks for more, or is of another board.
+    """
+    seen = msgspec.structs.replace(shown, known=(shown.outcome, shown.finding.action))
+    more = newest.state is EpisodeState.OPEN and is_harder(seen, newest.finding)
+    return not more and not are_other_boards(shown.serial, newest.serial)
 
 
 def reopens_after_expiry(episode: Episode, finding: Finding, now: Instant) -> bool:

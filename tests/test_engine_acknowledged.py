@@ -22,12 +22,14 @@ from nodevet.agent.commands import ack
 from nodevet.agent.commands.ack import _sudo_uid
 from nodevet.agent.control import Call
 from nodevet.agent.engine import MOST_NAMES, Armed, Engine, Round
+from nodevet.agent.slurm.writer import Acknowledged
 from nodevet.agent.verbs import AckArguments, _find, verbs
 from nodevet.checks.acknowledgement import command_words, date_words, is_announced
 from nodevet.checks.damping import later
 from nodevet.checks.errors import UsageError
 from nodevet.checks.model import (
     WHOLE,
+    Action,
     AgentInfo,
     Episode,
     EpisodeState,
@@ -43,6 +45,7 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.registry import discover
 from nodevet.checks.view import Cadence
+from nodevet.exporters.slurm_rules import Known
 
 DAY = 86_400.0
 PAIR = (gpu(), gpu(SIBLING, "0000:2b:00.0"))
@@ -58,6 +61,7 @@ class Node:
         cadences = {("nvidia", "fast"): Cadence(10, 5)}
         self.engine = Engine(armed, node="n1", clock=lambda: self.now, cadences=cadences)
         self.kept: list[str] = [""]
+        self.late: Snapshot | None = None
         self.look()
 
     @property
@@ -67,8 +71,8 @@ class Node:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What was judged last."""
-        return self.round.snapshot
+        """What is shown: what was judged last, unless the store is slow."""
+        return self.late or self.round.snapshot
 
     def look(self, *devices: Any, wait: float = 10.0, **changes: Mapping[Quantity, Scalar]) -> Snapshot:
         """Read *devices*, with *changes* to the readings of the first one, and judge."""
@@ -86,9 +90,9 @@ class Node:
         self.round: Round = self.engine.evaluate(AgentInfo(version="0", started=at(), interval_seconds=10))
         return self.round.snapshot
 
-    def acknowledge(self, key: Key, *, note: str, actor: str, until: Instant | None = None) -> Episode | None:
+    def acknowledge(self, key: Key, **words: Any) -> Episode | None:
         """Do as the daemon does."""
-        episode = self.engine.acknowledge(key, note=note, actor=actor, until=until)
+        episode = self.engine.acknowledge(key, **words)
         self.judge()
         return episode
 
@@ -307,7 +311,7 @@ def test_what_is_printed_to_type_acknowledges_just_that(keys: list[Key]) -> None
     for key in keys:
         typed = parser.parse_args(shlex.split(f"{command_words(key)} --note n"))
         wanted = AckArguments(code=typed.code, note=typed.note, device=typed.device, part=typed.part)
-        assert _find(snapshot, wanted) == key
+        assert _find(snapshot, wanted).key == key
 
 
 def test_a_number_that_two_boards_have_is_refused_with_what_to_type() -> None:
@@ -328,6 +332,40 @@ def test_only_root_says_on_whose_behalf_it_acts() -> None:
     message, episode = node.ask(uid=77, code=FAILED, device=GPU, note="n", sudo_uid=0)
     assert episode.actor == "uid 77"
     assert message.endswith("it counts again when it asks for a harder action, or returns after it was over")
+
+
+CHANGES = {
+    "the same": (Action.REPLACE, PAIR[0].serial, True),
+    "a harder action": (Action.RESET_DEVICE, PAIR[0].serial, False),
+    "another board": (Action.REPLACE, "another", False),
+}
+"""What was shown of a board that is to be replaced by now, and whether who saw that knows of it."""
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_not_shown_yet_is_not_acknowledged_with_what_is(change: str) -> None:
+    """It waits for a slow disk: who types, or resumes the node, has seen neither. The next look shows it."""
+    action, serial, knew = CHANGES[change]
+    node = Node()
+    node.look(first=BROKEN)
+    (fault,) = (entry for entry in node.snapshot.episodes if entry.key.code == FAILED)
+    finding = msgspec.structs.replace(fault.finding, action=action)
+    shown = msgspec.structs.replace(fault, finding=finding, serial=serial, opened=later(fault.opened, -5.0))
+    known = Known(shown.key, shown.opened, shown.count, action, until=later(node.now, 60.0), serial=serial)
+    resumed = Acknowledged(known, note="n")
+    node.late = msgspec.structs.replace(node.snapshot, episodes=(shown,))
+    if not knew:
+        with pytest.raises(UsageError, match="is no more what was shown a moment ago: look again"):
+            node.ask(code=FAILED, device=GPU, note="n")
+        assert node.acknowledge(fault.key, note="n", actor="somebody in SLURM", knew=resumed.meant) is None
+        assert node.judge().verdict.state is State.FAILED
+    else:
+        node.ask(code=FAILED, device=GPU, note="n")
+        assert node.judge().verdict.state is State.OK
+        assert node.acknowledge(fault.key, note="n", actor="somebody in SLURM", knew=resumed.meant) is None  # no news
+    node.late = None
+    node.ask(code=FAILED, device=GPU, note="n")
+    assert node.judge().verdict.state is State.OK
 
 
 def test_a_word_that_could_not_be_kept_says_so() -> None:

@@ -16,7 +16,7 @@ from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.calls import Call, Slurm, Work
 from nodevet.agent.slurm.words import WORDS
 from nodevet.checks.acknowledgement import command_words
-from nodevet.checks.model import Episode, Instant, Mode, Modes, Snapshot
+from nodevet.checks.model import Episode, EpisodeState, Instant, Mode, Modes, Snapshot
 from nodevet.checks.modes import draining, gating, named
 from nodevet.checks.scheduler import Permit, WriterStatus
 from nodevet.exporters.slurm import SlurmError
@@ -88,6 +88,10 @@ class Acknowledged(msgspec.Struct, frozen=True):
 
     known: Known
     note: str
+
+    def meant(self, episode: Episode) -> bool:
+        """Return whether *episode* is that fault, still open, and asks for nothing harder since then."""
+        return episode.state is EpisodeState.OPEN and self.known.covers(episode)
 
 
 class Pass(msgspec.Struct, frozen=True):
