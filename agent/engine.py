@@ -267,7 +267,7 @@ class Engine:
         term: then it is looked for meanwhile. What a person sees may be older than what was judged last, which *knew*
         is asked about.
         """
-        present = self._ledger.find(key)
+        present = self._ledger.spoken_of(key)
         if present is None or not (knew is None or knew(present)):
             return None
         done = acknowledge(self._ledger, key, note=note, actor=actor, time=self._clock(), until=until)

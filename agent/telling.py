@@ -17,7 +17,7 @@ from nodevet.agent.notify import Notifier
 from nodevet.agent.outlet import Outlet
 from nodevet.agent.storms import Folded, Storms
 from nodevet.checks.acknowledgement import is_announced
-from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Event, Result, Snapshot, State
+from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Event, Key, Result, Snapshot, State
 from nodevet.checks.reference.kernel_policy import told_code
 from nodevet.checks.wire import Note
 
@@ -122,9 +122,9 @@ class Teller:
                     device=episode.key.device,
                     message=episode.cleared_by or episode.finding.message,
                 )
-        announced = {episode.key for episode in before.episodes if is_announced(episode, before.time)} if before else ()
-        for episode in after.episodes:
-            if is_announced(episode, after.time) and episode.key not in announced:
+        announced = _announced(before) if before is not None else {}
+        for key, episode in _announced(after).items():
+            if key not in announced:
                 self.log.warning(
                     "acknowledgement ends", code=episode.key.code, device=episode.key.device, within="1 day"
                 )
@@ -184,6 +184,12 @@ def greeting(info: AgentInfo, node: str, page: Served, *, simulates: str, elsewh
     yield f"  ask      nodevet status{f' --runtime-dir {elsewhere}' if elsewhere else ''}"
     for notice in info.notices:
         yield f"  note     {notice}"
+
+
+def _announced(snapshot: Snapshot) -> dict[Key, Episode]:
+    """Return whose acknowledgements end within a day, also of faults that are not there at the moment."""
+    said = (*snapshot.episodes, *snapshot.covered)
+    return {episode.key: episode for episode in said if is_announced(episode, snapshot.time)}
 
 
 def _kind_text(folded: Folded) -> str:

@@ -13,7 +13,7 @@ from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.term import checked_note, end_of
 from nodevet.agent.verdicts import narrowed
-from nodevet.checks.acknowledgement import command_words, date_words, was_seen
+from nodevet.checks.acknowledgement import command_words, date_words, is_covering, was_seen
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import NODE, WHOLE, Device, Episode, Instant, Key, Outcome, Result, Snapshot
 from nodevet.checks.naming import are_called, chosen, is_place
@@ -151,6 +151,9 @@ def _ack(served: Served, call: Call) -> None:
     shown = _find(served.snapshot, wanted)
     key = shown.key
     until = None if wanted.until is None else end_of(wanted.until, served.now)
+    if is_covering(shown) and until is None:
+        end = "" if shown.until is None else f" until {date_words(shown.until)}"
+        raise UsageError(f"ack: {key} is not seen now, and its return is covered{end}: give --until to change that")
     actor = f"uid {call.peer.uid}"
     if call.peer.uid == 0 and wanted.sudo_uid is not None:
         actor += f" (sudo by uid {wanted.sudo_uid})"
@@ -182,15 +185,18 @@ def _term(episode: Episode) -> str:
         worse = "it counts again when it is measured and found to be bad"
     if episode.until is None:
         return f"{worse}, or returns after it was over"
+    if is_covering(episode):
+        return f"{worse}, or returns after {date_words(episode.until)}"
     return f"{worse}, or is still there after {date_words(episode.until)}"
 
 
 def _find(snapshot: Snapshot, wanted: AckArguments) -> Episode:
     """Return the finding that is meant; its device may be one that is gone."""
+    known = {episode.key: episode for episode in (*snapshot.episodes, *snapshot.covered)}
     ids = {device.id for device in are_called(snapshot.devices, wanted.device)}
     matches = [
         episode
-        for episode in snapshot.episodes
+        for episode in known.values()
         if episode.key.code == wanted.code
         and (episode.key.device in ids or is_place(wanted.device, episode.key.device, episode.pci, episode.serial))
         and (wanted.part is None or str(episode.key.part).casefold() == wanted.part.strip().casefold())
@@ -201,8 +207,8 @@ def _find(snapshot: Snapshot, wanted: AckArguments) -> Episode:
     if matches:
         choices = ", ".join(command_words(episode.key) for episode in matches)
         raise UsageError(f"ack: {wanted.code} on {wanted.device} stands for several findings: choose one of {choices}")
-    known = ", ".join(command_words(episode.key) for episode in snapshot.episodes) or "none"
-    raise UsageError(f"ack: no finding {wanted.code} on {wanted.device}; findings now: {known}")
+    typed = ", ".join(map(command_words, known)) or "none"
+    raise UsageError(f"ack: no finding {wanted.code} on {wanted.device}; findings now: {typed}")
 
 
 def _lease(served: Served, call: Call) -> None:

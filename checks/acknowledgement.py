@@ -39,8 +39,10 @@ __all__ = [
     "covering_words",
     "date_words",
     "expire",
+    "extended",
     "granted",
     "is_announced",
+    "is_covering",
     "is_harder",
     "is_over",
     "is_word",
@@ -69,6 +71,11 @@ def granted(episode: Episode, *, note: str, actor: str, time: Instant | None, un
         expired=None,
         known=(episode.outcome, episode.finding.action),
     )
+
+
+def extended(word: Episode, *, note: str, actor: str, time: Instant | None, until: Instant) -> Episode:
+    """Return the *word* about a fault that is not there at *time*, as *actor* says it anew: until another moment."""
+    return msgspec.structs.replace(word, note=note, actor=actor, acknowledged=time, until=until)
 
 
 def are_other_boards(serial: str | None, other: str | None) -> bool:
@@ -167,9 +174,14 @@ def is_word(episode: Episode) -> bool:
     return episode.state is EpisodeState.ACKNOWLEDGED
 
 
+def is_covering(episode: Episode) -> bool:
+    """Return whether *episode* is over, and what a person said of it covers its return."""
+    return episode.state is EpisodeState.CLEARED and episode.until is not None and episode.expired is None
+
+
 def is_announced(episode: Episode, now: Instant) -> bool:
-    """Return whether the acknowledgement of *episode* ends within a day, and has not yet."""
-    if not is_word(episode) or episode.until is None or episode.expired is not None:
+    """Return whether the acknowledgement of *episode*, or of its return, ends within a day, and has not yet."""
+    if not (is_word(episode) or is_covering(episode)) or episode.until is None or episode.expired is not None:
         return False
     return is_over(episode.until, later(now, ANNOUNCED_SECONDS))
 

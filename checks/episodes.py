@@ -16,9 +16,12 @@ from nodevet.checks.acknowledgement import (
     anchored,
     are_other_boards,
     expire,
+    extended,
     granted,
+    is_covering,
     is_harder,
     is_over,
+    person_words,
     reopens_after_expiry,
 )
 from nodevet.checks.damping import Flap, closed, is_forgotten, is_held, reopened
@@ -92,6 +95,16 @@ class Ledger(msgspec.Struct, frozen=True):
     def find(self, key: Key) -> Episode | None:
         """Return the episode of *key*, or None."""
         return next((episode for episode in self.episodes if episode.key == key), None)
+
+    def spoken_of(self, key: Key) -> Episode | None:
+        """Return what a person may acknowledge of *key*: its episode, or one that is over and whose return is covered.
+
+        What is not confirmed yet is nothing.
+        """
+        episode = self.find(key)
+        if episode is not None and episode.state is not EpisodeState.PENDING:
+            return episode
+        return next((word for word in self.standing if word.key == key), None)
 
 
 class Holders(msgspec.Struct, frozen=True):
@@ -168,10 +181,18 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
 def acknowledge(
     ledger: Ledger, key: Key, *, note: str, actor: str, time: Instant | None = None, until: Instant | None = None
 ) -> tuple[Ledger, Episode] | None:
-    """Return the ledger with the episode of *key* acknowledged *until* a moment, and that episode; None without one."""
-    episode = ledger.find(key)
-    if episode is None or episode.state is EpisodeState.PENDING:
+    """Return the ledger with the episode of *key* acknowledged *until* a moment, and that episode; None without one.
+
+    Of one that is over only the term, in which its return is covered, can become another.
+    """
+    episode = ledger.spoken_of(key)
+    if episode is None or (is_covering(episode) and until is None):
         return None
+    if is_covering(episode) and until is not None:
+        word = extended(episode, note=note, actor=actor, time=time, until=until)
+        standing = tuple(word if entry.key == key else entry for entry in ledger.standing)
+        told = msgspec.structs.replace(word, cleared_by=f"its return is covered, {person_words(word)}")
+        return msgspec.structs.replace(ledger, standing=standing), told
     known = granted(episode, note=note, actor=actor, time=time, until=until)
     episodes = tuple(known if entry.key == key else entry for entry in ledger.episodes)
     return msgspec.structs.replace(ledger, episodes=episodes), known

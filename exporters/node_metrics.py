@@ -184,7 +184,7 @@ def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
         state = "expired" if episode.expired is not None else "standing" if is_word(episode) else "absent"
         labels = labels_text(**where, actor=episode.actor or "", note=episode.note or "", state=state)
         numbers[labels] = numbers.get(labels, 0) + 1
-        if episode.until is not None and is_word(episode):
+        if episode.until is not None:
             key, end = labels_text(**where), episode.until.wall_seconds
             ends[key] = min(ends.get(key, end), end)
     yield gauge(

@@ -62,6 +62,7 @@ class Node:
         self.engine = Engine(armed, node="n1", clock=lambda: self.now, cadences=cadences)
         self.kept: list[str] = [""]
         self.late: Snapshot | None = None
+        self.told: tuple[Episode, ...] = ()
         self.look()
 
     @property
@@ -93,6 +94,7 @@ class Node:
     def acknowledge(self, key: Key, **words: Any) -> Episode | None:
         """Do as the daemon does."""
         episode = self.engine.acknowledge(key, **words)
+        self.told = () if episode is None else (episode,)
         self.judge()
         return episode
 
@@ -106,7 +108,7 @@ class Node:
         peer = type("Peer", (), {"uid": uid, "pid": 1, "gid": 0})()
         call = type("Call", (), {"arguments": AckArguments(**arguments), "peer": peer, "answer": answers.append})()
         verbs(cast(Any, self))["ack"].handler(cast(Call, call))
-        (episode,) = (e for e in self.snapshot.episodes if e.key.code == arguments["code"])
+        (episode,) = (e for e in self.told if e.key.code == arguments["code"])
         return answers[0]["message"], episode
 
 
@@ -237,6 +239,24 @@ def test_a_word_with_a_term_covers_the_return_of_a_fault_of_the_hardware() -> No
         assert node.snapshot.covered == ()
     node.look()
     assert node.look(first=BROKEN, wait=8 * DAY).verdict.hard
+
+
+def test_a_word_whose_fault_is_not_there_can_be_given_another_term() -> None:
+    """Announced is its end, so what is typed against that works; a term is what it is about."""
+    node = Node()
+    node.look(first=BROKEN)
+    node.ask(code=FAILED, device=GPU, note="board ordered", until="2d")
+    node.look()
+    with pytest.raises(UsageError, match=r"is not seen now, and its return is covered until .*: give --until"):
+        node.ask(code=FAILED, device=GPU, note="n")
+    message, word = node.ask(code=FAILED, device=GPU, note="board is late", until="7d", uid=7)
+    assert message.endswith(f"or returns after {date_words(later(node.now, 7 * DAY))}")
+    assert "its return is covered, acknowledged by uid 7 on " in (word.cleared_by or "")
+    (covered,) = node.judge().covered
+    assert (covered.note, covered.actor, covered.until) == ("board is late", "uid 7", later(node.now, 7 * DAY))
+    assert node.look(first=BROKEN, wait=6 * DAY).verdict.state is State.OK
+    assert node.look(first=BROKEN, wait=2 * DAY).verdict.state is State.DEGRADED
+    assert node.look(first=BROKEN).verdict.hard
 
 
 def test_a_word_makes_nothing_green_that_is_not_measured() -> None:

@@ -684,6 +684,26 @@ def test_a_cold_start_that_forgets_closed_gates_lets_nobody_past_the_limit(when:
     assert sum(node.status.permit.held for node in (first, second, third)) == 2
 
 
+def test_a_resume_while_the_writer_observed_acknowledges_nothing_later() -> None:
+    """Nobody was asked anything by it; one that was given while it acted goes on."""
+    slurm = MemorySlurm()
+    slurm.set("n1", "IDLE", "DRAIN")
+    observes = writer(slurm, writer="observe")
+    observes.step(FAILED)
+    slurm.set("n1", "IDLE")
+    done = observes.step(FAILED)
+    assert "would be acknowledged" in done.status.doing
+    assert observes.step(FAILED).status.doing == "", "it goes on as if it was"
+    done = settled(writer(slurm, unpacked(done.memory)))
+    assert (done.acknowledged, slurm.nodes["n1"].drained) == ((), True)
+    slurm.set("n1", "IDLE")
+    acts = writer(slurm, unpacked(done.memory))
+    assert settled(acts).acknowledged
+    kept = writer(slurm, unpacked(acts.step(FAILED).memory), writer="observe").step(FAILED).memory
+    assert settled(writer(slurm, unpacked(kept))).acknowledged
+    assert not slurm.nodes["n1"].drained
+
+
 def test_a_node_that_is_closed_looks_as_often_while_slurm_does_not_answer() -> None:
     """However large the cluster: what asks after a cold start waits no longer than that."""
     slurm = MemorySlurm()

@@ -220,7 +220,7 @@ def test_a_word_whose_fault_is_not_there_is_on_every_surface(number: int) -> Non
     assert seen_in_metrics(snapshot, openmetrics=False) == {
         ("link.down", gpu_id(3), "uid 7", "cable <b>ordered</b>", "absent")
     }
-    assert "nodevet_acknowledgement_expiry_timestamp_seconds{" not in MetricsPage().render(snapshot).decode()
+    assert MetricsPage().render(snapshot).decode().count("nodevet_acknowledgement_expiry_timestamp_seconds{") == 1
     text = status_text(document)
     assert text.count("not seen now, its return is covered: link.down on ") == number
     assert "note: cable <b>ordered</b>" in text
@@ -237,19 +237,29 @@ def test_a_word_whose_fault_is_not_there_is_on_every_surface(number: int) -> Non
     assert narrowed(snapshot, {"thermal"}).covered == ()
 
 
-@pytest.mark.parametrize("hours", [None, 30, 20])
-def test_an_expiry_is_a_metric_and_a_notice_a_day_ahead(hours: int | None) -> None:
-    """An alert compares the metric with now; text, page and JSON say it within the last day."""
+@pytest.mark.parametrize(("hours", "present"), [(None, True), (30, True), (20, True), (30, False), (20, False)])
+def test_an_expiry_is_a_metric_and_a_notice_a_day_ahead(hours: int | None, present: bool) -> None:
+    """An alert compares the metric with now; text, page and JSON say it within the last day.
+
+    Also where the fault is not there at the moment: one that comes and goes closes the gate when it returns after that.
+    """
     finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))
     until = None if hours is None else at(-3600.0 * hours)
-    snapshot = node_with((granted(open_episode(finding), note="n", actor="uid 0", time=at(600), until=until),))
+    word = granted(open_episode(finding), note="n", actor="uid 0", time=at(600), until=until)
+    snapshot = node_with((word,))
+    if not present:
+        over = msgspec.structs.replace(word, state=EpisodeState.CLEARED, cleared=at(60))
+        snapshot = narrowed(msgspec.structs.replace(gpu_node(), covered=(over,)), {"links", "thermal"})
     body = MetricsPage().render(snapshot).decode()
     found = re.findall(r"^nodevet_acknowledgement_expiry_timestamp_seconds\{.*\} (\S+)$", body, re.MULTILINE)
     assert [float(value) for value in found] == ([] if until is None else [until.wall_seconds])
     told = hours == 20
     text = status_text(status_document(snapshot))
     assert ("ends within a day: acknowledge it again" in text) is told
-    assert ("Acknowledgement. " in re.sub(r"<[^>]*>", "", page_of(snapshot))) is told
+    page = html.unescape(re.sub(r"<[^>]*>", "", page_of(snapshot)))
+    assert ("Acknowledgement. That of link.down ends at " in page) is told
+    # Of what is not there only the term can be changed.
+    assert (" --note '...' --until '...')" in page) is (told and not present)
     assert status_document(snapshot).acknowledged[0].ends_soon is told
     if until is not None:
         assert f"until {date_words(until)}" in snapshot.verdict.reason
@@ -263,9 +273,11 @@ def test_the_log_says_once_that_a_word_ends_and_that_it_expired() -> None:
     expired = msgspec.structs.replace(word, expired=at(0))
     stream = io.StringIO()
     teller = Teller(make_logger(stream=stream), Notifier(None), monotonic=lambda: 0.0)
-    snapshots = [node_with((episode,)) for episode in (early, word, word, expired)]
+    over = msgspec.structs.replace(word, state=EpisodeState.CLEARED, cleared=at(60))
+    absent = msgspec.structs.replace(node_with(()), covered=(over,))
+    snapshots = [node_with((early,)), absent, *(node_with((episode,)) for episode in (word, word, expired))]
     for before, after in itertools.pairwise(snapshots):
-        changed = after.episodes if after.episodes[0].expired is not None else ()
+        changed = tuple(episode for episode in after.episodes if episode.expired is not None)
         teller.changes(before, after, changed)
     assert stream.getvalue().count("acknowledgement ends") == 1
     assert stream.getvalue().count("acknowledgement expired") >= 1

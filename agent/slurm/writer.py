@@ -157,6 +157,7 @@ class Writer:
         self._random = random
         self._boot_id = boot_id
         self._memory = memory
+        self._given = memory.resumed
         self._user = user
         self._host = host
         self._machine: str | None = None
@@ -224,7 +225,11 @@ class Writer:
         return self._done(faults, again)
 
     def _done(self, faults: tuple[Episode, ...], again_seconds: float) -> Pass:
-        return Pass(self.status, self._memory, self._acknowledged(faults) if self._acts else (), again_seconds)
+        if self._acts:
+            return Pass(self.status, self._memory, self._acknowledged(faults), again_seconds)
+        # A writer that acts after this one shall not take for an answer what nobody was asked.
+        given = tuple(known for known in self._memory.resumed if known in self._given)
+        return Pass(self.status, msgspec.structs.replace(self._memory, resumed=given), (), again_seconds)
 
     @property
     def _acts(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from nodevet.checks.acknowledgement import command_words, is_announced, is_word, person_words
+from nodevet.checks.acknowledgement import command_words, is_announced, is_covering, is_word, person_words
 from nodevet.checks.completeness import standing_wrong
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.model import WHOLE, Action, DeviceKind, EpisodeState, Instant, ReaderState, Snapshot, State
@@ -63,14 +63,14 @@ def banners(snapshot: Snapshot, stale: str) -> Iterator[Html]:
 def _ends(snapshot: Snapshot) -> Iterator[str]:
     """Yield which acknowledgements end or have ended, the earliest first, and what to type."""
     ends = [
-        (episode.until.wall_seconds, episode.key, episode.until, episode.expired is not None)
-        for episode in snapshot.episodes
+        (episode.until.wall_seconds, episode.key, episode.until, episode.expired is not None, is_covering(episode))
+        for episode in (*snapshot.episodes, *snapshot.covered)
         if episode.until is not None
         and (is_announced(episode, snapshot.time) or (is_word(episode) and episode.expired is not None))
     ]
-    for _, key, until, expired in sorted(ends)[:MOST_ENDS]:
+    for _, key, until, expired, covers in sorted(ends)[:MOST_ENDS]:
         said = "has expired" if expired else f"ends at {moment(until)}"
-        again = f"nodevet ack {command_words(key)} --note '...'"
+        again = f"nodevet ack {command_words(key)} --note '...'" + (" --until '...'" if covers else "")
         yield f"That of {key.code} {said}: acknowledge it again ({again}), or repair and re-test."
     if len(ends) > MOST_ENDS:
         yield f"{number(len(ends) - MOST_ENDS)} more end within a day or have expired: see the findings."
