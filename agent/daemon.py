@@ -66,6 +66,7 @@ from nodevet.agent.strays import Strays
 from nodevet.agent.telling import Teller, greeting
 from nodevet.agent.verbs import verbs
 from nodevet.checks.burnin.launch import burn_command
+from nodevet.checks.episodes import Knew
 from nodevet.checks.errors import ConfigurationError
 from nodevet.checks.guard import Bug, Guard, attempt
 from nodevet.checks.model import AgentInfo, Episode, Instant, Key, Result, Snapshot
@@ -168,7 +169,7 @@ class Daemon:
         return self._clock.instant()
 
     def acknowledge(
-        self, key: Key, *, note: str, actor: str, knew: Callable[[Episode], bool], until: Instant | None = None
+        self, key: Key, *, note: str, actor: str, knew: Knew, until: Instant | None = None
     ) -> Episode | None:
         """Acknowledge the episode of *key*, where who does so *knew* it as it is now, and judge anew."""
         episode = self._engine.acknowledge(key, note=note, actor=actor, knew=knew, until=until)

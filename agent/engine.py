@@ -31,7 +31,7 @@ from nodevet.checks.baseline import (
     without_pages,
 )
 from nodevet.checks.consequences import counted_once, shown_once
-from nodevet.checks.episodes import Evidence, Holders, Ledger, acknowledge, fold
+from nodevet.checks.episodes import Evidence, Holders, Knew, Ledger, acknowledge, anybody, fold
 from nodevet.checks.guard import AGENT, CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
 from nodevet.checks.hours import Hourly, Hours
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
@@ -71,7 +71,6 @@ __all__ = ["Armed", "Counter", "Engine", "Round"]
 
 WAITING_EVENTS = 1000
 """So many events wait for a check that cannot run, by each; the oldest are given up."""
-
 
 MOST_NAMES = 1000
 """So many former names of devices are remembered: who did not hear of one yet asks soon."""
@@ -253,24 +252,14 @@ class Engine:
         self._cadences = dict(cadences)
 
     def acknowledge(
-        self,
-        key: Key,
-        *,
-        note: str,
-        actor: str,
-        until: Instant | None = None,
-        knew: Callable[[Episode], bool] | None = None,
+        self, key: Key, *, note: str, actor: str, until: Instant | None = None, knew: Knew = anybody
     ) -> Episode | None:
         """Stop the episode of *key* from counting *until* then; None where there is none, or its *actor* *knew* less.
 
         It counts again when it asks for a harder action. A device that is missing is forgotten, unless the word has a
-        term: then it is looked for meanwhile. What a person sees may be older than what was judged last, which *knew*
-        is asked about.
+        term: then it is looked for meanwhile.
         """
-        present = self._ledger.spoken_of(key)
-        if present is None or not (knew is None or knew(present)):
-            return None
-        done = acknowledge(self._ledger, key, note=note, actor=actor, time=self._clock(), until=until)
+        done = acknowledge(self._ledger, key, note=note, actor=actor, time=self._clock(), until=until, knew=knew)
         if done is None:
             return None
         self._ledger, episode = done

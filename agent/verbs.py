@@ -14,6 +14,7 @@ from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.term import checked_note, end_of
 from nodevet.agent.verdicts import narrowed
 from nodevet.checks.acknowledgement import command_words, date_words, is_covering, was_seen
+from nodevet.checks.episodes import Knew
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import NODE, WHOLE, Device, Episode, Instant, Key, Outcome, Result, Snapshot
 from nodevet.checks.naming import are_called, chosen, is_place
@@ -38,7 +39,7 @@ class Served(Protocol):
         ...
 
     def acknowledge(
-        self, key: Key, *, note: str, actor: str, knew: Callable[[Episode], bool], until: Instant | None = None
+        self, key: Key, *, note: str, actor: str, knew: Knew, until: Instant | None = None
     ) -> Episode | None:
         """Acknowledge the episode of *key*, for good or *until* a moment, where the *actor* *knew* it as it is."""
         ...

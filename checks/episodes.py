@@ -7,7 +7,7 @@ when a person acknowledges it. The same findings folded twice, or folded by a re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -58,9 +58,11 @@ __all__ = [
     "ClearingRow",
     "Evidence",
     "Holders",
+    "Knew",
     "Ledger",
     "Settled",
     "acknowledge",
+    "anybody",
     "clearing_table",
     "fold",
     "is_passed_retest",
@@ -178,15 +180,32 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     return _ended(work), changes
 
 
-def acknowledge(
-    ledger: Ledger, key: Key, *, note: str, actor: str, time: Instant | None = None, until: Instant | None = None
-) -> tuple[Ledger, Episode] | None:
-    """Return the ledger with the episode of *key* acknowledged *until* a moment, and that episode; None without one.
+Knew = Callable[[Episode], bool]
+"""Whether a person knew of an episode as it is: what is shown may be older than what was judged last."""
 
-    Of one that is over only the term, in which its return is covered, can become another.
+
+def anybody(_episode: Episode) -> bool:
+    """Say of every episode that it was known as it is."""
+    return True
+
+
+def acknowledge(
+    ledger: Ledger,
+    key: Key,
+    *,
+    note: str,
+    actor: str,
+    time: Instant | None = None,
+    until: Instant | None = None,
+    knew: Knew = anybody,
+) -> tuple[Ledger, Episode] | None:
+    """Return the ledger with the episode of *key* acknowledged *until* a moment, and that episode.
+
+    None where there is none, or its *actor* *knew* less of it. Of one that is over only the term, in which its return
+    is covered, can become another.
     """
     episode = ledger.spoken_of(key)
-    if episode is None or (is_covering(episode) and until is None):
+    if episode is None or not knew(episode) or (is_covering(episode) and until is None):
         return None
     if is_covering(episode) and until is not None:
         word = extended(episode, note=note, actor=actor, time=time, until=until)
