@@ -7,10 +7,11 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from io import TextIOWrapper
-from typing import TextIO
+from typing import TextIO, cast
 
+from nodevet.agent.outlet import Outlet, Stream
 from nodevet.checks.errors import NodevetError
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "say",
     "table",
     "tell",
+    "unhindered",
     "uses_colour",
 ]
 
@@ -36,6 +38,13 @@ _COLOURS = {
     "unknown": "35",
     "unmeasured": "35",
 }
+
+
+STALE_BYTES = 1 << 14
+"""How much may wait for a reader of standard error: more of it is old by the time that it reads on."""
+
+LAST_SECONDS = 1.0
+"""How long the lines that wait have at the end."""
 
 
 class OutputError(NodevetError):
@@ -80,6 +89,38 @@ def tell(text: str) -> None:
     """
     with _dispensable(sys.stderr):
         say(text, sys.stderr)
+
+
+class _Unhindered(Stream):
+    """Standard error whose reader nobody waits for."""
+
+    def __init__(self, outlet: Outlet, stream: TextIO) -> None:
+        super().__init__(outlet, stream.fileno())
+        self._stream = stream
+
+    def fileno(self) -> int:
+        """Return the descriptor, for the size of a terminal."""
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        """Return whether a terminal reads it."""
+        return self._stream.isatty()
+
+
+@contextmanager
+def unhindered() -> Iterator[None]:
+    """Write standard error from a thread of its own: Ctrl-S or a pipe that nobody reads holds up nothing else."""
+    try:
+        sys.stderr.fileno()
+    except (OSError, ValueError):  # it is memory, which takes everything
+        yield
+        return
+    outlet = Outlet(STALE_BYTES)
+    try:
+        with redirect_stderr(cast(TextIO, _Unhindered(outlet, sys.stderr))):
+            yield
+    finally:
+        outlet.close(LAST_SECONDS)
 
 
 @contextmanager

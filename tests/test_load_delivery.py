@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from pathlib import Path
@@ -352,6 +354,41 @@ def test_a_load_whose_progress_nobody_reads_is_judged_and_kept(tmp_path: Path, a
         assert ResultState.FINISHED in {result.state for result in store.results()}
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("audience", ["a terminal after Ctrl-S", "a full pipe"])
+def test_a_load_whose_reader_stops_goes_on_and_hears_sigterm(tmp_path: Path, audience: str) -> None:
+    """A connection that stalls, `| less`: before, SIGTERM and the jobs of the node waited until somebody read on."""
+    node, file, gate = FakeNode(tmp_path, more=HOST_ONLY), tmp_path / "burn-in.json", tmp_path / "go-on"
+    ours, theirs = pty.openpty() if "terminal" in audience else os.pipe()
+    if "terminal" in audience:
+        termios.tcflow(theirs, termios.TCOOFF)
+    else:
+        fill(theirs)
+    with os.fdopen(theirs, "wb") as stream:
+        burning = load(node, f"until:{gate}:wrong:hang", "--output", str(file), said_to=stream)
+    try:
+        time.sleep(2.0)  # the first line of progress has come
+        gate.touch()
+        wait_until_wrong(file)
+        burning.terminate()
+        printed, _said = burning.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        burning.kill()
+        burning.wait()
+        os.close(ours)
+    assert burning.returncode == 2
+    assert json.loads(printed)["completeness"]["state"] == "wrong"
+
+
+def fill(descriptor: int) -> None:
+    """Write into a pipe until nothing fits."""
+    os.set_blocking(descriptor, False)
+    for piece in (b"." * 4096, b"."):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(descriptor, piece)
+    os.set_blocking(descriptor, True)
 
 
 def test_a_wrong_result_outlives_a_load_without_an_agent_that_is_killed(tmp_path: Path) -> None:

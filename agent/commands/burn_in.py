@@ -34,7 +34,7 @@ from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe, interrupting, undisturbed
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
 from nodevet.agent.slurm.writer import first_status
-from nodevet.agent.terminal import OutputError, Progress, emit, say, table, tell
+from nodevet.agent.terminal import OutputError, Progress, emit, say, table, tell, unhindered
 from nodevet.agent.text import verdict_words
 from nodevet.agent.verbs import LONGEST_LEASE_SECONDS
 from nodevet.checks.burnin.launch import burn_command, compute_kind
@@ -89,7 +89,7 @@ def run(
     output = None if arguments.output is None else OutputFile(arguments.output, _complain)
     load = Load(arguments, settings, output, spawn, patience_seconds)
     try:
-        with interrupting():
+        with interrupting(), unhindered():
             if output is not None:
                 # A good document of an older run must not stand for this one, however early it is killed.
                 output.write(encode(_of_load(load, (), (), (), "the load has not begun")))
