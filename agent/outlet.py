@@ -108,6 +108,8 @@ def _write(line: _Line) -> None:
         try:
             left = left[os.write(line.descriptor, left) :]
         except BlockingIOError:
-            select.select([], [line.descriptor], [], RETRY_SECONDS)
+            poll = select.poll()  # select(2) takes no descriptor above 1023
+            poll.register(line.descriptor, select.POLLOUT)
+            poll.poll(RETRY_SECONDS * 1000)
         except OSError:
             return

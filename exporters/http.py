@@ -311,9 +311,15 @@ class _Server(ThreadingHTTPServer):
     def _accept(self) -> None:
         """Take the next connection. Without a descriptor for it, wait: the kernel keeps it, and others end."""
         wait = self._exhausted_until - time.monotonic()
-        if wait > 0 and select.select([self._woken], [], [], min(wait, LOOK_SECONDS))[0]:
+        if wait > 0 and self._is_woken(min(wait, LOOK_SECONDS)):
             return
         self.handle_request()
+
+    def _is_woken(self, patience_seconds: float) -> bool:
+        """Wait for the end. By poll(2): select(2) takes no descriptor above 1023, and a starter may leave us many."""
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        return bool(poll.poll(patience_seconds * 1000))
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """Accept a connection; where there is no descriptor, let nobody in for a moment and say so once."""

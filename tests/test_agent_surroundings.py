@@ -119,6 +119,35 @@ def test_descriptors_that_run_out_end_nothing(agent: RunningAgent) -> None:
     assert agent.stop() < STOP_SECONDS
 
 
+def test_descriptors_above_what_select_takes_cost_no_page(tmp_path: Path, kernel_log: Path) -> None:
+    """A starter that leaves 1,100 of its own open: without a free one, the page ended for good, by an exception."""
+    crowd = (sys.executable, "-c", CROWD, "1100")
+    agent = RunningAgent(tmp_path, CONFIGURATION.format(log=kernel_log), within=crowd)
+    agent.start()
+    try:
+        agent.wait_for(lambda status: status["agent"]["ready"])
+        assert agent.process is not None
+        had = resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (1, had[1]))
+        with socket.create_connection(("127.0.0.1", int(agent.url.rsplit(":", 1)[1])), timeout=5):
+            time.sleep(1.5)  # it is asked again meanwhile
+        resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, had)
+        assert agent.get("/-/healthy") == "ok\n"
+        assert "no descriptor is free for a connection" in agent.log.read_text()
+        assert "out of range" not in agent.log.read_text()
+    finally:
+        agent.stop()
+
+
+CROWD = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+for _ in range(int(sys.argv[1])):
+    os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
 def test_a_caller_who_came_without_a_descriptor_for_him_is_answered_later(agent: RunningAgent) -> None:
     """He waits in the queue of the socket, and the loop goes on meanwhile."""
     agent.start()

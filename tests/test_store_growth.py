@@ -371,7 +371,47 @@ def replace_with_garbage(path: Path) -> None:
     other.replace(path)
 
 
-LOSSES = (delete_all, delete_folder, delete_log, delete_file, replace_file, replace_with_garbage)
+def copy_a_backup_over_it(path: Path) -> None:
+    """Restore an older state with `cp`: database and log keep their places, and not what is in them."""
+    other = path.with_name("other.db")
+    foreign = open_store(other).store
+    foreign.save_round([episode(device="GPU-99")], {}, time=moment(1))
+    foreign.close()
+    shutil.copyfile(other, path)
+    Path(f"{path}-wal").write_bytes(b"")
+    other.unlink()
+
+
+def cut(path: Path) -> None:
+    """Cut both files to nothing, as `: > nodevet.db` does."""
+    path.write_bytes(b"")
+    Path(f"{path}-wal").write_bytes(b"")
+
+
+def delete_rows(path: Path) -> None:
+    """Delete what is open with `sqlite3`."""
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DELETE FROM state")
+
+
+def drop_a_table(path: Path) -> None:
+    """Drop a table with `sqlite3`."""
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("DROP TABLE memory")
+
+
+LOSSES = (
+    delete_all,
+    delete_folder,
+    delete_log,
+    delete_file,
+    replace_file,
+    replace_with_garbage,
+    copy_a_backup_over_it,
+    cut,
+    delete_rows,
+    drop_a_table,
+)
 
 
 @pytest.mark.parametrize("lose", LOSSES)
@@ -407,6 +447,23 @@ def test_a_database_that_is_lost_while_the_agent_runs_is_told_and_made_anew(
     aside = [name.read_bytes() for name in path.parent.glob("*.corrupt-*")]
     if lose in (replace_file, replace_with_garbage):
         assert any(b"GPU-99" in data or data == b"not a database" for data in aside), "what lay there is kept"
+
+
+@pytest.mark.parametrize("statement", ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)", "ANALYZE"])
+def test_a_database_that_somebody_tidies_up_is_kept(path: Path, statement: str) -> None:
+    """All that was kept is still in it: nothing is told, and its history stays."""
+    known = UnsavedRound((episode(device="GPU-1", count=4),), {"kept": b"from before"}, moment(1))
+    opened = open_store(path).store
+    opened.save_rounds((known,))
+    writer = StoreWriter(opened, known=known)
+    assert writer.flush(5.0) and writer.wait_until_tended(5.0)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(statement).fetchall()
+    writer.submit_round([episode()], {"round": b"2"}, time=moment(3))
+    assert writer.flush(5.0)
+    assert (writer.status, writer.learned) == ("", ())
+    assert writer.close(5.0)
+    assert not list(path.parent.glob("*.corrupt-*"))
 
 
 def test_a_lost_database_that_cannot_be_made_at_once_is_made_later(path: Path) -> None:

@@ -88,9 +88,11 @@ def _write_stream(path: Path, content: bytes, patience_seconds: float) -> None:
     """Write to a pipe or a device whose reader may be absent (ENXIO) or asleep (ETIMEDOUT)."""
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
+        poll = select.poll()  # select(2) takes no descriptor above 1023
+        poll.register(descriptor, select.POLLOUT)
         left, deadline = memoryview(content), time.monotonic() + patience_seconds
         while left:
-            if not select.select([], [descriptor], [], max(0.0, deadline - time.monotonic()))[1]:
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise TimeoutError(errno.ETIMEDOUT, "its reader does not read", str(path))
             try:
                 left, deadline = left[os.write(descriptor, left) :], time.monotonic() + patience_seconds

@@ -17,7 +17,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,8 @@ class Store:
         self.left_out: set[int] = set()
         self._files: dict[str, int] = {}
         """What is open under each name, by descriptors that touch none of SQLite's locks (O_PATH)."""
+        self._written: tuple[tuple[int, int], ...] = ()
+        """Size and time of change of database and log as this store left them."""
         self._remembered: dict[str, bytes] = {}
         self._series: dict[tuple[str, str, str], int] = {}
 
@@ -208,6 +210,33 @@ class Store:
             if not is_same:
                 return f"{name}: replaced while the agent runs"
         return ""
+
+    def overwritten(self) -> str:
+        """Return that somebody else wrote into the file, and what was kept is not in it, or an empty string.
+
+        `cp` of a backup leaves the file its place. A file in which all of it is read anew was only tidied up.
+        Raises BusyError while somebody else writes.
+        """
+        if not self._written or self._condition_of_files() in ((), self._written):
+            return ""
+        try:
+            with closing(connect_for_reading(self.path)) as fresh, translated(self.path):
+                memory = fresh.execute("SELECT name, value FROM memory").fetchall()
+                state = fresh.execute("SELECT number, payload FROM state").fetchall()
+        except StoreError:
+            return f"{self.path}: overwritten while the agent runs"
+        kept = sorted((entry.number, entry.mark) for entry in self._last.values())
+        if dict(memory) != self._remembered or sorted((row[0], zlib.crc32(row[1])) for row in state) != kept:
+            return f"{self.path}: overwritten while the agent runs"
+        return ""
+
+    def _condition_of_files(self) -> tuple[tuple[int, int], ...]:
+        """Return size and time of change of database and log; nothing where that cannot be told."""
+        try:
+            found = [os.stat(f"{self.path}{suffix}") for suffix in ("", "-wal")]  # noqa: PTH116
+        except OSError:
+            return ()
+        return tuple((entry.st_size, entry.st_mtime_ns) for entry in found)
 
     def load_episodes(self) -> tuple[Episode, ...]:
         """Return every episode that is not cleared."""
@@ -363,6 +392,7 @@ class Store:
         if dropped:
             with translated(self.path):
                 self._connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
+            self._written = self._condition_of_files()
         return True
 
     def _drop_counts(self, which: str, value: float) -> int:
@@ -513,6 +543,8 @@ class Store:
                     with suppress(sqlite3.Error):
                         self._connection.execute("ROLLBACK")
                 raise
+            finally:
+                self._written = self._condition_of_files()
 
 
 def open_store(

@@ -435,6 +435,8 @@ class StoreWriter:
         # What was written leaves the queue at once, by identity: the queue may have grown or merged meanwhile.
         store = self._store
         assert store is not None
+        if why := store.displaced() or store.overwritten():
+            raise DamagedError(why)
         if batch.rounds:
             store.save_rounds(batch.rounds)
         if why := store.displaced():

@@ -85,7 +85,9 @@ class Session:
 
     def pause(self) -> None:
         """Raise InterruptionError where the child must end; part of ``workload.Control``."""
-        while self._channel.pending() or select.select([self._channel], [], [], 0)[0]:
+        poll = select.poll()  # select(2) takes no descriptor above 1023
+        poll.register(self._channel, select.POLLIN)
+        while self._channel.pending() or poll.poll(0):
             message = self._channel.receive()
             if isinstance(message, Stop):
                 self._interrupted.set()
