@@ -15,7 +15,7 @@ import stat
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from nodevet.checks.errors import BusyError, StoreError
@@ -28,12 +28,14 @@ __all__ = [
     "RefusedError",
     "checksum",
     "clear_the_way",
+    "condition_of_files",
     "connect",
     "connect_for_reading",
     "file_system_of",
     "fill_state",
     "keep_state",
     "keep_sum",
+    "kept_in",
     "known_sum",
     "lock",
     "make_directory",
@@ -265,6 +267,26 @@ def connect_for_reading(path: Path) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def condition_of_files(path: Path) -> tuple[tuple[int, int], ...]:
+    """Return size and time of change of the database at *path* and its log; nothing where that cannot be told."""
+    try:
+        found = [os.stat(f"{path}{suffix}") for suffix in ("", "-wal")]  # noqa: PTH116
+    except OSError:
+        return ()
+    return tuple((entry.st_size, entry.st_mtime_ns) for entry in found)
+
+
+def kept_in(path: Path) -> tuple[dict[str, bytes], list[tuple[int, int]]]:
+    """Return the memory in the file at *path*, and of each open episode its last row and the checksum of its text.
+
+    Raises StoreError and BusyError.
+    """
+    with closing(connect_for_reading(path)) as fresh, translated(path):
+        memory = dict(fresh.execute("SELECT name, value FROM memory").fetchall())
+        state = fresh.execute("SELECT number, payload FROM state").fetchall()
+    return memory, sorted((number, zlib.crc32(payload)) for number, payload in state)
 
 
 def _is_at_rest(path: Path) -> bool:

@@ -17,7 +17,7 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,13 @@ from nodevet.agent.storage.database import (
     InterruptedStatementError,
     checksum,
     clear_the_way,
+    condition_of_files,
     connect,
     connect_for_reading,
     fill_state,
     keep_state,
     keep_sum,
+    kept_in,
     known_sum,
     lock,
     make_directory,
@@ -79,7 +81,6 @@ __all__ = [
 DATABASE_NAME = "nodevet.db"
 _INSERT_JOURNAL = f"INSERT INTO journal ({ROW}, checksum, kind) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
 
-
 _MINUTES_PER_DAY = 24 * 60
 _AGED_MINUTES = 60
 """So much of the past grows too old at once, each minute: a clock that is years ahead for a moment costs no more."""
@@ -87,7 +88,6 @@ _AGED_MINUTES = 60
 _PRUNED_ROWS = 500
 _VACUUM_PAGES = 2000
 """At most so many at once: a round must not wait long for the thread that drops them."""
-
 
 _INSTRUCTIONS = 20_000
 """So many steps of SQLite's machine, some milliseconds, pass before a statement that takes long can be given up."""
@@ -217,26 +217,13 @@ class Store:
         `cp` of a backup leaves the file its place. A file in which all of it is read anew was only tidied up.
         Raises BusyError while somebody else writes.
         """
-        if not self._written or self._condition_of_files() in ((), self._written):
+        if not self._written or condition_of_files(self.path) in ((), self._written):
             return ""
-        try:
-            with closing(connect_for_reading(self.path)) as fresh, translated(self.path):
-                memory = fresh.execute("SELECT name, value FROM memory").fetchall()
-                state = fresh.execute("SELECT number, payload FROM state").fetchall()
-        except StoreError:
-            return f"{self.path}: overwritten while the agent runs"
         kept = sorted((entry.number, entry.mark) for entry in self._last.values())
-        if dict(memory) != self._remembered or sorted((row[0], zlib.crc32(row[1])) for row in state) != kept:
-            return f"{self.path}: overwritten while the agent runs"
-        return ""
-
-    def _condition_of_files(self) -> tuple[tuple[int, int], ...]:
-        """Return size and time of change of database and log; nothing where that cannot be told."""
-        try:
-            found = [os.stat(f"{self.path}{suffix}") for suffix in ("", "-wal")]  # noqa: PTH116
-        except OSError:
-            return ()
-        return tuple((entry.st_size, entry.st_mtime_ns) for entry in found)
+        with suppress(StoreError):
+            if kept_in(self.path) == (self._remembered, kept):
+                return ""
+        return f"{self.path}: overwritten while the agent runs"
 
     def load_episodes(self) -> tuple[Episode, ...]:
         """Return every episode that is not cleared."""
@@ -392,7 +379,7 @@ class Store:
         if dropped:
             with translated(self.path):
                 self._connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
-            self._written = self._condition_of_files()
+            self._written = condition_of_files(self.path)
         return True
 
     def _drop_counts(self, which: str, value: float) -> int:
@@ -544,7 +531,7 @@ class Store:
                         self._connection.execute("ROLLBACK")
                 raise
             finally:
-                self._written = self._condition_of_files()
+                self._written = condition_of_files(self.path)
 
 
 def open_store(
