@@ -322,8 +322,10 @@ def test_what_cannot_be_said_of_a_refusal_closes_no_gate(function: str, monkeypa
     """A bug of ours in it costs the refusal, not the state file, and nothing that was judged beside it."""
     node, running = Node(), reader("nvidia", ReaderState.RUNNING)
     monkeypatch.setattr(modes if function == "driver_refuses_all" else engine, function, lambda *_: 1 / 0)
-    for _ in range(refusal_row().looks + 1):
-        snapshot = node.look(*errors(FailureKind.ERROR, FailureKind.ERROR), running, permit=HELD)
+    refused = errors(FailureKind.ERROR, FailureKind.ERROR)
+    for _ in range(refusal_row().looks):
+        node.look(*refused, running, permit=HELD)
+    snapshot = node.look(*refused, running, permit=HELD)
     assert reach(snapshot, snapshot.verdict) == "soft"
     assert closing(snapshot) == ()
     assert snapshot.verdict.state is State.UNKNOWN
