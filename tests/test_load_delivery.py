@@ -28,6 +28,7 @@ from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.load.delivery import FOUND_AGAIN_SECONDS, Delivery
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
+from nodevet.agent.terminal import tell
 from nodevet.checks.model import Instant, Metric, Result, ResultState
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_burn_in.py"
@@ -379,6 +380,14 @@ def test_a_load_whose_reader_stops_goes_on_and_hears_sigterm(tmp_path: Path, aud
         os.close(ours)
     assert burning.returncode == 2
     assert json.loads(printed)["completeness"]["state"] == "wrong"
+
+
+def test_a_line_for_a_reader_that_went_away_ends_nothing() -> None:
+    """What is told on standard error must not end what it is told of."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w") as stream, contextlib.redirect_stderr(stream):
+        tell("the load goes on")
 
 
 def fill(descriptor: int) -> None:
