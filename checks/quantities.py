@@ -293,12 +293,12 @@ _TABLE: tuple[Quantity, ...] = (
         "pcie_link_generation_maximum",
         _G,
         _P.PCIE,
-        "Highest PCIe generation of the device; NVML knows that of its slot too.",
+        "Highest PCIe generation of the device; some drivers count its slot in.",
         GENERATION,
     ),
     Quantity("pcie_link_width", _G, _P.PCIE, "PCIe lanes in use.", LANES),
     Quantity(
-        "pcie_link_width_maximum", _G, _P.PCIE, "PCIe lanes of the device; NVML knows those of its slot too.", LANES
+        "pcie_link_width_maximum", _G, _P.PCIE, "PCIe lanes of the device; some drivers count its slot in.", LANES
     ),
     Quantity("pcie_replays", _C, _P.PCIE, "PCIe packets sent again.", COUNT, judged_by_growth=True),
     Quantity("pcie_correctable_errors", _C, _P.PCIE, "Correctable PCIe errors.", COUNT, judged_by_growth=True),

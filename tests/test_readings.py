@@ -253,7 +253,8 @@ def _healthy(quantity: Quantity) -> tuple[dict[str, Any], Reading]:
         QuantityKind.STATE: quantity.states[0] if quantity.states else "",
         QuantityKind.TEXT: "17,42",
     }
-    value: Any = values.get(quantity.kind, 1 if quantity.high == 1 else 30 if quantity.low == 20 else 2)
+    number = -2 if quantity.high == 0 else 1 if quantity.high == 1 else 30 if quantity.low == 20 else 2
+    value: Any = values.get(quantity.kind, number)
     name = sorted(PART_NAMES[quantity.part])[0]
     index = 3 if quantity.part is PartKind.LINK else None
     part = {"kind": quantity.part.value, "name": name, **({} if index is None else {"index": index})}

@@ -753,7 +753,7 @@ def test_a_node_whose_mark_cannot_be_taken_back_yet_is_looked_at_as_often_as_any
     """For five minutes after the agent's start: a person may resume it meanwhile."""
     slurm = MemorySlurm()
     slurm.change("n1", comment="nodevet: gate closed, 0 a")
-    slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
+    slurm.set("n1", "IDLE", "DRAIN", reason="a person wrote this")
     passes = writer(slurm)
     assert passes.step(gpu_node()).again_seconds == 30.0
     slurm.set("n1", "IDLE")
