@@ -27,6 +27,7 @@ import msgspec
 
 from nodevet.agent.decoding import suggestion
 from nodevet.checks.errors import BusyError, ConfigurationError, NodevetError, StoreError, UsageError
+from nodevet.checks.files import file_identity
 from nodevet.checks.guard import Bug, Guard, attempt
 
 __all__ = ["Call", "Control", "NoArguments", "Peer", "Verb"]
@@ -139,7 +140,7 @@ class Control:
         # In the order in which they were last heard of: the first is the one to give up when it gets crowded.
         self._connections: dict[int, _Connection] = {}
         self._listener = _listen(path, self._limits.backlog)
-        self._identity = _identity(path)
+        self._identity = file_identity(path)
         self._open_at: float | None = None
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
@@ -171,13 +172,13 @@ class Control:
 
         Raises BusyError, ConfigurationError and StoreError as at the start.
         """
-        if _identity(self.path) == self._identity:
+        if file_identity(self.path) == self._identity:
             return
         fresh = _listen(self.path, self._limits.backlog)
         with suppress(KeyError):
             self._selector.unregister(self._listener)
         self._listener.close()
-        self._listener, self._identity, self._open_at = fresh, _identity(self.path), None
+        self._listener, self._identity, self._open_at = fresh, file_identity(self.path), None
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
@@ -187,7 +188,7 @@ class Control:
         with suppress(KeyError):
             self._selector.unregister(self._listener)
         self._listener.close()
-        if _identity(self.path) == self._identity:
+        if file_identity(self.path) == self._identity:
             self.path.unlink(missing_ok=True)
 
     def _accept(self, _events: int) -> None:
@@ -465,14 +466,6 @@ def _remove_stale(path: Path) -> None:
             # Its queue of callers is full, so there is one who listens.
             pass
     raise BusyError(f"{path}: another agent listens there: ask it with `nodevet status`, or stop it first")
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _peer(accepted: socket.socket) -> Peer:

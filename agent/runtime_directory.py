@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nodevet.checks.errors import NodevetError
+from nodevet.checks.files import file_identity
 
 __all__ = ["RuntimeDirectory"]
 
@@ -31,11 +32,11 @@ class RuntimeDirectory:
         That raises NodevetError where it cannot. *log* takes a line when the directory was made anew.
         """
         self._path = path
-        self._kept = {place: (_identity(place), again) for place, again in restore}
+        self._kept = {place: (file_identity(place), again) for place, again in restore}
         self._log = log
         status = path.stat()
         self._mode, self._group = status.st_mode & 0o7777, status.st_gid
-        self._identity = _identity(path)
+        self._identity = file_identity(path)
         self._times = 0
         self._failure = ""
 
@@ -61,14 +62,14 @@ class RuntimeDirectory:
             failures.append(f"{self._path} was removed while the agent ran and cannot be made ({error.strerror})")
         else:
             for place, (known, restore) in self._kept.items():
-                if _identity(place) == known:
+                if file_identity(place) == known:
                     continue
                 try:
                     restore()
                 except NodevetError as error:
                     failures.append(str(error))
                 else:
-                    self._kept[place] = (_identity(place), restore)
+                    self._kept[place] = (file_identity(place), restore)
         self._failure = f"{'; '.join(failures)}: restart the agent" if failures else ""
 
     def _make(self) -> None:
@@ -79,18 +80,9 @@ class RuntimeDirectory:
             with suppress(PermissionError):  # a group that this user is no member of
                 os.chown(self._path, -1, self._group)
             self._path.chmod(self._mode)
-        identity = _identity(self._path)
+        identity = file_identity(self._path)
         if is_gone or identity != self._identity:  # a new one may have the number of the old one
             self._identity = identity
             self._times += 1
             self._failure = ""
             self._log(self.trouble)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells the file at *path* from one that takes its place; None where there is none."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino

@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["replace", "temporary_name"]
+__all__ = ["file_identity", "replace", "temporary_name"]
 
 
 def replace(path: Path, content: bytes, *, mode: int = 0o640) -> None:
@@ -32,6 +32,15 @@ def replace(path: Path, content: bytes, *, mode: int = 0o640) -> None:
 def temporary_name(name: str) -> str:
     """Return the name beside *name* under which its next content is written."""
     return f".{name}.new"
+
+
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells the file at *path* from one that takes its place; None where there is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _is_link(name: str, folder: int) -> bool:

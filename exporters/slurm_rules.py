@@ -31,6 +31,7 @@ __all__ = [
     "Sight",
     "Step",
     "Why",
+    "as_known",
     "decide",
     "is_machine",
     "is_nodevets",
@@ -345,7 +346,7 @@ def decide(
     hindered = obstacle(node.states)
     if node.drained:
         own = msgspec.structs.replace(sight, ends=_ends_itself(node))
-        seen = msgspec.structs.replace(kept, drained=node.reason, known=_known(due), sight=own)
+        seen = msgspec.structs.replace(kept, drained=node.reason, known=as_known(due), sight=own)
         return _on_drained(due, node, seen, prefix, hindered)
     if memory.drained is not None:
         if hindered not in (None, Why.MAINTENANCE):
@@ -508,7 +509,8 @@ def _ends_itself(node: NodeState) -> str:
     return next((words for meaning, words in _ENDS.items() if meaning in meanings), "")
 
 
-def _known(faults: Iterable[Episode]) -> tuple[Known, ...]:
+def as_known(faults: Iterable[Episode]) -> tuple[Known, ...]:
+    """Return *faults* as a person knows them who resumes the node."""
     return tuple(
         Known(
             entry.key,

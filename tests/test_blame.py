@@ -16,6 +16,7 @@ import psutil
 import pytest
 from fakes.bench import DEADLINE, INTERVAL, Bench
 from fakes.freezer import FREEZER, Freeze
+from fakes.privileges import NO_TRACING
 from fakes.views import at, healthy
 
 from nodevet.agent.child_process import Exit
@@ -382,7 +383,7 @@ def test_a_reader_that_a_debugger_holds_is_nobodys_fault(bench: Bench) -> None:
         assert tracer.stdin is not None
         assert tracer.stdout is not None
         if tracer.stdout.readline() != b"traced\n":
-            pytest.skip("no process may be traced here")
+            pytest.skip(NO_TRACING)
         bench.pass_time(DEADLINE)
         bench.until_state(ReaderState.HUNG)
         assert "or end the tracer" in said(bench)

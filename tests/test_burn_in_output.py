@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from fakes.host_tree import server, write_tree
+from fakes.privileges import NO_ROOT, needs_root
 from fakes.small_disk import fill
 
 from nodevet.agent.cli import main
@@ -251,14 +252,14 @@ def test_what_is_no_place_for_a_document_is_refused_with_its_reason(tmp_path: Pa
     assert not Path("/dev/nodevet-no-such-device").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@needs_root
 def test_a_disk_is_no_file_to_write_a_document_onto(tmp_path: Path) -> None:
     """Root may write there, and would destroy what is on it."""
     disk = tmp_path / "disk"
     try:
         os.mknod(disk, stat.S_IFBLK | 0o600, os.makedev(7, 255))
     except PermissionError:
-        pytest.skip("needs root")
+        pytest.skip(NO_ROOT)
     with pytest.raises(UsageError, match="it is a disk"):
         OutputFile(str(disk), print)
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fakes.privileges import needs_root
 
 from nodevet.agent.client import AgentAbsent, AgentRefused, AgentSilent, Session, ask, watch
 from nodevet.agent.control import Call, Control, Limits, Verb
@@ -329,7 +330,7 @@ def test_crowd_is_limited(tmp_path: Path) -> None:
         assert ask(path, "echo", text="room") == {"text": "room"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as other users")
+@needs_root
 @pytest.mark.parametrize("request_line", [b'{"verb":"watch"}\n', b'{"verb":"big"}\n', b'{"verb":"lat'])
 def test_no_other_user_keeps_root_or_a_third_one_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_line: bytes

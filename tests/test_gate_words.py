@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fakes.gate_words import NO_VERDICT, said_by_python, said_by_shell
+from fakes.privileges import needs_root
 from fakes.slurm_gate import GATE_FILES, Gate, Line, accelerator, shells
 
 from nodevet.exporters.state_reader import AGENT_STATES, KINDS, REACHES, STATES
@@ -227,7 +227,7 @@ def test_a_script_that_is_being_copied_drains_nothing(gate: Gate, name: str) -> 
             assert gate.run("epilog.sh", SLURM_JOB_ID="7").returncode == 0, whole[:cut][-200:]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root becomes another user")
+@needs_root
 def test_a_prolog_of_another_user_says_that_it_is_not_counted(gate: Gate) -> None:
     """It may neither trust the state nor write the log: its last word goes to slurmd's log, with what to do."""
     gate.write(*FAULTY, never=True)

@@ -53,6 +53,16 @@ LACKING = msgspec.structs.replace(
 )
 ASKED = msgspec.structs.replace(LACKING, conditions={"refusal": "format", "asked": True})
 WRONG = msgspec.structs.replace(burn_in("cpu-1", 1.4, 0.7, wrong=3), state=ResultState.DIED, detail="SIGSEGV")
+MISMATCH = Finding(
+    check="burn-in",
+    code="burnin.mismatch",
+    device="cpu-1",
+    outcome=Outcome.FAIL,
+    fault_class=FaultClass.HARDWARE,
+    clearing=Clearing.WRONG_RESULT,
+    message="3 wrong",
+    shown=(shown_by(WRONG),),
+)
 NOTHING = msgspec.structs.replace(
     OTHER,
     metrics=tuple(
@@ -130,18 +140,8 @@ def test_the_load_before_spoils_nothing_but_by_what_was_wrong() -> None:
 @pytest.mark.parametrize("state", [EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED])
 def test_a_clean_probe_after_a_wrong_result_is_no_green_beside_it(state: EpisodeState) -> None:
     """The probe of the next day takes the place of the wrong result in every list, and disproves nothing."""
-    finding = Finding(
-        check="burn-in",
-        code="burnin.mismatch",
-        device="cpu-1",
-        outcome=Outcome.FAIL,
-        fault_class=FaultClass.HARDWARE,
-        clearing=Clearing.WRONG_RESULT,
-        message="3 wrong",
-        shown=(shown_by(WRONG),),
-    )
     before = node(GOOD, OTHER)
-    snapshot = msgspec.structs.replace(before, episodes=(open_episode(finding, state),))
+    snapshot = msgspec.structs.replace(before, episodes=(open_episode(MISMATCH, state),))
     metrics = MetricsPage().render(snapshot).decode()
     assert "nodevet_burnin_complete 0\n" in metrics
     assert re.search(r'nodevet_burnin_mismatches\{[^}]*device="cpu-1"[^}]*\} 3\n', metrics)
@@ -152,7 +152,7 @@ def test_a_clean_probe_after_a_wrong_result_is_no_green_beside_it(state: Episode
     section = render_page(snapshot).split('id="burn-in-name"')[1]
     assert "3 wrong in an earlier load, which no re-test has disproved" in section
     assert re.findall(r'class="badge ([a-z]+)"', section)[0] == "failed"
-    cleared = msgspec.structs.replace(before, episodes=(open_episode(finding, EpisodeState.CLEARED),))
+    cleared = msgspec.structs.replace(before, episodes=(open_episode(MISMATCH, EpisodeState.CLEARED),))
     assert "nodevet_burnin_complete 1\n" in MetricsPage().render(cleared).decode()
 
 
@@ -175,17 +175,7 @@ def test_the_top_of_the_page_hides_no_wrong_result() -> None:
         ),
     )
     assert "no load has run" not in render_page(node(first))
-    finding = Finding(
-        check="burn-in",
-        code="burnin.mismatch",
-        device="cpu-1",
-        outcome=Outcome.FAIL,
-        fault_class=FaultClass.HARDWARE,
-        clearing=Clearing.WRONG_RESULT,
-        message="3 wrong",
-        shown=(shown_by(WRONG),),
-    )
-    known = open_episode(finding, EpisodeState.ACKNOWLEDGED)
+    known = open_episode(MISMATCH, EpisodeState.ACKNOWLEDGED)
     assert "0 wrong, 3 in an earlier load" in render_page(msgspec.structs.replace(node(OTHER), episodes=(known,)))
 
 

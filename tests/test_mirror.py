@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fakes.episodes import BOOT_ID, episode
+from fakes.privileges import needs_root
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -155,7 +156,7 @@ def test_planted_mirror_is_refused(path: Path, tmp_path: Path) -> None:
         read_mirror(path)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="giving a file to another user needs root")
+@needs_root
 def test_mirror_of_another_user_is_refused(path: Path) -> None:
     """Only root and the agent's own user can say that the node failed."""
     write_mirror(path, [], BOOT_ID)

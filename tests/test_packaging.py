@@ -21,6 +21,10 @@ FOLDERS = ("agent", "checks", "exporters")
 DATA_SUFFIXES = (".csv", ".toml", ".html", ".css", ".js", ".svg", ".sql")
 """Whatever a module reads from beside itself; such a file must be in the wheel."""
 
+TOP = {*FOLDERS, ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile"}
+TOP |= {"README.md", "benchmarks", "deploy", "docs", "pyproject.toml", "systemd", "tests"}
+LARGEST_FILE_BYTES = 256 << 10
+
 NOT_SOURCE = shutil.ignore_patterns(".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "var")
 
 
@@ -100,6 +104,16 @@ def test_wheel_holds_every_file_that_modules_read(repository: Path, built: Built
 def test_wheel_holds_nothing_but_the_package(built: Built) -> None:
     """No tests, no units, no top-level module of a common name comes along."""
     assert {name.split("/")[0].split("-")[0] for name in built.wheel_names} == {"nodevet"}
+
+
+def test_the_tree_holds_nothing_that_a_run_left_behind(repository: Path) -> None:
+    """At the top stands what is known to stand there, and no file is larger than a person would write."""
+    if not (repository / ".git").exists():
+        return  # an archive holds what it was built from
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=repository, check=True, capture_output=True, text=True)
+    names = [name for name in listed.stdout.split("\0") if name and (repository / name).exists()]
+    assert {name.split("/")[0] for name in names} - TOP == set()
+    assert [name for name in names if (repository / name).lstat().st_size > LARGEST_FILE_BYTES] == []
 
 
 def test_version_is_the_one_of_the_code(built: Built) -> None:

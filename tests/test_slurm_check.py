@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fakes.privileges import needs_root
 from fakes.slurm_gate import GATE_FILES, Gate, accelerator
 
 from nodevet.agent.cli import main
@@ -228,7 +229,7 @@ def test_a_script_that_the_kernel_cannot_start_is_seen(good: Facts, node: Instal
     assert statuses(good, hooks=program)["Prolog="] is Status.WARNING
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root gives files away")
+@needs_root
 def test_what_another_user_may_write_is_not_run(node: Installed) -> None:
     """A script that somebody else put there would run with the rights of whoever checks."""
     canary = node.gate.runtime / "canary"

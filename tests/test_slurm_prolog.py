@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.privileges import needs_root
 from fakes.shell_gate import on_this_boot
 from fakes.slurm_gate import Decided, Gate, Line, accelerator, shells
 from fakes.small_disk import fill
@@ -242,7 +243,7 @@ def test_without_a_verdict_the_site_decides(gate: Gate, what: str) -> None:
     assert failed.said.startswith("nodevet: ")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root gives files away")
+@needs_root
 def test_a_file_of_another_user_counts_as_absent(gate: Gate) -> None:
     """Whoever can write the file may not decide."""
     gate.write(*EIGHT)

@@ -23,6 +23,7 @@ from nodevet.exporters.slurm_rules import (
     Sight,
     Step,
     Why,
+    as_known,
     decide,
     is_ours,
     parse_node,
@@ -63,17 +64,7 @@ def fault(code: str = "nvidia.xid.79", count: int = 1, **finding: Any) -> Episod
 
 def known(*faults: Episode) -> tuple[Known, ...]:
     """Return *faults* as they were known."""
-    return tuple(
-        Known(
-            entry.key,
-            entry.opened,
-            entry.count,
-            entry.finding.action,
-            serial=entry.serial,
-            measured=entry.outcome is not Outcome.UNMEASURED,
-        )
-        for entry in faults
-    )
+    return as_known(faults)
 
 
 NOW = msgspec.structs.replace(at(600), boot_id="boot-1")

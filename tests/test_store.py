@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from fakes.episodes import episode, moment
+from fakes.small_disk import NO_SMALL_DISK
 
 from nodevet.agent.storage.database import SCHEMA_VERSION, DamagedError, file_system_of
 from nodevet.agent.storage.store import Rollup, Store, UnsavedRound, open_store, read_store
@@ -27,7 +28,6 @@ from nodevet.checks.model import Device, DeviceKind, Episode, EpisodeState, Inst
 
 TESTS = Path(__file__).resolve().parent
 PAGE = 4096
-NO_MOUNT = "mounting a small file system needs root"
 
 
 @pytest.fixture
@@ -788,7 +788,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", place], capture_output=True, check=False)
     if mounted.returncode:
-        pytest.skip(NO_MOUNT)
+        pytest.skip(NO_SMALL_DISK)
     yield place
     subprocess.run(["umount", "--lazy", place], check=True)
 

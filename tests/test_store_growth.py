@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -447,6 +447,35 @@ def test_a_database_that_is_lost_while_the_agent_runs_is_told_and_made_anew(
     aside = [name.read_bytes() for name in path.parent.glob("*.corrupt-*")]
     if lose in (replace_file, replace_with_garbage):
         assert any(b"GPU-99" in data or data == b"not a database" for data in aside), "what lay there is kept"
+
+
+@pytest.mark.parametrize("lose", [delete_all, delete_log, replace_file])
+def test_what_is_written_while_the_database_is_lost_is_not_kept_before_it_is_made_anew(
+    path: Path, lose: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write itself succeeds, into a file that has no name any more."""
+    opened = open_store(path).store
+    writer = StoreWriter(opened)
+    writer.submit_round([episode()], {}, time=moment(1))
+    assert writer.flush(5.0) and writer.wait_until_tended(5.0)
+    save, seen = opened.save_rounds, []
+
+    def save_and_lose(rounds: Sequence[UnsavedRound]) -> None:
+        save(rounds)
+        seen.append(len(rounds))
+        lose(path)
+
+    monkeypatch.setattr(opened, "save_rounds", save_and_lose)
+    ticket = writer.submit_round([episode(count=2)], {}, time=moment(2))
+    writer.flush(1.0)
+    assert seen
+    assert writer.keeping(ticket) is not Keeping.KEPT or "made anew" in writer.status
+    writer.submit_round([episode(count=3)], {}, time=moment(3))
+    assert writer.flush(5.0)
+    assert writer.close(5.0)
+    after = open_store(path)
+    assert [entry.count for entry in after.store.load_episodes()] == [3]
+    after.store.close()
 
 
 @pytest.mark.parametrize("statement", ["VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)", "ANALYZE"])
