@@ -8,9 +8,8 @@ from typing import Any
 
 import psutil
 import pytest
-from fakes.gpu_node import GpuNode, pci
+from fakes.gpu_node import GpuNode, TextNode, pci
 from fakes.nvml.scenario import uuid
-from fakes.running_agent import RunningAgent
 
 from nodevet.checks.overflow import MAXIMUM_KEPT, NOT_KEPT
 
@@ -19,12 +18,6 @@ MAXIMUM_GROWTH_BYTES = 96 << 20
 MOST_FINDINGS = MAXIMUM_KEPT + 50
 MOST_LINES = 1_200
 """Of 512 findings and 64 events that are told apart one or two lines each, and what a start and an end say."""
-
-
-class TextNode(GpuNode):
-    """The same node, whose log is a file that anybody may have written."""
-
-    program = RunningAgent.program
 
 
 def flood(count: int) -> list[str]:

@@ -7,16 +7,10 @@ from pathlib import Path
 from fakes.amdsmi.scenario import ERROR_FILES, FakeAmdSmi
 from fakes.amdsmi.scenario import pci as amd_pci
 from fakes.amdsmi.scenario import uuid as amd_uuid
-from fakes.gpu_node import FakeNode, GpuNode, pci
+from fakes.gpu_node import FakeNode, GpuNode, TextNode, pci
 from fakes.host_tree import EDAC, virtual_machine, write_tree
 from fakes.nvml.scenario import FakeNvml
 from fakes.running_agent import RunningAgent
-
-
-class TextNode(GpuNode):
-    """A node of fake GPUs under the program that sites install: a file does not stand for its kernel's log."""
-
-    program = RunningAgent.program
 
 
 class AmdTextNode(FakeNode):

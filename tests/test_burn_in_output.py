@@ -226,7 +226,7 @@ def test_what_cannot_be_written_is_told_once_for_each_reason(small_disk: Path) -
 
 NO_PLACES = {
     "no device": ("/dev/nodevet-no-such-device", "no such device, and a plain file in /dev is gone"),
-    "the kernel's log": ("/dev/kmsg", "it is a device that is no terminal"),
+    "a device": ("/dev/urandom", "it is a device that is no terminal"),
     "links in a circle": ("{folder}/loop", "Too many levels of symbolic links"),
     "a socket": ("{folder}/socket", "it is a socket"),
     "a long name": ("{folder}/" + "x" * 252, "File name too long"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import Any, NoReturn, cast
@@ -323,7 +322,7 @@ def test_lapses_that_raise_cost_themselves() -> None:
     told_and_over(Lapses, "times")
 
 
-@pytest.mark.parametrize("name", sorted(CORE))
+@pytest.mark.parametrize("name", sorted(CORE - {"forget", "nothing_found"}))  # this round calls neither
 def test_what_had_changed_when_a_judgement_failed_is_in_the_next(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An event that came, and its episode, are neither lost nor counted twice."""
     engine = engine_of(list(discover()))
@@ -332,7 +331,7 @@ def test_what_had_changed_when_a_judgement_failed_is_in_the_next(name: str, monk
     monkeypatch.setattr(engine_module, name, planted)
     changes: list[Episode] = []
     for _ in range(2):
-        with contextlib.suppress(ZeroDivisionError):  # that the path was taken at all is another matter
+        with pytest.raises(ZeroDivisionError):
             changes += engine.evaluate(INFO).changes
     monkeypatch.undo()
     done = engine.evaluate(INFO)

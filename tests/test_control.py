@@ -415,7 +415,9 @@ def test_without_a_descriptor_for_a_caller_the_loop_rests(path: Path) -> None:
         control.tick()
         assert control.next_deadline is None
         caller.sendall(b'{"verb":"nothing"}\n')
+        deadline = time.monotonic() + 10.0
         while not select.select([caller], [], [], 0)[0]:
+            assert time.monotonic() < deadline
             for key, events in selector.select(1):
                 key.data(events)
         assert b"unknown_verb" in caller.recv(1000)

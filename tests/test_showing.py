@@ -426,7 +426,7 @@ def test_an_agent_killed_while_its_disk_is_slow_knows_what_it_showed(
     """Somebody holds the database: the fault is shown with that, and is known to the next agent all the same."""
     for kill in range(max(1, campaign(50) // 5)):
         late: list[str] = []
-        agent = KilledAgent(tmp_path / str(kill), partial(has_failed, "memory.row_remap_failed"), at="3s")
+        agent = KilledAgent(tmp_path / str(kill), partial(has_failed, "memory.row_remap_failed"), at="10s")
         child = agent.start()
         ask(agent.folder / "run" / SOCKET_NAME, verb="status")
         with closing(sqlite3.connect(agent.folder / "state" / "nodevet.db", timeout=20)) as other:

@@ -620,7 +620,7 @@ def test_a_new_fault_behind_a_resume_is_waited_for_in_the_same_time(gate: Gate) 
 
     def drains() -> None:
         replaced(gate, *unpermitted, agent="draining")
-        time.sleep(0.2)
+        time.sleep(1.5)  # the prolog looks every 0.05 s
         replaced(gate, *with_faults(0), agent="drained")
 
     gate.set(drain_wait_seconds=10)

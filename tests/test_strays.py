@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 from _thread import start_new_thread
 
 import pytest
@@ -35,8 +36,10 @@ def test_the_exception_of_a_thread_is_one_line(capfd: pytest.CaptureFixture[str]
         assert strays.take() == ["thread publisher: RuntimeError: can't start new thread"]
         start_new_thread(fail, ())
         lines: list[str] = []
-        while not lines:
+        deadline = time.monotonic() + 10.0
+        while not lines and time.monotonic() < deadline:
             lines = strays.take()
+        assert lines
         assert "RuntimeError: can't start new thread" in lines[0]
         assert strays.take() == []
     assert (threading.excepthook, sys.unraisablehook) == before

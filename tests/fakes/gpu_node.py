@@ -16,7 +16,7 @@ from fakes.running_agent import RunningAgent
 
 from nodevet.exporters.state_reader import StateFile, parse
 
-__all__ = ["DEADLINE_SECONDS", "INTERVAL_SECONDS", "FakeNode", "GpuNode", "pci"]
+__all__ = ["DEADLINE_SECONDS", "INTERVAL_SECONDS", "FakeNode", "GpuNode", "TextNode", "pci"]
 
 INTERVAL_SECONDS = 1.0
 DEADLINE_SECONDS = 1.0
@@ -124,3 +124,9 @@ class GpuNode(FakeNode):
         """Prepare a healthy node in *directory*, with the *options* of every node."""
         self.machine = FakeNvml(directory / "nvml.scenario", library)
         super().__init__(directory, self.machine, **options)
+
+
+class TextNode(GpuNode):
+    """A node of fake GPUs under the program that sites install: a file does not stand for its kernel's log."""
+
+    program = RunningAgent.program
