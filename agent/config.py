@@ -35,6 +35,7 @@ from nodevet.agent.settings import (
     StoreSettings,
 )
 from nodevet.checks.errors import ConfigurationError, RegistryError, UnreadableConfigurationError
+from nodevet.exporters.slurm_rules import PREFIX
 
 __all__ = [
     "SIMULATED_FOLDER",
@@ -320,7 +321,7 @@ def _agent_problems(agent: AgentSettings) -> list[Problem]:
 
 def _slurm_problems(slurm: SlurmSettings) -> list[Problem]:
     problems = []
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", slurm.reason_prefix):
+    if not re.fullmatch(PREFIX, slurm.reason_prefix):
         allowed = "a word of at most 32 letters, digits, _ and -"
         problems.append(Problem("slurm.reason_prefix", f"found {slurm.reason_prefix!r}, expected {allowed}"))
     if slurm.node_name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", slurm.node_name):

@@ -46,6 +46,7 @@ __all__ = [
     "is_harder",
     "is_over",
     "is_word",
+    "longest_first",
     "person_words",
     "reopens_after_expiry",
     "standing",
@@ -199,12 +200,17 @@ def acknowledged_words(episodes: Iterable[Episode]) -> str:
     return f"{counted_words(known)} ({gravest.finding.message}; {person_words(gravest)}{more})"
 
 
+def longest_first(covered: Iterable[Episode]) -> list[Episode]:
+    """Return the acknowledgements of *covered* faults, those that end last first."""
+    return sorted(covered, key=lambda entry: (-(entry.until.wall_seconds if entry.until else 0.0), entry.key))
+
+
 def covering_words(covered: Iterable[Episode]) -> str:
     """Return which acknowledgements cover the return of faults that are over, in one phrase; empty where none does.
 
     That which ends last is told with who acknowledged what, when, why and until when.
     """
-    words = sorted(covered, key=lambda entry: (-(entry.until.wall_seconds if entry.until else 0.0), entry.key))
+    words = longest_first(covered)
     if not words:
         return ""
     longest, more = words[0], f", and {len(words) - 1} more" if len(words) > 1 else ""

@@ -300,14 +300,11 @@ def _look(work: _Work, finding: Finding) -> None:
     episode = active.get(key)
     if episode is not None and episode.state is EpisodeState.CLEARED:
         episode = None
-    bad = finding.outcome in (Outcome.WARN, Outcome.FAIL) or (
-        finding.outcome is Outcome.UNMEASURED and finding.required
-    )
     if finding.outcome is Outcome.PASS:
         work.settled.pop(key, None)
     if episode is not None and _same_evidence(episode, finding):
         return
-    if bad:
+    if finding.bad:
         if episode is None:
             is_new = finding.occurrence is None or work.settled.get(key) != finding.occurrence
             if is_new and work.overflow.admits(finding):

@@ -368,6 +368,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether one look is enough to close a gate."""
         return self.gates and self.needed == 1 and self.window == 1
 
+    @property
+    def bad(self) -> bool:
+        """Return whether this look speaks against the device: a fault, or a required reading that was not had."""
+        return self.outcome in (Outcome.WARN, Outcome.FAIL) or (self.required and self.outcome is Outcome.UNMEASURED)
+
 
 class EpisodeState(StrEnum):
     """Where an episode stands."""

@@ -75,8 +75,9 @@ def named(faults: Iterable[Episode]) -> tuple[str, ...]:
 def reach(snapshot: Snapshot, verdict: Verdict) -> Reach:
     """Return what *verdict*, the node's or that of a device of *snapshot*, rests on."""
     if not verdict.hard:
-        if not _refused(snapshot, verdict):
-            return "observed" if _refused(snapshot, verdict, Mode.OBSERVE) else "soft"
+        refused = _refused(snapshot, verdict, Mode.OBSERVE)
+        if not any(snapshot.modes.of(episode.check).rank >= Mode.GATE.rank for episode in refused):
+            return "observed" if refused else "soft"
         return "refused" if snapshot.agent.permit.held else "unpermitted"
     if not gating(snapshot, verdict):
         return "observed"

@@ -26,7 +26,11 @@ from nodevet.checks.reference.kernel_policy import TEXT_PREFIX
 __all__ = ["MAXIMUM_KEPT", "NOT_KEPT", "Overflow", "without_those_not_kept"]
 
 MAXIMUM_KEPT = 500
-"""So many findings of one check and outcome that close no gate are open at once; told by text counts apart."""
+"""So many findings of one check and outcome that close no gate are open at once; told by text counts apart.
+
+More than the links, lanes and pages of a node of sixteen boards can give one check, and few enough that a round, the
+mirror and a page of them stay small.
+"""
 
 NOT_KEPT = "findings.not_kept"
 """The code of what counts the others."""
@@ -80,7 +84,7 @@ def without_those_not_kept(findings: Iterable[Finding], episodes: Collection[Epi
     return tuple(
         finding
         for finding in findings
-        if finding.check not in checks or finding.key in kept or not (_is_bad(finding) and _closes_nothing(finding))
+        if finding.check not in checks or finding.key in kept or not (finding.bad and _closes_nothing(finding))
     )
 
 
@@ -110,11 +114,6 @@ def _check(episode: Episode) -> str:
 
 def _bucket(finding: Finding) -> Bucket:
     return finding.check, finding.code.startswith(TEXT_PREFIX), finding.outcome
-
-
-def _is_bad(finding: Finding) -> bool:
-    is_unmeasured = finding.outcome is Outcome.UNMEASURED and finding.required
-    return is_unmeasured or finding.outcome in (Outcome.WARN, Outcome.FAIL)
 
 
 def _closes_nothing(finding: Finding) -> bool:

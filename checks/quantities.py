@@ -17,6 +17,7 @@ from nodevet.checks.model import PartKind, Reading, ReadingStatus, Scalar
 
 __all__ = [
     "LARGEST_COUNT",
+    "NO_VALUE",
     "QUANTITIES",
     "UNKNOWN_ACTION",
     "Bounds",
@@ -123,6 +124,8 @@ LARGEST_COUNT = 2**63 - 1
 SHOWN_LETTERS = 100
 """So much of an odd value is told."""
 IMPLAUSIBLE = " is implausible: "
+NO_VALUE = "no value: "
+"""The detail of a reading begins so where what a command printed for it is no value at all, such as NaN."""
 
 HEAT = Bounds(
     -55,
@@ -401,7 +404,8 @@ def _doubt(value: Scalar, entry: Quantity) -> str | None:
 
 def is_implausible(reading: Reading) -> bool:
     """Return whether *reading* had a value that was none; one that could not be read at all is another matter."""
-    return reading.status is ReadingStatus.ERROR and IMPLAUSIBLE in reading.detail
+    is_odd = IMPLAUSIBLE in reading.detail or reading.detail.startswith(NO_VALUE)
+    return reading.status is ReadingStatus.ERROR and is_odd
 
 
 def _implausible(reading: Reading, why: str) -> Reading:

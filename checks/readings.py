@@ -19,13 +19,12 @@ from msgspec import Meta
 
 from nodevet.checks.model import DeviceKind, Reading, ReadingStatus, Scalar
 from nodevet.checks.parts import PART_NAMES, WHOLE, Part, PartKind
-from nodevet.checks.quantities import QUANTITIES, Quantity, QuantityKind, measured
+from nodevet.checks.quantities import NO_VALUE, QUANTITIES, Quantity, QuantityKind, measured
 
 __all__ = [
     "LARGEST_NUMBER",
     "MAXIMUM_EVENTS",
     "SCHEMA",
-    "UNREAD",
     "VENDOR_PART",
     "DeviceEntry",
     "Document",
@@ -53,9 +52,6 @@ VENDOR_PART = "^vendor:[a-z0-9_.-]{1,32}$"
 
 MAXIMUM_EVENTS = 1000
 """So many events of a command are remembered, so that one that is printed again is not counted again."""
-
-UNREAD = "no value: "
-"""So begins the detail of a reading whose value could not be taken; its place tells the rest."""
 
 PROCESS_IDS = re.compile(r"(\d{1,10}(,\d{1,10})*)?")
 MISTAKES_TOLD = 50
@@ -214,8 +210,8 @@ def doubts(document: Document) -> tuple[Mistake, ...]:
             place = f"devices[{number}].readings[{index}].value"
             if entry.status is not reading.status:
                 found.append(Mistake(place, f"{entry.quantity}: {reading.detail}: is the unit right?"))
-            elif entry.status is ReadingStatus.ERROR and entry.detail.startswith(UNREAD):
-                found.append(Mistake(place, entry.detail.removeprefix(UNREAD)))
+            elif entry.status is ReadingStatus.ERROR and entry.detail.startswith(NO_VALUE):
+                found.append(Mistake(place, entry.detail.removeprefix(NO_VALUE)))
         if readings and not any(reading.status is ReadingStatus.OK for reading in readings):
             found.append(Mistake(f"devices[{number}]", "has no measured value, so nothing is known of it"))
     return tuple(found)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from nodevet.checks.model import ReadingStatus
-from nodevet.checks.quantities import QUANTITIES
-from nodevet.checks.readings import UNREAD, Document, ReadingEntry, parse, repeated_keys, value_mistakes
+from nodevet.checks.quantities import NO_VALUE, QUANTITIES
+from nodevet.checks.readings import Document, ReadingEntry, parse, repeated_keys, value_mistakes
 
 __all__ = ["without_unread"]
 
@@ -72,17 +72,17 @@ def _unread(entry: dict[str, Any]) -> str:
     if quantity is None or entry.get("status", ReadingStatus.OK.value) != ReadingStatus.OK.value:
         return ""
     if value is None:
-        return f"{UNREAD}{quantity.key} has neither a value nor a status"
+        return f"{NO_VALUE}{quantity.key} has neither a value nor a status"
     if isinstance(value, _Odd):
-        return f"{UNREAD}{quantity.key} is no number that a device has, found {_shown(value)}"
+        return f"{NO_VALUE}{quantity.key} is no number that a device has, found {_shown(value)}"
     if isinstance(value, (list, dict)):
-        return f"{UNREAD}{quantity.key} is one value, found {'a list' if isinstance(value, list) else 'an object'}"
+        return f"{NO_VALUE}{quantity.key} is one value, found {'a list' if isinstance(value, list) else 'an object'}"
     if isinstance(value, str) and not value.isprintable():
-        return f"{UNREAD}{quantity.key} holds what cannot be printed, found {_shown(value)}"
+        return f"{NO_VALUE}{quantity.key} holds what cannot be printed, found {_shown(value)}"
     mistake = next(value_mistakes(ReadingEntry(quantity=quantity.key, value=value), quantity), "")
     if mistake and isinstance(value, str) and len(value) > SHOWN_CHARACTERS:
         mistake = f"{quantity.key} cannot be {_shown(value)}"
-    return f"{UNREAD}{mistake}" if mistake else ""
+    return f"{NO_VALUE}{mistake}" if mistake else ""
 
 
 def _shown(value: str) -> str:

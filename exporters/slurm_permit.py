@@ -12,7 +12,16 @@ from collections.abc import Iterable
 
 import msgspec
 
-from nodevet.exporters.slurm_rules import PROLOG_ERROR, NodeState, OutputError, Why, is_nodevets, is_ours, obstacle
+from nodevet.exporters.slurm_rules import (
+    PREFIX,
+    PROLOG_ERROR,
+    NodeState,
+    OutputError,
+    Why,
+    is_nodevets,
+    is_ours,
+    obstacle,
+)
 
 __all__ = [
     "CLOCK_SECONDS",
@@ -41,7 +50,7 @@ LATE_SECONDS = 300.0
 ASKS_SECONDS = 2 * HOUR_SECONDS
 """A mark that asks counts so long; it is older where its agent died between asking and draining."""
 
-_MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}: (asks for a permit|gate closed), (\d{1,12}) ([0-9a-f]{1,16})")
+_MARK = re.compile(PREFIX + r": (asks for a permit|gate closed), (\d{1,12}) ([0-9a-f]{1,16})")
 """With any prefix: agents of one cluster whose prefixes differ share its limits."""
 
 

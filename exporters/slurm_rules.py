@@ -22,6 +22,7 @@ from nodevet.checks.model import Action, Episode, FaultClass, Instant, Key, Outc
 from nodevet.checks.reference.tables import load_table
 
 __all__ = [
+    "PREFIX",
     "PROLOG_ERROR",
     "Decision",
     "Known",
@@ -51,6 +52,9 @@ LONGEST_REASON = 200
 
 HELD_SECONDS = 3600.0
 """So long a resume covers returns of what it acknowledged: a fault that comes and goes is the one that was known."""
+
+PREFIX = r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}"
+"""What a site may write in front of its reasons and marks, as a pattern."""
 
 PROLOG_ERROR = "Prolog error"
 """SLURM's own reason for a node on which a prolog failed."""
@@ -87,7 +91,7 @@ _SLURMD = re.compile(r"^\s+BootTime=\S+ SlurmdStartTime=(\S+)", re.MULTILINE)
 _RESUMES = re.compile(r"^\s+LastBusyTime=\S+ ResumeAfterTime=(\S+)", re.MULTILINE)
 _SIZE = re.compile(r"\bTotalNodes=(\d+)")
 _STARTED = re.compile(r"^BOOT_TIME\s*=\s*(\S+)$", re.MULTILINE)
-_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+_PREFIX = re.compile(PREFIX)
 _SIGNED = re.compile(r"(?:(?P<reason>.*)\s)?\[(?P<user>[^\[\]]+)@(?P<when>[^\[\]@\s]+)\]")
 
 

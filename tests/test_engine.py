@@ -48,7 +48,7 @@ from nodevet.checks.model import (
     State,
 )
 from nodevet.checks.overflow import MAXIMUM_KEPT
-from nodevet.checks.quantities import measured
+from nodevet.checks.quantities import NO_VALUE, measured
 from nodevet.checks.registry import Check, check, discover
 from nodevet.checks.view import Cadence, Memory, View
 
@@ -624,6 +624,7 @@ ECC = ("ecc_uncorrected_errors", Part(PartKind.MEMORY_BLOCK, "dram"))
 MARGIN, HEAT = ((f"temperature_{name}celsius", Part(PartKind.SENSOR, "core")) for name in ("margin_", ""))
 TOLD_ONCE: dict[str, dict[Quantity, Scalar | Reading | None]] = {
     "power": {POWER: measured(Reading(POWER[0], 4_294_967.295, POWER[1]))},
+    "no-number": {POWER: Reading(POWER[0], None, POWER[1], ReadingStatus.ERROR, f"{NO_VALUE}power_watts, found nan")},
     "rows": {FAILED_ROWS: measured(Reading(FAILED_ROWS[0], 7, FAILED_ROWS[1]))},
     "errors": {ECC: Reading(ECC[0], None, ECC[1], ReadingStatus.UNAVAILABLE, "in use")},
     "core": {MARGIN: None, HEAT: measured(Reading(HEAT[0], 255, HEAT[1]))},

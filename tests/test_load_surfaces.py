@@ -176,7 +176,7 @@ def test_the_top_of_the_page_hides_no_wrong_result() -> None:
     )
     assert "no load has run" not in render_page(node(first))
     known = open_episode(MISMATCH, EpisodeState.ACKNOWLEDGED)
-    assert "0 wrong, 3 in an earlier load" in render_page(msgspec.structs.replace(node(OTHER), episodes=(known,)))
+    assert "0 wrong, 3 wrong in an earlier load" in render_page(msgspec.structs.replace(node(OTHER), episodes=(known,)))
 
 
 def test_a_burn_in_that_is_ok_beside_an_acknowledged_failure_says_so() -> None:

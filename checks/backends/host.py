@@ -47,7 +47,9 @@ GUEST_BOARD = re.compile(
     r"(?i)\b(?:KVM|QEMU|KubeVirt|OpenStack|VMware|VirtualBox|Xen|Bochs|Parallels|BHYVE|Amazon EC2|"
     r"Google Compute Engine|Virtual Machine|HVM domU|Nutanix AHV)\b"
 )
-"""Vendor and product of virtual machines (systemd, src/basic/virt.c); those of Amazon without one end in ``.metal``."""
+"""Vendor and product of virtual machines (systemd, src/basic/virt.c); those of Amazon without one are METAL_BOARD."""
+METAL_BOARD = re.compile(r"\.metal(?:-|$)")
+"""Product names such as ``i3.metal`` and ``c7i.metal-24xl`` (Amazon EC2, list of instance types)."""
 
 
 class HostBackend:
@@ -119,7 +121,7 @@ class HostBackend:
         if flags is not None and "hypervisor" in flags[1].split():
             return True
         hypervisor = self._tree.text_or_none("sys/hypervisor/type") is not None
-        return hypervisor or (GUEST_BOARD.search(board) is not None and not board.endswith(".metal"))
+        return hypervisor or (GUEST_BOARD.search(board) is not None and METAL_BOARD.search(board) is None)
 
     def _memory(self) -> Device:
         try:

@@ -309,7 +309,7 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
         # What was had a moment ago is no more missing than a sample that did not come once: it counts once it is old.
         lapsed = [look for look in bad if view.was_read_lately(device.id, quantity, look.part)]
         counts = bool(why) and (not lapsed or bool(_missing(view, quantity, entries, bad, lapsed)))
-        had = f"{why}; it was had in a round before" if why and not counts else why
+        had = f"{why}; it was read in an earlier round, and counts once that is old" if why and not counts else why
         yield rule.on_node(
             Outcome.UNMEASURED if why else Outcome.PASS,
             f"{name}: {had or f'{quantity} is there'}",

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
-from nodevet.checks.acknowledgement import command_words, is_announced, is_covering, is_word, person_words
+from nodevet.checks.acknowledgement import (
+    command_words,
+    is_announced,
+    is_covering,
+    is_word,
+    longest_first,
+    person_words,
+)
 from nodevet.checks.completeness import standing_wrong
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.model import WHOLE, Action, DeviceKind, EpisodeState, Instant, ReaderState, Snapshot, State
@@ -68,7 +76,7 @@ def _ends(snapshot: Snapshot) -> Iterator[str]:
         if episode.until is not None
         and (is_announced(episode, snapshot.time) or (is_word(episode) and episode.expired is not None))
     ]
-    for _, key, until, expired, covers in sorted(ends)[:MOST_ENDS]:
+    for _, key, until, expired, covers in sorted(ends, key=itemgetter(0, 1))[:MOST_ENDS]:
         said = "has expired" if expired else f"ends at {moment(until)}"
         again = f"nodevet ack {command_words(key)} --note '...'" + (" --until '...'" if covers else "")
         yield f"That of {key.code} {said}: acknowledge it again ({again}), or repair and re-test."
@@ -78,7 +86,7 @@ def _ends(snapshot: Snapshot) -> Iterator[str]:
 
 def _covering(snapshot: Snapshot) -> Iterator[str]:
     """Yield which acknowledgements cover the return of what is not seen now, those that end last first."""
-    words = sorted(snapshot.covered, key=lambda entry: (-(entry.until.wall_seconds if entry.until else 0.0), entry.key))
+    words = longest_first(snapshot.covered)
     for episode in words[:MOST_ENDS]:
         key, device = episode.key, next((each for each in snapshot.devices if each.id == episode.key.device), None)
         where = key.device if device is None or device.pci is None else device.pci
@@ -201,7 +209,7 @@ def _verified(snapshot: Snapshot) -> tuple[str, str]:
         return "none", "no load has run"
     told = f"{wrong:,} wrong" if verified or wrong else "nothing was proved"
     before = 0 if wrong else sum(shown.wrong for _, shown in standing_wrong(snapshot.episodes))
-    told += f", {before:,} in an earlier load" if before else ""
+    told += f", {before:,} wrong in an earlier load" if before else ""
     return number(verified) if verified else "none", f"{told}, {age(snapshot.time, snapshot.results[-1].ended)}"
 
 
