@@ -66,7 +66,7 @@ class PytestServer:
         with tempfile.TemporaryFile() as output:
             request = {
                 "home": str(home),
-                "tests": [test if test.startswith("/") else f"tests/{test}" for test in tests],
+                "tests": [test if test.startswith(("/", "-")) else f"tests/{test}" for test in tests],
                 "pid": os.getpid(),
             }
             request["output"] = output.fileno()
