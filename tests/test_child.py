@@ -17,9 +17,18 @@ import pytest
 
 from nodevet.agent.child_process import Child, Exit, Patience, python_module
 from nodevet.agent.clock import SystemClock
+from nodevet.checks.burnin.child import is_stopped
 from nodevet.checks.model import FailureKind
 from nodevet.checks.wire import Failed, Message, Read, Ready, Start, Stop
 
+LIFELINE = """
+import ctypes, sys
+from nodevet.checks.child import watch_lifeline
+number = ctypes.c_int()
+watch_lifeline(lambda: None, float(sys.argv[1]))
+ctypes.CDLL(None).prctl(2, ctypes.byref(number))  # PR_GET_PDEATHSIG
+print(number.value)
+"""
 SCRIPTED = Path(__file__).parent / "fakes" / "scripted_child.py"
 REAL_SECONDS = 20.0
 
@@ -253,3 +262,35 @@ def test_a_stopped_child_is_continued_to_end(reader: Bench) -> None:
     reader.child.finish(Patience(terminate=0.0, kill=5.0, abandon=60.0), ask=False)
     reader.until(lambda: reader.owner.ended)
     assert reader.owner.ended == Exit(-signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("grace_seconds", "number"), [(0.0, signal.SIGKILL), (3.0, signal.SIGCONT)])
+def test_the_kernel_is_asked_for_a_signal_at_the_end_of_the_parent(
+    grace_seconds: float, number: signal.Signals
+) -> None:
+    """SIGKILL for a child without a grace, and for the others what lets a stopped one see its lifeline."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LIFELINE, str(grace_seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == number
+
+
+def test_a_process_is_stopped_by_a_signal_and_by_nothing_else(tmp_path: Path) -> None:
+    """Whatever its name looks like; one that is gone is not stopped."""
+    program = tmp_path / "a) T (b"
+    program.symlink_to("/bin/sleep")
+    process = subprocess.Popen([program, "1000"])
+    stat = Path(f"/proc/{process.pid}/stat")
+    try:
+        assert not is_stopped(stat)
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        assert is_stopped(stat)
+        process.send_signal(signal.SIGCONT)
+        os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+        assert not is_stopped(stat)
+    finally:
+        process.kill()
+        process.wait()
+    assert not is_stopped(stat)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -15,18 +16,20 @@ import termios
 import threading
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import msgspec
 import psutil
 import pytest
 from fakes.gpu_node import FakeNode, GpuNode, pci
+from fakes.scripted_burn_in import run as run_scripted
 
-from nodevet.agent.client import AgentRefused, ask
+from nodevet.agent.client import AgentRefused, Session, ask
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.load.delivery import FOUND_AGAIN_SECONDS, Delivery
+from nodevet.agent.load.delivery import PATIENCE_SECONDS as PATIENCE_OF_DELIVERY_SECONDS
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.agent.terminal import tell
 from nodevet.checks.model import Instant, Metric, Result, ResultState
@@ -52,6 +55,12 @@ def node(tmp_path: Path) -> FakeNode:
     return FakeNode(tmp_path, more=HOST_ONLY)
 
 
+def places(node: FakeNode) -> list[str]:
+    """Return the words that name the files of *node*."""
+    folders = ["--state-dir", str(node.state_dir), "--runtime-dir", str(node.runtime_dir)]
+    return ["--config", str(node.configuration_file), *folders]
+
+
 def load(
     node: FakeNode,
     how: str,
@@ -60,9 +69,7 @@ def load(
     said_to: BinaryIO | int = subprocess.PIPE,
 ) -> subprocess.Popen[str]:
     """Begin a burn-in beside the agent of *node*, whose child does *how*; *words* are added to the command."""
-    places = ["--config", str(node.configuration_file), "--state-dir", str(node.state_dir)]
-    places += ["--runtime-dir", str(node.runtime_dir)]
-    command = [sys.executable, str(PROGRAM), json.dumps({"fp32": how}), "--json", *words, *places]
+    command = [sys.executable, str(PROGRAM), json.dumps({"fp32": how}), "--json", *words, *places(node)]
     return subprocess.Popen(command, stdout=printed_to, stderr=said_to, text=True)
 
 
@@ -187,6 +194,21 @@ def test_an_agent_that_hangs_keeps_nobody_waiting_who_sends_a_signal(node: FakeN
         node.stop()
 
 
+def test_a_signal_leaves_an_agent_that_hangs_two_seconds(tmp_path: Path) -> None:
+    """One that came before the wait is another matter: it ended the load."""
+    said: list[str] = []
+    moment, signals = itertools.count(), itertools.chain([1], itertools.repeat(2))  # a second per look at the clock
+    path = tmp_path / "agent.socket"
+    delivery = Delivery(path, "quick", said.append, clock=lambda: float(next(moment)))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        with Session(path) as session:
+            assert delivery.ended((WRONG,), session, lambda: next(signals)) is None
+    assert next(moment) < PATIENCE_OF_DELIVERY_SECONDS
+    assert said[0] == "the agent has 2 s left to take the results"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_before_the_load_leaves_no_older_document(
     node: FakeNode, tmp_path: Path, number: signal.Signals
@@ -229,15 +251,12 @@ def test_a_wrong_result_is_told_again_until_the_agent_has_it(tmp_path: Path) -> 
                 taken.append(caller.recv(1 << 16))
                 caller.sendall(b'{"taken": true}\n')
 
-        serving = threading.Thread(target=serve)
-        serving.start()
+        threading.Thread(target=serve, daemon=True).start()
         delivery.found((WRONG,))
         assert not taken, "it is not asked in each turn of the loop"
-        moment[0] += FOUND_AGAIN_SECONDS
-        delivery.found((WRONG,))
-        serving.join(PATIENCE_SECONDS)
-        moment[0] += FOUND_AGAIN_SECONDS
-        delivery.found((WRONG,))
+        for _ in range(2):  # each returns when it has its answer
+            moment[0] += FOUND_AGAIN_SECONDS
+            delivery.found((WRONG,))
     assert [json.loads(request)["ended"] for request in taken] == [False]
     assert len(said) == 1
 
@@ -297,9 +316,7 @@ def test_an_impatient_ctrl_c_does_not_cost_a_wrong_result(tmp_path: Path) -> Non
     """The first one ends the load; a second one, or a terminal that closes, ends neither judging nor its exit code."""
     node, file = FakeNode(tmp_path, more=HOST_ONLY), tmp_path / "burn-in.json"
     burning = load(node, f"wrong:until:{tmp_path / 'never'}:finish", "--output", str(file))
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline and not (file.exists() and '"standing":"wrong"' in file.read_text()):
-        time.sleep(0.01)
+    wait_until_wrong(file)
     for number in itertools.islice(itertools.cycle((signal.SIGINT, signal.SIGTERM, signal.SIGHUP)), 20):
         burning.send_signal(number)
         if "interrupted" in file.read_text():  # it judges now, and prints in a second
@@ -313,9 +330,14 @@ def test_an_impatient_ctrl_c_does_not_cost_a_wrong_result(tmp_path: Path) -> Non
 
 def wait_until_wrong(file: Path) -> None:
     """Wait until the document in *file* tells of a wrong result."""
+    wait_until_written(file, '"standing":"wrong"')
+
+
+def wait_until_written(file: Path, words: str) -> None:
+    """Wait until the document in *file* has these *words*."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (file.exists() and '"standing":"wrong"' in file.read_text()):
-        assert time.monotonic() < deadline, "no wrong result was told"
+    while not (file.exists() and words in file.read_text()):
+        assert time.monotonic() < deadline, f"{words!r} was not written"
         time.sleep(0.01)
 
 
@@ -357,6 +379,35 @@ def test_a_load_whose_progress_nobody_reads_is_judged_and_kept(tmp_path: Path, a
         store.close()
 
 
+class Reader(io.StringIO):
+    """Standard error whose reader keeps each write waiting, and which says who waits."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is written instead."""
+        return self.nowhere.fileno()
+
+    def write(self, _text: str) -> int:
+        """Note that it was called."""
+        self.waited = True
+        return 0
+
+    def __init__(self, nowhere: IO[bytes]) -> None:
+        """Have *nowhere* written."""
+        super().__init__()
+        self.nowhere = nowhere
+        self.waited = False
+
+
+def test_no_load_writes_its_progress_itself(tmp_path: Path) -> None:
+    """Its reader may stop at any time: another thread writes to the descriptor."""
+    node = FakeNode(tmp_path, more=HOST_ONLY)
+    with (tmp_path / "said").open("w+b") as said, contextlib.redirect_stderr(Reader(said)) as reader:
+        code = run_scripted({"fp32": "finish"}, "--output", str(tmp_path / "burn-in.json"), *places(node))
+        assert (code, reader.waited) == (0, False)
+        said.seek(0)
+        assert b"0%" in said.read()
+
+
 @pytest.mark.parametrize("audience", ["a terminal after Ctrl-S", "a full pipe"])
 def test_a_load_whose_reader_stops_goes_on_and_hears_sigterm(tmp_path: Path, audience: str) -> None:
     """A connection that stalls, `| less`: before, SIGTERM and the jobs of the node waited until somebody read on."""
@@ -369,7 +420,7 @@ def test_a_load_whose_reader_stops_goes_on_and_hears_sigterm(tmp_path: Path, aud
     with os.fdopen(theirs, "wb") as stream:
         burning = load(node, f"until:{gate}:wrong:hang", "--output", str(file), said_to=stream)
     try:
-        time.sleep(2.0)  # the first line of progress has come
+        wait_until_written(file, "the load has not come to its end")  # after its first line of progress
         gate.touch()
         wait_until_wrong(file)
         burning.terminate()

@@ -54,7 +54,7 @@ def test_a_state_file_that_cannot_be_written_keeps_nothing_out_of_the_mirror(tmp
 
 def wait_until_mirrored(publisher: Publisher, snapshot: Snapshot) -> None:
     """Wait until *publisher* says so."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 5
     while not publisher.has_mirrored(snapshot):
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -30,13 +30,22 @@ from nodevet.checks.wire import Burn, Channel, Closed, Found, Message, Progress,
 from .errors import InterruptionError
 from .plan import WORKLOAD, GemmRequest
 
-__all__ = ["main"]
+__all__ = ["is_stopped", "main"]
 
 HOW_TO_GET_TORCH = "torch is not installed: pip install 'nodevet[burnin]'"
 
 TICK_SECONDS = 0.25
 ENDING_SECONDS = 1.5
 """How long the workload may take to end by itself after SIGTERM."""
+
+
+def is_stopped(stat: Path) -> bool:
+    """Return whether a signal has stopped the process whose *stat* file that is (proc_pid_stat(5))."""
+    try:
+        told = stat.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return told.rpartition(")")[2].split()[:1] == ["T"]
 
 
 class Session:
@@ -105,11 +114,7 @@ class Session:
         if now - self._last_look < TICK_SECONDS:
             return False
         self._last_look = now
-        try:
-            told = self._parent.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return False
-        return told.rpartition(")")[2].split()[:1] == ["T"]
+        return is_stopped(self._parent)
 
     def tick(self, ratio: float, phase: str, shown: dict[str, float | int]) -> None:
         """Send progress, at most four times a second; part of ``workload.Control``."""

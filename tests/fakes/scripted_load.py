@@ -5,7 +5,8 @@ verified result, ``large`` one of 150 kB, ``no_format`` and ``no_torch`` are ref
 ``die`` ends at once.
 ``wrong:END`` tells of a wrong result first, then does END: one of those, ``abort``, ``segv``, ``kill``, ``exit``,
 ``disk``, ``garbage``, ``forget``. ``copy:FROM:TO:WORD`` copies a file of the parent once that tells of a format with
-this standing, then finishes; ``until:FILE:END`` waits for a file before it does END.
+this standing, then finishes; ``until:FILE:END`` waits for a file before it does END, ``touch:FILE:END`` makes
+FILE-DEVICE first.
 """
 
 from __future__ import annotations
@@ -103,6 +104,9 @@ def act(how: str, message: Burn, channel: Channel) -> None:
             end("finish", message, channel)
         case ["wrong", *then]:
             channel.send(Found(wrong(message)))
+            act(":".join(then), message, channel)
+        case ["touch", file, *then]:
+            Path(f"{file}-{message.parameters['device']}").touch()
             act(":".join(then), message, channel)
         case ["until", file, *then]:
             while not Path(file).exists():
