@@ -256,8 +256,8 @@ class Engine:
     ) -> Episode | None:
         """Stop the episode of *key* from counting *until* then; None where there is none, or its *actor* *knew* less.
 
-        It counts again when it asks for a harder action. A device that is missing is forgotten, unless the word has a
-        term: then it is looked for meanwhile.
+        It counts again when it asks for a harder action, or returns after it was over and *until* does not cover that.
+        A device that is missing is forgotten, unless the word has a term: then it is looked for meanwhile.
         """
         done = acknowledge(self._ledger, key, note=note, actor=actor, time=self._clock(), until=until, knew=knew)
         if done is None:

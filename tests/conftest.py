@@ -46,7 +46,7 @@ STOP_SECONDS = 2.0
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Golden files are written anew on request; the difference is then read in the diff."""
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
-    parser.addoption("--soak", action="store_true", help="run campaigns in full instead of a tenth of each")
+    parser.addoption("--soak", action="store_true", help="run campaigns in full, not a tenth or less of each")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,7 @@
-"""Acknowledge a finding: it stays visible with your note, and stops counting until it asks for a harder action."""
+"""Acknowledge a finding: it stays visible with your note, and stops counting.
+
+It counts again when it asks for a harder action, or when it returns after it was over. --until sets another end.
+"""
 
 from __future__ import annotations
 

@@ -49,8 +49,9 @@ def checks_page(_repository: Path) -> str:
         "",
         "Besides its own codes every check can raise `check.error`: it could not run, or not judge one record, which",
         "is a bug of it. The agent itself raises `agent.error`: one of its parts failed. Both make a node `unknown`",
-        "and close nothing. Where one check has more than 500 findings of one kind open, those that close no gate",
-        "are counted beyond that by `findings.not_kept`.",
+        "and close nothing. Of the findings of one check that close no gate and count alike (`warn`, `fail` or",
+        "`unmeasured`) at most 500 are open at once: `findings.not_kept` counts the others. The first finding of each",
+        "device, and what may close a gate, is always kept.",
     ]
     for declared in discover():
         lines += ["", f"## {declared.name}", "", inspect.cleandoc(declared.judge.__doc__ or "")]
@@ -136,8 +137,9 @@ def clearing_page(_repository: Path) -> str:
     lines += [
         "A finding ends by the evidence that its class asks for, never by age and never by a restart. What the classes",
         "are for is explained under [verdict](../explanation/verdict.md). Whatever the class, `nodevet ack` stops a",
-        "finding from counting until it asks for a harder action, and it is over when it is acknowledged and no longer",
-        "seen.",
+        "finding from counting until it asks for a harder action, or returns after it was over (`--until` covers its",
+        "return too). One good look also ends an acknowledged finding of a class that good looks never end, but for a",
+        "`wrong_result`.",
         "",
     ]
     rows = clearing_table().values()
