@@ -19,7 +19,7 @@ from nodevet.agent.clock import SteppedClock
 from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.oneshot import impatient, look_until_settled
 from nodevet.checks.backends.nvidia_items import fast_items, slow_items
-from nodevet.checks.backends.nvml import Field
+from nodevet.checks.backends.nvml import Call, Field
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import AgentInfo, Outcome, ReaderState, ReaderStatus, Snapshot, State
@@ -149,6 +149,20 @@ def test_share_of_a_board_in_a_virtual_machine_owes_nothing(
     with ReaderProcess(made.machine.environment) as reader:
         reader.ready()
         assert Node(made.machine, reader).settled()[0] is State.UNKNOWN
+
+
+def test_argument_that_a_driver_refuses_is_no_lost_board(node: Callable[..., Node]) -> None:
+    """A call may refuse the structure that it is given: a driver that did lost each board, and would close a fleet."""
+    asked = [source for item in (*fast_items(18, "13.590"), *slow_items(18)) for source in item.sources]
+    calls = {one.symbol for one in asked if isinstance(one, Call) and not one.arguments}
+    made = node({})
+    for call in calls:
+        made.machine.fail(call, NvmlReturn.INVALID_ARGUMENT)
+    made.reader.enumerate_again()
+    assert made.settled() == (State.OK, set())
+    made.reader.enumerate_again()
+    made.machine.fail("nvmlDeviceGetIndex", NvmlReturn.INVALID_ARGUMENT, 3)
+    assert made.settled() == (State.FAILED, {"device.lost"})
 
 
 def test_board_that_is_split_between_two_slow_rounds_is_not_dark(node: Callable[..., Node]) -> None:

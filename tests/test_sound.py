@@ -15,9 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodevet.checks.backends import amd_items, amdsmi, nvidia_items, nvml
+from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text
 from nodevet.checks.guard import Bug, attempt
-from nodevet.checks.model import Device, Failure, FailureKind, Instant, Part, PartKind, Reading, ReadingStatus, Sample
+from nodevet.checks.model import (
+    WHOLE,
+    Device,
+    Failure,
+    FailureKind,
+    Instant,
+    Part,
+    PartKind,
+    Reading,
+    ReadingStatus,
+    Sample,
+)
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.wire import Decoder, Message, Note, Sampled, encode
 
@@ -180,3 +192,31 @@ def test_what_a_caller_expects_is_no_bug() -> None:
         attempt(refuse, let=(LookupError,))
     assert isinstance(attempt(refuse, let=(OSError,)), Bug)
     assert Failure(FailureKind.READER, "").kind is FailureKind.READER
+
+
+@pytest.mark.parametrize("known", [0, nvml.NOT_SUPPORTED, nvml.INVALID_ARGUMENT, nvml.RESET_REQUIRED])
+def test_an_argument_that_is_refused_loses_no_device_that_the_driver_knows(known: int) -> None:
+    """A structure may be what is refused; what else the driver says of the handle tells."""
+
+    def answer(code: int) -> int:
+        if code:
+            raise pynvml.NVMLError(code)
+        return 0
+
+    module = SimpleNamespace(
+        NVMLError=pynvml.NVMLError,
+        c_nvmlFieldValue_t=pynvml.c_nvmlFieldValue_t,
+        nvmlDeviceGetMigMode=lambda _handle: answer(nvml.INVALID_ARGUMENT),
+        nvmlDeviceGetIndex=lambda _handle: answer(known),
+    )
+    progress = SimpleNamespace(call=lambda _text: None, returned=lambda: None)
+    library = nvml.Library(module, progress)  # type: ignore[arg-type]
+    call = nvml.Call("nvmlDeviceGetMigMode")
+    plan = nvml.Plan(library, nvml.Target(None, "GPU 0"), [nvml.Item("partitioned", WHOLE, (call,))])
+    kinds = {nvml.INVALID_ARGUMENT: FailureKind.LOST, nvml.RESET_REQUIRED: FailureKind.RESET_REQUIRED}
+    if known not in kinds:
+        assert [reading.status for reading in plan.read()] == [ReadingStatus.UNSUPPORTED]
+        return
+    with pytest.raises(BackendError) as raised:
+        plan.read()
+    assert raised.value.failure.kind is kinds[known]

@@ -57,6 +57,8 @@ CODE_NAMES = {
 }
 
 UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
+HANDLE_ALONE = "nvmlDeviceGetIndex"
+"""Takes a handle, and neither a structure nor a choice: what it calls invalid is the handle."""
 RESET_REQUIRED = 16
 LOST = frozenset({11, 15, RESET_REQUIRED, 28})
 DENIED = frozenset({4, 17})
@@ -142,9 +144,16 @@ class Library:
         code, value = self.attempt(target.text(call.symbol), call.symbol, target.handle, *call.arguments)
         if code:
             raise_if_gone(code, target.text(call.symbol))
-            if code == INVALID_ARGUMENT and not call.arguments:  # nothing but the handle can be meant
+            if code == INVALID_ARGUMENT and not call.arguments and self._is_unknown(target):
                 raise BackendError(FailureKind.LOST, f"{target.text(call.symbol)}: the driver no longer knows it")
         return code, value
+
+    def _is_unknown(self, target: Target) -> bool:
+        """Return whether the driver knows no such handle; else it refused the structure that a call was given."""
+        text = target.text(HANDLE_ALONE)
+        code, _ = self.attempt(text, HANDLE_ALONE, target.handle)
+        raise_if_gone(code, text)
+        return code == INVALID_ARGUMENT
 
     def optional(self, target: Target, symbol: str, *arguments: int) -> Any:
         """Return the result of a function of a device, or None where there is none to be had."""
@@ -225,12 +234,12 @@ def raise_if_gone(code: int, text: str) -> None:
         raise BackendError(FailureKind.VERSION_MISMATCH, f"{text}: {describe(code)}")
 
 
-def is_unsupported(code: int, chosen: bool) -> bool:
-    """Return whether *code* means that the value does not exist here. *chosen*: the caller named one of several.
+def is_unsupported(code: int) -> bool:
+    """Return whether *code* means that the value does not exist here, on a device that the driver knows.
 
-    An older driver answers "invalid argument" to the number of a sensor, field or counter that it does not know.
+    A driver answers "invalid argument" to a sensor, field, counter or structure that it does not know.
     """
-    return code in UNSUPPORTED or (chosen and code == INVALID_ARGUMENT)
+    return code in UNSUPPORTED or code == INVALID_ARGUMENT
 
 
 def kind_of(code: int) -> FailureKind:
@@ -384,7 +393,7 @@ class Plan:
             for slot, (code, kind, raw) in zip(self._batch.slots, self._batch.read(self._target), strict=True):
                 if code:
                     raise_if_gone(code, f"{_words(slot.source)} of {self._target.label}")
-                if is_unsupported(code, chosen=True) or (code == SUCCESS and not _accepts(slot.source, kind)):
+                if is_unsupported(code) or (code == SUCCESS and not _accepts(slot.source, kind)):
                     slot.advance(code or NOT_SUPPORTED)
                     self._batch = None
                 else:
@@ -400,7 +409,7 @@ class Plan:
             code, raw = called[source]
             if not code:
                 return slot.measured(raw)
-            if not is_unsupported(code, bool(source.arguments)):
+            if not is_unsupported(code):
                 return slot.failed(code)
             slot.advance(code)
         return None if slot.item.optional else slot.unsupported()
