@@ -321,16 +321,21 @@ def test_a_reader_that_is_stopped_is_nobodys_fault(bench: Bench) -> None:
         rise(bench)
 
 
-def test_a_reader_that_was_stopped_for_a_while_only_is_nobodys_fault(bench: Bench) -> None:
-    """It runs when the watch begins and when the deadline is over, and was stopped in between."""
+@pytest.mark.parametrize(
+    ("before", "stopped", "after"), [(0.6, 0.3, 0.1), (0.0, 0.4, 0.6)], ids=["while it is watched", "before"]
+)
+def test_a_reader_that_was_stopped_for_a_while_only_is_nobodys_fault(
+    bench: Bench, before: float, stopped: float, after: float
+) -> None:
+    """It runs when the deadline is over. Its watch begins when half of that is gone."""
     for _ in range(2):
         pid = hang(bench)
-        bench.pass_time(DEADLINE * 0.6)
+        bench.pass_time(DEADLINE * before)
         os.kill(pid, signal.SIGSTOP)
         bench.until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)  # noqa: B023
-        bench.pass_time(DEADLINE * 0.3)
+        bench.pass_time(DEADLINE * stopped)
         os.kill(pid, signal.SIGCONT)
-        bench.pass_time(DEADLINE * 0.1)
+        bench.pass_time(DEADLINE * after)
         bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
         assert "it is stopped (state T)" in said(bench)
         assert bench.status().witnessed == 0
@@ -345,21 +350,6 @@ def test_a_host_that_stood_still_before_the_watch_began_is_nobodys_fault(bench: 
         bench.pass_time(DEADLINE * 0.55)
         bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
         assert "host overloaded: the agent itself was held up for 2.0 s" in said(bench)
-        assert bench.status().witnessed == 0
-        rise(bench)
-
-
-def test_a_reader_that_was_stopped_before_the_watch_began_is_nobodys_fault(bench: Bench) -> None:
-    """It went on before it was watched, with half of its time gone."""
-    for _ in range(2):
-        pid = hang(bench)
-        os.kill(pid, signal.SIGSTOP)
-        bench.until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)  # noqa: B023
-        bench.pass_time(DEADLINE * 0.4)
-        os.kill(pid, signal.SIGCONT)
-        bench.pass_time(DEADLINE * 0.6)
-        bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
-        assert "it is stopped (state T)" in said(bench)
         assert bench.status().witnessed == 0
         rise(bench)
 

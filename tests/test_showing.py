@@ -487,15 +487,21 @@ def answered_ack(agent: KilledAgent, device: str) -> Callable[[], None]:
 
 
 def answered_release(agent: KilledAgent, _device: str) -> Callable[[], None]:
-    """Release the devices; return what must hold after a restart."""
-    answer = ask(agent.folder / "run" / SOCKET_NAME, verb="release", seconds=600)
-    assert answer["released"]
+    """Release the devices; return what must hold after a restart.
+
+    A disk that is slower than the bound is told in the answer: then it is asked again.
+    """
+    for _ in range(20):
+        answer = ask(agent.folder / "run" / SOCKET_NAME, verb="release", seconds=600)
+        assert answer["released"]
+        if "not kept" not in answer["message"]:
+            break
 
     def holds() -> None:
         opened = open_store(agent.folder / "state" / "nodevet.db").store
         memory = opened.load_memory()
         opened.close()
-        assert left_of(memory.get("release", b"")) > 500 or "not kept" in answer["message"]
+        assert left_of(memory.get("release", b"")) > 500
 
     return holds
 

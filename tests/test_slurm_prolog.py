@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import select
 import subprocess
 import threading
 import time
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 from fakes.privileges import needs_root
 from fakes.shell_gate import on_this_boot
-from fakes.slurm_gate import Decided, Gate, Line, accelerator, shells
+from fakes.slurm_gate import LIMIT_SECONDS, Decided, Gate, Line, accelerator, shells
 from fakes.small_disk import fill
 from fakes.snapshots import cpu_node, failed_node, gpu_node, starting_node, unknown_node
 
@@ -21,6 +23,7 @@ from nodevet.checks.model import Snapshot
 from nodevet.exporters.state_reader import StateFile, parse
 from nodevet.exporters.statefile import write_state
 
+IN_CLOSE_NOWRITE = 0x10
 EIGHT = tuple(accelerator(minor) for minor in range(8))
 
 
@@ -541,11 +544,24 @@ def test_what_the_site_lets_only_be_observed_closes_by_no_setting(gate: Gate, ve
     assert (gate.prolog("0").code, gate.prolog("0,1").decision) == (0, "open")
 
 
-def meanwhile(gate: Gate, ready: Callable[[], object], answer: Callable[[], object]) -> Decided:
-    """Return what a prolog decides while an agent sees *ready* and then gives its *answer*."""
+def wait_until_read(file: Path) -> None:
+    """Wait until somebody has read what stands in *file* now: a claim is there before its prolog has (inotify(7))."""
+    library = ctypes.CDLL(None, use_errno=True)
+    watch = library.inotify_init1(os.O_CLOEXEC)
+    try:
+        assert library.inotify_add_watch(watch, bytes(file), IN_CLOSE_NOWRITE) >= 0, os.strerror(ctypes.get_errno())
+        assert select.select([watch], [], [], LIMIT_SECONDS)[0], f"nobody read {file}"
+    finally:
+        os.close(watch)
+
+
+def meanwhile(gate: Gate, answer: Callable[[], object], asks: Callable[[], bool] = lambda: True) -> Decided:
+    """Return what a prolog decides where an agent gives its *answer* once that has read the state, and *asks*."""
 
     def look_again() -> None:
-        while not ready():
+        wait_until_read(gate.state)
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while not asks() and time.monotonic() < deadline:
             time.sleep(0.01)
         answer()
 
@@ -571,21 +587,20 @@ def test_a_prolog_on_a_node_that_was_resumed_asks_the_agent_to_look_again(gate: 
         return claim.exists() and claim.read_text() == "closed\n"
 
     gate.write(*with_faults(0), never=True, agent="drained")
-    assert meanwhile(gate, asks, lambda: replaced(gate, *EIGHT, agent="running")).decision == "open"
+    assert meanwhile(gate, lambda: replaced(gate, *EIGHT, agent="running"), asks).decision == "open"
     assert claim.read_text() == ""
     gate.write(*with_faults(0), never=True, agent="drained")
-    assert meanwhile(gate, asks, lambda: claim.write_text("drained\n")).decision == "closed"
+    assert meanwhile(gate, lambda: claim.write_text("drained\n"), asks).decision == "closed"
     assert not claim.exists()
 
 
 def test_a_permit_that_is_asked_for_is_waited_for(gate: Gate) -> None:
     """When it comes the gate closes; when it is refused, or does not come in time, the job starts."""
     unpermitted = (accelerator(0, "failed", "unpermitted"), *EIGHT[1:])
-    claimed = gate.claims.joinpath("7").exists
     gate.write(*unpermitted, never=True, agent="draining")
-    assert meanwhile(gate, claimed, lambda: replaced(gate, *with_faults(0), agent="running")).decision == "closed"
+    assert meanwhile(gate, lambda: replaced(gate, *with_faults(0), agent="running")).decision == "closed"
     gate.write(*unpermitted, never=True, agent="draining")
-    assert meanwhile(gate, claimed, lambda: replaced(gate, *unpermitted, agent="running")).decision == "unpermitted"
+    assert meanwhile(gate, lambda: replaced(gate, *unpermitted, agent="running")).decision == "unpermitted"
     gate.set(drain_wait_seconds=0)
     gate.write(*unpermitted, never=True, agent="draining")
     assert gate.prolog("0").decision == "unpermitted"
@@ -598,11 +613,10 @@ def test_a_permit_that_is_asked_for_is_waited_for(gate: Gate) -> None:
 def test_a_node_that_was_drained_while_the_job_waited_was_resumed_by_nobody(gate: Gate) -> None:
     """The job came while the agent was about to drain for a new fault, and has looked since: the gate closes."""
     unpermitted = (accelerator(0, "failed", "unpermitted"), *EIGHT[1:])
-    claimed = gate.claims.joinpath("7").exists
     gate.set(drain_wait_seconds=10)
     gate.write(*unpermitted, never=True, agent="draining")
     began = time.monotonic()
-    decided = meanwhile(gate, claimed, lambda: replaced(gate, *with_faults(0), agent="drained"))
+    decided = meanwhile(gate, lambda: replaced(gate, *with_faults(0), agent="drained"))
     assert (decided.code, decided.decision) == (1, "closed")
     assert "XID 79" in decided.words
     assert "resumed" not in decided.words
@@ -620,16 +634,16 @@ def test_a_new_fault_behind_a_resume_is_waited_for_in_the_same_time(gate: Gate) 
 
     def drains() -> None:
         replaced(gate, *unpermitted, agent="draining")
-        time.sleep(1.5)  # the prolog looks every 0.05 s
+        wait_until_read(gate.state)
         replaced(gate, *with_faults(0), agent="drained")
 
     gate.set(drain_wait_seconds=10)
     gate.write(*with_faults(0), never=True, agent="drained")
-    assert meanwhile(gate, asks, drains).decision == "closed"
+    assert meanwhile(gate, drains, asks).decision == "closed"
     gate.set(drain_wait_seconds=1)
     gate.write(*with_faults(0), never=True, agent="drained")
     began = time.monotonic()
-    decided = meanwhile(gate, asks, lambda: replaced(gate, *unpermitted, agent="draining"))
+    decided = meanwhile(gate, lambda: replaced(gate, *unpermitted, agent="draining"), asks)
     assert (decided.code, decided.decision) == (0, "unpermitted")
     assert "XID 79" in decided.words
     assert time.monotonic() - began < 5

@@ -11,7 +11,7 @@ import msgspec
 
 from nodevet.exporters.state_reader import FORMAT, NEVER, boot_id, uptime_seconds
 
-__all__ = ["GATE_FILES", "Decided", "Gate", "Line", "accelerator", "install", "shells"]
+__all__ = ["GATE_FILES", "LIMIT_SECONDS", "Decided", "Gate", "Line", "accelerator", "install", "shells"]
 
 GATE_FILES = ("gate.sh", "gres.sh", "prolog.sh", "epilog.sh", "healthcheck.sh")
 LIMIT_SECONDS = 20.0
