@@ -189,7 +189,7 @@ def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
             ends[key] = min(ends.get(key, end), end)
     yield gauge(
         "acknowledged_episodes",
-        "Faults that a person acknowledged, with who and why, over parts; absent: over, and its return is covered.",
+        "Faults that a person acknowledged, by who and why; state absent: not there now, and a return is covered.",
         numbers,
     )
     yield gauge(
