@@ -32,6 +32,7 @@ class ExpectedLinks(msgspec.Struct, frozen=True):
     """A row of reference/expected_links.csv. ``model`` may hold ``*``; an empty ``architecture`` fits all.
 
     ``bridge`` is how many links one bridge joins, where that is known: a pair may have fewer bridges than it could.
+    ``between`` is how many lead to each board of a bridge over more than two, some of which a machine may lack.
     """
 
     vendor: str
@@ -40,6 +41,7 @@ class ExpectedLinks(msgspec.Struct, frozen=True):
     links: int
     which: Which
     bridge: int | None
+    between: int | None
     source: str
 
     def fits(self, device: Device) -> bool:

@@ -287,6 +287,19 @@ def test_links_that_a_host_may_keep_back_fail_no_virtual_machine(vendor: str) ->
             assert "checks.links.expected = 0" in warned.message
 
 
+@pytest.mark.parametrize(("model", "to_each"), [("NVIDIA H200 NVL", 6), ("NVIDIA A100 80GB PCIe", 12)])
+def test_some_boards_of_a_bridge_are_well_in_a_virtual_machine(model: str, to_each: int) -> None:
+    """Ports to the boards that it was not given are down there; a part of those to another board is told."""
+    count = BRIDGED[model]
+    for boards in range(count // to_each + 1):
+        states = ports(count, False) | ports(to_each * boards, True)
+        assert said(in_a_guest(node(states, model)))[0] is State.OK
+        if boards:
+            assert said(in_a_guest(node(states | {0: False}, model)))[0] is State.FAILED
+    some = ports(count, False) | ports(6, True)
+    assert said(node(some, model))[0] is State.FAILED  # of a whole machine
+
+
 @pytest.mark.parametrize("up", [0, 1, 14, 17])
 def test_number_of_the_site_ends_what_was_told_of_links(up: int) -> None:
     """So many are up as it expects, whichever they are: what the advice asks for works, in a virtual machine or not."""

@@ -302,8 +302,9 @@ def _row(view: View, device: Device) -> ExpectedLinks | None:
     Which ports lead anywhere in a virtual machine is up to who owns its host: there only their number is known.
     """
     row = expected_links(device) if view.siblings(device) else None
-    if row is not None and row.which is Which.EVERY and _is_guest(view):
-        return msgspec.structs.replace(row, which=Which.SOME)
+    if row is not None and _is_guest(view):
+        which = Which.SOME if row.which is Which.EVERY else row.which
+        row = msgspec.structs.replace(row, which=which, bridge=row.between or row.bridge)
     if row is None or row.which is not Which.BRIDGED:
         return row
     return row if _was_up(view, device) else None
