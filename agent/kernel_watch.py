@@ -143,8 +143,14 @@ class KernelWatch:
             stands_for_kernel=self._stands_for_kernel,
         )
         self._failure = ""
-        if self._reader.pollable:
+        if not self._reader.pollable:
+            return
+        try:
             self._selector.register(self._reader, selectors.EVENT_READ, self.wake)
+        except OSError as error:
+            self._reader.close()
+            self._reader = None
+            raise KernelLogError(f"{self._path}: cannot be waited for: {error.strerror}") from error
 
     def _read(self) -> list[Event]:
         assert self._reader is not None

@@ -99,6 +99,16 @@ def codes(events: list[Event]) -> list[str]:
     return [event.code.removeprefix("nvidia.xid.") for event in events]
 
 
+def test_the_first_records_of_the_kernel_are_not_lost_where_the_journal_has_them(terminal: str) -> None:
+    """They have the stamp 0: counted as lost, they would stand with the notices of each node with a small ring."""
+    rig = Watch(terminal, lambda: output(entry(0.0, "Linux version"), entry(0.0, XID.format(62)), entry(1.0, "x")))
+    rig.records = [record(3, 10.0)]
+    watch = rig.start()
+    assert codes([*watch.tick(), *watch.settle()]) == ["62"]
+    assert (watch.state.lost_records, watch.trouble) == (0, "")
+    watch.close()
+
+
 def test_what_was_overwritten_before_the_start_is_read_from_the_journal(terminal: str) -> None:
     """A board lost an hour before the agent's first start is found though the ring has forgotten it."""
     journal = output(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import selectors
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -49,3 +50,30 @@ def test_a_log_that_becomes_something_else_is_told_and_opened_anew(tmp_path: Pat
         watch.close()
         os.close(master)
         os.close(slave)
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/zero"])
+def test_a_device_that_holds_no_log_is_none(device: str) -> None:
+    """Some containers have /dev/null in the place of the kernel's log: nothing is read there, and that is told."""
+    told: list[str] = []
+    with selectors.DefaultSelector() as selector:
+        watch = KernelWatch(device, SystemClock(), selector, log=told.append)
+        assert watch.tick() == watch.settle() == []
+        assert not watch.state.readable
+        assert "give this container the host's /dev/kmsg" in watch.state.detail
+        watch.close()
+    assert len(told) == 1
+
+
+def test_a_log_that_no_selector_takes_is_told_and_opened_anew(tmp_path: Path) -> None:
+    """The user's limit of watches (fs.epoll.max_user_watches) ends neither the agent nor its end."""
+    path = tmp_path / "kernel.log"
+    os.mkfifo(path)
+    told: list[str] = []
+    with selectors.DefaultSelector() as selector:
+        refusing = Mock(wraps=selector, register=Mock(side_effect=OSError(28, "No space left on device")))
+        watch = KernelWatch(str(path), SystemClock(), refusing, log=told.append)
+        assert watch.tick() == []
+        assert not watch.state.readable
+        watch.close()
+    assert told == [f"{path}: cannot be waited for: No space left on device"]

@@ -20,6 +20,9 @@ TEXT = "; told only by text that a user can write, so it closes no gate: look wh
 RECORD = "; a line like text that a user can write, so it closes no gate: counters of the device must confirm it"
 """The same where the kernel's own log was read: dmesg shows no more than that."""
 
+PROCESSES = re.compile(r"\b(?:process|thread) (?s:.{0,16}?) pid:? \d{1,10}\b|\bpid[ :=]{1,2}'?\d{1,10}\b")
+"""A process, a thread or a pid alone, as amdgpu and mlx5 print them: a thread has a name and a number of its own."""
+
 AS_TEXT = " as text, which a user can write: it informs, and closes no gate"
 
 READABLE = Rule(

@@ -61,6 +61,9 @@ MAXIMUM_CALLS = 100
 MAXIMUM_OVERRUNS = 16
 """So often in a row the ring may overtake one read before the caller gets its turn again."""
 
+BEFORE_BOOT = -1.0
+"""A stamp before all others: the kernel's first records have the stamp 0."""
+
 SETTLE_NS = 1_000_000_000
 """How long a header waits for the line that it announces."""
 
@@ -418,7 +421,7 @@ class KernelLogReader:
                 f"kernel option log_buf_len if this repeats"
             )
             if not self._has_read:
-                self._missing = Missing(lost, self._seconds or 0.0, seconds)
+                self._missing = Missing(lost, BEFORE_BOOT if self._seconds is None else self._seconds, seconds)
         self._has_read = True
         self._sequence, self._seconds = sequence, seconds
         return True
@@ -519,7 +522,7 @@ def _open(path: str) -> tuple[int, int]:
         kind = os.stat(path).st_mode  # noqa: PTH116 -- beside os.open
         if stat.S_ISDIR(kind):
             raise KernelLogError(f"{path}: is a directory; name the device, a FIFO or a file")
-        return _descriptor(path, kind), kind
+        descriptor = _descriptor(path, kind)
     except FileNotFoundError as error:
         raise KernelLogError(
             f"{path}: does not exist: this container or system gives no kernel log; mount /dev/kmsg or name a file"
@@ -531,6 +534,14 @@ def _open(path: str) -> tuple[int, int]:
         ) from error
     except OSError as error:
         raise KernelLogError(f"{path}: cannot be opened: {error.strerror}") from error
+    if stat.S_ISREG(kind) or stat.S_ISFIFO(kind) or is_kernel_device(descriptor) or os.isatty(descriptor):
+        return descriptor, kind
+    # Some containers have /dev/null there: it can be read and tells nothing, whatever the kernel says.
+    os.close(descriptor)
+    raise KernelLogError(
+        f"{path}: is a device that holds no log, such as /dev/null: give this container the host's /dev/kmsg, or name "
+        f"a FIFO or a file"
+    )
 
 
 def _descriptor(path: str, kind: int) -> int:
