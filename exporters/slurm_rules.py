@@ -92,6 +92,8 @@ _RESUMES = re.compile(r"^\s+LastBusyTime=\S+ ResumeAfterTime=(\S+)", re.MULTILIN
 _SIZE = re.compile(r"\bTotalNodes=(\d+)")
 _STARTED = re.compile(r"^BOOT_TIME\s*=\s*(\S+)$", re.MULTILINE)
 _PREFIX = re.compile(PREFIX)
+# Of SLURM itself, and signed by SlurmUser: the drain stays the one that it was until somebody resumes the node.
+_REBOOTED = re.compile(r"(.+?)(?: : reboot (?:issued|complete|timed out))+")
 _SIGNED = re.compile(r"(?:(?P<reason>.*)\s)?\[(?P<user>[^\[\]]+)@(?P<when>[^\[\]@\s]+)\]")
 
 
@@ -448,12 +450,11 @@ def _parsed(block: str) -> NodeState:
     signed = _SIGNED.fullmatch(line)
     if signed is None:
         return msgspec.structs.replace(bare, reason=line)
-    return msgspec.structs.replace(
-        bare,
-        reason=(signed["reason"] or "").strip(),
-        reason_user=signed["user"],
-        reason_seconds=seconds_of(signed["when"]),
-    )
+    reason, seconds = (signed["reason"] or "").strip(), seconds_of(signed["when"])
+    rebooted = _REBOOTED.fullmatch(reason)
+    if rebooted is not None:
+        return msgspec.structs.replace(bare, reason=rebooted[1], reason_seconds=seconds)
+    return msgspec.structs.replace(bare, reason=reason, reason_user=signed["user"], reason_seconds=seconds)
 
 
 def _line(form: re.Pattern[str], block: str) -> str:

@@ -264,6 +264,22 @@ def test_a_reboot_that_is_taken_back_is_no_resume(alone: Cluster) -> None:
     assert "after a reboot that was asked for, which acknowledges nothing" in node.status.returned
 
 
+@pytest.mark.soak
+def test_a_closed_node_that_is_rebooted_through_slurm_stays_ours(alone: Cluster) -> None:
+    """``scontrol reboot``, as the reason advises: SLURM adds its words and keeps the drain, which counts on."""
+    slurm, node = alone.slurm, alone.nodes["n1"]
+    node.fail("nvidia.xid.79")
+    slurm.wait(lambda: node.status.permit.held and node.status.drained, "n1 is closed")
+    slurm.run("scontrol", "reboot", "n1")
+    slurm.wait(lambda: slurm.node_reason("n1").endswith(" : reboot issued"), "it reboots")
+    slurm.restart_node("n1", "-b")
+    slurm.wait(lambda: slurm.node_state("n1") == "drained", "it is back, and drained")
+    before = node.status.last_read_seconds or 0.0
+    slurm.wait(lambda: (node.status.last_read_seconds or 0.0) > before, "the agent saw it")
+    assert (node.status.drained_by, node.status.permit.held) == ("nodevet", True)
+    assert node.status.skipped["foreign_reason"] == 0
+
+
 def _cold_start(cluster: Cluster) -> None:
     """Slurmctld forgets everything."""
     cluster.slurm.restart_controller(cold=True)

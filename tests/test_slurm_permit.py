@@ -19,7 +19,7 @@ from nodevet.exporters.slurm_permit import (
     rooms,
     shows_permit,
 )
-from nodevet.exporters.slurm_rules import NodeState, OutputError
+from nodevet.exporters.slurm_rules import NodeState, OutputError, parse_node
 
 PREFIX = "nodevet"
 OURS = "nodevet: hw thermal: hot [inspect]"
@@ -96,6 +96,17 @@ def counted(nodes: list[NodeState], limits: Limits = LIMITS, user: str | None = 
 def test_who_counts(node: NodeState, standing: int, new: int) -> None:
     """The closures of nodevet that nobody took over; what cannot be told counts."""
     assert counted(fleet(3, node)) == (standing, new)
+
+
+@pytest.mark.parametrize("reason", [OURS, "Prolog error"], ids=["a drain of ours", "a gate that closed on a job"])
+@pytest.mark.parametrize("words", ["reboot issued", "reboot issued : reboot complete"])
+def test_a_closed_node_that_slurm_rebooted_counts_until_somebody_resumes_it(reason: str, words: str) -> None:
+    """SLURM adds its words to the reason, signs as SlurmUser, and keeps the node drained: no person took it over."""
+    mark = f"   Comment={closing_text(PREFIX, NOW, 7)}\n" if reason == "Prolog error" else ""
+    text = f"NodeName=n1 Arch=x86_64\n   State=IDLE+DRAIN\n   Partitions=main\n{mark}"
+    node = parse_node(f"{text}   Reason={reason} : {words} [slurm@2027-01-15T08:00:00]\n\n", "n1")
+    assert counted(fleet(3, node)) == (1, 1)
+    assert shows_permit(node, PREFIX)
 
 
 def test_everybody_counts_where_our_own_name_is_not_known() -> None:

@@ -108,11 +108,15 @@ OURS = reason_text((FAULT,), PREFIX)
         (shown("IDLE+DRAIN", "   Reason=a [b@c] d [bob@corp@2026-01-01T00:00:00]"), DRAINED, "a [b@c] d", "bob@corp"),
         (shown("IDLE+DRAIN", "   Reason=unsigned"), DRAINED, "unsigned", None),
         (shown("IDLE+DRAIN", "   Reason=one [root@2026-11-20T13:25:12]\n          State=IDLE"), DRAINED, "one", "root"),
+        (shown("IDLE+DRAIN", f"   Reason={OURS} : reboot issued [slurm@2026-11-20T13:25:12]"), DRAINED, OURS, None),
+        (shown("IDLE+DRAIN", "   Reason=x : reboot issued : reboot complete [s@2026-11-20T13]"), DRAINED, "x", None),
+        (shown("IDLE+DRAIN", "   Reason=reboot issued [s@2026-11-20T13:25:12]"), DRAINED, "reboot issued", "s"),
+        (shown("IDLE+DRAIN", "   Reason=x : reboot it [bob@2026-11-20T13:25:12]"), DRAINED, "x : reboot it", "bob"),
         (shown("IDLE", "   Comment=State=DOWN Reason=nodevet: x\n   Extra={}"), {"IDLE"}, "", None),
     ],
 )  # fmt: skip
 def test_a_node_is_read_in_every_form(text: str, states: set[str], reason: str, user: str | None) -> None:
-    """Words joined by +, marks behind a state, reasons with brackets, on several lines, or forged in a comment."""
+    """Words joined by +, marks behind a state, reasons with brackets, on several lines, with SLURM's words."""
     found = parse_node(text, "n2")
     assert (found.states, found.reason, found.reason_user) == (frozenset(states), reason, user)
 
