@@ -57,13 +57,15 @@ class Start(_Message, frozen=True):
     """Parent: load the backend. ``root`` stands before /proc and /sys.
 
     ``skip`` names quarantined devices, by id and by PCI address: they are not to be touched. ``last`` names devices
-    to read after all others, because an earlier child hung or crashed there.
+    to read after all others, because an earlier child hung or crashed there. ``prove`` names files to read through
+    before anything is loaded: an earlier child met an address that could not be served.
     """
 
     backend: str
     root: str = "/"
     skip: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
+    prove: tuple[str, ...] = ()
     options: dict[str, Any] = {}
     protocol: int = PROTOCOL
 

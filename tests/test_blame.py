@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import psutil
@@ -19,10 +21,11 @@ from fakes.freezer import FREEZER, Freeze
 from fakes.privileges import NO_TRACING
 from fakes.views import at, healthy
 
-from nodevet.agent.child_process import Exit
+from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import SteppedClock
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.readers.blame import fault_rows, no_start
+from nodevet.agent.readers.blame import Blame, fault_rows, no_start
+from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.witness import STARVED_RATIO, Look, Surroundings, disturbance, replaced, stamp
@@ -682,6 +685,43 @@ def test_a_bus_error_before_anything_is_known_of_its_files_is_nobodys_fault(tmp_
     bench.close()
 
 
+def test_a_library_that_its_disk_refuses_is_no_crash_of_the_driver(tmp_path: Path) -> None:
+    """A page that cannot be read is SIGBUS in a call: the next reader reads the file through before it loads it."""
+    library = tmp_path / "libfake.so.1"
+    library.write_bytes(b"x" * 4096)
+    bench = Bench(tmp_path, map=str(library), unreadable=["/proc/self/mem"])  # its first byte is EIO, for everybody
+    bench.round()
+    fall(bench, "bus")
+    assert not is_hard(bench)
+    for _ in range(3):
+        bench.clock.advance(61.0)
+        bench.until(lambda: bench.status().state is ReaderState.FAILED and bench.status().pid is None)
+        assert "/proc/self/mem cannot be read: Input/output error" in said(bench)
+        assert (bench.failure.kind, bench.status().witnessed) == (FailureKind.READER, 1)
+        assert not is_hard(bench)
+    bench.write(unreadable=[])
+    rise(bench)
+    assert said(bench) == ""
+    fall(bench, "bus")
+    assert is_hard(bench)  # every library could be read in between
+    bench.close()
+
+
+def test_only_libraries_under_a_bus_error_are_read_through(bench: Bench, tmp_path: Path) -> None:
+    """Hundreds of files are read for that alone; a reader that serves again has proven them."""
+    library = tmp_path / "libfake.so.1"
+    library.write_bytes(b"x" * 4096)
+    blame = Blame("fake", bench.clock, Surroundings(), Heartbeat(bench.clock, bench.selector))
+    child = cast(Child, SimpleNamespace(tail=[], in_call=True, call="fake", memory_limit="", pid=os.getpid()))
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
+        blame.loaded(child)
+        for number, proves in ((signal.SIGSEGV, False), (signal.SIGBUS, True)):
+            blame.ended(child, Exit(-number))
+            assert (str(library) in blame.to_prove) is proves
+        blame.loaded(child)
+    assert blame.to_prove == ()
+
+
 @pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_DATA], ids=("RLIMIT_AS", "RLIMIT_DATA"))
 def test_memory_that_a_limit_refuses_is_no_crash_of_the_driver(bench: Bench, limit: int) -> None:
     """A library that does not look whether it was given memory dies of SIGSEGV; the limit alone shows the cause."""
@@ -710,6 +750,17 @@ def test_memory_that_the_kernel_refuses_is_no_crash_of_the_driver(
     shortage = Surroundings(tmp_path).commit_shortage()
     assert bool(shortage) is excused
     assert f"{committed} of 100 kB" in shortage or not excused
+
+
+@pytest.mark.parametrize("missing", ["CommitLimit", "Committed_AS"])
+def test_numbers_that_a_kernel_does_not_show_excuse_nothing(tmp_path: Path, missing: str) -> None:
+    """As in a container whose /proc/meminfo is another program's."""
+    (tmp_path / "sys/vm").mkdir(parents=True)
+    (tmp_path / "sys/vm/overcommit_memory").write_text("2\n")
+    shown = {"CommitLimit": 100, "Committed_AS": 100}
+    del shown[missing]
+    (tmp_path / "meminfo").write_text("".join(f"{name}:  {value} kB\n" for name, value in shown.items()))
+    assert Surroundings(tmp_path).commit_shortage() == ""
 
 
 def test_a_crash_while_the_kernel_refuses_memory_is_nobodys_fault(

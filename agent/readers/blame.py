@@ -135,6 +135,7 @@ class Blame:
         self._stuck: _Stuck | None = None
         self._libraries: dict[str, Stamp | None] = {}
         self._shared: tuple[str, ...] | None = None
+        self._unproven: tuple[str, ...] = ()
 
     # What it has come to.
 
@@ -264,10 +265,20 @@ class Blame:
 
     def loaded(self, child: Child) -> None:
         """Note which libraries *child* has loaded."""
+        self._unproven = ()
         self._shared = self._surroundings.shared(child.pid)
         found = self._surroundings.libraries(child.pid)
         # One that never had a place on disk cannot be replaced there.
         self._libraries = {path: seen for path, seen in found.items() if seen is not None or stamp(path) is not None}
+
+    @property
+    def to_prove(self) -> tuple[str, ...]:
+        """Return the libraries that the next process is to read through before it loads them.
+
+        A disk that refuses a page of one ends its process by SIGBUS too. A second such end counts only where all of
+        them could be read since the first.
+        """
+        return self._unproven
 
     def replaced(self) -> str | None:
         """Return a library that is another one on disk than the one that is loaded, or None."""
@@ -298,6 +309,8 @@ class Blame:
         if end.fault in fault_rows() and child.in_call and (want := self._want_of_memory(child)):
             return _soft(f"{self._name} {end} {where}, but {want}")
         if end.fault in fault_rows() and child.in_call:
+            if end.signal == signal.SIGBUS:
+                self._unproven = tuple(self._libraries)
             failure = Failure(FailureKind.CRASHED, f"the reader {end} in: {child.call}{said}")
             return Fallen(failure, end.fault, charged=True)
         if end.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):

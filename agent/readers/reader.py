@@ -476,6 +476,7 @@ class Reader:
                 root=self._plan.root,
                 skip=(*skipped, *addresses),
                 last=self._quarantine.suspects,
+                prove=self._blame.to_prove,
                 options=dict(self._plan.options),
             )
         )

@@ -123,9 +123,9 @@ class Surroundings:
         if _text(self._proc / "sys/vm/overcommit_memory").strip() != NO_OVERCOMMIT:
             return ""
         rows = (line.split() for line in _text(self._proc / "meminfo").splitlines())
-        found = {row[0]: _number(row[1]) or 0 for row in rows if len(row) > 1}
-        committed, limit = found.get("Committed_AS:", 0), found.get("CommitLimit:", 0)
-        if committed < COMMITTED_RATIO * limit:
+        found = {row[0]: _number(row[1]) for row in rows if len(row) > 1}
+        committed, limit = found.get("Committed_AS:"), found.get("CommitLimit:")
+        if committed is None or limit is None or committed < COMMITTED_RATIO * limit:
             return ""
         return (
             f"memory may have been refused to it: {committed} of {limit} kB are promised (/proc/meminfo), and "

@@ -14,7 +14,7 @@ import select
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -71,6 +71,8 @@ COMMAND = Known("nodevet.checks.backends.command", None)
 """The backend of every ``command.NAME``: which command it runs stands in its options."""
 
 WAITING = "waiting for the agent"
+
+CHUNK_BYTES = 1 << 20
 
 
 class ChildContext:
@@ -248,7 +250,24 @@ def own_error(doing: str, bug: Bug) -> Failure:
     return Failure(FailureKind.READER, f"nodevet's own error {doing}: {bug}: please report this")
 
 
+def prove_readable(files: Iterable[str], progress: Progress) -> None:
+    """Read each of *files* to its end; raise BackendError, which blames no driver, where one cannot be read.
+
+    A page of a library that its disk refuses ends the process that calls it with SIGBUS, as a driver's own fault does.
+    """
+    for path in files:
+        progress.write(f"read {path} through")
+        try:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (a Path would be made of each of hundreds)
+                while file.read(CHUNK_BYTES):
+                    pass
+        except OSError as error:
+            words = f"{path} cannot be read: {error.strerror}: see journalctl -k for its disk, and install it anew"
+            raise BackendError(FailureKind.READER, words) from error
+
+
 def _load_and_serve(end: ChildEnd, start: Start) -> None:
+    prove_readable(start.prove, end.progress)
     context = ChildContext(end, start)
     end.progress.write(f"load backend {start.backend}")
     backend = _factory(start)(context)

@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.child import prove_readable
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.model import (
@@ -128,7 +130,10 @@ class Child:
             message = self._end.channel.receive()
             match message:
                 case Start():
-                    self.start(message)
+                    try:
+                        self.start(message)
+                    except BackendError as error:
+                        self._end.channel.send(Failed(error.failure))
                 case Read():
                     self.read(message)
                 case Burn():
@@ -141,6 +146,7 @@ class Child:
         """Load, or fail to."""
         self._skip, self._last = start.skip, start.last
         self.log(f"start skip={','.join(start.skip)} last={','.join(start.last)}")
+        prove_readable([*start.prove, *self.script.get("unreadable", [])] if start.prove else [], self._end.progress)
         if "map" in self.script:  # as a library that is loaded
             with Path(self.script["map"]).open("rb") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
