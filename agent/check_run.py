@@ -13,15 +13,18 @@ from typing import TypeVar
 
 import msgspec
 
+from nodevet.agent.overrun import Overrun, within
 from nodevet.checks.guard import Bug, attempt, culprits
 from nodevet.checks.model import (
     NODE,
     Action,
+    CheckRun,
     Clearing,
     Episode,
     Event,
     FaultClass,
     Finding,
+    Instant,
     Outcome,
     Part,
     PartKind,
@@ -32,9 +35,16 @@ from nodevet.checks.model import (
 from nodevet.checks.registry import Check
 from nodevet.checks.view import View
 
-__all__ = ["CHECK_ERROR", "Armed", "Ran", "nothing_found", "run_check", "runs_again", "tally"]
+__all__ = ["CHECK_ERROR", "Armed", "Ran", "Rests", "not_asked", "nothing_found", "run_check", "runs_again", "told_run"]
 
 CHECK_ERROR = "check.error"
+LONGEST_SECONDS = 5.0
+"""How long a check of a site may take, because the loop waits for it. Those of nodevet itself need milliseconds."""
+
+FIRST_REST_SECONDS = 30.0
+LONGEST_REST_SECONDS = 600.0
+"""How long one that took longer is not asked, twice as long each time in a row."""
+
 MOST_TRIES = 300
 """So often a check is tried again in one round; beyond that it is the check itself that is broken."""
 
@@ -49,11 +59,37 @@ class Armed(msgspec.Struct, frozen=True):
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """What a check found; ``error`` where it could not run at all; ``aside`` are the events that it cannot judge."""
+    """What a check found; ``error`` where it could not run at all; ``aside`` are the events that it cannot judge.
+
+    One that ``overran`` its time was interrupted.
+    """
 
     findings: tuple[Finding, ...] = ()
     error: str = ""
     aside: tuple[Event, ...] = ()
+    overran: bool = False
+
+
+class Rests:
+    """Which checks overran their time, and until when they are not asked again."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._resting: dict[str, tuple[Instant, float, Ran]] = {}
+
+    def run(self, armed: Armed, view: View) -> Ran:
+        """Return what the check finds in *view*, or what it came to last while it rests."""
+        name = armed.check.name
+        since, rest, before = self._resting.pop(name, (view.now, 0.0, Ran()))
+        seconds = view.now.seconds_since(since)
+        if seconds is not None and seconds < rest:
+            self._resting[name] = since, rest, before
+            return before
+        ran = run_check(armed, view)
+        if ran.overran:
+            longer = min(max(2 * rest, FIRST_REST_SECONDS), LONGEST_REST_SECONDS)
+            self._resting[name] = view.now, longer, ran
+        return ran
 
 
 class _Tries:
@@ -78,6 +114,18 @@ class _Tries:
 
 def run_check(armed: Armed, view: View) -> Ran:
     """Return what the check finds in *view*, or in what is left of it without the records that make it raise."""
+    if armed.check.broken:
+        return Ran(error=armed.check.broken)
+    if armed.check.is_own:
+        return _run(armed, view)
+    try:
+        return within(LONGEST_SECONDS, partial(_run, armed, view))
+    except Overrun:
+        words = f"it did not end within {LONGEST_SECONDS:g} s and was interrupted; it is asked again ever later"
+        return Ran(error=words, overran=True)
+
+
+def _run(armed: Armed, view: View) -> Ran:
     done = attempt(partial(_judged, armed, view))
     if not isinstance(done, Bug):
         return Ran(done)
@@ -115,7 +163,8 @@ def nothing_found(check: Check, error: str) -> Finding:
             message=f"check {check.name} matched nothing on this node",
             fault_class=FaultClass.UNKNOWN,
         )
-    return _error(check, NODE, "", f"check {check.name} could not run: {error}; please report this")
+    report = "; please report this" if check.is_own else "" if check.broken else f"; correct {check.module}"
+    return _error(check, NODE, "", f"check {check.name} could not run: {error}{report}")
 
 
 def runs_again(check: Check, ran: Ran, episodes: Iterable[Episode]) -> tuple[Finding, ...]:
@@ -133,6 +182,37 @@ def runs_again(check: Check, ran: Ran, episodes: Iterable[Episode]) -> tuple[Fin
         )
         for episode in episodes
         if episode.key.code == CHECK_ERROR and episode.check == check.name and episode.key not in standing
+    )
+
+
+def not_asked(checks: Iterable[Armed], episodes: Iterable[Episode]) -> tuple[Finding, ...]:
+    """Return what ends the findings that a check could not run, which is none of *checks* any more.
+
+    It was switched off, its package was removed, or it has another name now that it can be had.
+    """
+    asked = {armed.check.name for armed in checks}
+    return tuple(
+        msgspec.structs.replace(
+            episode.finding,
+            outcome=Outcome.PASS,
+            message=f"check {episode.check} is not asked any more",
+            action=Action.NONE,
+            required=False,
+        )
+        for episode in episodes
+        if episode.key.code == CHECK_ERROR and episode.check not in asked
+    )
+
+
+def told_run(check: Check, ran: Ran, findings: Iterable[Finding], now: Instant, seconds: float) -> CheckRun:
+    """Return what a snapshot says of the run of *check* that began *now* and took *seconds*."""
+    return CheckRun(
+        check=check.name,
+        time=now,
+        duration_seconds=seconds,
+        success=not ran.error,
+        error=ran.error,
+        outcomes=tally(findings),
     )
 
 
@@ -194,7 +274,8 @@ def _replaced(
 
 
 def _set_aside(check: Check, bug: Bug, device: str, suffix: str, what: str) -> Finding:
-    words = f"check {check.name} cannot judge {what}: {bug}; set aside, everything else was judged; please report this"
+    report = "please report this" if check.is_own else f"correct {check.module}"
+    words = f"check {check.name} cannot judge {what}: {bug}; set aside, everything else was judged; {report}"
     return _error(check, device, suffix, words)
 
 

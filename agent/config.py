@@ -85,6 +85,11 @@ class Configured(Protocol):
         """A frozen struct with a default for every field."""
         ...
 
+    @property
+    def broken(self) -> str:
+        """Why it stands for others that cannot be had, and what their tables may hold is not known; else empty."""
+        ...
+
 
 class Directories(msgspec.Struct, frozen=True):
     """Where state, runtime files and the configuration file lie."""
@@ -249,9 +254,10 @@ def _decode_checks(raw: object, checks: Sequence[Configured], problems: list[Pro
         problems.append(Problem("checks", "expected tables, such as [checks.thermal]"))
         return {}
     names = [check.name for check in checks]
-    problems.extend(
-        Problem(f"checks.{key}", f"unknown check, {suggestion(key, names)}") for key in raw if key not in names
-    )
+    if not any(check.broken for check in checks):
+        problems.extend(
+            Problem(f"checks.{key}", f"unknown check, {suggestion(key, names)}") for key in raw if key not in names
+        )
     found = {}
     for check in checks:
         settings = _decode_check(raw.get(check.name, {}), check, problems)
@@ -275,6 +281,8 @@ def _decode_check(raw: object, check: Configured, problems: list[Problem]) -> Ch
     except TypeError as error:
         raise RegistryError(f"check {check.name}: its policy cannot be read from a file: {error}") from error
     path = f"checks.{check.name}"
+    if check.broken and isinstance(raw, Mapping):
+        raw = {key: value for key, value in raw.items() if key in hints}
     flat = decode(raw, table, path, problems)
     if flat is None:
         return None

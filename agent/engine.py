@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from nodevet.agent.check_run import Armed, nothing_found, run_check, runs_again, tally
+from nodevet.agent.check_run import Armed, Rests, not_asked, nothing_found, runs_again, told_run
 from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
 from nodevet.agent.verdicts import verdicts_of
 from nodevet.checks.acknowledgement import are_other_boards
@@ -161,6 +161,7 @@ class Engine:
         self._kernel_log: KernelLogState | None = None
         self._deduplicator = Deduplicator()
         self._told = ToldEvents()
+        self._rests = Rests()
         self._faults: tuple[PartFault, ...] = ()
         self._ledger = Ledger()
         self._untold: tuple[Episode, ...] = ()
@@ -478,7 +479,7 @@ class Engine:
             name = armed.check.name
             waited = self._waiting.pop(name, ())
             shown = msgspec.structs.replace(view, events=(*waited, *view.events)) if waited else view
-            ran = run_check(armed, shown)
+            ran = self._rests.run(armed, shown)
             if ran.error:
                 # Nobody else may see its events again: an occurrence that comes back would count anew.
                 self._waiting[name] = tuple(shown.events)[-WAITING_EVENTS:]
@@ -486,17 +487,10 @@ class Engine:
                 self._aside[name] = (*self._aside.get(name, ()), *ran.aside)[-WAITING_EVENTS:]
             again = runs_again(armed.check, ran, self._over(name))
             findings = (*(ran.findings or (nothing_found(armed.check, ran.error),)), *again)
-            runs.append(
-                CheckRun(
-                    check=name,
-                    time=view.now,
-                    duration_seconds=time.perf_counter() - began,
-                    success=not ran.error,
-                    error=ran.error,
-                    outcomes=tally(findings),
-                )
-            )
+            runs.append(told_run(armed.check, ran, findings, view.now, time.perf_counter() - began))
             everything.extend(findings)
+        if not self._partial:
+            everything.extend(not_asked(self._checks, self._ledger.episodes))
         return tuple(runs), tuple(everything)
 
     def _over(self, check: str) -> tuple[Episode, ...]:

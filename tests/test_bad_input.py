@@ -328,13 +328,9 @@ def test_a_one_shot_remembers_what_the_agent_knew(tmp_path: Path) -> None:
 
 
 def test_what_nobody_foresaw_has_its_own_exit_code(tmp_path: Path) -> None:
-    """Python's own code for an exception, 1, would read as degraded. Here a check of another package is broken."""
-    (tmp_path / "broken.py").write_text("1 / 0\n")
-    package = tmp_path / "broken-1.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
-    (package / "entry_points.txt").write_text("[nodevet.checks]\nbroken = broken:judge\n")
-    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['nodevet', 'check', '--list']; "
+    """Python's own code for an exception, 1, would read as degraded. Here a part of Python is broken."""
+    (tmp_path / "difflib.py").write_text("1 / 0\n")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv = ['nodevet', 'chek']; "
     done = subprocess.run(
         [sys.executable, "-I", "-c", script + "from nodevet.agent.cli import main; sys.exit(main())"],
         capture_output=True,

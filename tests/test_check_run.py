@@ -254,10 +254,10 @@ STEPS = {
 
 CORE = {
     "requirements",  # without it a reading that must be there would not be missed
-    "run_check",
+    "told_run",
     "nothing_found",
     "runs_again",
-    "tally",
+    "not_asked",
     "fault_findings",
     "fold",
     "forget",

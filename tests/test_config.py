@@ -54,6 +54,7 @@ class Spec(NamedTuple):
 
     name: str
     policy: type[msgspec.Struct]
+    broken: str = ""
 
 
 CHECKS = (Spec("links", LinksPolicy), Spec("thermal", ThermalPolicy))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import os
 import sys
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from nodevet.agent.load.run import Spawn
 
 SUMMARY = "read, judge and publish: the daemon"
+
+STANDARD_ERROR = 2
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -68,6 +71,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
         )
         return simulated_configuration(settings, profile) if profile else settings
 
+    faulthandler.enable(STANDARD_ERROR)  # a watchdog ends a loop that stands still by SIGABRT: this says where it stood
     settings = load()
     raise_descriptor_limit()
     prove_threads()

@@ -1,0 +1,276 @@
+"""Checks of a site's own package: whatever such a package does wrong costs its checks, and nothing beside them."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.running_agent import RunningAgent
+from fakes.site_package import GOOD, site_package
+from fakes.views import at, healthy
+
+from nodevet.agent import check_run
+from nodevet.agent.assembly import arm
+from nodevet.agent.check_run import CHECK_ERROR, LONGEST_REST_SECONDS, Armed, run_check
+from nodevet.agent.clock import SteppedClock
+from nodevet.agent.config import load_configuration
+from nodevet.agent.engine import Engine
+from nodevet.agent.overrun import Overrun, within
+from nodevet.checks.model import AgentInfo, Finding, Outcome, Snapshot, State
+from nodevet.checks.registry import Check, discover, installed
+from nodevet.checks.view import View
+
+OURS = {declared.name for declared in discover()}
+INFO = AgentInfo(version="0", started=at(), interval_seconds=10, ready=True)
+
+NO_DEFAULT = GOOD.format(check="site-disk", body="pass").replace("limit: float = 1.0", "limit: float")
+CLASH = GOOD.format(check="site-disk", body="pass").replace("limit: float", "mode: float")
+NO_FILE = GOOD.format(check="site-disk", body="pass").replace("limit: float = 1.0", "limit: object = object()")
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "raises": ({"code": "1 / 0"}, "ZeroDivisionError: division by zero (site_checks.py:1)"),
+    "misspelt": ({"code": "def"}, "SyntaxError"),
+    "ends": ({"code": "import sys; sys.exit(0)"}, "it ends its process when it is imported"),
+    "lacks": ({"code": "import no_such_library"}, "ModuleNotFoundError: No module named 'no_such_library'"),
+    "another_version": ({"code": "from nodevet.checks.model import NoSuchName"}, "ImportError"),
+    "gone": ({"entry": "site = no_such_module"}, "ModuleNotFoundError: No module named 'no_such_module'"),
+    "function": ({"entry": "site = site_checks:judge"}, "it names a function, expected a module with checks in it"),
+    "empty": ({"code": "x = 1"}, "the module declares no check of its own"),
+    "name_of_ours": (
+        {"check": "thermal"},
+        "check thermal is declared in nodevet.checks.health.thermal and site_checks",
+    ),
+    "entry_of_ours": ({"code": "1 / 0", "entry": "thermal = site_checks"}, "ZeroDivisionError"),
+    "no_default": ({"code": NO_DEFAULT}, "TypeError: Missing required argument 'limit'"),
+    "takes_a_switch": ({"code": CLASH}, "its policy must not name a field mode"),
+    "no_file_holds_it": ({"code": NO_FILE}, "object"),
+    "entry_points": (
+        {"points": b"[nodevet.checks]\n\xff\xfe"},
+        "the entry points of package site-checks cannot be read",
+    ),
+}
+"""What may be wrong with a package, and the words that tell it."""
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder on the path of imports."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("site_checks", None)
+
+
+def judged(engine: Engine, clock: SteppedClock, seconds: float = 10.0) -> Snapshot:
+    """Return the next snapshot of *engine*."""
+    clock.advance(seconds)
+    return engine.evaluate(INFO).snapshot
+
+
+def engine_of(clock: SteppedClock, configuration: Path | None = None) -> Engine:
+    """Return an engine with all checks that are installed now, by the file *configuration*."""
+    importlib.invalidate_caches()
+    settings = load_configuration(configuration, installed(), environment={})
+    return Engine(arm(installed(), settings), node="n", clock=clock.instant)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_package_that_cannot_be_had_costs_its_own_checks(packages: Path, name: str) -> None:
+    """It is told as a check that cannot run, its tables in the configuration are no mistake, and it ends."""
+    options, words = BAD[name]
+    site_package(packages, **options)
+    file = packages / "nodevet.toml"
+    file.write_text("[checks.site-disk]\nlimit = 3.0\n[checks.site]\nlimit = 3.0\n")
+    clock = SteppedClock()
+    engine = engine_of(clock, file)
+    found = installed()
+    (broken,) = (declared for declared in found if declared.broken)
+    assert {declared.name for declared in found} == OURS | {broken.name}
+    assert words in broken.broken
+    judged(engine, clock)
+    snapshot = judged(engine, clock)
+    (error,) = (finding for finding in snapshot.findings if finding.code == CHECK_ERROR)
+    assert error.message.startswith(f"check {broken.name} could not run: ")
+    assert words in error.message
+    assert error.message.endswith("correct the package or remove it, and restart the agent")
+    assert (error.outcome, error.hard) == (Outcome.UNMEASURED, False)
+    assert snapshot.verdict.state is State.UNKNOWN
+    assert not snapshot.verdict.hard
+    assert {run.check for run in snapshot.checks if run.success} == OURS
+
+    sys.modules.pop("site_checks", None)
+    site_package(packages)
+    after = engine_of(clock, None)
+    after.restore(engine.memory())
+    snapshot = judged(after, clock)
+    assert CHECK_ERROR not in {episode.key.code for episode in snapshot.episodes}
+    assert "site-disk" in {run.check for run in snapshot.checks if run.success}
+
+
+def test_a_check_that_is_not_asked_any_more_leaves_no_error_behind(packages: Path) -> None:
+    """Its package is removed, or it is switched off: before, the node was unknown until somebody acknowledged it."""
+    site_package(packages, body="1 / 0")
+    clock = SteppedClock()
+    engine = engine_of(clock)
+    assert CHECK_ERROR in {episode.key.code for episode in judged(engine, clock).episodes}
+    file = packages / "nodevet.toml"
+    file.write_text("[checks.site-disk]\nenabled = false\n")
+    after = engine_of(clock, file)
+    after.restore(engine.memory())
+    assert CHECK_ERROR not in {episode.key.code for episode in judged(after, clock).episodes}
+
+
+def test_a_typing_error_in_a_table_is_refused_where_every_package_can_be_had(packages: Path) -> None:
+    """As ever."""
+    site_package(packages)
+    file = packages / "nodevet.toml"
+    file.write_text("[checks.site-dusk]\nlimit = 3.0\n")
+    with pytest.raises(Exception, match="unknown check, did you mean site-disk"):
+        engine_of(SteppedClock(), file)
+
+
+def for_ever(_view: View, _policy: Any) -> Iterator[Finding]:
+    """Try again and again, whatever is raised."""
+    while True:
+        with suppress(Exception):
+            time.sleep(3600)
+    yield
+
+
+def busy(_view: View, _policy: Any) -> Iterator[Finding]:
+    """Turn without end."""
+    while True:
+        pass
+    yield
+
+
+def findings_without_end(_view: View, _policy: Any) -> Iterator[Finding]:
+    """Find one thing after the other."""
+    while True:
+        yield Finding(check="site", code="site.x", outcome=Outcome.PASS, message="x")
+
+
+class NoPolicy(msgspec.Struct, frozen=True):
+    """Nothing to set."""
+
+
+@pytest.mark.parametrize("judge", [for_ever, busy, findings_without_end])
+def test_a_check_of_a_site_that_does_not_end_is_interrupted(judge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told and rests ever longer, and every other check judges."""
+    monkeypatch.setattr(check_run, "LONGEST_SECONDS", 0.1)
+    calls: list[float] = []
+
+    def counted(view: View, policy: Any) -> Iterator[Finding]:
+        calls.append(view.now.boottime_ns / 1e9)
+        return iter(judge(view, policy))
+
+    site = Check(name="a-site", summary="x", judge=counted, policy=NoPolicy, module="site_checks")
+    clock = SteppedClock()
+    engine = Engine(
+        [Armed(site, NoPolicy()), *(Armed(own, own.policy()) for own in discover())], node="n", clock=clock.instant
+    )
+    for _ in range(200):
+        snapshot = judged(engine, clock)
+        (error,) = (finding for finding in snapshot.findings if finding.code == CHECK_ERROR)
+        assert "check a-site could not run: it did not end within 0.1 s and was interrupted" in error.message
+        assert {run.check for run in snapshot.checks if run.success} == OURS
+    apart = [round(after - before) for before, after in itertools.pairwise(calls)]
+    assert apart == [30, 60, 120, 240, 480, 600]
+    assert LONGEST_REST_SECONDS == 600
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_check_that_ends_in_time_again_is_asked_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest is over with its first good answer, and the next one begins at the shortest."""
+    monkeypatch.setattr(check_run, "LONGEST_SECONDS", 0.05)
+    slow = [True]
+
+    def judge(view: View, policy: Any) -> Iterator[Finding]:
+        return iter(busy(view, policy) if slow[0] else ())
+
+    site = Check(name="a-site", summary="x", judge=judge, policy=NoPolicy, module="site_checks")
+    clock = SteppedClock()
+    engine = Engine([Armed(site, NoPolicy())], node="n", clock=clock.instant)
+    judged(engine, clock)
+    slow[0] = False
+    judged(engine, clock, 29.0)
+    assert not judged(engine, clock, 0.5).checks[0].success
+    assert judged(engine, clock, 0.5).checks[0].success
+    assert CHECK_ERROR not in {episode.key.code for episode in judged(engine, clock, 1.0).episodes}
+
+
+def test_our_own_checks_are_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stands still for long says nothing about them."""
+    monkeypatch.setattr(check_run, "within", None)
+    own = discover()[0]
+    assert not run_check(Armed(own, own.policy()), healthy()).error
+
+
+def test_what_ends_in_time_is_returned_and_no_alarm_is_left() -> None:
+    """Nor is its handler; what it raises is raised."""
+    before = signal.getsignal(signal.SIGALRM)
+    assert within(5.0, lambda: "done") == "done"
+    with pytest.raises(ZeroDivisionError):
+        within(5.0, lambda: 1 / 0)
+    with pytest.raises(Overrun):
+        within(0.05, lambda: time.sleep(60))
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {folder!r})
+from nodevet.agent import check_run
+check_run.LONGEST_SECONDS = 0.5
+from nodevet.agent.cli import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"code": "1 / 0"}, "site_checks"), ({"body": "while True: pass"}, "did not end")]
+)
+def test_an_agent_goes_on_beside_a_package_that_is_broken(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    """It starts, judges round after round, reloads and ends on time."""
+    site_package(tmp_path / "packages", **options)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(folder=str(tmp_path / "packages")))
+    agent = RunningAgent(tmp_path, '[agent.backends]\nenabled = ["host"]\n')
+    agent.program = (str(program),)
+    with agent:
+        finding = agent.wait_for_finding(CHECK_ERROR)
+        assert words in finding["message"]
+        status = agent.status()
+        agent.wait_for(lambda later: later["generation"] > status["generation"] + 2)
+        assert {run["check"] for run in status["checks"] if run["success"]} >= OURS
+        assert agent.process is not None
+        agent.process.send_signal(signal.SIGHUP)
+        agent.seconds_until(lambda: "reloaded" in agent.log.read_text(), 10.0)
+        assert agent.stop() < 4.0
+
+
+def test_an_agent_that_its_watchdog_ends_says_where_it_stood(tmp_path: Path) -> None:
+    """No signal reaches a check that loops in a library's own code: systemd ends the agent, by SIGABRT."""
+    began = tmp_path / "began"
+    body = f"open({str(began)!r}, 'w').close(); all(__import__('itertools').repeat(1))"
+    site_package(tmp_path / "packages", body=body)
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(folder=str(tmp_path / "packages")))
+    agent = RunningAgent(tmp_path, '[agent.backends]\nenabled = ["host"]\n')
+    agent.program = (str(program),)
+    with agent:
+        process = agent.process
+        assert process is not None
+        agent.seconds_until(began.exists, 20.0)
+        process.send_signal(signal.SIGABRT)
+        assert process.wait(10.0) == -signal.SIGABRT
+    assert 'site_checks.py", line 12 in judge' in agent.log.read_text()
