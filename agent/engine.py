@@ -386,12 +386,12 @@ class Engine:
 
     @property
     def episodes(self) -> tuple[Episode, ...]:
-        """Return the episodes that are not cleared."""
-        return self._ledger.episodes
+        """Return the episodes that are not cleared, and those whose return a person's word covers."""
+        return self._ledger.lasting
 
     def adopt(self, episodes: Iterable[Episode]) -> None:
         """Go on with *episodes* instead of the remembered ones, such as after the store was lost."""
-        self._ledger = msgspec.structs.replace(self._ledger, episodes=tuple(episodes))
+        self._ledger = self._ledger.adopting(episodes)
 
     def _interrupt(self, sample: Sample) -> None:
         """Keep the time of the last reading of each counter that *sample* should hold and does not."""

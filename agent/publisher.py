@@ -116,6 +116,7 @@ class Publisher:
     def _write_mirror(self, snapshot: Snapshot) -> None:
         """Write the mirror where an episode changed."""
         lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.PENDING]
+        lasting += snapshot.covered
         facts = tuple(map(_facts, lasting))
         if facts != self._mirrored or not (self._directory / MIRROR_NAME).exists():
             write_mirror(self._directory / MIRROR_NAME, lasting, snapshot.time.boot_id)

@@ -108,6 +108,17 @@ class Ledger(msgspec.Struct, frozen=True):
             return episode
         return next((word for word in self.standing if word.key == key), None)
 
+    @property
+    def lasting(self) -> tuple[Episode, ...]:
+        """Return the episodes that are not cleared, and those whose return a person's word covers."""
+        return (*self.episodes, *self.standing)
+
+    def adopting(self, lasting: Iterable[Episode]) -> Ledger:
+        """Return this ledger with *lasting* in the place of what ``lasting`` returns."""
+        lasting = tuple(lasting)
+        episodes = tuple(episode for episode in lasting if not is_covering(episode))
+        return msgspec.structs.replace(self, episodes=episodes, standing=tuple(filter(is_covering, lasting)))
+
 
 class Holders(msgspec.Struct, frozen=True):
     """The process ids that held a device at a moment."""

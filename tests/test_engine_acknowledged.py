@@ -241,6 +241,22 @@ def test_a_word_with_a_term_covers_the_return_of_a_fault_of_the_hardware() -> No
     assert node.look(first=BROKEN, wait=8 * DAY).verdict.hard
 
 
+def test_a_word_whose_fault_is_not_there_outlives_a_store_that_is_lost() -> None:
+    """The next agent of this boot has the mirror alone: all of the present state goes through it."""
+    node = Node()
+    node.look(first=BROKEN)
+    node.ask(code=FAILED, device=GPU, note="board ordered", until="7d")
+    node.look()
+    lasting = node.engine.episodes
+    assert lasting == (*node.snapshot.episodes, *node.snapshot.covered)
+    after = Node()
+    after.engine.adopt(lasting)
+    assert after.judge().covered == node.snapshot.covered
+    verdict = after.look(first=BROKEN).verdict
+    assert (verdict.state, verdict.hard) == (State.OK, False)
+    assert "1 acknowledged failure (" in verdict.reason
+
+
 def test_a_word_whose_fault_is_not_there_can_be_given_another_term() -> None:
     """Announced is its end, so what is typed against that works; a term is what it is about."""
     node = Node()

@@ -9,17 +9,19 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
-from fakes.episodes import BOOT_ID, episode
+from fakes.episodes import BOOT_ID, episode, moment
 from fakes.privileges import needs_root
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nodevet.agent.storage.mirror import Mirror, read_mirror, restore, write_mirror
+from nodevet.checks.acknowledgement import extended, granted
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import Episode, EpisodeState
 
-OPEN, ACKNOWLEDGED = EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED
+OPEN, ACKNOWLEDGED, CLEARED = EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED, EpisodeState.CLEARED
 TESTS = Path(__file__).resolve().parent
 
 
@@ -67,6 +69,51 @@ def test_of_two_the_later_word_counts(stored: Episode, mirrored: Episode, expect
     found = restore((stored,), Mirror(BOOT_ID, (mirrored,)), BOOT_ID)
 
     assert found == (mirrored if expected == "mirror" else stored,)
+
+
+FAULT = episode(seen=20)
+WORD = granted(FAULT, note="INC-7", actor="uid 0", time=moment(30), until=moment(3_600))
+OVER = msgspec.structs.replace(WORD, state=CLEARED, cleared=moment(40))
+LONGER = extended(OVER, note="INC-7", actor="uid 0", time=moment(50), until=moment(7_200))
+AGAIN = msgspec.structs.replace(WORD, state=OPEN)
+EXPIRED = msgspec.structs.replace(WORD, expired=moment(3_610))
+
+
+def test_a_word_whose_fault_is_not_there_outlives_a_lost_store(path: Path) -> None:
+    """It covers the return until its term is over; what is over without a word is not mirrored."""
+    without = msgspec.structs.replace(episode("c.d"), state=CLEARED, cleared=moment(40))
+    write_mirror(path, (OVER, without), BOOT_ID)
+
+    assert restore((), read_mirror(path), BOOT_ID) == (OVER,)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        (FAULT, WORD),
+        (WORD, granted(FAULT, note="INC-7", actor="uid 0", time=moment(35), until=moment(7_200))),
+        (WORD, OVER),
+        (FAULT, OVER),
+        (OVER, LONGER),
+        (OVER, episode(seen=60)),
+        (OVER, msgspec.structs.replace(WORD, last_seen=moment(60))),
+        (WORD, AGAIN),
+        (WORD, EXPIRED),
+    ],
+)
+@pytest.mark.parametrize("newer_is", ["store", "mirror"])
+def test_what_was_seen_or_said_last_counts(earlier: Episode, later: Episode, newer_is: str) -> None:
+    """Neither a store nor a mirror that could not be written makes a word shorter, or forgets a fault beyond it."""
+    stored, mirrored = (later, earlier) if newer_is == "store" else (earlier, later)
+
+    assert restore((stored,), Mirror(BOOT_ID, (mirrored,)), BOOT_ID) == (later,)
+
+
+def test_a_word_stands_beside_what_is_not_confirmed_yet() -> None:
+    """It covers the return once that is confirmed."""
+    pending = episode(seen=60, state=EpisodeState.PENDING)
+
+    assert set(restore((pending,), Mirror(BOOT_ID, (OVER,)), BOOT_ID)) == {pending, OVER}
 
 
 EPISODES = st.lists(

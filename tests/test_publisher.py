@@ -11,7 +11,7 @@ from fakes.snapshots import at, failed_node, gpu_id, gpu_node, open_episode
 from nodevet.agent.publisher import STATE_NAME, Publisher
 from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror
 from nodevet.checks.acknowledgement import granted
-from nodevet.checks.model import Finding, Outcome, Snapshot
+from nodevet.checks.model import EpisodeState, Finding, Outcome, Snapshot
 
 
 def test_a_mirror_that_cannot_be_written_keeps_no_fault_out_of_the_state_file(tmp_path: Path) -> None:
@@ -40,6 +40,19 @@ def test_another_term_under_the_same_note_is_mirrored(tmp_path: Path) -> None:
         assert mirror is not None
         assert mirror.episodes[0].until == until
     assert publisher.close(5.0)
+
+
+def test_a_word_whose_fault_is_not_there_is_mirrored(tmp_path: Path) -> None:
+    """A store that is lost before the fault returns loses no word of a person."""
+    finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))
+    word = granted(open_episode(finding), note="known", actor="uid 0", time=at(600), until=at(-86_400))
+    over = msgspec.structs.replace(word, state=EpisodeState.CLEARED, cleared=at(500))
+    publisher = Publisher(tmp_path, ttl_seconds=35.0)
+    publisher.publish(msgspec.structs.replace(gpu_node(), covered=(over,)))
+    assert publisher.close(5.0)
+    mirror = read_mirror(tmp_path / MIRROR_NAME)
+    assert mirror is not None
+    assert mirror.episodes == (over,)
 
 
 def test_a_state_file_that_cannot_be_written_keeps_nothing_out_of_the_mirror(tmp_path: Path) -> None:

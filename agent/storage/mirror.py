@@ -1,5 +1,6 @@
-"""The mirror: open and acknowledged episodes in the runtime directory, so that a failed verdict outlives a lost store.
+"""The mirror: what outlives a lost store, in the runtime directory: a failed verdict, and every word of a person.
 
+It holds the episodes that are open or acknowledged, and those that are over and whose return a person's word covers.
 It is written before the store is, on every change, and counts only within the boot that wrote it: after a reboot
 the store alone speaks. An episode that cleared while the machine went down may thus be open once more; it never
 happens that one which was open is forgotten.
@@ -15,9 +16,10 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.storage.durable import replace_file
+from nodevet.checks.acknowledgement import is_covering
 from nodevet.checks.documents import decoded
 from nodevet.checks.errors import ModelError, StoreError
-from nodevet.checks.model import Episode, EpisodeState
+from nodevet.checks.model import Episode, EpisodeState, Key
 
 __all__ = ["MIRROR_NAME", "Mirror", "read_mirror", "restore", "write_mirror"]
 
@@ -29,7 +31,7 @@ LARGEST_BYTES = 256 << 20
 
 
 class Mirror(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the mirror holds: the boot it belongs to, and the episodes that count or were acknowledged."""
+    """What the mirror holds: the boot it belongs to, and the episodes of which each counts or has a person's word."""
 
     boot_id: str
     episodes: tuple[Episode, ...]
@@ -37,12 +39,11 @@ class Mirror(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_mirror(path: Path, episodes: Iterable[Episode], boot_id: str) -> None:
-    """Replace the mirror at *path* atomically and durably. Pending and cleared episodes are left out.
+    """Replace the mirror at *path* atomically and durably. What is pending, or over without a word, is left out.
 
     Raises StoreError when the file cannot be written; the mirror before it is then untouched.
     """
-    kept = tuple(episode for episode in episodes if episode.state in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED))
-    replace_file(path, msgspec.json.encode(Mirror(boot_id, kept)))
+    replace_file(path, msgspec.json.encode(Mirror(boot_id, tuple(filter(_is_mirrored, episodes)))))
 
 
 def read_mirror(path: Path) -> Mirror | None:
@@ -77,16 +78,44 @@ def read_mirror(path: Path) -> Mirror | None:
 def restore(stored: Iterable[Episode], mirror: Mirror | None, boot_id: str) -> tuple[Episode, ...]:
     """Return the episodes to go on with: those *stored*, and those of a *mirror* of this same boot.
 
-    Where both know one, that which was seen later counts, and of equals the one that a person acknowledged.
+    Both hold also what is over and whose return a person's word covers. Where both know one, that of which something
+    was seen or said later counts, and of equals the one that a person acknowledged.
     """
-    found = {episode.key: episode for episode in stored}
-    for episode in mirror.episodes if mirror is not None and mirror.boot_id == boot_id else ():
-        known = found.get(episode.key)
-        if known is None or _order(episode, boot_id) > _order(known, boot_id):
-            found[episode.key] = episode
-    return tuple(found[key] for key in sorted(found))
+    found: dict[tuple[Key, bool], Episode] = {}
+    mirrored = mirror.episodes if mirror is not None and mirror.boot_id == boot_id else ()
+    for episode in (*stored, *mirrored):
+        place = (episode.key, is_covering(episode))
+        if place not in found or _order(episode, boot_id) > _order(found[place], boot_id):
+            found[place] = episode
+    return tuple(
+        episode
+        for (key, is_over), episode in sorted(found.items())
+        if _stands(episode, found.get((key, not is_over)), boot_id)
+    )
 
 
-def _order(episode: Episode, boot_id: str) -> tuple[bool, int, bool]:
-    seen = episode.last_seen
-    return (seen.boot_id == boot_id, seen.boottime_ns, episode.state is EpisodeState.ACKNOWLEDGED)
+def _stands(episode: Episode, other: Episode | None, boot_id: str) -> bool:
+    """Return whether *episode* goes on beside *other* of its key, one of which is over: one of them is out of date.
+
+    A word covers the return of what is pending until that is confirmed.
+    """
+    if other is None or EpisodeState.PENDING in (episode.state, other.state):
+        return True
+    if is_covering(episode):
+        return _order(episode, boot_id) > _order(other, boot_id)
+    return _order(episode, boot_id) >= _order(other, boot_id)
+
+
+def _is_mirrored(episode: Episode) -> bool:
+    return episode.state in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED) or is_covering(episode)
+
+
+def _order(episode: Episode, boot_id: str) -> tuple[int, bool, bool]:
+    """Return what is greater for the episode that is up to date; of this boot before the others.
+
+    What a person acknowledged and a harder action opened anew was acknowledged before.
+    """
+    told = (episode.last_seen, episode.acknowledged, episode.expired, episode.cleared)
+    latest = max((moment.boottime_ns for moment in told if moment and moment.boot_id == boot_id), default=-1)
+    said = episode.acknowledged is not None or episode.state is EpisodeState.ACKNOWLEDGED
+    return (latest, said, episode.state is EpisodeState.OPEN)
