@@ -16,10 +16,13 @@ from nodevet.exporters.http import AbsentAddressError, HttpServer, is_free, is_n
 
 __all__ = ["AGAIN_SECONDS", "Listening"]
 
-NONE_YET = "no page and no metrics until then, the agent goes on without"
-
 AGAIN_SECONDS = 5.0
 """Between two looks at whether the address is free."""
+
+CAUSE_SECONDS = 60.0
+"""Between two looks at who holds the address: that takes long where many processes run."""
+
+NOT_SERVED = f"page and metrics are not served, which is tried again every {AGAIN_SECONDS:g} s"
 
 RESOLVE_SECONDS = 5.0
 """How long the start waits for a name: resolv.conf(5) may take minutes where no server answers."""
@@ -37,12 +40,16 @@ class Listening:
         self._again_at: float | None = None
         self._trouble = ""
         self._attempt: _Attempt | None = None
+        self._cause_at = clock.monotonic() + CAUSE_SECONDS
         try:
-            self._server = self._resolved(RESOLVE_SECONDS) if may_wait and is_name(listen) else make()
+            self._server = self._attempted(RESOLVE_SECONDS) if may_wait and is_name(listen) else make()
         except (BusyError, AbsentAddressError) as error:
             if not may_wait:
                 raise
-            self._trouble = f"{NONE_YET}: {error}"
+            self._waits_for(error)
+        else:
+            if self._server is None:
+                self._waits_for(f"{listen}: its name is not resolved yet")
 
     @property
     def url(self) -> str:
@@ -78,11 +85,9 @@ class Listening:
             return
         self._again_at = now + AGAIN_SECONDS
         try:
-            server = self._resolved(0.0) if is_name(self._listen) else self._opened()
-        except NodevetError:
-            return  # somebody was quicker, or the name has no address yet
-        except (OSError, RuntimeError) as error:  # no descriptor is left, or no thread can be had to resolve the name
-            self._trouble = f"{NONE_YET}: {error}"
+            server = self._attempted(0.0) if is_name(self._listen) else self._opened(now)
+        except (NodevetError, OSError) as error:  # it is held, the name has no address yet, or no descriptor is left
+            self._waits_for(error)
             return
         if server is None:
             return
@@ -90,7 +95,7 @@ class Listening:
             server.start()
         except RuntimeError as error:  # no thread can be had
             server.stop()
-            self._trouble = f"{NONE_YET}: {error}"
+            self._waits_for(error)
             return
         self._server, self._again_at, self._trouble = server, None, ""
 
@@ -100,15 +105,27 @@ class Listening:
         if self._server is not None:
             self._server.stop()
 
-    def _opened(self) -> HttpServer | None:
-        # To name the holder takes long where many processes run.
-        return self._make() if is_free(self._listen) else None
+    def _waits_for(self, cause: Exception | str) -> None:
+        self._trouble = f"{NOT_SERVED}: {cause}"
 
-    def _resolved(self, seconds: float) -> HttpServer | None:
-        """Return what a thread has opened: no loop waits for a resolver. Raises what it raised, once."""
+    def _opened(self, now: float) -> HttpServer | None:
+        """Return what can be opened at *now*; where the address is not free, a thread asks why from time to time."""
+        if self._attempt is None:
+            if is_free(self._listen):
+                return self._make()
+            if now < self._cause_at:
+                return None
+            self._cause_at = now + CAUSE_SECONDS
+        return self._attempted(0.0)
+
+    def _attempted(self, seconds: float) -> HttpServer | None:
+        """Return what a thread has opened, None while it is at it: no loop waits for a resolver.
+
+        Raises what it raised, once.
+        """
         attempt = self._attempt = self._attempt or _Attempt(self._make)
         if not attempt.is_done(seconds):
-            raise AbsentAddressError(f"{self._listen}: its name is not resolved yet")
+            return None
         self._attempt = None
         if attempt.error is not None:
             raise attempt.error
@@ -126,7 +143,7 @@ class _Attempt:
         try:
             self._thread.start()
         except RuntimeError as error:
-            raise BusyError(f"no thread can be started to resolve a name: {error}") from error
+            raise BusyError(f"no thread can be started to open it: {error}") from error
 
     def is_done(self, seconds: float) -> bool:
         """Return whether it has ended, after *seconds* at most."""

@@ -83,11 +83,11 @@ class AbsentAddressError(ConfigurationError):
 
 def is_free(listen: str) -> bool:
     """Return whether *listen* can be bound now."""
-    address = parse_listen(listen)
-    with socket.socket(_family(address[0]), socket.SOCK_STREAM) as probe:
+    host, port = parse_listen(listen)
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(address)
+            probe.bind(_with_zone(host, port))
         except OSError:
             return False
     return True
@@ -349,8 +349,10 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without the reverse name lookup of the base class, which may wait for a name server."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        asked = str(self.server_address[0])
+        self.socket.bind(_with_zone(asked, self.server_address[1]))
+        bound = self.socket.getsockname()
+        self.server_address = (asked if "%" in asked else bound[0], bound[1])
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
@@ -482,6 +484,17 @@ def _names_loopback(host: str | None) -> bool:
 
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _with_zone(host: str, port: int) -> tuple[str | int, ...]:
+    """Return what bind(2) takes: it wants the interface of a link-local address by its number."""
+    if "%" not in host:
+        return (host, port)
+    address, _, zone = host.partition("%")
+    try:
+        return (address, port, 0, int(zone) if zone.isdecimal() else socket.if_nametoindex(zone))
+    except (OSError, OverflowError) as error:  # no interface has that name, or not yet
+        raise OSError(errno.EADDRNOTAVAIL, str(error)) from error
 
 
 def _refusal(error: OSError, host: str, port: int) -> Exception:

@@ -192,7 +192,7 @@ def test_a_port_that_another_user_holds_keeps_no_node_without_its_agent(agent: R
         said = agent.command("status")
         assert said.returncode == 0
         assert "is in use" in said.stdout
-        assert "no page and no metrics until then" in said.stdout
+        assert "page and metrics are not served" in said.stdout
     agent.url = f"http://{listen}"
 
     def answers() -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from fakes.late_clock import LateClock
 
-from nodevet.agent.listening import AGAIN_SECONDS, Listening
+from nodevet.agent.listening import AGAIN_SECONDS, CAUSE_SECONDS, Listening
 from nodevet.checks.errors import BusyError, ConfigurationError
 from nodevet.exporters import http
 from nodevet.exporters.http import AbsentAddressError, HttpServer, is_free, is_name
@@ -83,10 +83,40 @@ def test_somebody_who_is_quicker_is_waited_for(holder: socket.socket, monkeypatc
     monkeypatch.setattr("nodevet.agent.listening.is_free", lambda _listen: True)
     clock.ahead += AGAIN_SECONDS
     server.tick()
-    assert server.trouble
+    assert "is in use by" in server.trouble
     assert server.next_deadline is not None
     server.stop()
     assert server.next_deadline is None
+
+
+def ticked_until(server: Listening, clock: LateClock, words: str, step_seconds: float) -> None:
+    """Let *server* look again, *step_seconds* later each time, until its trouble has *words*."""
+    deadline = time.monotonic() + 30
+    while words not in server.trouble and time.monotonic() < deadline:
+        clock.ahead += step_seconds
+        server.tick()
+        time.sleep(0.01)
+    assert words in server.trouble
+
+
+def test_who_holds_the_port_is_named_as_it_is_now(holder: socket.socket) -> None:
+    """Its holder may change, or an absent address come and be held; before, the first cause was told for ever."""
+    port, clock, causes = holder.getsockname()[1], LateClock(), iter(("n1 is no address of this machine", "pid 17"))
+    asked_in = []
+
+    def make() -> HttpServer:
+        asked_in.append(threading.current_thread())
+        raise BusyError(f"is in use by {next(causes)}")
+
+    server = Listening(f"127.0.0.1:{port}", make, clock, may_wait=True)
+    server.start()
+    clock.ahead += AGAIN_SECONDS
+    server.tick()
+    assert "no address" in server.trouble
+    ticked_until(server, clock, "pid 17", CAUSE_SECONDS)
+    assert len(asked_in) == 2
+    assert asked_in[1] is not threading.current_thread(), "the loop looks through all processes"
+    server.stop()
 
 
 def no_descriptor(_listen: str) -> bool:
@@ -116,7 +146,7 @@ def test_what_lacks_when_the_address_is_free_is_told_and_waited_for(
         for _ in range(2):
             clock.ahead += AGAIN_SECONDS
             server.tick()
-            assert "the agent goes on without" in server.trouble
+            assert "page and metrics are not served" in server.trouble
             assert ("Too many open files" in server.trouble) or ("new thread" in server.trouble)
             assert server.url == ""
     clock.ahead += AGAIN_SECONDS
@@ -168,6 +198,39 @@ def test_a_name_that_is_resolved_after_the_agent_is_waited_for(monkeypatch: pyte
     server.stop()
 
 
+def test_why_a_name_is_not_resolved_is_told_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the first cause was told for ever: "not resolved yet" where the name does not exist, for instance."""
+    clock, known = LateClock(), threading.Event()
+
+    def resolve(*_: object) -> object:
+        known.wait(30)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(http, "_Server", resolve)
+    monkeypatch.setattr("nodevet.agent.listening.RESOLVE_SECONDS", 0.1)
+    server = listening("gpu-17.cluster:0", clock)
+    server.start()
+    clock.ahead += AGAIN_SECONDS
+    server.tick()
+    assert "not resolved yet" in server.trouble
+    known.set()
+    ticked_until(server, clock, "Name or service not known", AGAIN_SECONDS)
+    server.stop()
+
+
+def test_a_link_local_address_is_bound_on_its_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, none could be; one whose interface comes after the agent ended it for good at each boot."""
+    absent = listening("[fe80::1%nodevet0]:0", LateClock())
+    assert "fe80::1%nodevet0 is no address of this machine" in absent.trouble
+    assert not is_free("[fe80::1%nodevet0]:0")
+    monkeypatch.setattr(socket, "if_nametoindex", {"ib0": 7}.__getitem__)
+    assert [http._with_zone(f"fe80::1%{zone}", 1) for zone in ("ib0", "4")] == [
+        ("fe80::1", 1, 0, 7),
+        ("fe80::1", 1, 0, 4),
+    ]
+    assert http._with_zone("::1", 1) == ("::1", 1)
+
+
 def test_a_resolver_that_does_not_answer_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may take minutes: the start waits for a bounded time, the loop not at all, and one thread asks."""
     clock, over, asked = LateClock(), threading.Event(), []
@@ -187,9 +250,12 @@ def test_a_resolver_that_does_not_answer_holds_nobody(monkeypatch: pytest.Monkey
         clock.ahead += AGAIN_SECONDS
         server.tick()
     assert len(asked) == 1
-    assert asked[0] is not threading.current_thread()
     over.set()
     asked[0].join(10)
+    for _ in range(2):
+        clock.ahead += AGAIN_SECONDS
+        server.tick()
+    assert threading.current_thread() not in asked
     server.stop()
 
 
