@@ -6,6 +6,8 @@ import msgspec
 import pytest
 from fakes.views import GPU, at, controller, event, healthy, judge, of
 
+from nodevet.checks.kernel_log.lines import split_record
+from nodevet.checks.kernel_log.parse import KernelLogParser
 from nodevet.checks.model import NODE, Action, Clearing, Event, FaultClass, Outcome, Provenance
 from nodevet.checks.reference.kernel_policy import policy_of, policy_of_code
 from nodevet.checks.view import KernelLogState, View
@@ -86,6 +88,50 @@ def test_application_event_belongs_to_its_process_and_does_not_name_it() -> None
     assert "4242" not in finding.message
     assert "train-secret" not in finding.message
     assert "pid=-, name=-, Ch 00000008" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("line", "device", "shown"),
+    [
+        (
+            "amdgpu 0000:1b:00.0: amdgpu: [gfxhub0] retry page fault (src_id:0 ring:0 vmid:8 pasid:32769, for process "
+            "train-secret pid 4242 thread secret pid 4: pid 4243)",
+            "+pci:0000:1b:00.0",
+            "pasid:32769, for process - pid - -)",
+        ),
+        (
+            "mlx5_core 0000:1b:00.0: wait_func:9:(pid 4242): INIT(0x104) timeout. Will cause a leak of a command "
+            "resource",
+            "+pci:0000:1b:00.0",
+            "wait_func:9:(-): INIT(0x104) timeout",
+        ),
+        ("NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, name=<secret>, Ch 00000010", "", "pid=-, name=-, Ch 00000010"),
+        ("NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, name=<unknown>, Ch 00000010", "", "pid=-, name=<unknown>, Ch"),
+    ],
+)
+def test_no_process_and_no_thread_is_in_a_message(line: str, device: str, shown: str) -> None:
+    """A thread has a name and a number of its own, and adapters print a number alone: everyone may scrape it."""
+    parser = KernelLogParser()
+    keys = f" SUBSYSTEM=pci\n DEVICE={device}\n" if device else ""
+    record = split_record(f"4,7,1000000,-;{line}\n{keys}")
+    assert record is not None
+    parser.feed(record, at())
+    (found,) = parser.take()
+    message = of(judge("kernel-log", healthy(events=(found,))), found.code).message
+    assert shown in message
+    assert "secret" not in message and "424" not in message
+
+
+def test_a_library_that_a_program_brings_is_its_own_affair() -> None:
+    """Any user may have one of another version: no reboot is asked for, and it ends with the program."""
+    parser = KernelLogParser()
+    text = "NVRM: API mismatch: the client 'x' (pid 4242)\\x0aNVRM: has the version 550.54, but this kernel module has"
+    record = split_record(f"4,7,1000000,-;{text}\n")
+    assert record is not None
+    parser.feed(record, at())
+    finding = of(judge("kernel-log", healthy(events=tuple(parser.take()))), "nvidia.driver.version_mismatch", NODE)
+    assert (finding.fault_class, finding.action) == (FaultClass.APPLICATION, Action.RESTART_APP)
+    assert (finding.pid, finding.clearing, finding.gates) == (4242, Clearing.APPLICATION_EVENT, False)
 
 
 def test_unreadable_log_matters_where_accelerators_are_watched() -> None:

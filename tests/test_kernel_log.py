@@ -210,6 +210,14 @@ def test_stated_time_is_kept_and_none_is_invented(line: str, seconds: float | No
             ("amd.gpu_reset_failed", "0000:c5:00.0", "fatal", "reboot"),
         ),
         (
+            "amdgpu 0000:c5:00.0: amdgpu: WARN: GPU is throttled, expect performance decrease. VR.",
+            ("amd.throttled", "0000:c5:00.0", "warning", "watch"),
+        ),
+        (
+            "amdgpu 0000:c5:00.0: WARN: GPU thermal throttling temperature reached, expect performance decrease. HBM.",
+            ("amd.throttled", "0000:c5:00.0", "warning", "watch"),
+        ),
+        (
             "pcieport 0000:89:02.0: can't change power state from D3cold to D0 (config space inaccessible)",
             ("pcie.inaccessible", "0000:89:02.0", "error", "inspect"),
         ),
@@ -297,6 +305,9 @@ def test_quiet_log_has_no_event() -> None:
         f"/var/log/syslog.1:Aug  5 12:02:03 node-7 trainer[71]: {LOST}",
         f"10.1.2.3: user: warning: [2026-04-22T21:27:51.291660856Z]: {LOST}",
         f"<14>1 2024-11-15T12:02:03Z node-7 trainer 812 - - {LOST}",
+        f"<14>1 2024-11-15T12:02:03Z node-7 kernel - - - {LOST}",
+        f"<13>Nov 15 12:02:03 node-7 kernel: {LOST}",
+        f"<30>Nov 15 12:02:03 node-7 kernel: [    4.123456] {LOST}",
         f"Fri 2024-11-15 12:02:03 UTC node-7 trainer[17]: {LOST}",
         f"1759600000.512345 node-7 trainer[17]: {LOST}",
         f"[    4.123456] node-7 trainer[17]: {LOST}",
@@ -308,6 +319,8 @@ def test_quiet_log_has_no_event() -> None:
         json.dumps({"host": "node-7", "appname": "trainer", "message": LOST}),
         json.dumps({"log": f"INFO:root:{LOST}", "stream": "stdout"}),
         json.dumps({"MESSAGE": LOST, "_TRANSPORT": "journal"}),
+        json.dumps({"MESSAGE": LOST, "_TRANSPORT": "kernel", "SYSLOG_FACILITY": "3"}),
+        json.dumps({"fac": "user", "pri": "warn", "time": 4.1, "msg": LOST}),
         json.dumps({"level": "warn", "caller": "watch.go:12", "msg": LOST}),
     ],
 )

@@ -126,6 +126,7 @@ STARTS = [
     ("amdgpu 0000:1b:00.0: [drm] *ERROR* GPU reset(1) failed", OF_PCI),
     ("[drm:amdgpu_device_ip_init [amdgpu]] *ERROR* hw_init of IP block <gfx_v9_4_3> failed -110", ""),
     ("[drm:amdgpu_device_gpu_recover] *ERROR* GPU Recovery Failed: -22", ""),
+    ("amdgpu 0000:1b:00.0: amdgpu: WARN: GPU is throttled, expect performance decrease. VR.", OF_PCI),
     ("kfd kfd: amdgpu: GPU reset(2) failed", "c235:0"),
     ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: be00000000800400", ""),
     ("[Hardware Error]: System Fatal error.", ""),

@@ -20,7 +20,7 @@ TEXT = "; told only by text that a user can write, so it closes no gate: look wh
 RECORD = "; a line like text that a user can write, so it closes no gate: counters of the device must confirm it"
 """The same where the kernel's own log was read: dmesg shows no more than that."""
 
-PROCESSES = re.compile(r"\b(?:process|thread) (?s:.{0,16}?) pid:? \d{1,10}\b|\bpid[ :=]{1,2}'?\d{1,10}\b")
+PROCESSES = re.compile(r"\b(?:process|thread) (?s:.{0,16}) pid:? \d{1,10}\b|\bpid[ :=]{1,2}'?\d{1,10}\b")
 """A process, a thread or a pid alone, as amdgpu and mlx5 print them: a thread has a name and a number of its own."""
 
 AS_TEXT = " as text, which a user can write: it informs, and closes no gate"
@@ -108,6 +108,7 @@ def _without_process(event: Event) -> str:
     for word in (event.pid, event.process):
         if word is not None:
             text = re.sub(rf"(?<!\w){re.escape(str(word))}(?!\w)", "-", text)
+    text = PROCESSES.sub("-", text)
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 

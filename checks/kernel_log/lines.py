@@ -124,9 +124,10 @@ _INNER_TIME = re.compile(r"\[\s*(?:\d+\.\d{3,}|\w{3}\s+\w{3}\s+\d{1,2}\s\d\d:\d\
 
 
 class _Header(msgspec.Struct):
-    """What was read of the header so far."""
+    """What was read of the header so far; ``is_foreign`` where it states a facility that is not the kernel's."""
 
     origin: Origin = Origin.UNKNOWN
+    is_foreign: bool = False
     headed: bool = False
     seconds: float | None = None
     wall_seconds: float | None = None
@@ -152,7 +153,9 @@ def split_line(raw: str) -> Line:
         text = _strip_prefixed(text, header)
     if header.origin is Origin.UNKNOWN and not _DRIVER.match(text):
         text = _strip_wrapping(text, header)
-    return Line(text, header.origin, header.headed, header.seconds, header.wall_seconds)
+    # Whatever tag stands behind it: any user may write one (logger -t kernel), and syslog adds its facility.
+    origin = Origin.PROGRAM if header.is_foreign else header.origin
+    return Line(text, origin, header.headed, header.seconds, header.wall_seconds)
 
 
 def _decode_printable(code: re.Match[str]) -> str:
@@ -226,6 +229,8 @@ def _record(record: re.Match[str]) -> Line:
 
 _JSON_TEXTS = ("MESSAGE", "msg", "message", "log")
 _JSON_LOGGER = ("level", "levelname", "lvl", "caller", "logger")
+_JSON_FACILITIES = ("SYSLOG_FACILITY", "facility", "fac")
+_OF_KERNEL = ("0", "kern", "kernel")
 _JSON_WRITERS = ("_TRANSPORT", "SYSLOG_IDENTIFIER", "syslog_identifier", "appname", "ident", "program", "programname")
 
 
@@ -255,8 +260,9 @@ def _json_line(fields: dict[str, object]) -> Line | None:
         return split_line(text) if not text.lstrip().startswith("{") else None
     micros = str(fields.get("__REALTIME_TIMESTAMP", ""))
     wall = int(micros) / 1e6 if _MICROSECONDS.fullmatch(micros) else None
-    foreign = any(writer != "kernel" for writer in writers)
-    return Line(text[:MAXIMUM_TEXT].strip(), Origin.PROGRAM if foreign else Origin.KERNEL, True, None, wall)
+    facilities = [str(fields[name]) for name in _JSON_FACILITIES if name in fields]
+    is_foreign = any(word != "kernel" for word in writers) or any(word not in _OF_KERNEL for word in facilities)
+    return Line(text[:MAXIMUM_TEXT].strip(), Origin.PROGRAM if is_foreign else Origin.KERNEL, True, None, wall)
 
 
 def _strip_header(text: str, header: _Header) -> str:
@@ -286,13 +292,15 @@ def _strip_prefixed(text: str, header: _Header) -> str:
 
 def _strip_one(text: str, header: _Header) -> str | None:
     if match := _RFC_5424.match(text):
+        header.is_foreign = int(match["priority"]) >= 8
         header.origin = Origin.KERNEL if match["program"] == "kernel" else Origin.PROGRAM
         if stamp := _ISO.match(match["time"]):
             header.wall_seconds = _iso_seconds(stamp)
         return text[match.end() :]
     if match := _PRIORITY.match(text):
-        # A printk level has no facility; anything else is syslog, which also carries lines of programs.
-        if int(match["priority"]) < 8:
+        # A printk level has no facility; anything else is syslog, and the kernel's own facility is 0.
+        header.is_foreign = int(match["priority"]) >= 8
+        if not header.is_foreign:
             header.origin = Origin.KERNEL
         return text[match.end() :]
     if match := _LEVEL.match(text):

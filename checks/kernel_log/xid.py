@@ -77,7 +77,7 @@ def _process_id(stated: str | None, fields: dict[str, str]) -> int | None:
 
 def _process_name(stated: str | None) -> str | None:
     name = (stated or "").strip().strip("'`\"").strip()
-    return None if not name or name.startswith("<") else name
+    return None if not name or name == "<unknown>" else name
 
 
 def _variant(xid: int, told: str, words: str, fields: dict[str, str]) -> str:
