@@ -112,7 +112,7 @@ def declared_rules() -> Mapping[str, Rule]:
     """Return what each installed check declares beside its judgement, and nodevet of itself, by code."""
     found: dict[str, Rule] = {rule.code: rule for rule in OWN_RULES}
     for declared in installed():
-        found |= _rules_of(declared)
+        found |= {} if declared.broken else _rules_of(declared)
     return found
 
 

@@ -18,6 +18,7 @@ from fakes.nvml.build import build_fake_nvml
 from fakes.nvml.scenario import FakeNvml, NvmlReturn, pci, uuid
 from fakes.reader import ReaderProcess
 
+from nodevet.checks.backends.nvml import why_not_loaded
 from nodevet.checks.model import WHOLE, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.wire import Sampled
@@ -706,10 +707,21 @@ def test_no_device_is_a_failure(fake_nvml: FakeNvml) -> None:
 
 
 def test_a_missing_library_is_a_failure(tmp_path: Path) -> None:
-    """A machine whose driver is not installed, here as a library that cannot be loaded."""
-    (tmp_path / "libnvidia-ml.so.1").write_text("")
+    """A machine whose driver is not installed."""
     kind, detail = refusal(FakeNvml(tmp_path / "scenario", tmp_path / "libnvidia-ml.so.1"))
-    assert (kind, "libnvidia-ml.so.1" in detail) == (FailureKind.NO_LIBRARY, True)
+    assert (kind, "libnvidia-ml.so.1 was not found" in detail) == (FailureKind.NO_LIBRARY, True)
+
+
+def test_a_library_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
+    """One of another architecture, of another C library, or cut off: to install a driver that is there ends nothing."""
+    library = tmp_path / "libnvidia-ml.so.1"
+    assert why_not_loaded(str(library)).startswith(f"{library} was not found: install")
+    library.write_text("")
+    kind, detail = refusal(FakeNvml(tmp_path / "scenario", library))
+    assert kind is FailureKind.NO_LIBRARY
+    for words in (detail, why_not_loaded(str(library))):
+        assert "libnvidia-ml.so.1 is there and cannot be loaded (" in words
+        assert "file too short" in words
 
 
 @pytest.mark.parametrize("symbol", ["driver_version", "nvml_version"])

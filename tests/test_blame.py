@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,16 @@ from nodevet.agent.readers.blame import Blame, fault_rows, no_start
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.readers.supervisor import Supervisor
-from nodevet.agent.readers.witness import STARVED_RATIO, Look, Surroundings, disturbance, replaced, stamp
+from nodevet.agent.readers.witness import (
+    STARVED_RATIO,
+    Look,
+    Other,
+    Surroundings,
+    disturbance,
+    disturbed,
+    replaced,
+    stamp,
+)
 from nodevet.checks.health.freshness import Freshness, judge
 from nodevet.checks.model import NODE, FailureKind, Finding, Outcome, ReaderState
 
@@ -50,6 +60,8 @@ NOT_THE_DRIVERS = {
     "idle_term": "somebody other than the agent sent it",
     "term": "was killed by SIGTERM in: fake_read(b, fast)",
     "no_memory": "for want of memory; it said last: terminate called after throwing an instance of 'std::bad_alloc'",
+    "no_threads": "for want of threads; it said last: what():  Resource temporarily unavailable; see pids.max",
+    "interpreter": "it said last: Fatal Python error: none_dealloc: deallocating None; no fault of the driver is shown",
     "import_error": "a part of nodevet is missing or broken: reinstall nodevet",
     "raise": "it said last: ValueError: invalid literal for int() with base 16: ''",
     "exit": "ended with status 3",
@@ -322,6 +334,42 @@ def test_a_reader_that_is_stopped_is_nobodys_fault(bench: Bench) -> None:
         assert "it is stopped (state T)" in said(bench)
         assert not is_hard(bench)
         rise(bench)
+
+
+def test_a_helper_of_the_library_that_is_stopped_is_nobodys_fault(bench: Bench) -> None:
+    """The call waits for a program that the library started, as the NVIDIA library starts nvidia-modprobe."""
+    bench.write(read={"b": "helper"})
+    bench.clock.advance(INTERVAL)
+    bench.until_in("fake_read(b")
+    bench.until(lambda: any(look.state == "T" for look in others(bench).values()))
+    bench.pass_time(DEADLINE)
+    bench.until(lambda: bench.status().state is ReaderState.HUNG and bench.status().pid is None)
+    assert "which it may wait for: it is stopped (state T)" in said(bench)
+    assert bench.status().witnessed == 0
+
+
+def others(bench: Bench) -> dict[Other, Look]:
+    """Return how the threads of the reader are, and what it started."""
+    pid = bench.status().pid
+    return {} if pid is None else Surroundings().others(pid)
+
+
+def test_what_a_call_may_wait_for_is_threads_and_programs() -> None:
+    """Those of its programs too; of itself only the other threads."""
+    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as parent:
+        deadline = time.monotonic() + 20.0
+        while not (found := Surroundings().others(parent.pid)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [psutil.Process(other.pid).ppid() for other in found] == [parent.pid]
+        blocked = {
+            other: msgspec.structs.replace(look, state="D", function="nfs_wait") for other, look in found.items()
+        }
+        words = disturbed(found, blocked, 5.0)
+        assert "which it may wait for: it waits in nfs_wait: a network file system is waited for" in words
+        assert disturbed(found, found, 5.0) == ""
+        parent.communicate(b"\n")
+    assert Surroundings().others(parent.pid) == {}
 
 
 @pytest.mark.parametrize(
@@ -771,6 +819,44 @@ def test_a_crash_while_the_kernel_refuses_memory_is_nobodys_fault(
     for _ in range(2):
         fall(bench, "segv")
         assert "in: fake_read(b, fast), but memory may have been refused to it" in said(bench)
+        assert bench.status().witnessed == 0
+        rise(bench)
+
+
+@pytest.mark.parametrize(("there", "short"), [(89, False), (90, True)])
+@pytest.mark.parametrize("limit", ["pid_max", "threads-max"])
+def test_threads_that_the_kernel_refuses_are_seen(tmp_path: Path, there: int, short: bool, limit: str) -> None:
+    """Any user may start as many as there may be."""
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "loadavg").write_text(f"0.00 0.01 0.05 1/{there} 12345\n")
+    for name in ("pid_max", "threads-max"):
+        (tmp_path / "sys/kernel" / name).write_text("100\n" if name == limit else "1000\n")
+    assert bool(Surroundings(tmp_path, tmp_path / "groups").task_shortage()) is short
+
+
+@pytest.mark.parametrize("line", ["0::/system.slice/nodevet.service", "7:pids:/system.slice/nodevet.service"])
+@pytest.mark.parametrize(("most", "short"), [("max", False), ("101", False), ("100", True)])
+@pytest.mark.parametrize("group", ["system.slice", "system.slice/nodevet.service"])
+def test_threads_that_a_group_refuses_are_seen(tmp_path: Path, line: str, most: str, short: bool, group: str) -> None:
+    """TasksMax of the unit, or of a slice around it."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text(f"1:name=systemd:/x\n{line}\n")
+    groups = tmp_path / "groups" / ("pids" if "pids" in line else "")
+    for name in ("system.slice", "system.slice/nodevet.service"):
+        (groups / name).mkdir(parents=True)
+        (groups / name / "pids.max").write_text(f"{most if name == group else 'max'}\n")
+        (groups / name / "pids.current").write_text("90\n" if most != "101" else "89\n")
+    shortage = Surroundings(tmp_path, tmp_path / "groups").task_shortage()
+    assert bool(shortage) is short
+    assert f"90 of 100 are there ({groups / group}/pids.max): raise TasksMax" in shortage or not short
+
+
+def test_a_crash_while_no_thread_may_be_started_is_nobodys_fault(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a library that does not look whether it was given one."""
+    monkeypatch.setattr(Surroundings, "task_shortage", lambda _self: "it may have been refused a thread")
+    for _ in range(2):
+        fall(bench, "segv")
+        assert "in: fake_read(b, fast), but it may have been refused a thread" in said(bench)
         assert bench.status().witnessed == 0
         rise(bench)
 

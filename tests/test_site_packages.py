@@ -21,9 +21,11 @@ from fakes.views import at, healthy
 from nodevet.agent import check_run
 from nodevet.agent.assembly import arm
 from nodevet.agent.check_run import CHECK_ERROR, LONGEST_REST_SECONDS, Armed, run_check
+from nodevet.agent.cli import main
 from nodevet.agent.clock import SteppedClock
 from nodevet.agent.config import load_configuration
 from nodevet.agent.engine import Engine
+from nodevet.agent.exits import OK
 from nodevet.agent.overrun import Overrun, within
 from nodevet.checks.model import AgentInfo, Finding, Outcome, Snapshot, State
 from nodevet.checks.registry import Check, discover, installed
@@ -83,7 +85,9 @@ def engine_of(clock: SteppedClock, configuration: Path | None = None) -> Engine:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_package_that_cannot_be_had_costs_its_own_checks(packages: Path, name: str) -> None:
+def test_a_package_that_cannot_be_had_costs_its_own_checks(
+    packages: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is told as a check that cannot run, its tables in the configuration are no mistake, and it ends."""
     options, words = BAD[name]
     site_package(packages, **options)
@@ -105,6 +109,9 @@ def test_a_package_that_cannot_be_had_costs_its_own_checks(packages: Path, name:
     assert snapshot.verdict.state is State.UNKNOWN
     assert not snapshot.verdict.hard
     assert {run.check for run in snapshot.checks if run.success} == OURS
+    for command in (["explain", "device.lost"], ["explain", broken.name], ["check", "--list"], ["config", "show"]):
+        assert main(command) == OK
+    assert words in capsys.readouterr().out
 
     sys.modules.pop("site_checks", None)
     site_package(packages)

@@ -70,7 +70,7 @@ def _possible_names(name: str) -> tuple[str, ...]:
 
 
 def _describe(declared: Check) -> str:
-    text = inspect.cleandoc(declared.judge.__doc__ or "")
+    text = inspect.cleandoc(declared.broken or declared.judge.__doc__ or "")
     lines = [f"check {declared.name}: {text}", "", "  policy:"]
     lines += [f"    {field} = {getattr(declared.policy(), field)}" for field in declared.policy.__struct_fields__]
     lines += ["  looks at:", *(f"    {key}: {QUANTITIES[key].help}" for key in declared.inputs)]

@@ -19,7 +19,7 @@ from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import Clock
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.stages import HELD_UP_SECONDS
-from nodevet.agent.readers.witness import Look, Stamp, Surroundings, disturbance, replaced, stamp
+from nodevet.agent.readers.witness import Look, Other, Stamp, Surroundings, disturbance, disturbed, replaced, stamp
 from nodevet.checks.model import Device, Failure, FailureKind, Instant
 from nodevet.checks.reference.tables import load_table
 
@@ -50,6 +50,11 @@ NO_MEMORY = re.compile(
     r"bad_alloc|out of memory|cannot allocate memory|failed to allocate|memory allocation|MemoryError|ENOMEM",
     re.IGNORECASE,
 )
+NO_TASKS = re.compile(
+    r"resource temporarily unavailable|EAGAIN|can't start new thread|pthread_create|failed to create thread",
+    re.IGNORECASE,
+)
+INTERPRETER = re.compile(r"^Fatal Python error", re.MULTILINE)
 NO_DESCRIPTORS = re.compile(r"too many open files|EMFILE|ENFILE", re.IGNORECASE)
 NOT_INSTALLED = re.compile(r"ModuleNotFoundError|ImportError")
 
@@ -92,12 +97,14 @@ class Fall(msgspec.Struct, frozen=True):
 class _Suspicion(msgspec.Struct, frozen=True):
     """A call that has been out for long: its number, and how the reader was when it began to be watched.
 
-    ``moved``: calls before it came and went, too slowly. ``held``: what kept the reader from running for a while.
+    ``others`` are its threads and what it started. ``moved``: calls before it came and went, too slowly. ``held``: what
+    kept the reader from running for a while.
     """
 
     number: int
     since: float
     look: Look | None
+    others: Mapping[Other, Look]
     moved: bool = False
     held: str = ""
 
@@ -202,7 +209,8 @@ class Blame:
             now = self._clock.monotonic()
             moved = self._suspicion is not None
             held = self._early.held if self._early is not None else ""
-            self._suspicion = _Suspicion(child.call_number, now, self._surroundings.look(child.pid), moved, held)
+            look, others = self._surroundings.look(child.pid), self._surroundings.others(child.pid)
+            self._suspicion = _Suspicion(child.call_number, now, look, others, moved, held)
         self._heartbeat.want(anew=anew)
 
     def acquit(self) -> None:
@@ -224,6 +232,7 @@ class Blame:
             return _soft(f"{out}, but {library} was replaced on disk meanwhile: it is loaded anew")
         elapsed = self._clock.monotonic() - seen.since
         cause = seen.held or disturbance(seen.look, self._surroundings.look(child.pid), elapsed)
+        cause = cause or disturbed(seen.others, self._surroundings.others(child.pid), elapsed)
         if cause:
             return _soft(f"{out}, but {cause}")
         kept = self._heartbeat.kept_time(seen.since)
@@ -302,13 +311,15 @@ class Blame:
             return _soft(f"{self._name} {end} {where}, for want of memory{said}; see free -m and journalctl -k")
         if NO_DESCRIPTORS.search(words):
             return _soft(f"{self._name} {end} {where}, for want of descriptors{said}; raise LimitNOFILE of the agent")
+        if NO_TASKS.search(words):
+            return _soft(f"{self._name} {end} {where}, for want of threads{said}; see pids.max, pid_max and ulimit -u")
         if end.signal is None and NOT_INSTALLED.search(words):
             return _soft(f"{self._name} {end}{said}; a part of nodevet is missing or broken: reinstall nodevet")
         if end.signal == signal.SIGBUS and child.in_call and (others := self._unserved()):
             return _soft(f"{self._name} {end} {where}, but {others}")
-        if end.fault in fault_rows() and child.in_call and (want := self._want_of_memory(child)):
+        if end.fault in fault_rows() and child.in_call and (want := self._want(child)):
             return _soft(f"{self._name} {end} {where}, but {want}")
-        if end.fault in fault_rows() and child.in_call:
+        if end.fault in fault_rows() and child.in_call and not INTERPRETER.search(words):
             if end.signal == signal.SIGBUS:
                 self._unproven = tuple(self._libraries)
             failure = Failure(FailureKind.CRASHED, f"the reader {end} in: {child.call}{said}")
@@ -355,11 +366,11 @@ class Blame:
             return f"it shares {self._shared[0]} with other programs: one may have cut it, or its file system is full"
         return ""
 
-    def _want_of_memory(self, child: Child) -> str:
-        """Return what may have refused the library memory, which many do not look for; empty where nothing is seen."""
+    def _want(self, child: Child) -> str:
+        """Return what may have refused the library memory or a thread, which many do not look for; else empty."""
         if child.memory_limit:
             return f"it ran under an {child.memory_limit}, and may have been refused memory: lift LimitAS and LimitDATA"
-        return self._surroundings.commit_shortage()
+        return self._surroundings.commit_shortage() or self._surroundings.task_shortage()
 
     def _ours(self, what: str) -> Fallen:
         words = f"{self._name} {what}; no fault of the driver is shown: please report this with the agent's log"

@@ -17,7 +17,7 @@ import msgspec
 
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["Look", "Stamp", "Surroundings", "disturbance", "replaced", "stamp"]
+__all__ = ["Look", "Other", "Stamp", "Surroundings", "disturbance", "disturbed", "replaced", "stamp"]
 
 STARVED_RATIO = 0.25
 """A reader that waited for a processor for more than this share of the time was not free to run."""
@@ -30,6 +30,11 @@ MAXIMUM_FILES = 500
 NO_OVERCOMMIT = "2"
 COMMITTED_RATIO = 0.9
 """Where the kernel promises no more memory than there is, and this share is promised, it may have refused some."""
+
+TASKS_RATIO = 0.9
+"""Where this share of the threads that may be is there, one may have been refused."""
+
+MAXIMUM_OTHERS = 100
 
 DUMPING = re.compile(r"^CoreDumping:\s*1", re.MULTILINE)
 TRACED = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
@@ -63,6 +68,13 @@ class Look(msgspec.Struct, frozen=True):
     dumping: bool = False
 
 
+class Other(msgspec.Struct, frozen=True):
+    """A thread of a reader, or a program that it started: the number that /proc knows it by, and its name."""
+
+    pid: int
+    name: str
+
+
 class _Wait(msgspec.Struct, frozen=True):
     prefix: str
     meaning: str
@@ -92,6 +104,19 @@ class Surroundings:
             held=fields[_STATE] == "Z" and TRACED.search(status) is not None,
             dumping=DUMPING.search(status) is not None,
         )
+
+    def others(self, pid: int) -> dict[Other, Look]:
+        """Return how the threads of *pid* are, and the programs that it started: a call may wait for one of them."""
+        found: dict[Other, Look] = {}
+        waiting = [pid]
+        while waiting and len(found) < MAXIMUM_OTHERS:
+            process = waiting.pop()
+            for thread in _names(self._proc / str(process) / "task"):
+                waiting += [int(child) for child in self._read(process, f"task/{thread}/children").split()]
+                look = None if thread == str(pid) else self.look(int(thread))
+                if look is not None:
+                    found[Other(int(thread), self._read(int(thread), "comm").strip())] = look
+        return found
 
     def libraries(self, pid: int) -> dict[str, Stamp | None]:
         """Return the shared libraries that *pid* has loaded; None for one that is not on disk any more."""
@@ -132,6 +157,36 @@ class Surroundings:
             "vm.overcommit_memory is 2: end what asks for so much"
         )
 
+    def task_shortage(self) -> str:
+        """Return that no more threads may be started, or hardly any; empty where there is room."""
+        counted = _text(self._proc / "loadavg").split()
+        threads = _number(counted[3].partition("/")[2]) if len(counted) > 3 else None
+        limits = (_number(_text(self._proc / "sys/kernel" / name).strip()) for name in ("pid_max", "threads-max"))
+        limit = min((limit for limit in limits if limit is not None), default=None)
+        if threads is not None and limit is not None and threads >= TASKS_RATIO * limit:
+            return (
+                f"it may have been refused a thread: {threads} of {limit} are there: see kernel.pid_max and threads-max"
+            )
+        for group in self._groups():
+            now, most = (_number(_text(group / name).strip()) for name in ("pids.current", "pids.max"))
+            if now is not None and most is not None and now >= TASKS_RATIO * most:
+                return (
+                    f"it may have been refused a thread: {now} of {most} are there ({group}/pids.max): raise TasksMax"
+                )
+        return ""
+
+    def _groups(self) -> tuple[Path, ...]:
+        """Return the folders of the groups that limit this process's threads, and so its readers', inner ones first."""
+        for line in self._read("self", "cgroup").splitlines():
+            _, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if controllers == "" or "pids" in controllers.split(","):
+                top = self._cgroups / controllers
+                inner = top / path.lstrip("/")
+                if (inner / "pids.max").exists():
+                    return (inner, *(group for group in inner.parents if top in group.parents))
+        return ()
+
     def _waited(self, pid: int) -> float | None:
         fields = self._read(pid, "schedstat").split()
         waited = _number(fields[1]) if len(fields) == 3 else None
@@ -156,7 +211,7 @@ class Surroundings:
         function = self._read(pid, "wchan").strip("\0 \n")
         return "" if function == "0" else function
 
-    def _read(self, pid: int, name: str) -> str:
+    def _read(self, pid: int | str, name: str) -> str:
         return _text(self._proc / str(pid) / name)
 
 
@@ -186,6 +241,14 @@ def disturbance(before: Look | None, after: Look | None, seconds: float) -> str:
     return ""
 
 
+def disturbed(before: Mapping[Other, Look], after: Mapping[Other, Look], seconds: float) -> str:
+    """Return which of the threads and programs of a process was kept from running between two looks, and by what."""
+    for other, look in after.items():
+        if cause := disturbance(before.get(other, look), look, seconds):
+            return f"{other.name} (process {other.pid}), which it may wait for: {cause}"
+    return ""
+
+
 def replaced(known: Mapping[str, Stamp | None]) -> str | None:
     """Return the first library of *known* whose file on disk is another one now, or None."""
     return next((path for path, seen in known.items() if seen is None or stamp(path) != seen), None)
@@ -212,6 +275,14 @@ def stamp(path: str) -> Stamp | None:
 @lru_cache(maxsize=1)
 def _meanings() -> dict[str, str]:
     return {row.prefix.lstrip("_"): row.meaning for row in load_table("kernel_waits.csv", _Wait)}
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the numbers below *folder*; none where it is gone."""
+    try:
+        return [name for name in os.listdir(folder) if name.isdigit()]  # noqa: PTH208 (names are what is wanted)
+    except OSError:
+        return []
 
 
 def _number(text: str) -> int | None:

@@ -24,7 +24,9 @@ from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.wire import Progress
 
-__all__ = ["Call", "Field", "Item", "Library", "Plan", "Target", "load"]
+__all__ = ["Call", "Field", "Item", "Library", "Plan", "Target", "load", "why_not_loaded"]
+
+LIBRARY = "libnvidia-ml.so.1"
 
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
 DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 10, 12, 13
@@ -422,6 +424,16 @@ def _accepts(source: Field | Call | None, kind: int) -> bool:
 # ---- Loading --------------------------------------------------------------------------------------------------
 
 
+def why_not_loaded(library: str) -> str:
+    """Return why the driver's *library* cannot be loaded: the wrapper says of each cause that it was not found."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        if "cannot open shared object file: No such file" not in str(error):
+            return f"{library} is there and cannot be loaded ({error}): install that of the NVIDIA driver anew"
+    return f"{library} was not found: install the NVIDIA driver, or mount its libraries"
+
+
 def load(progress: Progress, root: str) -> Library:
     """Load nvidia-ml-py and the driver's library; raise BackendError that says what is missing and what to do."""
     library = Library(_import(), progress)
@@ -429,9 +441,7 @@ def load(progress: Progress, root: str) -> Library:
     if code == SUCCESS:
         return library
     if code == LIBRARY_NOT_FOUND:
-        raise BackendError(
-            FailureKind.NO_LIBRARY, "libnvidia-ml.so.1 was not found: install the NVIDIA driver, or mount its libraries"
-        )
+        raise BackendError(FailureKind.NO_LIBRARY, why_not_loaded(LIBRARY))
     if code == DRIVER_NOT_LOADED:
         raise BackendError(
             FailureKind.NO_DRIVER, "the NVIDIA kernel driver is not loaded: modprobe nvidia, then read the kernel log"

@@ -13,6 +13,7 @@ import json
 import mmap
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -104,6 +105,15 @@ class Child:
             case "no_memory":
                 os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
                 os.abort()
+            case "no_threads":
+                os.write(2, b"  what():  Resource temporarily unavailable\n")
+                os.abort()
+            case "interpreter":
+                os.write(2, b"Fatal Python error: none_dealloc: deallocating None\n")
+                os.abort()
+            case "helper":  # as libnvidia-ml, which runs nvidia-modprobe
+                helper = subprocess.Popen([sys.executable, "-S", "-c", "import os; os.kill(os.getpid(), 19)"])
+                helper.wait()
             case "import_error":
                 os.write(2, b"ModuleNotFoundError: No module named 'nodevet.checks.parts'\n")
                 sys.exit(1)
