@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -44,6 +45,9 @@ LONGEST_SECONDS = 5.0
 FIRST_REST_SECONDS = 30.0
 LONGEST_REST_SECONDS = 600.0
 """How long one that took longer is not asked, twice as long each time in a row."""
+
+MOST_FINDINGS = 200_000
+"""So many are more than any node has: without a bound, a check that yields for ever would take all memory."""
 
 MOST_TRIES = 300
 """So often a check is tried again in one round; beyond that it is the check itself that is broken."""
@@ -225,12 +229,15 @@ def tally(findings: Iterable[Finding]) -> dict[str, int]:
 def _judged(armed: Armed, view: View) -> tuple[Finding, ...]:
     """Return what the check finds; raise whatever it raises, and what `_sound` does.
 
-    One that ends its process, as a script does, ends itself: RuntimeError.
+    One that ends its process, as a script does, ends itself, and so does one that finds too much: RuntimeError.
     """
     try:
-        return tuple(map(_sound, armed.check.judge(view, armed.policy)))
+        found = tuple(map(_sound, islice(armed.check.judge(view, armed.policy), MOST_FINDINGS + 1)))
     except (SystemExit, GeneratorExit) as error:
         raise RuntimeError(f"raised {type(error).__name__}: {error}") from error
+    if len(found) > MOST_FINDINGS:
+        raise RuntimeError(f"yielded more than {MOST_FINDINGS} findings")
+    return found
 
 
 def _sound(finding: object) -> Finding:

@@ -169,7 +169,7 @@ class NoPolicy(msgspec.Struct, frozen=True):
     """Nothing to set."""
 
 
-@pytest.mark.parametrize("judge", [for_ever, busy, findings_without_end])
+@pytest.mark.parametrize("judge", [for_ever, busy])
 def test_a_check_of_a_site_that_does_not_end_is_interrupted(judge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told and rests ever longer, and every other check judges."""
     monkeypatch.setattr(check_run, "LONGEST_SECONDS", 0.1)
@@ -193,6 +193,15 @@ def test_a_check_of_a_site_that_does_not_end_is_interrupted(judge: Any, monkeypa
     assert apart == [30, 60, 120, 240, 480, 600]
     assert LONGEST_REST_SECONDS == 600
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_check_of_a_site_that_finds_without_end_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told by its number."""
+    monkeypatch.setattr(check_run, "MOST_FINDINGS", 10)
+    site = Check(name="a-site", summary="x", judge=findings_without_end, policy=NoPolicy, module="site_checks")
+    ran = run_check(Armed(site, NoPolicy()), healthy())
+    assert ran.error.startswith("RuntimeError: yielded more than 10 findings")
+    assert not ran.overran
 
 
 def test_a_check_that_ends_in_time_again_is_asked_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
