@@ -65,7 +65,7 @@ class GatedCluster:
         """Let every node be healthy, idle and without jobs."""
         self.slurm.cancel_all()
         for gate in self.gates.values():
-            gate.set(runtime_dir=gate.runtime, on_stale="pass")
+            gate.set(runtime_dir=gate.runtime, on_stale="pass", probe_wait_seconds=5)
         self.heal()
         for name in self.gates:
             self.slurm.wait(partial(self.is_at_rest, name), f"{name} is at rest")
@@ -142,6 +142,7 @@ def test_a_broken_gpu_takes_no_job_and_the_job_runs_elsewhere(cluster: GatedClus
 def test_a_job_caught_between_allocation_and_start_runs_elsewhere(cluster: GatedCluster) -> None:
     """The fault comes while its prolog waits; a reason that was written meanwhile stays."""
     slurm, gate = cluster.slurm, cluster.gates["n1"]
+    gate.set(probe_wait_seconds=50)  # also where slurmctld takes seconds to drain the node
     gate.write(*EIGHT, load="probing", expires_in=3600)
     job = slurm.submit("echo ran on $SLURMD_NODENAME", "--gres=gpu:1")
     slurm.wait(lambda: any(gate.claims.iterdir()), "its prolog waits")
