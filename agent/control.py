@@ -9,7 +9,6 @@ A handler that raises a NodevetError answers with its text. Whatever else it rai
 
 from __future__ import annotations
 
-import errno
 import os
 import selectors
 import socket
@@ -27,6 +26,7 @@ import msgspec
 
 from nodevet.agent.decoding import suggestion
 from nodevet.checks.errors import BusyError, ConfigurationError, NodevetError, StoreError, UsageError
+from nodevet.checks.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
 from nodevet.checks.files import file_identity
 from nodevet.checks.guard import Bug, Guard, attempt
 
@@ -37,16 +37,10 @@ SOCKET_NAME = "control.socket"
 LONGEST_RELEASE_SECONDS = 86400.0
 """A node that nobody reads for longer is out of service: stop the agent instead."""
 
-EXHAUSTED_SECONDS = 0.5
-"""How long nobody is let in after there was no descriptor for a caller: who waits would wake the loop all the time."""
-
 MAXIMUM_PATH_BYTES = 107
 """What sun_path holds beside its closing zero, unix(7)."""
 
 _CREDENTIALS = struct.Struct("3i")
-
-_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What accept(2) says where the caller stays in the queue."""
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -196,7 +190,7 @@ class Control:
             accepted, _ = self._listener.accept()
         except OSError as error:
             # Gone before it was served: the next event asks again.
-            if error.errno in _EXHAUSTED:
+            if error.errno in EXHAUSTED:
                 self._selector.unregister(self._listener)
                 self._open_at = time.monotonic() + EXHAUSTED_SECONDS
             return

@@ -25,6 +25,7 @@ from typing import Any
 
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
+from nodevet.checks.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import Instant, Snapshot
 from nodevet.exporters.connections import CONNECTION_SECONDS, MAXIMUM_CONNECTIONS, Connections
@@ -42,9 +43,6 @@ LOOK_SECONDS = 0.25
 
 STOP_SECONDS = 0.5
 """How long the end of the agent waits for the thread that accepts: it may wait itself, such as for memory."""
-
-EXHAUSTED_SECONDS = 0.5
-"""How long nobody is let in after the process or the machine had no descriptor for a connection."""
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _TEXT = "text/plain; charset=utf-8"
@@ -72,9 +70,6 @@ def _unheard(_line: str) -> None:
 
 HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*\.?")
 """What a resolver may know at another time (RFC 1123, and the underscore that sites use)."""
-
-PASSING = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""What the machine lacks for the moment."""
 
 
 class AbsentAddressError(ConfigurationError):
@@ -322,14 +317,15 @@ class _Server(ThreadingHTTPServer):
         return bool(poll.poll(patience_seconds * 1000))
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; where there is no descriptor, let nobody in for a moment and say so once."""
+        """Accept a connection; where no descriptor or memory is free, let nobody in for a moment and say so once."""
         try:
             return super().get_request()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
+            if error.errno in EXHAUSTED:
                 now = time.monotonic()
                 if self._log is not None and now > self._exhausted_until + EXHAUSTED_SECONDS:
-                    self._log("http: no descriptor is free for a connection: raise LimitNOFILE of the unit")
+                    words = f"http: no connection can be taken: {error.strerror}"
+                    self._log(f"{words}: raise LimitNOFILE of the unit, or free memory")
                 self._exhausted_until = now + EXHAUSTED_SECONDS
             raise
 
@@ -509,6 +505,6 @@ def _refusal(error: OSError, host: str, port: int) -> Exception:
             return AbsentAddressError(f"{host} is no address of this machine: choose another with --listen HOST:PORT")
     text = f"cannot listen on {host}:{port}: {error.strerror or error}"
     # Whoever resolves names may come after the agent at a boot; what is no name of a host never gets an address.
-    is_passing = HOST_NAME.fullmatch(host) if isinstance(error, socket.gaierror) else error.errno in PASSING
+    is_passing = HOST_NAME.fullmatch(host) if isinstance(error, socket.gaierror) else error.errno in EXHAUSTED
     kind = AbsentAddressError if is_passing else ConfigurationError
     return kind(text)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import os
+import queue
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
+from nodevet.checks.exhaustion import EXHAUSTED
 from nodevet.checks.model import Device, DeviceKind, Snapshot
 from nodevet.exporters.connections import MAXIMUM_CONNECTIONS, Connections
 from nodevet.exporters.http import HttpServer, parse_listen
@@ -372,3 +375,24 @@ def test_a_fault_of_ours_is_a_line_in_the_log(start: Start, capfd: pytest.Captur
     (line,) = lines
     assert line.startswith("page /report failed: ValueError: broken report (test_exporter_http.py:")
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("number", sorted(EXHAUSTED))
+def test_a_caller_whom_nothing_is_left_for_is_answered_later(
+    start: Start, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Descriptors or memory: it is said once, and the loop rests meanwhile."""
+    said: queue.SimpleQueue[str] = queue.SimpleQueue()
+    server = start(gpu_node(), log=said.put)
+
+    def refuse(_socket: socket.socket) -> object:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket.socket, "accept", refuse)
+        caller = socket.create_connection(server.address, timeout=10)
+        assert os.strerror(number) in said.get(timeout=10)
+    with caller:
+        caller.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
+        assert caller.recv(100).startswith(b"HTTP/1.")
+    assert said.empty()
