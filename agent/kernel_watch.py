@@ -82,7 +82,10 @@ class KernelWatch:
         is_asking = self._backlog is not None and not self._heard
         if not self._lost or is_asking:
             return ""
-        return f"{self._path}: {self._lost} records were overwritten before they could be read: what they told is lost"
+        return (
+            f"{self._path}: {self._lost} records were overwritten before they could be read: what they told is lost; "
+            "enlarge the ring with the kernel option log_buf_len if this repeats"
+        )
 
     @property
     def memory(self) -> bytes | None:
