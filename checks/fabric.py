@@ -7,7 +7,7 @@ import msgspec
 from nodevet.checks.model import Action, FaultClass, Outcome
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["SEPARATOR", "FabricFault", "fabric_faults", "fault_named", "words_of_mask"]
+__all__ = ["SEPARATOR", "FabricFault", "fabric_faults", "fault_named", "known_mask", "words_of_mask"]
 
 SEPARATOR = ","
 EMPTY_MASK = 0xFFFFFFFF
@@ -40,13 +40,19 @@ def fabric_faults() -> tuple[FabricFault, ...]:
     return load_table("fabric_faults.csv", FabricFault)
 
 
+def known_mask(mask: int) -> int:
+    """Return *mask*. Raise ValueError for ones alone: an empty register."""
+    if mask == EMPTY_MASK:
+        raise ValueError("a mask of ones alone is an empty register")
+    return mask
+
+
 def words_of_mask(mask: int) -> str:
     """Return the faults that *mask* names, as words; a configuration that no table knows is a fault as well.
 
-    So are both bits of a pair that says yes or no. Raise ValueError for a mask of ones alone: an empty register.
+    So are both bits of a pair that says yes or no. Raise ValueError for an empty register.
     """
-    if mask == EMPTY_MASK:
-        raise ValueError("a mask of ones alone is an empty register")
+    mask = known_mask(mask)
     rows = fabric_faults()
     words = [row.word for row in rows if mask >> row.shift & row.width == row.value]
     configuration = mask >> CONFIGURATION_SHIFT & CONFIGURATION_WIDTH

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pynvml
 import pytest
 from fakes.views import GPU, bad, healthy, judge
 
+from nodevet.checks.backends.nvidia_items import slow_items
 from nodevet.checks.fabric import fabric_faults, fault_named, words_of_mask
 from nodevet.checks.model import WHOLE, Action, FaultClass, Finding, Outcome, Reading, ReadingStatus
 
@@ -120,6 +122,11 @@ def test_an_empty_register_is_no_mask() -> None:
     """Ones alone are what a register reads that nothing answers for: no fault, and no health either."""
     with pytest.raises(ValueError, match="empty register"):
         words_of_mask(0xFFFFFFFF)
+    said = [item for item in slow_items(0) if item.quantity in ("fabric_healthy", "fabric_faults")]
+    assert len(said) == 2
+    for item in said:
+        with pytest.raises(ValueError, match="empty register"):
+            item.convert(SimpleNamespace(healthMask=0xFFFFFFFF))
 
 
 def test_a_board_that_only_says_whether_there_is_a_fault_is_believed_at_once() -> None:

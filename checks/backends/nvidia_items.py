@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nodevet.checks.backends.nvml import Call, Field, Item
-from nodevet.checks.fabric import words_of_mask
+from nodevet.checks.fabric import known_mask, words_of_mask
 from nodevet.checks.model import WHOLE, Part, PartKind, Scalar
 from nodevet.checks.quantities import RECOVERY_ACTIONS, UNKNOWN_ACTION
 
@@ -154,11 +154,11 @@ def _fabric_state(info: Any) -> str | None:
 
 def _fabric_healthy(info: Any) -> bool | None:
     """Return whether the mask names no fault; None where it says nothing."""
-    configuration = info.healthMask >> FABRIC_CONFIGURATION_SHIFT & 0xF
-    groups = [info.healthMask >> shift & 3 for shift in FABRIC_FAULT_SHIFTS]
+    mask = known_mask(info.healthMask)
+    configuration = mask >> FABRIC_CONFIGURATION_SHIFT & 0xF
+    groups = [mask >> shift & 3 for shift in FABRIC_FAULT_SHIFTS]
     if not configuration and not any(groups):
         return None
-    words_of_mask(info.healthMask)  # refuses a mask that is none
     return configuration <= FABRIC_CONFIGURATION_FINE and not {1, 3} & {*groups}
 
 
