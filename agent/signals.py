@@ -112,7 +112,3 @@ def interrupting() -> Iterator[None]:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-def _ignore(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing."""

@@ -15,7 +15,6 @@ WORDS = {
     Why.REBOOT: "does not drain: the node is about to reboot",
     Why.DOWN: "does not drain: the node is down",
     Why.UNKNOWN_STATE: "does not drain: the node is in a state that nodevet does not know",
-    Why.OTHER_NODE: "does nothing: slurm.node_name is another machine",
     Why.CHANGED: "does not drain yet: the node changed at this moment",
     Why.CONTENDED: "does not drain yet: other nodes ask at the same moment",
     Why.UNSETTLED: "does not ask yet: an earlier write to SLURM got no answer, and may still take effect",
