@@ -272,9 +272,8 @@ class Daemon:
         """Return how long the selector may wait."""
         now = self._clock.monotonic()
         wake = min(self._pace.next_deadline, soonest(self._members))
-        broken = any(
-            not fault.works for fault in self._guard.faults
-        )  # it may have failed to say when it must be called
+        # A part that fails may fail to say when it must be called.
+        broken = any(not fault.works for fault in self._guard.faults)
         return min(max(wake - now, 0.0), BROKEN_WAIT_SECONDS if broken else LONGEST_WAIT_SECONDS)
 
     def _judge(self, also_changed: tuple[Episode, ...] = ()) -> None:
@@ -289,9 +288,6 @@ class Daemon:
         if ticket is not None:
             self._publisher.mirror(done.snapshot)
         self._showing.offer(done.snapshot, done.changes, ticket)
-
-    def _has_mirrored(self, snapshot: Snapshot) -> bool:
-        return self._publisher.has_mirrored(snapshot)
 
     def _show(self, snapshot: Snapshot, changes: tuple[Episode, ...]) -> None:
         """Hand *snapshot* to every surface, and tell what changed."""
@@ -332,13 +328,6 @@ class Daemon:
         self._journal = cleanup.enter_context(Journal(self._configuration, self._clock))
         self._selector.register(self._journal.bell, selectors.EVENT_READ, lambda _mask: self._journal.answer())
         cleanup.callback(self._selector.unregister, self._journal.bell)
-        self._showing = Showing(
-            self._clock,
-            self._show,
-            keeping=self._journal.keeping,
-            trouble=lambda: self._journal.trouble,
-            mirrored=self._has_mirrored,
-        )
         self._reports = Reports(self._configuration, log=self._teller.trouble, rendered=self._on_report)
         cleanup.callback(self._reports.close)
         page = partial(HttpServer, agent.listen, lambda: self._snapshot, self._complaint, report=self._reports.latest)
@@ -349,6 +338,13 @@ class Daemon:
         ttl_seconds = _ttl_seconds(self._configuration)
         self._publisher = Publisher(Path(agent.runtime_dir), ttl_seconds=ttl_seconds, guard=self._guard)
         cleanup.callback(self._publisher.close, 0.3)
+        self._showing = Showing(
+            self._clock,
+            self._show,
+            keeping=self._journal.keeping,
+            trouble=lambda: self._journal.trouble,
+            mirrored=self._publisher.has_mirrored,
+        )
         self._intake = Intake(self._engine, self._journal, self._recorder, self._pace, self._teller, self._guard)
         memory = self._journal.restore(self._engine)
         self._info = msgspec.structs.replace(self._info, notices=self._journal.notices)
@@ -544,13 +540,18 @@ class Daemon:
         if number != signal.SIGHUP:
             self._stopping = True
         elif not self._stopping:
-            self._guard.run("reload", self._reconfigure, self._not_reconfigured)
+            self._reconfigure()
 
     def _reconfigure(self) -> None:
-        """Read the configuration again, and a scenario; what is refused leaves everything as it was, and is told."""
+        """Read the configuration again, and a scenario; what is refused or fails leaves all as it was, and is told."""
+        self._notifier.reloading()
+        self._guard.run("reload", self._read_again, self._not_reconfigured)
+        self._notifier.ready("")
+        self._pace.hurry()
+
+    def _read_again(self) -> None:
         if self._simulated is not None:
             self._simulated.reload()
-        self._notifier.reloading()
         try:
             fresh = self._reload()
             armed = arm(installed(), fresh)
@@ -562,21 +563,22 @@ class Daemon:
             self._teller.reloaded("error", "reload refused", reason=line)
         else:
             self._take_up(fresh, armed)
-        self._notifier.ready("")
-        self._pace.hurry()
 
     def _not_reconfigured(self) -> None:
         line = "reload failed, the settings before it stay in force: nodevet's own error, which the agent's log names"
         self._info = msgspec.structs.replace(self._info, configuration_accepted=False, configuration_message=line)
 
     def _take_up(self, fresh: Configuration, armed: tuple[Armed, ...]) -> None:
-        self._configuration, message = taken_up(self._configuration, fresh)
-        rates = engine_cadences(self._configuration, group_cadences(self._configuration))
-        self._engine.reconfigure(armed, rates, modes_in_force(self._configuration))
+        """Put *fresh* into force: what may raise comes before all that changes anything."""
+        taken, message = taken_up(self._configuration, fresh)
+        rates, modes = engine_cadences(taken, group_cadences(taken)), modes_in_force(taken)
+        info = agent_info(taken, armed, self._info.started)
         self._prober.configure(fresh.load)
-        info = agent_info(self._configuration, armed, self._info.started)
+        self._engine.reconfigure(armed, rates, modes)
+        self._configuration = taken
         self._info = msgspec.structs.replace(info, notices=self._info.notices, configuration_message=message)
-        self._teller.reloaded("warning", "reloaded", digest=info.configuration_digest, note=message)
+        told = partial(self._teller.reloaded, "warning", "reloaded", digest=info.configuration_digest, note=message)
+        self._guard.run("log", told, _nothing)
 
     def _on_report(self, page: Path) -> None:
         self._teller.report_rendered(page, f"{self._http.url}report" if self._http.url else "")

@@ -248,9 +248,7 @@ class Engine:
 
     def reconfigure(self, checks: Sequence[Armed], cadences: Mapping[tuple[str, str], Cadence], modes: Modes) -> None:
         """Judge by other policies, cadences and modes from the next evaluation on."""
-        self._modes = modes
-        self._checks = tuple(checks)
-        self._cadences = dict(cadences)
+        self._modes, self._checks, self._cadences = modes, tuple(checks), dict(cadences)
 
     def acknowledge(
         self, key: Key, *, note: str, actor: str, until: Instant | None = None, knew: Knew = anybody

@@ -1,7 +1,8 @@
 """What systemd is told: one datagram per message, sd_notify(3).
 
 The main loop sends WATCHDOG=1 after it made progress; a timer of its own would only prove that timer.
-Nothing here raises: a service manager that went away is no reason to stop watching the node.
+Nothing here raises: a service manager that went away is no reason to stop watching the node. One that is busy is told
+later: without READY=1 it would end the agent when TimeoutStartSec= is over.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from typing import Self
 
 from nodevet.agent.clock import Clock
 
-__all__ = ["Notifier", "Watchdog", "watchdog_interval_seconds"]
+__all__ = ["AGAIN_SECONDS", "Notifier", "Watchdog", "watchdog_interval_seconds"]
+
+AGAIN_SECONDS = 1.0
+"""When a manager whose queue was full is told again."""
+
+_STATES = frozenset({"READY", "RELOADING", "MONOTONIC_USEC", "STOPPING"})
+"""Of these variables the manager needs the last that was sent."""
 
 
 class Notifier:
@@ -23,6 +30,7 @@ class Notifier:
     def __init__(self, address: str | None, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         """Send to *address* (a path, or ``@name`` in the abstract namespace); None sends nowhere."""
         self._address = _socket_address(address)
+        self._unheard: dict[str, str] = {}
         self._monotonic_ns = monotonic_ns
 
     @classmethod
@@ -34,6 +42,15 @@ class Notifier:
     def active(self) -> bool:
         """Whether there is anyone to tell."""
         return self._address is not None
+
+    @property
+    def heard(self) -> bool:
+        """Whether the manager took all that it needs to know."""
+        return not self._unheard
+
+    def again(self) -> bool:
+        """Send what found no room in the manager's queue."""
+        return self._send()
 
     def ready(self, status: str = "") -> bool:
         """Tell that the service is up (again, after a reload), with a line of *status*."""
@@ -57,21 +74,28 @@ class Notifier:
         return self._send("STOPPING=1", *_status(status))
 
     def _send(self, *lines: str) -> bool:
-        """Send *lines* as one datagram, without waiting; return whether it was sent."""
+        """Send *lines* and what was not heard as one datagram, without waiting; return whether it was sent."""
         if self._address is None:
             return False
-        data = "\n".join(lines).encode("utf-8", "replace")
+        fresh = {line.partition("=")[0]: line for line in lines}
+        over = _STATES if fresh.keys() & _STATES else frozenset[str]()
+        together = {name: line for name, line in self._unheard.items() if name not in over} | fresh
+        data = "\n".join(together.values()).encode("utf-8", "replace")
+        self._unheard = {}
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.setblocking(False)
                 sender.sendto(data, self._address)
+        except BlockingIOError:
+            self._unheard = {name: line for name, line in together.items() if name != "WATCHDOG"}
+            return False
         except OSError:
             return False
         return True
 
 
 class Watchdog:
-    """Tells the service manager that the loop turns; nothing else may say so for it."""
+    """Tells the service manager that the loop turns, and what it had no room for; nothing else may say so for it."""
 
     def __init__(self, notifier: Notifier, clock: Clock) -> None:
         """Feed as often as WATCHDOG_USEC asks for, or never where this process is not watched."""
@@ -79,11 +103,13 @@ class Watchdog:
         self._clock = clock
         self._interval_seconds = watchdog_interval_seconds(os.environ, os.getpid())
         self._due = 0.0
+        self._again_at = 0.0
 
     @property
     def next_deadline(self) -> float | None:
         """Return when ``tick`` must be called next, in monotonic seconds."""
-        return None if self._interval_seconds is None else self._due
+        due = [] if self._interval_seconds is None else [self._due]
+        return min([*due, *([] if self._notifier.heard else [self._again_at])], default=None)
 
     def tick(self) -> None:
         """Tell, where it is time."""
@@ -91,6 +117,9 @@ class Watchdog:
         if self._interval_seconds is not None and now >= self._due:
             self._notifier.watchdog()
             self._due = now + self._interval_seconds
+        if not self._notifier.heard and now >= self._again_at:
+            self._notifier.again()
+            self._again_at = now + AGAIN_SECONDS
 
 
 def watchdog_interval_seconds(environment: Mapping[str, str], pid: int) -> float | None:

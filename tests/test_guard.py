@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -240,6 +241,41 @@ def test_members_that_always_raise_leave_the_readers_and_the_verdict(tmp_path: P
     assert last.verdict.state is State.UNKNOWN
     assert {entry.key.code for entry in last.episodes} == {CODE}
     assert was_read(last)
+
+
+def test_a_reload_that_raises_leaves_the_settings_before_it_and_ends_for_systemd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever step of it fails. Without READY=1 the service stands at "reloading" for ever."""
+    drill = Drill(tmp_path, lambda _name, _field, _call: False, lambda _snapshot: False)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        outlet = Outlet()
+        daemon = Daemon(drill.settings, SystemClock(), reload=planted, outlet=outlet, simulate=Simulate("dgx-h100"))
+        fresh = msgspec.structs.replace(drill.settings, gate=None)
+        with ExitStack() as cleanup:
+            daemon._start(cleanup)
+            for reload in (planted, lambda: fresh):
+                daemon._reload = reload
+                daemon._on_signal(signal.SIGHUP)
+                assert daemon._configuration == drill.settings
+                assert "the settings before it stay in force" in daemon._info.configuration_message
+        told = manager_heard(manager)
+        assert told.count("READY=1") == 3
+        assert told[-1] == "READY=1"
+        assert outlet.close(5)
+
+
+def manager_heard(manager: socket.socket) -> list[str]:
+    """Return the states that the service manager was told so far."""
+    told = []
+    manager.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            told.append(manager.recv(4096).decode().split("\n")[0])
+    return [line for line in told if line.startswith(("READY", "RELOADING"))]
 
 
 def ask(path: Path, line: bytes) -> Any:

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 from fakes.snapshots import failed_node
 
+from nodevet.agent.clock import SteppedClock
 from nodevet.agent.log import make_logger
-from nodevet.agent.notify import Notifier, watchdog_interval_seconds
+from nodevet.agent.notify import AGAIN_SECONDS, Notifier, Watchdog, watchdog_interval_seconds
 from nodevet.agent.telling import Teller
 
 
@@ -91,6 +92,53 @@ def test_full_manager_does_not_block(tmp_path: Path) -> None:
         notifier = Notifier(str(tmp_path / "s"))
 
         assert False in [notifier.status("x" * 1000) for _ in range(5000)]
+
+
+def test_a_manager_that_was_busy_is_told_when_it_has_room(tmp_path: Path) -> None:
+    """READY=1 that found its queue full was lost: systemd would end the agent when TimeoutStartSec= was over."""
+    clock = SteppedClock()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "s"))
+        receiver.setblocking(False)
+        notifier = Notifier(str(tmp_path / "s"), monotonic_ns=lambda: 1_234_567_890)
+        watchdog = Watchdog(notifier, clock)
+        while notifier.status("busy"):
+            pass
+        assert not any((notifier.ready("reads nvidia"), notifier.watchdog(), notifier.status("ok"), notifier.heard))
+        watchdog.tick()
+        assert watchdog.next_deadline == clock.monotonic() + AGAIN_SECONDS
+        while read(receiver):
+            pass
+        watchdog.tick()
+        assert read(receiver) == "", "it is asked once a second"
+        clock.advance(AGAIN_SECONDS)
+        watchdog.tick()
+        assert sorted(read(receiver).split("\n")) == ["READY=1", "STATUS=ok"]
+        assert [notifier.heard, watchdog.next_deadline] == [True, None]
+
+
+def test_a_manager_that_was_busy_hears_the_last_state_alone(tmp_path: Path) -> None:
+    """A reload that is over is no reload."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "s"))
+        receiver.setblocking(False)
+        notifier = Notifier(str(tmp_path / "s"), monotonic_ns=lambda: 1_234_567_890)
+        while notifier.status("busy"):
+            pass
+        notifier.reloading()
+        notifier.ready()
+        while read(receiver):
+            pass
+        notifier.again()
+        assert sorted(read(receiver).split("\n")) == ["READY=1", "STATUS=busy"]
+
+
+def read(receiver: socket.socket) -> str:
+    """Return the next datagram, or nothing."""
+    try:
+        return receiver.recv(4096).decode()
+    except BlockingIOError:
+        return ""
 
 
 def test_address_comes_from_the_environment() -> None:

@@ -78,8 +78,8 @@ class Prober:
 
     def configure(self, settings: LoadSettings) -> None:
         """Go on with other *settings*."""
-        self._settings = settings
         self._off = _why_off(settings, self._root)
+        self._settings = settings
         if not self.running and not self._announced:
             self.status = self._off
 
