@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fakes.host_tree import server, write_tree
 from fakes.privileges import NO_ROOT, needs_root
@@ -30,13 +31,15 @@ from nodevet.agent.load.history import FOUND_AGAIN_SECONDS, FoundAlone
 from nodevet.agent.load.output import OutputFile
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
-from nodevet.agent.storage.store import DATABASE_NAME, read_store
-from nodevet.checks.burnin.launch import Launch
+from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, pack, save_memory
+from nodevet.agent.storage.store import DATABASE_NAME, open_store, read_store
+from nodevet.checks.burnin.launch import Launch, burn_command
 from nodevet.checks.errors import BusyError, StoreError, UsageError
 from nodevet.checks.model import Device, Metric, Result, ResultState, Snapshot
 from nodevet.checks.registry import installed
 from nodevet.exporters import statefile
 from nodevet.exporters.report import read_document, render_file
+from nodevet.exporters.slurm_rules import Memory
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
 Patch = pytest.MonkeyPatch
@@ -352,6 +355,50 @@ def test_results_that_nobody_can_judge_are_told_and_kept(
     assert run({"fp32": "finish"}) == 2
     assert run.history() == 0
     assert "wrong results: cpu-0 bf16 (3 wrong)" in capsys.readouterr().out
+
+
+def test_why_results_are_not_in_the_history_is_told(
+    run: BurnIn, tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where nobody can judge them and the state directory takes nothing, only the document has them."""
+    file, looks = tmp_path / "burn-in.json", list[str]()
+
+    def looked(*arguments: Any, **options: Any) -> Snapshot:
+        looks.append("look")
+        if len(looks) == 2:
+            shutil.rmtree(tmp_path / "state-dir")
+            (tmp_path / "state-dir").write_text("no folder")
+            raise StoreError("the state directory is gone")
+        return look(*arguments, **options)
+
+    monkeypatch.setattr(burn_in, "look", looked)
+    assert run({"fp32": "finish"}, "--output", str(file)) == 3
+    said = capsys.readouterr().err
+    assert f"its results stand in {file} alone, because the history cannot be written: {tmp_path}/state-dir" in said
+
+
+def test_what_the_store_knows_later_than_the_file_stands_in_the_state_of_a_load(run: BurnIn, tmp_path: Path) -> None:
+    """The runtime directory was full when the permit was given: a load without an agent must not open the gate."""
+    with (tmp_path / "nodevet.toml").open("a") as file:
+        file.write('[slurm]\nwriter = "drain"\n')
+    now = SystemClock().instant()
+    settings = load_configuration(tmp_path / "nodevet.toml", installed(), environment={})
+    places = {"state_dir": str(tmp_path / "state-dir"), "runtime_dir": str(tmp_path / "runtime-dir")}
+    settings = msgspec.structs.replace(settings, agent=msgspec.structs.replace(settings.agent, **places))
+    load = burn_in.Load(argparse.Namespace(), settings, None, burn_command, 1.0)
+    save_memory(tmp_path / "runtime-dir" / MEMORY_NAME, Kept(now.boot_id, Memory(), edition=1))
+    assert not permit_before(load)
+    store = open_store(tmp_path / "state-dir" / DATABASE_NAME).store
+    store.save_round((), {"slurm": pack(Kept(now.boot_id, Memory(permit=now.boot_id), edition=2))}, time=now)
+    store.close()
+    assert permit_before(load)
+
+
+def permit_before(load: burn_in.Load) -> bool:
+    """Return whether *load* tells of a permit."""
+    writer = burn_in._writer_before(load)
+    assert writer is not None
+    return writer.permit.held
 
 
 def test_a_runtime_directory_that_fails_while_a_load_runs_costs_no_result(

@@ -328,6 +328,30 @@ def test_an_impatient_ctrl_c_does_not_cost_a_wrong_result(tmp_path: Path) -> Non
     assert json.loads(printed)["completeness"]["state"] == "wrong"
 
 
+def test_an_impatient_ctrl_c_does_not_cost_the_document(tmp_path: Path) -> None:
+    """It comes behind the verdict, while the last lines wait for a terminal that is stopped: they have a second.
+
+    Before, the file then said that the load was stopped before it began.
+    """
+    node, file, (ours, theirs) = FakeNode(tmp_path, more=HOST_ONLY), tmp_path / "burn-in.json", os.pipe()
+    fill(theirs)
+    with os.fdopen(theirs, "wb") as stream:
+        burning = load(node, f"wrong:until:{tmp_path / 'never'}:finish", "--output", str(file), said_to=stream)
+    try:
+        wait_until_wrong(file)
+        burning.send_signal(signal.SIGINT)
+        while burning.poll() is None and "has not come to its end" in file.read_text():
+            time.sleep(0.05)
+            burning.send_signal(signal.SIGINT)
+        burning.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        burning.kill()
+        os.close(ours)
+    document = json.loads(file.read_text())
+    assert (document["verdict"], document["completeness"]["state"]) == ("failed", "wrong")
+    assert burning.returncode == 2
+
+
 def wait_until_wrong(file: Path) -> None:
     """Wait until the document in *file* tells of a wrong result."""
     wait_until_written(file, '"standing":"wrong"')

@@ -23,7 +23,7 @@ from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.load.delivery import PATIENCE_SECONDS, Delivery
-from nodevet.agent.load.history import FoundAlone, History, keep_unjudged
+from nodevet.agent.load.history import FoundAlone, History, keep_unjudged, memory_before
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.load.output import OutputFile
 from nodevet.agent.load.recorder import LoadRecorder
@@ -93,13 +93,12 @@ def run(
             if output is not None:
                 # A good document of an older run must not stand for this one, however early it is killed.
                 output.write(encode(_of_load(load, (), (), (), "the load has not begun")))
-            document = _run(load)
+            _run(load)
     except (NodevetError, KeyboardInterrupt) as error:
-        if output is not None:
-            output.write(encode(_of_load(load, (), (), (), str(error) or "it was stopped before it began")), last=True)
-        raise
-    if output is not None:
-        output.write(encode(document), last=True)
+        if not load.ended:  # a signal behind the verdict changes nothing of it
+            load.end(_of_load(load, (), (), (), str(error) or "it was stopped before it began"))
+            raise
+    document = load.ended[-1]
     try:
         if arguments.json:
             emit(encode(document))
@@ -112,11 +111,12 @@ def run(
     return exits.of_state(document.verdict)
 
 
-def _run(load: Load) -> BurnInDocument:
+def _run(load: Load) -> None:
+    """Run *load* until it has ended; from its first product on, no signal costs its document."""
     try:
-        return _with_agent(load)
+        _with_agent(load)
     except AgentAbsent:
-        return _alone(load)
+        _alone(load)
 
 
 def _shape(text: str) -> tuple[int, int, int]:
@@ -131,13 +131,20 @@ def _complain(line: str) -> None:
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What was asked for: the arguments, the settings, and where the document goes while the load runs."""
+    """What was asked for: the arguments, the settings, and where the document goes; then the document at the end."""
 
     arguments: argparse.Namespace
     settings: Configuration
     output: OutputFile | None
     spawn: Spawn
     patience_seconds: float
+    ended: list[BurnInDocument] = []
+
+    def end(self, document: BurnInDocument) -> None:
+        """Keep *document* as the last one."""
+        self.ended.append(document)
+        if self.output is not None:
+            self.output.write(encode(document), last=True)
 
     @property
     def runtime(self) -> Path:
@@ -145,25 +152,27 @@ class Load(msgspec.Struct, frozen=True):
         return Path(self.settings.agent.runtime_dir)
 
 
-def _with_agent(load: Load) -> BurnInDocument:
+def _with_agent(load: Load) -> None:
     """Run under the agent's lease, which ends with the connection, and let the agent judge."""
     session = Session(load.runtime / SOCKET_NAME, timeout_seconds=30.0)
     with session:
         try:
             granted = _lease(session, load.arguments.device)
         except AgentRefused as error:
-            return _not_run(load, session, error)
+            load.end(_not_run(load, session, error))
+            return
         devices = msgspec.convert(granted["devices"], tuple[Device, ...])
         socket, plan = load.runtime / SOCKET_NAME, load.arguments.plan
         delivery = Delivery(socket, plan, _complain, patience_seconds=load.patience_seconds)
         with undisturbed() as passed:
             results = _load(load, devices, LoadLock(load.runtime), Claims(load.runtime).look, found=delivery.found)
             document = delivery.ended(results, session, lambda: passed.count)
-            if document is not None:
-                for notice in document.agent.notices if document.agent else ():
+            if document is None:
+                document = _judged_alone(load, devices, results)
+            elif document.agent is not None:
+                for notice in document.agent.notices:
                     _complain(f"the agent says: {notice}")
-                return document
-            return _judged_alone(load, devices, results)
+            load.end(document)
 
 
 def _not_run(load: Load, session: Session, refusal: AgentRefused) -> BurnInDocument:
@@ -202,7 +211,7 @@ def _lease(session: Session, devices: list[str]) -> dict[str, object]:
             time.sleep(0.5)
 
 
-def _alone(load: Load) -> BurnInDocument:
+def _alone(load: Load) -> None:
     """Run without an agent: look, load under the node lock and told to prologs, look again, and keep what was found."""
     settings = load.settings
     before = look(settings, purpose="nodevet burn-in", confirmed=False)
@@ -218,7 +227,7 @@ def _alone(load: Load) -> BurnInDocument:
     with undisturbed(), acquire_node_lock(load.runtime, "nodevet burn-in"):
         with LoadAlone(load.runtime, before, say=_complain, writer=_writer_before(load)) as alone:
             results = _load(load, devices, alone.lock, alone.look, busy=busy, found=found)
-        return _judged_alone(load, devices, tuple(map(stamped, results)), locked=True)
+        load.end(_judged_alone(load, devices, tuple(map(stamped, results)), locked=True))
 
 
 def _writer_before(load: Load) -> WriterStatus | None:
@@ -227,7 +236,8 @@ def _writer_before(load: Load) -> WriterStatus | None:
     if settings.slurm.writer == "off":
         return None
     boot_id = SystemClock().instant().boot_id
-    memory = load_memory(load.runtime / MEMORY_NAME, None, boot_id).memory
+    stored = memory_before(settings).get("slurm")
+    memory = load_memory(load.runtime / MEMORY_NAME, stored, boot_id).memory
     return first_status(settings.slurm, settings.slurm.node_name or node_name(settings), memory, boot_id)
 
 
@@ -243,8 +253,10 @@ def _judged_alone(
     try:
         after = look(settings, results=results, purpose="nodevet burn-in", keep=history.take, locked=locked)
     except NodevetError as error:
+        trouble = keep_unjudged(settings, results)
         there = load.arguments.output or "what is printed"
-        kept = f"stand in {there} alone" if keep_unjudged(settings, results) else "are in the history"
+        kept = f"stand in {there} alone, because the history cannot be written: {trouble}"
+        kept = kept if trouble else "are in the history"
         _complain(f"nobody judges the node after the load: {error}; its results {kept}")
         return _of_load(load, devices, (), results, "nobody judged the node after the load")
     trouble = history.save()

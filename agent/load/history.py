@@ -16,12 +16,12 @@ import msgspec
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.load.wrong import UntoldWrong
 from nodevet.agent.settings import Configuration
-from nodevet.agent.storage.store import DATABASE_NAME, Store, open_store
+from nodevet.agent.storage.store import DATABASE_NAME, Store, open_store, read_store
 from nodevet.checks.episodes import Ledger, Settled
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Episode, Key, Result
 
-__all__ = ["FoundAlone", "History", "keep_unjudged"]
+__all__ = ["FoundAlone", "History", "keep_unjudged", "memory_before"]
 
 CHECK = "burn-in"
 PROOF = "passed re-test"
@@ -137,6 +137,18 @@ def keep_unjudged(configuration: Configuration, results: Sequence[Result]) -> st
             store.append_result(result)
 
     return _written(configuration, write)
+
+
+def memory_before(configuration: Configuration) -> Mapping[str, bytes]:
+    """Return what the agent before had kept in the store; nothing where that cannot be read."""
+    try:
+        store = read_store(Path(configuration.agent.state_dir) / DATABASE_NAME)
+        try:
+            return store.load_memory()
+        finally:
+            store.close()
+    except (StoreError, BusyError):
+        return {}
 
 
 def _written(configuration: Configuration, write: Callable[[Store], None]) -> str:
