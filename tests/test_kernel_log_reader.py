@@ -296,6 +296,20 @@ def test_records_are_dated_by_their_own_stamp(device: Device, open_reader: Open)
     assert (first.sequence, first.line) == (1, None)
 
 
+def test_a_record_of_a_clock_below_zero_is_read(device: Device, open_reader: Open) -> None:
+    """Such a clock stands near 2^64 ns at the boot of some virtual machines; the fault is as true, and is of now."""
+    wrong = xid(2, 48).replace(",2,890000000,", ",2,18446744073709551,")
+    device.write(xid(1, seconds=890.0), wrong)
+    reader = open_reader(device.path)
+    first, second = reader.read_available(NOW)
+    assert (first.sequence, second.sequence, second.time) == (1, 2, NOW)
+    assert (reader.statistics.malformed, reader.cursor.seconds) == (0, 890.0)
+    device.write(xid(1, seconds=890.0), wrong, xid(3, 62, seconds=891.0))
+    again = open_reader(device.path, reader.cursor)
+    assert [event.sequence for event in again.read_available(NOW)] == [3]
+    assert again.take_notes() == ()
+
+
 def test_header_waits_a_moment_for_its_error(device: Device, open_reader: Open) -> None:
     """The announcement of an error that comes with the next read joins it; without one it is told a second later."""
     header = record(

@@ -78,10 +78,12 @@ _ESCAPE = re.compile(
 _QUOTED_PRINTABLE = re.compile(r"(?<=\d)=2E(?=\d)|(?<=[a-z])=3D")
 """Dots and equals signs as mail encodes them, where only they can stand: other pairs of digits may be hexadecimal."""
 _RECORD = re.compile(
-    r"(?P<priority>\d{1,6}),(?P<sequence>\d{1,19}),(?P<usec>\d{1,15}),(?P<flag>[^,;\n]{0,20})[^;\n]{0,180};(?P<text>.*)",
+    r"(?P<priority>\d{1,6}),(?P<sequence>\d{1,19}),(?P<usec>\d{1,20}),(?P<flag>[^,;\n]{0,20})[^;\n]{0,180};(?P<text>.*)",
     re.DOTALL | re.ASCII,
 )
-"""A sequence number has 64 bits, and no machine is up for more than 10^15 microseconds: what is longer is no record."""
+"""Sequence number and stamp have 64 bits: what is longer is no record."""
+_MOST_MICROSECONDS = 10**15
+"""No machine is up for longer. A clock that went below zero at a boot, as in virtual machines, stands near 2^64 ns."""
 _MICROSECONDS = re.compile(r"[0-9]{1,20}")
 _HEX_ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _JSON_MESSAGE = re.compile(r'\s*"(?:msg|message|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*,?\s*')
@@ -187,7 +189,7 @@ def split_record(data: str) -> Line | None:
         text.strip(),
         Origin.KERNEL if is_kernel else Origin.PROGRAM,
         True,
-        int(record["usec"]) / 1e6,
+        _stamp(record["usec"]),
         None,
         int(record["sequence"]),
         Provenance.KERNEL if is_proof else Provenance.TEXT,
@@ -203,6 +205,11 @@ def is_whole(text: str, device: str | None, *, begins: bool = True) -> bool:
     Neither happens to what dev_printk begins, with driver and *device*.
     """
     return device is not None or (begins and len(text.encode("utf-8", "replace")) < CUT_BYTES)
+
+
+def _stamp(usec: str) -> float | None:
+    """Return the kernel's stamp in seconds, or None where its clock was wrong: the record is as true as any other."""
+    return int(usec) / 1e6 if int(usec) <= _MOST_MICROSECONDS else None
 
 
 def _unescaped(text: str) -> str:
@@ -221,7 +228,7 @@ def _record(record: re.Match[str]) -> Line:
         _ESCAPE.sub("", text).strip(),
         Origin.KERNEL if facility == 0 else Origin.PROGRAM,
         True,
-        int(record["usec"]) / 1e6,
+        _stamp(record["usec"]),
         None,
         int(record["sequence"]),
     )

@@ -270,7 +270,7 @@ class KernelLogReader:
             if self._is_unproven and not self._is_where_the_cursor_was(line):
                 self._start_over("is not the one in which the place was kept")
                 continue
-            if line.sequence is None or self._advance(line.sequence, line.seconds or 0.0):
+            if line.sequence is None or self._advance(line.sequence, line.seconds):
                 yield line
 
     def _is_where_the_cursor_was(self, line: Line) -> bool:
@@ -405,7 +405,7 @@ class KernelLogReader:
         if self._statistics.malformed == 1:
             self._notes.append(f"{self.path}: a record without its header was skipped: {text[:80]!r}; more are counted")
 
-    def _advance(self, sequence: int, seconds: float) -> bool:
+    def _advance(self, sequence: int, stamp: float | None) -> bool:
         """Move the cursor to *sequence*; return whether the record is new. A gap is what was overwritten unread.
 
         Sequence numbers begin with 0 at boot, so what lies before the first record that is there was overwritten too.
@@ -413,6 +413,7 @@ class KernelLogReader:
         last = -1 if self._sequence is None else self._sequence
         if sequence <= last:
             return False
+        seconds = (self._seconds or 0.0) if stamp is None else stamp
         if sequence > last + 1:
             lost = sequence - last - 1
             self._count(lost=lost)
