@@ -755,6 +755,22 @@ def test_a_library_that_its_disk_refuses_is_no_crash_of_the_driver(tmp_path: Pat
     bench.close()
 
 
+def test_a_restart_of_the_agent_proves_no_library(bench: Bench) -> None:
+    """A bus error before it and one after it are no two with all libraries read in between; the one after those is."""
+    fall(bench, "bus")
+    kept = bench.supervisor.falls
+    assert [entry.fault for entry in kept] == ["SIGBUS"]
+    blame = Blame("fake", bench.clock, Surroundings(), Heartbeat(bench.clock, bench.selector))
+    blame.recall(kept)
+    child = cast(Child, SimpleNamespace(tail=[], in_call=True, call="fake", memory_limit="", pid=os.getpid()))
+    ends = []
+    for _ in range(2):
+        blame.loaded(child)
+        ends.append(blame.ended(child, Exit(-signal.SIGBUS)).fault)
+        assert blame.to_prove
+    assert ends == ["", "SIGBUS"]
+
+
 def test_only_libraries_under_a_bus_error_are_read_through(bench: Bench, tmp_path: Path) -> None:
     """Hundreds of files are read for that alone; a reader that serves again has proven them."""
     library = tmp_path / "libfake.so.1"

@@ -143,6 +143,7 @@ class Blame:
         self._libraries: dict[str, Stamp | None] = {}
         self._shared: tuple[str, ...] | None = None
         self._unproven: tuple[str, ...] = ()
+        self._unread = False
 
     # What it has come to.
 
@@ -170,6 +171,7 @@ class Blame:
         """Go on with those of *falls* that an agent before saw of this driver."""
         known = (fall for fall in falls if fall.backend == self._backend and fall.fault in fault_rows())
         self._falls = [*known, *self._falls][-KEPT_FALLS:]
+        self._unread = any(fall.fault == signal.SIGBUS.name for fall in self._recent())
 
     @property
     def falls(self) -> tuple[Fall, ...]:
@@ -317,6 +319,10 @@ class Blame:
             return _soft(f"{self._name} {end}{said}; a part of nodevet is missing or broken: reinstall nodevet")
         if end.signal == signal.SIGBUS and child.in_call and (others := self._unserved()):
             return _soft(f"{self._name} {end} {where}, but {others}")
+        if end.signal == signal.SIGBUS and child.in_call and self._unread:
+            self._unread, self._unproven = False, tuple(self._libraries)
+            words = "no library was read through since the last time, which an agent before this one saw"
+            return _soft(f"{self._name} {end} {where}, but {words}")
         if end.fault in fault_rows() and child.in_call and (want := self._want(child)):
             return _soft(f"{self._name} {end} {where}, but {want}")
         if end.fault in fault_rows() and child.in_call and not INTERPRETER.search(words):
