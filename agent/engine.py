@@ -55,7 +55,6 @@ from nodevet.checks.model import (
     ReadingStatus,
     Refusal,
     Result,
-    ResultState,
     Sample,
     Snapshot,
     State,
@@ -64,7 +63,7 @@ from nodevet.checks.model import (
 from nodevet.checks.overflow import without_those_not_kept
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.refusal import counted
-from nodevet.checks.retest import is_same_run
+from nodevet.checks.retest import LoadKey, keep_latest
 from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View
 
 __all__ = ["Armed", "Counter", "Engine", "Round"]
@@ -156,7 +155,7 @@ class Engine:
         self._counts: Counts = {}
         self._waiting: dict[str, tuple[Event, ...]] = {}
         self._aside: dict[str, tuple[Event, ...]] = {}
-        self._results: dict[tuple[str, tuple[str, ...], str | None], Result] = {}
+        self._results: dict[LoadKey, Result] = {}
         self._readers: tuple[ReaderStatus, ...] = ()
         self._kernel_log: KernelLogState | None = None
         self._deduplicator = Deduplicator()
@@ -216,19 +215,8 @@ class Engine:
             self._events.append(event)
 
     def take_result(self, result: Result) -> None:
-        """Keep *result* as the latest of its workload, devices and number format.
-
-        A wrong result stands until one that finished takes its place: to be stopped proves nothing. One that comes
-        again, because nobody heard the answer, changes nothing. They stand in the order in which they came.
-        """
-        key = (result.workload, result.devices, result.dtype)
-        before = self._results.get(key)
-        if before is not None and is_same_run(before, result):
-            return
-        unproven = result.state is not ResultState.FINISHED and not result.metric("mismatches")
-        if not (before is not None and before.metric("mismatches") and unproven):
-            self._results.pop(key, None)
-            self._results[key] = result
+        """Keep *result* as the latest of its workload, devices and number format."""
+        keep_latest(self._results, result)
 
     def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:
         """Replace what is known of the readers."""

@@ -20,6 +20,7 @@ from nodevet.checks.reference.tables import load_table
 __all__ = [
     "CONDITIONS",
     "ClearingRow",
+    "LoadKey",
     "WrongResult",
     "aged",
     "clearing_table",
@@ -28,6 +29,7 @@ __all__ = [
     "is_later",
     "is_passed_retest",
     "is_same_run",
+    "keep_latest",
     "merged",
     "retest_proof",
     "shown_by",
@@ -35,6 +37,9 @@ __all__ = [
 
 CONDITIONS = ("temperature_celsius", "power_watts")
 """The conditions of a result under which a re-test must be no easier than the load that showed a wrong result."""
+
+LoadKey = tuple[str, tuple[str, ...], str | None]
+"""The workload of a result, its devices and its number format."""
 
 SHOWN_AT_MOST = 16
 REMEMBERED_AT_MOST = 256
@@ -88,6 +93,22 @@ def is_same_run(result: Result, other: Result) -> bool:
     """Return whether both are the same run of a workload, told twice: alike in all but what the agent stamps on it."""
     bare = [msgspec.structs.replace(each, conditions={}) for each in (result, other)]
     return bare[0] == bare[1] and result.conditions.get("load") == other.conditions.get("load")
+
+
+def keep_latest(latest: dict[LoadKey, Result], result: Result) -> None:
+    """Keep *result* in *latest* as that of its workload, devices and number format.
+
+    A wrong result stands until one that finished takes its place: to be stopped proves nothing. One that comes
+    again, because nobody heard the answer, changes nothing. They stand in the order in which they came.
+    """
+    key = (result.workload, result.devices, result.dtype)
+    before = latest.get(key)
+    if before is not None and is_same_run(before, result):
+        return
+    unproven = result.state is not ResultState.FINISHED and not result.metric("mismatches")
+    if not (before is not None and before.metric("mismatches") and unproven):
+        latest.pop(key, None)
+        latest[key] = result
 
 
 def retest_proof(device: str, episode: Episode, row: ClearingRow, loads: Iterable[Result], now: Instant) -> str | None:

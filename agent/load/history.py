@@ -20,6 +20,7 @@ from nodevet.agent.storage.store import DATABASE_NAME, Store, open_store, read_s
 from nodevet.checks.episodes import Ledger, Settled
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Episode, Key, Result
+from nodevet.checks.retest import LoadKey, keep_latest
 
 __all__ = ["FoundAlone", "History", "keep_unjudged", "memory_before"]
 
@@ -125,12 +126,9 @@ def keep_unjudged(configuration: Configuration, results: Sequence[Result]) -> st
     def write(store: Store) -> None:
         stored = store.load_memory().get("results")
         known = () if stored is None else msgspec.msgpack.decode(stored, type=tuple[Result, ...])
-        latest = {(each.workload, each.devices, each.dtype): each for each in known}
-        for result in results:
-            if result.metric("mismatches"):
-                key = (result.workload, result.devices, result.dtype)
-                latest.pop(key, None)  # in the order in which they came
-                latest[key] = result
+        latest: dict[LoadKey, Result] = {}
+        for result in (*known, *(each for each in results if each.metric("mismatches"))):
+            keep_latest(latest, result)
         memory = {"results": msgspec.msgpack.encode(tuple(latest.values()))}
         store.save_round((), memory, time=SystemClock().instant())
         for result in results:
