@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from nodevet.checks.judging import Look, Rule, looks
+from nodevet.checks.limits import from_table
 from nodevet.checks.model import (
     Action,
     Clearing,
@@ -124,7 +125,7 @@ class Freshness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             description="From so many hangs or crashes inside calls of its driver on, within the time that "
             "reader_faults.csv gives, a reader is failed; before that unknown.",
         ),
-    ] = 2
+    ] = int(from_table("reader.falls").value)
 
 
 @check("freshness", policy=Freshness)

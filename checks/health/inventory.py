@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from nodevet.checks.judging import Rule
+from nodevet.checks.limits import from_table
 from nodevet.checks.model import (
     Action,
     Clearing,
@@ -96,7 +97,7 @@ COUNT = Rule(
 that a device is gone has a finding of its own: one that was seen and is not listed (device.missing), one that does
 not answer (device.lost), and one on the PCI bus without a driver (driver.missing)."""
 
-WITNESSES = 2
+WITNESSES = from_table("reader.falls").value
 """So often its driver must hang or crash over a board, within the time of reader_faults.csv, to have lost it."""
 
 HOW_TO_READ = (
