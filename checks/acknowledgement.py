@@ -17,6 +17,7 @@ import msgspec
 
 from nodevet.checks.damping import later
 from nodevet.checks.model import (
+    Action,
     Episode,
     EpisodeState,
     FaultClass,
@@ -61,7 +62,10 @@ RANK = {Outcome.UNMEASURED: 0, Outcome.WARN: 1, Outcome.FAIL: 2}
 
 
 def granted(episode: Episode, *, note: str, actor: str, time: Instant | None, until: Instant | None) -> Episode:
-    """Return *episode* as *actor* acknowledges it at *time*; a later word replaces an earlier one."""
+    """Return *episode* as *actor* acknowledges it at *time*; a later word replaces an earlier one.
+
+    What the earlier one was about stays known: who gives a word another term or note does not take it back.
+    """
     return msgspec.structs.replace(
         episode,
         state=EpisodeState.ACKNOWLEDGED,
@@ -70,8 +74,20 @@ def granted(episode: Episode, *, note: str, actor: str, time: Instant | None, un
         acknowledged=time,
         until=until,
         expired=None,
-        known=(episode.outcome, episode.finding.action),
+        known=_known(episode),
     )
+
+
+def _known(episode: Episode) -> tuple[Outcome, Action]:
+    """Return outcome and action that are known of *episode*: those of now, or worse ones that a word in force covers."""
+    now = (episode.outcome, episode.finding.action)
+    if episode.state is not EpisodeState.ACKNOWLEDGED or episode.expired is not None or episode.known is None:
+        return now
+    return (max(now[0], episode.known[0], key=RANK.__getitem__), max(now[1], episode.known[1], key=_hardness))
+
+
+def _hardness(action: Action) -> int:
+    return action.rank
 
 
 def extended(word: Episode, *, note: str, actor: str, time: Instant | None, until: Instant) -> Episode:

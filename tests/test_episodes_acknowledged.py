@@ -215,6 +215,16 @@ def test_another_word_takes_the_place_of_the_first() -> None:
     assert case.wait(2 * DAY).state is State.DEGRADED
 
 
+@pytest.mark.parametrize("known", [Outcome.WARN, Outcome.FAIL])
+def test_another_word_takes_nothing_back_that_was_known(known: Outcome) -> None:
+    """Who makes the term longer while less is asked for still knows of the reboot; once the word expired nobody does."""
+    case = Case(action=Action.REBOOT, outcome=known).know(until=DAY)
+    case.look(action=Action.RESET_DEVICE).know(until=2 * DAY)
+    assert case.look(action=Action.REBOOT).episode.state is ACKNOWLEDGED
+    case.look(action=Action.RESET_DEVICE).wait(3 * DAY).know(until=DAY)
+    assert case.look(action=Action.REBOOT).episode.state is OPEN
+
+
 def test_a_word_with_a_term_covers_returns_within_it() -> None:
     """A link that comes and goes until its cable is there; a worse return, and one after the term, count."""
     case = Case(clearing=Clearing.CONDITION, occurrence=None, action=Action.WATCH).know(DAY)
