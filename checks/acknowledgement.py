@@ -79,7 +79,7 @@ def granted(episode: Episode, *, note: str, actor: str, time: Instant | None, un
 
 
 def _known(episode: Episode) -> tuple[Outcome, Action]:
-    """Return outcome and action that are known of *episode*: those of now, or worse ones that a word in force covers."""
+    """Return outcome and action that are known of *episode*: those of now, or worse ones of a word that is in force."""
     now = (episode.outcome, episode.finding.action)
     if episode.state is not EpisodeState.ACKNOWLEDGED or episode.expired is not None or episode.known is None:
         return now

@@ -182,12 +182,11 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
         proof = _disproof(episode, evidence, active.values())
         if proof:
             active[episode.key] = _cleared(episode, proof, evidence.now)
+            if episode.finding.occurrence is not None:  # its counter still shows it; behind a good look none does
+                work.settled[episode.key] = episode.finding.occurrence
     known = {key: episode for key, episode in before.items() if key not in replaced}
     changed = (episode for key, episode in active.items() if _is_change(known.get(key), episode))
     changes = (*(entry for entry in replaced.values() if entry.state is EpisodeState.CLEARED), *changed)
-    for episode in active.values():
-        if episode.state is EpisodeState.CLEARED and episode.finding.occurrence is not None:
-            work.settled[episode.key] = episode.finding.occurrence
     return _ended(work), changes
 
 

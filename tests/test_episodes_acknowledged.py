@@ -217,7 +217,7 @@ def test_another_word_takes_the_place_of_the_first() -> None:
 
 @pytest.mark.parametrize("known", [Outcome.WARN, Outcome.FAIL])
 def test_another_word_takes_nothing_back_that_was_known(known: Outcome) -> None:
-    """Who makes the term longer while less is asked for still knows of the reboot; once the word expired nobody does."""
+    """Who makes the term longer while less is asked for still knows of the reboot, unless the first word expired."""
     case = Case(action=Action.REBOOT, outcome=known).know(until=DAY)
     case.look(action=Action.RESET_DEVICE).know(until=2 * DAY)
     assert case.look(action=Action.REBOOT).episode.state is ACKNOWLEDGED
@@ -240,6 +240,16 @@ def test_a_word_with_a_term_covers_returns_within_it() -> None:
 def test_a_word_without_a_term_ends_with_the_fault() -> None:
     """It was about what was there."""
     case = Case(clearing=Clearing.CONDITION, occurrence=None).know().well().well().well()
+    assert case.look().episode.state is OPEN
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_what_is_over_and_returns_is_seen_after_one_good_look_too(looks: int) -> None:
+    """A counter that a reset set back counts to the same number once more: before, one good look hid it for ever."""
+    case = Case(occurrence="1").know()
+    for _ in range(looks):
+        case.well()
+    assert case.ledger.episodes == ()
     assert case.look().episode.state is OPEN
 
 
