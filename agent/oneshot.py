@@ -173,9 +173,9 @@ def _recall(engine: Engine, configuration: Configuration, clock: Clock) -> tuple
 
 
 def _memory(engine: Engine, path: Path) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
-    if not path.exists():
-        return {}, ()
     try:
+        if not path.exists():
+            return {}, ()
         store = read_store(path)
         try:
             memory = store.load_memory()
@@ -183,7 +183,7 @@ def _memory(engine: Engine, path: Path) -> tuple[Mapping[str, bytes], tuple[str,
             store.close()
     except DamagedError as error:
         return {}, (f"history is not counted: {error}: start the agent, which moves it aside",)
-    except (StoreError, BusyError) as error:
+    except (StoreError, BusyError, OSError) as error:
         return {}, (f"history is not counted: {error}",)
     try:
         engine.restore(memory)

@@ -39,7 +39,7 @@ class Reports:
         self._child: subprocess.Popen[bytes] | None = None
         self._page: Path | None = None
         self._deadline = 0.0
-        self._latest = max(self._directory.glob(f"{STAMP}.html"), default=None)
+        self._latest = self._newest()
 
     def latest(self) -> bytes | None:
         """Return the newest page, or None before there is one. Called from the HTTP threads."""
@@ -98,6 +98,13 @@ class Reports:
             self._drop_oldest()
         except OSError as error:
             self._log(f"report: {error.filename} cannot be removed: {error.strerror}: set report.directory")
+
+    def _newest(self) -> Path | None:
+        try:
+            return max(self._directory.glob(f"{STAMP}.html"), default=None)
+        except OSError as error:  # a server that is gone, or a broken disk
+            self._log(f"report: {self._directory} cannot be read: {error.strerror}: set report.directory")
+            return None
 
     def _drop_oldest(self) -> None:
         for old in sorted(self._directory.glob(f"{STAMP}.json"))[: -self._keep]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from pathlib import Path
 
@@ -27,6 +29,18 @@ def reports(directory: Path, told: list[str]) -> Reports:
     overrides = {"report.directory": str(directory), "report.keep": 1, "agent.state_dir": str(directory / "state")}
     configuration = load_configuration(None, installed(), overrides=overrides, environment={})
     return Reports(configuration, log=told.append, rendered=lambda page: told.append(str(page)))
+
+
+def test_a_directory_that_gives_no_answer_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is gone: before, the agent did not start, with a traceback."""
+
+    def stale(path: Path, _pattern: str) -> list[Path]:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(Path, "glob", stale)
+    told: list[str] = []
+    assert reports(tmp_path, told).latest() is None
+    assert told == [f"report: {tmp_path} cannot be read: Stale file handle: set report.directory"]
 
 
 def rendered(kept: Reports) -> None:

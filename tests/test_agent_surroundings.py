@@ -22,6 +22,7 @@ from fakes.running_agent import RunningAgent
 
 from nodevet.agent.client import Session
 from nodevet.agent.control import SOCKET_NAME
+from nodevet.agent.descriptors import descriptor_trouble
 
 STOP_SECONDS = 3.0
 """The agent ends within two; the rest is a busy machine's."""
@@ -464,3 +465,8 @@ def test_an_agent_that_is_stopped_and_continued_goes_on(agent: RunningAgent) -> 
     agent.seconds_until(lambda: generation(agent) > before + 1, 15)
     assert agent.wait_for(lambda status: status["verdict"] == "ok")["findings"] == []
     assert agent.stop() < STOP_SECONDS
+
+
+def test_descriptors_that_nobody_can_count_are_no_trouble(tmp_path: Path) -> None:
+    """Without /proc all of them were said to be in use."""
+    assert descriptor_trouble(tmp_path / "absent") == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import resource
 import signal
@@ -146,6 +147,24 @@ def test_a_mark_is_written_once_and_whole(tmp_path: Path) -> None:
     before = mark.stat().st_ino
     claim([tmp_path / "state"], "drill (dgx-h100)")
     assert (mark.stat().st_ino, mark.read_text()) == (before, "drill (dgx-h100)\n")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_fails_keeps_no_node_without_its_agent(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the start was refused for as long as the disk was broken, although no store is needed to judge."""
+
+    def fail(path: Path, *_: object, **__: object) -> str:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    refuse_simulated(tmp_path)
+    with pytest.raises(StoreError, match=os.strerror(number)):
+        claim([tmp_path], "drill (dgx-h100)")
+    number = errno.EACCES
+    with pytest.raises(StoreError, match="look whose it is"):
+        refuse_simulated(tmp_path)
 
 
 def test_a_folder_in_the_place_of_the_mark_is_named(tmp_path: Path) -> None:

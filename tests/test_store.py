@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import re
@@ -449,6 +450,24 @@ def test_a_flipped_bit_is_never_believed(path: Path, tmp_path: Path) -> None:
 
 
 # Refusal.
+
+
+@pytest.mark.parametrize("opens", [open_store, read_store])
+def test_a_disk_that_fails_is_told_and_nothing_is_moved_aside(
+    path: Path, monkeypatch: pytest.MonkeyPatch, opens: Callable[[Path], object]
+) -> None:
+    """It may be well again; before, a traceback called it a bug, and no agent started."""
+    saved(path)
+
+    def fail(path: Path) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "exists", fail)
+        with pytest.raises(StoreError, match="Input/output error"):
+            opens(path)
+    assert not list(path.parent.glob("*.corrupt-*"))
+    opens(path)
 
 
 def test_newer_schema_is_refused_with_both_versions(path: Path) -> None:

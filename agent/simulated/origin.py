@@ -6,6 +6,7 @@ one refuses a directory that holds anything of another node, real or simulated.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,14 +24,30 @@ MARKER_NAME = "simulated-node"
 NAMELESS = "(its mark is empty)"
 """Stands for the name in a mark that says none: a crash of the machine, or of an earlier version, cut it."""
 
+FAILING = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EUCLEAN, errno.EBADMSG, errno.EREMOTEIO}
+    | {errno.EHOSTDOWN, errno.ESHUTDOWN}
+)
+"""What is read of a broken disk, a damaged file system, or a server that is gone."""
+
 LEFT_BEHIND = ("nodevet.db", "state", "episodes.json", "node.lock", "control.socket", "claims", "gate.log")
 """What a real agent, or a prolog that ran before the first, leaves in its directories."""
 
 
+class FailingDiskError(StoreError):
+    """The disk or server of a directory gives no answer: whose it is cannot be told, nor can anything be kept there."""
+
+
 def refuse_simulated(*directories: Path) -> None:
-    """Raise StoreError where one of *directories* belongs to a simulated node."""
+    """Raise StoreError where one of *directories* belongs to a simulated node.
+
+    A disk that fails is no reason to leave a node unwatched: its store is told and tried again like any other.
+    """
     for directory in directories:
-        owner = simulated_owner(directory)
+        try:
+            owner = simulated_owner(directory)
+        except FailingDiskError:
+            continue
         if owner is not None:
             raise StoreError(
                 f"{directory}: belongs to the simulated node {owner}: name another directory for the real node, "
@@ -87,4 +104,5 @@ def simulated_owner(directory: Path) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise StoreError(f"{directory / MARKER_NAME}: cannot be read ({error.strerror}): look whose it is") from error
+        kind = FailingDiskError if error.errno in FAILING else StoreError
+        raise kind(f"{directory / MARKER_NAME}: cannot be read ({error.strerror}): look whose it is") from error

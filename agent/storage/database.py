@@ -231,13 +231,13 @@ def connect(path: Path) -> sqlite3.Connection:
     cannot be opened.
     """
     wal = path.with_name(path.name + "-wal")
-    if not path.exists():
-        if wal.exists():
-            raise DamagedError(f"{path}: gone, with its {wal.name} left behind")
-        _create(path)
-    if (size := path.stat().st_size) < SMALLEST_BYTES:
-        raise DamagedError(f"{path}: cut to {size} bytes")
     with translated(path):
+        if not path.exists():
+            if wal.exists():
+                raise DamagedError(f"{path}: gone, with its {wal.name} left behind")
+            _create(path)
+        if (size := path.stat().st_size) < SMALLEST_BYTES:
+            raise DamagedError(f"{path}: cut to {size} bytes")
         connection = sqlite3.connect(path, timeout=SQLITE_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             _refuse_foreign(connection, path)
@@ -253,10 +253,10 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def connect_for_reading(path: Path) -> sqlite3.Connection:
     """Open the database at *path* beside whoever writes it. Raises StoreError where it is absent or not ours."""
-    if not path.exists():
-        raise StoreError(f"{path}: no database yet: it appears when `nodevet agent` first runs")
-    address = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' * _is_at_rest(path)}"
     with translated(path):
+        if not path.exists():
+            raise StoreError(f"{path}: no database yet: it appears when `nodevet agent` first runs")
+        address = f"{path.resolve().as_uri()}?mode=ro{'&immutable=1' * _is_at_rest(path)}"
         connection = sqlite3.connect(
             address, uri=True, timeout=SQLITE_WAIT_SECONDS, isolation_level=None, check_same_thread=False
         )

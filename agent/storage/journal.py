@@ -80,7 +80,7 @@ class Journal:
             self._lock.release()
             raise
         except StoreError as error:
-            trouble = f"{error}; the agent goes on without a store"
+            trouble = str(error)
             self._memory, self._episodes = _as_it_lies(path)
         else:
             store = opened.store

@@ -557,7 +557,7 @@ def open_store(
     held = lock(path)
     try:
         try:
-            if instead and path.exists():
+            if instead and _exists(path):
                 raise DamagedError(f"{path}: not the database of this agent any more")
             store = _open(path, held)
         except DamagedError as error:
@@ -569,6 +569,11 @@ def open_store(
         raise
     notices += store.notices
     return OpenedStore(store, "; ".join(filter(None, notices)))
+
+
+def _exists(path: Path) -> bool:
+    with translated(path):
+        return path.exists()
 
 
 def _open(path: Path, held: int) -> Store:
