@@ -400,7 +400,20 @@ def drop_a_table(path: Path) -> None:
         connection.execute("DROP TABLE memory")
 
 
+def cut_the_index(path: Path) -> None:
+    """Cut the index of the log alone."""
+    path.with_name(f"{path.name}-shm").write_bytes(b"")
+
+
+def cut_all(path: Path) -> None:
+    """`: >` of each file of the database."""
+    for name in path.parent.glob(f"{path.name}*"):
+        name.write_bytes(b"")
+
+
 LOSSES = (
+    cut_the_index,
+    cut_all,
     delete_all,
     delete_folder,
     delete_log,
@@ -447,6 +460,18 @@ def test_a_database_that_is_lost_while_the_agent_runs_is_told_and_made_anew(
     aside = [name.read_bytes() for name in path.parent.glob("*.corrupt-*")]
     if lose in (replace_file, replace_with_garbage):
         assert any(b"GPU-99" in data or data == b"not a database" for data in aside), "what lay there is kept"
+
+
+def test_an_index_of_the_log_that_is_cut_gets_its_length_back(path: Path) -> None:
+    """SQLite maps it: before, the kernel killed the agent at its next write."""
+    opened = open_store(path).store
+    opened.save_rounds((UnsavedRound((episode(),), {}, moment(1)),))
+    index = path.with_name(f"{path.name}-shm")
+    assert (opened.displaced(), opened.displaced(), index.stat().st_size) == ("", "", 32768)
+    os.truncate(index, 0)
+    assert opened.displaced() == f"{index}: cut while the agent runs"
+    assert index.stat().st_size == 32768
+    opened.close()
 
 
 @pytest.mark.parametrize("lose", [delete_all, delete_log, replace_file])

@@ -43,6 +43,7 @@ from nodevet.agent.storage.database import (
     refuse_network,
     translated,
 )
+from nodevet.agent.storage.open_files import OpenFiles
 from nodevet.agent.storage.rows import (
     CHANGE,
     COUNT,
@@ -111,8 +112,7 @@ class Store:
         self._last: dict[Key, Last] = {}
         self.notices: list[str] = []
         self.left_out: set[int] = set()
-        self._files: dict[str, int] = {}
-        """What is open under each name, by descriptors that touch none of SQLite's locks (O_PATH)."""
+        self._files = OpenFiles(path)
         self._written: tuple[tuple[int, int], ...] = ()
         """Size and time of change of database and log as this store left them."""
         self._remembered: dict[str, bytes] = {}
@@ -122,8 +122,7 @@ class Store:
         """Close the database and let go of the lock. May be called twice."""
         with suppress(sqlite3.Error):
             self._connection.close()
-        while self._files:
-            os.close(self._files.popitem()[1])
+        self._files.close()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -194,22 +193,7 @@ class Store:
 
     def displaced(self) -> str:
         """Return that the database, or its log, is no longer the file that is open, or an empty string."""
-        for suffix in ("", "-wal", "-shm"):
-            name = f"{self.path}{suffix}"
-            if suffix not in self._files:
-                with suppress(OSError):
-                    self._files[suffix] = os.open(name, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW * bool(suffix))
-                continue
-            # Both are asked now: some file systems number a file anew while it is open.
-            try:
-                is_same = os.path.samestat(os.stat(name), os.fstat(self._files[suffix]))  # noqa: PTH116 (one look)
-            except (FileNotFoundError, NotADirectoryError):
-                return f"{name}: deleted while the agent runs"
-            except OSError:
-                continue  # it cannot be told, such as without a descriptor: the write itself succeeded
-            if not is_same:
-                return f"{name}: replaced while the agent runs"
-        return ""
+        return self._files.displaced()
 
     def overwritten(self) -> str:
         """Return that somebody else wrote into the file, and what was kept is not in it, or an empty string.
@@ -557,7 +541,7 @@ def open_store(
     held = lock(path)
     try:
         try:
-            if instead and _exists(path):
+            if instead and os.path.lexists(path):
                 raise DamagedError(f"{path}: not the database of this agent any more")
             store = _open(path, held)
         except DamagedError as error:
@@ -569,11 +553,6 @@ def open_store(
         raise
     notices += store.notices
     return OpenedStore(store, "; ".join(filter(None, notices)))
-
-
-def _exists(path: Path) -> bool:
-    with translated(path):
-        return path.exists()
 
 
 def _open(path: Path, held: int) -> Store:
