@@ -270,7 +270,7 @@ def test_a_value_that_failed_once_is_asked_for_again(
 ALTERNATIVES = [
     ("fast", ["nvmlDeviceGetTemperatureV"], "temperature_celsius", CORE, 40),
     ("fast", ["field.185"], "power_watts", BOARD, 120.0),
-    ("fast", ["field.83"], "energy_joules", BOARD, 7200.0),
+    ("fast", ["field.83"], "energy_joules", BOARD, 7_200_000.0),
     ("fast", ["field.74"], "throttle_seconds", reason("power_cap"), 0.0),
     ("fast", ["field.11"], "ecc_corrected_errors", DRAM, 0),
     ("fast", ["field.144"], "row_remap_pending", WHOLE, False),

@@ -219,6 +219,16 @@ def test_links_close_no_gate_while_a_node_that_was_booted_joins_its_fabric(regis
             assert any(f.hard for f in bad) is is_hard, (registration, seconds)
 
 
+@pytest.mark.parametrize(("joules", "is_hard"), [(900.0, False), (29_999.0, False), (30_000.0, True), (0.0, True)])
+def test_links_close_no_gate_while_a_driver_that_was_loaded_anew_trains_them(joules: float, is_hard: bool) -> None:
+    """Without a boot too: the device counts the energy since then. Exactly none is an empty register."""
+    used = {("energy_joules", Part(PartKind.POWER_SCOPE, "device")): joules}
+    for states in (readings(ports(LINKS, False)), {("fabric_state", WHOLE): "not_started"}):
+        found = [f for f in judge("links", healthy({**states, **used})) if f.outcome is Outcome.FAIL]
+        assert found
+        assert {finding.hard for finding in found} == {is_hard}
+
+
 @pytest.mark.parametrize("model", BRIDGED)
 def test_bridge_is_expected_only_where_one_was_seen(model: str) -> None:
     """Without a bridge all links are down in health; with one the link that is missing is told."""

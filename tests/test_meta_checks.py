@@ -65,7 +65,7 @@ def test_every_input_is_looked_at_in_health(declared: Check) -> None:
     """The healthy view holds every input of every check, and its evidence names it: no test below is empty."""
     seen = {quantity for finding in findings(declared, healthy()) for quantity in finding.evidence}
     fallbacks = {"temperature_celsius", "temperature_slowdown_celsius", "temperature_shutdown_celsius"}
-    beside_faults = {"partitioned", "utilization_ratio"}
+    beside_faults = {"partitioned", "utilization_ratio", "energy_joules"}
     assert set(declared.inputs) - seen <= fallbacks | beside_faults
     present = {reading.quantity for sample in healthy().samples.values() for reading in sample.readings}
     assert set(declared.inputs) <= present

@@ -41,6 +41,8 @@ ALONE = frozenset(
     & set(healthy().required[GPU])
 )
 """What a board of this model must tell of one part alone: without it nothing like it is read."""
+UNJUDGED = {"energy_joules"}
+"""Looked at beside a fault alone: links settle after a driver was loaded."""
 STANDS_IN = frozenset({
     "temperature_margin_celsius", "temperature_margin_slowdown_celsius", "temperature_celsius",
     "temperature_slowdown_celsius",
@@ -145,7 +147,7 @@ def test_one_odd_reading_never_costs_the_verdict_while_its_like_is_read() -> Non
 def test_one_odd_reading_is_told_as_unmeasured_and_not_required() -> None:
     """It is not passed over: the check that judges it says that it is blind there."""
     for quantity, part, value in every_odd_reading():
-        if quantity in ALONE | STANDS_IN:
+        if quantity in ALONE | STANDS_IN | UNJUDGED:
             continue
         found = judged(healthy({(quantity, part): odd(quantity, part, value)}))
         told = [f for f in found if f.device == GPU and f.outcome is Outcome.UNMEASURED and quantity in f.evidence]

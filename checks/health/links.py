@@ -105,6 +105,7 @@ FABRIC = Rule(
 
 
 UNSUPPORTED = ReadingStatus.UNSUPPORTED
+BOARD = Part(PartKind.POWER_SCOPE, "device")
 JOINED = "and it says that it has joined a fabric"
 
 
@@ -135,14 +136,22 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         "fabric_healthy",
         "fabric_faults",
         "partitioned",
+        "energy_joules",
     ),
 )
 def judge(view: View, policy: Links) -> Iterator[Finding]:
     """Every link that this device should have is up and clean, and the device has joined its fabric."""
-    settles = choose("fabric.settling").holds(view.now.boottime_ns / 1e9)
+    is_booted = choose("fabric.settling").holds(view.now.boottime_ns / 1e9)
     for finding in _judged(view, policy):
-        # The fabric manager starts after the agent and takes its time: told at once, but no agent ends its own drain.
+        # The fabric manager starts after the driver and takes its time: told at once, but no agent ends its own drain.
+        settles = is_booted or _is_loaded_anew(view, finding.device)
         yield msgspec.structs.replace(finding, gates=False) if settles else finding
+
+
+def _is_loaded_anew(view: View, device_id: str) -> bool:
+    """Return whether the driver was loaded minutes ago, without a boot: a device counts the energy it used since."""
+    used = view.number(device_id, "energy_joules", BOARD)
+    return used is not None and used > 0 and choose("fabric.settling_energy").holds(used)
 
 
 def _judged(view: View, policy: Links) -> Iterator[Finding]:

@@ -123,6 +123,7 @@ GPU_READINGS: Mapping[Quantity, Scalar] = {
     ("temperature_maximum_celsius", Part(PartKind.SENSOR, "memory")): 95,
     ("power_watts", SCOPE): 610,
     ("power_limit_watts", SCOPE): 700,
+    ("energy_joules", SCOPE): 7.2e6,
     ("power_limit_requested_watts", SCOPE): 700,
     ("power_limit_default_watts", SCOPE): 700,
     ("clock_hertz", Part(PartKind.CLOCK, "sm")): 1.7e9,

@@ -401,7 +401,7 @@ static const double energy_resolution = 15.259; /* microjoules per tick */
 
 static uint64_t energy_ticks(int slot)
 {
-    double microjoules = (double)number("energy_millijoules", slot, 7200000) * 1e3;
+    double microjoules = (double)number("energy_millijoules", slot, 7200000000) * 1e3;
     return (uint64_t)(microjoules / energy_resolution + 0.5);
 }
 

@@ -423,7 +423,7 @@ nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, u
 nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *energy)
 {
     ENTER_DEVICE();
-    *energy = (unsigned long long)number("energy_millijoules", slot, 7200000);
+    *energy = (unsigned long long)number("energy_millijoules", slot, 7200000000);
     return NVML_SUCCESS;
 }
 
@@ -900,7 +900,7 @@ static nvmlReturn_t put_field(nvmlFieldValue_t *field, int slot)
     case NVML_FI_DEV_ECC_CURRENT:
     case NVML_FI_DEV_ECC_PENDING: put_unsigned(field, has_ecc(slot)); break;
     case NVML_FI_DEV_MEMORY_TEMP: put_unsigned(field, number("memory_temperature", slot, 48)); break;
-    case NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: put_long(field, number("energy_millijoules", slot, 7200000)); break;
+    case NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: put_long(field, number("energy_millijoules", slot, 7200000000)); break;
     case NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: put_unsigned(field, number("link_megabytes_per_second", slot, 26562)); break;
     case NVML_FI_DEV_NVLINK_LINK_COUNT: put_unsigned(field, number("link_count", slot, links(slot))); break;
     case NVML_FI_DEV_PCIE_REPLAY_COUNTER: put_unsigned(field, number("pcie_replays", slot, 0)); break;
