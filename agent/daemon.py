@@ -48,7 +48,7 @@ from nodevet.agent.members import Member, described, guarded, memory_of, soonest
 from nodevet.agent.notify import Notifier, Watchdog
 from nodevet.agent.outlet import Outlet
 from nodevet.agent.pace import Pace
-from nodevet.agent.processes import start_ticks
+from nodevet.agent.processes import exists
 from nodevet.agent.publisher import Publisher
 from nodevet.agent.readers.release import Release
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
@@ -459,7 +459,7 @@ class Daemon:
         self.guard = LoadGuard(
             Path(self._configuration.agent.runtime_dir),
             self._clock,
-            lambda pid: start_ticks(pid) is not None,
+            exists,
             lambda: self._publisher.written,
         )
         self._prober = self._make_prober()

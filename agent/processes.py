@@ -5,12 +5,13 @@ A process is known by its id *and* the tick it started at, because ids are used 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["ChildRecord", "describe", "is_alive", "memory_limit", "recalled_records", "start_ticks"]
+__all__ = ["ChildRecord", "describe", "exists", "is_alive", "memory_limit", "recalled_records", "start_ticks"]
 
 _STATE, _START = 0, 19
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 22 of proc(5)."""
@@ -53,6 +54,17 @@ def start_ticks(pid: int) -> int | None:
     """Return the tick since boot at which the process *pid* started, or None where there is none."""
     fields = _stat(pid)
     return int(fields[_START]) if fields else None
+
+
+def exists(pid: int) -> bool:
+    """Return whether there is a process *pid*, also where /proc hides those of other users (hidepid=2, proc(5))."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def is_alive(record: ChildRecord, boot_id: str) -> bool:

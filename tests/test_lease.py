@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import msgspec
@@ -11,6 +12,7 @@ from fakes.snapshots import cpu_node, gpu_node
 from nodevet.agent.clock import SteppedClock
 from nodevet.agent.commands.burn_in import LEASE_SECONDS
 from nodevet.agent.load.lease import IDLE_MEMORY_BYTES, LeaseBook, busy_reason, load_targets
+from nodevet.agent.processes import exists
 from nodevet.checks.model import Device, DeviceKind, Reading, ReadingStatus, Sample, Snapshot
 
 ALIVE = 100
@@ -52,6 +54,21 @@ def test_a_lease_ends_with_its_time(book: LeaseBook, clock: SteppedClock) -> Non
     assert book.current is not None
     clock.advance(1)
     assert book.current is None
+
+
+@pytest.mark.parametrize(("answer", "lives"), [(None, True), (PermissionError(), True), (ProcessLookupError(), False)])
+def test_a_holder_of_another_user_lives_where_proc_hides_it(
+    monkeypatch: pytest.MonkeyPatch, answer: OSError | None, lives: bool
+) -> None:
+    """By hidepid=2; before, an agent with a user of its own told root's burn-in that its lease had ended."""
+
+    def kill(pid: int, number: int) -> None:
+        assert (pid, number) == (ALIVE, 0)
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert exists(ALIVE) is lives
 
 
 def test_a_holder_that_died_has_given_back(book: LeaseBook) -> None:
