@@ -234,6 +234,22 @@ def test_two_thousand_agents_that_fail_together_keep_the_limits(trouble: str, ca
         assert 0 < len(model.closed) <= 20, seed
 
 
+def test_agents_that_know_nothing_of_the_cluster_ask_one_after_the_other() -> None:
+    """A bad rule in the first release, or diskless nodes after a power cut: each asks first how many they are."""
+    model = Fleet(500, Trouble(), seed=1, fresh=True)
+    model.run(seconds=60.0)
+    assert sum(model.sizes.values()) == 500
+    assert model.passed == [] and model.closed
+    assert model.most_calls_per_second <= 160
+
+
+def test_a_small_cluster_loses_no_time_to_its_size() -> None:
+    """Where fifty or fewer nodes fail they have asked by then as slowly as they would."""
+    model = Fleet(50, Trouble(), seed=1, fresh=True)
+    model.run(seconds=6.0)
+    assert len(model.closed) == 2
+
+
 @pytest.mark.soak
 def test_hours_of_failing_nodes_keep_both_limits(campaign: Callable[[int], int]) -> None:
     """A cluster of forty in two partitions whose nodes fail one after another, with restarts of agents in between."""

@@ -1032,7 +1032,7 @@ def test_the_loop_is_told_of_what_changed(reactor: tuple[Reactor, selectors.Base
             key.data(mask)
     assert told[0] == "told"
     assert running.status.skipped["read_timeout"] == 1
-    assert running.trouble.startswith("slurm: scontrol show node n1: no answer within 0.3 s")
+    assert running.trouble.startswith("slurm: scontrol show partitions: no answer within 0.3 s")
 
 
 def test_nobody_is_asked_about_a_simulated_node(

@@ -269,9 +269,13 @@ class Writer:
     def _look(self, snapshot: Snapshot, faults: tuple[Episode, ...]) -> Work:
         """Read the node and do what follows; return when to look again."""
         name = self.status.node
-        node: NodeState = yield Call("read", (name,))
         if not self._memory.nodes:
             self._remember(nodes=(yield Call("size")))
+            spread = self._memory.nodes / FIRST_PER_SECOND
+            if spread > UNKNOWN_SIZE_SECONDS:  # all of them may have started at this moment
+                self._begins_at = self._monotonic() + self._random() * spread
+                return self._begins_at - self._monotonic()
+        node: NodeState = yield Call("read", (name,))
         if (faults or mark_of(node) is not None) and (yield from self._is_elsewhere(node)):
             return self._settings.poll_seconds
         before = self._memory

@@ -65,15 +65,18 @@ class Fleet:
         restarts: float = 0.0,
         stale_seconds: float = 0.0,
         mode: Mode = Mode.DRAIN,
+        fresh: bool = False,
     ) -> None:
         """Share the nodes among *partitions*; agents are killed in *restarts* of their passes; faults reach to *mode*.
 
-        With *stale_seconds* the controller shows other nodes as they were so long ago, which no real one does.
+        With *stale_seconds* the controller shows other nodes as they were so long ago, which no real one does. Agents
+        that are *fresh* know nothing of the cluster.
         """
         self.now = 0.0
         self.passed: list[str] = []
         self.closed: dict[str, float] = {}
         self.calls: Counter[int] = Counter()
+        self.sizes: Counter[int] = Counter()
         self._trouble = trouble
         self._restarts = restarts
         self._stale_seconds = stale_seconds
@@ -87,7 +90,7 @@ class Fleet:
         }
         self._views = [(0.0, tuple(self._nodes.values()))]
         self._scopes = {"": size} | Counter(node.partitions[0] for node in self._nodes.values())
-        self._memory = dict.fromkeys(self._nodes, Memory(nodes=size))
+        self._memory = dict.fromkeys(self._nodes, Memory(nodes=0 if fresh else size))
         self._writers: dict[str, Writer] = {}
         for name in self._nodes:
             self._start(name)
@@ -95,7 +98,7 @@ class Fleet:
 
     @property
     def most_calls_per_second(self) -> int:
-        """Return the most calls that reached the controller within one second."""
+        """Return the most calls that reached the controller within one second, but for those that ask its size."""
         return max(self.calls.values(), default=0)
 
     def run(self, *, seconds: float) -> None:
@@ -140,7 +143,7 @@ class Fleet:
 
     def _send(self, name: str, work: Generator[Call, Any, Pass], call: Call) -> None:
         """Let *call* reach the controller, and its answer or a time-out the agent."""
-        self.calls[int(self.now)] += 1
+        (self.sizes if call.name == "size" else self.calls)[int(self.now)] += 1
         trouble, chance = self._trouble, self._random
         there = chance.uniform(0.005, max(trouble.delay_seconds, 0.01))
         back = chance.uniform(0.005, max(trouble.delay_seconds / 4, 0.01))
