@@ -367,6 +367,41 @@ def test_a_name_that_slurm_does_not_know_is_wrong(node: Installed, tmp_path: Pat
     assert "n1.cluster.example not found" in item.says and "sinfo -N" in item.next_step
 
 
+def test_slurm_is_asked_as_the_agent_asks_it(node: Installed, tmp_path: Path) -> None:
+    """SLURM_CONF of the person's shell is nothing that the agent sees: an ok by it would be a gate without a permit."""
+    program, mine = tmp_path / "scontrol", node.gate.gres.with_name("slurm.conf")
+    program.write_text(
+        f'#!/bin/sh\n[ "$SLURM_CONF" = {mine} ] || {{ echo "no configuration source" >&2; exit 1; }}\n'
+        'echo "SlurmUser = root(0)"\n'
+    )
+    program.chmod(0o755)
+    for conf, is_answered in (("", False), (f'conf = "{mine}"\n', True)):
+        node.configure(f'[slurm]\nscontrol = "{program}"\n{conf}')
+        settings = load_configuration(node.file, installed(), overrides={})
+        facts = survey(settings, node.gate.scripts, {"SLURM_CONF": str(mine)})
+        assert isinstance(facts.config, str) is not is_answered
+        if not is_answered:
+            item = next(item for item in items(facts) if item.name == "slurm.conf")
+            assert item.status is Status.CANNOT_TELL and f'set [slurm] conf = "{mine}"' in item.says
+
+
+@pytest.mark.parametrize(
+    ("shown", "name", "status"),
+    [
+        ({"PrologTimeout": "3", "EpilogTimeout": "60"}, "PrologTimeout=", Status.WRONG),
+        ({"PrologTimeout": "60", "EpilogTimeout": "3"}, "PrologTimeout=", Status.OK),
+        ({"PrologEpilogTimeout": "3"}, "PrologEpilogTimeout=", Status.WRONG),
+    ],
+)
+def test_what_later_releases_show_of_the_time_of_a_prolog_counts(
+    good: Facts, shown: dict[str, str], name: str, status: Status
+) -> None:
+    """From 25.05 on SLURM shows two times where they differ: one that is too short drains nodes past every limit."""
+    assert not isinstance(good.config, str)
+    config = {key: value for key, value in good.config.items() if key != "PrologEpilogTimeout"}
+    assert statuses(good, config={**config, **shown})[name] is status
+
+
 def test_a_name_of_another_machine_is_wrong(node: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One nodevet.toml with a node_name went to every node: SLURM knows the name, and it is not this machine's."""
     program = tmp_path / "scontrol"

@@ -125,12 +125,11 @@ def test_the_page_followed_to_the_letter_drains_nobody(
     assert slurm.job_state(running) == "RUNNING"
 
     for name, value in (
-        ("SLURM_CONF", slurm.configuration),
         ("RUNTIME_DIRECTORY", site.gates["n1"].runtime),
         ("CONFIGURATION_DIRECTORY", site.directory),
     ):
         monkeypatch.setenv(name, str(value))
-    (site.directory / "nodevet.toml").write_text('[slurm]\nnode_name = "n1"\n')
+    (site.directory / "nodevet.toml").write_text(f'[slurm]\nnode_name = "n1"\nconf = "{slurm.configuration}"\n')
     assert main(["slurm", "check", "--scripts", str(site.directory / "n1/etc")]) == os.EX_OK, capsys.readouterr().out
 
     # That the page stops at a node without scripts is what keeps it from being drained.

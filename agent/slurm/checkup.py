@@ -456,25 +456,27 @@ def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
     gate = facts.gate if isinstance(facts.gate, Mapping) else {}
     probe, drain = (_seconds(gate.get(name, "")) or 0 for name in ("probe_wait_seconds", "drain_wait_seconds"))
     needs = probe + 2 * drain  # for the permit, and for the drain
-    limit = _seconds(config.get("PrologEpilogTimeout", ""))
+    # Releases from 25.05 on show both where a site sets them apart.
+    name = "PrologTimeout" if "PrologTimeout" in config else "PrologEpilogTimeout"
+    limit = _seconds(config.get(name, ""))
     if limit is None or limit >= WITHOUT_END:
         yield Item(
-            "PrologEpilogTimeout=",
+            f"{name}=",
             CLUSTER,
             Status.WARNING,
-            f"{config.get('PrologEpilogTimeout', 'not shown')}: a file system that hangs holds a node for ever",
+            f"{config.get(name, 'not shown')}: a file system that hangs holds a node for ever",
             "set 30",
         )
     elif limit <= needs:
         yield Item(
-            "PrologEpilogTimeout=",
+            f"{name}=",
             CLUSTER,
             Status.WRONG,
             f"{limit} s, and the prolog may wait {needs} s: SLURM kills it then, and drains the node",
             f"set more than {needs}, such as {max(30, needs + 10)}",
         )
     else:
-        yield Item("PrologEpilogTimeout=", CLUSTER, Status.OK, f"{limit} s")
+        yield Item(f"{name}=", CLUSTER, Status.OK, f"{limit} s")
     message = _seconds(config.get("MessageTimeout", ""))
     if message is not None and max(probe, drain) >= message - PATIENCE_LEFT_SECONDS:
         yield Item(

@@ -70,7 +70,7 @@ CASES = (
 def survey(settings: Configuration, folder: Path, environment: Mapping[str, str], *, only_node: bool = False) -> Facts:
     """Return what is there: the scripts in *folder*, the agent of *settings*, and, unless *only_node*, SLURM's answers.
 
-    SLURM's configuration is the one of the settings, else that of *environment*, else where it usually lies.
+    SLURM's files are those of the settings, else of *environment*, as slurmd hands it on, else where they usually lie.
     """
     node = settings.slurm.node_name or settings.agent.node_name
     conf = _slurm_conf(settings, environment)
@@ -82,8 +82,11 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
         str(state_path), boot_id=boot_id(), uptime_seconds=uptime_seconds(), owner_uid=_number(state_uid)
     )
     doubt = _doubt((*scripts, *parents), {0, _number(state_uid)})
-    asked = None if only_node else Scontrol(settings.slurm.scontrol, configuration=str(conf))
+    # As the agent asks: it sees nothing of the environment of the person who looks.
+    asked = None if only_node else Scontrol(settings.slurm.scontrol, configuration=settings.slurm.conf)
     config = "not asked" if asked is None else _config(asked)
+    if asked is not None and isinstance(config, str) and environment.get("SLURM_CONF") and not settings.slurm.conf:
+        config += f'; SLURM_CONF is set here and not for the agent: set [slurm] conf = "{conf}"'
     shown = None if asked is None or isinstance(config, str) else _shown(asked, node)
     return Facts(
         node=node,
