@@ -75,27 +75,44 @@ def named(faults: Iterable[Episode]) -> tuple[str, ...]:
 def reach(snapshot: Snapshot, verdict: Verdict) -> Reach:
     """Return what *verdict*, the node's or that of a device of *snapshot*, rests on."""
     if not verdict.hard:
-        refused = _refused(snapshot, verdict, Mode.OBSERVE)
+        refused = _refused(snapshot, verdict, Mode.OBSERVE, in_one_look=True)
         if not any(snapshot.modes.of(episode.check).rank >= Mode.GATE.rank for episode in refused):
-            return "observed" if refused else "soft"
-        return "refused" if snapshot.agent.permit.held else "unpermitted"
+            return "observed" if refused or _is_accepted(snapshot, verdict) else "soft"
+        # No permit is asked for before it is a refusal: until then it closes nothing, nor is it ignorance.
+        return "refused" if snapshot.agent.permit.held and _refused(snapshot, verdict) else "unpermitted"
     if not gating(snapshot, verdict):
         return "observed"
     return "hard" if snapshot.agent.permit.held else "unpermitted"
 
 
-def _refused(snapshot: Snapshot, verdict: Verdict, mode: Mode = Mode.GATE) -> tuple[Episode, ...]:
+def _is_accepted(snapshot: Snapshot, verdict: Verdict) -> bool:
+    """Return whether persons acknowledged that the driver refuses every accelerator, and *verdict* rests on no more."""
+    if verdict.state is not State.UNKNOWN or verdict.episodes or not _refuses_all(snapshot, in_one_look=True):
+        return False
+    known = {episode.key.device for episode in snapshot.episodes if _is_unread(episode, EpisodeState.ACKNOWLEDGED)}
+    return NODE in known or all(board.id in known for board in boards_of(snapshot))
+
+
+def _refuses_all(snapshot: Snapshot, *, in_one_look: bool) -> bool:
+    return attempt(partial(driver_refuses_all, snapshot, in_one_look=in_one_look)) is True
+
+
+def _is_unread(episode: Episode, state: EpisodeState) -> bool:
+    return episode.state is state and episode.outcome is Outcome.UNMEASURED and episode.check in REFUSED_CHECKS
+
+
+def _refused(
+    snapshot: Snapshot, verdict: Verdict, mode: Mode = Mode.GATE, *, in_one_look: bool = False
+) -> tuple[Episode, ...]:
     """Return what *verdict* could not measure because the driver refuses every accelerator, and may reach *mode*."""
-    if verdict.state is not State.UNKNOWN or attempt(partial(driver_refuses_all, snapshot)) is not True:
+    if verdict.state is not State.UNKNOWN or not _refuses_all(snapshot, in_one_look=in_one_look):
         return ()
     named, boards = frozenset(verdict.episodes), {board.id for board in boards_of(snapshot)}
     return tuple(
         episode
         for episode in snapshot.episodes
         if episode.key in named
-        and episode.state is EpisodeState.OPEN
-        and episode.outcome is Outcome.UNMEASURED
-        and episode.check in REFUSED_CHECKS
+        and _is_unread(episode, EpisodeState.OPEN)
         and (episode.key.device in boards or episode.key.device == NODE)
         and snapshot.modes.of(episode.check).rank >= mode.rank
     )

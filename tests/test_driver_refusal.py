@@ -13,6 +13,7 @@ from nodevet.checks.model import (
     AgentInfo,
     Device,
     DeviceKind,
+    EpisodeState,
     Failure,
     FailureKind,
     Mode,
@@ -263,10 +264,24 @@ def test_one_round_of_errors_on_every_board_closes_nothing(kind: FailureKind) ->
             )
             is_last = number == row.looks - 1
             assert driver_refuses_all(snapshot) is is_last
-            assert reach(snapshot, snapshot.verdict) == ("refused" if is_last else "soft")
+            assert reach(snapshot, snapshot.verdict) == ("refused" if is_last else "unpermitted")
             assert bool(closing(snapshot)) is is_last
             node.seconds += 3.0
     assert not driver_refuses_all(node.look(*errors(None, kind), running, permit=HELD))
+
+
+@pytest.mark.parametrize("who", ["everybody", "one board"])
+def test_a_refusal_that_persons_acknowledged_is_no_ignorance(who: str) -> None:
+    """`on_stale=fail` would drain the node again that a person has just resumed; one board more is news."""
+    snapshot = unread(FailureKind.ERROR, FailureKind.ERROR, permit=HELD)
+    states = dict.fromkeys((episode.key for episode in snapshot.episodes), EpisodeState.ACKNOWLEDGED)
+    if who == "one board":
+        states[snapshot.episodes[-1].key] = EpisodeState.CLEARED
+    episodes = tuple(msgspec.structs.replace(entry, state=states[entry.key]) for entry in snapshot.episodes)
+    bare = msgspec.structs.replace(snapshot.verdict, episodes=())
+    known = msgspec.structs.replace(snapshot, episodes=episodes, verdict=bare)
+    assert reach(known, bare) == ("observed" if who == "everybody" else "soft")
+    assert gating(known) == ()
 
 
 def test_many_looks_within_a_moment_are_not_enough() -> None:
@@ -326,7 +341,7 @@ def test_what_cannot_be_said_of_a_refusal_closes_no_gate(function: str, monkeypa
     for _ in range(refusal_row().looks):
         node.look(*refused, running, permit=HELD)
     snapshot = node.look(*refused, running, permit=HELD)
-    assert reach(snapshot, snapshot.verdict) == "soft"
+    assert reach(snapshot, snapshot.verdict) == ("soft" if function == "driver_refuses_all" else "unpermitted")
     assert closing(snapshot) == ()
     assert snapshot.verdict.state is State.UNKNOWN
     assert snapshot.findings

@@ -45,15 +45,20 @@ def reaches(node: GpuNode) -> set[str]:
 
 
 def test_a_driver_that_refuses_all_closes_the_gate_after_the_tables_looks(node: GpuNode, gate: Gate) -> None:
-    """The first round of errors is unknown and open; then `on_driver_refusal` decides, and one good round ends it."""
+    """The first round of errors is unknown and open; then `on_driver_refusal` decides, and one good round ends it.
+
+    Before it is a refusal it is no ignorance either: `on_stale=fail` would close every gate of a cluster whose driver
+    was replaced, and knows no limit.
+    """
     node.wait_for_verdict("ok")
     assert gate.prolog("0").decision == "open"
+    gate.set(on_stale="fail")
 
     refuse(node)
     node.wait_for_verdict("unknown")
     node.seconds_until(lambda: node.state_line().startswith("unknown "), TOLD_SECONDS)
     decided = gate.prolog("0")
-    assert (decided.code, decided.decision, reaches(node)) == (0, "no_verdict_open", {"soft"})
+    assert (decided.code, decided.decision, reaches(node)) == (0, "unpermitted", {"unpermitted"})
 
     node.seconds_until(lambda: "refused" in reaches(node), TOLD_SECONDS)
     assert reaches(node) == {"refused"}
@@ -65,7 +70,15 @@ def test_a_driver_that_refuses_all_closes_the_gate_after_the_tables_looks(node: 
     decided = gate.prolog("0")
     assert (decided.code, decided.decision) == (0, "refused_open")
 
-    gate.set(on_stale="pass", on_driver_refusal="fail")
+    gate.set(on_stale="fail", on_driver_refusal="fail")
+    for device in {found["device"] for found in node.status()["findings"] if found["outcome"] == "unmeasured"}:
+        assert (
+            node.command("ack", "device.unread", "--device", device, "--note", "the driver is mended").returncode == 0
+        )
+    node.seconds_until(lambda: "refused" not in reaches(node), TOLD_SECONDS)
+    decided = gate.prolog("0")
+    assert (decided.code, decided.decision, reaches(node)) == (0, "open", {"observed"})
+
     node.machine.clear()
     node.wait_for_verdict("ok")
     node.seconds_until(lambda: node.state_line().startswith("ok "), TOLD_SECONDS)
