@@ -412,6 +412,13 @@ def test_a_drain_that_slurm_ends_itself_was_resumed_by_nobody(ends: str, reason:
     assert decided((FAULT,), node(), again).step is Step.ACKNOWLEDGE
 
 
+def test_a_resume_behind_an_invalid_registration_is_a_persons_word() -> None:
+    """A GPU is lost, and slurmd registers without it: SLURM keeps the drain, also when the GPU is there again."""
+    seen = decided((FAULT,), node(frozenset({"IDLE", "DRAIN", "INVALID_REG"}), OURS)).memory
+    assert decided((FAULT,), node(), seen).step is Step.ACKNOWLEDGE
+    assert decided((FAULT,), node(frozenset({"IDLE", "INVALID_REG"}))).why is Why.DOWN
+
+
 def test_what_was_resumed_is_remembered_as_long_as_its_episode_lives() -> None:
     """An acknowledged episode closes no gate, and a count that grows may open it again: it is still the person's."""
     memory = Memory(resumed=known(FAULT))
