@@ -1,7 +1,7 @@
 """Episodes and findings to the verdict of a device, and verdicts to that of the node. Pure.
 
 What is acknowledged counts no more and stays in the reason; an acknowledgement that expired is a degraded node that
-closes nothing, until a look is bad again.
+closes nothing, until a look is bad again. Where it was about what could not be measured, the node stays unknown.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _is_expired(episode: Episode) -> bool:
 
 
 def _state(episode: Episode) -> State:
-    """Return the state that *episode* makes of its device."""
-    if _is_expired(episode):
+    """Return the state that *episode* makes of its device; the end of a word makes nothing known that is not."""
+    if _is_expired(episode) and episode.outcome is not Outcome.UNMEASURED:
         return State.DEGRADED
     return {Outcome.FAIL: State.FAILED, Outcome.WARN: State.DEGRADED}.get(episode.outcome, State.UNKNOWN)
 

@@ -187,6 +187,17 @@ def test_an_expiry_closes_nothing_without_a_new_look() -> None:
     assert [entry.expired is not None for entry in case.changes] == [False, True]
 
 
+def test_the_expiry_makes_nothing_known_that_is_not_measured() -> None:
+    """A device that nobody could read is unknown before, under and after the word about that."""
+    case = Case(clearing=Clearing.CONDITION, occurrence=None, outcome=Outcome.UNMEASURED, required=True)
+    states = []
+    for _ in range(3):
+        states.append(verdict(GPU, case.ledger.episodes, [case.finding]).state)
+        case = case.know(until=DAY) if len(states) == 1 else case.wait(2 * DAY)
+    assert case.episode.expired is not None
+    assert states == [State.UNKNOWN] * 3
+
+
 def test_the_first_bad_look_after_the_expiry_opens_it() -> None:
     """The look that was taken before the expiry was noticed is none, however often it is judged."""
     case = Case(clearing=Clearing.CONDITION, occurrence=None).know(DAY)
