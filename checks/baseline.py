@@ -17,6 +17,7 @@ from nodevet.checks.reference.tables import load_table
 from nodevet.checks.view import Memory, Seen
 
 __all__ = [
+    "UNNAMED",
     "Requirement",
     "by_name",
     "forget",
@@ -36,7 +37,10 @@ LASTING = ("uuid", "pci_device_id", "memory_bytes", "compute_units", "maximum_cl
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """A row of reference/requirements.csv: devices of this make must be able to report the quantity."""
+    """A row of reference/requirements.csv: devices of this make must be able to report the quantity.
+
+    One without a quantity says that devices of its make owe none, whatever other rows say.
+    """
 
     vendor: str
     kind: DeviceKind
@@ -58,7 +62,8 @@ class Requirement(msgspec.Struct, frozen=True):
 def requirements(device: Device) -> frozenset[str]:
     """Return the quantities that *device* must be able to report."""
     rows = load_table("requirements.csv", Requirement)
-    return frozenset(row.quantity for row in rows if row.applies_to(device))
+    owed = frozenset(row.quantity for row in rows if row.applies_to(device))
+    return owed if "" not in owed else frozenset()
 
 
 def remember(

@@ -271,3 +271,25 @@ def test_instances_that_were_put_together_again_are_not_missing() -> None:
     assert not any(finding.device == "part-1" for finding in judge("inventory", view))
     alone = without(view, GPU)
     assert of(judge("inventory", alone), "device.missing", "part-1").outcome is FAIL
+
+
+@pytest.mark.parametrize(
+    ("changes", "others", "is_one"),
+    [({}, 0, True), ({"model": "NVIDIA H200"}, 0, False), ({}, 1, False)],
+    ids=["one", "of another model", "two are gone"],
+)
+def test_silent_board_without_a_name_in_another_slot_is_one_loss(
+    changes: dict[str, str], others: int, is_one: bool
+) -> None:
+    """Addresses change with a boot. It is not taken for the one that is gone, but both are told once."""
+    silent = gpu("0000:99:00.0", "0000:99:00.0", uuid=None, serial=None, **{"model": "unknown", **changes})
+    gone = [gpu(f"GPU-gone-{number}", f"0000:{number}b:00.0", serial=f"S-{number}") for number in range(1 + others)]
+    view = with_samples(healthy(), failed(FailureKind.LOST, silent))
+    seen = {board.id: Seen(board, at(-60), at(-60)) for board in gone}
+    memory = Memory({**view.memory.seen, **seen})
+    view = msgspec.structs.replace(view, devices=(*view.devices, silent), memory=memory)
+    findings = judge("inventory", view)
+    lost = of(findings, "device.lost", silent.id)
+    assert (lost.outcome, "serial S-0" in lost.message) == (FAIL, is_one)
+    assert {of(findings, "device.missing", board.id).outcome for board in gone} == {Outcome.SKIPPED if is_one else FAIL}
+    assert not is_one or "0000:99:00.0" in of(findings, "device.missing", gone[0].id).message

@@ -138,6 +138,13 @@ def test_board_without_links_owes_none(model: str) -> None:
     assert "link_active" not in requirements(gpu(model=model))
 
 
+@pytest.mark.parametrize("model", ["Thor", "NVIDIA Thor", "Orin (nvgpu)"])
+def test_gpu_within_its_processor_owes_nothing(model: str) -> None:
+    """NVML tells neither its heat nor its clocks; a board in a slot owes both."""
+    assert requirements(gpu(model=model)) == frozenset()
+    assert requirements(gpu(model="NVIDIA GB10")) >= {"temperature_celsius", "clock_hertz"}
+
+
 @pytest.mark.parametrize(("model", "count"), [*AMD.items(), *GAUDI.items()])
 def test_links_of_other_vendors_are_known(model: str, count: int) -> None:
     """AMD's boards, and Gaudi whose readings come from a command of the site."""

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from nodevet.checks.baseline import UNNAMED
 from nodevet.checks.judging import Rule
 from nodevet.checks.limits import from_table
 from nodevet.checks.model import (
@@ -163,8 +164,10 @@ def _lost(view: View, device: Device) -> Finding:
     if lost:
         sample = max(lost, key=lambda entry: entry.time.boottime_ns)
         detail = sample.failure.detail if sample.failure else ""
+        gone, silent = _moved(view, device.backend)
+        known = f"; it may be the board of {gone.pci}, serial {gone.serial}" if gone and silent == device else ""
         return LOST.on_node(
-            Outcome.FAIL, f"{name}: no longer answers ({detail})", device=device.id, evidence_time=sample.time
+            Outcome.FAIL, f"{name}: no longer answers ({detail}){known}", device=device.id, evidence_time=sample.time
         )
     if _unanswered(view, device):
         reader = _reader(view, device.vendor)
@@ -231,6 +234,13 @@ def _missing(view: View, device: Device) -> Finding:
         )
     if at_slot is not None and (reader is None or reader.state is not ReaderState.RUNNING):
         return MISSING.on_node(Outcome.UNMEASURED, f"{name}: on the PCI bus, without its driver", device=device.id)
+    gone, silent = _moved(view, device.backend)
+    if silent is not None and gone == device:
+        return MISSING.on_node(
+            Outcome.SKIPPED,
+            f"{name}: not listed, and may be {device_name(view, silent.id)}, which does not answer",
+            device=device.id,
+        )
     serial = f", serial {device.serial}" if device.serial else ""
     return MISSING.on_node(
         Outcome.FAIL,
@@ -238,6 +248,21 @@ def _missing(view: View, device: Device) -> Finding:
         device=device.id,
         evidence_time=reader.last_round if reader else None,
     )
+
+
+def _moved(view: View, backend: str) -> tuple[Device, Device] | tuple[None, None]:
+    """Return the only board of *backend* that is not listed any more, and the only one that is silent and nameless.
+
+    Addresses may change with a boot. That both are one is likely and not proven: it is told as one loss, not as a name.
+    """
+    present = {device.id for device in view.devices}
+    known = [seen.device for seen in view.memory.seen.values() if seen.device.backend == backend]
+    unlisted = [board for board in known if board.uuid and board.parent is None and board.id not in present]
+    nameless = [board for board in view.devices if board.backend == backend and not board.uuid]
+    silent = [board for board in nameless if view.failure(board.id) is not None]
+    if len(unlisted) != 1 or len(silent) != 1 or silent[0].model not in (UNNAMED, unlisted[0].model):
+        return None, None
+    return unlisted[0], silent[0]
 
 
 def _merged(device: Device, present: set[str]) -> bool:
