@@ -9,8 +9,8 @@ a simulated node has no gate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import cache, partial
 from typing import Literal
 
 from nodevet.checks.guard import attempt
@@ -26,11 +26,13 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.refusal import boards_of, driver_refuses_all
 
-__all__ = ["Reach", "asked", "closing", "draining", "gating", "named", "reach"]
+__all__ = ["Reach", "asked", "closing", "draining", "gating", "named", "reach", "reaches"]
 
 Reach = Literal["hard", "refused", "unpermitted", "observed", "soft"]
 """What a verdict rests on: faults that close the gate, a driver that refuses every accelerator, either of them without
 a permit, faults that may only be seen, or none."""
+
+Refuses = Callable[[bool], bool]
 
 REFUSED_CHECKS = ("freshness", "inventory")
 """The checks that tell what could not be read."""
@@ -46,8 +48,11 @@ def gating(snapshot: Snapshot, verdict: Verdict | None = None) -> tuple[Episode,
 
     Where nothing is hard, that is what could not be read because the driver refuses every accelerator.
     """
-    looked_at = verdict or snapshot.verdict
-    return _hard(snapshot, looked_at, Mode.GATE) or _refused(snapshot, looked_at)
+    return _gating(snapshot, verdict or snapshot.verdict, _refusing(snapshot))
+
+
+def _gating(snapshot: Snapshot, verdict: Verdict, refuses: Refuses) -> tuple[Episode, ...]:
+    return _hard(snapshot, verdict, Mode.GATE) or _refused(snapshot, verdict, refuses)
 
 
 def draining(snapshot: Snapshot) -> tuple[Episode, ...]:
@@ -74,27 +79,37 @@ def named(faults: Iterable[Episode]) -> tuple[str, ...]:
 
 def reach(snapshot: Snapshot, verdict: Verdict) -> Reach:
     """Return what *verdict*, the node's or that of a device of *snapshot*, rests on."""
+    return reaches(snapshot)(verdict)
+
+
+def reaches(snapshot: Snapshot) -> Callable[[Verdict], Reach]:
+    """Return what tells ``reach`` of many verdicts of *snapshot*: whether its driver refuses is looked at once."""
+    return partial(_reach, snapshot, _refusing(snapshot))
+
+
+def _reach(snapshot: Snapshot, refuses: Refuses, verdict: Verdict) -> Reach:
     if not verdict.hard:
-        refused = _refused(snapshot, verdict, Mode.OBSERVE, in_one_look=True)
+        refused = _refused(snapshot, verdict, refuses, Mode.OBSERVE, in_one_look=True)
         if not any(snapshot.modes.of(episode.check).rank >= Mode.GATE.rank for episode in refused):
-            return "observed" if refused or _is_accepted(snapshot, verdict) else "soft"
+            return "observed" if refused or _is_accepted(snapshot, verdict, refuses) else "soft"
         # No permit is asked for before it is a refusal: until then it closes nothing, nor is it ignorance.
-        return "refused" if snapshot.agent.permit.held and _refused(snapshot, verdict) else "unpermitted"
-    if not gating(snapshot, verdict):
+        return "refused" if snapshot.agent.permit.held and _refused(snapshot, verdict, refuses) else "unpermitted"
+    if not _gating(snapshot, verdict, refuses):
         return "observed"
     return "hard" if snapshot.agent.permit.held else "unpermitted"
 
 
-def _is_accepted(snapshot: Snapshot, verdict: Verdict) -> bool:
+def _is_accepted(snapshot: Snapshot, verdict: Verdict, refuses: Refuses) -> bool:
     """Return whether persons acknowledged that the driver refuses every accelerator, and *verdict* rests on no more."""
-    if verdict.state is not State.UNKNOWN or verdict.episodes or not _refuses_all(snapshot, in_one_look=True):
+    if verdict.state is not State.UNKNOWN or verdict.episodes or not refuses(True):
         return False
     known = {episode.key.device for episode in snapshot.episodes if _is_unread(episode, EpisodeState.ACKNOWLEDGED)}
     return NODE in known or all(board.id in known for board in boards_of(snapshot))
 
 
-def _refuses_all(snapshot: Snapshot, *, in_one_look: bool) -> bool:
-    return attempt(partial(driver_refuses_all, snapshot, in_one_look=in_one_look)) is True
+def _refusing(snapshot: Snapshot) -> Refuses:
+    """Return what tells whether the driver refuses every accelerator, in one look or in as many as it takes."""
+    return cache(lambda in_one_look: attempt(partial(driver_refuses_all, snapshot, in_one_look=in_one_look)) is True)
 
 
 def _is_unread(episode: Episode, state: EpisodeState) -> bool:
@@ -102,10 +117,10 @@ def _is_unread(episode: Episode, state: EpisodeState) -> bool:
 
 
 def _refused(
-    snapshot: Snapshot, verdict: Verdict, mode: Mode = Mode.GATE, *, in_one_look: bool = False
+    snapshot: Snapshot, verdict: Verdict, refuses: Refuses, mode: Mode = Mode.GATE, *, in_one_look: bool = False
 ) -> tuple[Episode, ...]:
     """Return what *verdict* could not measure because the driver refuses every accelerator, and may reach *mode*."""
-    if verdict.state is not State.UNKNOWN or not _refuses_all(snapshot, in_one_look=in_one_look):
+    if verdict.state is not State.UNKNOWN or not refuses(in_one_look):
         return ()
     named, boards = frozenset(verdict.episodes), {board.id for board in boards_of(snapshot)}
     return tuple(

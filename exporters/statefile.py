@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from nodevet.checks.acknowledgement import acknowledged_words
@@ -17,7 +17,7 @@ from nodevet.checks.episodes import verdict as judge
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.files import replace
 from nodevet.checks.model import NODE, Device, ReaderState, Snapshot, State, Verdict
-from nodevet.checks.modes import asked, reach
+from nodevet.checks.modes import Reach, asked, reaches
 from nodevet.exporters.state_reader import FORMAT, NEVER
 
 __all__ = ["StateFileError", "advice", "state_text", "write_state"]
@@ -48,7 +48,7 @@ def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
     A verdict ``failed`` that rests on a hard fault does not expire within its boot: it outlives the agent. That holds
     too where its mode lets it only be seen, so that the mode alone decides what it does.
     """
-    verdict = snapshot.verdict
+    verdict, reach = snapshot.verdict, reaches(snapshot)
     fresh_until = int(snapshot.time.boottime_ns / 1e9 + ttl_seconds)
     expires = NEVER if verdict.state is State.FAILED and verdict.hard else fresh_until
     lines = [
@@ -60,13 +60,13 @@ def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
                 "simulated" if snapshot.simulated else "real",
                 _agent(snapshot),
                 "probing" if snapshot.agent.probing else "idle",
-                reach(snapshot, verdict),
+                reach(verdict),
                 verdict.action.value,
                 str(fresh_until),
                 _words(snapshot.node),
             )
         ),
-        *_device_lines(snapshot),
+        *_device_lines(snapshot, reach),
     ]
     lines.append(f"end {len(lines)}")
     return "\n".join(lines) + "\n"
@@ -85,7 +85,7 @@ def _agent(snapshot: Snapshot) -> str:
     return "running" if snapshot.agent.ready else "starting"
 
 
-def _device_lines(snapshot: Snapshot) -> Iterator[str]:
+def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict], Reach]) -> Iterator[str]:
     """Yield the line of the node's own faults, then one per device; a device that was never judged is unknown.
 
     Devices come in the order of their PCI addresses, by which SLURM numbers GPUs that it finds itself.
@@ -94,10 +94,11 @@ def _device_lines(snapshot: Snapshot) -> Iterator[str]:
     if snapshot.findings and not of_node.episodes:
         known = acknowledged_words(episode for episode in snapshot.episodes if episode.key.device == NODE)
         of_node = Verdict(state=State.OK, reason=known or "healthy")
-    yield _line(snapshot, "node", None, of_node)
+    yield _line("node", None, of_node, reach(of_node))
     for device in sorted(snapshot.devices, key=lambda device: (device.pci or "").lower()):
         if device.id != NODE:
-            yield _line(snapshot, device.kind.value, device, _verdict(snapshot, device))
+            verdict = _verdict(snapshot, device)
+            yield _line(device.kind.value, device, verdict, reach(verdict))
 
 
 def _verdict(snapshot: Snapshot, device: Device) -> Verdict:
@@ -108,11 +109,11 @@ def _verdict(snapshot: Snapshot, device: Device) -> Verdict:
     return own if whole is None or whole.state.rank <= own.state.rank else whole
 
 
-def _line(snapshot: Snapshot, kind: str, device: Device | None, verdict: Verdict) -> str:
+def _line(kind: str, device: Device | None, verdict: Verdict, reach: Reach) -> str:
     pci = NOTHING if device is None or device.pci is None else device.pci.lower()
     minor = NOTHING if device is None or device.minor is None else str(device.minor)
     identity = NODE if device is None else _words(device.id).replace(" ", "_")
-    words = (kind, pci, minor, verdict.state.value, reach(snapshot, verdict), verdict.action.value, identity)
+    words = (kind, pci, minor, verdict.state.value, reach, verdict.action.value, identity)
     return " ".join((*words, _words(verdict.reason)))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 from fakes.views import at, gpu, reader, sample
@@ -345,3 +347,25 @@ def test_what_cannot_be_said_of_a_refusal_closes_no_gate(function: str, monkeypa
     assert closing(snapshot) == ()
     assert snapshot.verdict.state is State.UNKNOWN
     assert snapshot.findings
+
+
+class Counted(tuple[Sample, ...]):
+    """Samples that count how often somebody goes through them."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Count."""
+        type(self).times += 1
+        return super().__iter__()
+
+
+def test_whether_a_driver_refuses_is_looked_at_once_for_all_lines() -> None:
+    """A state file has a line per accelerator, and each look goes through the samples of each accelerator."""
+    boards = tuple(gpu(f"GPU-{n}", f"0000:{n + 1:02x}:00.0") for n in range(16))
+    samples = tuple(sample(each, {}, failure=Failure(FailureKind.ERROR, "for a test")) for each in boards)
+    snapshot = judged(boards, samples, reader("nvidia", ReaderState.RUNNING), permit=HELD)
+    Counted.times = 0
+    text = state_text(msgspec.structs.replace(snapshot, samples=Counted(snapshot.samples)), ttl_seconds=60)
+    assert text.count(" refused ") == len(boards) + 1
+    assert Counted.times < 6 * len(boards)
