@@ -30,6 +30,7 @@ from nodevet.checks.modes import closing, gating, reach
 from nodevet.checks.refusal import FALLS, REFUSALS, driver_refuses_all, refusal_row
 from nodevet.checks.registry import discover
 from nodevet.checks.scheduler import Permit
+from nodevet.exporters.page import StatusPage
 from nodevet.exporters.state_reader import StateFile, parse
 from nodevet.exporters.statefile import state_text
 
@@ -284,6 +285,21 @@ def test_a_refusal_that_persons_acknowledged_is_no_ignorance(who: str) -> None:
     known = msgspec.structs.replace(snapshot, episodes=episodes, verdict=bare)
     assert reach(known, bare) == ("observed" if who == "everybody" else "soft")
     assert gating(known) == ()
+
+
+def test_the_page_says_of_a_refusal_what_the_gate_does() -> None:
+    """Too few looks, no permit and a mode that only observes are three things, and none of them is a hard fault."""
+    first = Node().look(*errors(FailureKind.ERROR, FailureKind.ERROR), reader("nvidia", ReaderState.RUNNING))
+    asking = unread(FailureKind.ERROR, FailureKind.ERROR, permit=Permit(why="SLURM is away"))
+    observed = unread(FailureKind.ERROR, FailureKind.ERROR, modes=Modes(Mode.OBSERVE))
+    for snapshot, words in (
+        (first, "the driver refuses every accelerator, in too few looks yet: the gate stays open"),
+        (asking, "the driver refuses every accelerator, without a permit: the gate stays open: SLURM is away"),
+        (observed, "which is acknowledged or may only be observed: the gate stays open"),
+    ):
+        text = StatusPage(lambda: at(100.0)).render(snapshot).decode()
+        assert words in text
+        assert "hard fault" not in text
 
 
 def test_many_looks_within_a_moment_are_not_enough() -> None:

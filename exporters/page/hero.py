@@ -17,7 +17,7 @@ from nodevet.checks.acknowledgement import (
 from nodevet.checks.completeness import standing_wrong
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.model import WHOLE, Action, DeviceKind, EpisodeState, Instant, ReaderState, Snapshot, State
-from nodevet.checks.modes import reach
+from nodevet.checks.modes import gating, reach
 from nodevet.exporters.page.findings import Told
 from nodevet.exporters.page.markup import Html, element, joined
 from nodevet.exporters.page.shapes import icon
@@ -146,10 +146,15 @@ def _since(snapshot: Snapshot, entries: Sequence[Told]) -> Iterator[Html]:
             yield joined(["closes the gate"])
         case "refused":
             yield joined(["the driver refuses every accelerator: closes the gate where on_driver_refusal=fail"])
+        case "unpermitted" if not gating(snapshot, verdict):
+            yield joined(["the driver refuses every accelerator, in too few looks yet: the gate stays open"])
         case "unpermitted":
-            yield joined([f"a hard fault without a permit: the gate stays open: {snapshot.agent.permit.why}"])
+            fault = "a hard fault" if verdict.hard else "the driver refuses every accelerator"
+            yield joined([f"{fault}, without a permit: the gate stays open: {snapshot.agent.permit.why}"])
         case "observed" if not snapshot.simulated:
-            yield joined(["a hard fault that may only be observed: the gate stays open"])
+            fault = "a hard fault" if verdict.hard else "a driver that refuses every accelerator"
+            how = "that may only be observed" if verdict.hard else "which is acknowledged or may only be observed"
+            yield joined([f"{fault} {how}: the gate stays open"])
 
 
 def tallies(snapshot: Snapshot, entries: Sequence[Told]) -> Html:
