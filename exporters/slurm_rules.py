@@ -18,7 +18,7 @@ import msgspec
 from nodevet.checks.acknowledgement import are_other_boards
 from nodevet.checks.damping import later
 from nodevet.checks.errors import NodevetError
-from nodevet.checks.model import Action, Episode, FaultClass, Instant, Key, Outcome
+from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Key, Outcome
 from nodevet.checks.reference.tables import load_table
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Sight",
     "Step",
     "Why",
+    "answered",
     "as_known",
     "decide",
     "is_machine",
@@ -347,25 +348,30 @@ def decide(
     resumed = tuple(known for known in lasting if not any(map(known.gives_way, alive)))
     due = tuple(episode for episode in present if not any(known.covers(episode) for known in resumed))
     kept = msgspec.structs.replace(memory, drained=None, known=(), sight=None, resumed=resumed)
-    if not due:
-        return Decision(Step.NOTHING, msgspec.structs.replace(kept, returned=""))
+    kept = kept if due else msgspec.structs.replace(kept, returned="")
+    said = answered(episodes)
     hindered = obstacle(node.states)
-    if node.drained:
+    if node.drained and (due or said):
         own = msgspec.structs.replace(sight, ends=_ends_itself(node))
-        seen = msgspec.structs.replace(kept, drained=node.reason, known=as_known(due), sight=own)
-        return _on_drained(due, node, seen, prefix, hindered)
-    if memory.drained is not None:
+        seen = msgspec.structs.replace(kept, drained=node.reason, known=as_known((*due, *said)), sight=own)
+        return _on_drained(due, node, seen, prefix, hindered) if due else Decision(Step.NOTHING, seen)
+    if memory.drained is not None and (due or said):
         if hindered not in (None, Why.MAINTENANCE):
             still = msgspec.structs.replace(memory, resumed=resumed)
             return Decision(Step.NOTHING, still, why=hindered)
         # Nothing of ours resumes a node: it was a person, unless something was started anew.
         after = "something unknown" if memory.sight is None else memory.sight.changed(sight)
-        told = tuple(known for known in memory.known if any(map(known.covers, due)))
+        told = tuple(known for known in memory.known if any(map(known.covers, (*due, *said))))
         if told and not after:
-            until = later(now, HELD_SECONDS)
-            held = tuple(msgspec.structs.replace(known, until=until) for known in told)
-            return Decision(Step.ACKNOWLEDGE, msgspec.structs.replace(kept, resumed=(*resumed, *held), returned=""))
-        kept = msgspec.structs.replace(kept, returned=after or kept.returned)
+            held = _held(told, resumed, later(now, HELD_SECONDS))
+            known_due = any(known.covers(episode) for known in told for episode in due)
+            kept = msgspec.structs.replace(kept, resumed=held, returned="")
+            if known_due or not due:
+                return Decision(Step.ACKNOWLEDGE if known_due else Step.NOTHING, kept)
+        elif due:
+            kept = msgspec.structs.replace(kept, returned=after or kept.returned)
+    if not due:
+        return Decision(Step.NOTHING, kept)
     if hindered is not None:
         return Decision(Step.NOTHING, kept, why=hindered)
     return Decision(Step.DRAIN if drains else Step.CLOSE, kept, reason_text(due, prefix))
@@ -514,6 +520,28 @@ def _ends_itself(node: NodeState) -> str:
     return next((words for meaning, words in _ENDS.items() if meaning in meanings), "")
 
 
+def answered(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
+    """Return the hard faults of *episodes* that a person acknowledged without a term: who resumes the node knows them.
+
+    A term says by itself how long their return is covered.
+    """
+    return tuple(
+        entry
+        for entry in episodes
+        if (entry.state, entry.outcome, entry.until) == (EpisodeState.ACKNOWLEDGED, Outcome.FAIL, None)
+        and entry.finding.hard
+    )
+
+
+def _held(told: tuple[Known, ...], before: tuple[Known, ...], until: Instant) -> tuple[Known, ...]:
+    """Return *before* with those *told*, whose returns are the same fault *until* then; each fault once."""
+    keys = {known.key for known in told}
+    return (
+        *(known for known in before if known.key not in keys),
+        *(msgspec.structs.replace(known, until=until) for known in told),
+    )
+
+
 def as_known(faults: Iterable[Episode]) -> tuple[Known, ...]:
     """Return *faults* as a person knows them who resumes the node."""
     return tuple(
@@ -521,12 +549,20 @@ def as_known(faults: Iterable[Episode]) -> tuple[Known, ...]:
             entry.key,
             entry.opened,
             entry.count,
-            entry.finding.action,
+            _known_action(entry),
             serial=entry.serial,
             measured=entry.outcome is not Outcome.UNMEASURED,
         )
         for entry in faults
     )
+
+
+def _known_action(entry: Episode) -> Action:
+    """Return the hardest action that is known of *entry*: its own, or one that a word in force was about."""
+    now = entry.finding.action
+    if entry.state is not EpisodeState.ACKNOWLEDGED or entry.known is None:
+        return now
+    return max((now, entry.known[1]), key=lambda action: action.rank)
 
 
 def _renamed(known: Known, names: Mapping[str, str]) -> Known:

@@ -13,6 +13,7 @@ from fakes.snapshots import at
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodevet.checks.acknowledgement import granted
 from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Outcome
 from nodevet.exporters.slurm_rules import (
     Decision,
@@ -342,6 +343,28 @@ def test_a_resume_covers_what_comes_and_goes_for_an_hour() -> None:
     stays = (msgspec.structs.replace(fault(), opened=opened),)
     kept = decide((), node(), quiet, PREFIX, now=late, sight=HERE, episodes=stays).memory
     assert kept.resumed == quiet.resumed, "a return that stays is the known one for good"
+
+
+@pytest.mark.parametrize("also_due", [False, True])
+def test_a_resume_covers_for_an_hour_what_was_acknowledged_before_it(also_due: bool) -> None:
+    """Who types an acknowledgement and then resumes says no less than who only resumes; a reboot says nothing."""
+    due = (fault("memory.uncorrected"),) if also_due else ()
+    word = granted(FAULT, note="reseated", actor="uid 0", time=NOW, until=None)
+    seen = decide(due, node(DRAINED, OURS), Memory(), PREFIX, now=NOW, sight=HERE, episodes=(*due, word)).memory
+    assert seen.known == known(*due, FAULT)
+    resumed = decide(due, node(), seen, PREFIX, now=NOW, sight=HERE, episodes=(*due, word))
+    assert resumed.step is (Step.ACKNOWLEDGE if also_due else Step.NOTHING)
+    opened = msgspec.structs.replace(NOW, boottime_ns=NOW.boottime_ns + 60 * 10**9)
+    returned = msgspec.structs.replace(FAULT, opened=opened)
+    assert decided((returned,), node(), resumed.memory).step is Step.NOTHING
+    harder = msgspec.structs.replace(returned, finding=fault(action=Action.REPLACE).finding)
+    assert decided((harder,), node(), resumed.memory).step is Step.DRAIN
+    booted = msgspec.structs.replace(HERE, boot_id="boot-2")
+    after = decide(due, node(), seen, PREFIX, now=NOW, sight=booted, episodes=(*due, word)).memory
+    assert after.resumed == ()
+    twice = decide((), node(DRAINED, OURS), resumed.memory, PREFIX, now=NOW, sight=HERE, episodes=(word,)).memory
+    again = decide((), node(), twice, PREFIX, now=NOW, sight=HERE, episodes=(word,)).memory
+    assert [entry.key for entry in again.resumed].count(FAULT.key) == 1
 
 
 def test_a_serial_that_is_learnt_within_the_hour_makes_no_other_board() -> None:

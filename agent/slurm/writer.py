@@ -44,6 +44,7 @@ from nodevet.exporters.slurm_rules import (
     Sight,
     Step,
     Why,
+    answered,
     decide,
     is_machine,
     is_ours,
@@ -280,7 +281,7 @@ class Writer:
             return self._settings.poll_seconds
         before = self._memory
         sight = Sight(self._boot_id, None, None)
-        if before.drained is not None or (faults and node.drained):
+        if before.drained is not None or (node.drained and (faults or answered(snapshot.episodes))):
             started = yield Call("started")
             if before.sight is None or before.sight.slurmctld != started:
                 # A slurmctld that was ending may have answered before: what the new one shows is what counts.
