@@ -391,7 +391,7 @@ def test_a_caller_whom_nothing_is_left_for_is_answered_later(
     with monkeypatch.context() as patched:
         patched.setattr(socket.socket, "accept", refuse)
         caller = socket.create_connection(server.address, timeout=10)
-        assert os.strerror(number) in said.get(timeout=10)
+        assert os.strerror(number) in said.get(timeout=5)
     with caller:
         caller.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
         assert caller.recv(100).startswith(b"HTTP/1.")
