@@ -56,10 +56,12 @@ class KernelWatch:
         self._journal = journal
         self._read_descriptor = read
         self._backlog: JournalReader | None = None
+        self._asked_from: Cursor | None = None
         self._cursor = self._recalled(memory)
         self._reader: KernelLogReader | None = None
         self._next = 0.0
         self._lost = 0
+        self._lost_by_earlier_readers = 0
         self._recovered = 0
         self._heard = False
         self._failure = ""
@@ -79,8 +81,7 @@ class KernelWatch:
     @property
     def trouble(self) -> str:
         """Return how many records nobody read, for every surface: what they told is not known, so green says less."""
-        is_asking = self._backlog is not None and not self._heard
-        if not self._lost or is_asking:
+        if not self._lost or self._is_asking:
             return ""
         return (
             f"{self._path}: {self._lost} records were overwritten before they could be read: what they told is lost; "
@@ -90,10 +91,15 @@ class KernelWatch:
     @property
     def memory(self) -> bytes | None:
         """Return what the next process needs to go on behind the last event."""
-        is_asking = self._backlog is not None and not self._heard
-        # What the journal tells has no second chance once the cursor has passed it.
-        cursor = self._reader.cursor if self._reader and not is_asking else self._cursor
+        cursor = self._reader.cursor if self._reader else self._cursor
+        if self._is_asking:
+            # What the journal tells has no second chance once the cursor has passed it.
+            cursor = self._asked_from
         return msgspec.msgpack.encode(cursor) if cursor else None
+
+    @property
+    def _is_asking(self) -> bool:
+        return self._backlog is not None and not self._heard
 
     @property
     def next_deadline(self) -> float:
@@ -124,6 +130,7 @@ class KernelWatch:
         """Stop following."""
         if self._reader is not None:
             self._cursor = self._reader.cursor
+            self._lost_by_earlier_readers += self._reader.statistics.lost
             if self._reader.pollable:
                 self._selector.unregister(self._reader)
             self._reader.close()
@@ -160,8 +167,9 @@ class KernelWatch:
         events = self._reader.read_available(self._clock.instant())
         for note in self._reader.take_notes():
             self._log(note)
-        self._lost = self._reader.statistics.lost - self._recovered
+        self._lost = self._lost_by_earlier_readers + self._reader.statistics.lost - self._recovered
         if self._reader.missing is not None and self._backlog is None and self._reader.is_evidence:
+            self._asked_from = self._cursor
             now = self._clock.instant()
             place = partial(recorded, now=now, offset_ns=now.boottime_ns - time.monotonic_ns())
             self._backlog = JournalReader(self._reader.missing, self._journal, place, now.boot_id)
@@ -196,8 +204,7 @@ class KernelWatch:
 
     def _must_poll(self) -> bool:
         """Return whether something may be due that the selector will not tell of."""
-        is_asking = self._backlog is not None and not self._heard
-        return self._reader is not None and (is_asking or self._reader.holds_back or not self._reader.pollable)
+        return self._reader is not None and (self._is_asking or self._reader.holds_back or not self._reader.pollable)
 
     def _failed(self, detail: str) -> None:
         if detail != self._failure:

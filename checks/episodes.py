@@ -39,6 +39,7 @@ from nodevet.checks.model import (
     Result,
     told_serial,
 )
+from nodevet.checks.occurrences import is_ahead, is_dealt_with
 from nodevet.checks.overflow import Overflow
 from nodevet.checks.retest import (
     ClearingRow,
@@ -241,7 +242,11 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
             active[key] = msgspec.structs.replace(episode, flapping=0)
     return _Work(
         active=active,
-        settled={_named(entry.key, names): entry.occurrence for entry in ledger.settled},
+        settled={
+            _named(entry.key, names): entry.occurrence
+            for entry in ledger.settled
+            if not is_ahead(entry.occurrence, now.boottime_ns)
+        },
         flaps=flaps,
         standing={entry.key: entry for entry in words if not is_over(entry.until, now)},
         wrong=aged(ledger.wrong, now),
@@ -316,8 +321,7 @@ def _look(work: _Work, finding: Finding) -> None:
         return
     if finding.bad:
         if episode is None:
-            is_new = finding.occurrence is None or work.settled.get(key) != finding.occurrence
-            if is_new and work.overflow.admits(finding):
+            if not is_dealt_with(finding.occurrence, work.settled.get(key)) and work.overflow.admits(finding):
                 active[key] = _confirmed(work, None, _opened(finding, work.evidence))
         else:
             active[key] = _confirmed(work, episode, _seen_again(episode, finding, work.now))

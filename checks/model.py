@@ -153,7 +153,7 @@ class Provenance(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened once. ``sequence`` is the kernel's own number of the record, in the boot of ``time``."""
+    """Something that happened once. ``sequence`` and ``stamp_us``, its clock's, are the kernel's own of the record."""
 
     code: str
     source: str
@@ -163,6 +163,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     device: str | None = None
     pci: str | None = None
     sequence: int | None = None
+    stamp_us: int | None = None
     line: int | None = None
     pid: int | None = None
     process: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import selectors
@@ -13,6 +14,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from fakes.views import judge
 
 from nodevet.agent import members, oneshot
 from nodevet.agent.clock import SystemClock
@@ -26,6 +28,7 @@ from nodevet.checks.kernel_log.journal import ARGUMENTS, Span
 from nodevet.checks.kernel_log.lines import Line
 from nodevet.checks.model import Event, FailureKind, Provenance
 from nodevet.checks.registry import installed
+from nodevet.checks.view import View
 
 XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=x, words"
 
@@ -63,8 +66,13 @@ class Watch:
         self.terminal = terminal
         self.selector = selectors.DefaultSelector()
 
-    def start(self, memory: bytes | None = None, output: Output | None = None) -> KernelWatch:
-        """Begin, from *memory*; *output* stands for journalctl."""
+    def start(
+        self,
+        memory: bytes | None = None,
+        output: Output | None = None,
+        read: Callable[[int, int], bytes] | None = None,
+    ) -> KernelWatch:
+        """Begin, from *memory*; *output* stands for journalctl, *read* for what reads the log."""
         return KernelWatch(
             self.terminal,
             SystemClock(),
@@ -73,13 +81,14 @@ class Watch:
             log=self.notes.append,
             stands_for_kernel=True,
             journal=output or self._print,
-            read=self._read,
+            read=read or self.read,
         )
 
     def _print(self, take: Callable[[bytes], object]) -> None:
         take(self.journal())
 
-    def _read(self, _descriptor: int, _size: int) -> bytes:
+    def read(self, _descriptor: int, _size: int) -> bytes:
+        """Return the next record."""
         if not self.records:
             raise BlockingIOError
         return self.records.pop(0)
@@ -394,3 +403,74 @@ def test_records_that_nobody_read_are_told_on_every_surface(
     monkeypatch.setattr(oneshot, "KernelWatch", lambda *_, **__: rig.start())
     snapshot = oneshot.look(configuration, names=["kernel-log"], confirmed=False)
     assert any("1 records were overwritten" in notice for notice in snapshot.agent.notices) is told
+
+
+class Failing:
+    """Reads of a log of which one fails."""
+
+    def __init__(self, rig: Watch) -> None:
+        """Read what *rig* holds, as long as nothing fails."""
+        self.rig = rig
+        self.fails = False
+
+    def __call__(self, descriptor: int, size: int) -> bytes:
+        """Fail once where that is wanted."""
+        if self.fails:
+            self.fails = False
+            raise OSError(errno.EIO, "Input/output error")
+        return self.rig.read(descriptor, size)
+
+
+@pytest.mark.parametrize("told", [2, 3])
+def test_the_number_of_lost_records_outlives_a_failure_to_read(terminal: str, told: int) -> None:
+    """The log is opened anew, and what was lost before stays lost; what the journal told is not taken off twice."""
+    rig = Watch(terminal, lambda: output(*(entry(number + 1.0, "x") for number in range(told))))
+    rig.records = [record(3, 9.0)]
+    failing = Failing(rig)
+    watch = rig.start(read=failing)
+    watch.tick()
+    watch.settle()
+    failing.fails = True
+    watch.tick()
+    assert not watch.state.readable
+    rig.records = [record(4, 10.0)]
+    watch.wake(0)
+    watch.tick()
+    assert watch.state.readable
+    assert (watch.state.lost_records, bool(watch.trouble)) == (3 - told, told < 3)
+    watch.close()
+
+
+def test_a_failure_to_read_while_the_journal_is_asked_loses_nothing_at_a_kill(terminal: str) -> None:
+    """Whoever starts next asks the journal again: nobody heard what it tells."""
+    answer = threading.Event()
+    rig = Watch(terminal, lambda: output(entry(2.0, XID.format(79))))
+
+    def slow(take: Callable[[bytes], object]) -> None:
+        answer.wait(20.0)
+        take(rig.journal())
+
+    rig.records = [record(3, 9.0)]
+    failing = Failing(rig)
+    watch = rig.start(output=slow, read=failing)
+    watch.tick()
+    failing.fails = True
+    watch.tick()
+    assert watch.memory is None
+    answer.set()
+    assert codes(watch.settle()) == ["79"]
+    watch.close()
+
+
+def test_an_event_is_the_same_in_ring_and_journal_however_often_it_is_read(terminal: str) -> None:
+    """A place that cannot be read has all of the log read again, when the ring may have forgotten the event."""
+    event = XID.format(48)
+    seen: set[str | None] = set()
+    for records in ([record(0, 1.0), record(1, 2.0, event)], [record(2, 9.0)], [record(2, 9.0)]):
+        rig = Watch(terminal, lambda: output(entry(1.0, "x"), entry(2.0, event)))
+        rig.records = records
+        watch = rig.start()
+        told = [*watch.tick(), *watch.settle()]
+        seen.update(finding.occurrence for finding in judge("kernel-log", View(now=told[0].time, events=tuple(told))))
+        watch.close()
+    assert len(seen - {None}) == 1

@@ -9,6 +9,7 @@ import msgspec
 
 from nodevet.checks.judging import Rule
 from nodevet.checks.model import Action, Clearing, DeviceKind, Event, FaultClass, Finding, Outcome, Provenance
+from nodevet.checks.occurrences import stamped
 from nodevet.checks.reference.kernel_policy import event_clearing, told_code, told_policy
 from nodevet.checks.registry import check
 from nodevet.checks.view import View, device_name
@@ -22,6 +23,9 @@ RECORD = "; a line like text that a user can write, so it closes no gate: counte
 
 PROCESSES = re.compile(r"\b(?:process|thread) (?s:.{0,16}) pid:? \d{1,10}\b|\bpid[ :=]{1,2}'?\d{1,10}\b")
 """A process, a thread or a pid alone, as amdgpu and mlx5 print them: a thread has a name and a number of its own."""
+
+NAMED = re.compile(r"\bname=(?!<unknown>)(?s:.{0,15})(?=, )")
+"""The name in an XID: up to the last comma that may be the one behind it, because a name may have some of its own."""
 
 AS_TEXT = " as text, which a user can write: it informs, and closes no gate"
 
@@ -104,7 +108,7 @@ def _without_process(event: Event) -> str:
 
     A name may hold line ends and what a terminal obeys; the message is one line of plain text.
     """
-    text = event.text
+    text = NAMED.sub("name=-", event.text)
     for word in (event.pid, event.process):
         if word is not None:
             text = re.sub(rf"(?<!\w){re.escape(str(word))}(?!\w)", "-", text)
@@ -113,6 +117,8 @@ def _without_process(event: Event) -> str:
 
 
 def _identity(event: Event) -> str:
-    """Return what tells this event from every other, also after the log is read again."""
+    """Return what tells this event from every other, also after the log is read again, from ring or journal."""
+    if event.stamp_us is not None:
+        return stamped(event.time.boot_id, event.stamp_us)
     number = event.sequence if event.sequence is not None else f"{event.source}:{event.time.boottime_ns}"
     return f"{event.time.boot_id}:{number}"

@@ -174,6 +174,7 @@ class KernelLogParser:
             severity=match.rule.severity or Severity.ERROR,
             pci=pci,
             sequence=line.sequence,
+            stamp_us=_stamp_us(line),
             line=number,
             pid=pid,
             process=process,
@@ -362,6 +363,13 @@ def _pci_of(match: Match) -> str | None:
     pci = normalised_pci(stated) if stated else None
     # NVIDIA's own lines name the GPU now with, now without a function, so it is left out for all of them.
     return base_address(pci) if pci and match.rule.code.startswith("nvidia.") else pci
+
+
+def _stamp_us(line: Line) -> int | None:
+    """Return the kernel's stamp of *line*, which ring and journal tell alike; None for a text, which may state any."""
+    if line.seconds is None or line.provenance is Provenance.TEXT:
+        return None
+    return round(line.seconds * 1e6)
 
 
 def _positive(text: str | None) -> int | None:

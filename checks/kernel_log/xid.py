@@ -16,7 +16,7 @@ RECOVERY_XID = 154
 
 _HEAD = re.compile(
     r"(?:pid=(?P<pid>'?`?<[^>]{0,20}>`?'?|'?`?[^\s,'`]{0,15}'?`?)(?:,\s*|\s+|\Z))?"
-    r"(?:name=(?P<name>.{0,17}?)(?:,\s*|\Z))?",
+    r"(?:name=(?P<name>.{0,17}?)(?:,\s+|,?\Z))?",
     re.DOTALL,
 )
 """Process and name, which the driver prints first. A name has at most 15 bytes and may hold a comma of its own."""

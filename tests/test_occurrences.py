@@ -1,0 +1,73 @@
+"""A log that is read again opens nothing that was dealt with, and what is new is never taken for old."""
+
+from __future__ import annotations
+
+import pytest
+from fakes.views import at, burn_in, fault, gpu
+
+from nodevet.checks.episodes import Evidence, Ledger, fold
+from nodevet.checks.model import Clearing, Finding
+from nodevet.checks.occurrences import is_dealt_with, stamped
+
+
+def told(seconds: float) -> Finding:
+    """Return the finding of an event that the kernel recorded at *seconds*."""
+    return fault(
+        "nvidia.xid.48",
+        clearing=Clearing.HARDWARE_EVENT,
+        evidence_time=at(seconds),
+        occurrence=stamped("b", at(seconds).boottime_ns // 1000),
+    )
+
+
+def after(ledger: Ledger, seconds: float, *findings: Finding, passed: bool = False) -> Ledger:
+    """Return *ledger* after a round, with a re-test that passed where that is wanted."""
+    results = (burn_in(started=seconds - 61.0),) if passed else ()
+    return fold(ledger, findings, Evidence(now=at(seconds), devices=(gpu(),), results=results))[0]
+
+
+@pytest.fixture
+def retested() -> Ledger:
+    """The ledger of a node with two events of one fault, which a re-test disproved."""
+    opened = after(Ledger(), 30.0, told(10.0), told(20.0))
+    assert [episode.count for episode in opened.episodes] == [2]
+    ended = after(opened, 100.0, passed=True)
+    assert not ended.episodes and ended.settled
+    return ended
+
+
+def test_a_log_that_is_read_again_opens_nothing_that_was_disproved(retested: Ledger) -> None:
+    """Of several events the last one is remembered, and those before it were dealt with when it was."""
+    assert not after(retested, 120.0, told(10.0), told(20.0)).episodes
+
+
+def test_a_new_event_opens_what_was_disproved(retested: Ledger) -> None:
+    """Also where the log is read again together with it."""
+    (episode,) = after(retested, 120.0, told(10.0), told(20.0), told(110.0)).episodes
+    assert episode.count == 1
+
+
+def test_a_virtual_machine_that_is_set_back_hides_no_new_event(retested: Ledger) -> None:
+    """Its clock then stands before what was disproved, and comes by that moment once more."""
+    back = after(retested, 15.0)
+    (episode,) = after(back, 19.0, told(18.0)).episodes
+    assert episode.finding.occurrence == told(18.0).occurrence
+
+
+@pytest.mark.parametrize(
+    ("occurrence", "settled", "expected"),
+    [
+        (stamped("b", 10), stamped("b", 10), True),
+        (stamped("b", 9), stamped("b", 10), True),
+        (stamped("b", 11), stamped("b", 10), False),
+        (stamped("b", 9), stamped("another", 10), False),
+        ("b:9", "b:10", False),
+        ("b:10", "b:10", True),
+        ("b:9", stamped("b", 10), False),
+        (None, None, False),
+        (stamped("b", 9), None, False),
+    ],
+)
+def test_only_events_of_one_boot_have_an_order(occurrence: str | None, settled: str | None, expected: bool) -> None:
+    """A counter that shows another value is news, also where it is lower: it was set back."""
+    assert is_dealt_with(occurrence, settled) is expected
