@@ -8,10 +8,14 @@ __all__ = ["Permit", "WriterStatus"]
 
 
 class Permit(msgspec.Struct, frozen=True):
-    """Whether this node may be taken from its users: ``held``, and in words why, or why not."""
+    """Whether this node may be taken from its users: ``held``, and in words why, or why not.
+
+    Where the scheduler gave it, it stands for its ``node`` alone, by the scheduler's name; else for the whole machine.
+    """
 
     held: bool = False
     why: str = "no permit was asked for"
+    node: str = ""
 
 
 class WriterStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -94,7 +94,7 @@ def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict], Reach]) -> Iter
     if snapshot.findings and not of_node.episodes:
         known = acknowledged_words(episode for episode in snapshot.episodes if episode.key.device == NODE)
         of_node = Verdict(state=State.OK, reason=known or "healthy")
-    yield _line("node", None, of_node, reach(of_node))
+    yield _line("node", None, of_node, reach(of_node), identity=_permitted(snapshot))
     for device in sorted(snapshot.devices, key=lambda device: (device.pci or "").lower()):
         if device.id != NODE:
             verdict = _verdict(snapshot, device)
@@ -109,11 +109,17 @@ def _verdict(snapshot: Snapshot, device: Device) -> Verdict:
     return own if whole is None or whole.state.rank <= own.state.rank else whole
 
 
-def _line(kind: str, device: Device | None, verdict: Verdict, reach: Reach) -> str:
+def _permitted(snapshot: Snapshot) -> str:
+    """Return the node with the scheduler's name of the only one that may close: a machine may be several nodes."""
+    permit = snapshot.agent.permit
+    return f"{NODE}:{permit.node}" if permit.held and permit.node else NODE
+
+
+def _line(kind: str, device: Device | None, verdict: Verdict, reach: Reach, *, identity: str = NODE) -> str:
     pci = NOTHING if device is None or device.pci is None else device.pci.lower()
     minor = NOTHING if device is None or device.minor is None else str(device.minor)
-    identity = NODE if device is None else _words(device.id).replace(" ", "_")
-    words = (kind, pci, minor, verdict.state.value, reach, verdict.action.value, identity)
+    name = identity if device is None else _words(device.id).replace(" ", "_")
+    words = (kind, pci, minor, verdict.state.value, reach, verdict.action.value, name)
     return " ".join((*words, _words(verdict.reason)))
 
 

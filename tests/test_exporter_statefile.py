@@ -20,7 +20,7 @@ from fakes.snapshots import EVERY_STATE, at, cpu_node, failed_node, gpu_node, st
 
 from nodevet.checks.model import ReaderState, Snapshot, State, Verdict
 from nodevet.checks.modes import named
-from nodevet.checks.scheduler import WriterStatus
+from nodevet.checks.scheduler import Permit, WriterStatus
 from nodevet.exporters.state_reader import NEVER, Absent, StateFile, boot_id, parse, read_state, uptime_seconds
 from nodevet.exporters.statefile import StateFileError, advice, state_text, write_state
 
@@ -48,6 +48,19 @@ def written_by(writer: str, **changes: Any) -> Snapshot:
     slurm = WriterStatus(writer=writer, node="n1", **changes)
     failed = failed_node()
     return msgspec.structs.replace(failed, agent=msgspec.structs.replace(failed.agent, slurm=slurm))
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_examples_close_the_node_whose_permit_it_is(tmp_path: Path, repository: Path, shell: str) -> None:
+    """Several slurmd may share a machine, each with a prolog of its own."""
+    failed = on_this_boot(failed_node())
+    permit = Permit(held=True, node="n1")
+    snapshot = msgspec.structs.replace(failed, agent=msgspec.structs.replace(failed.agent, permit=permit))
+    write_state(tmp_path / "state", snapshot, ttl_seconds=TTL)
+    whole, of_devices = shell_examples(repository)
+    for program in (whole, of_devices.replace("accelerator 0", "accelerator 5")):
+        codes = [gate(shell, program, tmp_path / "state", SLURMD_NODENAME=name).returncode for name in ("n1", "n2", "")]
+        assert codes == [1, 0, 1]
 
 
 @pytest.mark.parametrize("state", EVERY_STATE, ids=lambda state: state.value)

@@ -57,6 +57,8 @@ CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
         (0, "open"),
     ),
     "resumed": (resumed, (0, "resumed")),
+    "of another node": (with_setting((Line(id="node:n2"), *BROKEN)), (0, "unpermitted")),
+    "of this node": (with_setting((Line(id="node:n1"), *BROKEN)), (1, "closed")),
     "observed": (with_setting(BROKEN, mode="observe"), (0, "observed")),
     "wrong mode first": (after_a_wrong_mode, (0, "observed")),
     "stale": (lambda gate: gate.write(*EIGHT, expires_in=-5), (0, "no_verdict_open")),
@@ -107,14 +109,16 @@ MUTANTS = {
     ),
     "a fault without a permit closes": (
         "gate.sh",
-        "'failed unpermitted' | 'unknown unpermitted') unpermitted=${unpermitted:-$2} ;;",
-        "'failed unpermitted' | 'unknown unpermitted') fault=${fault:-$2} ;;",
+        "'failed unpermitted'* | 'unknown unpermitted'*) unpermitted=${unpermitted:-$2} ;;",
+        "'failed unpermitted'* | 'unknown unpermitted'*) fault=${fault:-$2} ;;",
     ),
     "a refusal is not seen": (
         "gate.sh",
         "'failed refused' | 'unknown refused') refusal=${refusal:-$2} ;;",
         "'failed refused') refusal=${refusal:-$2} ;;",
     ),
+    "the permit of another node closes this one": ("gate.sh", "case $1${foreign:+ elsewhere} in", "case $1 in"),
+    "the permit of this node is another's": ("gate.sh", '"node,node:${SLURMD_NODENAME:-}") ;;', ""),
     "a refusal closes whatever the site says": (
         "prolog.sh",
         '[ "$on_driver_refusal" = fail ] || decide refused_open "$refusal"',

@@ -115,6 +115,34 @@ def test_names_of_nodes_are_numbers_with_or_without_zeros(gate: Gate, node: str,
 
 
 @pytest.mark.parametrize(
+    ("verdict", "hard", "word"), [("failed", "hard", "closed"), ("unknown", "refused", "refused_closed")]
+)
+@pytest.mark.parametrize("agent", ["running", "draining", "drained"])
+def test_a_permit_closes_the_node_whose_it_is(gate: Gate, verdict: str, hard: str, word: str, agent: str) -> None:
+    """Several slurmd share a machine and its agent: only one of their nodes was counted when the permit was given."""
+    gate.set(on_stale="fail", drain_wait_seconds="0" if agent == "draining" else "1")
+    gpu = accelerator(0, verdict, hard)
+    for name in ("n1", "n10", "node", "n"):
+        gate.write(Line(id="node:n1"), gpu, never=True, agent=agent)
+        decided = gate.prolog("0", SLURMD_NODENAME=name)
+        own = "resumed" if agent == "drained" else word
+        assert decided.decision == (own if name == "n1" else "unpermitted")
+        assert ("the permit to close is that of n1" in decided.words) is (name != "n1")
+    for identity, name in (("node:n1", ""), ("node", "n2")):
+        gate.write(Line(id=identity), gpu, never=True)
+        assert gate.prolog("0", SLURMD_NODENAME=name).decision == word
+
+
+def test_another_node_of_the_machine_waits_for_no_permit_that_is_not_its_own(gate: Gate) -> None:
+    """The agent is about to drain the node that it asks for."""
+    gate.set(drain_wait_seconds=15)
+    gate.write(Line(id="node:n1"), accelerator(0, "failed", "hard"), never=True, agent="draining")
+    began = time.monotonic()
+    assert gate.prolog("0", SLURMD_NODENAME="n2").decision == "unpermitted"
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
     "gres",
     [
         None,

@@ -38,6 +38,7 @@ from nodevet.checks.model import (
 from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.schema import status_document
 from nodevet.exporters.slurm_rules import Known, Memory, Sight, Why
+from nodevet.exporters.statefile import state_text
 
 SETTINGS = SlurmSettings(writer="drain", poll_seconds=30, maximum_drained_ratio=1.0, maximum_new_ratio=1.0)
 FAILED = failed_node()
@@ -631,6 +632,18 @@ def test_a_name_of_another_node_gives_no_permit_and_writes_nothing(mode: Mode) -
     assert slurm.nodes == before
     local = writer(slurm, host="n2", permit="local")
     assert (local.step(fault).status.permit.held, slurm.nodes) == (True, before)
+
+
+def test_a_permit_of_the_cluster_is_that_of_one_node_and_says_so() -> None:
+    """The prologs of a machine's other nodes read it in the state file, also before an agent's first look."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    done = settled(passes)
+    agent = msgspec.structs.replace(FAILED.agent, permit=done.status.permit)
+    assert " none node:n1 " in state_text(msgspec.structs.replace(FAILED, agent=agent), ttl_seconds=35)
+    assert " none node:n1 " not in state_text(FAILED, ttl_seconds=35)
+    assert done.status.permit.node == writer(slurm, done.memory).status.permit.node == "n1"
+    assert writer(slurm, done.memory, permit="local").status.permit.node == ""
 
 
 @pytest.mark.parametrize("host", ["n1", "N1.cluster.example", "login", ""])

@@ -114,18 +114,19 @@ def first_status(settings: SlurmSettings, node: str, memory: Memory, boot_id: st
         states=("DRAIN",) if seen_drained else (),
         writes={step.value: 0 for step in (Step.DRAIN, Step.CLOSE, Step.UPDATE)},
         skipped={why.value: 0 for why in Why},
-        permit=_first_permit(settings, memory, boot_id),
+        permit=_first_permit(settings, node, memory, boot_id),
     )
 
 
-def _first_permit(settings: SlurmSettings, memory: Memory, boot_id: str) -> Permit:
+def _first_permit(settings: SlurmSettings, node: str, memory: Memory, boot_id: str) -> Permit:
     """Return the permit before SLURM was asked: one that was given holds over restarts of the agent."""
     if settings.permit == "local":
         return Permit(True, LOCAL)
     if settings.writer != "drain":
         return Permit(why=f'slurm.writer is "{settings.writer}", and a permit of the cluster needs "drain"')
-    held = bool(boot_id) and memory.permit == boot_id
-    return Permit(True, "SLURM showed before the agent's start that nodevet closed this node") if held else Permit()
+    if not boot_id or memory.permit != boot_id:
+        return Permit()
+    return Permit(True, "SLURM showed before the agent's start that nodevet closed this node", node)
 
 
 class Writer:
@@ -355,7 +356,7 @@ class Writer:
         elif self._settings.writer == "drain":
             held = bool(due) and shows_permit(node, self._settings.reason_prefix)
             self._remember(permit=self._boot_id if held else "")
-            permit = Permit(True, "SLURM shows that nodevet closed this node") if held else Permit()
+            permit = Permit(True, "SLURM shows that nodevet closed this node", node.name) if held else Permit()
         else:
             permit = self.status.permit
         self.status = msgspec.structs.replace(self.status, permit=permit, returned=self._returned(due))

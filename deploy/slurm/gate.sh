@@ -88,6 +88,7 @@ log_decision() {
 # Status 1: no verdict; `doubt` says why. A word that is not one of its column is no verdict: it may be a newer one.
 read_verdict() {
     fault='' refusal='' unpermitted='' doubt='' carried=' ' load=idle agent='' missing=$wanted place=0 lines=0 ended=
+    foreign=
     [ "$wanted" != all ] || missing=
     if [ ! -e "$state_file" ] && [ ! -L "$state_file" ]; then
         doubt="$state_file does not exist: is nodevet agent running?"
@@ -219,15 +220,23 @@ known_line() {
 
 # Remember a fault that the job would meet: $1 is verdict and what it rests on, $2 the words for people.
 take_fault() {
-    case $1 in
+    case $1${foreign:+ elsewhere} in
     'failed hard') fault=${fault:-$2} ;;
     'failed refused' | 'unknown refused') refusal=${refusal:-$2} ;;
-    'failed unpermitted' | 'unknown unpermitted') unpermitted=${unpermitted:-$2} ;;
+    'failed unpermitted'* | 'unknown unpermitted'*) unpermitted=${unpermitted:-$2} ;;
+    'failed hard elsewhere' | 'failed refused elsewhere' | 'unknown refused elsewhere')
+        unpermitted=${unpermitted:-"$2 (the permit to close is that of $foreign, not of $SLURMD_NODENAME)"}
+        ;;
     esac
 }
 
 # Take in the line of one device; the job meets every part of the node that is not another job's GPU.
 take_line() {
+    # The permit stands for one of SLURM's nodes, and this may be another one of the same machine.
+    case $kind,$id in
+    "node,node:${SLURMD_NODENAME:-}") ;;
+    node,node:*) foreign=${SLURMD_NODENAME:+${id#node:}} ;;
+    esac
     case "$verdict $hard" in failed\ * | 'unknown refused' | 'unknown unpermitted') carried="$carried$hard " ;; esac
     if [ "$kind" = accelerator ]; then
         number=$minor

@@ -147,7 +147,7 @@ while :; do
         close_unless_resumed refused_closed "$refusal"
         continue
     fi
-    if [ -n "$unpermitted" ] && [ "$agent" = draining ] && [ "$mode" = gate ] && [ -z "$waited" ]; then
+    if [ -n "$unpermitted" ] && [ "$agent" = draining ] && [ "$mode" = gate ] && [ -z "$waited$foreign" ]; then
         wait_for_permit
         continue
     fi

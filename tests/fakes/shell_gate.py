@@ -22,9 +22,9 @@ def shell_examples(repository: Path) -> list[str]:
     return re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
 
 
-def gate(shell: str, program: str, path: Path) -> subprocess.CompletedProcess[str]:
-    """Run a shell *program* of the reference page on the state file *path*."""
-    environment = {"NODEVET_STATE_FILE": str(path), "PATH": os.environ["PATH"]}
+def gate(shell: str, program: str, path: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell *program* of the reference page on the state file *path*, with *more* in its environment."""
+    environment = {"NODEVET_STATE_FILE": str(path), "PATH": os.environ["PATH"], **more}
     return subprocess.run([shell, "-c", program], env=environment, capture_output=True, text=True, check=False)
 
 
