@@ -6,6 +6,7 @@ sample only the readings. The rest is judged. That something was set aside is a 
 
 from __future__ import annotations
 
+import time
 from collections import Counter as Tally
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -14,7 +15,6 @@ from typing import TypeVar
 
 import msgspec
 
-from nodevet.agent.overrun import Overrun, within
 from nodevet.checks.guard import Bug, attempt, culprits
 from nodevet.checks.model import (
     NODE,
@@ -33,14 +33,20 @@ from nodevet.checks.model import (
     ReadingStatus,
     Sample,
 )
+from nodevet.checks.overrun import Overrun, within
 from nodevet.checks.registry import Check
 from nodevet.checks.view import View
 
 __all__ = ["CHECK_ERROR", "Armed", "Ran", "Rests", "not_asked", "nothing_found", "run_check", "runs_again", "told_run"]
 
 CHECK_ERROR = "check.error"
-LONGEST_SECONDS = 5.0
-"""How long a check of a site may take, because the loop waits for it. Those of nodevet itself need milliseconds."""
+LONGEST_SECONDS = 2.0
+"""How long the checks of a site may take together in one round, because the loop waits for them.
+
+Those of nodevet itself need milliseconds.
+"""
+
+NOT_ASKED = "it was not asked: another check of the site took the time of all"
 
 FIRST_REST_SECONDS = 30.0
 LONGEST_REST_SECONDS = 600.0
@@ -80,6 +86,8 @@ class Rests:
     def __init__(self) -> None:
         """Begin with none."""
         self._resting: dict[str, tuple[Instant, float, Ran]] = {}
+        self._round: Instant | None = None
+        self._left = 0.0
 
     def run(self, armed: Armed, view: View) -> Ran:
         """Return what the check finds in *view*, or what it came to last while it rests."""
@@ -89,7 +97,14 @@ class Rests:
         if seconds is not None and seconds < rest:
             self._resting[name] = since, rest, before
             return before
-        ran = run_check(armed, view)
+        if view.now != self._round:
+            self._round, self._left = view.now, LONGEST_SECONDS
+        began = time.monotonic()
+        ran = run_check(armed, view, self._left)
+        if ran.overran:
+            self._left = 0.0  # it took all
+        elif not armed.check.is_own:
+            self._left -= time.monotonic() - began
         if ran.overran:
             longer = min(max(2 * rest, FIRST_REST_SECONDS), LONGEST_REST_SECONDS)
             self._resting[name] = view.now, longer, ran
@@ -116,17 +131,22 @@ class _Tries:
         return isinstance(attempt(partial(_judged, self._armed, msgspec.structs.replace(self._bare, **parts))), Bug)
 
 
-def run_check(armed: Armed, view: View) -> Ran:
-    """Return what the check finds in *view*, or in what is left of it without the records that make it raise."""
+def run_check(armed: Armed, view: View, seconds: float = LONGEST_SECONDS) -> Ran:
+    """Return what the check finds in *view*, or in what is left of it without the records that make it raise.
+
+    One of a site has so many *seconds*.
+    """
     if armed.check.broken:
         return Ran(error=armed.check.broken)
     if armed.check.is_own:
         return _run(armed, view)
+    if seconds <= 0.0:
+        return Ran(error=NOT_ASKED)
     try:
-        return within(LONGEST_SECONDS, partial(_run, armed, view))
-    except Overrun:
-        words = f"it did not end within {LONGEST_SECONDS:g} s and was interrupted; it is asked again ever later"
-        return Ran(error=words, overran=True)
+        return within(seconds, partial(_run, armed, view))
+    except Overrun as error:
+        together = f"the checks of a site have {LONGEST_SECONDS:g} s together"
+        return Ran(error=f"{error} ({together}); it is asked again ever later", overran=True)
 
 
 def _run(armed: Armed, view: View) -> Ran:
@@ -167,7 +187,13 @@ def nothing_found(check: Check, error: str) -> Finding:
             message=f"check {check.name} matched nothing on this node",
             fault_class=FaultClass.UNKNOWN,
         )
-    report = "; please report this" if check.is_own else "" if check.broken else f"; correct {check.module}"
+    report = (
+        "; please report this"
+        if check.is_own
+        else ""
+        if check.broken or error == NOT_ASKED
+        else f"; correct {check.module}"
+    )
     return _error(check, NODE, "", f"check {check.name} could not run: {error}{report}")
 
 

@@ -55,9 +55,11 @@ class SignalPipe:
         self._receiver.close()
         self._sender.close()
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
+    def _note(self, number: int, _frame: FrameType | None) -> bool:
+        """Return whether the process is to end: code of a site at work is interrupted then (checks/overrun.py)."""
         # The descriptor alone does not tell: it is full once a signal came hundreds of times within a turn of the loop.
         self._came.add(number)
+        return number != signal.SIGHUP
 
     def _ready(self, _mask: int) -> None:
         """Handle what came since the last turn, each signal once, those that end first."""

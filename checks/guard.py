@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from nodevet.checks.model import Action, Clearing, FaultClass, Finding, Outcome, Part, PartKind
+from nodevet.checks.overrun import Overrun
 
 __all__ = ["AGENT", "CODE", "Bug", "Guard", "PartFault", "attempt", "culprits", "fault_findings"]
 
@@ -54,12 +55,18 @@ class PartFault(msgspec.Struct, frozen=True):
 
 
 def attempt(work: Callable[[], Returned], *, let: tuple[type[Exception], ...] = ()) -> Returned | Bug:
-    """Return what *work* returns, or the Bug where it raises anything but *let*, which the caller expects."""
+    """Return what *work* returns, or the Bug where it raises anything but *let*, which the caller expects.
+
+    What ends a process, or is raised into it from outside, passes. Libraries raise more that is no Exception: what is
+    cancelled (asyncio), or skipped (a test).
+    """
     try:
         return work()
     except let:
         raise
-    except Exception as problem:  # noqa: BLE001 (the one broad except of the project)
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, Overrun):
+        raise
+    except BaseException as problem:  # noqa: BLE001 (the one broad except of the project)
         return _bug(problem)
 
 
@@ -146,13 +153,13 @@ def _words(fault: PartFault) -> str:
     )
 
 
-def _bug(problem: Exception) -> Bug:
+def _bug(problem: BaseException) -> Bug:
     frames = traceback.extract_tb(problem.__traceback__)
     where = f"{PurePath(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return Bug(f"{type(problem).__name__}: {_printable(problem)}"[:MAXIMUM_WORDS], where)
 
 
-def _printable(problem: Exception) -> str:
+def _printable(problem: BaseException) -> str:
     """Return the words of *problem* on one line; an exception may hold any text, or raise when it is asked for it."""
     words = str(traceback.TracebackException(type(problem), problem, None))
     return " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())

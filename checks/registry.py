@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import Distribution, EntryPoint, distributions
@@ -21,6 +22,7 @@ import msgspec
 from nodevet.checks.errors import RegistryError
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Finding
+from nodevet.checks.overrun import Overrun, within
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.view import View
 
@@ -29,6 +31,9 @@ __all__ = ["Check", "check", "discover", "installed", "load"]
 ENTRY_POINT_GROUP = "nodevet.checks"
 SWITCHES = frozenset({"enabled", "mode"})
 """What the table of each check in the configuration holds beside the fields of its policy."""
+
+IMPORT_SECONDS = 10.0
+"""How long a package of a site may take to be imported: nothing is read before."""
 
 _MARK = "__nodevet_check__"
 
@@ -127,7 +132,7 @@ def _points(distribution: Distribution) -> tuple[EntryPoint, ...]:
 def _of_other(point: EntryPoint, known: Mapping[str, Check]) -> tuple[Check, ...]:
     """Return the checks of the module that *point* names. Raises whatever its code does, and RegistryError."""
     try:
-        module = point.load()
+        module = _loaded(point)
     except SystemExit as error:
         raise RegistryError(f"it ends its process when it is imported: SystemExit: {error}") from error
     if not isinstance(module, ModuleType):
@@ -141,6 +146,20 @@ def _of_other(point: EntryPoint, known: Mapping[str, Check]) -> tuple[Check, ...
             raise RegistryError(f"check {entry.name} is declared in {other.module} and {entry.module}")
         _refuse_policy(entry)
     return declared
+
+
+class _Endless(ModuleType):
+    """Stands for a module whose import did not end, so that nobody waits for it again."""
+
+
+def _loaded(point: EntryPoint) -> object:
+    """Return what *point* names. Raises whatever its code does, and RegistryError where that does not end."""
+    if not isinstance(sys.modules.get(point.module), _Endless):
+        try:
+            return within(IMPORT_SECONDS, point.load)
+        except Overrun:
+            sys.modules[point.module] = _Endless(point.module)
+    raise RegistryError(f"its import did not end within {IMPORT_SECONDS:g} s and was interrupted")
 
 
 def _refuse_policy(declared: Check) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import itertools
+import os
+import selectors
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +30,10 @@ from nodevet.agent.clock import SteppedClock
 from nodevet.agent.config import load_configuration
 from nodevet.agent.engine import Engine
 from nodevet.agent.exits import OK
-from nodevet.agent.overrun import Overrun, within
+from nodevet.agent.signals import SignalPipe, undisturbed
+from nodevet.checks import registry
 from nodevet.checks.model import AgentInfo, Finding, Outcome, Snapshot, State
+from nodevet.checks.overrun import Overrun, within
 from nodevet.checks.registry import Check, discover, installed
 from nodevet.checks.view import View
 
@@ -41,6 +47,7 @@ NO_FILE = GOOD.format(check="site-disk", body="pass").replace("limit: float = 1.
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "raises": ({"code": "1 / 0"}, "ZeroDivisionError: division by zero (site_checks.py:1)"),
     "misspelt": ({"code": "def"}, "SyntaxError"),
+    "skips": ({"code": "class Skipped(BaseException): pass\nraise Skipped('no disk')"}, "Skipped: no disk"),
     "ends": ({"code": "import sys; sys.exit(0)"}, "it ends its process when it is imported"),
     "lacks": ({"code": "import no_such_library"}, "ModuleNotFoundError: No module named 'no_such_library'"),
     "another_version": ({"code": "from nodevet.checks.model import NoSuchName"}, "ImportError"),
@@ -187,7 +194,8 @@ def test_a_check_of_a_site_that_does_not_end_is_interrupted(judge: Any, monkeypa
     for _ in range(200):
         snapshot = judged(engine, clock)
         (error,) = (finding for finding in snapshot.findings if finding.code == CHECK_ERROR)
-        assert "check a-site could not run: it did not end within 0.1 s and was interrupted" in error.message
+        words = "it did not end in time and was interrupted (the checks of a site have 0.1 s together)"
+        assert f"check a-site could not run: {words}" in error.message
         assert {run.check for run in snapshot.checks if run.success} == OURS
     apart = [round(after - before) for before, after in itertools.pairwise(calls)]
     assert apart == [30, 60, 120, 240, 480, 600]
@@ -221,6 +229,85 @@ def test_a_check_that_ends_in_time_again_is_asked_in_each_round(monkeypatch: pyt
     assert not judged(engine, clock, 0.5).checks[0].success
     assert judged(engine, clock, 0.5).checks[0].success
     assert CHECK_ERROR not in {episode.key.code for episode in judged(engine, clock, 1.0).episodes}
+
+
+def swallows(_view: View, _policy: Any) -> Iterator[Finding]:
+    """Have a finalizer that does not end: what is raised in one reaches nobody."""
+
+    class Closes:
+        def __del__(self) -> None:
+            busy(_view, _policy).__next__()
+
+    Closes()
+    yield Finding(check="site", code="site.x", outcome=Outcome.PASS, message="x")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interruption_that_a_finalizer_kept_to_itself_counts() -> None:
+    """Before, such a check held the loop in each round."""
+    site = Check(name="a-site", summary="x", judge=swallows, policy=NoPolicy, module="site_checks")
+    assert run_check(Armed(site, NoPolicy()), healthy(), 0.05).overran
+
+
+def cancelled(_view: View, _policy: Any) -> Iterator[Finding]:
+    """Raise what is no Exception."""
+    raise asyncio.CancelledError("a server did not answer")
+
+
+def test_what_is_no_exception_costs_its_check_too() -> None:
+    """Before, it ended the agent with a traceback that called it a bug."""
+    site = Check(name="a-site", summary="x", judge=cancelled, policy=NoPolicy, module="site_checks")
+    assert run_check(Armed(site, NoPolicy()), healthy()).error.startswith("CancelledError: a server did not answer")
+
+
+def test_checks_of_a_site_hold_the_loop_for_no_longer_together_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those behind one that does not end are asked in the next round, and their events wait."""
+    monkeypatch.setattr(check_run, "LONGEST_SECONDS", 0.2)
+    endless, fine = (
+        Check(name=name, summary="x", judge=judge, policy=NoPolicy, module="site_checks")
+        for name, judge in (("a-site", busy), ("b-site", lambda _view, _policy: ()))
+    )
+    clock = SteppedClock()
+    engine = Engine([Armed(endless, NoPolicy()), Armed(fine, NoPolicy())], node="n", clock=clock.instant)
+    first = judged(engine, clock)
+    assert [run.success for run in first.checks] == [False, False]
+    (told,) = (finding.message for finding in first.findings if finding.check == "b-site")
+    assert told == "check b-site could not run: it was not asked: another check of the site took the time of all"
+    assert [run.success for run in judged(engine, clock).checks] == [False, True]
+
+
+def test_a_signal_that_ends_the_agent_ends_a_check_of_a_site_too() -> None:
+    """It is heard in the next turn of the loop; one that only reloads, and a verdict of hours, wait for the check."""
+    heard: list[int] = []
+    with selectors.DefaultSelector() as selector, SignalPipe(selector, heard.append):
+
+        def told(number: signal.Signals) -> str:
+            os.kill(os.getpid(), number)
+            return "done"
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with pytest.raises(Overrun, match="the agent is to end"):
+                within(60.0, partial(told, number))
+        assert within(60.0, partial(told, signal.SIGHUP)) == "done"
+        with undisturbed() as passed:
+            assert within(60.0, partial(told, signal.SIGTERM)) == "done"
+        assert passed.count == 1
+        for key, mask in selector.select(0):
+            key.data(mask)
+    assert sorted(heard) == sorted((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+
+
+def test_a_package_whose_import_does_not_end_costs_its_own_checks(
+    packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is waited for once; before, the agent never started."""
+    monkeypatch.setattr(registry, "IMPORT_SECONDS", 0.1)
+    site_package(packages, code="import time\ntime.sleep(3600)")
+    importlib.invalidate_caches()
+    for _ in range(2):
+        (broken,) = (declared for declared in installed() if declared.broken)
+        assert "its import did not end within 0.1 s and was interrupted" in broken.broken
+        monkeypatch.setattr(registry, "within", None)
 
 
 def test_our_own_checks_are_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:

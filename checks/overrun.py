@@ -10,14 +10,17 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __all__ = ["Overrun", "within"]
 
-AGAIN_SECONDS = 1.0
+AGAIN_SECONDS = 0.2
 """How soon code that caught the interruption and goes on is interrupted again."""
 
+ENDS = (signal.SIGTERM, signal.SIGINT)
+
 Returned = TypeVar("Returned")
+Handler = Callable[[int, FrameType | None], Any]
 
 
 class Overrun(BaseException):
@@ -25,29 +28,49 @@ class Overrun(BaseException):
 
 
 class _Alarm:
-    """Raises Overrun while it is set."""
+    """Raises Overrun while it is set, and remembers it: a finalizer or a broad except may have kept it from us."""
 
     def __init__(self) -> None:
         self.is_set = True
+        self.rang = ""
 
     def ring(self, _number: int, _frame: FrameType | None) -> None:
+        self._raise("it did not end in time and was interrupted")
+
+    def behind(self, handler: Handler) -> Handler:
+        """Return what lets *handler* take a signal, and rings where that returns True: this process is to end."""
+
+        def take(number: int, frame: FrameType | None) -> None:
+            if handler(number, frame) is True:
+                self._raise("it was interrupted: the agent is to end")
+
+        return take
+
+    def _raise(self, why: str) -> None:
         if self.is_set:
-            raise Overrun
+            self.rang = why
+            raise Overrun(why)
 
 
 def within(seconds: float, work: Callable[[], Returned]) -> Returned:
     """Return what *work* returns; raise Overrun where that takes longer than *seconds*. Main thread only.
 
-    In another thread it runs to its end, for a signal reaches none.
+    A signal is taken as ever; where its handler returns True the work is over too. In another thread the work runs to
+    its end, for a signal reaches none.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
     alarm = _Alarm()
-    before = signal.signal(signal.SIGALRM, alarm.ring)
+    before = {signal.SIGALRM: signal.signal(signal.SIGALRM, alarm.ring)}
     try:
+        for number in ENDS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                before[number] = handler
+                signal.signal(number, alarm.behind(handler))
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
         try:
-            return work()
+            done = work()
         finally:
             alarm.is_set = False
     except Overrun:
@@ -55,4 +78,8 @@ def within(seconds: float, work: Callable[[], Returned]) -> Returned:
         raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if alarm.rang:
+        raise Overrun(alarm.rang)
+    return done
