@@ -169,7 +169,7 @@ def _recall(engine: Engine, configuration: Configuration, clock: Clock) -> tuple
     except StoreError as error:
         return memory, (*notices, str(error))
     engine.adopt(restore(engine.episodes, mirror, clock.instant().boot_id))
-    return memory, notices
+    return memory, (*notices, *filter(None, (mirror.notice if mirror is not None else "",)))
 
 
 def _memory(engine: Engine, path: Path) -> tuple[Mapping[str, bytes], tuple[str, ...]]:

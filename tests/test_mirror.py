@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -158,12 +159,25 @@ def test_directory_that_is_gone_is_named(tmp_path: Path) -> None:
         write_mirror(tmp_path / "gone" / "episodes.json", [], BOOT_ID)
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"boot_id": "b"}', "[]", '{"boot_id": "b", "episodes": [{}]}'])
+@pytest.mark.parametrize("text", ["", "{", '{"boot_id": "b"}', "[]", '{"boot_id": "b", "episodes": {}}'])
 def test_malformed_mirror_is_told_never_ignored(path: Path, text: str) -> None:
     """It may hold the only word of a fault, so it is not passed over in silence."""
     path.write_text(text)
     with pytest.raises(StoreError, match="malformed"):
         read_mirror(path)
+
+
+def test_a_finding_that_only_a_newer_nodevet_understands_costs_itself(path: Path) -> None:
+    """After a rollback within the boot; before, one such finding cost all that were open."""
+    write_mirror(path, [episode(), episode(device="GPU-1")], BOOT_ID)
+    document = json.loads(path.read_text())
+    document["incidents"] = []
+    document["episodes"][1]["outcome"] = "doubtful"
+    path.write_text(json.dumps(document))
+    mirror = read_mirror(path)
+    assert mirror is not None
+    assert mirror.episodes == (episode(),)
+    assert "1 findings cannot be read and are not counted (Invalid enum value 'doubtful'" in mirror.notice
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255))

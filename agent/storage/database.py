@@ -25,12 +25,14 @@ __all__ = [
     "SCHEMA_VERSION",
     "DamagedError",
     "InterruptedStatementError",
+    "NewerError",
     "RefusedError",
     "checksum",
     "clear_the_way",
     "condition_of_files",
     "connect",
     "connect_for_reading",
+    "exchange",
     "file_system_of",
     "fill_state",
     "keep_state",
@@ -156,6 +158,18 @@ class RefusedError(StoreError):
     """A database must not lie there: a mistake of the configuration, which does not pass by itself."""
 
 
+class NewerError(RefusedError):
+    """The database was written by a newer version of nodevet, as after a rollback."""
+
+    def __init__(self, path: Path, version: int) -> None:
+        """Say which *version* of the schema the database at *path* has."""
+        self.version = version
+        super().__init__(
+            f"{path}: written by schema version {version}, this nodevet knows up to {SCHEMA_VERSION}: "
+            "install the newer nodevet again, or start the agent of this one, which begins a fresh database"
+        )
+
+
 def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
     """Return the type of the file system that holds *path*, or None where the table *mounts* cannot be read."""
     try:
@@ -251,8 +265,11 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def connect_for_reading(path: Path) -> sqlite3.Connection:
-    """Open the database at *path* beside whoever writes it. Raises StoreError where it is absent or not ours."""
+def connect_for_reading(path: Path, *, or_newer: bool = False) -> sqlite3.Connection:
+    """Open the database at *path* beside whoever writes it; with *or_newer* also one of a newer schema.
+
+    Raises StoreError where it is absent or not ours.
+    """
     with translated(path):
         if not path.exists():
             raise StoreError(f"{path}: no database yet: it appears when `nodevet agent` first runs")
@@ -262,7 +279,7 @@ def connect_for_reading(path: Path) -> sqlite3.Connection:
         )
         try:
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-            _refuse_foreign(connection, path)
+            _refuse_foreign(connection, path, or_newer=or_newer)
         except BaseException:
             connection.close()
             raise
@@ -318,16 +335,13 @@ def _create(path: Path) -> None:
         _sync_directory(path.parent)
 
 
-def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
+def _refuse_foreign(connection: sqlite3.Connection, path: Path, *, or_newer: bool = False) -> None:
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION_ID:
         raise RefusedError(f"{path}: a database of another application: choose another state_dir")
-    if version > SCHEMA_VERSION:
-        raise RefusedError(
-            f"{path}: written by schema version {version}, this nodevet knows up to {SCHEMA_VERSION}: "
-            "install the newer nodevet again, or move the file away"
-        )
+    if version > SCHEMA_VERSION and not or_newer:
+        raise NewerError(path, version)
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
@@ -429,6 +443,25 @@ def _free_name(wanted: Path) -> Path:
         number += 1
         name = wanted.with_name(f"{wanted.name}-{number}")
     return name
+
+
+def exchange(path: Path, fresh: Path, wall_seconds: float, version: int) -> Path:
+    """Put the database *fresh* in the place of *path*, and return the name that *path*, of schema *version*, has then.
+
+    Both are whole without a log. Where a file can have two names, one of them has the name *path* at every moment.
+    """
+    aside = _free_name(path.with_name(f"{path.name}.schema-{version}-{_stamp(wall_seconds)}"))
+    with translated(path):
+        for suffix in ("-wal", "-shm"):  # empty ones, of somebody who still reads
+            if os.path.lexists(name := Path(f"{path}{suffix}")):
+                name.rename(f"{aside}{suffix}")
+        try:
+            aside.hardlink_to(path)
+        except OSError:  # a file system without a second name for a file
+            path.rename(aside)
+        fresh.rename(path)
+        _sync_directory(path.parent)
+    return aside
 
 
 def move_aside(path: Path, wall_seconds: float) -> Path:

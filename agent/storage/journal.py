@@ -19,10 +19,11 @@ from nodevet.agent.engine import Engine
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.settings import Configuration
 from nodevet.agent.storage.database import RefusedError
+from nodevet.agent.storage.downgrade import open_of_any_version
 from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
 from nodevet.agent.storage.rollup import MinuteRollups
 from nodevet.agent.storage.rows import UnsavedRound
-from nodevet.agent.storage.store import DATABASE_NAME, open_store, read_store
+from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.agent.storage.writer import Keeping, Retention, StoreWriter
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Device, Episode, Result, Sample
@@ -75,7 +76,7 @@ class Journal:
         path = Path(self._configuration.agent.state_dir) / DATABASE_NAME
         store, trouble = None, ""
         try:
-            opened = open_store(path)
+            opened = open_of_any_version(path)
         except (BusyError, RefusedError):
             self._lock.release()
             raise
@@ -143,6 +144,8 @@ class Journal:
         except StoreError as error:
             self._notices.append(str(error))
             mirror = None
+        if mirror is not None and mirror.notice:
+            self._notices.append(mirror.notice)
         adopted = restore(known, mirror, self._clock.instant().boot_id)
         engine.adopt(adopted)
         only_mirrored = tuple(episode for episode in adopted if episode not in known)
@@ -204,7 +207,7 @@ class Journal:
 def _as_it_lies(path: Path) -> tuple[dict[str, bytes], tuple[Episode, ...]]:
     """Return memory and open episodes of a database that can be read but not written, or nothing."""
     try:
-        store = read_store(path)
+        store = read_store(path, or_newer=True)
     except (StoreError, BusyError):
         return {}, ()
     try:

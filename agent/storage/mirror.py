@@ -30,12 +30,30 @@ LARGEST_BYTES = 256 << 20
 """A hundred thousand findings; a file without end would take the memory of the node."""
 
 
-class Mirror(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the mirror holds: the boot it belongs to, and the episodes of which each counts or has a person's word."""
+class Mirror(msgspec.Struct, frozen=True):
+    """What the mirror holds: the boot it belongs to, and the episodes of which each counts or has a person's word.
+
+    ``notice`` tells of those that cannot be read, such as one that a newer nodevet wrote: each costs itself.
+    """
+
+    boot_id: str
+    episodes: tuple[Episode, ...]
+    notice: str = ""
+
+
+class _Document(msgspec.Struct, frozen=True):
+    """The file as it is written."""
 
     boot_id: str
     episodes: tuple[Episode, ...]
     schema: str = "nodevet.mirror/1"
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """The file as it is read."""
+
+    boot_id: str
+    episodes: tuple[msgspec.Raw, ...]
 
 
 def write_mirror(path: Path, episodes: Iterable[Episode], boot_id: str) -> None:
@@ -43,7 +61,7 @@ def write_mirror(path: Path, episodes: Iterable[Episode], boot_id: str) -> None:
 
     Raises StoreError when the file cannot be written; the mirror before it is then untouched.
     """
-    replace_file(path, msgspec.json.encode(Mirror(boot_id, tuple(filter(_is_mirrored, episodes)))))
+    replace_file(path, msgspec.json.encode(_Document(boot_id, tuple(filter(_is_mirrored, episodes)))))
 
 
 def read_mirror(path: Path) -> Mirror | None:
@@ -70,9 +88,21 @@ def read_mirror(path: Path) -> Mirror | None:
     finally:
         os.close(descriptor)
     try:
-        return decoded(text, Mirror)
-    except (msgspec.MsgspecError, ModelError) as error:
+        found = decoded(text, _Found)
+    except msgspec.MsgspecError as error:
         raise StoreError(f"{path}: malformed ({error}): remove it after a look") from error
+    read = [_episode(raw) for raw in found.episodes]
+    bad = [episode for episode in read if isinstance(episode, str)]
+    notice = f"{path}: {len(bad)} findings cannot be read and are not counted ({bad[0]})" if bad else ""
+    return Mirror(found.boot_id, tuple(episode for episode in read if isinstance(episode, Episode)), notice)
+
+
+def _episode(raw: msgspec.Raw) -> Episode | str:
+    """Return the episode in *raw*, or why there is none."""
+    try:
+        return decoded(bytes(raw), Episode)
+    except (msgspec.MsgspecError, ModelError) as error:
+        return str(error)
 
 
 def restore(stored: Iterable[Episode], mirror: Mirror | None, boot_id: str) -> tuple[Episode, ...]:

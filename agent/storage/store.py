@@ -531,8 +531,8 @@ def open_store(
     and the notice says so; *instead* has that done with whatever lies there. What is no plain file in the place of one
     of its files is moved aside as well. *wall_seconds* names the time (default: now); *mounts* is the table of mounts
     to look up the file system in. Raises BusyError when another process has it open for writing, RefusedError when it
-    lies on a network file system or belongs to another application or to a newer version, and StoreError when it
-    cannot be written.
+    lies on a network file system or belongs to another application, NewerError when a newer version wrote it, and
+    StoreError when it cannot be written.
     """
     now = time.time() if wall_seconds is None else wall_seconds
     make_directory(path)
@@ -573,9 +573,12 @@ def _open(path: Path, held: int) -> Store:
     return store
 
 
-def read_store(path: Path) -> Store:
-    """Open the database at *path* for reading beside whoever writes it. Raises StoreError where it is absent."""
-    return Store(connect_for_reading(path), path, None)
+def read_store(path: Path, *, or_newer: bool = False) -> Store:
+    """Open the database at *path* for reading beside whoever writes it; with *or_newer* also one of a newer version.
+
+    Raises StoreError where it is absent.
+    """
+    return Store(connect_for_reading(path, or_newer=or_newer), path, None)
 
 
 def _set_aside(run: Callable[..., sqlite3.Cursor], table: str, numbers: Sequence[int]) -> int:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from nodevet.agent.storage.database import DamagedError
+from nodevet.agent.storage.downgrade import open_of_any_version
 from nodevet.agent.storage.rows import Rollup, UnsavedRound, unkeepable
 from nodevet.agent.storage.store import Store, open_store
 from nodevet.agent.storage.tending import Tender
@@ -380,7 +381,7 @@ class StoreWriter:
 
     def _open(self) -> None:
         """Open the database that could not be opened before, and write what is known since."""
-        opened = open_store(self._path)
+        opened = open_of_any_version(self._path)
         self._take(opened.store)
         self._tell_of_the_loss(opened.notice)
 
