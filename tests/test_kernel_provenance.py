@@ -25,7 +25,7 @@ from nodevet.checks.kernel_log.report import describe
 from nodevet.checks.kernel_log.rules import expanded
 from nodevet.checks.kernel_log.xid import decode_body
 from nodevet.checks.model import Event, FaultClass, Instant, Outcome, Provenance
-from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules
+from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules, told_policy
 
 CARRIERS = list(csv.DictReader((Path(__file__).parent / "fixtures" / "kernel_carriers.csv").read_text().splitlines()))
 NAME_BYTES = 15
@@ -141,9 +141,54 @@ STARTS = [
     ("mlx5_core 0000:1b:00.0: cb_timeout_handler:9:(pid 1): cmd[2]: CREATE_MKEY(0x200) Async, timeout. Will cause a leak of a command resource", OF_PCI),  # noqa: E501
     ("NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7", ""),
     ("NVRM: GPU0 krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7", ""),
+    ("pcieport 0000:1b:00.0: AER: subordinate device reset failed", OF_PCI),
+    ("pcieport 0000:1b:00.0: AER: link reset failed", OF_PCI),
+    ("nvidia 0000:1b:00.0: not ready 65535ms after bus reset; giving up", OF_PCI),
+    ("amdgpu 0000:1b:00.0: amdgpu: GPU mode1 reset failed", OF_PCI),
+    ("amdgpu 0000:1b:00.0: [drm] *ERROR* GPU mode1 reset failed", OF_PCI),
+    ("amdgpu 0000:1b:00.0: amdgpu: ASIC reset failed with error, -62 for drm dev, 0000:1b:00.0", OF_PCI),
+    ("amdgpu 0000:1b:00.0: amdgpu: SMU is in hanged state, failed to send smu message!", OF_PCI),
+    ("[drm] RAS event of type ERREVENT_ATHUB_INTERRUPT detected!", ""),
+    ("mce: Uncorrected hardware memory error in user-access at 3f5e2a400", ""),
+    ("mce: Kernel accessed poison in user space at 3f5e2a400", ""),
     ("habanalabs 0000:1b:00.0: Device heartbeat failed! PCI link is broken", OF_PCI),
     ("accel accel3: Failed to reset! Device is NOT usable", "c261:3"),
 ]  # fmt: skip
+
+
+UNTRIED = ("nvidia 0000:1b:00.0: AER: can't recover (no error_detected callback)", OF_PCI)
+FAILED = ("pcieport 0000:1a:01.0: AER: device recovery failed", "+pci:0000:1a:01.0")
+RESET_FAILED = ("pcieport 0000:1a:01.0: AER: subordinate device reset failed", "+pci:0000:1a:01.0")
+
+
+def in_turn(*lines: tuple[str, str]) -> list[Event]:
+    """Return the events in these records of the kernel, each with its device."""
+    return told(*(split_record(record(text, device, sequence=n)) for n, (text, device) in enumerate(lines)))
+
+
+def gating(*lines: tuple[str, str]) -> list[str]:
+    """Return the codes of the events in *lines* that close a gate."""
+    return [event.code for event in in_turn(*lines) if told_policy(event).gates]
+
+
+def test_a_recovery_that_no_driver_tried_is_no_failure_of_the_device() -> None:
+    """NVIDIA's driver has no callbacks, so each error that loses one transaction ends so; the link was not reset."""
+    assert gating(UNTRIED, FAILED) == []
+    assert gating(UNTRIED, UNTRIED, FAILED, FAILED) == gating(FAILED) == ["pcie.recovery_failed"]
+    assert gating(UNTRIED, RESET_FAILED, FAILED) == ["pcie.reset_failed"]
+    forged = (UNTRIED[0], "")
+    (found,) = in_turn(("0000:1b:00.0: AER: can't recover", ""), forged, FAILED)
+    assert told_policy(found).outcome is Outcome.FAIL
+
+
+def test_what_only_announces_is_told_once() -> None:
+    """The page behind the words of a bad one, and the end of a reset behind the way in which it was tried."""
+    page = ("Memory failure: 0x3f5e2a: Sending SIGBUS to x:7 due to hardware memory corruption", "")
+    (lost,) = in_turn(("mce: Uncorrected hardware memory error in user-access at 3f5e2a400", ""), page)
+    assert (lost.code, lost.pid, lost.fields["physical"]) == ("memory.page_lost", 7, "3f5e2a400")
+    tried = ("amdgpu 0000:1b:00.0: amdgpu: GPU mode1 reset failed", OF_PCI)
+    ended = ("amdgpu 0000:1b:00.0: amdgpu: GPU reset(1) failed", OF_PCI)
+    assert [event.code for event in in_turn(tried, ended)] == ["amd.gpu_reset_failed"]
 
 
 CONFIRMED = [text for text, device in STARTS if device == OF_PCI]

@@ -40,13 +40,17 @@ FOLLOW_SECONDS = 60.0
 
 CLEAN_UP = "nvidia.xid.45"
 
-RECORD_SEVERITIES = {
+STATED_SEVERITIES = {
+    "no error_detected callback": Severity.WARNING,
     "fatal": Severity.FATAL,
     "recoverable": Severity.ERROR,
     "corrected": Severity.INFO,
     "info": Severity.INFO,
 }
-"""What the firmware says of an error record (UEFI, common platform error record), in our words."""
+"""What a line says of the event behind it, in our words.
+
+The firmware of an error record (UEFI, common platform error record), and the kernel of a recovery that is not tried.
+"""
 
 _OWN_GROUPS = frozenset({"pci", "address", "number", "pid", "process"})
 _GPU_INSTANCE = re.compile(r"\bGPU-I:(?P<instance>\d+)", re.IGNORECASE)
@@ -124,7 +128,8 @@ class KernelLogParser:
                 if pci:
                     _keep(self._identities, _known_as(pci, line.provenance), groups["uuid"])
             case RuleKind.CONTEXT:
-                self._remarks.append(_Remark(self._position, rule, groups, pci, line.provenance))
+                sure = provenance_of(match, line) if rule.proof else line.provenance
+                self._remarks.append(_Remark(self._position, rule, groups, pci, sure))
                 # Only what is near can join, and a log may repeat a remark for ever.
                 self._remarks = [one for one in self._remarks if self._position - one.position <= JOIN_RECORDS]
             case RuleKind.DETAIL:
@@ -196,7 +201,8 @@ class KernelLogParser:
                 event = msgspec.structs.replace(event, pci=remark.pci)
             if _is_as_sure(event.provenance, remark.provenance):
                 self._remarks.remove(remark)  # a text leaves it to the event of the kernel that it is about
-        severity = RECORD_SEVERITIES.get(event.fields.get("record_severity", "").lower())
+        stated = event.fields.get("record_severity") or event.fields.get("cause", "")
+        severity = STATED_SEVERITIES.get(stated.lower())
         return event if severity is None else msgspec.structs.replace(event, severity=severity)
 
     def _near_told(self) -> list[_Told]:
