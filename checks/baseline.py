@@ -100,7 +100,8 @@ def named(memory: Memory, devices: Iterable[Device], doubles: Iterable[tuple[Dev
 
     A board that has fallen off the bus cannot tell its UUID, and one without driver is only seen by the kernel. One of
     the same serial in the same slot is the same board under another UUID, as after its firmware was written anew. What
-    two backends list (*doubles*, of ``listed_twice``) goes by the name that the earlier one gives it.
+    two backends list (*doubles*, of ``listed_twice``) goes by the name that the earlier one gives it. A part of a board
+    that is listed without it was put together with it again, and what is open on the part is open on the board.
     """
     at_slot = {_slot(device): device for device in devices if device.uuid and device.pci and device.parent is None}
     present = {device.id for device in devices}
@@ -110,6 +111,8 @@ def named(memory: Memory, devices: Iterable[Device], doubles: Iterable[tuple[Dev
         board = at_slot.get(_slot(entry.device))
         if board is not None and key not in present and _is_same_board(entry.device, board):
             names[key] = board.id
+        elif entry.device.parent in present and key not in present:
+            names[key] = entry.device.parent
     return names
 
 

@@ -297,6 +297,7 @@ class AmdBackend:
             failed = [reading for reading in failed if reading.status is not ReadingStatus.DENIED]
         if not failed:
             return
+        self._refuse_old_list()  # what was split otherwise is not lost
         kind = FailureKind.LOST if codes & GONE else FailureKind.DENIED if codes & DENIED else FailureKind.ERROR
         gpu.plans.clear()
         raise BackendError(kind, f"{gpu.target.label} answers no question: {failed[0].detail}")

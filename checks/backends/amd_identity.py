@@ -27,6 +27,9 @@ NO_ADDRESS = "0000:00:00.0"
 GUEST, VIRTUAL_FUNCTION = 3, " VF"
 """AMD SMI's mode of a device that its host shares (since ROCm 6.4), and how the names of such devices end; one that is
 handed on whole (passthrough) is as any."""
+PORTS = 8
+"""The most xGMI ports that a device has (amdsmi.h AMDSMI_MAX_NUM_XGMI_LINKS)."""
+
 LOST_CONFIGURATION = "ff" * 4
 """What a device that does not answer on the bus reads as."""
 
@@ -152,10 +155,15 @@ def _firmware(library: Library, target: Target) -> tuple[Firmware, ...]:
 
 
 def _links(library: Library, target: Target) -> tuple[Link, ...]:
-    """Return a link per port, with the PCI address of its peer where AMD SMI tells it (since ROCm 7.0)."""
+    """Return a link per port, with the PCI address of its peer where AMD SMI tells it (since ROCm 7.0).
+
+    Where the ports do not answer this time there may be as many as can be: to list none would be all links down.
+    """
+    failures = library.failures
     told = library.optional(target, "amdsmi_get_gpu_xgmi_link_status") or {}
+    is_told = library.failures == failures
     ways = (library.optional(target, "amdsmi_get_link_metrics") or {}).get("links", ())
     xgmi = library.member("AmdSmiLinkType.AMDSMI_LINK_TYPE_XGMI")
     peers = [way["bdf"] if way["link_type"] == xgmi and way["bdf"] != NO_ADDRESS else None for way in ways]
-    ports = range(len(told.get("status", ())))
+    ports = range(len(told.get("status", ())) if is_told else PORTS)
     return tuple(Link(port, peers[port] if port < len(peers) else None, "xGMI") for port in ports)

@@ -32,6 +32,7 @@ from nodevet.checks.backends.nvml import (
     describe,
     kind_of,
     load,
+    may_answer_later,
     raise_if_gone,
 )
 from nodevet.checks.backends.pci import pci_accelerators
@@ -91,6 +92,7 @@ class _Gpu:
         self.target = target
         self.device = device
         self.links = len(device.links)
+        self.split: bool | None = None
         self.lost: BackendError | None = None
         self.plans: dict[str, Plan] = {}
 
@@ -156,15 +158,25 @@ class NvidiaBackend:
             raise BackendError(FailureKind.LOST, f"the NVIDIA driver no longer lists {_label(device)}")
         if gpu.lost is not None:
             raise gpu.lost
+        readings = self._read(group, gpu)
+        split = next((reading.value for reading in readings if reading.quantity == "partitioned"), None)
+        if isinstance(split, bool):
+            if gpu.split not in (None, split):  # what it tells, and of which links, is not what it told until now
+                gpu.plans.clear()
+                gpu.links = max(gpu.links, self._link_count(gpu.target))
+                readings = self._read(group, gpu)
+            gpu.split = split
+        _refuse_silence(readings, device)
+        return readings
+
+    def _read(self, group: str, gpu: _Gpu) -> list[Reading]:
         if group not in gpu.plans:
             gpu.plans[group] = Plan(self._library, gpu.target, self._items(group, gpu))
         try:
-            readings = gpu.plans[group].read()
+            return gpu.plans[group].read()
         except BackendError:
             gpu.plans.clear()
             raise
-        _refuse_silence(readings, device)
-        return readings
 
     def events(self, timeout_seconds: float) -> Iterator[Event]:
         """Yield the XIDs that NVML reported, waiting at most *timeout_seconds* for the first."""
@@ -253,7 +265,9 @@ class NvidiaBackend:
             known.plans.clear()
             return known
         target = Target(handle, f"{uuid or 'GPU'} (PCI {pci})")
-        return _Gpu(index, target, self._identify(target, uuid, pci, pci_info))
+        gpu = _Gpu(index, target, self._identify(target, uuid, pci, pci_info))
+        gpu.split = known.split if known is not None else None
+        return gpu
 
     def _label_at(self, index: int, place: int | str) -> str:
         known = next((gpu for gpu in self._gpus.values() if gpu.index == index), None)
@@ -324,12 +338,15 @@ class NvidiaBackend:
         return tuple(links)
 
     def _link_count(self, target: Target) -> int:
-        """Return how many ports answer. What the driver counts is where they begin to be asked: it may count none."""
+        """Return how many ports there are. What the driver counts is where they begin to be asked: it may count none.
+
+        One that does not answer this time is there until it says that it is not: to count none would be all links down.
+        """
         count = Plan(self._library, target, [LINK_COUNT]).read()[0]
         counted = int(count.value or 0) if count.status is ReadingStatus.OK else 0
         for port in range(counted, MAXIMUM_LINKS):
             code, _ = self._library.on(target, Call("nvmlDeviceGetNvLinkState", (port,)))
-            if code:
+            if code and not may_answer_later(code):
                 return port
         return MAXIMUM_LINKS
 

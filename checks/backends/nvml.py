@@ -24,7 +24,7 @@ from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.wire import Progress
 
-__all__ = ["Call", "Field", "Item", "Library", "Plan", "Target", "load", "why_not_loaded"]
+__all__ = ["Call", "Field", "Item", "Library", "Plan", "Target", "load", "may_answer_later", "why_not_loaded"]
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -258,6 +258,11 @@ def status_of(code: int) -> ReadingStatus:
     if code in DENIED:
         return ReadingStatus.DENIED
     return ReadingStatus.UNAVAILABLE if code in UNAVAILABLE else ReadingStatus.ERROR
+
+
+def may_answer_later(code: int) -> bool:
+    """Return whether *code* says nothing of what was asked for, only that it could not be told this time."""
+    return code in UNAVAILABLE or code == UNKNOWN
 
 
 # ---- Plans: what is read of one device in one round ---------------------------------------------------------

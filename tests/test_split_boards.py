@@ -1,0 +1,186 @@
+"""Boards that are split into instances or put together again while they are read: nothing that is well looks lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi
+from fakes.host_tree import write_tree
+from fakes.nvml.scenario import FakeNvml, NvmlReturn
+from fakes.reader import ReaderProcess
+from fakes.views import at, gpu
+from test_boards import Node, amd_reader, said
+
+from nodevet.checks.backends import amdsmi, nvml
+from nodevet.checks.backends.amd_identity import identify
+from nodevet.checks.backends.nvidia import NvidiaBackend
+from nodevet.checks.backends.tree import Tree
+from nodevet.checks.baseline import named, remember
+from nodevet.checks.model import Device, FailureKind, ReadingStatus, State
+from nodevet.checks.view import Memory
+
+PROGRESS: Any = SimpleNamespace(call=lambda _text: None, write=lambda _text: None, returned=lambda: None)
+LINKS = 18
+OK = ReadingStatus.OK
+GENERATION = "sys/class/kfd/kfd/topology/generation_id"
+HIDDEN = ("field.91", "field.165", "nvmlDeviceGetNvLinkState", "field.144", "field.145", "nvmlDeviceGetRemappedRows")
+"""What NVML does not tell of a split board."""
+
+
+class Driver:
+    """One board, of which all but its name, its split and its links is not supported."""
+
+    def __init__(self) -> None:
+        """Begin with a board that is whole and whose links are up."""
+        self.is_split = False
+        self.refusal = 0
+        version = "590.48.01"
+        self.answers: dict[str, Any] = {
+            "nvmlSystemGetDriverVersion": version,
+            "nvmlSystemGetNVMLVersion": version,
+            "nvmlSystemGetCudaDriverVersion": 13010,
+            "nvmlDeviceGetCount": 1,
+            "nvmlDeviceGetHandleByIndex": 1,
+            "nvmlDeviceGetUUID": "GPU-1",
+            "nvmlDeviceGetName": "NVIDIA H100 80GB HBM3",
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a function, or what it needs of the wrapper."""
+        if not name.startswith(("nvmlDevice", "nvmlSystem", "nvmlEvent")):
+            return SimpleNamespace() if name == "nvmlLib" else getattr(pynvml, name)
+        return lambda *arguments: self._answer(name, arguments[1:])
+
+    def _answer(self, symbol: str, arguments: tuple[Any, ...]) -> Any:
+        if symbol == "nvmlDeviceGetMigMode":
+            return [int(self.is_split), 0]
+        if symbol == "nvmlDeviceGetNvLinkState" and not self.is_split and arguments[0] < LINKS:
+            return 1 if not self.refusal else self._refuse(self.refusal)
+        return self.answers[symbol] if symbol in self.answers else self._refuse(nvml.NOT_SUPPORTED)
+
+    def _refuse(self, code: int) -> None:
+        raise pynvml.NVMLError(code)
+
+
+def backend_of(driver: Driver, root: Path) -> NvidiaBackend:
+    """Return the reader of *driver*, in a tree that shows nothing."""
+    context: Any = SimpleNamespace(root=str(root), options={}, progress=PROGRESS, note=lambda *_a, **_f: None)
+    return NvidiaBackend(context, nvml.Library(driver, PROGRESS))
+
+
+def links(backend: NvidiaBackend, board: Device) -> list[ReadingStatus]:
+    """Return how a fast round reads each link."""
+    return [reading.status for reading in backend.read("fast", board) if reading.quantity == "link_active"]
+
+
+def test_board_that_is_put_together_between_two_slow_rounds_tells_its_links(tmp_path: Path) -> None:
+    """What it did not support while it was split it supports at once, also right after it was listed split."""
+    driver = Driver()
+    driver.is_split = True
+    backend = backend_of(driver, tmp_path)
+    (board,) = backend.devices()
+    assert links(backend, board) == [ReadingStatus.UNSUPPORTED]
+    backend.devices()
+    driver.is_split = False
+    assert links(backend, board) == [OK] * LINKS
+    driver.is_split = True
+    assert set(links(backend, board)) == {ReadingStatus.UNSUPPORTED}
+
+
+@pytest.mark.parametrize("code", sorted({nvml.UNKNOWN, *nvml.UNAVAILABLE}))
+def test_links_that_do_not_answer_while_a_board_is_listed_are_not_none(tmp_path: Path, code: int) -> None:
+    """They are there, and read as soon as they answer."""
+    driver = Driver()
+    driver.refusal = code
+    backend = backend_of(driver, tmp_path)
+    (board,) = backend.devices()
+    assert ReadingStatus.UNSUPPORTED not in links(backend, board)
+    driver.refusal = 0
+    assert links(backend, board).count(OK) == LINKS
+    (board,) = backend.devices()
+    assert len(board.links) == LINKS
+
+
+@pytest.mark.parametrize("code", [AmdSmiStatus.BUSY, AmdSmiStatus.RETRY, AmdSmiStatus.API_FAILED])
+def test_amd_links_that_do_not_answer_while_a_board_is_listed_are_not_none(tmp_path: Path, code: int) -> None:
+    """There may be as many as can be; a board without links says so."""
+
+    class RefusedError(Exception):
+        def get_error_code(self) -> int:
+            return int(code)
+
+    def refuse(_handle: object) -> None:
+        raise RefusedError
+
+    module = SimpleNamespace(AmdSmiLibraryException=RefusedError)
+    library, target = amdsmi.Library(module, PROGRESS), amdsmi.Target(None, "a board")
+    place = (library, Tree(str(tmp_path), PROGRESS), target, "0000:0c:00.0", "name", None)
+    assert identify(*place).links == ()
+    module.amdsmi_get_gpu_xgmi_link_status = refuse
+    assert len(identify(*place).links) == 8
+
+
+def test_split_board_that_is_put_together_before_the_next_slow_round_is_ok(fake_nvml: FakeNvml) -> None:
+    """Its links were told by nothing, and a board that tells of none beside others that do is dark."""
+    hidden = [f"{name}.3" for name in HIDDEN]
+    fake_nvml.set("mig_mode.3", 1)
+    for name in hidden:
+        fake_nvml.fail(name, NvmlReturn.NOT_SUPPORTED)
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        node = Node(fake_nvml, reader)
+        assert node.settled() == (State.OK, set())
+        fake_nvml.clear("mig_mode.3", *(f"error.{name}" for name in hidden))
+        node.clock.advance(1.0)
+        assert said(node.look("fast")) == (State.OK, set())
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_parts_of_a_board_that_is_put_together_leave_nothing_behind(fake_amdsmi: FakeAmdSmi, refused: bool) -> None:
+    """They were remembered and never judged again, which left the node unknown for ever; so was what was open."""
+    name = fake_amdsmi.uuid(3)
+    split: dict[str, float | str] = {"count": 10}
+    for slot in (8, 9):
+        split |= {f"pci_bus.{slot}": 0x3C, f"uuid.{slot}": name, f"partition_id.{slot}": slot - 7}
+    fake_amdsmi.update(split)
+    with amd_reader(fake_amdsmi) as reader:
+        node = Node(fake_amdsmi, reader)
+        assert node.settled() == (State.OK, set())
+        if refused:
+            fake_amdsmi.fail_device(9, AmdSmiStatus.BUSY)
+            node.clock.advance(10)
+            assert said(node.look())[0] is State.UNKNOWN
+    fake_amdsmi.clear(*split, "error.9")
+    with amd_reader(fake_amdsmi) as reader:
+        node.reader = reader
+        node.clock.advance(10)
+        node.look()
+        node.clock.advance(10)
+        snapshot = node.look()
+    assert said(snapshot) == (State.OK, set())
+    assert len(snapshot.devices) == 8
+
+
+def test_part_goes_on_as_its_board_only_where_the_board_is_there() -> None:
+    """Without its board it is gone with it."""
+    board, part = gpu(), gpu("part-1", parent=gpu().id)
+    memory = remember(Memory(), (board, part), {}, at())
+    assert named(memory, (board,)) == {"part-1": board.id}
+    assert named(memory, (board, part)) == named(memory, ()) == {}
+    assert set(remember(memory, (board,), {}, at(10)).seen) == {board.id}
+
+
+def test_parts_that_are_gone_while_they_are_read_are_not_lost(fake_amdsmi: FakeAmdSmi) -> None:
+    """The kernel says that its devices are others now; the library still lists those of its start."""
+    root = write_tree(fake_amdsmi.path.parent / "root", {**fake_amdsmi.host_files(), GENERATION: "2\n"})
+    with ReaderProcess(fake_amdsmi.environment, "amd", root=str(root)) as reader:
+        reader.ready()
+        fake_amdsmi.fail_device(3, AmdSmiStatus.IO)
+        write_tree(root, {GENERATION: "5\n"})
+        failure = reader.sample(3, "fast").failure
+    assert failure is not None
+    assert failure.kind is FailureKind.ERROR
