@@ -77,21 +77,21 @@ def named(faults: Iterable[Episode]) -> tuple[str, ...]:
     )
 
 
-def reach(snapshot: Snapshot, verdict: Verdict) -> Reach:
-    """Return what *verdict*, the node's or that of a device of *snapshot*, rests on."""
-    return reaches(snapshot)(verdict)
+def reach(snapshot: Snapshot, verdict: Verdict, device: str = "") -> Reach:
+    """Return what *verdict* rests on: that of *device*, by its id, or of the whole node where none is named."""
+    return reaches(snapshot)(verdict, device)
 
 
-def reaches(snapshot: Snapshot) -> Callable[[Verdict], Reach]:
+def reaches(snapshot: Snapshot) -> Callable[[Verdict, str], Reach]:
     """Return what tells ``reach`` of many verdicts of *snapshot*: whether its driver refuses is looked at once."""
     return partial(_reach, snapshot, _refusing(snapshot))
 
 
-def _reach(snapshot: Snapshot, refuses: Refuses, verdict: Verdict) -> Reach:
+def _reach(snapshot: Snapshot, refuses: Refuses, verdict: Verdict, device: str) -> Reach:
     if not verdict.hard:
         refused = _refused(snapshot, verdict, refuses, Mode.OBSERVE, in_one_look=True)
         if not any(snapshot.modes.of(episode.check).rank >= Mode.GATE.rank for episode in refused):
-            return "observed" if refused or _is_accepted(snapshot, verdict, refuses) else "soft"
+            return "observed" if refused or _is_accepted(snapshot, verdict, refuses, device) else "soft"
         # No permit is asked for before it is a refusal: until then it closes nothing, nor is it ignorance.
         return "refused" if snapshot.agent.permit.held and _refused(snapshot, verdict, refuses) else "unpermitted"
     if not _gating(snapshot, verdict, refuses):
@@ -99,12 +99,20 @@ def _reach(snapshot: Snapshot, refuses: Refuses, verdict: Verdict) -> Reach:
     return "hard" if snapshot.agent.permit.held else "unpermitted"
 
 
-def _is_accepted(snapshot: Snapshot, verdict: Verdict, refuses: Refuses) -> bool:
-    """Return whether persons acknowledged that the driver refuses every accelerator, and *verdict* rests on no more."""
-    if verdict.state is not State.UNKNOWN or verdict.episodes or not refuses(True):
+def _is_accepted(snapshot: Snapshot, verdict: Verdict, refuses: Refuses, device: str) -> bool:
+    """Return whether persons acknowledged that what *verdict* is about cannot be read, and it rests on no more.
+
+    That is *device*, or whatever is unknown of the node; a word about the node covers a driver that refuses all.
+    """
+    if verdict.state is not State.UNKNOWN or verdict.episodes:
         return False
-    known = {episode.key.device for episode in snapshot.episodes if _is_unread(episode, EpisodeState.ACKNOWLEDGED)}
-    return NODE in known or all(board.id in known for board in boards_of(snapshot))
+    known = {episode.key for episode in snapshot.episodes if _is_unread(episode, EpisodeState.ACKNOWLEDGED)}
+    if NODE in {key.device for key in known} and refuses(True):
+        return True
+    unread = {entry.device for entry in snapshot.findings if entry.outcome is Outcome.UNMEASURED and entry.key in known}
+    unknown = {name for name, entry in snapshot.device_verdicts.items() if entry.state is State.UNKNOWN}
+    asked_for = {device} if device else unknown
+    return bool(asked_for) and asked_for <= unread
 
 
 def _refusing(snapshot: Snapshot) -> Refuses:

@@ -60,7 +60,7 @@ def state_text(snapshot: Snapshot, *, ttl_seconds: float) -> str:
                 "simulated" if snapshot.simulated else "real",
                 _agent(snapshot),
                 "probing" if snapshot.agent.probing else "idle",
-                reach(verdict),
+                reach(verdict, ""),
                 verdict.action.value,
                 str(fresh_until),
                 _words(snapshot.node),
@@ -85,7 +85,7 @@ def _agent(snapshot: Snapshot) -> str:
     return "running" if snapshot.agent.ready else "starting"
 
 
-def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict], Reach]) -> Iterator[str]:
+def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict, str], Reach]) -> Iterator[str]:
     """Yield the line of the node's own faults, then one per device; a device that was never judged is unknown.
 
     Devices come in the order of their PCI addresses, by which SLURM numbers GPUs that it finds itself.
@@ -94,19 +94,21 @@ def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict], Reach]) -> Iter
     if snapshot.findings and not of_node.episodes:
         known = acknowledged_words(episode for episode in snapshot.episodes if episode.key.device == NODE)
         of_node = Verdict(state=State.OK, reason=known or "healthy")
-    yield _line("node", None, of_node, reach(of_node), identity=_permitted(snapshot))
+    yield _line("node", None, of_node, reach(of_node, NODE), identity=_permitted(snapshot))
     for device in sorted(snapshot.devices, key=lambda device: (device.pci or "").lower()):
         if device.id != NODE:
-            verdict = _verdict(snapshot, device)
-            yield _line(device.kind.value, device, verdict, reach(verdict))
+            verdict, judged = _verdict(snapshot, device)
+            yield _line(device.kind.value, device, verdict, reach(verdict, judged))
 
 
-def _verdict(snapshot: Snapshot, device: Device) -> Verdict:
-    """Return the verdict of *device*; a part of a device is at least as bad as the whole, and its jobs suffer alike."""
+def _verdict(snapshot: Snapshot, device: Device) -> tuple[Verdict, str]:
+    """Return the verdict of *device* and whose it is: a part is at least as bad as the whole, jobs suffer alike."""
     unjudged = Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
     own = snapshot.device_verdicts.get(device.id, unjudged)
     whole = None if device.parent is None else snapshot.device_verdicts.get(device.parent)
-    return own if whole is None or whole.state.rank <= own.state.rank else whole
+    if whole is None or device.parent is None or whole.state.rank <= own.state.rank:
+        return own, device.id
+    return whole, device.parent
 
 
 def _permitted(snapshot: Snapshot) -> str:

@@ -287,6 +287,35 @@ def test_a_refusal_that_persons_acknowledged_is_no_ignorance(who: str) -> None:
     assert gating(known) == ()
 
 
+@pytest.mark.parametrize("word", [EpisodeState.ACKNOWLEDGED, EpisodeState.OPEN])
+def test_one_board_that_cannot_be_read_is_no_ignorance_once_a_person_acknowledged_it(word: EpisodeState) -> None:
+    """`on_stale=fail` drained the node again for it, as often as the person resumed it."""
+    snapshot = unread(FailureKind.ERROR, None, permit=HELD)
+    first = next(device.id for device in snapshot.devices if device.id in snapshot.device_verdicts)
+    unknown = snapshot.device_verdicts[first]
+    bare = unknown if word is EpisodeState.OPEN else msgspec.structs.replace(unknown, episodes=())
+    known = msgspec.structs.replace(
+        snapshot,
+        episodes=tuple(
+            msgspec.structs.replace(entry, state=word) if entry.key.device == first else entry
+            for entry in snapshot.episodes
+        ),
+        device_verdicts={**snapshot.device_verdicts, first: bare},
+        verdict=msgspec.structs.replace(snapshot.verdict, episodes=()),
+    )
+    said = "observed" if word is EpisodeState.ACKNOWLEDGED else "soft"
+    assert (reach(known, bare, first), reach(known, known.verdict)) == (said, "soft")
+    state = parse(state_text(known, ttl_seconds=35))
+    assert isinstance(state, StateFile)
+    assert [(line.state, line.reach) for line in state.devices if line.id == first] == [("unknown", said)]
+    # What is not looked at any more, and what else is unknown, is no answer to that word.
+    quiet = tuple(entry for entry in known.findings if entry.device != first)
+    assert reach(msgspec.structs.replace(known, findings=quiet), bare, first) == "soft"
+    assert reach(known, bare, "GPU-9") == "soft"
+    alone = msgspec.structs.replace(known, device_verdicts={first: bare})
+    assert reach(alone, alone.verdict) == said
+
+
 def test_the_page_says_of_a_refusal_what_the_gate_does() -> None:
     """Too few looks, no permit and a mode that only observes are three things, and none of them is a hard fault."""
     first = Node().look(*errors(FailureKind.ERROR, FailureKind.ERROR), reader("nvidia", ReaderState.RUNNING))

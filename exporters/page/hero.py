@@ -152,7 +152,7 @@ def _since(snapshot: Snapshot, entries: Sequence[Told]) -> Iterator[Html]:
             fault = "a hard fault" if verdict.hard else "the driver refuses every accelerator"
             yield joined([f"{fault}, without a permit: the gate stays open: {snapshot.agent.permit.why}"])
         case "observed" if not snapshot.simulated:
-            fault = "a hard fault" if verdict.hard else "a driver that refuses every accelerator"
+            fault = "a hard fault" if verdict.hard else "an accelerator that cannot be read"
             how = "that may only be observed" if verdict.hard else "which is acknowledged or may only be observed"
             yield joined([f"{fault} {how}: the gate stays open"])
 
