@@ -430,10 +430,12 @@ def _seen_again(episode: Episode, finding: Finding, now: Instant) -> Episode:
     is_confirmed = not is_fault or sum(recent) >= finding.needed
     is_pending = episode.state is EpisodeState.PENDING
     rank = RANK[finding.outcome] - RANK[episode.outcome]
-    is_new = finding.occurrence is not None and finding.occurrence != episode.finding.occurrence
+    is_known = is_dealt_with(finding.occurrence, episode.finding.occurrence)
+    is_new = finding.occurrence is not None and not is_known
+    is_earlier = is_known and finding.occurrence != episode.finding.occurrence
     milder = episode.milder + 1 if finding.outcome is Outcome.WARN and episode.outcome is Outcome.FAIL else 0
     is_milder = _is_hard(episode) and milder >= (_row(episode).good_samples or math.inf)
-    takes_over = is_pending or is_milder or (is_confirmed and rank >= 0)
+    takes_over = is_pending or is_milder or (is_confirmed and rank >= is_earlier)
     if finding.shown or episode.finding.shown:
         finding = msgspec.structs.replace(finding, shown=merged(episode.finding.shown, finding.shown))
     returns = is_harder(episode, finding) or (rank >= 0 and reopens_after_expiry(episode, finding, now))

@@ -112,6 +112,11 @@ def test_application_event_belongs_to_its_process_and_does_not_name_it() -> None
         ("NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, name=, secret, x, Ch 00000010", "", "pid=-, name=-, Ch 00000010"),
         ("NVRM: Xid (PCI:0000:1b:00): 79, pid=4242, name=a,secret, GPU has fallen off the bus.", "", "name=-, GPU has"),
         ("NVRM: Xid (PCI:0000:1b:00): 62, pid=4242, name=a,secret", "", "pid=-, name=-"),
+        (
+            f"NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, name={'secret' * 9}, Ch 00000010",
+            "",
+            "pid=-, name=-, Ch 00000010",
+        ),
     ],
 )
 def test_no_process_and_no_thread_is_in_a_message(line: str, device: str, shown: str) -> None:

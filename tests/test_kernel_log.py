@@ -329,6 +329,14 @@ def test_what_a_program_wrote_is_no_event_in_any_format(line: str) -> None:
     assert parse_line(line) is None
 
 
+def test_the_facility_above_a_message_says_who_wrote_it() -> None:
+    """``dmesg -x --json`` prints each field of a record on a line of its own."""
+    records = [{"fac": who, "pri": "warn", "time": 4.1, "msg": LOST} for who in ("user", "kern", "daemon")]
+    saved = json.dumps({"dmesg": records}, indent=3).splitlines()
+    assert [event.line for event in events_from_lines(saved)] == [13]
+    assert len(events_from_lines(['   "fac": "user",', LOST])) == 1
+
+
 def test_quoted_words_are_no_event_whoever_wrote_them() -> None:
     """The kernel prints names that users choose: only a line that begins as the driver's own is one."""
     quoted = "trainer said 'NVRM: Xid (PCI:0000:83:00): 48'"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from fakes.views import at, burn_in, fault, gpu
 
 from nodevet.checks.episodes import Evidence, Ledger, fold
-from nodevet.checks.model import Clearing, Finding
+from nodevet.checks.model import Clearing, Finding, Outcome
 from nodevet.checks.occurrences import is_dealt_with, stamped
 
 
@@ -52,6 +53,24 @@ def test_a_virtual_machine_that_is_set_back_hides_no_new_event(retested: Ledger)
     back = after(retested, 15.0)
     (episode,) = after(back, 19.0, told(18.0)).episodes
     assert episode.finding.occurrence == told(18.0).occurrence
+
+
+def test_a_log_that_is_read_again_counts_no_event_twice() -> None:
+    """An agent reads again what a single look before it has read, and each moment is a little another."""
+    opened = after(Ledger(), 30.0, told(10.0), told(20.0))
+    (before,) = opened.episodes
+    later = [msgspec.structs.replace(told(seconds), evidence_time=at(seconds + 1e-6)) for seconds in (10.0, 20.0)]
+    (again,) = after(opened, 60.0, *later).episodes
+    assert (again.count, again.finding.occurrence, again.last_seen) == (2, told(20.0).occurrence, before.last_seen)
+    (news,) = after(opened, 60.0, *later, told(50.0)).episodes
+    assert (news.count, news.finding.occurrence) == (3, told(50.0).occurrence)
+
+
+def test_an_earlier_event_that_is_graver_counts() -> None:
+    """The journal tells later what the ring had forgotten."""
+    mild = msgspec.structs.replace(told(20.0), outcome=Outcome.WARN)
+    (episode,) = after(after(Ledger(), 30.0, mild), 60.0, told(10.0)).episodes
+    assert episode.outcome is Outcome.FAIL
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,11 @@ RECORD = "; a line like text that a user can write, so it closes no gate: counte
 PROCESSES = re.compile(r"\b(?:process|thread) (?s:.{0,16}) pid:? \d{1,10}\b|\bpid[ :=]{1,2}'?\d{1,10}\b")
 """A process, a thread or a pid alone, as amdgpu and mlx5 print them: a thread has a name and a number of its own."""
 
-NAMED = re.compile(r"\bname=(?!<unknown>)(?s:.{0,15})(?=, )")
-"""The name in an XID: up to the last comma that may be the one behind it, because a name may have some of its own."""
+NAMED = re.compile(r"\bname=(?!<unknown>)(?:(?s:.{0,15})(?=, )|(?s:.{0,99}?)(?=, |\Z))")
+"""The name in an XID: up to the last comma that may be the one behind it, because a name may have some of its own.
+
+That of a process in a guest has up to 99 bytes; then it is up to the first comma.
+"""
 
 AS_TEXT = " as text, which a user can write: it informs, and closes no gate"
 

@@ -20,6 +20,8 @@ __all__ = [
     "MAXIMUM_TEXT",
     "Line",
     "Origin",
+    "is_json_message",
+    "is_of_program",
     "is_whole",
     "looks_like_continuation",
     "split_line",
@@ -87,6 +89,7 @@ _MOST_MICROSECONDS = 10**15
 _MICROSECONDS = re.compile(r"[0-9]{1,20}")
 _HEX_ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
 _JSON_MESSAGE = re.compile(r'\s*"(?:msg|message|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*,?\s*')
+_JSON_FACILITY = re.compile(r'\s*"(?:fac|facility|SYSLOG_FACILITY)"\s*:\s*"?(?P<word>\w{1,20})"?\s*,?\s*')
 _DECORATION = re.compile(r"(?:[>|*`•]+\s*)+")
 _PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>(?:\d )?\s*")
 _LEVEL = re.compile(
@@ -162,6 +165,21 @@ def split_line(raw: str) -> Line:
 
 def _decode_printable(code: re.Match[str]) -> str:
     return chr(int(code.group()[1:], 16))
+
+
+def is_of_program(raw: str, before: bool) -> bool:
+    """Return whether *raw* is in a record of a program, of which JSON has each field on a line (``dmesg -x --json``).
+
+    *before* says so of the line before it: the facility stands above the message.
+    """
+    if match := _JSON_FACILITY.fullmatch(raw[:MAXIMUM_TEXT]):
+        return match["word"] not in _OF_KERNEL
+    return before and not raw.rstrip().endswith("{")
+
+
+def is_json_message(raw: str) -> bool:
+    """Return whether *raw* is the message of such a record."""
+    return _JSON_MESSAGE.fullmatch(raw[:MAXIMUM_LINE]) is not None
 
 
 def looks_like_continuation(line: Line) -> bool:

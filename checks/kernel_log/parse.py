@@ -14,7 +14,14 @@ from typing import TypeVar
 
 import msgspec
 
-from nodevet.checks.kernel_log.lines import Line, Origin, looks_like_continuation, split_line
+from nodevet.checks.kernel_log.lines import (
+    Line,
+    Origin,
+    is_json_message,
+    is_of_program,
+    looks_like_continuation,
+    split_line,
+)
 from nodevet.checks.kernel_log.rules import Match, base_address, match_line, normalised_pci, provenance_of
 from nodevet.checks.kernel_log.xid import decode_body
 from nodevet.checks.model import Event, Instant, Outcome, Provenance, Severity
@@ -306,8 +313,12 @@ def events_from_lines(
     """
     parser = parser or KernelLogParser()
     waiting: tuple[Line, int] | None = None
+    is_foreign = False
     for number, raw in enumerate(lines, start=1):
         line = split_line(raw)
+        is_foreign = is_of_program(raw, is_foreign)
+        if is_foreign and is_json_message(raw):
+            line = msgspec.structs.replace(line, origin=Origin.PROGRAM)
         if origin is not None and line.origin is Origin.UNKNOWN:
             line = msgspec.structs.replace(line, origin=origin)
         if waiting is not None:
