@@ -32,6 +32,7 @@ __all__ = [
     "Room",
     "asking_text",
     "closing_text",
+    "forgotten_words",
     "free_field",
     "mark_of",
     "permits",
@@ -126,6 +127,21 @@ def mark_of(node: NodeState) -> Mark | None:
 def free_field(node: NodeState) -> str | None:
     """Return where a mark may be written without touching what a person wrote; None where both are taken."""
     return next((field for field, text in (("Comment", node.comment), ("Extra", node.extra)) if not text), None)
+
+
+def forgotten_words(node: NodeState) -> str:
+    """Return what to type where *node* is in service and a mark still says that its gate is closed; else nothing.
+
+    An agent that may not write leaves it there, and the others count it for as long as it stands.
+    """
+    mark = mark_of(node)
+    if mark is None or not mark.holds or node.drained:
+        return ""
+    return (
+        f"a mark says that the gate of {node.name} is closed, nodevet may not take it back, and it fills a place in the"
+        f" limits of the cluster: where the gate is open, type: scontrol update nodename={node.name}"
+        f" {mark.field.lower()}="
+    )
 
 
 def shows_permit(node: NodeState, prefix: str) -> bool:

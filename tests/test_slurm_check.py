@@ -422,6 +422,25 @@ def test_a_name_of_another_machine_is_wrong(node: Installed, tmp_path: Path, mon
         assert status is Status.OK or "its node n2" in item.says
 
 
+def test_a_mark_that_nobody_may_take_back_is_told_with_its_command(node: Installed, tmp_path: Path) -> None:
+    """The agent of a closed gate was set to observe: the node counts until somebody empties the field."""
+    program = tmp_path / "scontrol"
+    shown = (
+        "NodeName=n1 Arch=x86_64\\n   State=IDLE\\n   Comment=rack 7\\n   Extra=nodevet: gate closed, 1795342985 a\\n"
+    )
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in\n"show config") echo "SlurmUser = root(0)" ;;\n'
+        f'"show node n1") printf "{shown}" ;;\n*) exit 1 ;;\nesac\n'
+    )
+    program.chmod(0o755)
+    typed = ["scontrol update nodename=n1 extra="]
+    for mode, steps in (("observe", typed), ("off", typed), ("drain", [])):
+        node.configure(f'[slurm]\nnode_name = "n1"\nwriter = "{mode}"\nscontrol = "{program}"\n')
+        settings = load_configuration(node.file, installed(), overrides={})
+        facts = survey(settings, node.gate.scripts, {"SLURM_CONF": str(node.gate.gres.with_name("slurm.conf"))})
+        assert [item.next_step for item in items(facts) if item.name == "mark"] == steps
+
+
 def test_a_rehearsal_that_finds_no_room_is_cannot_tell(node: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder for temporary files is full, read-only or gone: no bug of ours, and nothing else is left out."""
     monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")

@@ -593,6 +593,25 @@ def test_a_fault_that_may_only_close_the_gate_leaves_a_mark_that_counts() -> Non
     assert slurm.nodes["n1"].comment == ""
 
 
+@pytest.mark.parametrize("snapshot", [FAILED, gpu_node()], ids=["failed", "healthy"])
+def test_a_mark_that_nobody_may_take_back_is_told_with_what_to_type(snapshot: Snapshot) -> None:
+    """Its agent was set to observe: the gate is open, and the others count the node for as long as it stands."""
+    slurm = MemorySlurm()
+    closed = settled(writer(slurm), msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE)))
+    assert closed.status.trouble == ""
+    passes = writer(slurm, writer="observe")
+    for _ in range(3):
+        told = passes.step(snapshot).status
+        assert told.trouble.endswith("type: scontrol update nodename=n1 comment=")
+    slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
+    assert passes.step(snapshot).status.trouble == "", "it is out of service, and counts rightly"
+    slurm.set("n1", "IDLE")
+    assert passes.step(snapshot).status.trouble
+    slurm.change("n1", comment="")
+    assert passes.step(snapshot).status.trouble == ""
+    assert (passes.step(snapshot).memory.marked, slurm.calls.count("mark")) == (False, 2)
+
+
 def test_a_closed_gate_counts_until_a_person_brings_the_node_back() -> None:
     """Its fault is over, after a reboot or with a rule that is corrected; SLURM keeps it out of service for us."""
     slurm = MemorySlurm()

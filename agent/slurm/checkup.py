@@ -104,6 +104,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     admin_level: str | None
     machine: str = ""
     """What SLURM calls this machine, where that is another node than ``node``."""
+    forgotten: str = ""
+    """What to type where a mark of nodevet stands at a node in service."""
 
 
 def items(facts: Facts, *, only_node: bool = False) -> tuple[Item, ...]:
@@ -365,6 +367,9 @@ def _cluster(facts: Facts) -> Iterator[Item]:
         )
         return
     yield _named(facts)
+    if facts.forgotten and facts.settings.slurm.writer != "drain":  # else the agent takes it back
+        says, _, step = facts.forgotten.partition("type: ")
+        yield Item("mark", CLUSTER, Status.WARNING, says.rstrip(), step)
     yield _hook(facts, "Prolog", "prolog.sh")
     yield _hook(facts, "Epilog", "epilog.sh")
     yield _flags(config)

@@ -20,7 +20,8 @@ from pathlib import Path
 from nodevet.agent.settings import Configuration
 from nodevet.agent.slurm.checkup import SCRIPTS, Entry, Facts, Hook
 from nodevet.exporters.slurm import SEARCHED, Scontrol, SlurmError
-from nodevet.exporters.slurm_rules import is_machine, machine_of
+from nodevet.exporters.slurm_permit import forgotten_words
+from nodevet.exporters.slurm_rules import is_machine, machine_of, parse_node
 from nodevet.exporters.state_reader import FORMAT, NEVER, Absent, StateFile, boot_id, read_state, uptime_seconds
 
 __all__ = ["hooks_of", "survey"]
@@ -107,6 +108,7 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
         config=config,
         written=_written(conf),
         machine=_machine(asked, node) if asked is not None and isinstance(shown, str) else "",
+        forgotten=forgotten_words(parse_node(shown, node)) if isinstance(shown, str) else "",
         unknown_node="" if not isinstance(shown, SlurmError) else str(shown),
         gres_of_node=_gres_of_node(shown) if isinstance(shown, str) else None,
         hooks={} if isinstance(config, str) else hooks_of(config, folder),

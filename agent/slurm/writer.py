@@ -28,6 +28,7 @@ from nodevet.exporters.slurm_permit import (
     Room,
     asking_text,
     closing_text,
+    forgotten_words,
     free_field,
     mark_of,
     permits,
@@ -514,7 +515,7 @@ class Writer:
         """Take back a mark of ours, once no drain of ours may still be under way; return when to look again."""
         mark = mark_of(node)
         if mark is None or self._settings.writer != "drain":
-            self._remember(marked=False)
+            self._remember(marked=mark is not None)  # looked at until somebody takes it back
             return self._settings.poll_seconds
         self._remember(marked=True)
         if mark.holds and node.drained and node.reason == PROLOG_ERROR:
@@ -561,6 +562,7 @@ class Writer:
         first = self.status.last_read_seconds is None
         self.status = msgspec.structs.replace(
             self.status,
+            trouble="" if self._settings.writer == "drain" else forgotten_words(node),
             states=tuple(sorted(node.states)),
             drained_by=("nodevet" if ours else "other") if node.drained else "",
             closed=shows_permit(node, self._settings.reason_prefix),
