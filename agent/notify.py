@@ -7,6 +7,7 @@ later: without READY=1 it would end the agent when TimeoutStartSec= is over.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from nodevet.agent.clock import Clock
+from nodevet.checks.exhaustion import EXHAUSTED
 
 __all__ = ["AGAIN_SECONDS", "Notifier", "Watchdog", "watchdog_interval_seconds"]
 
@@ -22,6 +24,9 @@ AGAIN_SECONDS = 1.0
 
 _STATES = frozenset({"READY", "RELOADING", "MONOTONIC_USEC", "STOPPING"})
 """Of these variables the manager needs the last that was sent."""
+
+_LATER = EXHAUSTED | {errno.EAGAIN}
+"""The manager's queue is full, or no descriptor or memory is free to send with: both pass."""
 
 
 class Notifier:
@@ -86,10 +91,9 @@ class Notifier:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.setblocking(False)
                 sender.sendto(data, self._address)
-        except BlockingIOError:
-            self._unheard = {name: line for name, line in together.items() if name != "WATCHDOG"}
-            return False
-        except OSError:
+        except OSError as error:
+            if error.errno in _LATER:
+                self._unheard = {name: line for name, line in together.items() if name != "WATCHDOG"}
             return False
         return True
 
@@ -115,8 +119,8 @@ class Watchdog:
         """Tell, where it is time."""
         now = self._clock.monotonic()
         if self._interval_seconds is not None and now >= self._due:
-            self._notifier.watchdog()
-            self._due = now + self._interval_seconds
+            # One that is lost comes again at once: after two, the manager takes the loop for dead.
+            self._due = now + (self._interval_seconds if self._notifier.watchdog() else AGAIN_SECONDS)
         if not self._notifier.heard and now >= self._again_at:
             self._notifier.again()
             self._again_at = now + AGAIN_SECONDS

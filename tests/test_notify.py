@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,43 @@ def test_a_manager_that_was_busy_is_told_when_it_has_room(tmp_path: Path) -> Non
         watchdog.tick()
         assert sorted(read(receiver).split("\n")) == ["READY=1", "STATUS=ok"]
         assert [notifier.heard, watchdog.next_deadline] == [True, None]
+
+
+def test_a_message_without_a_descriptor_to_send_it_with_is_sent_later(tmp_path: Path) -> None:
+    """READY=1 was lost where the agent started while no descriptor was free."""
+    had = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "s"))
+        notifier = Notifier(str(tmp_path / "s"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, had[1]))
+        try:
+            told = notifier.ready()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, had)
+        assert [told, notifier.heard] == [False, False]
+        assert notifier.again()
+        assert receiver.recv(4096) == b"READY=1"
+
+
+def test_a_sign_of_life_that_found_no_room_comes_again_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, half of WatchdogSec= later, which is when systemd ends the agent."""
+    monkeypatch.setenv("WATCHDOG_USEC", "60000000")
+    clock = SteppedClock()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "s"))
+        receiver.setblocking(False)
+        notifier = Notifier(str(tmp_path / "s"))
+        watchdog = Watchdog(notifier, clock)
+        while notifier.watchdog():
+            pass
+        watchdog.tick()
+        assert watchdog.next_deadline == clock.monotonic() + AGAIN_SECONDS
+        while read(receiver):
+            pass
+        clock.advance(AGAIN_SECONDS)
+        watchdog.tick()
+        assert read(receiver) == "WATCHDOG=1"
+        assert watchdog.next_deadline == clock.monotonic() + 30.0
 
 
 def test_a_manager_that_was_busy_hears_the_last_state_alone(tmp_path: Path) -> None:
