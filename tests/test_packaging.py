@@ -125,7 +125,7 @@ def test_command_is_installed(built: Built) -> None:
     """The wheel brings the command `nodevet` and no other."""
     entry_points = configparser.ConfigParser()
     entry_points.read_string(_metadata(built.wheel, "entry_points.txt"))
-    assert dict(entry_points["console_scripts"]) == {"nodevet": "nodevet.agent.cli:main"}
+    assert dict(entry_points["console_scripts"]) == {"nodevet": "nodevet.agent.entry:main"}
 
 
 def test_source_distribution_can_be_tested(built: Built) -> None:
