@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -418,6 +419,22 @@ def test_a_runtime_directory_that_fails_while_a_load_runs_costs_no_result(
     printed = capsys.readouterr()
     assert printed.err.count("no space left") == 1
     assert "failed" in printed.out
+    assert read_document(file.read_bytes()).verdict == "failed"
+
+
+def test_a_signal_behind_the_verdict_changes_nothing(run: BurnIn, tmp_path: Path, monkeypatch: Patch) -> None:
+    """Neither the document nor the exit code."""
+    alone_ended = burn_in._alone
+
+    def interrupted(load: burn_in.Load) -> None:
+        alone_ended(load)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(burn_in, "_alone", interrupted)
+    file, codes = tmp_path / "burn-in.json", []
+    with contextlib.suppress(KeyboardInterrupt):
+        codes.append(run({"fp32": "wrong:finish"}, "--output", str(file)))
+    assert codes == [2]
     assert read_document(file.read_bytes()).verdict == "failed"
 
 

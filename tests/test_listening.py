@@ -91,7 +91,7 @@ def test_somebody_who_is_quicker_is_waited_for(holder: socket.socket, monkeypatc
 
 def ticked_until(server: Listening, clock: LateClock, words: str, step_seconds: float) -> None:
     """Let *server* look again, *step_seconds* later each time, until its trouble has *words*."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 5
     while words not in server.trouble and time.monotonic() < deadline:
         clock.ahead += step_seconds
         server.tick()
@@ -203,7 +203,7 @@ def test_why_a_name_is_not_resolved_is_told_as_it_is_now(monkeypatch: pytest.Mon
     clock, known = LateClock(), threading.Event()
 
     def resolve(*_: object) -> object:
-        known.wait(30)
+        known.wait(5)
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(http, "_Server", resolve)
