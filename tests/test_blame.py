@@ -62,6 +62,7 @@ NOT_THE_DRIVERS = {
     "no_memory": "for want of memory; it said last: terminate called after throwing an instance of 'std::bad_alloc'",
     "no_threads": "for want of threads; it said last: what():  Resource temporarily unavailable; see pids.max",
     "interpreter": "it said last: Fatal Python error: none_dealloc: deallocating None; no fault of the driver is shown",
+    "linker": "(required by python3); a part of nodevet is missing or broken: reinstall nodevet",
     "import_error": "a part of nodevet is missing or broken: reinstall nodevet",
     "raise": "it said last: ValueError: invalid literal for int() with base 16: ''",
     "exit": "ended with status 3",
@@ -582,7 +583,7 @@ def test_a_hang_that_was_not_proven_is_not_proven_by_a_process_that_is_slow_to_e
     let_go(bench, thaw)
 
 
-@pytest.mark.parametrize("error", [11, 12, 23, 24, 2, 13, 7])
+@pytest.mark.parametrize("error", [11, 12, 23, 24, 2, 13, 8, 7])
 def test_a_reader_that_cannot_be_started_says_what_to_do(error: int) -> None:
     """No process, memory or descriptor left is told as that, with the setting to raise."""
     failure = no_start("nvidia", OSError(error, os.strerror(error))).failure
@@ -877,6 +878,148 @@ def test_a_crash_while_no_thread_may_be_started_is_nobodys_fault(bench: Bench, m
         rise(bench)
 
 
+@pytest.mark.parametrize("words", ["no_memory", "no_threads"])
+def test_words_excuse_a_crash_three_times(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A broken board may have its library ask for memory that no machine has; a restart of the agent counts on."""
+    for name in ("memory_shortage", "task_shortage", "descriptor_shortage"):
+        monkeypatch.setattr(Surroundings, name, lambda _self: "")
+    for times in range(1, 4):
+        fall(bench, words)
+        assert "for want of" in said(bench)
+        rise(bench, 61.0 * times)
+    assert bench.status().witnessed == 0
+    following = restarted(bench, tmp_path / "next")
+    for hard in (False, True):
+        fall(following, words)
+        assert is_hard(following) is hard
+        assert "was killed by SIGABRT in: fake_read(b, fast); it said last:" in following.status().detail
+        if not hard:
+            rise(following)
+    following.close()
+
+
+@pytest.mark.parametrize("shortage", ["memory_shortage", "task_shortage", "descriptor_shortage"])
+def test_words_that_the_kernel_bears_out_excuse_each_crash(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, shortage: str
+) -> None:
+    """Any user can take all that there is, for hours."""
+    monkeypatch.setattr(Surroundings, shortage, lambda _self: "there is no more")
+    for times in range(1, 6):
+        fall(bench, "no_memory")
+        assert "for want of memory" in said(bench)
+        rise(bench, 61.0 * times)
+    assert bench.supervisor.falls == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 49 kB\n"}, "49 of 1000 kB of memory may be had"),
+        ({"proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 50 kB\n"}, ""),
+        ({"proc/meminfo": "MemTotal: 1000 kB\n"}, ""),
+        ({"groups/a/memory.max": "100\n", "groups/a/memory.current": "96\n"}, "96 of 100 bytes are taken"),
+        ({"groups/a/memory.max": "100\n", "groups/a/memory.current": "95\n"}, ""),
+        ({"groups/a/memory.max": "max\n", "groups/a/memory.current": "96\n"}, ""),
+        ({"groups/a/b/memory.max": "max\n", "groups/a/memory.max": "10", "groups/a/memory.current": "10"}, "10 of 10"),
+    ],
+)
+def test_a_want_of_memory_is_seen(tmp_path: Path, files: dict[str, str], words: str) -> None:
+    """In the machine and in the groups around the agent."""
+    inner = "a/b" if any("a/b" in name for name in files) else "a"
+    for name, text in {"proc/self/cgroup": f"0::/{inner}\n", **files}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    shortage = Surroundings(tmp_path / "proc", tmp_path / "groups").memory_shortage()
+    assert shortage.startswith(words)
+    assert bool(shortage) is bool(words)
+
+
+@pytest.mark.parametrize(("text", "seen"), [("89\t0\t100\n", False), ("90\t0\t100\n", True), ("", False)])
+def test_a_want_of_descriptors_is_seen(tmp_path: Path, text: str, seen: bool) -> None:
+    """Of the whole machine."""
+    (tmp_path / "sys/fs").mkdir(parents=True)
+    (tmp_path / "sys/fs/file-nr").write_text(text)
+    assert bool(Surroundings(tmp_path).descriptor_shortage()) is seen
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [("", False), ("# none\n", False), ("# x\n /opt/tool.so:/b.so # y\n", True)],
+    ids=["empty", "comment", "named"],
+)
+def test_a_library_that_is_put_into_every_program_may_be_what_crashed(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, seen: bool
+) -> None:
+    """Its wrappers run inside the calls of the driver's library."""
+    (tmp_path / "ld.so.preload").write_text(text)
+    words = Surroundings(preloads=tmp_path / "ld.so.preload").preloaded()
+    assert bool(words) is seen
+    monkeypatch.setattr(Surroundings, "preloaded", lambda _self: words)
+    fall(bench, "segv")
+    assert ("ld.so.preload puts /opt/tool.so into every program" in said(bench)) is seen
+    assert bench.status().witnessed == (not seen)
+
+
+def test_a_reader_is_started_without_libraries_of_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of the agent or of its plan may name some: a tool of the site that watches every program."""
+    monkeypatch.setenv("LD_PRELOAD", "/opt/tool.so")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/driver")
+    assert bench.plan().own_environment == {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+    given = msgspec.structs.replace(bench.plan(), environment={"LD_AUDIT": "/a.so", "A": "b"})
+    assert given.own_environment == {"A": "b"}
+    fall(bench, "segv")
+    rise(bench)
+    pid = bench.status().pid
+    assert b"LD_PRELOAD" not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+class Unscheduled(Told):
+    """Says that a process can run and, from *since* on, never does."""
+
+    since = 0.0
+
+    def look(self, pid: int) -> Look | None:
+        """Return that, with the figures of schedstat, which do not grow while it waits."""
+        return Look("R", False, 0, waited_seconds=0.0, ran_seconds=min(self._clock.monotonic(), self.since))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_a_reader_that_gets_no_processor_at_all_is_nobodys_fault(tmp_path: Path, share: float) -> None:
+    """The kernel adds to run_delay only when the process runs again: real-time tasks on its only processor."""
+    bench = Bench(tmp_path)
+    bench.surroundings = Unscheduled(bench.clock, "R")
+    bench.supervisor = Supervisor([bench.plan()], bench.clock, bench.selector, surroundings=bench.surroundings)
+    bench.round()
+    bench.surroundings.since = bench.clock.monotonic() + INTERVAL + share * DEADLINE
+    hang(bench)
+    bench.pass_time(DEADLINE)
+    bench.until_state(ReaderState.HUNG)
+    assert "host overloaded: it had no processor for" in said(bench)
+    assert bench.status().witnessed == 0
+    bench.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "seconds", "seen"),
+    [
+        (("R", 1.0), ("R", 1.0), 1.5, True),
+        (("R", 1.0), ("R", 1.0), 1.4, False),
+        (("R", 1.0), ("R", 1.1), 1.5, False),
+        (("S", 1.0), ("R", 1.0), 1.5, False),
+        (("R", None), ("R", None), 1.5, False),
+    ],
+)
+def test_only_what_could_run_and_never_did_had_no_processor(
+    before: tuple[str, float | None], after: tuple[str, float | None], seconds: float, seen: bool
+) -> None:
+    """One that computes in its call is counted, and one that sleeps wants no processor."""
+    first, second = (Look(state, False, 0, 0.0, ran_seconds=ran) for state, ran in (before, after))
+    assert disturbance(first, second, seconds).startswith("host overloaded: it had no processor for 1.5 s") is seen
+    assert disturbance(first, first, seconds) == ""
+
+
 @pytest.mark.parametrize("status", [*range(-64, 0), 0, 1, 255])
 def test_every_end_of_a_process_has_words(status: int) -> None:
     """Real-time signals have no names, and exit codes are no signals."""
@@ -888,7 +1031,7 @@ def test_every_end_of_a_process_has_words(status: int) -> None:
 
 def test_every_signal_of_the_table_exists() -> None:
     """A row that no process can die of would never count."""
-    names = {name for name in fault_rows() if name != "hang"}
+    names = {name for name in fault_rows() if name not in ("hang", "said")}
     assert names == {"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL"}
     assert all(hasattr(signal, name) for name in names)
     assert sys.platform == "linux"

@@ -19,7 +19,17 @@ from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import Clock
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.stages import HELD_UP_SECONDS
-from nodevet.agent.readers.witness import Look, Other, Stamp, Surroundings, disturbance, disturbed, replaced, stamp
+from nodevet.agent.readers.witness import (
+    Look,
+    Other,
+    Stamp,
+    Surroundings,
+    disturbance,
+    disturbed,
+    replaced,
+    stamp,
+    unscheduled,
+)
 from nodevet.checks.model import Device, Failure, FailureKind, Instant
 from nodevet.checks.reference.tables import load_table
 
@@ -56,7 +66,22 @@ NO_TASKS = re.compile(
 )
 INTERPRETER = re.compile(r"^Fatal Python error", re.MULTILINE)
 NO_DESCRIPTORS = re.compile(r"too many open files|EMFILE|ENFILE", re.IGNORECASE)
-NOT_INSTALLED = re.compile(r"ModuleNotFoundError|ImportError")
+NOT_INSTALLED = re.compile(
+    r"ModuleNotFoundError|ImportError|error while loading shared libraries|version `[^']+' not found|by ld\.so:"
+)
+WANTS = (
+    (NO_MEMORY, "memory", "see free -m and journalctl -k"),
+    (NO_DESCRIPTORS, "descriptors", "raise LimitNOFILE of the agent"),
+    (NO_TASKS, "threads", "see pids.max, pid_max and ulimit -u"),
+)
+"""What a library may say that it was refused, and where to look."""
+
+SAID = "said"
+"""The row of reader_faults.csv for crashes that their words excuse, and nothing else does."""
+
+MOST_SAID = 3
+"""So many of those are excused: a broken board may make a library ask for memory that no machine has, for ever."""
+
 
 START_STEPS = {
     errno.EMFILE: "the agent has no descriptor left: raise LimitNOFILE of its unit",
@@ -65,6 +90,7 @@ START_STEPS = {
     errno.ENOMEM: "the machine has no memory left: see free -m and journalctl -k",
     errno.ENOENT: "its interpreter is gone: reinstall nodevet",
     errno.EACCES: "its interpreter may not be run: check the permissions of the installation",
+    errno.ENOEXEC: "its interpreter is no program of this machine: reinstall nodevet",
 }
 
 
@@ -98,7 +124,7 @@ class _Suspicion(msgspec.Struct, frozen=True):
     """A call that has been out for long: its number, and how the reader was when it began to be watched.
 
     ``others`` are its threads and what it started. ``moved``: calls before it came and went, too slowly. ``held``: what
-    kept the reader from running for a while.
+    kept the reader from running for a while. ``resting``: since when it could run and did not, and how it was then.
     """
 
     number: int
@@ -107,6 +133,7 @@ class _Suspicion(msgspec.Struct, frozen=True):
     others: Mapping[Other, Look]
     moved: bool = False
     held: str = ""
+    resting: tuple[float, Look] | None = None
 
 
 class _Early(msgspec.Struct, frozen=True):
@@ -150,7 +177,7 @@ class Blame:
     @property
     def witnessed(self) -> int:
         """Return how many falls of late were the driver's."""
-        return len(self._recent())
+        return sum(fall.fault != SAID for fall in self._recent())
 
     @property
     def of_devices(self) -> dict[str, int]:
@@ -226,6 +253,7 @@ class Blame:
         *late* tells by how many seconds the deadline is over.
         """
         self.suspect(child)
+        self._look_between(child)
         seen = self._suspicion
         assert seen is not None
         out = f"{child.call or 'its start'} has not returned for {seconds:.1f} s ({child.where})"
@@ -309,12 +337,13 @@ class Blame:
         if library is not None:
             return _soft(f"{self._name} {end} {where}: {library} was replaced on disk meanwhile: it is loaded anew")
         words = "\n".join(child.tail)
-        if NO_MEMORY.search(words):
-            return _soft(f"{self._name} {end} {where}, for want of memory{said}; see free -m and journalctl -k")
-        if NO_DESCRIPTORS.search(words):
-            return _soft(f"{self._name} {end} {where}, for want of descriptors{said}; raise LimitNOFILE of the agent")
-        if NO_TASKS.search(words):
-            return _soft(f"{self._name} {end} {where}, for want of threads{said}; see pids.max, pid_max and ulimit -u")
+        is_crash = end.fault in fault_rows() and child.in_call
+        for pattern, want, step in WANTS:
+            if pattern.search(words):
+                shown = not is_crash or bool(self._want(child, said=True))
+                if shown or sum(fall.fault == SAID for fall in self._recent()) < MOST_SAID:
+                    told = _soft(f"{self._name} {end} {where}, for want of {want}{said}; {step}")
+                    return told if shown else msgspec.structs.replace(told, fault=SAID)
         if end.signal is None and NOT_INSTALLED.search(words):
             return _soft(f"{self._name} {end}{said}; a part of nodevet is missing or broken: reinstall nodevet")
         if end.signal == signal.SIGBUS and child.in_call and (others := self._unserved()):
@@ -323,9 +352,9 @@ class Blame:
             self._unread, self._unproven = False, tuple(self._libraries)
             words = "no library was read through since the last time, which an agent before this one saw"
             return _soft(f"{self._name} {end} {where}, but {words}")
-        if end.fault in fault_rows() and child.in_call and (want := self._want(child)):
-            return _soft(f"{self._name} {end} {where}, but {want}")
-        if end.fault in fault_rows() and child.in_call and not INTERPRETER.search(words):
+        if is_crash and (other := self._want(child) or self._surroundings.preloaded()):
+            return _soft(f"{self._name} {end} {where}, but {other}")
+        if is_crash and not INTERPRETER.search(words):
             if end.signal == signal.SIGBUS:
                 self._unproven = tuple(self._libraries)
             failure = Failure(FailureKind.CRASHED, f"the reader {end} in: {child.call}{said}")
@@ -359,10 +388,19 @@ class Blame:
         self._early = _Early(start, now, held)
 
     def _look_between(self, child: Child) -> None:
-        """Note that the reader is stopped or frozen now: it may go on before its deadline is over."""
-        look = self._surroundings.look(child.pid)
-        if self._suspicion is not None and look is not None and (look.frozen or look.state in "Tt"):
-            self._suspicion = msgspec.structs.replace(self._suspicion, held=disturbance(look, look, 1.0))
+        """Note that the reader is stopped, frozen or without a processor: it may go on before its deadline is over."""
+        look, seen = self._surroundings.look(child.pid), self._suspicion
+        if seen is None or look is None:
+            return
+        if look.frozen or look.state in "Tt":
+            self._suspicion = msgspec.structs.replace(seen, held=disturbance(look, look, 1.0))
+            return
+        now = self._clock.monotonic()
+        since, before = seen.resting or (now, look)
+        if look.state != "R" or look.ran_seconds != before.ran_seconds:
+            since, before = now, look
+        held = seen.held or unscheduled(before, look, now - since)
+        self._suspicion = msgspec.structs.replace(seen, held=held, resting=(since, before))
 
     def _unserved(self) -> str:
         """Return what else than its library may have met an address that cannot be served; empty where nothing."""
@@ -372,11 +410,16 @@ class Blame:
             return f"it shares {self._shared[0]} with other programs: one may have cut it, or its file system is full"
         return ""
 
-    def _want(self, child: Child) -> str:
-        """Return what may have refused the library memory or a thread, which many do not look for; else empty."""
+    def _want(self, child: Child, *, said: bool = False) -> str:
+        """Return what may have refused the library memory or a thread, which many do not look for; else empty.
+
+        Where it *said* so, a machine that has hardly anything left is enough.
+        """
         if child.memory_limit:
             return f"it ran under an {child.memory_limit}, and may have been refused memory: lift LimitAS and LimitDATA"
-        return self._surroundings.commit_shortage() or self._surroundings.task_shortage()
+        around = self._surroundings
+        seen = around.commit_shortage() or around.task_shortage()
+        return seen or (said and (around.memory_shortage() or around.descriptor_shortage())) or ""
 
     def _ours(self, what: str) -> Fallen:
         words = f"{self._name} {what}; no fault of the driver is shown: please report this with the agent's log"

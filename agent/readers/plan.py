@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import msgspec
@@ -12,6 +13,8 @@ from nodevet.checks.view import Cadence
 __all__ = ["ReaderPlan"]
 
 READER_MODULE = "nodevet.checks.backends.child"
+PRELOADS = frozenset({"LD_PRELOAD", "LD_AUDIT"})
+"""Variables by which the linker puts other libraries into a process (ld.so(8)): their crash would be the driver's."""
 
 
 class ReaderPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,3 +35,9 @@ class ReaderPlan(msgspec.Struct, frozen=True, kw_only=True):
     holds_devices: bool = True
     required: bool = False
     stand_in: str | None = None
+
+    @property
+    def own_environment(self) -> dict[str, str]:
+        """Return the variables of its process, without those that put other libraries into it."""
+        given = os.environ if self.environment is None else self.environment
+        return {name: value for name, value in given.items() if name not in PRELOADS}

@@ -457,7 +457,7 @@ class Reader:
                 self._selector,
                 self,
                 self._clock,
-                environment=self._plan.environment,
+                environment=self._plan.own_environment,
             )
         except OSError as error:
             failure = no_start(self._plan.backend, error).failure

@@ -17,7 +17,17 @@ import msgspec
 
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["Look", "Other", "Stamp", "Surroundings", "disturbance", "disturbed", "replaced", "stamp"]
+__all__ = [
+    "Look",
+    "Other",
+    "Stamp",
+    "Surroundings",
+    "disturbance",
+    "disturbed",
+    "replaced",
+    "stamp",
+    "unscheduled",
+]
 
 STARVED_RATIO = 0.25
 """A reader that waited for a processor for more than this share of the time was not free to run."""
@@ -30,6 +40,12 @@ MAXIMUM_FILES = 500
 NO_OVERCOMMIT = "2"
 COMMITTED_RATIO = 0.9
 """Where the kernel promises no more memory than there is, and this share is promised, it may have refused some."""
+
+UNSCHEDULED_SECONDS = 1.5
+"""A reader that could run and did not for so long had no processor: one that runs is counted each second at least."""
+
+AVAILABLE_RATIO = 0.05
+"""Where less than this share of the memory may be had, some may have been refused."""
 
 TASKS_RATIO = 0.9
 """Where this share of the threads that may be is there, one may have been refused."""
@@ -54,6 +70,7 @@ class Stamp(msgspec.Struct, frozen=True):
 class Look(msgspec.Struct, frozen=True):
     """A process at one moment. ``waited_seconds`` is the time that it could run and had no processor, None if untold.
 
+    The kernel adds to it when the process runs again: ``ran_seconds``, which stand still meanwhile, tell of the wait.
     ``function`` is the kernel function that it waits in, empty where that may not be read. ``held`` tells that it has
     ended, and that the program which traces it has not let go of it; ``dumping`` that a signal ended it, and that its
     memory is being written to a file or a program.
@@ -66,6 +83,7 @@ class Look(msgspec.Struct, frozen=True):
     function: str = ""
     held: bool = False
     dumping: bool = False
+    ran_seconds: float | None = None
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -84,10 +102,16 @@ class _Wait(msgspec.Struct, frozen=True):
 class Surroundings:
     """Looks at processes through *proc*, and at their cgroups through *cgroups*."""
 
-    def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
-        """Read below these folders; nothing is kept open."""
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        cgroups: Path = Path("/sys/fs/cgroup"),
+        preloads: Path = Path("/etc/ld.so.preload"),
+    ) -> None:
+        """Read below these folders, and of the file *preloads*; nothing is kept open."""
         self._proc = proc
         self._cgroups = cgroups
+        self._preloads = preloads
 
     def look(self, pid: int) -> Look | None:
         """Return how the process *pid* is now, or None where it is gone."""
@@ -95,11 +119,13 @@ class Surroundings:
         if len(fields) <= _MAJOR_FAULTS:
             return None
         status = self._read(pid, "status")
+        ran, waited = self._ran_and_waited(pid)
         return Look(
             state=fields[_STATE],
             frozen=self._is_frozen(pid),
             major_faults=_number(fields[_MAJOR_FAULTS]) or 0,
-            waited_seconds=self._waited(pid),
+            waited_seconds=waited,
+            ran_seconds=ran,
             function=self._function(pid),
             held=fields[_STATE] == "Z" and TRACED.search(status) is not None,
             dumping=DUMPING.search(status) is not None,
@@ -143,6 +169,34 @@ class Surroundings:
                 found.append(path)
         return tuple(found)
 
+    def preloaded(self) -> str:
+        """Return that the linker puts other libraries into every program of the machine; empty where it does not."""
+        lines = (line.partition("#")[0].replace(":", " ").split() for line in _text(self._preloads).splitlines())
+        first = next((path for line in lines for path in line), "")
+        where = f"{self._preloads} puts {first} into every program"
+        return f"{where}, and the crash may be its own: take it out for the agent, or look at it" if first else ""
+
+    def memory_shortage(self) -> str:
+        """Return that hardly any memory may be had, in the machine or under a group's limit; empty where there is."""
+        rows = (line.split() for line in _text(self._proc / "meminfo").splitlines())
+        found = {row[0]: _number(row[1]) for row in rows if len(row) > 1}
+        available, total = found.get("MemAvailable:"), found.get("MemTotal:")
+        if available is not None and total is not None and available < AVAILABLE_RATIO * total:
+            return f"{available} of {total} kB of memory may be had"
+        for group in self._groups("memory", "memory.max", "memory.limit_in_bytes"):
+            for used, limit in (("current", "max"), ("usage_in_bytes", "limit_in_bytes")):
+                now, most = (_number(_text(group / f"memory.{name}").strip()) for name in (used, limit))
+                if now is not None and most is not None and now > (1 - AVAILABLE_RATIO) * most:
+                    return f"{now} of {most} bytes are taken ({group}/memory.{limit})"
+        return ""
+
+    def descriptor_shortage(self) -> str:
+        """Return that hardly any file may be opened in the machine; empty where there is room."""
+        used, _, most = (_number(word) for word in (*_text(self._proc / "sys/fs/file-nr").split(), "", "", "")[:3])
+        if used is not None and most is not None and used >= TASKS_RATIO * most:
+            return f"{used} of {most} files are open (fs.file-max)"
+        return ""
+
     def commit_shortage(self) -> str:
         """Return that the kernel promises no more memory than there is, and has little left; empty where not."""
         if _text(self._proc / "sys/vm/overcommit_memory").strip() != NO_OVERCOMMIT:
@@ -167,7 +221,7 @@ class Surroundings:
             return (
                 f"it may have been refused a thread: {threads} of {limit} are there: see kernel.pid_max and threads-max"
             )
-        for group in self._groups():
+        for group in self._groups("pids", "pids.max"):
             now, most = (_number(_text(group / name).strip()) for name in ("pids.current", "pids.max"))
             if now is not None and most is not None and now >= TASKS_RATIO * most:
                 return (
@@ -175,22 +229,25 @@ class Surroundings:
                 )
         return ""
 
-    def _groups(self) -> tuple[Path, ...]:
-        """Return the folders of the groups that limit this process's threads, and so its readers', inner ones first."""
+    def _groups(self, controller: str, *limits: str) -> tuple[Path, ...]:
+        """Return the folders of the groups that limit this process, and so its readers, inner ones first.
+
+        One of the files *limits* is in each.
+        """
         for line in self._read("self", "cgroup").splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
-            if controllers == "" or "pids" in controllers.split(","):
+            if controllers == "" or controller in controllers.split(","):
                 top = self._cgroups / controllers
                 inner = top / path.lstrip("/")
-                if (inner / "pids.max").exists():
+                if any((inner / name).exists() for name in limits):
                     return (inner, *(group for group in inner.parents if top in group.parents))
         return ()
 
-    def _waited(self, pid: int) -> float | None:
+    def _ran_and_waited(self, pid: int) -> tuple[float | None, float | None]:
         fields = self._read(pid, "schedstat").split()
-        waited = _number(fields[1]) if len(fields) == 3 else None
-        return None if waited is None else waited / 1e9
+        ran, waited = (_number(fields[0]), _number(fields[1])) if len(fields) == 3 else (None, None)
+        return None if ran is None else ran / 1e9, None if waited is None else waited / 1e9
 
     def _is_frozen(self, pid: int) -> bool:
         """Return whether the freezer of cgroups (version 1 or 2) holds *pid*; its groups' parents count."""
@@ -238,6 +295,14 @@ def disturbance(before: Look | None, after: Look | None, seconds: float) -> str:
         waited = after.waited_seconds - before.waited_seconds
         if waited > STARVED_RATIO * max(seconds, 1.0):
             return f"host overloaded: it waited {waited:.1f} of {seconds:.1f} s for a processor; look at its load"
+    return unscheduled(before, after, seconds)
+
+
+def unscheduled(before: Look, after: Look, seconds: float) -> str:
+    """Return that a process could run at both looks and never did between them; empty where that is not shown."""
+    could = before is not after and before.state == after.state == "R" and before.ran_seconds is not None
+    if could and before.ran_seconds == after.ran_seconds and seconds >= UNSCHEDULED_SECONDS:
+        return f"host overloaded: it had no processor for {seconds:.1f} s; look for real-time tasks and at its load"
     return ""
 
 

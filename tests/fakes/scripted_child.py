@@ -114,6 +114,9 @@ class Child:
             case "helper":  # as libnvidia-ml, which runs nvidia-modprobe
                 helper = subprocess.Popen([sys.executable, "-S", "-c", "import os; os.kill(os.getpid(), 19)"])
                 helper.wait()
+            case "linker":
+                os.write(2, b"python3: /lib/libc.so.6: version `GLIBC_2.38' not found (required by python3)\n")
+                sys.exit(1)
             case "import_error":
                 os.write(2, b"ModuleNotFoundError: No module named 'nodevet.checks.parts'\n")
                 sys.exit(1)
