@@ -61,7 +61,14 @@ class Scontrol:
         self._timeout_seconds = timeout_seconds
         # Times are read as what they are, whatever the zone of this machine.
         # Nodes of hidden partitions are shown to others than root only with --all, and they count like any.
-        self._environment = {"PATH": SEARCHED, "LC_ALL": "C", "TZ": "UTC0", "SCONTROL_ALL": "1"}
+        # A site's FederationParameters=fed_display would list every cluster of a federation, and a share of that many.
+        self._environment = {
+            "PATH": SEARCHED,
+            "LC_ALL": "C",
+            "TZ": "UTC0",
+            "SCONTROL_ALL": "1",
+            "SCONTROL_LOCAL": "1",
+        }
         if configuration:
             self._environment["SLURM_CONF"] = configuration
         self._given_up = Event()

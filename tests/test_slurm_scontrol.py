@@ -69,7 +69,8 @@ def test_the_environment_is_clean(tmp_path: Path, answers: Path, monkeypatch: py
     asked = scontrol(tmp_path, f"env >{tmp_path}/env; cat {answers}", configuration="/etc/site/slurm.conf")
     asked.read("n1")
     seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
-    assert set(seen) - {"PWD", "_", "OLDPWD", "SHLVL"} == {"LC_ALL", "PATH", "SCONTROL_ALL", "SLURM_CONF", "TZ"}
+    ours = {"LC_ALL", "PATH", "SCONTROL_ALL", "SCONTROL_LOCAL", "SLURM_CONF", "TZ"}
+    assert set(seen) - {"PWD", "_", "OLDPWD", "SHLVL"} == ours
     assert (seen["SLURM_CONF"], seen["TZ"]) == ("/etc/site/slurm.conf", "UTC0")
 
 
