@@ -674,8 +674,9 @@ def test_a_name_that_no_other_node_has_is_believed(host: str) -> None:
     assert settled(writer(slurm, host=host)).status.permit.held
 
 
+@pytest.mark.parametrize("stood_by_seconds", [0.0, 200_000.0], ids=["started anew", "stood by and took over"])
 @pytest.mark.parametrize("when", ["before it asks", "started", "read", "read_all"])
-def test_a_cold_start_that_forgets_closed_gates_lets_nobody_past_the_limit(when: str) -> None:
+def test_a_cold_start_that_forgets_closed_gates_lets_nobody_past_the_limit(when: str, stood_by_seconds: float) -> None:
     """Two of three may close; their marks are lost, at any moment of a pass, and their agents look 30 s later."""
     gate = msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE))
     slurm, now = MemorySlurm(), [1_900_000_000.0]
@@ -690,7 +691,8 @@ def test_a_cold_start_that_forgets_closed_gates_lets_nobody_past_the_limit(when:
     def forget(call: str) -> None:
         if not restarted[0] and call == when:
             restarted[0] = True
-            slurm.slurmctld = datetime.fromtimestamp(now[0], UTC).strftime("%Y-%m-%dT%H:%M:%S")
+            started = datetime.fromtimestamp(now[0] - stood_by_seconds, UTC)
+            slurm.slurmctld = started.strftime("%Y-%m-%dT%H:%M:%S")
             for name in slurm.nodes:
                 slurm.change(name, comment="", extra="")
 

@@ -173,8 +173,7 @@ class Writer:
         self._drain_settles_at = 0.0
         self._holds = 0
         self._keeps_marks = False
-        self._slurmctld = ""
-        self._slurmctld_seen_at = 0.0
+        self._slurmctld, self._slurmctld_seen_at, self._took_over = "", 0.0, False
         self._unseen = False
         self._first = True
         self.status = first_status(settings, node, memory, boot_id)
@@ -433,11 +432,13 @@ class Writer:
         started = yield Call("started")
         now = self._monotonic()
         if started != self._slurmctld:
+            self._took_over = bool(self._slurmctld)  # one that stood by until now was started long ago
             self._slurmctld, self._slurmctld_seen_at = started, now
         first_looks = self._memory.nodes / FIRST_PER_SECOND
         needs = 2 * self._settings.poll_seconds + self._settings.timeout_seconds + first_looks
         seconds = seconds_of(started)
-        if seconds is not None and abs(self._wall_seconds() - seconds) > needs + CLOCK_SECONDS:
+        is_young = seconds is None or abs(self._wall_seconds() - seconds) <= needs + CLOCK_SECONDS
+        if not (is_young or self._took_over):
             return 0.0
         return max(self._slurmctld_seen_at + needs - now, 0.0)
 
