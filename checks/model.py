@@ -486,13 +486,12 @@ class ReaderState(StrEnum):
 
 
 class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One reader: what it does, since when, and what it hung in.
+    """One reader: what it does, ``since`` when its present process reads, and what it hung in.
 
     ``required``: somebody said that this node has such devices, so that their absence is no proof of health.
-    ``hangs`` and ``crashes`` count since the agent's start. ``witnessed`` counts those of late that happened inside a
-    call of the driver while nothing else kept the reader from running, ``blamed`` the same for each device.
-    ``left_alone`` says what each device in quarantine did last. ``refusals`` says how often in a row its library or
-    backend ended it with a reason.
+    ``hangs`` and ``crashes`` count since the agent's start, ``witnessed`` those of late inside a call of the driver
+    while nothing else kept the reader from running, ``blamed`` the same for each device. ``left_alone`` says what each
+    device in quarantine did last, ``refusals`` how often in a row its library or backend ended it with a reason.
     """
 
     backend: str
@@ -511,6 +510,7 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     witnessed: int = 0
     blamed: dict[str, int] = {}
     refusals: int = 0
+    since: Instant | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

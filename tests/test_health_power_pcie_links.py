@@ -95,6 +95,27 @@ def test_counter_is_judged_by_its_growth_in_ten_seconds(
     assert of(judge(check, first), code).outcome is SKIPPED
 
 
+@pytest.mark.parametrize(
+    ("now", "highest", "configured", "replays", "outcome"),
+    [
+        (1, 5, None, 6, PASS),
+        (1, 5, None, 7, WARN),
+        (1, None, None, 1, PASS),
+        (1, None, None, 2, WARN),
+        (1, 5, 4, 3, PASS),
+        (1, 5, 4, 4, WARN),
+        (5, 1, None, 6, PASS),
+    ],
+)
+def test_packets_sent_again_count_by_the_speed_that_the_link_may_have_had(
+    now: int, highest: int | None, configured: int | None, replays: int, outcome: Outcome
+) -> None:
+    """A board that idles at the moment of the look sent them at its full speed."""
+    states = {("pcie_link_generation", PCIE): now, ("pcie_link_generation_maximum", PCIE): highest}
+    view = healthy(states, growth={("pcie_replays", PCIE): replays})
+    assert of(judge("pcie", view, generation=configured), "pcie.replay_rate").outcome is outcome
+
+
 def test_growth_that_ended_with_an_earlier_sample_is_not_judged_again() -> None:
     """A growth belongs to the sample that it was computed for."""
     view = healthy(growth={("pcie_fatal_errors", PCIE): 3})

@@ -6,7 +6,22 @@ from typing import Any
 
 import msgspec
 import pytest
-from fakes.views import GPU, GPU_READINGS, LINKS, SIBLING, at, bad, gpu, healthy, judge, link, of, sample, with_samples
+from fakes.views import (
+    GPU,
+    GPU_READINGS,
+    LINKS,
+    SIBLING,
+    at,
+    bad,
+    gpu,
+    healthy,
+    judge,
+    link,
+    of,
+    reader,
+    sample,
+    with_samples,
+)
 
 from nodevet.checks.baseline import requirements
 from nodevet.checks.episodes import Evidence, Ledger, fold, verdict
@@ -62,7 +77,8 @@ BRIDGED: dict[str, int] = {
     "NVIDIA H200 NVL": 18,
 }
 NONE = ("NVIDIA L40S", "NVIDIA L4", "Tesla T4", "Tesla V100-PCIE-32GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-        "NVIDIA GeForce RTX 4090", "NVIDIA GB10", "NVIDIA A10")  # fmt: skip
+        "NVIDIA GeForce RTX 4090", "NVIDIA GB10", "NVIDIA A10", "NVIDIA H100 CNX", "NVIDIA H100X", "NVIDIA A100X",
+        "NVIDIA A30X")  # fmt: skip
 AMD = {"AMD Instinct MI100": 3, "AMD Instinct MI210": 3, "AMD Instinct MI250X": 3, "AMD Instinct MI300A": 3,
        "AMD Instinct MI300X": 7, "AMD Instinct MI308X": 7, "AMD Instinct MI325X": 7, "AMD Instinct MI350X": 7,
        "AMD Instinct MI355X": 7}  # fmt: skip
@@ -234,6 +250,16 @@ def test_links_close_no_gate_while_a_driver_that_was_loaded_anew_trains_them(jou
         found = [f for f in judge("links", healthy({**states, **used})) if f.outcome is Outcome.FAIL]
         assert found
         assert {finding.hard for finding in found} == {is_hard}
+
+
+@pytest.mark.parametrize(("seconds", "is_hard"), [(-599, False), (-601, True)])
+def test_counter_of_energy_that_stands_still_keeps_no_gate_open_for_ever(seconds: float, is_hard: bool) -> None:
+    """While a reader has the driver open, nobody can load it anew."""
+    stuck = {("energy_joules", Part(PartKind.POWER_SCOPE, "device")): 900.0}
+    readers = (reader("host", since=at(-601)), reader("nvidia", since=at(1 + seconds)))
+    view = healthy({**readings(ports(LINKS, False)), **stuck}, readers=readers)
+    found = [finding for finding in judge("links", view) if finding.outcome is Outcome.FAIL]
+    assert {finding.hard for finding in found} == {is_hard}
 
 
 @pytest.mark.parametrize("model", BRIDGED)

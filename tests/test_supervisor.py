@@ -55,11 +55,16 @@ def test_a_hung_call_is_named_and_its_siblings_are_read_again(bench: Bench) -> N
     before = len(bench.samples)
     bench.fall(ReaderState.HUNG, "b")
     assert outcome(bench.samples[before:]) == {"a": "ok", "b": "hung"}
+    assert bench.status().since is None
     assert "fake_read(b, fast) has not returned for 5.0 s" in bench.status().detail
     assert "state S" in bench.status().detail
     bench.write(read={})
     assert outcome(bench.round(1.0)) == ALL_OK
     assert bench.status().hangs == 1
+    began = bench.status().since
+    assert began == bench.clock.instant()
+    bench.round()
+    assert bench.status().since == began
 
 
 def test_a_device_that_hung_is_read_after_all_others(bench: Bench) -> None:

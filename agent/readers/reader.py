@@ -77,7 +77,6 @@ class Reader:
         self._start_at: float | None = clock.monotonic()
         self._start_deadline = 0.0
         self._stuck_look = 0.0
-        self._serving_since = 0.0
         self._falls = self._absences = self._refusals = 0
         self._round: Round | None = None
         self._schedules = {group: Schedule(cadence, clock.monotonic()) for group, cadence in plan.cadences.items()}
@@ -87,9 +86,9 @@ class Reader:
         self._state = ReaderState.STARTING
         self._detail = ""
         self._failure: Failure | None = None
-        self._starts = 0
-        self._hangs = self._crashes = 0
+        self._starts = self._hangs = self._crashes = 0
         self._last_round: Instant | None = None
+        self._since: Instant | None = None
         self._versions: dict[str, str] = {}
         self._groups: tuple[str, ...] = ()
         self._devices: tuple[Device, ...] = ()
@@ -121,6 +120,7 @@ class Reader:
             witnessed=self._blame.witnessed,
             blamed=self._blame.of_devices,
             refusals=self._refusals,
+            since=self._since if self._phase is Phase.SERVING else None,
         )
 
     @property
@@ -294,7 +294,7 @@ class Reader:
         self._phase = Phase.SERVING
         self._blame.acquit()
         self._blame.loaded(self._child)
-        self._serving_since = self._clock.monotonic()
+        self._since = self._clock.instant()
         self._absences = self._refusals = 0
         self._groups = ready.groups
         self._versions = ready.versions
@@ -347,7 +347,7 @@ class Reader:
             self._tell_failure(device, current.group, current.number, failure)
         if done.devices is not None:
             self._list_devices(done.devices)
-        if self._clock.monotonic() - self._serving_since >= STEADY_SECONDS:
+        if self._since and (self._clock.instant().seconds_since(self._since) or 0.0) >= STEADY_SECONDS:
             self._falls = 0
         last = [group for group in self._groups if group in self._schedules][-1:]
         if done.group in last and self._plan.holds_devices and (library := self._blame.replaced()):

@@ -149,9 +149,17 @@ def judge(view: View, policy: Links) -> Iterator[Finding]:
 
 
 def _is_loaded_anew(view: View, device_id: str) -> bool:
-    """Return whether the driver was loaded minutes ago, without a boot: a device counts the energy it used since."""
+    """Return whether the driver was loaded minutes ago, without a boot: a device counts the energy it used since.
+
+    A counter may stand still: a reader that has read for longer than the fabric takes shows that it does.
+    """
     used = view.number(device_id, "energy_joules", BOARD)
-    return used is not None and used > 0 and choose("fabric.settling_energy").holds(used)
+    if used is None or used <= 0 or not choose("fabric.settling_energy").holds(used):
+        return False
+    device = view.device(device_id)
+    reads = next((reader.since for reader in view.readers if device and reader.backend == device.backend), None)
+    read_for = None if reads is None else view.now.seconds_since(reads)
+    return read_for is None or choose("fabric.settling").holds(read_for)
 
 
 def _judged(view: View, policy: Links) -> Iterator[Finding]:

@@ -190,8 +190,9 @@ def _replays(view: View, device: Device, look: Look, policy: Pcie) -> Finding:
     blind = rule.ungrown(look)
     if blind:
         return blind
-    lanes, generation = (
-        number_of(looks(view, device, quantity), look.part) for quantity in ("pcie_link_width", "pcie_link_generation")
+    lanes, generation, fastest = (
+        number_of(looks(view, device, f"pcie_link_{name}"), look.part)
+        for name in ("width", "generation", "generation_maximum")
     )
     beside: tuple[Look, ...] = ()
     if policy.replays_per_minute is not None:
@@ -199,7 +200,9 @@ def _replays(view: View, device: Device, look: Look, policy: Pcie) -> Finding:
     elif lanes is None or generation is None or lanes.number is None or generation.number is None:
         return rule.skip(look, "generation and lanes of the link are not known")
     else:
-        row = choose(f"pcie.replay_rate.gen{min(max(int(generation.number), 1), HIGHEST_GENERATION)}")
+        # At idle the link slows down; the packets were sent again before, at up to its full speed.
+        at_most = policy.generation or (fastest.number if fastest else None) or generation.number
+        row = choose(f"pcie.replay_rate.gen{min(max(int(generation.number), int(at_most), 1), HIGHEST_GENERATION)}")
         limit = Limit(row.op, row.value * lanes.number, "per_minute", row.source)
         beside = (lanes, generation)
     return rule.grown(
