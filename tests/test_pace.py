@@ -73,3 +73,28 @@ def test_once_the_first_round_has_come_in_it_is_judged(clock: SteppedClock) -> N
     pace = Pace(clock, INTERVAL)
     pace.look(settled=True)
     assert (pace.ready, pace.due) == (True, True)
+
+
+def test_after_a_stand_still_it_is_judged_by_new_readings(pace: Pace, clock: SteppedClock) -> None:
+    """A virtual machine that is paused ages what was read; before, each pause was findings, and a node `unknown`."""
+    clock.advance(60.0)
+    pace.look(settled=True)
+    assert (pace.due, wait(pace, clock)) == (False, 5.25)
+    pace.readings_came(settled=True)
+    assert pace.due
+    pace.judged()
+    assert wait(pace, clock) == INTERVAL + 0.25
+
+
+def test_after_a_stand_still_no_reader_is_waited_for_for_ever(pace: Pace, clock: SteppedClock) -> None:
+    """Nor does news wait, such as of the kernel."""
+    clock.advance(60.0)
+    pace.look(settled=True)
+    clock.advance(5.25)
+    pace.look(settled=True)
+    assert pace.due
+    pace.judged()
+    clock.advance(60.0)
+    pace.look(settled=True)
+    pace.hurry()
+    assert pace.due
