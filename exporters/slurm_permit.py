@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 import msgspec
 
 from nodevet.exporters.slurm_rules import (
+    LONGEST_REASON,
     PREFIX,
     PROLOG_ERROR,
     NodeState,
@@ -21,6 +23,7 @@ from nodevet.exporters.slurm_rules import (
     is_nodevets,
     is_ours,
     obstacle,
+    seconds_of,
 )
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "Room",
     "asking_text",
     "closing_text",
+    "dated",
     "forgotten_words",
     "free_field",
     "mark_of",
@@ -53,6 +57,9 @@ ASKS_SECONDS = 2 * HOUR_SECONDS
 
 _MARK = re.compile(PREFIX + r": (asks for a permit|gate closed), (\d{1,12}) ([0-9a-f]{1,16})")
 """With any prefix: agents of one cluster whose prefixes differ share its limits."""
+
+_CLOSED = re.compile(r" \(closed (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\) \[[a-z_]+\]$")
+"""In a reason that replaced another one: SLURM dates each reason anew."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -113,6 +120,26 @@ def asking_text(prefix: str, wall_seconds: float, nonce: int) -> str:
 def closing_text(prefix: str, wall_seconds: float, nonce: int) -> str:
     """Return the mark of a node whose gate is closed and which is not drained, because its mode is ``gate``."""
     return f"{prefix}: gate closed, {wall_seconds:.0f} {nonce:x}"
+
+
+def dated(reason: str, node: NodeState) -> str:
+    """Return *reason* for *node*, which is drained with another one of ours, with the time (UTC) of its drain.
+
+    By the time that SLURM puts at the new one it would count as closed within the hour.
+    """
+    seconds = _drained_since(node)
+    if seconds is None:
+        return reason
+    detail, _, action = reason.rpartition(" [")
+    tail = f" (closed {datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}) [{action}"
+    return detail[: LONGEST_REASON - len(tail)].rstrip() + tail
+
+
+def _drained_since(node: NodeState) -> float | None:
+    """Return since when *node* is drained for us, or None where that cannot be told."""
+    found = _CLOSED.search(node.reason)
+    told = seconds_of(found[1]) if found else None
+    return node.reason_seconds if told is None or node.reason_seconds is None else min(told, node.reason_seconds)
 
 
 def mark_of(node: NodeState) -> Mark | None:
@@ -207,7 +234,8 @@ def _closed_since(
 ) -> float | None:
     """Return since when *node* counts as closed by nodevet, or None; infinite where the time cannot be told."""
     if node.drained and is_nodevets(node.reason) and (user is None or node.reason_user in (None, user)):
-        return float("inf") if node.reason_seconds is None else node.reason_seconds
+        since = _drained_since(node)
+        return float("inf") if since is None else since
     mark = mark_of(node)
     if mark is None:
         return None

@@ -37,6 +37,7 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.schema import status_document
+from nodevet.exporters.slurm_permit import Limits, rooms
 from nodevet.exporters.slurm_rules import Known, Memory, Sight, Why
 from nodevet.exporters.statefile import state_text
 
@@ -938,6 +939,27 @@ def test_our_reason_follows_a_graver_fault() -> None:
     assert (done.status.writes["drain"], done.status.writes["update"]) == (0, 1)
     assert slurm.calls == ["read", "started", "read", "read", "update"]
     assert slurm.nodes["n1"].reason.endswith("[power_cycle]")
+
+
+def test_a_reason_that_is_replaced_makes_no_new_closure() -> None:
+    """Of two faults one is repaired: SLURM dates the other reason anew, and the next broken node stayed in service."""
+    slurm, hour = MemorySlurm(), 3600.0
+    slurm.now = 1_900_000_000.0
+    slurm.set("n1", "IDLE", "DRAIN", reason=f"nodevet: hw memory-errors: {'uncorrected ' * 14}[drain_reset]")
+    closed_at = slurm.now
+    for fault in (FAILED, counted(FAILED, 1, action=Action.INSPECT), FAILED):
+        slurm.now += 24 * hour
+        done = writer(slurm, clock=lambda: slurm.now).step(fault)
+        assert done.status.writes["update"] == 1
+        node = slurm.nodes["n1"]
+        assert (len(node.reason) <= 200, node.reason_seconds) == (True, slurm.now)
+        assert " (closed 2030-03-17T17:46:40) [" in node.reason
+        assert writer(slurm, clock=lambda: slurm.now).step(fault).status.writes["update"] == 0
+        limits = Limits(standing_ratio=1.0, new_ratio=0.01, new_least=1)
+        (cluster, *_) = rooms(slurm.nodes.values(), "n2", limits, wall_seconds=slurm.now, user="root")
+        assert (cluster.standing, cluster.new) == (1, 0)
+    (cluster, *_) = rooms(slurm.nodes.values(), "n2", limits, wall_seconds=closed_at + 60, user="root")
+    assert cluster.new == 1
 
 
 def test_every_reason_is_in_the_reference_page(repository: Path) -> None:

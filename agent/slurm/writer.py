@@ -28,6 +28,7 @@ from nodevet.exporters.slurm_permit import (
     Room,
     asking_text,
     closing_text,
+    dated,
     forgotten_words,
     free_field,
     mark_of,
@@ -171,8 +172,7 @@ class Writer:
         here = clears is not None and clears.boot_id == boot_id
         self._clear_settles_at = clears.boottime_ns / 1e9 if clears is not None and here else 0.0
         self._drain_settles_at = 0.0
-        self._holds = 0
-        self._keeps_marks = False
+        self._holds, self._keeps_marks = 0, False
         self._slurmctld, self._slurmctld_seen_at, self._took_over = "", 0.0, False
         self._unseen = False
         self._first = True
@@ -401,7 +401,7 @@ class Writer:
             if (again.drained, again.reason) != (node.drained, node.reason):
                 self._skip(Why.CHANGED)
                 return SOON_SECONDS
-            yield Call("update", (name, reason))
+            yield Call("update", (name, dated(reason, again)))
             self._wrote(decision.step, reason)
             return SOON_SECONDS
         if self._settings.permit == "local":

@@ -60,10 +60,10 @@ class MemorySlurm:
                 self.change(name, **{field.lower(): ""})
 
     def update(self, name: str, reason: str) -> None:
-        """Change the reason."""
+        """Change the reason, which is signed and dated anew."""
         self._called("update")
         self.writes.append(reason)
-        self.change(name, reason=reason)
+        self.change(name, reason=reason, reason_user="root", reason_seconds=self.now)
 
     def mark(self, name: str, field: str, text: str) -> None:
         """Write a mark."""
