@@ -534,10 +534,10 @@ def answered(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
 
 
 def _held(told: tuple[Known, ...], before: tuple[Known, ...], until: Instant) -> tuple[Known, ...]:
-    """Return *before* with those *told*, whose returns are the same fault *until* then; each fault once."""
-    keys = {known.key for known in told}
+    """Return *before* with those *told*, whose returns are the same fault *until* then; no less is known than before."""
+    news = {(known.key, known.serial, known.measured): known.action.rank for known in told}
     return (
-        *(known for known in before if known.key not in keys),
+        *(old for old in before if old.action.rank > news.get((old.key, old.serial, old.measured), -1)),
         *(msgspec.structs.replace(known, until=until) for known in told),
     )
 

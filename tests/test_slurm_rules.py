@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodevet.checks.acknowledgement import granted
+from nodevet.checks.damping import later
 from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Outcome
 from nodevet.exporters.slurm_rules import (
     Decision,
@@ -365,6 +366,22 @@ def test_a_resume_covers_for_an_hour_what_was_acknowledged_before_it(also_due: b
     twice = decide((), node(DRAINED, OURS), resumed.memory, PREFIX, now=NOW, sight=HERE, episodes=(word,)).memory
     again = decide((), node(), twice, PREFIX, now=NOW, sight=HERE, episodes=(word,)).memory
     assert [entry.key for entry in again.resumed].count(FAULT.key) == 1
+
+
+def test_a_second_resume_takes_nothing_back_that_the_first_knew() -> None:
+    """A fault returned and asked for less when somebody drained and resumed the node once more; then it is as before."""
+    first = decided((FAULT,), node(), seen_drained(OURS, FAULT)).memory
+    opened = msgspec.structs.replace(NOW, boottime_ns=NOW.boottime_ns + 60 * 10**9)
+    mild = msgspec.structs.replace(fault(action=Action.DRAIN_RESET), opened=opened)
+    word = granted(mild, note="n", actor="somebody in SLURM", time=opened, until=None)
+    memory = first
+    for states in (DRAINED, IDLE, DRAINED, IDLE):
+        memory = decide((), node(states, "ops: fan"), memory, PREFIX, now=opened, sight=HERE, episodes=(word,)).memory
+    returned = msgspec.structs.replace(FAULT, opened=later(opened, 60.0))
+    assert decide((returned,), node(), memory, PREFIX, now=opened, sight=HERE).step is Step.NOTHING
+    late = msgspec.structs.replace(FAULT, opened=later(opened, 3600.0))
+    assert decide((late,), node(), memory, PREFIX, now=late.opened, sight=HERE).step is Step.DRAIN
+    assert [entry.action for entry in memory.resumed] == [FAULT.finding.action, Action.DRAIN_RESET]
 
 
 def test_a_serial_that_is_learnt_within_the_hour_makes_no_other_board() -> None:
