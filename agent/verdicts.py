@@ -9,7 +9,7 @@ import msgspec
 from nodevet.checks.acknowledgement import standing
 from nodevet.checks.consequences import seen_by
 from nodevet.checks.episodes import NOT_EVALUATED, node_verdict, verdict
-from nodevet.checks.model import NODE, Device, Episode, Finding, Snapshot, State, Verdict
+from nodevet.checks.model import NODE, Device, Episode, Finding, Outcome, Snapshot, State, Verdict
 from nodevet.checks.view import View, device_name
 
 __all__ = ["narrowed", "verdicts_of"]
@@ -57,7 +57,9 @@ def verdicts_of(
         of_device.setdefault(finding.device, []).append(finding)
     verdicts = {device: verdict(device, episodes, of_device.get(device, ()), partial=partial) for device in known}
     gone = {entry.key.device for entry in standing(episodes) if entry.key.code == "device.missing"}
-    lost = {entry.key.device for entry in standing(episodes) if entry.check == INVENTORY}
+    lost = {
+        entry.key.device for entry in standing(episodes) if entry.check == INVENTORY and entry.outcome is Outcome.FAIL
+    }
     judged = {
         device: entry
         for device, entry in verdicts.items()

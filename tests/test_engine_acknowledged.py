@@ -37,6 +37,7 @@ from nodevet.checks.model import (
     FailureKind,
     Instant,
     Key,
+    Outcome,
     Part,
     PartKind,
     Scalar,
@@ -290,6 +291,40 @@ def test_a_word_makes_nothing_green_that_is_not_measured() -> None:
         node.acknowledge(entry.key, note="known", actor="uid 0")
     assert (silent().verdict.state, node.snapshot.device_verdicts[GPU].state) == (State.UNKNOWN, State.UNKNOWN)
     assert {entry.state for entry in node.snapshot.episodes} == {EpisodeState.ACKNOWLEDGED}
+
+
+def test_a_board_that_is_left_alone_stays_unknown_under_every_word() -> None:
+    """Its loss is not measured either: who acknowledges that knows of no lost device."""
+    node = Node()
+    node.engine = Engine(
+        [Armed(declared, declared.policy()) for declared in discover()],
+        node="n1",
+        clock=lambda: node.now,
+        cadences={("nvidia", "fast"): Cadence(10, 5)},
+    )
+    pci = PAIR[0].pci or ""
+    bare = msgspec.structs.replace(PAIR[0], id=pci, uuid=None, serial=None, backend="host", driver="nvidia")
+
+    def look() -> Snapshot:
+        node.seconds += 10
+        node.engine.take_devices("host", (bare,))
+        node.engine.take_devices("nvidia", (PAIR[1],))
+        fell = msgspec.structs.replace(reader("nvidia", last_round=node.now), quarantined=(pci,))
+        node.engine.take_readers((fell, reader("host", last_round=node.now)))
+        node.engine.take_sample(msgspec.structs.replace(sample(PAIR[1], GPU_READINGS), time=node.now))
+        return node.judge()
+
+    look()
+    assert {(entry.key.code, entry.outcome) for entry in look().episodes} == {
+        ("device.lost", Outcome.UNMEASURED),
+        ("device.unread", Outcome.UNMEASURED),
+    }
+    for entry in node.snapshot.episodes:
+        node.acknowledge(entry.key, note="known", actor="uid 0")
+    assert (look().verdict.state, node.snapshot.verdict.reason.split("; ")[-1]) == (
+        State.UNKNOWN,
+        "2 acknowledged findings",
+    )
 
 
 def test_the_answer_names_the_end_of_the_term() -> None:
