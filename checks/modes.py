@@ -102,11 +102,12 @@ def _reach(snapshot: Snapshot, refuses: Refuses, verdict: Verdict, device: str) 
 def _is_accepted(snapshot: Snapshot, verdict: Verdict, refuses: Refuses, device: str) -> bool:
     """Return whether persons acknowledged that what *verdict* is about cannot be read, and it rests on no more.
 
-    That is *device*, or whatever is unknown of the node; a word about the node covers a driver that refuses all.
+    That is *device*, or whatever is unknown of the node; a word about the node covers a driver that refuses all. The
+    end of their word alone is no ignorance: it counts with the next look.
     """
-    if verdict.state is not State.UNKNOWN or verdict.episodes:
-        return False
     known = {episode.key for episode in snapshot.episodes if _is_unread(episode, EpisodeState.ACKNOWLEDGED)}
+    if verdict.state is not State.UNKNOWN or not known.issuperset(verdict.episodes):
+        return False
     if NODE in {key.device for key in known} and refuses(True):
         return True
     unread = {entry.device for entry in snapshot.findings if entry.outcome is Outcome.UNMEASURED and entry.key in known}

@@ -11,6 +11,7 @@ from fakes.views import at, gpu, reader, sample
 from nodevet.agent import engine
 from nodevet.agent.engine import Armed, Engine
 from nodevet.checks import modes
+from nodevet.checks.damping import later
 from nodevet.checks.model import (
     AgentInfo,
     Device,
@@ -314,6 +315,23 @@ def test_one_board_that_cannot_be_read_is_no_ignorance_once_a_person_acknowledge
     assert reach(known, bare, "GPU-9") == "soft"
     alone = msgspec.structs.replace(known, device_verdicts={first: bare})
     assert reach(alone, alone.verdict) == said
+
+
+def test_the_end_of_a_word_about_a_refusal_is_no_ignorance() -> None:
+    """With `on_stale=fail` the clock alone would close the gate, without a permit; the next look asks for one."""
+    boards = tuple(gpu(f"GPU-{number}", pci) for number, pci in enumerate(PCI))
+    samples = tuple(sample(device, {}, failure=Failure(FailureKind.ERROR, "for a test")) for device in boards)
+    node, reached = Node(), []
+    for number in range(8):
+        snapshot = node.look(boards, samples, reader("nvidia"), permit=HELD)
+        reached.append((reach(snapshot, snapshot.verdict), snapshot.episodes[0].expired is not None))
+        if number == 3:
+            for episode in snapshot.episodes:
+                until = later(at(node.seconds), 30.0)
+                assert node.engine.acknowledge(episode.key, note="known", actor="uid 0", until=until)
+    assert reached[3:] == [
+        ("refused", False), ("observed", False), ("observed", False), ("observed", True), ("refused", True),
+    ]  # fmt: skip
 
 
 def test_the_page_says_of_a_refusal_what_the_gate_does() -> None:

@@ -369,7 +369,7 @@ def test_a_resume_covers_for_an_hour_what_was_acknowledged_before_it(also_due: b
 
 
 def test_a_second_resume_takes_nothing_back_that_the_first_knew() -> None:
-    """A fault returned and asked for less when somebody drained and resumed the node once more; then it is as before."""
+    """A fault returned and asked for less when somebody drained and resumed once more; then it is as before."""
     first = decided((FAULT,), node(), seen_drained(OURS, FAULT)).memory
     opened = msgspec.structs.replace(NOW, boottime_ns=NOW.boottime_ns + 60 * 10**9)
     mild = msgspec.structs.replace(fault(action=Action.DRAIN_RESET), opened=opened)
