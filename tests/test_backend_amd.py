@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -20,7 +21,7 @@ from fakes.reader import ReaderProcess
 
 from nodevet.checks.backends.amd_identity import is_virtual
 from nodevet.checks.backends.amd_items import RESIDENCIES, ThrottleClock
-from nodevet.checks.backends.amdsmi import Library, Target, number
+from nodevet.checks.backends.amdsmi import NO_FUNCTION, UNREADABLE, Library, Target, number
 from nodevet.checks.model import WHOLE, Failure, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.wire import Sampled
@@ -448,6 +449,43 @@ def test_share_of_a_board_is_known_by_its_mode_or_its_name(mode: int | None, mod
         module.amdsmi_get_gpu_virtualization_mode = lambda _handle: {"mode": mode}
     progress: Any = SimpleNamespace(call=lambda _text: None, returned=lambda: None)
     assert is_virtual(Library(module, progress), Target(None, "a board"), model) is virtual
+
+
+class RefusedError(Exception):
+    """What the wrapper raises, with anything for its code."""
+
+    def __init__(self, code: object) -> None:
+        """Carry *code*."""
+        self._code = code
+
+    def get_error_code(self) -> object:
+        """Return it."""
+        return self._code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RefusedError(30), 30),
+        (RefusedError(None), UNREADABLE),
+        (RefusedError("BUSY"), UNREADABLE),
+        (OSError(5, "Input/output error"), UNREADABLE),
+        (asyncio.CancelledError(), UNREADABLE),
+        (AttributeError("'NoneType' object has no attribute 'value'"), UNREADABLE),
+        (AttributeError("libamd_smi.so: undefined symbol: amdsmi_get_x"), NO_FUNCTION),
+        (AttributeError("module 'amdsmi_wrapper' has no attribute 'amdsmi_get_x'"), NO_FUNCTION),
+    ],
+    ids=["busy", "none", "word", "file", "cancelled", "bug", "symbol", "function"],
+)
+def test_whatever_the_wrapper_raises_costs_that_answer_alone(error: BaseException, code: int) -> None:
+    """Before, a file or an odd code left the board unread, and a bug of the wrapper was what the board lacks."""
+
+    def raises(_handle: object) -> None:
+        raise error
+
+    module = SimpleNamespace(AmdSmiLibraryException=RefusedError, amdsmi_get_x=raises)
+    progress: Any = SimpleNamespace(call=lambda _text: None, returned=lambda: None)
+    assert Library(module, progress).on(Target(None, "a board"), "amdsmi_get_x") == (code, None)
 
 
 def test_a_board_that_does_not_tell_its_name_this_time_keeps_it(fake_amdsmi: FakeAmdSmi) -> None:

@@ -73,6 +73,7 @@ NO_VALUE_16 = NO_VALUE | {0xFFFF}
 
 WRAPPER_FOLDER = "share/amd_smi"
 _SYMBOL = re.compile(r"undefined symbol: (\w+)")
+_NO_SUCH = re.compile(r"undefined symbol: |has no attribute 'amdsmi_")
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -123,21 +124,27 @@ class Library:
         self._progress = progress
         self._refused: type[Exception] = module.AmdSmiLibraryException
 
-    def attempt(self, text: str, symbol: str, *arguments: Any) -> tuple[int, Any]:
-        """Call *symbol* and return AMD SMI's code and the answer, which is None unless the code is SUCCESS."""
+    def attempt(
+        self, text: str, symbol: str, *arguments: Any, expected: tuple[type[Exception], ...] = ()
+    ) -> tuple[int, Any]:
+        """Call *symbol* and return AMD SMI's code and the answer, which is None unless the code is SUCCESS.
+
+        Whatever else the wrapper raises costs this answer alone, except what is *expected*.
+        """
         function = getattr(self.module, symbol, None)
         if function is None:
             return NO_FUNCTION, None
         self._progress.call(text)
         try:
-            done = attempt(partial(function, *arguments), let=(self._refused, AttributeError, OSError))
+            done = attempt(partial(function, *arguments), let=(self._refused, AttributeError, *expected))
         except self._refused as error:
-            return int(error.get_error_code()), None  # type: ignore[attr-defined]
-        except AttributeError:  # wrappers since 7.1 look symbols up when they are called
-            return NO_FUNCTION, None
+            code = attempt(partial(_code_of, error))
+            return UNREADABLE if isinstance(code, Bug) else code, None
+        except AttributeError as error:  # wrappers since 7.1 look symbols up when they are called
+            return NO_FUNCTION if _NO_SUCH.search(str(error)) else UNREADABLE, None
         finally:
             self._progress.returned()
-        # Text that is none, or numbers that the wrapper's tables lack.
+        # Text that is none, numbers that the wrapper's tables lack, or a file that it cannot read.
         return (UNREADABLE, None) if isinstance(done, Bug) else (SUCCESS, done)
 
     def on(self, target: Target, symbol: str, *names: str) -> tuple[int, Any]:
@@ -159,6 +166,11 @@ class Library:
         """Return the member of the wrapper's enumeration that *name* means; None where this release has none."""
         kind, _, member = name.partition(".")
         return getattr(getattr(self.module, kind, None), member, None)
+
+
+def _code_of(refused: Any) -> int:
+    """Return the code of an exception of the wrapper; raise what it or that which it carries for one raises."""
+    return int(refused.get_error_code())
 
 
 def describe(code: int) -> str:
@@ -286,7 +298,8 @@ def load(progress: Progress) -> Library:
     module = _import()
     library = Library(module, progress)
     try:
-        code, _ = library.attempt("amdsmi_init", "amdsmi_init", module.AmdSmiInitFlags.INIT_AMD_GPUS)
+        init = module.AmdSmiInitFlags.INIT_AMD_GPUS
+        code, _ = library.attempt("amdsmi_init", "amdsmi_init", init, expected=(OSError,))
     except OSError as error:  # wrappers since 7.1 look for the library when it is first called
         raise _no_library(str(error)) from error
     if code == SUCCESS:
