@@ -6,9 +6,11 @@ A user may have only so many (RLIMIT_NPROC counts threads, also those of other p
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 
+from nodevet.agent.processes import memory_limit
 from nodevet.checks.errors import BusyError
 
 __all__ = ["prove_threads"]
@@ -28,10 +30,16 @@ def prove_threads(start: Callable[[threading.Thread], None] = threading.Thread.s
             begun.append(thread)
     except RuntimeError as error:
         raise BusyError(
-            f"only {len(begun)} more threads can be started, and the agent needs {NEEDED}: raise LimitNPROC and "
-            "TasksMax of the unit, or ulimit -u of the shell, or end other processes of this user"
+            f"only {len(begun)} more threads can be started, and the agent needs {NEEDED}: {_remedy()}"
         ) from error
     finally:
         done.set()
         for thread in begun:
             thread.join()
+
+
+def _remedy() -> str:
+    """Return what to do. The stack of a thread is memory too: a limit on that is told first, where there is one."""
+    usual = "raise LimitNPROC and TasksMax of the unit, or ulimit -u of the shell, or end other processes of this user"
+    limit = memory_limit(os.getpid())
+    return f"remove {limit} (LimitAS or LimitDATA of the unit, ulimit -v or -d); else {usual}" if limit else usual

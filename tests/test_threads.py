@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import threading
 
 import pytest
@@ -39,3 +40,20 @@ def test_enough_threads_are_proven_at_once_and_ended() -> None:
     prove_threads(start)
     assert alive == list(range(1, NEEDED + 1))
     assert threading.active_count() == before
+
+
+def test_a_limit_of_memory_is_named_where_there_is_one() -> None:
+    """Each thread asks for its stack: before, only limits of processes were named, which nobody had to raise."""
+    had = resource.getrlimit(resource.RLIMIT_AS)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError
+
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 44, had[1]))
+    try:
+        with pytest.raises(
+            BusyError, match=r"needs 8: remove RLIMIT_AS of 17592186044416 bytes \(LimitAS or LimitDATA"
+        ):
+            prove_threads(refuse)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, had)
