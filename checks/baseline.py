@@ -103,6 +103,7 @@ def named(memory: Memory, devices: Iterable[Device], doubles: Iterable[tuple[Dev
     two backends list (*doubles*, of ``listed_twice``) goes by the name that the earlier one gives it. A part of a board
     that is listed without it was put together with it again, and what is open on the part is open on the board.
     """
+    devices = tuple(devices)
     at_slot = {_slot(device): device for device in devices if device.uuid and device.pci and device.parent is None}
     present = {device.id for device in devices}
     others = {left_out.id: kept.id for left_out, kept in doubles if left_out.id not in present}
@@ -113,6 +114,20 @@ def named(memory: Memory, devices: Iterable[Device], doubles: Iterable[tuple[Dev
             names[key] = board.id
         elif entry.device.parent in present and key not in present:
             names[key] = entry.device.parent
+    return names | _named_at_last(memory, devices)
+
+
+def _named_at_last(memory: Memory, devices: Iterable[Device]) -> dict[str, str]:
+    """Return the names of boards of which nothing but their number was known, where as many new ones answer now."""
+    devices = tuple(devices)
+    present = {device.id for device in devices}
+    names: dict[str, str] = {}
+    unknown = [entry.device for key, entry in memory.seen.items() if key not in present and _is_a_number(entry.device)]
+    for backend in {board.backend for board in unknown}:
+        before = sorted(board.id for board in unknown if board.backend == backend)
+        mine = (device for device in devices if device.backend == backend and device.uuid and _is_board(device))
+        new = [device.id for device in mine if device.id not in memory.seen]
+        names |= dict(zip(before, new, strict=True)) if len(before) == len(new) else {}
     return names
 
 
@@ -127,7 +142,24 @@ def recognised(memory: Memory, devices: Iterable[Device]) -> tuple[Device, ...]:
     devices = tuple(_completed(memory, device) for device in devices)
     present = {device.id for device in devices}
     known = [entry for entry in memory.seen.values() if entry.device.uuid and entry.device.id not in present]
-    return tuple(_recognised(device, known) for device in devices)
+    return _by_elimination(tuple(_recognised(device, known) for device in devices), known)
+
+
+def _by_elimination(devices: tuple[Device, ...], known: Iterable[Seen]) -> tuple[Device, ...]:
+    """Return *devices* with one of which nothing but its number is known as the only one that is not listed."""
+    present = {device.id for device in devices}
+    for number in [device for device in devices if _is_a_number(device)]:
+        like = [device for device in devices if _is_a_number(device) and device.backend == number.backend]
+        boards = (entry.device for entry in known if entry.device.id not in present)
+        left = [board for board in boards if _is_board(board) and board.backend == number.backend]
+        if len(like) == len(left) == 1:
+            devices = tuple(left[0] if device is number else device for device in devices)
+    return devices
+
+
+def _is_a_number(device: Device) -> bool:
+    """Return whether a library counted *device* and nobody tells its name, its model or where it sits."""
+    return _is_board(device) and not device.uuid and not device.pci and device.model == UNNAMED
 
 
 def _completed(memory: Memory, told: Device) -> Device:

@@ -14,7 +14,9 @@ from nodevet.checks.model import NODE, Finding, Outcome
 
 __all__ = ["counted_once", "seen_by", "shown_once"]
 
-LOSSES = frozenset({"device.lost", "device.reset_required", "reader.hung", "reader.stuck", "reader.crashed"})
+LOSSES = frozenset(
+    {"device.lost", "device.reset_required", "device.faulty", "reader.hung", "reader.stuck", "reader.crashed"}
+)
 UNREAD = "device.unread"
 
 

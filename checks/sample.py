@@ -68,6 +68,7 @@ class FailureKind(StrEnum):
     DENIED = "denied"
     LOST = "lost"
     RESET_REQUIRED = "reset_required"  # the driver says that only a reset brings the device back
+    FAULTY = "faulty"  # the driver names a fault of the hardware, for which it does not open the device
     HUNG = "hung"
     STUCK = "stuck"  # hung in the kernel (state D): cannot even be killed
     CRASHED = "crashed"

@@ -559,6 +559,8 @@ def test_a_device_lost_before_the_start_has_the_address_of_its_function(
     [
         (NvmlReturn.GPU_IS_LOST, FailureKind.LOST),
         (NvmlReturn.RESET_REQUIRED, FailureKind.RESET_REQUIRED),
+        (NvmlReturn.INSUFFICIENT_POWER, FailureKind.FAULTY),
+        (NvmlReturn.CORRUPTED_INFOROM, FailureKind.FAULTY),
         (NvmlReturn.NO_PERMISSION, FailureKind.DENIED),  # a cgroup hides the device node
         (NvmlReturn.UNKNOWN, FailureKind.ERROR),
     ],

@@ -49,7 +49,11 @@ def of_board(snapshot: Snapshot) -> list[Finding]:
 
 @pytest.mark.parametrize(
     ("kind", "code"),
-    [(FailureKind.LOST, "device.lost"), (FailureKind.RESET_REQUIRED, "device.reset_required")],
+    [
+        (FailureKind.LOST, "device.lost"),
+        (FailureKind.RESET_REQUIRED, "device.reset_required"),
+        (FailureKind.FAULTY, "device.faulty"),
+    ],
 )
 def test_a_lost_device_is_one_finding(kind: FailureKind, code: str) -> None:
     """Forty readings that could not be had are one loss, and so is that the device was not read."""

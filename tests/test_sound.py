@@ -194,6 +194,12 @@ def test_what_a_caller_expects_is_no_bug() -> None:
     assert Failure(FailureKind.READER, "").kind is FailureKind.READER
 
 
+def test_a_fault_that_the_driver_names_is_one() -> None:
+    """Of a board that it does not open; that it is in use, not ready or not allowed is none."""
+    kinds = {code: nvml.kind_of(code) for code in nvml.CODE_NAMES}
+    assert {code for code, kind in kinds.items() if kind is FailureKind.FAULTY} == {8, 14}
+
+
 @pytest.mark.parametrize("known", [0, nvml.NOT_SUPPORTED, nvml.INVALID_ARGUMENT, nvml.RESET_REQUIRED])
 def test_an_argument_that_is_refused_loses_no_device_that_the_driver_knows(known: int) -> None:
     """A structure may be what is refused; what else the driver says of the handle tells."""

@@ -19,8 +19,8 @@ from nodevet.checks.backends import amdsmi, nvml
 from nodevet.checks.backends.amd_identity import identify
 from nodevet.checks.backends.nvidia import NvidiaBackend
 from nodevet.checks.backends.tree import Tree
-from nodevet.checks.baseline import named, remember
-from nodevet.checks.model import Device, FailureKind, ReadingStatus, State
+from nodevet.checks.baseline import UNNAMED, named, recognised, remember
+from nodevet.checks.model import Device, FailureKind, Key, ReadingStatus, State
 from nodevet.checks.view import Memory
 
 PROGRESS: Any = SimpleNamespace(call=lambda _text: None, write=lambda _text: None, returned=lambda: None)
@@ -184,3 +184,56 @@ def test_parts_that_are_gone_while_they_are_read_are_not_lost(fake_amdsmi: FakeA
         failure = reader.sample(3, "fast").failure
     assert failure is not None
     assert failure.kind is FailureKind.ERROR
+
+
+def number(index: int) -> Device:
+    """Return a board of which nothing but its number is known."""
+    return gpu(f"nvidia-{index}", uuid=None, pci=None, serial=None, model=UNNAMED)
+
+
+def test_board_known_by_its_number_alone_goes_on_under_its_name() -> None:
+    """Its loss is the loss of the board that answers at last, not a second one beside it."""
+    memory = remember(Memory(), (gpu(), number(3)), {}, at())
+    assert named(memory, (gpu(), number(3))) == {}
+    assert named(memory, (gpu(), gpu("GPU-new", "0000:3b:00.0"))) == {"nvidia-3": "GPU-new"}
+    assert named(memory, (gpu(),)) == {}
+    both = (gpu(), gpu("GPU-new", "0000:3b:00.0"), gpu("GPU-other", "0000:4b:00.0"))
+    assert named(memory, both) == {}  # nobody says which
+    back = remember(memory, both[:2], {}, at(10))
+    assert set(back.seen) == {gpu().id, "GPU-new"}
+
+
+def test_board_known_by_its_number_alone_is_the_only_one_that_is_not_listed() -> None:
+    """What the others are it is not; of two that are gone nobody says which it is."""
+    boards = (gpu(), gpu("GPU-b", "0000:2b:00.0"), gpu("GPU-c", "0000:3b:00.0"))
+    memory = remember(Memory(), boards, {}, at())
+    assert recognised(memory, (*boards[:2], number(2))) == boards
+    assert recognised(memory, (boards[0], number(2))) == (boards[0], number(2))
+    assert recognised(memory, (boards[0], number(1), number(2))) == (boards[0], number(1), number(2))
+    elsewhere = gpu("0000:9b:00.0", "0000:9b:00.0", uuid=None, serial=None, model=UNNAMED)
+    assert recognised(memory, (*boards[:2], elsewhere)) == (*boards[:2], elsewhere)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_loss_of_a_board_known_by_its_number_alone_is_one(fake_nvml: FakeNvml, is_known: bool) -> None:
+    """Where neither the driver's pages nor the bus can be seen, as in a container; then it answers by its name."""
+    call = "nvmlDeviceGetHandleByIndex_v2"
+    memory: dict[str, bytes] = {}
+    if is_known:
+        with ReaderProcess(fake_nvml.environment) as reader:
+            reader.ready()
+            before = Node(fake_nvml, reader)
+            before.look()
+            memory = before.engine.memory()
+    fake_nvml.fail(call, NvmlReturn.GPU_IS_LOST, 3)
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        node = Node(fake_nvml, reader)
+        node.engine.restore(memory)
+        assert [episode.key.code for episode in node.look().episodes] == ["device.lost"]
+        fake_nvml.clear(f"error.{call}.3")
+        reader.enumerate_again()
+        node.clock.advance(10)
+        snapshot = node.look()
+    assert [episode.key for episode in snapshot.episodes] == [Key("device.lost", fake_nvml.uuid(3))]
+    assert {device.id for device in snapshot.devices} == {fake_nvml.uuid(slot) for slot in range(8)}

@@ -63,6 +63,8 @@ HANDLE_ALONE = "nvmlDeviceGetIndex"
 """Takes a handle, and neither a structure nor a choice: what it calls invalid is the handle."""
 RESET_REQUIRED = 16
 LOST = frozenset({11, 15, RESET_REQUIRED, 28})
+FAULTY = frozenset({8, 14})
+"""Power cables that are not attached and a corrupted InfoROM: what no driver, permission or other user brings about."""
 DENIED = frozenset({4, 17})
 UNAVAILABLE = frozenset({7, TIMEOUT, 19, 21, 27, 29})
 
@@ -248,6 +250,8 @@ def kind_of(code: int) -> FailureKind:
     """Return the kind of failure of a device that could not even be opened; its index may be gone by now."""
     if code == RESET_REQUIRED:
         return FailureKind.RESET_REQUIRED
+    if code in FAULTY:
+        return FailureKind.FAULTY
     if code in LOST or code == INVALID_ARGUMENT:
         return FailureKind.LOST
     return FailureKind.DENIED if code in DENIED else FailureKind.ERROR

@@ -63,6 +63,14 @@ RESET_REQUIRED = Rule(
     clearing=Clearing.HARDWARE_EVENT,
     next_step="drain the node, reset the device, prove it with a burn-in; when it stays away, reboot the node",
 )
+FAULTY = Rule(
+    check="inventory",
+    code="device.faulty",
+    action=Action.INSPECT,
+    clearing=Clearing.HARDWARE_EVENT,
+    next_step="drain the node, have the board, its power cables and its supply inspected; replace the board when it "
+    "stays so",
+)
 DRIVER_MISSING = Rule(
     check="inventory", code="driver.missing", fault_class=FaultClass.CONFIGURATION, action=Action.INSPECT
 )
@@ -97,6 +105,16 @@ COUNT = Rule(
 """Its limit is a number of the site, which closes no gate: a wrong one is pushed to every node at once. What proves
 that a device is gone has a finding of its own: one that was seen and is not listed (device.missing), one that does
 not answer (device.lost), and one on the PCI bus without a driver (driver.missing)."""
+
+REFUSED = (
+    (
+        RESET_REQUIRED,
+        FailureKind.RESET_REQUIRED,
+        "the driver refuses it until it is reset",  # a reboot is too much
+        "no reset is asked for",
+    ),
+    (FAULTY, FailureKind.FAULTY, "the driver names a fault and does not open it", "the driver opens it"),
+)
 
 WITNESSES = from_table("reader.falls").value
 """So often its driver must hang or crash over a board, within the time of reader_faults.csv, to have lost it."""
@@ -136,7 +154,8 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
     for device in view.devices:
         yield MISSING.on_node(Outcome.PASS, f"{device_name(view, device.id)}: is there", device=device.id)
         yield _lost(view, device)
-        yield _reset_required(view, device)
+        for rule, kind, why, well in REFUSED:
+            yield _refused(view, device, rule, kind, why, well)
     for seen in view.memory.seen.values():
         if seen.device.id not in present and not _merged(seen.device, present):
             yield _missing(view, seen.device)
@@ -197,27 +216,22 @@ def _lost(view: View, device: Device) -> Finding:
     return LOST.on_node(outcome, f"{name}: {facts}", device=device.id, evidence_time=newest)
 
 
-def _reset_required(view: View, device: Device) -> Finding:
-    """Judge whether the driver refuses the device until it is reset: it is on the bus, and a reboot is too much."""
+def _refused(view: View, device: Device, rule: Rule, kind: FailureKind, why: str, well: str) -> Finding:
+    """Judge whether the driver refuses the device with failures of *kind*, and says *why*; it is on the bus."""
     name = device_name(view, device.id)
     samples = [sample for (owner, _), sample in view.samples.items() if owner == device.id]
     newest = max(samples, key=lambda entry: entry.time.boottime_ns, default=None)
     if newest is None:
-        return RESET_REQUIRED.on_node(Outcome.SKIPPED, f"{name}: was not read yet", device=device.id)
-    asked = [s for s in samples if s.failure and s.failure.kind is FailureKind.RESET_REQUIRED]
+        return rule.on_node(Outcome.SKIPPED, f"{name}: was not read yet", device=device.id)
+    asked = [sample for sample in samples if sample.failure and sample.failure.kind is kind]
     if asked:
         sample = max(asked, key=lambda entry: entry.time.boottime_ns)
         detail = sample.failure.detail if sample.failure else ""
-        return RESET_REQUIRED.on_node(
-            Outcome.FAIL,
-            f"{name}: the driver refuses it until it is reset ({detail})",
-            device=device.id,
-            evidence_time=sample.time,
-        )
+        return rule.on_node(Outcome.FAIL, f"{name}: {why} ({detail})", device=device.id, evidence_time=sample.time)
     answered = newest.failure is None and not view.is_stale(newest)
-    return RESET_REQUIRED.on_node(
+    return rule.on_node(
         Outcome.PASS if answered else Outcome.UNMEASURED,
-        f"{name}: {'no reset is asked for' if answered else 'could not be read'}",
+        f"{name}: {well if answered else 'could not be read'}",
         device=device.id,
         evidence_time=newest.time,
     )
