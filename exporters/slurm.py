@@ -130,6 +130,9 @@ class Scontrol:
         text = self._run(words, Why.READ_FAILED, Why.READ_TIMEOUT)
         if not text.strip():
             raise SlurmError(Why.READ_EMPTY, f"scontrol {' '.join(words)}: printed nothing")
+        if not text.endswith("\n"):
+            # What is missing behind it may be nodes that are closed.
+            raise SlurmError(Why.READ_UNPARSABLE, f"scontrol {' '.join(words)}: its last line is cut off")
         return text
 
     def _tell(self, name: str, *words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,9 @@ def test_the_page_followed_to_the_letter_drains_nobody(
     for node in ("n1", "n2"):
         site.follow(install, node)
     before = slurm.configuration.read_text().rstrip("\n")  # as some programs that write it leave it
+    before = re.sub(
+        r"^SchedulerParameters=(.*)", r" schedulerparameters = \1  # tuned by ops", before, flags=re.MULTILINE
+    )
     slurm.configuration.write_text(before)
 
     (told,) = site.follow(check)
@@ -116,6 +120,7 @@ def test_the_page_followed_to_the_letter_drains_nobody(
     site.follow(merge)
     site.follow(reconfigure)
     slurm.wait(lambda: "hooks/prolog.sh" in slurm.run("scontrol", "show", "config"), "the prolog is loaded")
+    assert ",nohold_on_prolog_fail" in slurm.run("scontrol", "show", "config")
     for node in NODES:
         done = slurm.srun("-w", node, "--gres=gpu:1", "true")
         assert done.returncode == 0, done.stderr
