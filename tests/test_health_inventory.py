@@ -293,3 +293,15 @@ def test_silent_board_without_a_name_in_another_slot_is_one_loss(
     assert (lost.outcome, "serial S-0" in lost.message) == (FAIL, is_one)
     assert {of(findings, "device.missing", board.id).outcome for board in gone} == {Outcome.SKIPPED if is_one else FAIL}
     assert not is_one or "0000:99:00.0" in of(findings, "device.missing", gone[0].id).message
+
+
+@pytest.mark.parametrize("kind", list(FailureKind))
+def test_board_that_is_silent_for_another_reason_stands_for_none_that_is_gone(kind: FailureKind) -> None:
+    """That a board is in use, denied or in error fails nothing: the one that is gone would be told by nobody."""
+    silent = gpu("0000:99:00.0", "0000:99:00.0", uuid=None, serial=None, model="unknown")
+    gone = gpu("GPU-gone", "0000:0b:00.0")
+    view = with_samples(healthy(), failed(kind, silent))
+    memory = Memory({**view.memory.seen, gone.id: Seen(gone, at(-60), at(-60))})
+    view = msgspec.structs.replace(view, devices=(*view.devices, silent), memory=memory)
+    findings = [finding for finding in judge("inventory", view) if finding.device in (silent.id, gone.id)]
+    assert [finding.outcome for finding in findings].count(FAIL) == 1

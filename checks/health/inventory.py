@@ -116,6 +116,9 @@ REFUSED = (
     (FAULTY, FailureKind.FAULTY, "the driver names a fault and does not open it", "the driver opens it"),
 )
 
+TOLD_AS_LOSS = frozenset({FailureKind.LOST, *(kind for _, kind, _, _ in REFUSED)})
+"""Failures of which each has a finding of its own that fails."""
+
 WITNESSES = from_table("reader.falls").value
 """So often its driver must hang or crash over a board, within the time of reader_faults.csv, to have lost it."""
 
@@ -268,12 +271,13 @@ def _moved(view: View, backend: str) -> tuple[Device, Device] | tuple[None, None
     """Return the only board of *backend* that is not listed any more, and the only one that is silent and nameless.
 
     Addresses may change with a boot. That both are one is likely and not proven: it is told as one loss, not as a name.
+    What is silent for another reason is no loss, and stands for none.
     """
     present = {device.id for device in view.devices}
     known = [seen.device for seen in view.memory.seen.values() if seen.device.backend == backend]
     unlisted = [board for board in known if board.uuid and board.parent is None and board.id not in present]
     nameless = [board for board in view.devices if board.backend == backend and not board.uuid]
-    silent = [board for board in nameless if view.failure(board.id) is not None]
+    silent = [board for board in nameless if (failure := view.failure(board.id)) and failure.kind in TOLD_AS_LOSS]
     if len(unlisted) != 1 or len(silent) != 1 or silent[0].model not in (UNNAMED, unlisted[0].model):
         return None, None
     return unlisted[0], silent[0]
