@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from datetime import UTC, datetime
 
 import msgspec
@@ -37,6 +37,7 @@ __all__ = [
     "are_other_boards",
     "command_words",
     "counted_words",
+    "covering_count",
     "covering_words",
     "date_words",
     "expire",
@@ -230,8 +231,13 @@ def covering_words(covered: Iterable[Episode]) -> str:
     if not words:
         return ""
     longest, more = words[0], f", and {len(words) - 1} more" if len(words) > 1 else ""
+    return f"{covering_count(words)} ({longest.finding.message}; {person_words(longest)}{more})"
+
+
+def covering_count(words: Sized) -> str:
+    """Return how many acknowledgements cover what is not seen now, in words; empty where none does."""
     noun = "1 acknowledgement covers" if len(words) == 1 else f"{len(words)} acknowledgements cover"
-    return f"{noun} what is not seen now ({longest.finding.message}; {person_words(longest)}{more})"
+    return f"{noun} what is not seen now" if words else ""
 
 
 def counted_words(known: tuple[Episode, ...]) -> str:

@@ -10,7 +10,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.acknowledgement import acknowledged_words, counted_words, covering_words, standing
+from nodevet.checks.acknowledgement import (
+    acknowledged_words,
+    counted_words,
+    covering_count,
+    covering_words,
+    standing,
+)
 from nodevet.checks.model import (
     Action,
     Episode,
@@ -79,10 +85,13 @@ def node_verdict(
         return msgspec.structs.replace(worst, oldest_evidence=oldest, reason="; ".join(filter(None, said)))
     others = sum(entry.state is not State.OK for entry in verdicts.values()) - 1
     name = names.get(worst_id, worst_id)
-    reason = worst.reason if name in worst.reason else f"{name}: {worst.reason}"
+    reason = (worst.reason if name in worst.reason else f"{name}: {worst.reason}") + (
+        f" (and {others} more)" if others else ""
+    )
+    words = (counted_words(known) if known else "", covering_count(tuple(covered)))
     return Verdict(
         state=worst.state,
-        reason=reason + (f" (and {others} more)" if others else "") + (f"; {counted_words(known)}" if known else ""),
+        reason="; ".join((reason, *filter(None, words))),
         action=_hardest((entry.state, entry.action) for entry in verdicts.values()),
         episodes=tuple(key for entry in verdicts.values() for key in entry.episodes),
         oldest_evidence=oldest,

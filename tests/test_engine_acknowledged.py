@@ -293,6 +293,17 @@ def test_a_word_makes_nothing_green_that_is_not_measured() -> None:
     assert {entry.state for entry in node.snapshot.episodes} == {EpisodeState.ACKNOWLEDGED}
 
 
+def test_the_headline_of_a_failed_node_says_that_words_cover_what_is_not_seen() -> None:
+    """How many: who, when and why stand on the page, in JSON and in metrics."""
+    node = Node()
+    node.look(first=BROKEN)
+    node.ask(code=FAILED, device=GPU, note="board ordered", until="7d")
+    node.look()
+    reason = node.look(PAIR[0]).verdict.reason
+    assert node.snapshot.verdict.state is State.FAILED
+    assert reason.endswith("; 1 acknowledgement covers what is not seen now")
+
+
 def test_a_board_that_is_left_alone_stays_unknown_under_every_word() -> None:
     """Its loss is not measured either: who acknowledges that knows of no lost device."""
     node = Node()
