@@ -264,7 +264,9 @@ class Engine:
         """
         now = self._clock()
         present = self._present()
-        names = self._step("names of devices", partial(named, self._memory, present, self._doubles), dict[str, str])
+        said = {entry.key.device for entry in self._ledger.lasting if entry.last_seen.boot_id == now.boot_id}
+        naming = partial(named, self._memory, present, self._doubles, said)
+        names = self._step("names of devices", naming, dict[str, str])
         renamed = {old: names.get(new, new) for old, new in self._renamed.items()} | names
         self._renamed = dict(islice(renamed.items(), max(len(renamed) - MOST_NAMES, 0), None))
         remembered = partial(remember, self._memory, present, self._links_up, now, self._doubles)

@@ -49,6 +49,7 @@ __all__ = [
     "is_over",
     "is_word",
     "longest_first",
+    "may_be_of_another",
     "person_words",
     "reopens_after_expiry",
     "standing",
@@ -105,6 +106,17 @@ def are_other_boards(serial: str | None, other: str | None) -> bool:
     if serial is None or other is None:
         return False
     return serial != other and _is_chip(serial) == _is_chip(other)
+
+
+def may_be_of_another(episode: Episode, now: Instant) -> bool:
+    """Return whether the word about *episode*, whose board tells its name *now* first, may be about another board.
+
+    Boards are exchanged while the power is off, and in the boot of the word this one was known by its address alone, or
+    by a number.
+    """
+    said = episode.acknowledged
+    nameless = episode.pci is None or episode.key.device.endswith(episode.pci)
+    return nameless and told_serial(episode.serial) is None and said is not None and said.boot_id != now.boot_id
 
 
 def _is_chip(serial: str) -> bool:

@@ -95,13 +95,19 @@ def remember(
     return Memory(seen) if seen != memory.seen else memory
 
 
-def named(memory: Memory, devices: Iterable[Device], doubles: Iterable[tuple[Device, Device]] = ()) -> dict[str, str]:
+def named(
+    memory: Memory,
+    devices: Iterable[Device],
+    doubles: Iterable[tuple[Device, Device]] = (),
+    spoken_of: Iterable[str] = (),
+) -> dict[str, str]:
     """Return the id that each remembered accelerator has now which went by its address alone, or by another UUID.
 
     A board that has fallen off the bus cannot tell its UUID, and one without driver is only seen by the kernel. One of
     the same serial in the same slot is the same board under another UUID, as after its firmware was written anew. What
     two backends list (*doubles*, of ``listed_twice``) goes by the name that the earlier one gives it. A part of a board
     that is listed without it was put together with it again, and what is open on the part is open on the board.
+    Ids that are *spoken_of* in this boot count where the memory was lost: one that is the address of a board is its.
     """
     devices = tuple(devices)
     at_slot = {_slot(device): device for device in devices if device.uuid and device.pci and device.parent is None}
@@ -114,6 +120,10 @@ def named(memory: Memory, devices: Iterable[Device], doubles: Iterable[tuple[Dev
             names[key] = board.id
         elif entry.device.parent in present and key not in present:
             names[key] = entry.device.parent
+    for key in spoken_of:
+        board = at_slot.get(key.removeprefix("pci-").split(".")[0])
+        if board is not None and key not in present and key not in memory.seen:
+            names[key] = board.id
     return names | _named_at_last(memory, devices)
 
 

@@ -21,6 +21,8 @@ from nodevet.checks.acknowledgement import (
     is_covering,
     is_harder,
     is_over,
+    is_word,
+    may_be_of_another,
     person_words,
     reopens_after_expiry,
 )
@@ -235,7 +237,8 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
     flaps = {
         _named(flap.key, names): msgspec.structs.replace(flap, key=_named(flap.key, names)) for flap in ledger.flaps
     }
-    words = tuple(anchored(_moved(entry, names), now) for entry in ledger.standing)
+    meant = (entry for entry in ledger.standing if entry.key.device not in names or not may_be_of_another(entry, now))
+    words = tuple(anchored(_moved(entry, names), now) for entry in meant)
     active = {key: expire(anchored(episode, now), now) for key, episode in _renamed(before, evidence).items()}
     for key, episode in active.items():
         if episode.flapping and not is_held(flaps.get(key), now):
@@ -288,10 +291,16 @@ def _take_replaced(work: _Work) -> dict[Key, Episode]:
 
 
 def _renamed(episodes: Mapping[Key, Episode], evidence: Evidence) -> dict[Key, Episode]:
-    """Return *episodes* with those of a device that has just told its name under that name; the old ones end."""
+    """Return *episodes* with those of a device that has just told its name under that name; the old ones end.
+
+    A person's word goes on under that name only where it cannot be another board's.
+    """
     active = dict(episodes)
     for key, episode in episodes.items():
-        if key.device in evidence.names:
+        if key.device in evidence.names and is_word(episode) and may_be_of_another(episode, evidence.now):
+            said = f"{evidence.names[key.device]} tells its name after a reboot, and may be another board"
+            active[key] = _cleared(episode, said, evidence.now)
+        elif key.device in evidence.names:
             active[key] = _cleared(episode, f"goes on as {evidence.names[key.device]}", evidence.now)
             moved = _moved(episode, evidence.names)
             active.setdefault(moved.key, moved)

@@ -534,7 +534,7 @@ def answered(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
 
 
 def _held(told: tuple[Known, ...], before: tuple[Known, ...], until: Instant) -> tuple[Known, ...]:
-    """Return *before* with those *told*, whose returns are the same fault *until* then; nothing is unlearnt."""
+    """Return *before* with those *told*, whose returns are the same fault *until* then; what was known stays so."""
     news = {(known.key, known.serial, known.measured): known.action.rank for known in told}
     return (
         *(old for old in before if old.action.rank > news.get((old.key, old.serial, old.measured), -1)),

@@ -58,6 +58,7 @@ class Node:
     def __init__(self) -> None:
         """Begin with two healthy accelerators."""
         self.seconds = 0.0
+        self.boot_id = at().boot_id
         armed = [Armed(declared, declared.policy()) for declared in discover()]
         cadences = {("nvidia", "fast"): Cadence(10, 5)}
         self.engine = Engine(armed, node="n1", clock=lambda: self.now, cadences=cadences)
@@ -69,7 +70,7 @@ class Node:
     @property
     def now(self) -> Instant:
         """The present moment."""
-        return at(self.seconds)
+        return msgspec.structs.replace(at(self.seconds), boot_id=self.boot_id)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -291,6 +292,48 @@ def test_a_word_makes_nothing_green_that_is_not_measured() -> None:
         node.acknowledge(entry.key, note="known", actor="uid 0")
     assert (silent().verdict.state, node.snapshot.device_verdicts[GPU].state) == (State.UNKNOWN, State.UNKNOWN)
     assert {entry.state for entry in node.snapshot.episodes} == {EpisodeState.ACKNOWLEDGED}
+
+
+LOST = Failure(FailureKind.LOST, "GPU is lost")
+BARE = msgspec.structs.replace(PAIR[0], id=PAIR[0].pci or "", uuid=None, serial=None)
+
+
+def nameless_and_lost(node: Node) -> Snapshot:
+    """Let the first board, which never told its name, be lost, and a person acknowledge that for a week."""
+    node.engine = Engine([Armed(entry, entry.policy()) for entry in discover()], node="n1", clock=lambda: node.now)
+    node.look(BARE, PAIR[1])
+    node.engine.take_sample(msgspec.structs.replace(sample(BARE, {}, failure=LOST), time=node.now))
+    (key,) = (entry.key for entry in node.judge().episodes if entry.key.code == "device.lost")
+    node.acknowledge(key, note="board ordered", actor="uid 0", until=later(node.now, 7 * DAY))
+    return node.judge()
+
+
+@pytest.mark.parametrize("answers", [False, True])
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_a_word_about_a_board_without_a_name_is_not_about_its_successor(rebooted: bool, answers: bool) -> None:
+    """A board is exchanged while the power is off: what tells its name in the same boot is the one that was meant."""
+    node = Node()
+    assert nameless_and_lost(node).verdict.state is State.OK
+    if answers:
+        assert [entry.key.device for entry in node.look(BARE, PAIR[1]).covered] == [BARE.id]
+    if rebooted:
+        node.boot_id = "another boot"
+    assert [entry.key.device for entry in node.look().covered] == ([] if rebooted else [GPU])
+    node.engine.take_sample(msgspec.structs.replace(sample(PAIR[0], {}, failure=LOST), time=node.now))
+    assert node.judge().verdict.hard is rebooted
+    assert {entry.key.device for entry in node.round.snapshot.episodes} == {GPU}
+
+
+@pytest.mark.parametrize("rebooted", [False, True])
+def test_a_word_goes_on_under_the_name_that_is_told_although_the_store_was_lost(rebooted: bool) -> None:
+    """The mirror of this boot alone speaks of the address; the agent that reads it is told the name at once."""
+    node, after = Node(), Node()
+    nameless_and_lost(node)
+    after.seconds, after.boot_id = node.seconds, "another boot" if rebooted else node.boot_id
+    after.engine = Engine([Armed(entry, entry.policy()) for entry in discover()], node="n1", clock=lambda: after.now)
+    after.engine.adopt(node.engine.episodes)
+    assert after.look().names == ({} if rebooted else {BARE.id: GPU})
+    assert [entry.key.device for entry in after.snapshot.covered] == ([] if rebooted else [GPU])
 
 
 def test_the_headline_of_a_failed_node_says_that_words_cover_what_is_not_seen() -> None:
