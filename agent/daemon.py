@@ -378,6 +378,7 @@ class Daemon:
             members.log(self._teller, self._strays),
             members.http(self._http),
             members.descriptors(),
+            members.host_name(configuration),
             members.watchdog(Watchdog(self._notifier, self._clock)),
         )
         return tuple(guarded(self._through(member), self._guard) for member in gathered if member is not None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import selectors
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -50,6 +51,7 @@ __all__ = [
     "descriptors",
     "gate_log",
     "guarded",
+    "host_name",
     "http",
     "kernel_log",
     "load_guard",
@@ -230,6 +232,23 @@ def runtime_directory(
 def descriptors() -> Member:
     """Return the warning before file descriptors run out."""
     return Member(name="descriptors", trouble=descriptor_trouble)
+
+
+def host_name(configuration: Configuration) -> Member:
+    """Return the warning that this machine got another name since the start, such as from DHCP during a boot."""
+    known, before = node_name(configuration), _short_host_name()
+
+    def trouble() -> str:
+        present = _short_host_name()
+        if present == before or known != before:
+            return ""
+        return f"this machine is called {present} now, and the agent goes on as {known}: restart it, or set node_name"
+
+    return Member(name="host_name", trouble=trouble)
+
+
+def _short_host_name() -> str:
+    return socket.gethostname().split(".")[0]
 
 
 def http(server: Listening) -> Member:
