@@ -25,7 +25,7 @@ from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.settings import Configuration
 from nodevet.agent.simulated.origin import refuse_simulated
 from nodevet.agent.storage.database import DamagedError
-from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
+from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.guard import Guard
@@ -163,22 +163,30 @@ def _recall(engine: Engine, configuration: Configuration, clock: Clock) -> tuple
 
     As at the agent's own start, the mirror of this boot counts where the store knows less or is lost.
     """
-    memory, notices = _memory(engine, Path(configuration.agent.state_dir) / DATABASE_NAME)
+    mirror, told = None, ""
     try:
         mirror = read_mirror(Path(configuration.agent.runtime_dir) / MIRROR_NAME)
+        told = mirror.notice if mirror is not None else ""
     except StoreError as error:
-        return memory, (*notices, str(error))
-    engine.adopt(restore(engine.episodes, mirror, clock.instant().boot_id))
-    return memory, (*notices, *filter(None, (mirror.notice if mirror is not None else "",)))
+        told = str(error)
+    ended: list[Episode] = []
+    memory, notices = _memory(engine, Path(configuration.agent.state_dir) / DATABASE_NAME, mirror, ended)
+    if mirror is not None:
+        engine.adopt(restore(engine.episodes, mirror, clock.instant().boot_id, ended))
+    return memory, (*notices, *filter(None, (told,)))
 
 
-def _memory(engine: Engine, path: Path) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
+def _memory(
+    engine: Engine, path: Path, mirror: Mirror | None, ended: list[Episode]
+) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
+    """Give *engine* what the database at *path* keeps, and *ended* what it ends of what *mirror* has."""
     try:
         if not path.exists():
             return {}, ()
         store = read_store(path)
         try:
             memory = store.load_memory()
+            ended += ends(store, mirror)
         finally:
             store.close()
     except DamagedError as error:

@@ -127,7 +127,7 @@ def _facts(episode: Episode) -> tuple[object, ...]:
     """Return what of *episode* is mirrored again when it changes: also another term under the same note."""
     until = None if episode.until is None else episode.until.wall_seconds
     said = (episode.actor, episode.note, until, episode.acknowledged, episode.expired)
-    return (episode.key, episode.state, episode.outcome, episode.count, said)
+    return (episode.key, episode.opened, episode.state, episode.outcome, episode.count, said)
 
 
 def _tried(write: Callable[[], None]) -> str:

@@ -14,10 +14,16 @@ import msgspec
 import pytest
 from fakes.episodes import BOOT_ID, episode, moment
 from fakes.privileges import needs_root
+from fakes.showing_child import configuration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.agent.storage.mirror import Mirror, read_mirror, restore, write_mirror
+from nodevet.agent.clock import SystemClock
+from nodevet.agent.engine import Engine
+from nodevet.agent.oneshot import _recall
+from nodevet.agent.storage.journal import Journal
+from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore, write_mirror
+from nodevet.agent.storage.store import DATABASE_NAME, open_store
 from nodevet.checks.acknowledgement import extended, granted
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import Episode, EpisodeState
@@ -115,6 +121,60 @@ def test_a_word_stands_beside_what_is_not_confirmed_yet() -> None:
     pending = episode(seen=60, state=EpisodeState.PENDING)
 
     assert set(restore((pending,), Mirror(BOOT_ID, (OVER,)), BOOT_ID)) == {pending, OVER}
+
+
+@pytest.mark.parametrize(
+    ("mirrored", "counts"),
+    [(msgspec.structs.replace(WORD, until=None), False), (FAULT, False), (episode(seen=60), True), (OVER, False)],
+)
+def test_what_ended_while_the_mirror_could_not_be_written_is_over(
+    tmp_path: Path, mirrored: Episode, counts: bool
+) -> None:
+    """A word that ended with its fault covered the next return of it; what was seen after the end counts."""
+    over = msgspec.structs.replace(FAULT, state=CLEARED, cleared=moment(50))
+    opened = open_store(tmp_path / "nodevet.db", wall_seconds=0)
+    opened.store.save_round([FAULT, episode("a.b")], {}, time=moment(20))
+    opened.store.save_round([over], {}, time=moment(50))
+    mirror = Mirror(BOOT_ID, (mirrored, episode("c.d")))
+
+    ended = ends(opened.store, mirror)
+    opened.store.close()
+    found = restore((), mirror, BOOT_ID, ended)
+
+    assert ended == (over,)
+    assert found == (episode("c.d"), *((mirrored,) if counts else ()))
+
+
+def test_agent_and_command_ask_the_journal_what_ended(tmp_path: Path) -> None:
+    """Both begin with the same findings."""
+    clock = SystemClock()
+    boot_id, names = clock.instant().boot_id, ("nvidia.xid.79", "a.b")
+    word, other = (episode(name, boot_id=boot_id, state=ACKNOWLEDGED) for name in names)
+    over = msgspec.structs.replace(word, state=CLEARED, cleared=moment(50, boot_id))
+    settings = configuration(tmp_path)
+    path = Path(settings.agent.state_dir) / DATABASE_NAME
+    for number, entry in enumerate((word, over)):
+        opened = open_store(path, wall_seconds=0)
+        opened.store.save_round([entry], {}, time=moment(20 + number, boot_id))
+        opened.store.close()
+    Path(settings.agent.runtime_dir).mkdir(exist_ok=True)
+    write_mirror(Path(settings.agent.runtime_dir) / MIRROR_NAME, (word, other), boot_id)
+    engines = [Engine((), node="node", clock=clock.instant) for _ in range(2)]
+    assert _recall(engines[0], settings, clock)[1] == ()
+    with Journal(settings, clock) as journal:
+        journal.restore(engines[1])
+
+    assert [engine.episodes for engine in engines] == [(other,)] * 2
+
+
+def test_a_word_that_covers_a_return_is_no_end(tmp_path: Path) -> None:
+    """Nor is a journal that knows nothing of what the mirror has."""
+    opened = open_store(tmp_path / "nodevet.db", wall_seconds=0)
+    opened.store.save_round([OVER], {}, time=moment(40))
+    found = [ends(opened.store, mirror) for mirror in (None, Mirror(BOOT_ID, (WORD, episode("c.d"))))]
+    opened.store.close()
+
+    assert found == [(), ()]
 
 
 EPISODES = st.lists(

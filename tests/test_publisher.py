@@ -42,6 +42,24 @@ def test_another_term_under_the_same_note_is_mirrored(tmp_path: Path) -> None:
     assert publisher.close(5.0)
 
 
+def test_what_opens_anew_is_mirrored_although_nobody_saw_its_end(tmp_path: Path) -> None:
+    """By its last sight the next agent knows that it is there after the end that the store has of it."""
+    finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))
+    publisher = Publisher(tmp_path, ttl_seconds=35.0)
+    deadline = time.monotonic() + 60
+    for moment in (at(600), at(300)):
+        fault = msgspec.structs.replace(open_episode(finding), opened=moment, last_seen=moment)
+        snapshot = gpu_node(episodes=(fault,))
+        publisher.publish(snapshot)
+        while publisher.written is not snapshot:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        mirror = read_mirror(tmp_path / MIRROR_NAME)
+        assert mirror is not None
+        assert mirror.episodes[0].last_seen == moment
+    assert publisher.close(5.0)
+
+
 def test_a_word_whose_fault_is_not_there_is_mirrored(tmp_path: Path) -> None:
     """A store that is lost before the fault returns loses no word of a person."""
     finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))

@@ -20,7 +20,7 @@ from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.settings import Configuration
 from nodevet.agent.storage.database import RefusedError
 from nodevet.agent.storage.downgrade import open_of_any_version
-from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
+from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
 from nodevet.agent.storage.rollup import MinuteRollups
 from nodevet.agent.storage.rows import UnsavedRound
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
@@ -62,6 +62,8 @@ class Journal:
         self._runtime = Path(configuration.agent.runtime_dir)
         self._rollups = MinuteRollups()
         self._notices: list[str] = []
+        self._mirror: Mirror | None = None
+        self._ended: tuple[Episode, ...] = ()
         self._handed: dict[str, bytes] = {}
         self._told = ""
         self._bell = -1
@@ -73,6 +75,7 @@ class Journal:
         the agent goes on without. Raises BusyError, and RefusedError where a person must choose another place.
         """
         self._lock = acquire_node_lock(self._runtime, "nodevet agent")
+        self._mirror = self._read_mirror()
         path = Path(self._configuration.agent.state_dir) / DATABASE_NAME
         store, trouble = None, ""
         try:
@@ -87,6 +90,8 @@ class Journal:
             store = opened.store
             self._notices += [opened.notice] if opened.notice else []
             self._memory, self._episodes = store.load_memory(), store.load_episodes()
+            with suppress(StoreError, BusyError):
+                self._ended = ends(store, self._mirror)
         kept = self._configuration.store
         self._handed = dict(self._memory)
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -139,19 +144,21 @@ class Journal:
         except msgspec.MsgspecError as error:
             self._notices.append(f"a part of what was remembered cannot be read and begins anew: {error}")
         known = engine.episodes or self._episodes
-        try:
-            mirror = read_mirror(self._runtime / MIRROR_NAME)
-        except StoreError as error:
-            self._notices.append(str(error))
-            mirror = None
-        if mirror is not None and mirror.notice:
-            self._notices.append(mirror.notice)
-        adopted = restore(known, mirror, self._clock.instant().boot_id)
+        adopted = restore(known, self._mirror, self._clock.instant().boot_id, self._ended)
         engine.adopt(adopted)
         only_mirrored = tuple(episode for episode in adopted if episode not in known)
         if only_mirrored:
             self._writer.submit_round(only_mirrored, {}, time=self._clock.instant())
         return self._memory
+
+    def _read_mirror(self) -> Mirror | None:
+        try:
+            mirror = read_mirror(self._runtime / MIRROR_NAME)
+        except StoreError as error:
+            self._notices.append(str(error))
+            return None
+        self._notices += [mirror.notice] if mirror is not None and mirror.notice else []
+        return mirror
 
     @property
     def bell(self) -> int:

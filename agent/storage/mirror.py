@@ -16,12 +16,13 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.storage.durable import replace_file
+from nodevet.agent.storage.store import Store
 from nodevet.checks.acknowledgement import is_covering
 from nodevet.checks.documents import decoded
 from nodevet.checks.errors import ModelError, StoreError
 from nodevet.checks.model import Episode, EpisodeState, Key
 
-__all__ = ["MIRROR_NAME", "Mirror", "read_mirror", "restore", "write_mirror"]
+__all__ = ["MIRROR_NAME", "Mirror", "ends", "read_mirror", "restore", "write_mirror"]
 
 
 MIRROR_NAME = "episodes.json"
@@ -105,14 +106,32 @@ def _episode(raw: msgspec.Raw) -> Episode | str:
         return str(error)
 
 
-def restore(stored: Iterable[Episode], mirror: Mirror | None, boot_id: str) -> tuple[Episode, ...]:
+def ends(store: Store, mirror: Mirror | None) -> tuple[Episode, ...]:
+    """Return what the journal of *store* ends and *mirror* does not, which could not be written then."""
+    stored = {episode.key for episode in store.load_episodes()}
+    devices = {episode.key.device for episode in mirror.episodes if episode.key not in stored} if mirror else set()
+    last: dict[Key, Episode] = {}
+    for row in store.history(devices=sorted(devices)) if devices else ():
+        last.setdefault(row.episode.key, row.episode)
+    return tuple(entry for entry in last.values() if entry.state is EpisodeState.CLEARED and not is_covering(entry))
+
+
+def restore(
+    stored: Iterable[Episode], mirror: Mirror | None, boot_id: str, ended: Iterable[Episode] = ()
+) -> tuple[Episode, ...]:
     """Return the episodes to go on with: those *stored*, and those of a *mirror* of this same boot.
 
     Both hold also what is over and whose return a person's word covers. Where both know one, that of which something
-    was seen or said later counts, and of equals the one that a person acknowledged.
+    was seen or said later counts, and of equals the one that a person acknowledged. What *ended* later than the mirror
+    saw it is over: a word that ended with its fault covers no return.
     """
     found: dict[tuple[Key, bool], Episode] = {}
-    mirrored = mirror.episodes if mirror is not None and mirror.boot_id == boot_id else ()
+    over = {episode.key: _order(episode, boot_id)[0] for episode in ended}
+    mirrored = tuple(
+        episode
+        for episode in (mirror.episodes if mirror is not None and mirror.boot_id == boot_id else ())
+        if over.get(episode.key, -1) <= _order(episode, boot_id)[0]
+    )
     for episode in (*stored, *mirrored):
         place = (episode.key, is_covering(episode))
         if place not in found or _order(episode, boot_id) > _order(found[place], boot_id):
