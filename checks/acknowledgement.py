@@ -52,6 +52,7 @@ __all__ = [
     "may_be_of_another",
     "person_words",
     "reopens_after_expiry",
+    "says_more",
     "standing",
     "was_seen",
 ]
@@ -159,6 +160,12 @@ def is_harder(episode: Episode, finding: Finding) -> bool:
     if finding.outcome is Outcome.UNMEASURED:
         return False
     return outcome is Outcome.UNMEASURED or finding.action.rank > action.rank
+
+
+def says_more(episode: Episode, finding: Finding) -> bool:
+    """Return whether *finding* is graver than *episode*, or as grave and asks for a harder action."""
+    rank = RANK[finding.outcome] - RANK[episode.outcome]
+    return rank > 0 or (rank == 0 and finding.action.rank > episode.finding.action.rank)
 
 
 def was_seen(shown: Episode, newest: Episode) -> bool:

@@ -25,6 +25,7 @@ from nodevet.checks.acknowledgement import (
     may_be_of_another,
     person_words,
     reopens_after_expiry,
+    says_more,
 )
 from nodevet.checks.damping import Flap, closed, is_forgotten, is_held, reopened
 from nodevet.checks.model import (
@@ -401,10 +402,15 @@ def _is_hard(episode: Episode) -> bool:
 
 
 def _same_evidence(episode: Episode, finding: Finding) -> bool:
-    """Return whether this look was already counted: same sample, and no occurrence that is new in it."""
-    if finding.evidence_time is None:
+    """Return whether this look was already counted: same sample, and no occurrence that is new in it.
+
+    The kernel may record two events within one microsecond: the stamp is the same, and one may say more.
+    """
+    if finding.evidence_time is None or finding.evidence_time != episode.looked:
         return False
-    return finding.evidence_time == episode.looked and finding.occurrence in (None, episode.finding.occurrence)
+    if finding.occurrence is None:
+        return True
+    return finding.occurrence == episode.finding.occurrence and not says_more(episode, finding)
 
 
 def _opened(finding: Finding, evidence: Evidence) -> Episode:

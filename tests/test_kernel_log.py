@@ -9,6 +9,7 @@ import lzma
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -686,6 +687,29 @@ def test_different_faults_count_each() -> None:
     ]
     assert len(Deduplicator(5.0).admitted(events)) == len(events)
     assert len(Deduplicator(5.0).admitted([happened("x.94", t, "kernel_log") for t in (1.0, 1.2, 1.9, 3.0)])) == 2
+
+
+@pytest.mark.parametrize("code", ["pcie.aer", "pcie.apei"])
+@pytest.mark.parametrize("first", [Severity.INFO, Severity.WARNING, Severity.ERROR])
+def test_a_fatal_error_is_no_repeat_of_a_milder_one(code: str, first: Severity) -> None:
+    """Errors that are corrected come many times a second before the one that is not."""
+    pair = [
+        msgspec.structs.replace(happened(code, seconds, "kernel_log"), severity=severity)
+        for seconds, severity in ((1.0, first), (1.1, first), (1.2, Severity.FATAL))
+    ]
+    assert Deduplicator(5.0).admitted(pair) == [pair[0], pair[2]]
+
+
+@pytest.mark.parametrize(
+    ("xid", "variant"), [(number, word) for number in range(144, 151) for word in ("fatal", "link_fatal")]
+    + [(154, word) for word in ("drain_reset", "reboot", "reset_device", "reset_bus", "reboot_system")]
+)  # fmt: skip
+def test_what_the_log_says_of_an_xid_is_no_repeat_of_its_number(xid: int, variant: str) -> None:
+    """NVML tells the number alone, which may be harmless; a number behind the words is a repeat."""
+    number = happened(f"nvidia.xid.{xid}", 10.0, "nvml")
+    words = msgspec.structs.replace(happened(number.code, 10.1, "kernel_log"), fields={"variant": variant})
+    assert Deduplicator(5.0).admitted([number, words]) == [number, words]
+    assert Deduplicator(5.0).admitted([words, number]) == [words]
 
 
 def test_restart_counts_nothing_twice() -> None:

@@ -7,7 +7,7 @@ import pytest
 from fakes.views import at, burn_in, fault, gpu
 
 from nodevet.checks.episodes import Evidence, Ledger, fold
-from nodevet.checks.model import Clearing, Finding, Outcome
+from nodevet.checks.model import Action, Clearing, Finding, Outcome
 from nodevet.checks.occurrences import is_dealt_with, stamped
 
 
@@ -71,6 +71,25 @@ def test_an_earlier_event_that_is_graver_counts() -> None:
     mild = msgspec.structs.replace(told(20.0), outcome=Outcome.WARN)
     (episode,) = after(after(Ledger(), 30.0, mild), 60.0, told(10.0)).episodes
     assert episode.outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((Outcome.WARN, Action.WATCH), (Outcome.FAIL, Action.DRAIN_RESET)),
+        ((Outcome.FAIL, Action.RESET_DEVICE), (Outcome.FAIL, Action.REBOOT)),
+    ],
+)
+def test_of_two_events_with_one_stamp_the_graver_one_counts(
+    first: tuple[Outcome, Action], second: tuple[Outcome, Action]
+) -> None:
+    """The kernel records several lines of a fault within a microsecond; read again, they change nothing."""
+    lines = [msgspec.structs.replace(told(10.0), outcome=outcome, action=action) for outcome, action in (first, second)]
+    for findings in (lines, lines[::-1]):
+        opened = after(Ledger(), 30.0, *findings)
+        (episode,) = opened.episodes
+        assert (episode.outcome, episode.finding.action) == second
+        assert after(opened, 60.0, *findings).episodes == opened.episodes
 
 
 @pytest.mark.parametrize(

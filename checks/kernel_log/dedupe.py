@@ -11,7 +11,8 @@ from collections.abc import Iterable
 import msgspec
 
 from nodevet.checks.kernel_log.rules import base_address, normalised_pci
-from nodevet.checks.model import Event, Provenance
+from nodevet.checks.model import Event, Outcome, Provenance
+from nodevet.checks.reference.kernel_policy import policy_of
 
 __all__ = ["REPEAT_SECONDS", "Deduplicator", "DeduplicatorState", "SeenEvent"]
 
@@ -20,6 +21,8 @@ REPEAT_SECONDS = 1.0
 
 MAXIMUM_REMEMBERED = 1024
 """More distinct faults than this within one window are all counted; the oldest are forgotten."""
+
+_GRAVITY: tuple[Outcome | None, ...] = (Outcome.PASS, Outcome.WARN, Outcome.FAIL)
 
 
 class SeenEvent(msgspec.Struct, frozen=True):
@@ -32,6 +35,7 @@ class SeenEvent(msgspec.Struct, frozen=True):
     source: str
     is_evidence: bool = False
     variant: str = ""
+    outcome: Outcome | None = None
 
 
 class DeduplicatorState(msgspec.Struct, frozen=True):
@@ -77,10 +81,18 @@ class Deduplicator:
             return False
         if one.is_evidence and not other.is_evidence:
             return False
-        if one.source == other.source and one.variant != other.variant:
-            return False  # first a link's harmless error, then its fatal one: the number alone is not the fault
+        if one.source == other.source and (one.variant, one.outcome) != (other.variant, other.outcome):
+            return False  # first a link's harmless error, then its fatal one: the code alone is not the fault
+        if one.source != other.source and one.variant and _is_graver(one, other):
+            return False  # NVML tells the number of an XID alone, and the words in the log say that it is fatal
         window = self._repeat_ns if one.source == other.source else self._window_ns
         return abs(one.boottime_ns - other.boottime_ns) <= window
+
+
+def _is_graver(one: SeenEvent, other: SeenEvent) -> bool:
+    """Return whether *one* is graver than *other*; of one that an earlier version remembered it is not known."""
+    known = one.outcome in _GRAVITY and other.outcome in _GRAVITY
+    return known and _GRAVITY.index(one.outcome) > _GRAVITY.index(other.outcome)
 
 
 def _seen_event(event: Event) -> SeenEvent:
@@ -93,4 +105,5 @@ def _seen_event(event: Event) -> SeenEvent:
         source=event.source,
         is_evidence=event.provenance is not Provenance.TEXT,
         variant=event.fields.get("variant") or event.fields.get("word", "").lower(),
+        outcome=policy_of(event).outcome,
     )
