@@ -7,6 +7,8 @@ import pytest
 from fakes.views import at, burn_in, fault, gpu
 
 from nodevet.checks.episodes import Evidence, Ledger, fold
+from nodevet.checks.kernel_log.lines import split_record
+from nodevet.checks.kernel_log.parse import KernelLogParser
 from nodevet.checks.model import Action, Clearing, Finding, Outcome
 from nodevet.checks.occurrences import is_dealt_with, stamped
 
@@ -109,3 +111,36 @@ def test_of_two_events_with_one_stamp_the_graver_one_counts(
 def test_only_events_of_one_boot_have_an_order(occurrence: str | None, settled: str | None, expected: bool) -> None:
     """A counter that shows another value is news, also where it is lower: it was set back."""
     assert is_dealt_with(occurrence, settled) is expected
+
+
+HARDWARE = "{1}[Hardware Error]: "
+CORRECTED = (f"{HARDWARE}event severity: corrected", f"{HARDWARE}  section_type: PCIe error")
+STATUS = "nvidia 0000:3b:00.0: AER: aer_status: 0x00000040, aer_mask: 0x00002000"
+NOT_PROBED = "NVRM: The NVIDIA probe routine was not called for 1 device(s)."
+NONE = "NVRM: None of the NVIDIA devices were initialized."
+
+
+@pytest.mark.parametrize(
+    ("lines", "seconds", "expected"),
+    [
+        ((*CORRECTED, STATUS), 0.1, ["pcie.apei"]),
+        ((*CORRECTED, STATUS), 60.0, ["pcie.apei", "pcie.aer"]),
+        ((NOT_PROBED, NONE), 0.1, ["nvidia.driver.not_probed"]),
+        ((NOT_PROBED, NONE), 60.0, ["nvidia.driver.not_probed", "nvidia.driver.none_initialized"]),
+        ((NOT_PROBED, *["x"] * 20, NONE), 0.1, ["nvidia.driver.not_probed", "nvidia.driver.none_initialized"]),
+    ],
+)
+def test_an_echo_that_comes_with_a_later_read_is_no_event(
+    lines: tuple[str, ...], seconds: float, expected: list[str]
+) -> None:
+    """The kernel tells what it did about an error a moment later, when the error itself may have been told already."""
+    parser = KernelLogParser()
+    codes = []
+    for number, text in enumerate(lines):
+        moment = 10.0 if text != lines[-1] else 10.0 + seconds
+        device = "\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0" if text == STATUS else ""
+        line = split_record(f"3,{number},{int(moment * 1e6)},-;{text}{device}")
+        assert line is not None
+        parser.feed(line, at(moment))
+        codes += [event.code for event in parser.take(at(moment - 1.0))]
+    assert codes == expected

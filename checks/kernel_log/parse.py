@@ -39,6 +39,9 @@ JOIN_RECORDS = 16
 RENAME_RECORDS = 3
 """How many records behind an event the one may be that says what it is: a machine check has its registers between."""
 
+ECHO_SECONDS = 5.0
+"""How long an event that was told already is known by its echo, which may come with a later read of the log."""
+
 MAXIMUM_ADDRESSES = 256
 """Of so many devices it is remembered what they are called and which XID came last."""
 
@@ -91,6 +94,7 @@ class KernelLogParser:
         """Start without a past."""
         self._position = 0
         self._told: list[_Told] = []
+        self._taken: list[_Told] = []
         self._remarks: list[_Remark] = []
         self._last_xid: dict[str, Event] = {}
         self._identities: dict[str, str] = {}
@@ -122,7 +126,9 @@ class KernelLogParser:
                 held.append(told)
             else:
                 ready.append(told.event)
+                self._taken.append(told)
         self._told = held
+        self._taken = [told for told in self._taken if self._is_near(told)]
         return self._attribute_clean_up(ready)
 
     def _handle(self, match: Match, line: Line, time: Instant, number: int | None) -> None:
@@ -144,6 +150,8 @@ class KernelLogParser:
             case RuleKind.RENAME:
                 self._rename(rule, provenance_of(match, line))
             case RuleKind.ECHO if self._add_detail(rule, groups, pci, provenance_of(match, line)):
+                pass
+            case RuleKind.ECHO if self._was_told(rule, groups, pci, provenance_of(match, line), time):
                 pass
             case RuleKind.HEADER:
                 event = self._event(match, pci, line, time, number)
@@ -214,8 +222,7 @@ class KernelLogParser:
 
     def _near_told(self) -> list[_Told]:
         """Return the events whose lines are near enough to belong to this one, the latest first."""
-        near = itertools.takewhile(lambda told: self._position - told.position <= JOIN_RECORDS, reversed(self._told))
-        return list(near)
+        return list(itertools.takewhile(self._is_near, reversed(self._told)))
 
     def _add_detail(self, rule: KernelRule, groups: dict[str, str], pci: str | None, provenance: Provenance) -> bool:
         """Add *groups* to the latest near event that *rule* is about; return whether there is one.
@@ -239,6 +246,24 @@ class KernelLogParser:
                 process=event.process or groups.get("process") or None,
             )
         return bool(alike) or (is_text and bool(about))
+
+    def _was_told(
+        self, rule: KernelRule, groups: dict[str, str], pci: str | None, provenance: Provenance, time: Instant
+    ) -> bool:
+        """Return whether *rule* repeats an event that an earlier read told, by words that are as sure."""
+        return any(
+            _joins(rule.joins, told.event)
+            and _same(told.event.pci, pci)
+            and ("record" not in groups or _of_record(groups, told.event))
+            and _is_as_sure(told.event.provenance, provenance)
+            and self._is_near(told)
+            and abs(time.boottime_ns - told.event.time.boottime_ns) <= ECHO_SECONDS * 1e9
+            for told in self._taken
+        )
+
+    def _is_near(self, told: _Told) -> bool:
+        """Return whether the line of *told* is near enough to belong to this one."""
+        return self._position - told.position <= JOIN_RECORDS
 
     def _rename(self, rule: KernelRule, provenance: Provenance) -> None:
         """Give the latest event of the family the code of *rule*, where it waits for that; it waits no more.
