@@ -203,15 +203,15 @@ def runs_again(check: Check, ran: Ran, episodes: Iterable[Episode]) -> tuple[Fin
         return ()
     standing = {finding.key for finding in ran.findings}
     return tuple(
-        msgspec.structs.replace(
-            episode.finding,
-            outcome=Outcome.PASS,
-            message=f"check {check.name} runs again",
-            action=Action.NONE,
-            required=False,
-        )
+        _over(episode, f"check {check.name} runs again")
         for episode in episodes
         if episode.key.code == CHECK_ERROR and episode.check == check.name and episode.key not in standing
+    )
+
+
+def _over(episode: Episode, message: str) -> Finding:
+    return msgspec.structs.replace(
+        episode.finding, outcome=Outcome.PASS, message=message, action=Action.NONE, required=False
     )
 
 
@@ -222,13 +222,7 @@ def not_asked(checks: Iterable[Armed], episodes: Iterable[Episode]) -> tuple[Fin
     """
     asked = {armed.check.name for armed in checks}
     return tuple(
-        msgspec.structs.replace(
-            episode.finding,
-            outcome=Outcome.PASS,
-            message=f"check {episode.check} is not asked any more",
-            action=Action.NONE,
-            required=False,
-        )
+        _over(episode, f"check {episode.check} is not asked any more")
         for episode in episodes
         if episode.key.code == CHECK_ERROR and episode.check not in asked
     )

@@ -9,9 +9,21 @@ import msgspec
 from fakes.snapshots import at, failed_node, gpu_id, gpu_node, open_episode
 
 from nodevet.agent.publisher import STATE_NAME, Publisher
-from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror
+from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, read_mirror
 from nodevet.checks.acknowledgement import granted
 from nodevet.checks.model import EpisodeState, Finding, Outcome, Snapshot
+
+
+def mirrored(publisher: Publisher, snapshot: Snapshot, directory: Path) -> Mirror:
+    """Publish *snapshot* and return the mirror in *directory* once it is there."""
+    publisher.publish(snapshot)
+    deadline = time.monotonic() + 60
+    while publisher.written is not snapshot:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    mirror = read_mirror(directory / MIRROR_NAME)
+    assert mirror is not None
+    return mirror
 
 
 def test_a_mirror_that_cannot_be_written_keeps_no_fault_out_of_the_state_file(tmp_path: Path) -> None:
@@ -28,17 +40,10 @@ def test_another_term_under_the_same_note_is_mirrored(tmp_path: Path) -> None:
     """A word that a lost store leaves to the mirror ends when the person said last."""
     finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))
     publisher = Publisher(tmp_path, ttl_seconds=35.0)
-    deadline = time.monotonic() + 60
     for until in (None, at(-86_400), at(-3_600)):
         word = granted(open_episode(finding), note="known", actor="uid 0", time=at(600), until=until)
         snapshot = gpu_node(episodes=(word,))
-        publisher.publish(snapshot)
-        while publisher.written is not snapshot:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        mirror = read_mirror(tmp_path / MIRROR_NAME)
-        assert mirror is not None
-        assert mirror.episodes[0].until == until
+        assert mirrored(publisher, snapshot, tmp_path).episodes[0].until == until
     assert publisher.close(5.0)
 
 
@@ -46,17 +51,10 @@ def test_what_opens_anew_is_mirrored_although_nobody_saw_its_end(tmp_path: Path)
     """By its last sight the next agent knows that it is there after the end that the store has of it."""
     finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))
     publisher = Publisher(tmp_path, ttl_seconds=35.0)
-    deadline = time.monotonic() + 60
     for moment in (at(600), at(300)):
         fault = msgspec.structs.replace(open_episode(finding), opened=moment, last_seen=moment)
         snapshot = gpu_node(episodes=(fault,))
-        publisher.publish(snapshot)
-        while publisher.written is not snapshot:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        mirror = read_mirror(tmp_path / MIRROR_NAME)
-        assert mirror is not None
-        assert mirror.episodes[0].last_seen == moment
+        assert mirrored(publisher, snapshot, tmp_path).episodes[0].last_seen == moment
     assert publisher.close(5.0)
 
 
