@@ -112,6 +112,8 @@ def test_application_event_belongs_to_its_process_and_does_not_name_it() -> None
         ("NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, name=, secret, x, Ch 00000010", "", "pid=-, name=-, Ch 00000010"),
         ("NVRM: Xid (PCI:0000:1b:00): 79, pid=4242, name=a,secret, GPU has fallen off the bus.", "", "name=-, GPU has"),
         ("NVRM: Xid (PCI:0000:1b:00): 62, pid=4242, name=a,secret", "", "pid=-, name=-"),
+        ("Memory failure: 0x1: Killing secret name=x:4242 due to hardware memory corruption", "", "Killing -:- due to"),
+        ("NVRM: API mismatch: the client 'secret name=x' (pid 4242)", "", "the client '-' (pid -)"),
         (
             f"NVRM: Xid (PCI:0000:1b:00): 31, pid=4242, name={'secret' * 9}, Ch 00000010",
             "",
@@ -127,7 +129,8 @@ def test_no_process_and_no_thread_is_in_a_message(line: str, device: str, shown:
     assert record is not None
     parser.feed(record, at())
     (found,) = parser.take()
-    message = of(judge("kernel-log", healthy(events=(found,))), found.code).message
+    owner = GPU if found.pci else NODE
+    message = of(judge("kernel-log", healthy(events=(found,))), found.code, owner).message
     assert shown in message
     assert "secret" not in message and "424" not in message
 

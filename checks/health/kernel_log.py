@@ -10,7 +10,7 @@ import msgspec
 from nodevet.checks.judging import Rule
 from nodevet.checks.model import Action, Clearing, DeviceKind, Event, FaultClass, Finding, Outcome, Provenance
 from nodevet.checks.occurrences import stamped
-from nodevet.checks.reference.kernel_policy import event_clearing, told_code, told_policy
+from nodevet.checks.reference.kernel_policy import NUMBERED, event_clearing, told_code, told_policy
 from nodevet.checks.registry import check
 from nodevet.checks.view import View, device_name
 
@@ -111,7 +111,8 @@ def _without_process(event: Event) -> str:
 
     A name may hold line ends and what a terminal obeys; the message is one line of plain text.
     """
-    text = NAMED.sub("name=-", event.text)
+    is_numbered = event.code.rpartition(".")[0] in NUMBERED  # else "name=" may be of the name of a process
+    text = NAMED.sub("name=-", event.text) if is_numbered else event.text
     for word in (event.pid, event.process):
         if word is not None:
             text = re.sub(rf"(?<!\w){re.escape(str(word))}(?!\w)", "-", text)

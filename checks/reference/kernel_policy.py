@@ -12,6 +12,7 @@ from nodevet.checks.model import Action, Clearing, Event, FaultClass, Outcome, P
 from nodevet.checks.reference.tables import load_table
 
 __all__ = [
+    "NUMBERED",
     "TEXT_PREFIX",
     "KernelRule",
     "Policy",
