@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from fakes.kernel import NO_CRASHES, NO_KERNEL_LOG
 from fakes.pattern_shape import fixed_prefix, free_parts, sample
@@ -391,6 +392,21 @@ def test_a_name_says_nothing_to_a_terminal(name: str) -> None:
     (found,) = of_kernel(f"NVRM: Xid (PCI:0000:1b:00): 79, pid=4711, name={name}, GPU has fallen off the bus.")
     (finding,) = [one for one in judge("kernel-log", healthy(events=(found,))) if one.key.code == "nvidia.xid.79"]
     assert finding.message.isprintable()
+
+
+def test_a_message_is_one_line_of_plain_text_whatever_a_driver_prints() -> None:
+    """No rule lets such a letter into an event outside of a name; the message does not rest on that."""
+    (found,) = of_kernel("NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.")
+    odd = msgspec.structs.replace(found, text=f"{found.text}\n\x1b[2J \u202e")
+    (finding,) = [one for one in judge("kernel-log", healthy(events=(odd,))) if one.key.code == "nvidia.xid.79"]
+    assert finding.message.isprintable()
+
+
+@pytest.mark.parametrize(("name", "process"), [("<a>", "<a>"), ("<unknown>", None), ("a", "a")])
+def test_a_process_may_be_named_in_angle_brackets(name: str, process: str | None) -> None:
+    """Only the driver's own word for a process that it does not know is none."""
+    (found,) = of_kernel(f"NVRM: Xid (PCI:0000:1b:00): 31, pid=4711, name={name}, Ch 00000008")
+    assert found.process == process
 
 
 @pytest.mark.parametrize("name", ["\x1b[2J\x1b]0;x\x07", "\r\x9b31m", "x\nline 2: fatal", "\u202ex", "\u2028"])
