@@ -145,6 +145,18 @@ def test_what_ended_while_the_mirror_could_not_be_written_is_over(
     assert found == (episode("c.d"), *((mirrored,) if counts else ()))
 
 
+def test_an_end_is_found_however_much_the_journal_has_told_of_the_device_since(tmp_path: Path) -> None:
+    """A counter that grows leaves rows behind it."""
+    known = episode("a.b", state=ACKNOWLEDGED)
+    over = msgspec.structs.replace(known, state=CLEARED, cleared=moment(40))
+    opened = open_store(tmp_path / "nodevet.db", wall_seconds=0)
+    opened.store.save_round([over], {}, time=moment(40))
+    opened.store.save_round([episode(f"c.d{number}") for number in range(1_001)], {}, time=moment(41))
+    found = ends(opened.store, Mirror(BOOT_ID, (known,)))
+    opened.store.close()
+    assert found == (over,)
+
+
 def test_agent_and_command_ask_the_journal_what_ended(tmp_path: Path) -> None:
     """Both begin with the same findings."""
     clock = SystemClock()

@@ -109,11 +109,9 @@ def _episode(raw: msgspec.Raw) -> Episode | str:
 def ends(store: Store, mirror: Mirror | None) -> tuple[Episode, ...]:
     """Return what the journal of *store* ends and *mirror* does not, which could not be written then."""
     stored = {episode.key for episode in store.load_episodes()}
-    devices = {episode.key.device for episode in mirror.episodes if episode.key not in stored} if mirror else set()
-    last: dict[Key, Episode] = {}
-    for row in store.history(devices=sorted(devices)) if devices else ():
-        last.setdefault(row.episode.key, row.episode)
-    return tuple(entry for entry in last.values() if entry.state is EpisodeState.CLEARED and not is_covering(entry))
+    unsure = sorted({episode.key for episode in mirror.episodes} - stored) if mirror else []
+    last = [row.episode for row in map(store.last_row, unsure) if row is not None]
+    return tuple(entry for entry in last if entry.state is EpisodeState.CLEARED and not is_covering(entry))
 
 
 def restore(

@@ -249,6 +249,12 @@ class Store:
         tail = (f"WHERE {where} " if where else "") + "ORDER BY id DESC LIMIT ?"
         return self._journal_rows(tail, (*(value for _, values in conditions for value in values), limit))
 
+    def last_row(self, key: Key) -> HistoryRow | None:
+        """Return the newest row of the journal about *key*; None where there is none, or where it is damaged."""
+        tail = "WHERE device = ? AND code = ? AND part = ? ORDER BY id DESC LIMIT 1"
+        rows = self._journal_rows(tail, (key.device, key.code, str(key.part)))
+        return rows[0] if rows else None
+
     def append_result(self, result: Result) -> None:
         """Keep the *result* of a workload, once however often it is delivered. Raises StoreError or BusyError."""
         known = self._result_rows("WHERE wall = ? AND workload = ?", (result.ended.wall_seconds, result.workload))
