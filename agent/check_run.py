@@ -187,14 +187,9 @@ def nothing_found(check: Check, error: str) -> Finding:
             message=f"check {check.name} matched nothing on this node",
             fault_class=FaultClass.UNKNOWN,
         )
-    report = (
-        "; please report this"
-        if check.is_own
-        else ""
-        if check.broken or error == NOT_ASKED
-        else f"; correct {check.module}"
-    )
-    return _error(check, NODE, "", f"check {check.name} could not run: {error}{report}")
+    # Why it is broken says itself what to do, and one that was not asked is not at fault.
+    step = "" if check.broken or error == NOT_ASKED else f"; {_report(check)}"
+    return _error(check, NODE, "", f"check {check.name} could not run: {error}{step}")
 
 
 def runs_again(check: Check, ran: Ran, episodes: Iterable[Episode]) -> tuple[Finding, ...]:
@@ -301,9 +296,13 @@ def _replaced(
 
 
 def _set_aside(check: Check, bug: Bug, device: str, suffix: str, what: str) -> Finding:
-    report = "please report this" if check.is_own else f"correct {check.module}"
-    words = f"check {check.name} cannot judge {what}: {bug}; set aside, everything else was judged; {report}"
+    words = f"check {check.name} cannot judge {what}: {bug}; set aside, everything else was judged; {_report(check)}"
     return _error(check, device, suffix, words)
+
+
+def _report(check: Check) -> str:
+    """Return who can correct *check*, in words."""
+    return "please report this" if check.is_own else f"correct {check.module}"
 
 
 def _error(check: Check, device: str, suffix: str, message: str) -> Finding:

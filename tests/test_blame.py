@@ -828,14 +828,15 @@ def test_numbers_that_a_kernel_does_not_show_excuse_nothing(tmp_path: Path, miss
     assert Surroundings(tmp_path).commit_shortage() == ""
 
 
-def test_a_crash_while_the_kernel_refuses_memory_is_nobodys_fault(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("want", ["commit_shortage", "task_shortage"])
+def test_a_crash_while_the_kernel_refuses_memory_or_threads_is_nobodys_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, want: str
 ) -> None:
-    """However often."""
-    monkeypatch.setattr(Surroundings, "commit_shortage", lambda _self: "memory may have been refused to it")
+    """However often: many libraries do not look whether they were given what they asked for."""
+    monkeypatch.setattr(Surroundings, want, lambda _self: "it may have been refused")
     for _ in range(2):
         fall(bench, "segv")
-        assert "in: fake_read(b, fast), but memory may have been refused to it" in said(bench)
+        assert "in: fake_read(b, fast), but it may have been refused" in said(bench)
         assert bench.status().witnessed == 0
         rise(bench)
 
@@ -866,16 +867,6 @@ def test_threads_that_a_group_refuses_are_seen(tmp_path: Path, line: str, most: 
     shortage = Surroundings(tmp_path, tmp_path / "groups").task_shortage()
     assert bool(shortage) is short
     assert f"90 of 100 are there ({groups / group}/pids.max): raise TasksMax" in shortage or not short
-
-
-def test_a_crash_while_no_thread_may_be_started_is_nobodys_fault(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a library that does not look whether it was given one."""
-    monkeypatch.setattr(Surroundings, "task_shortage", lambda _self: "it may have been refused a thread")
-    for _ in range(2):
-        fall(bench, "segv")
-        assert "in: fake_read(b, fast), but it may have been refused a thread" in said(bench)
-        assert bench.status().witnessed == 0
-        rise(bench)
 
 
 @pytest.mark.parametrize("words", ["no_memory", "no_threads"])
