@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 import msgspec
 
 from nodevet.checks.errors import ModelError
 
-__all__ = ["PART_NAMES", "WHOLE", "Part", "PartKind"]
+__all__ = ["PART_NAMES", "WHOLE", "Part", "PartKind", "at_address"]
 
 
 class PartKind(StrEnum):
@@ -57,7 +58,9 @@ PART_NAMES: dict[PartKind, frozenset[str]] = {
     PartKind.POWER_SCOPE: frozenset({"device", "module", "memory"}),
     PartKind.ENGINE: frozenset({"compute", "copy", "video", "fabric"}),
 }
-"""The closed set of names per kind. ``vendor:xyz`` is the only open door."""
+"""The closed set of names per kind. ``vendor:xyz`` is the only open door, and of PCI Express any address."""
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?")
 
 
 class Part(msgspec.Struct, frozen=True, order=True):
@@ -69,7 +72,8 @@ class Part(msgspec.Struct, frozen=True, order=True):
 
     def __post_init__(self) -> None:
         """Refuse names outside the closed set of the part's kind."""
-        if self.name not in PART_NAMES[self.kind] and not self.name.startswith("vendor:"):
+        is_address = self.kind is PartKind.PCIE and _ADDRESS.fullmatch(self.name)
+        if self.name not in PART_NAMES[self.kind] and not is_address and not self.name.startswith("vendor:"):
             raise ModelError(f"part {self.kind.value} has no name {self.name!r}: use one of PART_NAMES or vendor:NAME")
 
     def __str__(self) -> str:
@@ -81,3 +85,8 @@ class Part(msgspec.Struct, frozen=True, order=True):
 
 WHOLE = Part()
 """The device itself."""
+
+
+def at_address(name: str) -> Part:
+    """Return the part of a node that is a device which no reader lists, by its address or as its driver calls it."""
+    return Part(PartKind.PCIE, name if _ADDRESS.fullmatch(name) else f"vendor:{name}")

@@ -125,12 +125,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return tuple(device for device in self.devices if device.kind in kinds)
 
     def by_pci(self, pci: str | None) -> Device | None:
-        """Return the device at PCI address *pci*; the function after the dot need not be stated."""
+        """Return the device at PCI address *pci*; the function after the dot need not be stated.
+
+        Where it is, the device of that function comes first: virtual ones may be functions of one another.
+        """
         if pci is None:
             return None
         wanted = pci.split(".")[0]
         known = (*self.devices, *(seen.device for seen in self.memory.seen.values()))
-        matches = [device for device in known if device.pci and device.pci.split(".")[0] == wanted]
+        alike = [device for device in known if device.pci and device.pci.split(".")[0] == wanted]
+        matches = [device for device in alike if device.pci == pci] or alike
         return next((device for device in matches if device.backend != "host"), matches[0] if matches else None)
 
     def owner(self, event: Event) -> str:

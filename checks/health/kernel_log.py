@@ -8,8 +8,21 @@ from collections.abc import Iterator
 import msgspec
 
 from nodevet.checks.judging import Rule
-from nodevet.checks.model import Action, Clearing, DeviceKind, Event, FaultClass, Finding, Outcome, Provenance
+from nodevet.checks.model import (
+    NODE,
+    WHOLE,
+    Action,
+    Clearing,
+    DeviceKind,
+    Event,
+    FaultClass,
+    Finding,
+    Outcome,
+    Part,
+    Provenance,
+)
 from nodevet.checks.occurrences import stamped
+from nodevet.checks.parts import at_address
 from nodevet.checks.reference.kernel_policy import NUMBERED, event_clearing, told_code, told_policy
 from nodevet.checks.registry import check
 from nodevet.checks.view import View, device_name
@@ -90,6 +103,7 @@ def _event(view: View, event: Event) -> Finding:
         outcome=policy.outcome if is_fault else Outcome.SKIPPED,
         message=f"{device_name(view, device)}: {policy.name}: {policy.meaning}{hint} [{_without_process(event)}]",
         device=device,
+        part=_part(event, device),
         fault_class=policy.fault_class,
         action=policy.action if is_fault else Action.NONE,
         clearing=event_clearing(policy),
@@ -98,6 +112,15 @@ def _event(view: View, event: Event) -> Finding:
         pid=event.pid,
         evidence_time=event.time,
     )
+
+
+def _part(event: Event, owner: str) -> Part:
+    """Return which device of the node *event* is about, where no reader lists it, such as a network card or a port.
+
+    Each has a finding of its own: a word about one is no word about another. A text may name any number; all have one.
+    """
+    named = event.pci or event.fields.get("unit")
+    return WHOLE if owner != NODE or event.provenance is Provenance.TEXT or not named else at_address(named)
 
 
 def _hint(view: View) -> str:

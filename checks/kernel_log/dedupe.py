@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from nodevet.checks.kernel_log.rules import base_address, normalised_pci
+from nodevet.checks.kernel_log.rules import is_same_address, normalised_pci
 from nodevet.checks.model import Event, Outcome, Provenance
 from nodevet.checks.reference.kernel_policy import policy_of
 
@@ -77,7 +77,7 @@ class Deduplicator:
         return DeduplicatorState(tuple(self._seen))
 
     def _same_fault(self, one: SeenEvent, other: SeenEvent) -> bool:
-        if (one.code, one.device, one.boot_id) != (other.code, other.device, other.boot_id):
+        if (one.code, one.boot_id) != (other.code, other.boot_id) or not is_same_address(one.device, other.device):
             return False
         if one.is_evidence and not other.is_evidence:
             return False
@@ -99,7 +99,7 @@ def _seen_event(event: Event) -> SeenEvent:
     pci = normalised_pci(event.pci) if event.pci else None
     return SeenEvent(
         code=event.code,
-        device=base_address(pci) if pci else (event.device or ""),
+        device=pci or event.device or event.fields.get("unit", ""),
         boot_id=event.time.boot_id,
         boottime_ns=event.time.boottime_ns,
         source=event.source,

@@ -22,7 +22,14 @@ from nodevet.checks.kernel_log.lines import (
     looks_like_continuation,
     split_line,
 )
-from nodevet.checks.kernel_log.rules import Match, base_address, match_line, normalised_pci, provenance_of
+from nodevet.checks.kernel_log.rules import (
+    Match,
+    base_address,
+    is_same_address,
+    match_line,
+    normalised_pci,
+    provenance_of,
+)
 from nodevet.checks.kernel_log.xid import decode_body
 from nodevet.checks.model import Event, Instant, Outcome, Provenance, Severity
 from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules, policy_of
@@ -50,8 +57,18 @@ FOLLOW_SECONDS = 60.0
 
 CLEAN_UP = "nvidia.xid.45"
 
+NVIDIA_REMARK = "nvidia.context"
+"""The code of what NVIDIA's driver says of a board before it says that it failed."""
+
+INTERRUPTED = "error -4"
+"""How the kernel says that a file was not read because the process that asked for it is being killed (EINTR)."""
+
+FIRMWARE_NOT_READ = "0x61:"
+"""How the code of NVIDIA's driver begins where it could not read its firmware (RM_INIT_FIRMWARE_FETCH_FAILED)."""
+
 STATED_SEVERITIES = {
     "no error_detected callback": Severity.WARNING,
+    INTERRUPTED: Severity.WARNING,
     "fatal": Severity.FATAL,
     "recoverable": Severity.ERROR,
     "corrected": Severity.INFO,
@@ -59,7 +76,8 @@ STATED_SEVERITIES = {
 }
 """What a line says of the event behind it, in our words.
 
-The firmware of an error record (UEFI, common platform error record), and the kernel of a recovery that is not tried.
+The firmware of an error record (UEFI, common platform error record), and the kernel of a recovery that is not tried
+and of a file that it could not read for a process that is being killed.
 """
 
 _OWN_GROUPS = frozenset({"pci", "address", "number", "pid", "process"})
@@ -216,8 +234,7 @@ class KernelLogParser:
                 event = msgspec.structs.replace(event, pci=remark.pci)
             if _is_as_sure(event.provenance, remark.provenance):
                 self._remarks.remove(remark)  # a text leaves it to the event of the kernel that it is about
-        stated = event.fields.get("record_severity") or event.fields.get("cause", "")
-        severity = STATED_SEVERITIES.get(stated.lower())
+        severity = STATED_SEVERITIES.get(_stated(event).lower())
         return event if severity is None else msgspec.structs.replace(event, severity=severity)
 
     def _near_told(self) -> list[_Told]:
@@ -419,7 +436,7 @@ def _positive(text: str | None) -> int | None:
 
 
 def _same(one: str | None, other: str | None) -> bool:
-    return one is None or other is None or base_address(one) == base_address(other)
+    return one is None or other is None or is_same_address(one, other)
 
 
 def _with_fields(event: Event, more: dict[str, str]) -> Event:
@@ -444,19 +461,34 @@ def _is_about(remark: _Remark, event: Event) -> bool:
     """Return whether *remark* says something of *event*, and is as sure."""
     if not _joins(remark.rule.joins, event) or not _of_record(remark.groups, event):
         return False
+    if remark.rule.code == NVIDIA_REMARK and not _same(remark.pci, event.pci):
+        return False  # of a recovery that is not tried the kernel names the device, and then the port above it
     return _is_as_sure(remark.provenance, event.provenance)
 
 
 def _announces(told: _Told, event: Event) -> bool:
-    """Return whether *told* is the header of *event*, which is as sure and, where the header is fatal, as grave."""
+    """Return whether *told* is the header of *event*, which is as sure and, where the header is a fault, as grave.
+
+    Only a port that was closed (DPC) may say itself that its own error was a milder one.
+    """
     if not told.waits_for or not _joins(told.waits_for, event):
         return False
     outcome = policy_of(event).outcome
-    if told.event.severity is Severity.FATAL and (outcome is not Outcome.FAIL or _is_of_another(told.event, event)):
+    is_fatal = told.event.severity is Severity.FATAL
+    if is_fatal and _is_of_another(told.event, event):
         return False
-    if policy_of(told.event).outcome is Outcome.FAIL and outcome not in (Outcome.FAIL, Outcome.WARN):
-        return False
+    if policy_of(told.event).outcome is Outcome.FAIL and outcome is not Outcome.FAIL:
+        is_own = outcome is Outcome.WARN and not is_fatal and _same(told.event.pci, event.pci)
+        return is_own and _is_as_sure(event.provenance, told.event.provenance)
     return _is_as_sure(event.provenance, told.event.provenance)
+
+
+def _stated(event: Event) -> str:
+    """Return what other lines say of how grave *event* is."""
+    cause = event.fields.get("cause", "")
+    if cause == INTERRUPTED and not event.fields.get("code", "").startswith(FIRMWARE_NOT_READ):
+        return ""  # the driver went on without that file, and failed at something else
+    return event.fields.get("record_severity") or cause
 
 
 def _is_of_another(header: Event, event: Event) -> bool:

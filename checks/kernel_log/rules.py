@@ -12,7 +12,16 @@ from nodevet.checks.kernel_log.lines import Line, Origin
 from nodevet.checks.model import Provenance
 from nodevet.checks.reference.kernel_policy import KernelRule, Proof, kernel_rules
 
-__all__ = ["Match", "base_address", "expanded", "match_line", "normalised_pci", "provenance_of", "stand_in"]
+__all__ = [
+    "Match",
+    "base_address",
+    "expanded",
+    "is_same_address",
+    "match_line",
+    "normalised_pci",
+    "provenance_of",
+    "stand_in",
+]
 
 _ADDRESS = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?(?![0-9a-f]|[:.][0-9a-f])"
 _DRM = r"\[drm(?::[\w.]{1,80}(?: \[amdgpu\])?)?\] "
@@ -97,7 +106,7 @@ def _is_same_device(stated: str, device: str | None) -> bool:
     logged, said = normalised_pci(name), normalised_pci(stated)
     if logged is None or said is None:
         return False
-    return logged == said if "." in said else base_address(logged) == said
+    return is_same_address(logged, said)
 
 
 def normalised_pci(text: str) -> str | None:
@@ -112,6 +121,16 @@ def normalised_pci(text: str) -> str | None:
 def base_address(pci: str) -> str:
     """Return *pci* without its function: what two sources of one device agree on."""
     return pci.partition(".")[0]
+
+
+def is_same_address(one: str, other: str) -> bool:
+    """Return whether two addresses are of one device: by their functions where both state one.
+
+    Root ports of one device number (0000:c0:01.1 and 0000:c0:01.3) lead to different slots.
+    """
+    if "." in one and "." in other:
+        return one == other
+    return base_address(one) == base_address(other)
 
 
 @functools.lru_cache(maxsize=1)
