@@ -37,6 +37,7 @@ __all__ = [
     "are_other_boards",
     "command_words",
     "counted_words",
+    "covered",
     "covering_count",
     "covering_words",
     "date_words",
@@ -49,6 +50,7 @@ __all__ = [
     "is_over",
     "is_word",
     "longest_first",
+    "loss_word",
     "may_be_of_another",
     "person_words",
     "reopens_after_expiry",
@@ -59,6 +61,9 @@ __all__ = [
 
 ANNOUNCED_SECONDS = 86_400.0
 """So long before its end an expiry is announced: a day, in which somebody is at work."""
+
+GONE = frozenset({"device.lost", "device.missing"})
+"""One loss under two codes: a board that answers no more is not listed once driver, reader or node was restarted."""
 
 RANK = {Outcome.UNMEASURED: 0, Outcome.WARN: 1, Outcome.FAIL: 2}
 """Which outcome is worse."""
@@ -96,6 +101,36 @@ def _hardness(action: Action) -> int:
 def extended(word: Episode, *, note: str, actor: str, time: Instant | None, until: Instant) -> Episode:
     """Return the *word* about a fault that is not there at *time*, as *actor* says it anew: until another moment."""
     return msgspec.structs.replace(word, note=note, actor=actor, acknowledged=time, until=until)
+
+
+def covered(episode: Episode, word: Episode | None) -> Episode:
+    """Return *episode*, which returns, under the acknowledgement of *word*, where that covers it."""
+    if word is None or are_other_boards(word.serial, episode.serial) or is_harder(word, episode.finding):
+        return episode
+    return msgspec.structs.replace(
+        episode,
+        state=EpisodeState.ACKNOWLEDGED,
+        note=word.note,
+        actor=word.actor,
+        acknowledged=word.acknowledged,
+        until=word.until,
+        known=word.known,
+    )
+
+
+def loss_word(key: Key, episodes: Iterable[Episode]) -> Episode | None:
+    """Return the word in force about the loss of the same board under its other code; None where *key* is no loss."""
+    others = GONE - {key.code} if key.code in GONE else frozenset()
+    return next(
+        (
+            word
+            for word in episodes
+            if word.key.code in others
+            and (word.key.device, word.key.part) == (key.device, key.part)
+            and (is_covering(word) or (is_word(word) and word.expired is None))
+        ),
+        None,
+    )
 
 
 def are_other_boards(serial: str | None, other: str | None) -> bool:

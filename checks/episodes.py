@@ -14,7 +14,7 @@ import msgspec
 from nodevet.checks.acknowledgement import (
     RANK,
     anchored,
-    are_other_boards,
+    covered,
     expire,
     extended,
     granted,
@@ -22,6 +22,7 @@ from nodevet.checks.acknowledgement import (
     is_harder,
     is_over,
     is_word,
+    loss_word,
     may_be_of_another,
     person_words,
     reopens_after_expiry,
@@ -348,8 +349,8 @@ def _look(work: _Work, finding: Finding) -> None:
 def _confirmed(work: _Work, before: Episode | None, episode: Episode) -> Episode:
     """Return *episode* after a bad look, with what is known from earlier of a condition that returns.
 
-    An acknowledgement whose term is not over covers its return, unless that asks for a harder action; one that comes
-    and goes too often is held open.
+    An acknowledgement whose term is not over covers its return, unless that asks for a harder action, and that of a
+    loss its other code; what comes and goes too often is held open.
     """
     key = episode.key
     flap = work.flaps.get(key)
@@ -367,22 +368,8 @@ def _confirmed(work: _Work, before: Episode | None, episode: Episode) -> Episode
     if flap is not None and _is_damped(episode):
         work.flaps[key] = flap = reopened(flap, work.now)
         episode = msgspec.structs.replace(episode, flapping=flap.times if is_held(flap, work.now) else 0)
-    return _covered(episode, work.standing.pop(key, None))
-
-
-def _covered(episode: Episode, word: Episode | None) -> Episode:
-    """Return *episode*, which returns, under the acknowledgement of *word*, where that covers it."""
-    if word is None or are_other_boards(word.serial, episode.serial) or is_harder(word, episode.finding):
-        return episode
-    return msgspec.structs.replace(
-        episode,
-        state=EpisodeState.ACKNOWLEDGED,
-        note=word.note,
-        actor=word.actor,
-        acknowledged=word.acknowledged,
-        until=word.until,
-        known=word.known,
-    )
+    word = work.standing.pop(key, None)
+    return covered(episode, word or loss_word(key, (*work.active.values(), *work.standing.values())))
 
 
 def _row(episode: Episode) -> ClearingRow:

@@ -24,7 +24,7 @@ from nodevet.agent.control import Call
 from nodevet.agent.engine import MOST_NAMES, Armed, Engine, Round
 from nodevet.agent.slurm.writer import Acknowledged
 from nodevet.agent.verbs import AckArguments, _find, verbs
-from nodevet.checks.acknowledgement import command_words, date_words, is_announced
+from nodevet.checks.acknowledgement import command_words, date_words, is_announced, loss_word
 from nodevet.checks.damping import later
 from nodevet.checks.errors import UsageError
 from nodevet.checks.model import (
@@ -200,6 +200,42 @@ def test_another_fault_of_a_lost_device_counts() -> None:
     (key,) = (entry.key for entry in lose(node).episodes if entry.key.code == "device.lost")
     node.acknowledge(key, note="board ordered", actor="uid 0")
     assert lose(node).verdict.state is State.FAILED
+
+
+@pytest.mark.parametrize(("first", "days"), [("device.lost", None), ("device.lost", 7), ("device.missing", 7)])
+def test_a_loss_that_a_person_knows_is_known_under_its_other_code(first: str, days: int | None) -> None:
+    """A board that answers no more is not listed any more after a restart: that is the same loss, and no news."""
+    node = Node()
+    looks = {"device.lost": lambda: lose(node), "device.missing": lambda: node.look(PAIR[1])}
+    (key,) = (entry.key for entry in looks.pop(first)().episodes if entry.key.code == first)
+    until = None if days is None else later(node.now, days * DAY)
+    node.acknowledge(key, note="board ordered", actor="uid 0", until=until)
+    ((other, look),) = looks.items()
+    snapshot = look()
+    assert (snapshot.verdict.state, snapshot.verdict.hard) == (State.OK, False)
+    (again,) = (entry for entry in snapshot.episodes if entry.key.code == other)
+    assert (again.state, again.note, again.until) == (EpisodeState.ACKNOWLEDGED, "board ordered", until)
+    assert node.look(PAIR[1]).verdict.state is State.OK
+
+
+def test_a_loss_counts_that_no_word_in_force_is_about() -> None:
+    """One that was over, one whose word has expired, that of another board, and what is no loss."""
+    node = Node()
+    (key,) = (entry.key for entry in lose(node).episodes if entry.key.code == "device.lost")
+    node.acknowledge(key, note="board ordered", actor="uid 0")
+    node.look()
+    assert node.look(PAIR[1]).verdict.hard
+    node = Node()
+    node.acknowledge(lose(node).episodes[0].key, note="board ordered", actor="uid 0", until=later(node.now, DAY))
+    node.look(PAIR[1], wait=2 * DAY)
+    assert node.look(PAIR[1]).verdict.hard
+    node = Node()
+    word = node.acknowledge(lose(node).episodes[0].key, note="board ordered", actor="uid 0")
+    assert word is not None
+    named = {code: msgspec.structs.replace(word.key, code=code) for code in ("device.missing", "device.unread")}
+    assert loss_word(named["device.missing"], [word]) is word
+    assert loss_word(msgspec.structs.replace(named["device.missing"], device=SIBLING), [word]) is None
+    assert loss_word(named["device.unread"], [word]) is None
 
 
 def test_a_lost_device_whose_word_expired_counts_with_the_next_look() -> None:
