@@ -176,6 +176,11 @@ SPOILED: dict[str, tuple[Callable[[Installed], object], str, Status]] = {
         "modes",
         Status.WARNING,
     ),
+    "a gate that no resume in SLURM opens": (
+        lambda n: n.configure('[slurm]\npermit = "local"\n'),
+        "modes",
+        Status.WARNING,
+    ),
     "a gate that the agent only lets observe": (
         lambda n: n.configure('[gate]\nmode = "observe"\n'),
         "modes",

@@ -218,6 +218,26 @@ def test_a_resume_holds_with_a_job_in_the_queue(cluster: GatedCluster, tmp_path:
         agent.wait_for(lambda status: status["verdict"] != "failed", what="the fault is not acknowledged")
 
 
+def test_a_resume_right_after_the_gate_closed_holds_with_jobs_in_the_queue(
+    cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path
+) -> None:
+    """The agent's next look is a minute away: that its gate closed has it look for the drain by SLURM at once."""
+    slurm, gate = cluster.slurm, cluster.gates["n1"]
+    more = WRITER.format(conf=slurm.configuration).replace("poll_seconds = 1\n", "poll_seconds = 60\n")
+    more = more.replace('"drain"', '"observe"') + 'permit = "local"\n[gate]\nmode = "gate"\n'
+    with GpuNode(tmp_path, fake_nvml_library, more=more) as agent:
+        gate.set(runtime_dir=agent.runtime_dir)
+        agent.machine.set("ecc_uncorrected_volatile_dram.0", 1)
+        slurm.wait(lambda: agent.state_file().reach == "hard", "the gate is closed")
+        jobs = [slurm.submit("true", "-w", "n1", "--gres=gpu:8") for _ in range(3)]
+        slurm.wait(lambda: slurm.node_reason("n1") == "Prolog error", "SLURM has drained n1")
+        slurm.wait(lambda: agent.state_file().agent == "drained", "the agent has seen it", seconds=5.0)
+        slurm.run("scontrol", "update", "NodeName=n1", "State=RESUME")
+        slurm.wait(lambda: all(is_done(slurm, job)() for job in jobs), "the jobs are done")
+        agent.wait_for(lambda status: status["verdict"] != "failed", what="the fault is not acknowledged")
+        slurm.wait(lambda: slurm.node_state("n1") == "idle", "n1 is idle")
+
+
 @pytest.mark.parametrize("ends", ["stopped", "killed"])
 def test_a_resume_while_the_agent_is_away_holds_with_a_job_in_the_queue(
     cluster: GatedCluster, tmp_path: Path, fake_nvml_library: Path, ends: str

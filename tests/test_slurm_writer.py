@@ -19,6 +19,7 @@ from fakes.snapshots import at, degraded_node, failed_node, gpu_node
 from nodevet.agent.commands import ack
 from nodevet.agent.load.claims import Claims
 from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.slurm.gate_log import GATE_LOG_NAME, Closings
 from nodevet.agent.slurm.memory import Kept, load_memory, pack, save_memory
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Pass, Writer
@@ -1169,6 +1170,9 @@ NodeName=n1 Arch=x86_64
 """
 
 
+IN_SERVICE = SHOWN.format(state="IDLE").replace("   Reason", "   Comment")
+
+
 def test_a_prolog_at_a_node_that_is_still_drained_gets_its_answer(tmp_path: Path) -> None:
     """Its job was allocated before the drain: the claim that waits says so, one without a word is left alone."""
     (tmp_path / "node").write_text(SHOWN.format(state="IDLE+DRAIN"))
@@ -1185,7 +1189,7 @@ def test_a_prolog_at_a_node_that_is_still_drained_gets_its_answer(tmp_path: Path
         assert (claims.directory / "8").read_text() == ""
         claims.answer(["9"], "drained")
         assert not (claims.directory / "9").exists(), "the claim of a job that is gone is not made anew"
-        (tmp_path / "node").write_text(SHOWN.format(state="IDLE").replace("   Reason", "   Comment"))
+        (tmp_path / "node").write_text(IN_SERVICE)
         (claims.directory / "10").write_text("closed\n")
         _until(lambda: not running.status.permit.held)
         assert [msgspec.structs.replace(entry.known, until=None) for entry in running.take()] == list(KNOWN)
@@ -1193,8 +1197,59 @@ def test_a_prolog_at_a_node_that_is_still_drained_gets_its_answer(tmp_path: Path
         assert running.close(3.0)
 
 
-def _until(happens: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10.0
+def test_a_gate_that_closes_has_the_drain_by_slurm_seen_at_once(tmp_path: Path) -> None:
+    """Else a resume before the next look counts for nothing, and the job that comes next drains the node again."""
+    (tmp_path / "node").write_text(IN_SERVICE)
+    settings = msgspec.structs.replace(
+        SETTINGS, scontrol=str(_answers(tmp_path)), poll_seconds=3600.0, writer="observe", permit="local"
+    )
+    gate_log = tmp_path / GATE_LOG_NAME
+    gate_log.write_text("closed 1.00 6 of an agent before\n")
+    with selectors.DefaultSelector() as selector:
+        running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
+        running.submit(FAILED)
+        _until(lambda: running.status.permit.held and running.status.last_read_seconds)
+        with gate_log.open("a") as file:
+            file.write("open 2.00 7 generation 3\nclosed 3.00 8 GPU 0 is lost\n")
+        read = running.status.last_read_seconds
+        _until(lambda: running.status.last_read_seconds != read)
+        assert not running.status.drained
+        (tmp_path / "node").write_text(SHOWN.format(state="IDLE+DRAIN").replace("nodevet: hw", "Prolog error"))
+        _until(lambda: running.status.drained)
+        (tmp_path / "node").write_text(IN_SERVICE)
+        Claims(tmp_path).prepare()
+        (Claims(tmp_path).directory / "9").write_text("closed\n")
+        _until(lambda: not running.status.permit.held)
+        assert [msgspec.structs.replace(entry.known, until=None) for entry in running.take()] == list(KNOWN)
+        assert running.close(3.0)
+
+
+def test_a_gate_that_stays_open_has_nothing_looked_at(tmp_path: Path) -> None:
+    """A busy node logs a line for each job: SLURM is asked for none of them."""
+    (tmp_path / "node").write_text(IN_SERVICE)
+    settings = msgspec.structs.replace(
+        SETTINGS, scontrol=str(_answers(tmp_path)), poll_seconds=3600.0, writer="observe", permit="local"
+    )
+    closings = Closings(tmp_path)
+    (tmp_path / GATE_LOG_NAME).write_text("open 2.00 7 generation 3\nobserved 3.00 8 GPU 0\nresumed 3.00 8 GPU 0\n")
+    assert not closings.take()
+    with (tmp_path / GATE_LOG_NAME).open("a") as file:
+        file.write("refused_closed 4.00 9 the driver refuses\n")
+    assert [closings.take(), closings.take()] == [True, False]
+    with selectors.DefaultSelector() as selector:
+        running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
+        running.submit(FAILED)
+        _until(lambda: running.status.last_read_seconds)
+        read = running.status.last_read_seconds
+        with (tmp_path / GATE_LOG_NAME).open("a") as file:
+            file.write("open 5.00 10 generation 3\n" * 50)
+        with pytest.raises(AssertionError):
+            _until(lambda: running.status.last_read_seconds != read, 1.0)
+        assert running.close(3.0)
+
+
+def _until(happens: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
     while not happens():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -343,6 +343,12 @@ def _consistent(facts: Facts) -> Item:
             'gate.conf closes, but nobody gives a permit: set [slurm] writer = "drain", or permit = "local", which'
             " knows no limit of the cluster",
         )
+    if mode == "gate" and slurm.permit == "local" and slurm.writer == "off":
+        return _contradiction(
+            together,
+            "whoever resumes the node is not seen, and the gate closes again until `nodevet ack`: set [slurm]"
+            ' writer = "observe", which reads and never writes',
+        )
     if slurm.writer == "drain" and site is not Mode.DRAIN:
         return _contradiction(
             together, f'[slurm] writer = "drain", but [gate] mode = "{site.value}" lets nothing drain'

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-__all__ = ["DECISIONS", "GATE_LOG_NAME", "GateLog"]
+__all__ = ["DECISIONS", "GATE_LOG_NAME", "Closings", "GateLog"]
 
 GATE_LOG_NAME = "gate.log"
 ASIDE_NAME = "gate.log.1"
@@ -54,9 +54,18 @@ class GateLog:
     """Reads what was appended whenever ``tick`` is called."""
 
     def __init__(
-        self, runtime_directory: Path, *, memory: bytes | None = None, log: Callable[[str], None] = lambda _line: None
+        self,
+        runtime_directory: Path,
+        *,
+        memory: bytes | None = None,
+        log: Callable[[str], None] = lambda _line: None,
+        moves: bool = True,
     ) -> None:
-        """Go on from *memory*, the ``memory`` of an earlier one; *log* takes each decision that did not just open."""
+        """Go on from *memory*, the ``memory`` of an earlier one; *log* takes each decision that did not just open.
+
+        One alone of those who read a log *moves* it aside.
+        """
+        self._moves = moves
         self._path = runtime_directory / GATE_LOG_NAME
         self._aside = runtime_directory / ASIDE_NAME
         self._log = log
@@ -83,7 +92,7 @@ class GateLog:
         aside = self._read(self._aside, inode, offset)
         present = self._read(self._path, inode, offset)
         self._place = _Place(*(present or aside or (inode, offset)))
-        if present is not None and self._place.offset >= ASIDE_BYTES:
+        if self._moves and present is not None and self._place.offset >= ASIDE_BYTES:
             try:
                 self._path.rename(self._aside)
             except OSError:
@@ -127,3 +136,21 @@ class GateLog:
         self._counts[decision] = self._counts.get(decision, 0) + 1
         if decision != "open":
             self._log(f"a prolog decided: {line[:300]}")
+
+
+class Closings:
+    """Tells whether a prolog has closed the gate since the last question: SLURM drains the node for each."""
+
+    def __init__(self, runtime_directory: Path) -> None:
+        """Begin with what the log has now."""
+        self._log = GateLog(runtime_directory, moves=False)
+        self._known = self._count()
+
+    def take(self) -> bool:
+        """Return whether there is another one, once."""
+        before, self._known = self._known, self._count()
+        return self._known > before
+
+    def _count(self) -> int:
+        self._log.tick()
+        return sum(count for name, count in self._log.counts.items() if name.endswith("closed"))

@@ -21,6 +21,7 @@ import msgspec
 
 from nodevet.agent.load.claims import Claims
 from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.slurm.gate_log import Closings
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, load_memory, pack, save_memory
 from nodevet.agent.slurm.writer import Acknowledged, Pass, Writer
 from nodevet.checks.errors import StoreError
@@ -37,6 +38,12 @@ AFTER_BUG_SECONDS = 5.0
 
 GATE_SECONDS = 0.2
 """How often claims are looked at while the node is drained, as far as is known."""
+
+DRAINS_SECONDS = 10.0
+"""So long after a prolog closed the gate the drain by SLURM is looked for: a resume counts once that was seen."""
+
+DRAINED_YET_SECONDS = 1.0
+"""Between two looks for it."""
 
 STILL_DRAINED = "drained"
 """What a prolog finds in its claim where its job was allocated before the drain."""
@@ -62,6 +69,8 @@ class Reactor:
         self._settings = settings
         self._claims = Claims(runtime)
         self._met: frozenset[tuple[str, bool]] = frozenset()
+        self._closings = Closings(runtime)
+        self._drains_until = 0.0
         self._file = runtime / MEMORY_NAME
         self._boot_id = boot_id
         self._scontrol = Scontrol(
@@ -188,7 +197,16 @@ class Reactor:
             return False
         if self._faults(self._snapshot) != self._seen or time.monotonic() >= self._due_at:
             return True
-        return self._must_watch() and bool(self._jobs() - self._met)
+        if self._status.drained:
+            return bool(self._jobs() - self._met)
+        return self._must_watch() and self._was_closed()
+
+    def _was_closed(self) -> bool:
+        """Return whether a prolog has closed the gate since the last look: SLURM drains the node now."""
+        if not self._closings.take():
+            return False
+        self._drains_until = time.monotonic() + DRAINS_SECONDS
+        return True
 
     def _jobs(self) -> frozenset[tuple[str, bool]]:
         """Return the jobs that claim this node, and whether their prologs wait."""
@@ -196,8 +214,8 @@ class Reactor:
         return frozenset((name, name in waiting) for name in self._claims.names())
 
     def _must_watch(self) -> bool:
-        """Return whether a job that comes would mean that somebody resumed the node."""
-        return self._status.drained
+        """Return whether a job that comes means something: that somebody resumed the node, or that SLURM drains it."""
+        return self._status.drained or (self._status.permit.held and bool(self._seen))
 
     def _patience(self) -> float | None:
         if self._snapshot is None:
@@ -225,11 +243,16 @@ class Reactor:
             before, self._status = self._status, status
             self._kept, self._trouble = kept, trouble
             self._seen = self._faults(snapshot)
-            self._due_at = time.monotonic() + done.again_seconds
+            self._due_at = time.monotonic() + self._again_seconds(done)
             self._acknowledged = done.acknowledged
             is_news = bool(done.acknowledged) or _without_time(before) != _without_time(status)
             if is_news and not self._closing:
                 self._wake()
+
+    def _again_seconds(self, done: Pass) -> float:
+        """Return when to look again: soon where SLURM is about to drain the node, so that a resume at once counts."""
+        drains = not done.status.drained and time.monotonic() < self._drains_until
+        return min(done.again_seconds, DRAINED_YET_SECONDS) if drains else done.again_seconds
 
     def _wake(self) -> None:
         try:
