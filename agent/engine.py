@@ -25,10 +25,12 @@ from nodevet.checks.baseline import (
     forget,
     listed_twice,
     named,
+    numbered_anew,
     recognised,
     remember,
     requirements,
     without_pages,
+    without_ports,
 )
 from nodevet.checks.consequences import counted_once, shown_once
 from nodevet.checks.episodes import Evidence, Holders, Knew, Ledger, acknowledge, anybody, fold
@@ -199,6 +201,7 @@ class Engine:
             return
         self._interrupt(sample)
         self._lapses.take(sample, self._times.get((sample.device, sample.group)))
+        self._forget_old_numbers(sample)
         for reading in sample.readings:
             if reading.status is not ReadingStatus.OK:
                 continue
@@ -381,6 +384,13 @@ class Engine:
         """Go on with *episodes* instead of the remembered ones, such as after the store was lost."""
         self._ledger = self._ledger.adopting(episodes)
 
+    def _forget_old_numbers(self, sample: Sample) -> None:
+        """Forget the ports of a device whose driver numbers them anew: under their old numbers they would be missed."""
+        up, seen = self._links_up.get(sample.device, set()), self._memory.seen.get(sample.device)
+        ports = numbered_anew({*up, *(seen.links_up if seen else ())}, sample)
+        up -= ports
+        self._memory = without_ports(self._memory, sample.device, ports)
+
     def _interrupt(self, sample: Sample) -> None:
         """Keep the time of the last reading of each counter that *sample* should hold and does not."""
         last = self._times.get((sample.device, sample.group))
@@ -451,6 +461,7 @@ class Engine:
             samples=MappingProxyType(self._samples),
             growth=MappingProxyType(self._growth),
             lapses=MappingProxyType(self._step("lapses", self._lapses.times, dict[tuple[str, str, Part], Instant])),
+            told=MappingProxyType(self._lapses.told),
             readers=self._readers,
             cadences=MappingProxyType(self._cadences),
             events=tuple(self._events),

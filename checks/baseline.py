@@ -6,13 +6,13 @@ A healthy machine without a feature is still healthy, so only what the table nam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 import msgspec
 
 from nodevet.checks.acknowledgement import are_other_boards
-from nodevet.checks.model import Device, DeviceKind, Instant, ReaderStatus, told_serial
+from nodevet.checks.model import Device, DeviceKind, Instant, ReaderStatus, ReadingStatus, Sample, told_serial
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.view import Memory, Seen
 
@@ -23,10 +23,12 @@ __all__ = [
     "forget",
     "listed_twice",
     "named",
+    "numbered_anew",
     "recognised",
     "remember",
     "requirements",
     "without_pages",
+    "without_ports",
 ]
 
 UNNAMED = "unknown"
@@ -93,6 +95,29 @@ def remember(
         if entry.device.backend == "host" and entry.device.pci and _slot(entry.device) in real:
             del seen[entry.device.id]
     return Memory(seen) if seen != memory.seen else memory
+
+
+def numbered_anew(up_before: Collection[int], sample: Sample) -> frozenset[int]:
+    """Return which ports of *up_before* are not in use in *sample* only because its driver numbers them anew.
+
+    amdgpu did so in 2025 (amd-gfx, "use the external link number"). No link moves to another port by itself: where as
+    many ports as are left out are up that never were, each of those is another one under a new number.
+    """
+    if not up_before:
+        return frozenset()
+    states = {entry.part.index: entry for entry in sample.readings if entry.quantity == "link_active"}
+    left_out = {port for port in up_before if port in states and states[port].status is ReadingStatus.UNSUPPORTED}
+    new = {port for port, entry in states.items() if entry.value and port not in up_before}
+    return frozenset(left_out) if len(left_out) <= len(new) else frozenset()
+
+
+def without_ports(memory: Memory, device_id: str, ports: Collection[int]) -> Memory:
+    """Return *memory* without *ports* of the device, which it knew by other numbers."""
+    seen = memory.seen.get(device_id)
+    if seen is None or not ports:
+        return memory
+    kept = tuple(port for port in seen.links_up if port not in ports)
+    return Memory({**memory.seen, device_id: msgspec.structs.replace(seen, links_up=kept)})
 
 
 def named(

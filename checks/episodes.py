@@ -29,6 +29,7 @@ from nodevet.checks.acknowledgement import (
     says_more,
 )
 from nodevet.checks.damping import Flap, closed, is_forgotten, is_held, reopened
+from nodevet.checks.lapses import is_excuse
 from nodevet.checks.model import (
     NODE,
     Clearing,
@@ -342,6 +343,8 @@ def _look(work: _Work, finding: Finding) -> None:
             del active[key]
         else:
             active[key] = improved
+    elif episode is not None and episode.outcome is Outcome.UNMEASURED and is_excuse(finding):
+        active[key] = _gone(work, episode, "not owed any more")
     elif episode is not None and finding.outcome is Outcome.UNMEASURED:
         active[key] = msgspec.structs.replace(episode, good=0, milder=0, looked=finding.evidence_time)
 

@@ -11,6 +11,7 @@ from functools import cached_property
 
 import msgspec
 
+from nodevet.checks.lapses import Told
 from nodevet.checks.model import (
     NODE,
     WHOLE,
@@ -97,8 +98,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ``doubles`` are those that two backends list: the one that is left out, and the one in ``devices``.
 
     ``samples`` is keyed by (device, group), ``growth`` by (device, quantity, part); ``lapses`` tell when a reading that
-    could not be had this time was had last; ``events`` are those that no earlier look has seen; ``results`` the latest
-    of each workload and device.
+    could not be had this time was had last, ``told`` what those that excuse others were last; ``events`` are those that
+    no earlier look has seen; ``results`` the latest of each workload and device.
     """
 
     now: Instant
@@ -108,6 +109,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     samples: Mapping[tuple[str, str], Sample] = {}
     growth: Mapping[tuple[str, str, Part], Growth] = {}
     lapses: Mapping[tuple[str, str, Part], Instant] = {}
+    told: Mapping[tuple[str, str, Part], Told] = {}
     readers: tuple[ReaderStatus, ...] = ()
     cadences: Mapping[tuple[str, str], Cadence] = {}
     events: Sequence[Event] = ()
@@ -180,6 +182,18 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if entry is None or isinstance(entry.value, str) or entry.value is None:
             return None
         return float(entry.value)
+
+    def lately(self, device_id: str, quantity: str, part: Part = WHOLE) -> float | None:
+        """Return the number of a reading that excuses others, or what it was last while that is not old.
+
+        One look without it takes no excuse away.
+        """
+        number, told = self.number(device_id, quantity, part), self.told.get((device_id, quantity, part))
+        if number is not None or told is None or isinstance(told.value, str):
+            return number
+        age, cadence = self.now.seconds_since(told.time), self.cadences.get((told.backend, told.group))
+        is_old = age is None or (cadence is not None and age > cadence.stale_seconds)
+        return None if is_old else float(told.value)
 
     def was_read_lately(self, device_id: str, quantity: str, part: Part) -> bool:
         """Return whether a reading that could not be had this time was had so lately that it would not be old yet."""

@@ -105,7 +105,7 @@ def test_links_that_do_not_answer_while_a_board_is_listed_are_not_none(tmp_path:
     assert len(board.links) == LINKS
 
 
-@pytest.mark.parametrize("code", [AmdSmiStatus.BUSY, AmdSmiStatus.RETRY, AmdSmiStatus.API_FAILED])
+@pytest.mark.parametrize("code", [AmdSmiStatus.BUSY, AmdSmiStatus.RETRY, AmdSmiStatus.API_FAILED, AmdSmiStatus.NO_PERM])
 def test_amd_links_that_do_not_answer_while_a_board_is_listed_are_not_none(tmp_path: Path, code: int) -> None:
     """There may be as many as can be; a board without links says so."""
 

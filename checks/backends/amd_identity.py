@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nodevet.checks.backends.amdsmi import Library, Target, number
+from nodevet.checks.backends.amdsmi import DENIED, SUCCESS, UNSUPPORTED, Library, Target, number
 from nodevet.checks.backends.places import numa_node, slot
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import Device, DeviceKind, Firmware, Link
@@ -159,9 +159,9 @@ def _links(library: Library, target: Target) -> tuple[Link, ...]:
 
     Where the ports do not answer this time there may be as many as can be: to list none would be all links down.
     """
-    failures = library.failures
-    told = library.optional(target, "amdsmi_get_gpu_xgmi_link_status") or {}
-    is_told = library.failures == failures
+    code, answer = library.on(target, "amdsmi_get_gpu_xgmi_link_status")
+    told, is_told = answer or {}, code == SUCCESS or code in UNSUPPORTED
+    library.failures += not is_told and code not in DENIED
     ways = (library.optional(target, "amdsmi_get_link_metrics") or {}).get("links", ())
     xgmi = library.member("AmdSmiLinkType.AMDSMI_LINK_TYPE_XGMI")
     peers = [way["bdf"] if way["link_type"] == xgmi and way["bdf"] != NO_ADDRESS else None for way in ways]

@@ -30,6 +30,7 @@ from nodevet.checks.backends.nvml import (
     Plan,
     Target,
     describe,
+    is_unsupported,
     kind_of,
     load,
     may_answer_later,
@@ -87,8 +88,10 @@ def open_backend(context: Context) -> NvidiaBackend:
 class _Gpu:
     """One device that was seen: its identity, its handle, and what is known about what it supports."""
 
-    def __init__(self, index: int, target: Target, device: Device) -> None:
+    def __init__(self, index: int, target: Target, device: Device, *, told_share: bool = True) -> None:
         self.index = index
+        self.told_share = told_share
+        """Whether it said if it is a share of a board, which owes little: one that did not is asked again."""
         self.target = target
         self.device = device
         self.links = len(device.links)
@@ -100,7 +103,7 @@ class _Gpu:
     def complete(self) -> bool:
         """Whether it told who it is and every link its peer, which one does only while it is up: that takes a while."""
         device = self.device
-        named = device.uuid is not None and device.model != UNNAMED
+        named = device.uuid is not None and device.model != UNNAMED and self.told_share
         linked = bool(device.links) or expected_links(device) is None
         return named and linked and all(link.peer is not None for link in device.links)
 
@@ -265,7 +268,9 @@ class NvidiaBackend:
             known.plans.clear()
             return known
         target = Target(handle, f"{uuid or 'GPU'} (PCI {pci})")
-        gpu = _Gpu(index, target, self._identify(target, uuid, pci, pci_info))
+        code, mode = self._library.on(target, Call("nvmlDeviceGetVirtualizationMode"))
+        device = self._identify(target, uuid, pci, pci_info, virtual=mode == VIRTUAL_GPU)
+        gpu = _Gpu(index, target, device, told_share=code == SUCCESS or is_unsupported(code))
         gpu.split = known.split if known is not None else None
         return gpu
 
@@ -275,7 +280,7 @@ class NvidiaBackend:
             return known.target.label
         return f"index {place}" if isinstance(place, int) else f"PCI {place}"
 
-    def _identify(self, target: Target, uuid: str | None, pci: str | None, pci_info: Any) -> Device:
+    def _identify(self, target: Target, uuid: str | None, pci: str | None, pci_info: Any, *, virtual: bool) -> Device:
         """Return the identity of a device; what it does not tell stays None."""
         library = self._library
         memory = library.optional(target, "nvmlDeviceGetMemoryInfo_v2")
@@ -302,7 +307,7 @@ class NvidiaBackend:
             compute_units=self._multiprocessors(target),
             maximum_clock_hertz=clock * 1_000_000 if clock else None,
             architecture=ARCHITECTURES.get(architecture) if architecture is not None else None,
-            virtual=library.optional(target, "nvmlDeviceGetVirtualizationMode") == VIRTUAL_GPU,
+            virtual=virtual,
         )
 
     def _numa_node(self, target: Target, pci: str | None) -> int | None:
@@ -341,12 +346,13 @@ class NvidiaBackend:
         """Return how many ports there are. What the driver counts is where they begin to be asked: it may count none.
 
         One that does not answer this time is there until it says that it is not: to count none would be all links down.
+        Beyond what the driver counts any refusal may say so; where it counts none, only that there is no such port.
         """
         count = Plan(self._library, target, [LINK_COUNT]).read()[0]
         counted = int(count.value or 0) if count.status is ReadingStatus.OK else 0
         for port in range(counted, MAXIMUM_LINKS):
             code, _ = self._library.on(target, Call("nvmlDeviceGetNvLinkState", (port,)))
-            if code and not may_answer_later(code):
+            if is_unsupported(code) or (code and port and not may_answer_later(code)):
                 return port
         return MAXIMUM_LINKS
 

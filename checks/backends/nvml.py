@@ -24,7 +24,18 @@ from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.wire import Progress
 
-__all__ = ["Call", "Field", "Item", "Library", "Plan", "Target", "load", "may_answer_later", "why_not_loaded"]
+__all__ = [
+    "Call",
+    "Field",
+    "Item",
+    "Library",
+    "Plan",
+    "Target",
+    "is_unsupported",
+    "load",
+    "may_answer_later",
+    "why_not_loaded",
+]
 
 LIBRARY = "libnvidia-ml.so.1"
 

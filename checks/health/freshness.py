@@ -289,17 +289,10 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             yield rule.on_node(Outcome.UNMEASURED, f"{name}: the device was not read", device=device.id)
             continue
         entries = looks(view, device, quantity)
-        if _turned_off(view, device, quantity, entries):
-            yield rule.on_node(Outcome.SKIPPED, f"{name}: {NEEDS[quantity]} is off", device=device.id)
-            continue
-        if quantity in SPLIT and _is_untold(entries) and view.number(device.id, "partitioned"):
-            facts = f"{name}: {quantity} is not told while the device is split into instances"
-            yield rule.on_node(Outcome.SKIPPED, facts, device=device.id)
-            continue
-        is_refused = all(look.reading.status in NOT_TOLD for look in entries)
-        if device.virtual and is_refused and _tells_anything(view, device):
-            facts = f"{name}: {quantity} is not supported by a share of a board in a virtual machine; its host tells it"
-            yield rule.on_node(Outcome.SKIPPED, facts, device=device.id)
+        excuse = _excuse(view, device, quantity, entries)
+        if excuse:
+            seen = view.evidence_time(device.id, quantity)  # what was missing before is not owed any more
+            yield rule.on_node(Outcome.SKIPPED, f"{name}: {excuse}", device=device.id, evidence_time=seen)
             continue
         bad = [
             look
@@ -318,6 +311,18 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             required=counts,
             evidence_time=view.evidence_time(device.id, quantity),
         )
+
+
+def _excuse(view: View, device: Device, quantity: str, entries: tuple[Look, ...]) -> str:
+    """Return why *device* does not owe *quantity* now, or nothing where it does."""
+    if _turned_off(view, device, quantity, entries):
+        return f"{NEEDS[quantity]} is off"
+    if quantity in SPLIT and _is_untold(entries) and view.lately(device.id, "partitioned"):
+        return f"{quantity} is not told while the device is split into instances"
+    is_refused = all(look.reading.status in NOT_TOLD for look in entries)
+    if device.virtual and is_refused and _tells_anything(view, device):
+        return f"{quantity} is not supported by a share of a board in a virtual machine; its host tells it"
+    return ""
 
 
 def _missing(
@@ -341,8 +346,7 @@ def _has_margin(view: View, look: Look) -> bool:
 
 def _turned_off(view: View, device: Device, quantity: str, entries: tuple[Look, ...]) -> bool:
     """Return whether the device does not support *quantity* because the setting that it needs is off."""
-    setting = view.reading(device.id, NEEDS[quantity]) if quantity in NEEDS else None
-    return _is_untold(entries) and setting is not None and setting.value is False
+    return _is_untold(entries) and quantity in NEEDS and view.lately(device.id, NEEDS[quantity]) == 0
 
 
 def _is_untold(entries: tuple[Look, ...]) -> bool:

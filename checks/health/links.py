@@ -15,6 +15,7 @@ from nodevet.checks.limits import choose
 from nodevet.checks.model import (
     NODE,
     Action,
+    Clearing,
     Device,
     FaultClass,
     Finding,
@@ -56,6 +57,12 @@ NOT_GIVEN = msgspec.structs.replace(
     action=Action.INSPECT,
     next_step="who owns the host of this virtual machine may divide its fabric: ask which links were given to it; "
     "where none were, say so as checks.links.expected = 0",
+)
+MAY_BE_SPLIT = msgspec.structs.replace(
+    ALL_DOWN,
+    action=Action.WATCH,
+    clearing=Clearing.UNMEASURED,
+    next_step="it is asked again in each round; when it stays so, ask the tools of its driver",
 )
 UNNAMED = msgspec.structs.replace(ALL_DOWN, outcome=Outcome.WARN, action=Action.INSPECT)
 """Of a board that no table knows, which says itself that it is part of a fabric."""
@@ -153,7 +160,7 @@ def _is_loaded_anew(view: View, device_id: str) -> bool:
 
     A counter may stand still: a reader that has read for longer than the fabric takes shows that it does.
     """
-    used = view.number(device_id, "energy_joules", BOARD)
+    used = view.lately(device_id, "energy_joules", BOARD)
     if used is None or used <= 0 or not choose("fabric.settling_energy").holds(used):
         return False
     device = view.device(device_id)
@@ -193,11 +200,13 @@ def _all_down(view: View, device: Device, links: tuple[Look, ...], policy: Links
     unseen = silent and any(
         look.measured for sibling in view.siblings(device) for look in looks(view, sibling, "link_active")
     )
-    if not (measured or unseen) or _is_split(view, device):
+    if not (measured or unseen):
         return []
     dark = not any(look.number for look in links) and len(measured) == sum(
         look.reading.status is not UNSUPPORTED for look in links
     )
+    if _is_split(view, device) or _may_be_split(view, device):
+        return [_of_split(view, device, links)]
     why = _why_any(view, device, measured, policy) if dark else ""
     if why is None and policy.expected != 0:
         return []
@@ -226,6 +235,20 @@ def _all_down(view: View, device: Device, links: tuple[Look, ...], policy: Links
             evidence_time=_oldest(links),
         )
     ]
+
+
+def _of_split(view: View, device: Device, links: tuple[Look, ...]) -> Finding:
+    """Return that links which read as down may be well, because *device* is split or does not tell whether it is."""
+    is_split = _is_split(view, device)
+    why = "is split into instances" if is_split else "has no link up, and did not tell whether it is split"
+    return MAY_BE_SPLIT.on_node(
+        Outcome.SKIPPED if is_split else Outcome.UNMEASURED,
+        f"{device_name(view, device.id)}: {why}",
+        device=device.id,
+        part=Part(PartKind.LINK),
+        required=not is_split,
+        evidence_time=_oldest(links),
+    )
 
 
 def _why_any(view: View, device: Device, measured: list[Look], policy: Links) -> str | None:
@@ -257,7 +280,7 @@ def _left_out(view: View, device: Device, look: Look, links: tuple[Look, ...]) -
     was_up = seen is not None and look.part.index in seen.links_up
     if not was_up or look.reading.status is not UNSUPPORTED or not any(other.measured for other in links):
         return None
-    if _is_split(view, device):
+    if _is_split(view, device) or _may_be_split(view, device):
         return None
     return DOWN.absent(look, "the port is not in use, it was up before", value=False)
 
@@ -266,7 +289,7 @@ def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
     if look.number != 0:
         return DOWN.judge(look, False, "the link is up")
     why = _expected(view, device, look, policy)
-    if _is_split(view, device):
+    if _is_split(view, device) or _may_be_split(view, device):
         return DOWN.skip(look, "the link is down, as it is on a partitioned device")
     if why is None and policy.expected is not None:
         return DOWN.judge(look, False, f"the link is down, and no more than {policy.expected} are expected to be up")
@@ -352,7 +375,7 @@ def _fewer(view: View, device: Device, links: tuple[Look, ...], policy: Links, *
     """Yield whether *device* uses as many ports as it should: one that it leaves out is not told as down."""
     row = _row(view, device)
     expected = (row.links if row else None) if policy.expected is None else policy.expected
-    if expected is None or not links or _is_split(view, device):
+    if expected is None or not links or _is_split(view, device) or _may_be_split(view, device):
         return
     part, name = Part(PartKind.LINK), device_name(view, device.id)
     used = sum(look.reading.status is not UNSUPPORTED for look in links)
@@ -386,7 +409,17 @@ def _is_split(view: View, device: Device) -> bool:
     """Return whether instances take the links from *device*. One that tells its partition mode keeps them."""
     if view.reading(device.id, "compute_partition") is not None:
         return False
-    return bool(view.number(device.id, "partitioned")) or any(other.parent == device.id for other in view.devices)
+    return bool(view.lately(device.id, "partitioned")) or any(other.parent == device.id for other in view.devices)
+
+
+def _may_be_split(view: View, device: Device) -> bool:
+    """Return whether no link of *device* is up and it does not say, and did not lately, whether it is split.
+
+    Its links may be down and well. One of which a link is up is not split.
+    """
+    told = view.reading(device.id, "partitioned")
+    is_told = told is None or told.status in (ReadingStatus.OK, UNSUPPORTED)
+    return not is_told and view.lately(device.id, "partitioned") is None and not _number_up(view, device)
 
 
 def _ports_before(view: View, device: Device, port: int | None) -> int:
