@@ -42,7 +42,7 @@ from nodevet.agent.storage.journal import Journal
 from nodevet.agent.strays import Strays
 from nodevet.agent.telling import Teller
 from nodevet.checks.errors import StoreError
-from nodevet.checks.guard import Guard
+from nodevet.checks.guard import Guard, one_line
 from nodevet.checks.model import AgentInfo, Snapshot
 
 __all__ = [
@@ -138,7 +138,8 @@ def described(info: AgentInfo, members: Iterable[Member], guard: Guard) -> Agent
         part = f"{member.name}: description"
         info = guard.run(part, partial(_with_facts, known, member.facts()), partial(_itself, known))
     troubles = tuple(trouble for member in everyone if (trouble := member.trouble()))
-    return msgspec.structs.replace(info, notices=(*info.notices, *troubles))
+    # What other programs and files told is in them: one letter that no encoding has would cost every surface.
+    return msgspec.structs.replace(info, notices=tuple(map(one_line, (*info.notices, *troubles))))
 
 
 def _with_facts(info: AgentInfo, facts: Mapping[str, Any]) -> AgentInfo:

@@ -18,7 +18,7 @@ import msgspec
 from nodevet.checks.model import Action, Clearing, FaultClass, Finding, Outcome, Part, PartKind
 from nodevet.checks.overrun import Overrun
 
-__all__ = ["AGENT", "CODE", "Bug", "Guard", "PartFault", "attempt", "culprits", "fault_findings"]
+__all__ = ["AGENT", "CODE", "Bug", "Guard", "PartFault", "attempt", "culprits", "fault_findings", "one_line"]
 
 AGENT = "agent"
 """Stands where a finding names its check: the agent itself."""
@@ -161,5 +161,9 @@ def _bug(problem: BaseException) -> Bug:
 
 def _printable(problem: BaseException) -> str:
     """Return the words of *problem* on one line; an exception may hold any text, or raise when it is asked for it."""
-    words = str(traceback.TracebackException(type(problem), problem, None))
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in words).split())
+    return one_line(str(traceback.TracebackException(type(problem), problem, None)))
+
+
+def one_line(text: str) -> str:
+    """Return *text* as one line that every surface can show, whatever letters or broken bytes are in it."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

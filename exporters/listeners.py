@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["holder_of"]
+from nodevet.checks.guard import one_line
+
+__all__ = ["SHOWN_CHARACTERS", "holder_of"]
+
+SHOWN_CHARACTERS = 64
+"""Whoever holds a port chose the name of the process: any bytes, and as many as a command line has."""
 
 
 def holder_of(port: int) -> str | None:
@@ -15,11 +20,12 @@ def holder_of(port: int) -> str | None:
             for connection in psutil.net_connections("tcp")
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
         ]
-    except psutil.Error:
+    except (psutil.Error, OSError, RuntimeError):  # a page of /proc that cannot be read, or is not understood
         return None
     for pid in filter(None, listening):
         try:
-            return f"{psutil.Process(pid).name()} (pid {pid})"
-        except psutil.Error:
+            name = one_line(psutil.Process(pid).name())
+        except (psutil.Error, OSError):
             continue  # it ended meanwhile
+        return f"{name[:SHOWN_CHARACTERS] or 'a process without a name'} (pid {pid})"
     return None

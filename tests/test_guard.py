@@ -135,6 +135,13 @@ def test_facts_that_nobody_knows_cost_only_themselves() -> None:
     assert [fault.part for fault in guard.faults] == ["bad: description"]
 
 
+def test_what_cannot_be_printed_is_in_no_notice() -> None:
+    """Half a letter, as a name of another program may hold, would cost every answer; a line end would forge a line."""
+    troubled = Member(name="any", trouble=lambda: "held by \udcff\x1b[2Ja\nnode: ok (pid 1)")
+    (*_, told) = described(gpu_node().agent, (troubled,), Guard(lambda _line: None)).notices
+    assert told == "held by [2Ja node: ok (pid 1)"
+
+
 class Drill:
     """An agent on a simulated node in this process, whose members raise as a test says."""
 
