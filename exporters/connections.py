@@ -63,6 +63,13 @@ class Connections:
         """Return whether one is open."""
         return bool(self._open)
 
+    @property
+    def has_room(self) -> bool:
+        """Return whether one more can be let in now, be it in the place of another."""
+        now = self._monotonic()
+        with self._lock:
+            return len(self._open) < self._most or self._victim(now) is not None
+
     def admit(self, connection: socket.socket) -> bool:
         """Keep *connection*, in the place of another where there are too many; False where it must go itself."""
         now = self._monotonic()
@@ -78,12 +85,17 @@ class Connections:
             hang_up(victim)
         return True
 
-    def complete(self, connection: socket.socket) -> None:
-        """Note that the request of *connection* is here: it has the rest of its life for the answer."""
+    def complete(self, connection: socket.socket) -> bool:
+        """Note that the request of *connection* is here: it has the rest of its life for the answer.
+
+        False where it was hung up on before.
+        """
         with self._lock:
-            if (entry := self._open.get(connection)) is not None:
-                entry.complete = True
-                entry.ends = entry.opened + self._connection_seconds
+            if (entry := self._open.get(connection)) is None:
+                return False
+            entry.complete = True
+            entry.ends = entry.opened + self._connection_seconds
+            return True
 
     def forget(self, connection: socket.socket) -> None:
         """Note that *connection* ended."""

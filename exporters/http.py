@@ -1,13 +1,16 @@
 """The HTTP surface: metrics, public JSON, health of the agent and a small page for people. Reading only.
 
-A thread per connection, few at a time, each with a deadline: no client that stalls holds the server, and the
-server never holds the agent, since a request touches nothing but the last Snapshot. Bound to loopback, it answers only
-to the names of loopback, so that no web page can make a browser read the node through a name of its own.
+A thread per answer, few at a time, each with a deadline: no client that stalls holds the server, and the
+server never holds the agent, since a request touches nothing but the last Snapshot. The thread that accepts collects
+the requests; while all places are taken by answers, whoever comes waits in the kernel's queue, in order. Bound to
+loopback, it answers only to the names of loopback, so that no web page can make a browser read the node through a name
+of its own.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import ipaddress
 import re
 import select
@@ -18,6 +21,7 @@ import threading
 import time
 from _thread import start_new_thread
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,7 +32,8 @@ from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
 from nodevet.checks.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import Instant, Snapshot
-from nodevet.exporters.connections import CONNECTION_SECONDS, MAXIMUM_CONNECTIONS, Connections
+from nodevet.exporters.arrivals import Arrivals, Request
+from nodevet.exporters.connections import CONNECTION_SECONDS, Connections
 from nodevet.exporters.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT
 from nodevet.exporters.listeners import holder_of
 from nodevet.exporters.page import StatusPage
@@ -40,6 +45,9 @@ __all__ = ["DEFAULT_LISTEN", "AbsentAddressError", "HttpServer", "is_free", "is_
 DEFAULT_LISTEN = "127.0.0.1:10917"
 LOOK_SECONDS = 0.25
 """Between two looks at how long connections are open, while any is."""
+
+QUEUED_CONNECTIONS = 1024
+"""So many wait in the kernel's queue while all places are taken: whoever holds it full would have to ask as often."""
 
 STOP_SECONDS = 0.5
 """How long the end of the agent waits for the thread that accepts: it may wait itself, such as for memory."""
@@ -195,6 +203,7 @@ class _Site:
         self.complaint = complaint
         self.page = page
         self.detailed = MetricsPage(detail=True)
+        self.document = _StatusJson()
         self.local_only = _is_loopback(host)
         self.guard = Guard(_unheard)
 
@@ -224,7 +233,7 @@ class _Site:
             page = self.detailed if query == _DETAIL else self.page
             return self._metrics(page, snapshot, accept, accept_encoding)
         if path == "/api/v1/status":
-            return _Answer(HTTPStatus.OK, _JSON, encode(status_document(snapshot)))
+            return _Answer(HTTPStatus.OK, _JSON, self.document.encoded(snapshot))
         if path == "/":
             return self._status_page(snapshot, still=query == _STILL)
         if not snapshot.agent.ready or snapshot.agent.stopping:
@@ -252,6 +261,20 @@ class _Site:
         return _Answer(HTTPStatus.OK, kind, body, encoding="gzip" if compressed else None)
 
 
+class _StatusJson:
+    """Encodes the status once and hands the same bytes out until another Snapshot comes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: tuple[Snapshot, bytes] | None = None
+
+    def encoded(self, snapshot: Snapshot) -> bytes:
+        with self._lock:
+            if self._newest is None or self._newest[0] is not snapshot:
+                self._newest = (snapshot, encode(status_document(snapshot)))
+            return self._newest[1]
+
+
 class _Answer:
     def __init__(
         self,
@@ -272,7 +295,7 @@ class _Answer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 2 * MAXIMUM_CONNECTIONS
+    request_queue_size = QUEUED_CONNECTIONS
 
     def __init__(
         self, address: tuple[str, int], site: _Site, log: Callable[[str], None] | None, connections: Connections
@@ -282,7 +305,14 @@ class _Server(ThreadingHTTPServer):
         self.connections = connections
         self._log = log
         self._exhausted_until = 0.0
+        self._selector = selectors.DefaultSelector()
+        self._arrivals = Arrivals(self._selector)
+        self._requests: dict[socket.socket, Request] = {}
+        self._listens = False
+        self._is_over = False
         self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
         try:
             super().__init__(address, _Handler)
         except OSError:
@@ -292,16 +322,54 @@ class _Server(ThreadingHTTPServer):
 
     def serve(self) -> None:
         """Answer until woken. Nothing runs while nobody asks: the loop sleeps as long as no connection is open."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.socket, selectors.EVENT_READ)
-            selector.register(self._woken, selectors.EVENT_READ)
-            while True:
-                ready = {key.fileobj for key, _ in selector.select(LOOK_SECONDS if self.connections.any else None)}
-                if self._woken in ready:
-                    return
-                if self.socket in ready:
-                    self._accept()
-                self.connections.end_overdue()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        while not self._is_over:
+            self._listen_while_there_is_room()
+            waits = self.connections.any or not self._listens
+            ready = {key.fileobj for key, _ in self._selector.select(LOOK_SECONDS if waits else None)}
+            if self._woken in ready:
+                self._woken.recv(1 << 12)
+            for connection in ready - {self._woken, self.socket}:
+                self._receive(connection)
+            if self.socket in ready and self.connections.has_room:
+                self._accept()
+            self.connections.end_overdue()
+        for connection in self._arrivals.forget_all():
+            self.shutdown_request(connection)
+
+    def _listen_while_there_is_room(self) -> None:
+        """Let nobody in while each place is taken by an answer: the kernel keeps who comes, in order."""
+        has_room = self.connections.has_room
+        if has_room == self._listens:
+            return
+        self._listens = has_room
+        if has_room:
+            self._selector.register(self.socket, selectors.EVENT_READ)
+        else:
+            self._selector.unregister(self.socket)
+
+    def _receive(self, connection: Any) -> None:
+        """Take what *connection* sent; once that is a request, have it answered in a thread of its own.
+
+        ``Thread.start`` waits for the new thread's first step: where that fails for want of memory, it waits for ever.
+        """
+        try:
+            request = self._arrivals.take(connection)
+            if request is None:
+                return
+            if not request.data or not self.connections.complete(connection):
+                self.shutdown_request(connection)
+                return
+            self._requests[connection] = request
+            start_new_thread(self.process_request_thread, (connection, None))
+        except (OSError, RuntimeError, MemoryError):  # no thread or memory can be had
+            self._arrivals.forget(connection)
+            self.handle_error(connection, None)
+            self.shutdown_request(connection)
+
+    def received(self, connection: socket.socket) -> Request:
+        """Return what *connection* sent."""
+        return self._requests[connection]
 
     def _accept(self) -> None:
         """Take the next connection. Without a descriptor for it, wait: the kernel keeps it, and others end."""
@@ -331,7 +399,12 @@ class _Server(ThreadingHTTPServer):
 
     def wake(self) -> None:
         """End ``serve``."""
-        self._waker.send(b"x")
+        self._is_over = True
+        self._ring()
+
+    def _ring(self) -> None:
+        with suppress(OSError):  # it was rung so often that it is heard anyway, or the server is closed
+            self._waker.send(b"x")
 
     def server_close(self) -> None:
         """Close the port."""
@@ -339,6 +412,7 @@ class _Server(ThreadingHTTPServer):
         self._close_wakers()
 
     def _close_wakers(self) -> None:
+        self._selector.close()
         self._woken.close()
         self._waker.close()
 
@@ -356,16 +430,16 @@ class _Server(ThreadingHTTPServer):
         return self.connections.admit(request)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own, without waiting until that has begun.
-
-        ``Thread.start`` waits for the new thread's first step: where that fails for want of memory, it waits for ever.
-        """
-        start_new_thread(self.process_request_thread, (request, client_address))
+        """Wait for the request of a connection that was taken."""
+        self._arrivals.expect(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget a connection that ends."""
+        """Forget a connection that ends; where its place was waited for, the loop hears of it."""
+        self._requests.pop(request, None)
         self.connections.forget(request)
         super().shutdown_request(request)
+        if not self._listens:
+            self._ring()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what a request raised: one line, never a traceback on standard error."""
@@ -382,6 +456,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Give up on a client that is silent for the life of a connection."""
         super().setup()
         self.connection.settimeout(CONNECTION_SECONDS)
+        request = self.server.received(self.connection)
+        self.rfile = io.BytesIO(request.data)
+        self._is_whole = request.whole
 
     def do_GET(self) -> None:
         """Answer with a page."""
@@ -407,7 +484,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Date", self.date_time_string())
 
     def _respond(self, *, with_body: bool) -> None:
-        self.server.connections.complete(self.connection)
+        if not self._is_whole:
+            self.send_error(HTTPStatus.BAD_REQUEST, "the request is cut off, or too long")
+            return
         site = self.server.site
         if site.local_only and not _names_loopback(self.headers.get("Host")):
             self._send(

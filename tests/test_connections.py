@@ -86,6 +86,21 @@ def test_where_all_are_being_answered_the_newcomer_goes(bench: Bench) -> None:
     assert bench.kept.refused == 1
 
 
+def test_there_is_room_as_long_as_one_place_is_not_taken_by_an_answer(bench: Bench) -> None:
+    """Who comes meanwhile is left to wait in the kernel's queue, and not refused."""
+    clients = [bench.client() for _ in range(MOST)]
+    for client in clients:
+        assert bench.kept.has_room
+        assert bench.kept.complete(client.ours)
+    assert not bench.kept.has_room
+    bench.seconds += REQUEST_SECONDS
+    assert bench.kept.has_room, "a slow reader makes room"
+    bench.seconds = 0.0
+    bench.kept.forget(clients[0].ours)
+    assert bench.kept.has_room
+    assert not bench.kept.complete(clients[0].ours), "it is gone"
+
+
 def test_a_reader_that_is_slow_makes_room(bench: Bench) -> None:
     """Whoever does not take the answer within two seconds holds nobody up who asks now."""
     slow = [bench.client() for _ in range(MOST)]

@@ -7,7 +7,9 @@ import http.client
 import json
 import os
 import queue
+import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,8 +23,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
 from nodevet.checks.exhaustion import EXHAUSTED
 from nodevet.checks.model import Device, DeviceKind, Snapshot
+from nodevet.exporters import http as http_server
 from nodevet.exporters.connections import MAXIMUM_CONNECTIONS, Connections
 from nodevet.exporters.http import HttpServer, parse_listen
+from nodevet.exporters.schema import encode
 
 Start = Callable[..., HttpServer]
 
@@ -288,6 +292,76 @@ def test_half_open_connections_blind_no_scraper(start: Start) -> None:
     finally:
         for connection in stalled:
             connection.close()
+
+
+def test_where_all_places_are_taken_by_answers_a_scraper_waits_its_turn(start: Start) -> None:
+    """Any local user may ask as fast as the agent answers; before, scrapes were hung up on meanwhile."""
+    go_on = threading.Event()
+
+    def slow() -> bytes:
+        assert go_on.wait(10)
+        return b"report"
+
+    connections = Connections(request_seconds=9.0)
+    server = start(gpu_node(), report=slow, connections=connections)
+    users = [socket.create_connection(server.address, timeout=10) for _ in range(MAXIMUM_CONNECTIONS)]
+    for user in users:
+        user.sendall(b"GET /report HTTP/1.0\r\n\r\n")
+    deadline = time.monotonic() + 5
+    while connections.has_room and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not connections.has_room
+    with socket.create_connection(server.address, timeout=10) as scraper:
+        scraper.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
+        assert not select.select([scraper], [], [], 0.3)[0], "it was hung up on, or answered before its turn"
+        go_on.set()
+        assert scraper.recv(100).startswith(b"HTTP/1.1 200")
+    assert server.refused == 0
+    for user in users:
+        with user:
+            assert user.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_who_asks_all_the_time_has_the_status_encoded_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes milliseconds, and the loop of the agent would wait for them."""
+    encoded: list[object] = []
+
+    def counted(document: object) -> bytes:
+        encoded.append(document)
+        return encode(document)
+
+    monkeypatch.setattr(http_server, "encode", counted)
+    server = start(gpu_node())
+    bodies = {ask(server, "/api/v1/status").body for _ in range(5)}
+    assert (len(bodies), len(encoded)) == (1, 1)
+
+
+def test_without_a_thread_one_request_is_lost_and_the_next_answered(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is hung up on, so that the client may ask again."""
+    lines: list[str] = []
+    server = start(gpu_node(), log=lines.append)
+
+    def refuse(*_: object) -> object:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(http_server, "start_new_thread", refuse)
+        with socket.create_connection(server.address, timeout=5) as caller:
+            caller.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
+            assert caller.recv(100) == b""
+    assert lines == ["http: request failed: RuntimeError: can't start new thread"]
+    assert ask(server, "/-/healthy").status == 200
+
+
+def test_a_request_that_is_cut_off_is_refused(start: Start) -> None:
+    """What would follow, such as the name that was asked for, is not known."""
+    server = start(gpu_node())
+    with socket.create_connection(server.address, timeout=5) as caller:
+        caller.sendall(b"GET /metrics HTTP/1.1\r\n")
+        caller.shutdown(socket.SHUT_WR)
+        assert caller.recv(100).startswith(b"HTTP/1.1 400")
 
 
 def test_an_incomplete_request_ends(start: Start) -> None:
