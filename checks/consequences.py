@@ -12,7 +12,7 @@ import msgspec
 
 from nodevet.checks.model import NODE, Finding, Outcome
 
-__all__ = ["counted_once", "seen_by", "shown_once"]
+__all__ = ["UNREAD", "counted_once", "seen_by", "shown_once"]
 
 LOSSES = frozenset(
     {"device.lost", "device.reset_required", "device.faulty", "reader.hung", "reader.stuck", "reader.crashed"}

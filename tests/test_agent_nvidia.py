@@ -21,7 +21,7 @@ from fakes.kernel import NO_MOUNTS
 from fakes.nvml.scenario import FakeNvml, NvmlReturn, uuid
 from fakes.running_agent import RunningAgent
 
-from nodevet.agent.client import ask
+from nodevet.agent.client import AgentRefused, ask
 
 STOP_SECONDS = 2.0
 ANSWER_SECONDS = 2.0
@@ -324,12 +324,14 @@ def test_a_reload_takes_a_good_configuration_and_refuses_a_bad_one(node: GpuNode
 
 
 def test_released_devices_are_let_go_of_and_read_again(node: GpuNode) -> None:
-    """While released no process holds the library; the node says so and is not failed."""
+    """While released no process holds the library, and no load is granted; the node says so and is not failed."""
     node.wait_for_verdict("ok")
     done = node.command("release", "--for", "6s")
     assert (done.returncode, done.stderr) == (0, "")
     node.seconds_until(lambda: not node.readers(), 5.0)
     status = node.wait_for(lambda status: reader_state(status) == "released")
+    with pytest.raises(AgentRefused, match="it is released"):
+        ask(node.runtime_dir / "control.socket", "lease", seconds=60.0)
     assert status["verdict"] != "failed"
     node.seconds_until(lambda: node.state_file().agent == "released", ANSWER_SECONDS)
     node.wait_for(lambda status: reader_state(status) == "running" and status["verdict"] == "ok")

@@ -13,7 +13,17 @@ from nodevet.agent.clock import SteppedClock
 from nodevet.agent.commands.burn_in import LEASE_SECONDS
 from nodevet.agent.load.lease import IDLE_MEMORY_BYTES, LeaseBook, busy_reason, load_targets
 from nodevet.agent.processes import exists
-from nodevet.checks.model import Device, DeviceKind, Reading, ReadingStatus, Sample, Snapshot
+from nodevet.checks.model import (
+    Device,
+    DeviceKind,
+    Finding,
+    Outcome,
+    ReaderState,
+    Reading,
+    ReadingStatus,
+    Sample,
+    Snapshot,
+)
 
 ALIVE = 100
 DEAD = 200
@@ -131,6 +141,36 @@ def test_only_what_was_seen_idle_is_idle(snapshot: Snapshot, own: tuple[int, ...
     found = busy_reason(snapshot, load_targets(snapshot.devices), frozenset(own))
 
     assert (found is None) if reason is None else (found is not None and found.endswith(reason))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (ReaderState.RUNNING, None),
+        (ReaderState.RELEASED, "it is released, so nobody here may open it"),
+        (ReaderState.HUNG, "it is not read now, its reader is hung"),
+        (ReaderState.STARTING, "it is not read now, its reader is starting"),
+    ],
+)
+def test_what_was_seen_idle_before_a_release_proves_nothing(state: ReaderState, reason: str | None) -> None:
+    """Who resets a GPU meets no load; before, one was granted on the readings of before the release."""
+    node = with_readings(lambda reading: reading)
+    readers = tuple(
+        msgspec.structs.replace(status, state=state) if status.backend == "nvidia" else status
+        for status in node.readers
+    )
+    found = busy_reason(msgspec.structs.replace(node, readers=readers), load_targets(node.devices))
+    assert (found is None) if reason is None else (found is not None and found.endswith(reason))
+
+
+@pytest.mark.parametrize(("outcome", "idle"), [(Outcome.PASS, True), (Outcome.UNMEASURED, False)])
+def test_a_board_that_is_not_read_is_not_idle(outcome: Outcome, idle: bool) -> None:
+    """One that is left alone has readings too: those of before it fell silent."""
+    node = with_readings(lambda reading: reading)
+    board = load_targets(node.devices)[0]
+    finding = Finding(check="freshness", code="device.unread", device=board.id, outcome=outcome, message="")
+    snapshot = msgspec.structs.replace(node, findings=(*node.findings, finding))
+    assert (busy_reason(snapshot, (board,)) is None) is idle
 
 
 def test_processors_have_no_owner_to_ask() -> None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from nodevet.checks.model import Device, DeviceKind, Instant, Reading, ReadingStatus, Snapshot
+from nodevet.checks.consequences import UNREAD
+from nodevet.checks.model import Device, DeviceKind, Instant, Outcome, ReaderState, Reading, ReadingStatus, Snapshot
 
 __all__ = ["Lease", "LeaseBook", "busy_reason", "load_targets"]
 
@@ -74,13 +75,16 @@ def load_targets(devices: Iterable[Device]) -> tuple[Device, ...]:
 def busy_reason(snapshot: Snapshot, devices: Iterable[Device], own_pids: frozenset[int] = frozenset()) -> str | None:
     """Return why one of *devices* is not idle, or None where all are.
 
-    An accelerator whose processes or memory cannot be read is not idle: absence of a reading is no permission.
+    An accelerator whose processes or memory cannot be read is not idle: absence of a reading is no permission. Nor is
+    one that is released: whoever resets it or replaces its driver relies on that.
     Processors have no owner that could be asked, so they count as idle.
     """
     for device in devices:
         if device.kind is not DeviceKind.ACCELERATOR:
             continue
         name = device.pci or device.id
+        if away := _not_read_now(snapshot, device):
+            return f"{name}: {away}"
         holders = _reading(snapshot, device.id, "compute_process_ids")
         if holders is None or not isinstance(holders.value, str):
             return f"{name}: its processes could not be read"
@@ -93,6 +97,17 @@ def busy_reason(snapshot: Snapshot, devices: Iterable[Device], own_pids: frozens
         if used.value > IDLE_MEMORY_BYTES and not own_pids:
             return f"{name}: {used.value / 2**30:.1f} GiB of its memory are in use"
     return None
+
+
+def _not_read_now(snapshot: Snapshot, device: Device) -> str:
+    """Return why nothing newer is read of *device*, or an empty string: what was seen before proves no idleness."""
+    state = next((status.state for status in snapshot.readers if status.backend == device.backend), ReaderState.RUNNING)
+    if state is ReaderState.RELEASED:
+        return "it is released, so nobody here may open it"
+    if state is not ReaderState.RUNNING:
+        return f"it is not read now, its reader is {state}"
+    unread = (finding for finding in snapshot.findings if (finding.code, finding.device) == (UNREAD, device.id))
+    return "it is not read now" if any(finding.outcome is Outcome.UNMEASURED for finding in unread) else ""
 
 
 def _reading(snapshot: Snapshot, device: str, quantity: str) -> Reading | None:
