@@ -21,6 +21,9 @@ __all__ = ["KernelWatch"]
 POLL_SECONDS = 0.5
 """How often a log that no selector can wait for is read: half of the budget from event to metric."""
 
+BEGIN_SECONDS = 0.25
+"""Between two looks at a long log until it was read to its end: a piece of it takes about as long."""
+
 LOOK_SECONDS = 10.0
 """How often one is read that the selector waits for: it would tell, so this is only for safety."""
 
@@ -62,6 +65,7 @@ class KernelWatch:
         self._next = 0.0
         self._lost = 0
         self._lost_by_earlier_readers = 0
+        self._skipped_by_earlier_readers = 0
         self._recovered = 0
         self._heard = False
         self._failure = ""
@@ -76,11 +80,18 @@ class KernelWatch:
             lost_records=self._lost,
             read=self._clock.instant() if self._reader else None,
             is_evidence=self._reader is None or self._reader.is_evidence,
+            begun=self._reader is not None and not self._reader.was_at_end,
         )
 
     @property
     def trouble(self) -> str:
         """Return how many records nobody read, for every surface: what they told is not known, so green says less."""
+        skipped = self._skipped_by_earlier_readers + (self._reader.skipped_bytes if self._reader is not None else 0)
+        if skipped:
+            return (
+                f"{self._path}: {skipped >> 20} MiB of it were not read, because more was there than can be read in "
+                "time: what they told is lost; name /dev/kmsg, or have the file rotated earlier"
+            )
         if not self._lost or self._is_asking:
             return ""
         return (
@@ -119,7 +130,7 @@ class KernelWatch:
             self._failed(str(error))
             self._next = now + RETRY_SECONDS
             return []
-        self._next = now + (POLL_SECONDS if self._must_poll() else LOOK_SECONDS)
+        self._next = now + self._pause()
         return events
 
     def wake(self, _mask: int) -> None:
@@ -131,6 +142,7 @@ class KernelWatch:
         if self._reader is not None:
             self._cursor = self._reader.cursor
             self._lost_by_earlier_readers += self._reader.statistics.lost
+            self._skipped_by_earlier_readers += self._reader.skipped_bytes
             if self._reader.pollable:
                 self._selector.unregister(self._reader)
             self._reader.close()
@@ -201,6 +213,11 @@ class KernelWatch:
             f"{f', and does not tell the rest: {told.trouble}' if told.trouble else ''}"
         )
         return list(told.events)
+
+    def _pause(self) -> float:
+        if self._reader is not None and not self._reader.was_at_end:
+            return BEGIN_SECONDS
+        return POLL_SECONDS if self._must_poll() else LOOK_SECONDS
 
     def _must_poll(self) -> bool:
         """Return whether something may be due that the selector will not tell of."""

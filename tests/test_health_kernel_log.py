@@ -157,6 +157,14 @@ def test_unreadable_log_matters_where_accelerators_are_watched() -> None:
     assert not of(judge("kernel-log", plain), "kernel_log.readable", NODE).required
 
 
+def test_a_log_that_is_not_read_to_its_end_proves_nothing() -> None:
+    """What its newest lines tell is not known; before, the node was `ok` meanwhile."""
+    state = KernelLogState(True, "/var/log/kern.log", begun=True)
+    finding = of(judge("kernel-log", healthy(kernel_log=state)), "kernel_log.readable", NODE)
+    assert (finding.outcome, finding.required) == (Outcome.UNMEASURED, True)
+    assert "not read to its end yet" in finding.message
+
+
 def test_lost_records_are_told() -> None:
     """A ring that overran is no fault of the node, but nobody may believe that all was seen."""
     state = KernelLogState(True, "/dev/kmsg", lost_records=12)

@@ -80,6 +80,9 @@ def device() -> Iterator[Device]:
 
 Open = Callable[..., KernelLogReader]
 
+PLAIN = "[  880.000000] usb 1-1: new high-speed USB device number 2 using xhci_hcd\n"
+XID_LINE = "[  890.000000] NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n"
+
 
 @pytest.fixture
 def open_reader() -> Iterator[Open]:
@@ -245,6 +248,42 @@ def test_gap_in_the_sequence_is_lost_records_and_told(device: Device, open_reade
     assert reader.statistics.lost == 20
     notes = reader.take_notes()
     assert "10 records were overwritten" in notes[0] and "log_buf_len" in notes[0]
+    assert reader.take_notes() == ()
+
+
+def test_a_file_is_read_to_its_end_only_when_that_is_so(
+    tmp_path: Path, open_reader: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call takes a piece; until the last of them nobody knows what the newest line tells."""
+    monkeypatch.setattr(reader_module, "MAXIMUM_RECORDS", 1)
+    path = tmp_path / "kern.log"
+    path.write_text(PLAIN * 3000 + XID_LINE)
+    reader = open_reader(str(path))
+    assert reader.read_available(NOW) == []
+    assert not reader.was_at_end
+    told: list[str] = []
+    while not reader.was_at_end:
+        told += codes(reader.read_available(NOW))
+    assert told == ["79"]
+    assert reader.skipped_bytes == 0
+
+
+@pytest.mark.parametrize("before", [PLAIN * 1000, "\0" * 60_000 + "\n", XID_LINE.replace("79", "48") * 1000])
+def test_of_a_file_that_is_too_long_the_newest_part_is_read_and_the_rest_told(
+    tmp_path: Path, open_reader: Open, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Before, its newest lines were read minutes late: a gigabyte takes that long, and a crash leaves holes."""
+    monkeypatch.setattr(reader_module, "MOST_UNREAD_BYTES", 2 * len(XID_LINE) + 10)
+    path = tmp_path / "kern.log"
+    path.write_text(before + XID_LINE.replace("79", "63") + XID_LINE)
+    reader = open_reader(str(path))
+    assert codes(reader.read_available(NOW)) == ["63", "79"]
+    assert reader.was_at_end
+    assert reader.skipped_bytes == len(before)
+    assert "are passed over" in reader.take_notes()[0]
+    with path.open("a") as file:
+        file.write(XID_LINE.replace("79", "94"))
+    assert codes(reader.read_available(NOW)) == ["94"]
     assert reader.take_notes() == ()
 
 

@@ -10,8 +10,9 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.kernel_watch import KernelWatch
+from nodevet.agent.clock import SteppedClock, SystemClock
+from nodevet.agent.kernel_watch import BEGIN_SECONDS, KernelWatch
+from nodevet.checks.kernel_log import reader
 
 
 @pytest.mark.parametrize("memory", [b"\xc1", msgspec.msgpack.encode({"another": "version"})])
@@ -50,6 +51,28 @@ def test_a_log_that_becomes_something_else_is_told_and_opened_anew(tmp_path: Pat
         watch.close()
         os.close(master)
         os.close(slave)
+
+
+def test_a_long_file_is_told_until_it_is_read_and_what_was_passed_over_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it is opened anew."""
+    monkeypatch.setattr(reader, "MAXIMUM_RECORDS", 1)
+    monkeypatch.setattr(reader, "MOST_UNREAD_BYTES", 3 << 20)
+    path = tmp_path / "kernel.log"
+    path.write_text("\n" * (5 << 20))
+    clock = SteppedClock()
+    with selectors.DefaultSelector() as selector:
+        watch = KernelWatch(str(path), clock, selector, log=lambda _line: None)
+        watch.tick()
+        assert watch.state.begun and watch.state.readable
+        for _ in range(100):
+            clock.advance(BEGIN_SECONDS)
+            watch.tick()
+        assert not watch.state.begun
+        assert "2 MiB of it were not read" in watch.trouble
+        watch.close()
+        assert "2 MiB of it were not read" in watch.trouble
 
 
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/zero"])

@@ -25,7 +25,7 @@ from nodevet.checks.occurrences import stamped
 from nodevet.checks.parts import at_address
 from nodevet.checks.reference.kernel_policy import NUMBERED, event_clearing, told_code, told_policy
 from nodevet.checks.registry import check
-from nodevet.checks.view import View, device_name
+from nodevet.checks.view import KernelLogState, View, device_name
 
 __all__ = ["KernelLog", "judge"]
 
@@ -75,12 +75,11 @@ def _readable(view: View) -> Iterator[Finding]:
         yield READABLE.on_node(Outcome.SKIPPED, "the kernel log is not read in this run")
         return
     watched = any(device.backend != "host" for device in view.of_kind(DeviceKind.ACCELERATOR))
+    is_read = state.readable and not state.begun
     yield READABLE.on_node(
-        Outcome.PASS if state.readable else Outcome.UNMEASURED,
-        f"{state.path or 'the kernel log'} is read{'' if state.is_evidence else AS_TEXT}"
-        if state.readable
-        else f"the kernel log cannot be read: {state.detail or state.path}",
-        required=watched and not state.readable,
+        Outcome.PASS if is_read else Outcome.UNMEASURED,
+        _reading(state),
+        required=watched and not is_read,
         evidence_time=state.read,
     )
     if state.lost_records:
@@ -89,6 +88,16 @@ def _readable(view: View) -> Iterator[Finding]:
             f"{state.lost_records} records were overwritten before they could be read",
             value=state.lost_records,
         )
+
+
+def _reading(state: KernelLogState) -> str:
+    """Return how far the kernel log is read."""
+    path = state.path or "the kernel log"
+    if not state.readable:
+        return f"the kernel log cannot be read: {state.detail or state.path}"
+    if state.begun:
+        return f"{path} is not read to its end yet: it is long, wait; what its newest lines tell is not known"
+    return f"{path} is read{'' if state.is_evidence else AS_TEXT}"
 
 
 def _event(view: View, event: Event) -> Finding:

@@ -58,6 +58,9 @@ MAXIMUM_RECORDS = 10_000
 MAXIMUM_CALLS = 100
 """So often a single look goes on where one call ended: a million records, more than any ring holds."""
 
+MOST_UNREAD_BYTES = 64 << 20
+"""So much of a file is read, half a minute's work and more than any ring holds; of what is longer the newest part."""
+
 MAXIMUM_OVERRUNS = 16
 """So often in a row the ring may overtake one read before the caller gets its turn again."""
 
@@ -159,6 +162,8 @@ class KernelLogReader:
         self._descriptor, self._kind = _open(path)
         self._is_evidence = stands_for_kernel or is_kernel_device(self._descriptor)
         self._unsettled: list[tuple[int, Cursor]] = []
+        self._was_at_end = False
+        self._skipped_bytes = 0
         self._resume(cursor if cursor is not None and cursor.boot_id == boot_id else None)
 
     @property
@@ -189,6 +194,16 @@ class KernelLogReader:
     def missing(self) -> Missing | None:
         """Return what was overwritten before this process read its first record: a journal may still have it."""
         return self._missing
+
+    @property
+    def was_at_end(self) -> bool:
+        """Return whether all that was there at the opening has been read: a file may have gigabytes."""
+        return self._was_at_end
+
+    @property
+    def skipped_bytes(self) -> int:
+        """Return how much of a regular file was passed over, because more was unread than can be read in time."""
+        return self._skipped_bytes
 
     @property
     def holds_back(self) -> bool:
@@ -263,6 +278,7 @@ class KernelLogReader:
                 if self._is_unproven and self._skipped:
                     self._start_over("ends before the place that was kept")
                     continue
+                self._was_at_end = True
                 return
             line = self._record(data)
             if line is None:
@@ -321,6 +337,7 @@ class KernelLogReader:
         while budget > 0:
             data = self._read(1 << 16)
             if not data:
+                self._was_at_end = True
                 return
             budget -= len(data)
             *whole, self._partial = (self._partial + data).split(b"\n")
@@ -364,10 +381,27 @@ class KernelLogReader:
 
     def _go_on(self) -> None:
         """Set the next read behind the last whole line, or to the start of a file that was cut."""
-        if os.fstat(self._descriptor).st_size < self._offset:
+        size = os.fstat(self._descriptor).st_size
+        if size < self._offset:
             self._offset = 0
         self._partial = b""
+        if size - self._offset > MOST_UNREAD_BYTES:
+            self._pass_over(size - MOST_UNREAD_BYTES)
         os.lseek(self._descriptor, self._offset, os.SEEK_SET)
+
+    def _pass_over(self, place: int) -> None:
+        """Go on behind the first line end from *place* on: a fault that is told hours late is as good as hidden."""
+        try:
+            rest = os.pread(self._descriptor, MAXIMUM_LINE, place)
+        except OSError as error:
+            raise KernelLogError(f"{self.path}: reading failed: {error.strerror}") from error
+        place += rest.find(b"\n") + 1 or len(rest)
+        self._notes.append(
+            f"{self.path}: {(place - self._offset) >> 20} MiB of it are passed over: of what is unread the last "
+            f"{MOST_UNREAD_BYTES >> 20} MiB are read"
+        )
+        self._skipped_bytes += place - self._offset
+        self._offset = place
 
     def _read(self, size: int) -> bytes | None:
         """Read once; None when nothing is there. Lost records are counted and reading goes on behind them."""
