@@ -110,9 +110,9 @@ class Scontrol:
         except OutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show config: not understood: {error}") from error
 
-    def drain(self, name: str, reason: str, field: str = "") -> None:
-        """Drain node *name* with *reason*, and empty its *field* in the same step. Raises SlurmError."""
-        self._tell(name, "State=DRAIN", f"Reason={reason}", *([f"{field}="] if field else []))
+    def drain(self, name: str, reason: str, field: str = "", text: str = "") -> None:
+        """Drain node *name* with *reason*, and write *text* into its *field* in the same step. Raises SlurmError."""
+        self._tell(name, "State=DRAIN", f"Reason={reason}", *([f"{field}={text}"] if field else []))
 
     def mark(self, name: str, field: str, text: str) -> None:
         """Write *text* into *field* of node *name*, ``Comment`` or ``Extra``. Raises SlurmError."""

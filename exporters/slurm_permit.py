@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from nodevet.exporters.slurm_reasons import is_slurms
 from nodevet.exporters.slurm_rules import (
     LONGEST_REASON,
     PREFIX,
-    PROLOG_ERROR,
     NodeState,
     OutputError,
     Why,
@@ -36,6 +36,7 @@ __all__ = [
     "asking_text",
     "closing_text",
     "dated",
+    "drained_text",
     "forgotten_words",
     "free_field",
     "mark_of",
@@ -55,7 +56,7 @@ LATE_SECONDS = 300.0
 ASKS_SECONDS = 2 * HOUR_SECONDS
 """A mark that asks counts so long; it is older where its agent died between asking and draining."""
 
-_MARK = re.compile(PREFIX + r": (asks for a permit|gate closed), (\d{1,12}) ([0-9a-f]{1,16})")
+_MARK = re.compile(PREFIX + r": (asks for a permit|gate closed|drained), (\d{1,12}) ([0-9a-f]{1,16})")
 """With any prefix: agents of one cluster whose prefixes differ share its limits."""
 
 _CLOSED = re.compile(r" \(closed (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\) \[[a-z_]+\]$")
@@ -71,15 +72,24 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A mark of ours in the comment or the extra text of a node: since when, and whether it asks or holds."""
+    """A mark of ours in the comment or the extra text of a node: since when, and whether it asks or holds.
+
+    One that is ``drained`` does neither: it says whose drain it was where SLURM puts a reason of its own at the node.
+    """
 
     holds: bool
     seconds: float
     field: str
+    drained: bool = False
+
+    @property
+    def closes(self) -> bool:
+        """Return whether it says that nodevet closed the node, and not only that it asks."""
+        return self.holds or self.drained
 
     def stands(self, wall_seconds: float) -> bool:
         """Return whether others count it: one that asks is written anew long before they pass it over as too old."""
-        return self.holds or abs(wall_seconds - self.seconds) < HOUR_SECONDS
+        return self.holds or (not self.drained and abs(wall_seconds - self.seconds) < HOUR_SECONDS)
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -122,6 +132,11 @@ def closing_text(prefix: str, wall_seconds: float, nonce: int) -> str:
     return f"{prefix}: gate closed, {wall_seconds:.0f} {nonce:x}"
 
 
+def drained_text(prefix: str, wall_seconds: float, nonce: int) -> str:
+    """Return the mark of a node that is drained: SLURM replaces reasons, also ours, and leaves marks alone."""
+    return f"{prefix}: drained, {wall_seconds:.0f} {nonce:x}"
+
+
 def dated(reason: str, node: NodeState) -> str:
     """Return *reason* for *node*, which is drained with another one of ours, with the time (UTC) of its drain.
 
@@ -147,7 +162,7 @@ def mark_of(node: NodeState) -> Mark | None:
     for field, text in (("Comment", node.comment), ("Extra", node.extra)):
         found = _MARK.fullmatch(text)
         if found:
-            return Mark(found[1] == "gate closed", float(found[2]), field)
+            return Mark(found[1] == "gate closed", float(found[2]), field, found[1] == "drained")
     return None
 
 
@@ -173,10 +188,9 @@ def forgotten_words(node: NodeState) -> str:
 
 def shows_permit(node: NodeState, prefix: str) -> bool:
     """Return whether SLURM shows that *node* was closed by nodevet, and nobody took it over since."""
-    if node.drained:
-        mark = mark_of(node)
-        return is_ours(node.reason, prefix) or (mark is not None and mark.holds and node.reason == PROLOG_ERROR)
     mark = mark_of(node)
+    if node.drained:
+        return is_ours(node.reason, prefix) or (mark is not None and mark.closes and is_slurms(node.reason))
     return mark is not None and mark.holds
 
 
@@ -239,9 +253,10 @@ def _closed_since(
     mark = mark_of(node)
     if mark is None:
         return None
-    if mark.holds:
-        # With a reason of their own a person took it over; SLURM's own says only that a job met the gate.
-        return None if node.drained and node.reason != PROLOG_ERROR else mark.seconds
+    if mark.closes:
+        # With a reason of their own a person took it over; SLURM's own is nobody's word.
+        is_closed = is_slurms(node.reason) if node.drained else mark.holds
+        return mark.seconds if is_closed else None
     if mark.seconds < wall_seconds - ASKS_SECONDS:
         return None
     return mark.seconds if before is None or (mark.seconds, node.name) < before else None

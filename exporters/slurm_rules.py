@@ -20,6 +20,7 @@ from nodevet.checks.damping import later
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Key, Outcome
 from nodevet.checks.reference.tables import load_table
+from nodevet.exporters.slurm_reasons import without_additions
 
 __all__ = [
     "PREFIX",
@@ -93,8 +94,6 @@ _RESUMES = re.compile(r"^\s+LastBusyTime=\S+ ResumeAfterTime=(\S+)", re.MULTILIN
 _SIZE = re.compile(r"\bTotalNodes=(\d+)")
 _STARTED = re.compile(r"^BOOT_TIME\s*=\s*(\S+)$", re.MULTILINE)
 _PREFIX = re.compile(PREFIX)
-# Of SLURM itself, and signed by SlurmUser: the drain stays the one that it was until somebody resumes the node.
-_REBOOTED = re.compile(r"(.+?)(?: : reboot (?:issued|complete|timed out))+")
 _SIGNED = re.compile(r"(?:(?P<reason>.*)\s)?\[(?P<user>[^\[\]]+)@(?P<when>[^\[\]@\s]+)\]")
 
 
@@ -457,9 +456,10 @@ def _parsed(block: str) -> NodeState:
     if signed is None:
         return msgspec.structs.replace(bare, reason=line)
     reason, seconds = (signed["reason"] or "").strip(), seconds_of(signed["when"])
-    rebooted = _REBOOTED.fullmatch(reason)
-    if rebooted is not None:
-        return msgspec.structs.replace(bare, reason=rebooted[1], reason_seconds=seconds)
+    # Of SLURM itself, and signed by SlurmUser: the drain stays the one that it was until somebody resumes the node.
+    plain = without_additions(reason)
+    if plain != reason:
+        return msgspec.structs.replace(bare, reason=plain, reason_seconds=seconds)
     return msgspec.structs.replace(bare, reason=reason, reason_user=signed["user"], reason_seconds=seconds)
 
 

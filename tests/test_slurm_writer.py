@@ -125,7 +125,7 @@ def test_a_hard_fault_is_written_with_a_permit_and_read_back() -> None:
     assert slurm.calls[5:] == ["read", "started", "read"]
     assert slurm.nodes["n1"].drained
     assert slurm.nodes["n1"].reason.endswith("[power_cycle]")
-    assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].extra) == ("", "")
+    assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].extra) == ("nodevet: drained, 0 0", "")
     assert (done.status.writes["drain"], done.status.drained_by, done.status.wanted) == (1, "nodevet", "")
     assert (done.status.permit.held, done.status.drained, done.memory.permit) == (True, True, BOOT)
     assert (done.memory.drained, done.memory.known) == (slurm.nodes["n1"].reason, KNOWN)
@@ -569,7 +569,8 @@ def test_a_comment_of_a_person_is_never_touched() -> None:
     slurm = MemorySlurm()
     slurm.change("n1", comment="rack 7")
     settled(writer(slurm))
-    assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].extra, slurm.nodes["n1"].drained) == ("rack 7", "", True)
+    assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].drained) == ("rack 7", True)
+    assert slurm.nodes["n1"].extra == "nodevet: drained, 0 0"
     slurm.set("n1", "IDLE")
     slurm.change("n1", extra="{}")
     done = writer(slurm).step(FAILED)

@@ -42,8 +42,8 @@ class Slurm(Protocol):
         """Return when slurmctld was started."""
         ...
 
-    def drain(self, name: str, reason: str, field: str = "") -> None:
-        """Drain node *name* and empty its *field*."""
+    def drain(self, name: str, reason: str, field: str = "", text: str = "") -> None:
+        """Drain node *name* and write *text* into its *field*."""
         ...
 
     def update(self, name: str, reason: str) -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
+from nodevet.checks.acknowledgement import command_words
+from nodevet.checks.model import Episode
 from nodevet.exporters.slurm_rules import Why
 
-__all__ = ["WORDS"]
+__all__ = ["WORDS", "returned_words"]
+
+MOST_COMMANDS = 4
+"""So many commands are printed to be typed."""
 
 WORDS = {
     Why.FOREIGN_REASON: "does not drain: the node is drained with a reason of somebody else",
@@ -21,3 +28,15 @@ WORDS = {
     Why.UNVERIFIED: "wrote, and SLURM does not show it",
 }
 """For people; the other reasons come with a message of their own."""
+
+
+def returned_words(node: str, after: str, due: tuple[Episode, ...]) -> str:
+    """Return what to type where *node* is in service again *after* something that was no person, with faults *due*."""
+    typed = (f"nodevet ack {command_words(fault.key)} --note 'who looked, what was done'" for fault in due)
+    commands = "; ".join(islice(typed, MOST_COMMANDS))
+    if len(due) > MOST_COMMANDS:
+        commands += f"; and so for {len(due) - MOST_COMMANDS} more that status lists"
+    return (
+        f"{node} was in service again after {after}, which acknowledges nothing;"
+        f" if a person resumed it, type: {commands}"
+    )

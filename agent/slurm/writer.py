@@ -7,15 +7,13 @@ of a large cluster runs the same code as the agent. What it knows of time is han
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from itertools import islice
 from typing import Any
 
 import msgspec
 
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.calls import Call, Slurm, Work
-from nodevet.agent.slurm.words import WORDS
-from nodevet.checks.acknowledgement import command_words
+from nodevet.agent.slurm.words import WORDS, returned_words
 from nodevet.checks.model import Episode, EpisodeState, Instant, Mode, Modes, Snapshot
 from nodevet.checks.modes import draining, gating, named
 from nodevet.checks.scheduler import Permit, WriterStatus
@@ -29,6 +27,7 @@ from nodevet.exporters.slurm_permit import (
     asking_text,
     closing_text,
     dated,
+    drained_text,
     forgotten_words,
     free_field,
     mark_of,
@@ -77,9 +76,6 @@ UNKNOWN_SIZE_SECONDS = 2.0
 
 WORTH_WAITING_SECONDS = 4.0
 """A job may wait at the gate for a permit that is asked for within so long."""
-
-MOST_COMMANDS = 4
-"""So many commands are printed to be typed."""
 
 BY_SOMEBODY = "resumed by somebody in SLURM"
 
@@ -168,9 +164,7 @@ class Writer:
         self._note = BY_SOMEBODY
         self._met: frozenset[object] = frozenset()
         self._begins_at = 0.0
-        clears = memory.clears
-        here = clears is not None and clears.boot_id == boot_id
-        self._clear_settles_at = clears.boottime_ns / 1e9 if clears is not None and here else 0.0
+        self._clear_settles_at = self._remembered_until()
         self._drain_settles_at = 0.0
         self._holds, self._keeps_marks = 0, False
         self._slurmctld, self._slurmctld_seen_at, self._took_over = "", 0.0, False
@@ -363,16 +357,7 @@ class Writer:
 
     def _returned(self, due: tuple[Episode, ...]) -> str:
         """Return what to say where the node came back into service and nobody is known to have resumed it."""
-        if not self._memory.returned or not due:
-            return ""
-        typed = (f"nodevet ack {command_words(fault.key)} --note 'who looked, what was done'" for fault in due)
-        commands = "; ".join(islice(typed, MOST_COMMANDS))
-        if len(due) > MOST_COMMANDS:
-            commands += f"; and so for {len(due) - MOST_COMMANDS} more that status lists"
-        return (
-            f"{self.status.node} was in service again after {self._memory.returned}, which acknowledges nothing;"
-            f" if a person resumed it, type: {commands}"
-        )
+        return returned_words(self.status.node, self._memory.returned, due) if self._memory.returned and due else ""
 
     def _acknowledge(self, reason: str) -> float:
         ours = is_ours(reason, self._settings.reason_prefix)
@@ -490,7 +475,7 @@ class Writer:
         name = self.status.node
         try:
             if decision.step is Step.DRAIN:
-                yield Call("drain", (name, decision.reason, mark.field))
+                yield Call("drain", (name, decision.reason, mark.field, drained_text(*self._signature())))
             else:
                 yield Call("mark", (name, mark.field, closing_text(*self._signature())))
         except SlurmError:
@@ -517,22 +502,36 @@ class Writer:
         mark = mark_of(node)
         if mark is None or self._settings.writer != "drain":
             self._remember(marked=mark is not None)  # looked at until somebody takes it back
+            if self._remembered_until() <= self._monotonic():
+                self._remember(clears=None)
             return self._settings.poll_seconds
         self._remember(marked=True)
-        if mark.holds and node.drained and node.reason == PROLOG_ERROR:
+        if mark.closes and node.drained and shows_permit(node, self._settings.reason_prefix):
             return self._settings.poll_seconds  # closed for us, also when the fault is over, and so it counts
         settles_in = self._drain_settles_at - self._monotonic()
         if settles_in > 0:
             return min(settles_in, self._settings.poll_seconds)  # what a person does meanwhile is seen
+        settles_at = self._monotonic() + LATE_SECONDS
+        # Also where this agent is killed meanwhile: it would empty the mark of the next one.
+        clears = Instant(self._boot_id, round(settles_at * 1e9), self._wall_seconds())
+        if mark.drained and self._remembered_until() <= self._monotonic():
+            # The next agent waits for the answer to any other mark that it finds, and this one may stand for days.
+            self._remember(clears=clears)
+            return 0.0
         try:
             yield Call("mark", (node.name, mark.field, ""))
         except SlurmError:
-            self._clear_settles_at = self._monotonic() + LATE_SECONDS
-            # Also where this agent is killed meanwhile: it would empty the mark of the next one.
-            at = round(self._clear_settles_at * 1e9)
-            self._remember(clears=Instant(self._boot_id, at, self._wall_seconds()))
+            self._clear_settles_at = settles_at
+            self._remember(clears=clears)
             raise
+        if mark.drained and self._clear_settles_at <= self._monotonic():
+            self._remember(clears=None)
         return self._settings.poll_seconds
+
+    def _remembered_until(self) -> float:
+        """Return until when a withdrawal of a mark that was remembered may still take effect."""
+        clears = self._memory.clears
+        return clears.boottime_ns / 1e9 if clears is not None and clears.boot_id == self._boot_id else 0.0
 
     # What is read.
 
@@ -572,7 +571,7 @@ class Writer:
         mark = mark_of(node)
         if node.drained or (mark is not None and mark.holds):
             self._unseen = False
-        if first and mark is not None:
+        if first and mark is not None and not mark.drained:
             # Of an agent before this one, whose last write may still be under way.
             self._drain_settles_at = self._clear_settles_at = self._monotonic() + LATE_SECONDS
             self._remember(marked=True)

@@ -23,7 +23,7 @@ from nodevet.agent.slurm.calls import Call, Slurm
 from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.checks.model import Mode, Modes
 from nodevet.exporters.slurm import SlurmError
-from nodevet.exporters.slurm_rules import Memory, NodeState, Why, is_ours
+from nodevet.exporters.slurm_rules import Memory, NodeState, Why
 
 __all__ = ["Fleet", "Trouble"]
 
@@ -66,11 +66,13 @@ class Fleet:
         stale_seconds: float = 0.0,
         mode: Mode = Mode.DRAIN,
         fresh: bool = False,
+        replaced_within_seconds: float = 0.0,
     ) -> None:
         """Share the nodes among *partitions*; agents are killed in *restarts* of their passes; faults reach to *mode*.
 
         With *stale_seconds* the controller shows other nodes as they were so long ago, which no real one does. Agents
-        that are *fresh* know nothing of the cluster.
+        that are *fresh* know nothing of the cluster. Where *replaced_within_seconds* is given, SLURM puts a reason of
+        its own in the place of each of ours within so long.
         """
         self.now = 0.0
         self.passed: list[str] = []
@@ -80,6 +82,7 @@ class Fleet:
         self._trouble = trouble
         self._restarts = restarts
         self._stale_seconds = stale_seconds
+        self._replaced_within_seconds = replaced_within_seconds
         self._failed = msgspec.structs.replace(FAILED, modes=Modes(mode))
         self._random = Random(seed)  # noqa: S311 (a model that can be repeated)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -183,9 +186,12 @@ class Fleet:
                 return len(self._nodes)
             case Call("started", ()):
                 return "2026-11-20T07:00:00"
-            case Call("drain", (name, reason, field)):
+            case Call("drain", (name, reason, field, text)):
                 self._change(name, states=DRAINED, reason=reason, reason_user="root", reason_seconds=EPOCH + self.now)
-                self._change(name, **{field.lower(): ""})
+                self._change(name, **{field.lower(): text})
+                if self._replaced_within_seconds:
+                    after = self.now + self._random.uniform(0.0, self._replaced_within_seconds)
+                    self._at(after, partial(self._change, name, reason="Kill task failed"))
                 self.closed.setdefault(name, self.now)
                 self._hold_against_limits(name)
             case Call("mark", (name, field, text)):
@@ -230,7 +236,7 @@ class Fleet:
 
 def _is_closed(node: NodeState) -> bool:
     """Return whether jobs are kept off *node* by nodevet: drained, or with a gate that may close."""
-    return (node.drained and is_ours(node.reason, "nodevet")) or "gate closed" in node.comment
+    return node.drained or "gate closed" in node.comment
 
 
 class _Nothing:

@@ -50,14 +50,14 @@ class MemorySlurm:
         self._called("started")
         return self.slurmctld
 
-    def drain(self, name: str, reason: str, field: str = "") -> None:
-        """Drain it as ours, and empty its *field*."""
+    def drain(self, name: str, reason: str, field: str = "", text: str = "") -> None:
+        """Drain it as ours, and write *text* into its *field*."""
         self._called("drain")
         self.writes.append(reason)
         if "drain" not in self.deaf:
             self.set(name, "IDLE", "DRAIN", reason=reason)
             if field:
-                self.change(name, **{field.lower(): ""})
+                self.change(name, **{field.lower(): text})
 
     def update(self, name: str, reason: str) -> None:
         """Change the reason, which is signed and dated anew."""

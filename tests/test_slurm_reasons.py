@@ -1,0 +1,210 @@
+"""What SLURM itself puts at a node that nodevet closed, behind its reason or in its place, is no person's word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from fakes.slurm_fleet import Fleet, Trouble
+from fakes.slurm_in_memory import MemorySlurm
+from fakes.snapshots import failed_node, gpu_node
+
+from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.slurm.writer import Pass, Writer
+from nodevet.checks.model import Action, Mode, Modes, Snapshot
+from nodevet.exporters.slurm_permit import Limits, closing_text, drained_text, mark_of, rooms, shows_permit
+from nodevet.exporters.slurm_reasons import is_slurms, without_additions
+from nodevet.exporters.slurm_rules import Memory, NodeState, Why, parse_node
+
+FAILED = failed_node()
+GATE = msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE))
+OURS = "nodevet: hw kernel-log: GPU 0 (0000:10:00.0): GPU lost [reboot]"
+NOW = 1_800_000_000.0
+SETTINGS = SlurmSettings(writer="drain", maximum_drained_ratio=0.25, maximum_new_ratio=1.0)
+
+ALONE = (
+    "Prolog error",
+    "Epilog error",
+    "Job env setup error",
+    "batch job complete failure",
+    "Kill task failed",
+    "Kill task failed (JobId=4711 StepId=batch)",
+    "SlurmdSpoolDir is full",
+    "gres/gpu count reported lower than configured (7 < 8)",
+    "Low socket*core*thread count, Low CPUs",
+    "Low RealMemory (reported:515000 < 100.00% of configured:1031000)",
+    "Low CPUs, gres/gpu count reported lower than configured (0 < 8)",
+    "Not responding",
+    "Node unexpectedly rebooted",
+)
+
+BEHIND = ("Not responding", "ResumeTimeout reached", "reboot issued", "Not responding : reboot issued")
+
+PERSONS = (
+    "ops: fan",
+    "Kill task failed, ticket 4711",
+    "Kill task failed (JobId=4711 StepId=batch) see ticket",
+    "Low priority",
+    "Low CPUs, ticket 4711",
+    "not responding",
+    "gres/gpu count is wrong",
+    "Reboot ASAP",
+    "",
+)
+
+
+def shown(reason: str, *, mark: str = "", user: str = "slurm") -> NodeState:
+    """Return node n1, drained with *reason* and *mark*, as scontrol prints it."""
+    comment = f"   Comment={mark}\n" if mark else ""
+    text = f"NodeName=n1 Arch=x86_64\n   State=DOWN+DRAIN\n   Partitions=main\n{comment}"
+    return parse_node(f"{text}   Reason={reason} [{user}@2027-01-15T08:00:00]\n\n", "n1")
+
+
+def counts(node: NodeState) -> bool:
+    """Return whether *node* counts in the limits of another one."""
+    other = NodeState("n2", frozenset({"IDLE"}), partitions=("main",))
+    (cluster, _) = rooms((node, other), "n2", Limits(1.0, 1.0, 2), wall_seconds=NOW, user="root")
+    return cluster.standing == 1
+
+
+@pytest.mark.parametrize("words", BEHIND)
+def test_what_slurm_adds_to_our_reason_makes_it_nobody_elses(words: str) -> None:
+    """Since 23.02 a drained node that is switched off for its repair says so behind the reason, signed by SlurmUser."""
+    node = shown(f"{OURS} : {words}")
+    assert (node.reason, counts(node), shows_permit(node, "nodevet")) == (OURS, True, True)
+    gate = shown(f"Prolog error : {words}", mark=closing_text("nodevet", NOW, 7))
+    assert (counts(gate), shows_permit(gate, "nodevet")) == (True, True)
+    assert not counts(shown(f"ops: fan : {words}"))
+    assert not counts(shown(f"{OURS} : {words} : ticket 4711"))
+
+
+@pytest.mark.parametrize("mark", [drained_text, closing_text])
+@pytest.mark.parametrize("reason", ALONE)
+def test_a_closed_node_whose_reason_slurm_replaced_counts_by_its_mark(
+    reason: str, mark: Callable[[str, float, int], str]
+) -> None:
+    """Processes that cannot be killed replace any reason (slurmstepd), and so does a GPU that is missing at a boot."""
+    node = shown(reason, mark=mark("nodevet", NOW, 7), user="root")
+    assert (counts(node), shows_permit(node, "nodevet")) == (True, True)
+    bare = shown(reason, user="root")
+    assert (counts(bare), shows_permit(bare, "nodevet")) == (False, False)
+
+
+@pytest.mark.parametrize("mark", [drained_text, closing_text])
+@pytest.mark.parametrize("reason", PERSONS)
+def test_a_closed_node_that_a_person_gave_a_reason_counts_no_more(
+    reason: str, mark: Callable[[str, float, int], str]
+) -> None:
+    """Also where it begins like one of SLURM's."""
+    assert not is_slurms(reason)
+    node = shown(reason, mark=mark("nodevet", NOW, 7), user="alice")
+    assert (counts(node), shows_permit(node, "nodevet")) == (False, False)
+
+
+def test_a_mark_of_a_drain_says_nothing_of_a_node_in_service() -> None:
+    """Neither is it closed nor has it a permit, and the mark is no asking."""
+    node = NodeState("n1", frozenset({"IDLE"}), comment=drained_text("nodevet", NOW, 7), partitions=("main",))
+    mark = mark_of(node)
+    assert mark is not None and (mark.closes, mark.holds, mark.stands(NOW)) == (True, False, False)
+    assert (counts(node), shows_permit(node, "nodevet")) == (False, False)
+
+
+def test_only_what_stands_at_the_end_is_taken_off() -> None:
+    """A reason may hold the sign itself."""
+    assert without_additions("a : b") == "a : b"
+    assert without_additions("Not responding") == "Not responding"
+    assert without_additions("a : Not responding : b") == "a : Not responding : b"
+
+
+# In the writer.
+
+
+def writer(slurm: MemorySlurm, name: str = "n1", memory: Memory | None = None, **changes: object) -> Writer:
+    """Return a writer that waits for no other by chance."""
+    return Writer(
+        slurm,
+        msgspec.structs.replace(SETTINGS, **changes),
+        name,
+        wall_seconds=lambda: 0.0,
+        monotonic=lambda: 0.0,
+        random=lambda: 0.0,
+        boot_id="boot-1",
+        memory=memory or Memory(nodes=3),
+    )
+
+
+def settled(passes: Writer, snapshot: Snapshot = FAILED) -> Pass:
+    """Make passes until the writer has nothing to do at once."""
+    while not (done := passes.step(snapshot)).again_seconds:
+        pass
+    return done
+
+
+@pytest.mark.parametrize("snapshot", [FAILED, GATE], ids=["drained", "gate closed"])
+@pytest.mark.parametrize("reason", ["Kill task failed", "gres/gpu count reported lower than configured (7 < 8)"])
+def test_a_reason_that_slurm_replaced_makes_no_room(snapshot: Snapshot, reason: str) -> None:
+    """The next broken node meets the limit, also once the fault is over; somebody's resume makes the room."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    settled(passes, snapshot)
+    slurm.set("n1", "IDLE", "DRAIN", reason=reason)
+    for now in (snapshot, gpu_node()):
+        settled(passes, now)
+        assert writer(slurm, "n2").step(FAILED).status.limit_reached
+    slurm.set("n1", "IDLE")
+    settled(passes, gpu_node())
+    assert slurm.nodes["n1"].comment == ""
+    assert settled(writer(slurm, "n2")).status.permit.held
+
+
+def test_a_node_that_slurm_gave_its_own_reason_and_somebody_resumed_is_acknowledged() -> None:
+    """As with our reason: what was known is, and the mark goes."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    settled(passes)
+    slurm.set("n1", "IDLE", "DRAIN", reason="Kill task failed")
+    settled(passes)
+    slurm.set("n1", "IDLE")
+    done = passes.step(FAILED)
+    assert (len(done.acknowledged), done.status.permit.held) == (1, False)
+    settled(passes)
+    assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].drained) == ("", False)
+
+
+def test_a_mark_of_a_drain_keeps_no_node_from_asking_anew() -> None:
+    """After a reboot that returned the node it asks under the limits, at once, and over the old mark."""
+    slurm = MemorySlurm()
+    memory = settled(writer(slurm)).memory
+    slurm.slurmctld = "2026-11-21T00:00:00"
+    slurm.set("n1", "IDLE")
+    slurm.set("n2", "IDLE", "DRAIN", reason=OURS)
+    again = writer(slurm, memory=memory)
+    assert again.step(FAILED).status.limit_reached
+    slurm.set("n2", "IDLE")
+    assert settled(writer(slurm, memory=memory)).status.permit.held
+
+
+def test_a_withdrawal_of_a_drains_mark_is_remembered_before_it_is_tried() -> None:
+    """An agent that is killed meanwhile leaves a write under way, which would empty the mark of the next one."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    settled(passes)
+    slurm.set("n1", "IDLE")
+    passes.step(FAILED)
+    slurm.calls.clear()
+    done = passes.step(gpu_node())
+    assert ("mark" in slurm.calls, done.again_seconds) == (False, 0.0)
+    (entry,) = FAILED.episodes
+    harder = msgspec.structs.replace(entry.finding, action=Action.REPLACE)
+    worse = msgspec.structs.replace(FAILED, episodes=(msgspec.structs.replace(entry, finding=harder),))
+    assert settled(writer(slurm, memory=done.memory), worse).status.skipped[Why.UNSETTLED] == 1
+    assert (settled(passes, gpu_node()).memory.clears, slurm.nodes["n1"].comment) == (None, "")
+    assert settled(passes, worse).status.permit.held, "its answer came, so nothing is under way"
+
+
+def test_a_cluster_whose_drained_nodes_get_reasons_of_slurm_keeps_the_limits() -> None:
+    """A bad driver on all of them: what hangs in it cannot be killed, so every drain of ours is overwritten."""
+    model = Fleet(100, Trouble(), seed=1, replaced_within_seconds=120.0)
+    model.run(seconds=3000.0)
+    assert (model.passed, len(model.closed)) == ([], 2)
