@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 from fakes.alerts import raised
 from fakes.slurm_cluster import SlurmCluster, SlurmOptions, StartSlurm
@@ -33,7 +34,14 @@ FAULTS = ("inventory.expected_accelerators", "device.missing", "nvidia.xid.79")
 class Cluster:
     """Six nodes with the real prolog, and the agent's half at each."""
 
-    def __init__(self, repository: Path, folder: Path, start: StartSlurm, size: int = NODES) -> None:
+    def __init__(
+        self,
+        repository: Path,
+        folder: Path,
+        start: StartSlurm,
+        size: int = NODES,
+        settings: SlurmSettings = SETTINGS,
+    ) -> None:
         """Start it healthy, with *size* nodes."""
         gates = {f"n{number}": Gate(repository, folder / f"n{number}", ("sh",)) for number in range(1, size + 1)}
         hooks = {}
@@ -53,7 +61,7 @@ class Cluster:
         for gate in gates.values():
             gate.set(mode="gate", gpus="all")
         self.slurm = start(options)
-        self.nodes = {name: ReactorNode(gate, self.slurm, name, SETTINGS) for name, gate in gates.items()}
+        self.nodes = {name: ReactorNode(gate, self.slurm, name, settings) for name, gate in gates.items()}
 
     def stop(self) -> None:
         """End the agents' halves; the cluster ends with its fixture."""
@@ -211,6 +219,24 @@ def test_gates_that_close_without_a_drain_of_ours_keep_the_limit(
     )
 
 
+def test_reasons_that_slurm_replaces_leave_the_limit_as_it_is(cluster: Cluster) -> None:
+    """What slurmstepd sends for processes that nobody can kill overwrites the reason of a node that is drained."""
+    slurm = cluster.slurm
+    for node in cluster.nodes.values():
+        node.fail("nvidia.xid.79")
+    slurm.wait(lambda: len(cluster.drained()) == LIMIT, "two are drained")
+    held = cluster.drained()
+    for name in held:
+        slurm.drain(name, "Kill task failed")
+    later = time.time() + 1.0
+    slurm.wait(
+        lambda: all((node.status.last_read_seconds or 0.0) > later for node in cluster.nodes.values()), "all looked"
+    )
+    time.sleep(4 * SETTINGS.poll_seconds)
+    assert cluster.drained() == held
+    assert [cluster.nodes[name].status.closed for name in held] == [True] * LIMIT
+
+
 @pytest.mark.soak
 def test_every_resume_holds_with_ten_jobs_queued(cluster: Cluster, campaign: Callable[[int], int]) -> None:
     """All ten run on the node that was resumed, its faults are acknowledged, and nothing drains it again."""
@@ -248,6 +274,31 @@ def test_a_resume_holds_over_restarts_of_agent_and_controller(alone: Cluster) ->
 
 
 @pytest.mark.soak
+def test_a_resume_within_seconds_of_a_closed_gate_holds(repository: Path, tmp_path: Path) -> None:
+    """Between two looks of the agent a job met the gate, SLURM drained the node, and a person brought it back."""
+    with ExitStack() as stack:
+        settings = msgspec.structs.replace(SETTINGS, poll_seconds=60.0)
+        made = Cluster(
+            repository,
+            tmp_path,
+            lambda options: stack.enter_context(SlurmCluster(tmp_path / "slurm", options)),
+            size=1,
+            settings=msgspec.structs.replace(settings, permit="local"),
+        )
+        stack.callback(made.stop)
+        node, slurm = made.nodes["n1"], made.slurm
+        node.mode = Mode.GATE
+        node.fail("nvidia.xid.79")
+        slurm.wait(lambda: node.status.last_read_seconds is not None and node.status.permit.held, "the gate is closed")
+        job = slurm.submit("true", "--requeue")
+        slurm.wait(lambda: slurm.node_reason("n1") == "Prolog error", "a job met it")
+        time.sleep(3.0)
+        slurm.run("scontrol", "update", "NodeName=n1", "State=RESUME")
+        slurm.wait(lambda: slurm.job_state(job) == "COMPLETED", "the job ran")
+        assert (node.decisions()[0], made.drained()) == ("closed", [])
+        assert is_acknowledged(node, "nvidia.xid.79")
+
+
 def test_a_reboot_that_is_taken_back_is_no_resume(alone: Cluster) -> None:
     """``scontrol reboot ASAP`` drains a busy node and ``cancel_reboot`` returns it: nobody spoke of its fault."""
     slurm, node = alone.slurm, alone.nodes["n1"]
