@@ -41,6 +41,13 @@ def with_setting(lines: tuple[Line, ...], **settings: str) -> Callable[[Gate], o
     return lay_out
 
 
+def beside_slices(gate: Gate) -> None:
+    """A board is cut into slices, another one is broken, and SLURM finds them itself."""
+    gate.gres.write_text("AutoDetect=nvml\n")
+    (gate.runtime.parent / "driver/capabilities/gpu0/mig/gi0").mkdir(parents=True)
+    gate.write(*EIGHT[:3], accelerator(3, "failed", "hard"), *EIGHT[4:], never=True)
+
+
 CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
     "healthy": (lambda gate: gate.write(*EIGHT), (0, "open")),
     "broken": (lambda gate: gate.write(*BROKEN, never=True), (1, "closed")),
@@ -60,6 +67,7 @@ CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
     "of another node": (with_setting((Line(id="node:n2"), *BROKEN)), (0, "unpermitted")),
     "of this node": (with_setting((Line(id="node:n1"), *BROKEN)), (1, "closed")),
     "observed": (with_setting(BROKEN, mode="observe"), (0, "observed")),
+    "slices": (beside_slices, (1, "closed")),
     "wrong mode first": (after_a_wrong_mode, (0, "observed")),
     "stale": (lambda gate: gate.write(*EIGHT, expires_in=-5), (0, "no_verdict_open")),
     "unknown verdict": (changed("ok ", "fine "), (0, "no_verdict_open")),
@@ -129,6 +137,7 @@ MUTANTS = {
         "'unknown soft node' |",
         "'unknown observed node' | 'unknown soft node' |",
     ),
+    "a slice is a board": ("gres.sh", "has_slices || order=pci", "order=pci"),
     "a resume is overruled": (
         "prolog.sh",
         'if [ "$agent" = drained ] && [ "$mode" = gate ]; then',

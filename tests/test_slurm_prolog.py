@@ -183,6 +183,20 @@ def test_autodetect_counts_by_pci_address(gate: Gate) -> None:
     assert gate.prolog("5").decision == "open"
 
 
+def test_autodetect_beside_slices_cannot_be_told(gate: Gate) -> None:
+    """With MIG the n-th GPU of SLURM's is a slice of any board, so every board of the node counts."""
+    gate.gres.write_text("AutoDetect=nvml\n")
+    gate.write(accelerator(0, "failed", "hard"), *EIGHT[1:], never=True)
+    capabilities = gate.runtime.parent / "driver" / "capabilities"
+    (capabilities / "mig").mkdir(parents=True)
+    (capabilities / "gpu0" / "mig").mkdir(parents=True)
+    assert gate.prolog("3").decision == "open"
+    (capabilities / "gpu0" / "mig" / "gi3" / "ci0").mkdir(parents=True)
+    assert {gate.prolog(gpus).decision for gpus in ("0", "3", "9", "8,9")} == {"closed"}
+    gate.gres.write_text("Name=gpu File=/dev/nvidia[0-7]\n")
+    assert gate.prolog("3").decision == "open", "a list of files has no slices"
+
+
 def test_amd_devices_are_found_by_their_render_node(gate: Gate) -> None:
     """/dev/dri/renderD130 is number 130."""
     gate.gres.write_text("Name=gpu Type=mi300x File=/dev/dri/renderD[128-135]\n")

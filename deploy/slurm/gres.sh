@@ -62,9 +62,17 @@ read_gres() {
     done <"$1"
     [ -z "$doubtful" ] || return 0
     case "${detect:+detected} ${files:+listed}" in
-    'detected ') order=pci ;;
+    'detected ') has_slices || order=pci ;;
     ' listed') order=minor ;;
     esac
+}
+
+# Status 0 where a board is cut into slices (MIG): AutoDetect counts each as a GPU, and the state file has whole boards.
+has_slices() {
+    set +f
+    set -- /proc/driver/nvidia/capabilities/gpu*/mig/gi*
+    set -f
+    [ -e "$1" ]
 }
 
 read_gres_line() {

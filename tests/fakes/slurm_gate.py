@@ -34,7 +34,8 @@ def install(repository: Path, folder: Path, settings: Mapping[str, object]) -> P
     for name in GATE_FILES:
         shutil.copy(repository / "deploy" / "slurm" / name, folder / name)
         text = (folder / name).read_text()
-        (folder / name).write_text(text.replace("/run/nodevet", f"{folder.parent}/unset"))
+        text = text.replace("/run/nodevet", f"{folder.parent}/unset")
+        (folder / name).write_text(text.replace("/proc/driver/nvidia", f"{folder.parent}/driver"))
     (folder / "gate.conf").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     return folder
 
