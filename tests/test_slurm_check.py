@@ -390,6 +390,22 @@ def test_slurm_is_asked_as_the_agent_asks_it(node: Installed, tmp_path: Path) ->
             assert item.status is Status.CANNOT_TELL and f'set [slurm] conf = "{mine}"' in item.says
 
 
+def test_a_time_for_prologs_is_that_of_the_sites_own_too(good: Facts) -> None:
+    """SLURM kills what takes longer, and drains the node: a diagnosis in an epilog may take minutes."""
+    for own in (
+        msgspec.structs.replace(good, hooks={**good.hooks, "Epilog": Hook("/site/e.sh")}),
+        loading(good, PrologSlurmctld="/site/e.sh"),
+    ):
+        for limit, says in (("65534", "set more than /site/e.sh take"), ("30", "30 s, also for /site/e.sh")):
+            found = items(loading(own, PrologEpilogTimeout=limit))
+            (item,) = [item for item in found if item.name == "PrologEpilogTimeout="]
+            assert says in f"{item.says} {item.next_step}"
+    (bare,) = [
+        item for item in items(loading(good, PrologEpilogTimeout="65534")) if item.name == "PrologEpilogTimeout="
+    ]
+    assert bare.next_step == "set 30"
+
+
 @pytest.mark.parametrize(
     ("shown", "name", "status"),
     [

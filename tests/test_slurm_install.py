@@ -156,3 +156,36 @@ def test_a_step_of_the_page_typed_twice_restarts_no_agent(repository: Path, tmp_
     with pytest.raises(AssertionError, match="exits 78"):
         runs(step, tmp_path, environment, replace)
     assert restarts.read_text() == "again\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "merges"),
+    [
+        ("Prolog=/site/prolog.sh", False),
+        ("\tepilog = /site/epilog.sh", False),
+        ("PrologFlags=Contain,X11", False),
+        ("PrologSlurmctld=/site/provision.sh", False),
+        ("EpilogSlurmctld=/site/release.sh", False),
+        ("PrologEpilogTimeout=900", False),
+        ("PrologTimeout=900", False),
+        ("#Prolog=/site/prolog.sh", True),
+        ("EpilogMsgTime=2000", True),
+        ("TaskProlog=/site/task.sh", True),
+    ],
+)
+def test_the_page_changes_no_slurm_conf_that_has_scripts_of_its_own(
+    repository: Path, tmp_path: Path, line: str, merges: bool
+) -> None:
+    """The last line of a name counts: the site's epilog would be lost, or be killed after 30 s, which drains nodes."""
+    page = blocks((repository / "docs/how-to/slurm.md").read_text())
+    (block,) = [block for block in page if "slurm.conf.before-nodevet" in block.text]
+    conf = tmp_path / "slurm.conf"
+    before = f"ClusterName=x\n{line}\nSchedulerParameters=bf_interval=30\n"
+    conf.write_text(before)
+    (told,) = runs(block, tmp_path, shell_environment(tmp_path, {}), {"/etc/slurm/slurm.conf": str(conf)})
+    assert (conf.read_text() != before) is merges
+    assert any("merge by hand" in row for row in told.output) is not merges
+    assert (tmp_path / "slurm.conf.before-nodevet").exists() is merges
+    once = conf.read_text()
+    runs(block, tmp_path, shell_environment(tmp_path, {}), {"/etc/slurm/slurm.conf": str(conf)})
+    assert conf.read_text() == once, "typed twice it leaves the way back as it was"

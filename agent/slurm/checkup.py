@@ -470,13 +470,16 @@ def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
     # Releases from 25.05 on show both where a site sets them apart.
     name = "PrologTimeout" if "PrologTimeout" in config else "PrologEpilogTimeout"
     limit = _seconds(config.get(name, ""))
+    own = _own_scripts(facts, config)
     if limit is None or limit >= WITHOUT_END:
         yield Item(
             f"{name}=",
             CLUSTER,
             Status.WARNING,
             f"{config.get(name, 'not shown')}: a file system that hangs holds a node for ever",
-            "set 30",
+            f"set more than {own} take, and than {needs}: SLURM kills what takes longer, and drains the node"
+            if own
+            else "set 30",
         )
     elif limit <= needs:
         yield Item(
@@ -487,7 +490,7 @@ def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
             f"set more than {needs}, such as {max(30, needs + 10)}",
         )
     else:
-        yield Item(f"{name}=", CLUSTER, Status.OK, f"{limit} s")
+        yield Item(f"{name}=", CLUSTER, Status.OK, f"{limit} s" + (f", also for {own}" if own else ""))
     message = _seconds(config.get("MessageTimeout", ""))
     if message is not None and max(probe, drain) >= message - PATIENCE_LEFT_SECONDS:
         yield Item(
@@ -497,6 +500,14 @@ def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
             f'{message} s: SLURM logs "Prolog hung" while the prolog waits up to {max(probe, drain)} s',
             "lower probe_wait_seconds and drain_wait_seconds in gate.conf",
         )
+
+
+def _own_scripts(facts: Facts, config: Mapping[str, str]) -> str:
+    """Return the scripts of the site that have the same time limit as ours, or an empty string."""
+    hooks = ((name, facts.hooks.get(name, Hook("")).named) for name in ("Prolog", "Epilog"))
+    named = [path for name, path in hooks if path != f"{facts.folder}/{name.lower()}.sh"]
+    named += [config.get(name, "") for name in ("PrologSlurmctld", "EpilogSlurmctld")]
+    return ", ".join(path for path in named if path not in UNSET)
 
 
 def _seconds(text: str) -> int | None:
