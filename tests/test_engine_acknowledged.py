@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -206,7 +206,10 @@ def test_another_fault_of_a_lost_device_counts() -> None:
 def test_a_loss_that_a_person_knows_is_known_under_its_other_code(first: str, days: int | None) -> None:
     """A board that answers no more is not listed any more after a restart: that is the same loss, and no news."""
     node = Node()
-    looks = {"device.lost": lambda: lose(node), "device.missing": lambda: node.look(PAIR[1])}
+    looks: dict[str, Callable[[], Snapshot]] = {
+        "device.lost": lambda: lose(node),
+        "device.missing": lambda: node.look(PAIR[1]),
+    }
     (key,) = (entry.key for entry in looks.pop(first)().episodes if entry.key.code == first)
     until = None if days is None else later(node.now, days * DAY)
     node.acknowledge(key, note="board ordered", actor="uid 0", until=until)
