@@ -127,7 +127,7 @@ class Child:
         self._steps: deque[tuple[float, Callable[[], None]]] = deque()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.abandoned = False
-        self.memory_limit = ""
+        self._memory_limit: str | None = None
         self._last_call: tuple[str, int] | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_own:
             self._open(argv, environment, inherit, on_failure, childs_own)
@@ -139,6 +139,11 @@ class Child:
     def pid(self) -> int:
         """Return the process id, which is that of its group too."""
         return self._process.pid
+
+    @property
+    def memory_limit(self) -> str:
+        """Return the limit on the memory that the child may ask for, or might until it ended; empty without one."""
+        return memory_limit(self.pid) if self._memory_limit is None else self._memory_limit
 
     @property
     def record(self) -> ChildRecord | None:
@@ -318,7 +323,7 @@ class Child:
             self.hear_out()
             while self._is_watched(self._errors) and self._read_errors():
                 pass
-        self.memory_limit = memory_limit(self.pid)
+        self._memory_limit = memory_limit(self.pid)
         self._process.wait()
         self._steps.clear()
         self._last_call = (self.call, self.call_number)

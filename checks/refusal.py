@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.model import Device, DeviceKind, FailureKind, ReaderState, Refusal, Sample, Snapshot
+from nodevet.checks.model import Device, DeviceKind, Failure, FailureKind, ReaderState, Refusal, Sample, Snapshot
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.vendors import LENT_DRIVERS
 
@@ -26,7 +26,8 @@ REFUSALS = frozenset(
         FailureKind.ERROR,
     }
 )
-"""What a driver itself says. A missing library, a permission that lacks and a fault of ours are none of it."""
+"""What a driver itself says, where the failure is of it. A missing library, a permission that lacks and a fault of
+ours are none."""
 
 FALLS = frozenset({FailureKind.HUNG, FailureKind.STUCK, FailureKind.CRASHED})
 """What brings a reader down. The first time nothing is known, and it starts again within a second; whether it is the
@@ -112,17 +113,22 @@ def _stands(refusal: Refusal | None) -> bool:
 def _evidence(snapshot: Snapshot, board: Device) -> str | None:
     """Return what tells this look at *board* from the one before; None where it shows no refusal by its driver."""
     reader = next((entry for entry in snapshot.readers if entry.backend == board.vendor), None)
-    if reader is None:
+    if reader is None or board.backend not in ("host", board.vendor):  # a command of the site reads it by other means
         return None
     if reader.state is not ReaderState.RUNNING:
-        is_said = reader.state in SPEAKING and reader.failure is not None and reader.failure.kind in REFUSALS
+        is_said = reader.state in SPEAKING and _refuses(reader.failure, REFUSALS)
         return f"start {reader.refusals}" if is_said else None
     samples = _samples(snapshot, board)
     if board.backend != "host":  # else its driver answers, and not for this one
         words = REFUSALS | FALLS if board.id in reader.quarantined else REFUSALS
-        if not all(sample.failure is not None and sample.failure.kind in words for sample in samples):
+        if not all(_refuses(sample.failure, words) for sample in samples):
             return None
     return f"sample {max((sample.time.boottime_ns for sample in samples), default=0)}"
+
+
+def _refuses(failure: Failure | None, words: frozenset[FailureKind]) -> bool:
+    """Return whether *failure* is one of *words*, and the driver's own."""
+    return failure is not None and failure.kind in words and failure.of_driver
 
 
 def _answers(snapshot: Snapshot, board: Device) -> bool:

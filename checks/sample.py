@@ -77,10 +77,15 @@ class FailureKind(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a sample carries no readings: the kind, and what a person needs to see (call, error text)."""
+    """Why a sample carries no readings: the kind, and what a person needs to see (call, error text).
+
+    ``of_driver`` is false where that is no word of the driver about itself or a device: a wrapper of another release
+    cannot ask it, or the machine refused memory or descriptors.
+    """
 
     kind: FailureKind
     detail: str
+    of_driver: bool = True
 
 
 class Sample(msgspec.Struct, frozen=True):

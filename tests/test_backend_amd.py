@@ -674,6 +674,7 @@ def test_a_library_of_another_release_is_told_with_both_versions(tmp_path: Path)
     machine = FakeAmdSmi(tmp_path / "scenario", library)
     failure = refusal(machine)
     assert failure.kind is FailureKind.VERSION_MISMATCH
+    assert not failure.of_driver
     for words in ("amdsmi_get_gpu_bad_page_threshold", "7.0.2", "6.3.1-48", str(tmp_path / "rocm/share/amd_smi")):
         assert words in failure.detail, failure.detail
 

@@ -133,9 +133,9 @@ def test_the_reader_reads_this_host_and_stops_when_told(reader: Bench) -> None:
 @pytest.mark.parametrize(
     ("start_message", "kind", "words"),
     [
-        (Start("nothing"), FailureKind.ERROR, "no backend 'nothing': there are"),
-        (Start("os"), FailureKind.ERROR, "no backend 'os'"),
-        (Start("host", protocol=99), FailureKind.VERSION_MISMATCH, "restart the agent"),
+        (Start("nothing"), FailureKind.READER, "no backend 'nothing': there are"),
+        (Start("os"), FailureKind.READER, "no backend 'os'"),
+        (Start("host", protocol=99), FailureKind.READER, "restart the agent"),
         (Start("host", root="/nonexistent"), FailureKind.ERROR, "the host cannot be listed"),
     ],
 )

@@ -74,7 +74,7 @@ class Node:
         **changes: object,
     ) -> Snapshot:
         """Judge what *samples* say now, and let *seconds* pass."""
-        for name in ("host", "nvidia"):
+        for name in ("host", "nvidia", "command.x"):
             self.engine.take_devices(name, [device for device in devices if device.backend == name])
         for entry in samples:
             self.engine.take_sample(msgspec.structs.replace(entry, time=at(self.seconds)))
@@ -156,6 +156,29 @@ def test_what_is_not_the_drivers_word_is_no_refusal(kind: FailureKind) -> None:
     for snapshot in (unread(kind, kind, permit=HELD), refused_at_load(kind, ReaderState.FAILED, permit=HELD)):
         assert not driver_refuses_all(snapshot)
         assert reach(snapshot, snapshot.verdict) != "refused"
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSALS))
+def test_a_wrapper_that_does_not_fit_and_a_want_of_memory_are_no_refusal(kind: FailureKind) -> None:
+    """They sound like the driver's words, and it has said none: whoever read the failure marked it so."""
+    why = Failure(kind, "for a test", of_driver=False)
+    devices = tuple(gpu(f"GPU-{n}", pci) for n, pci in enumerate(PCI))
+    samples = tuple(sample(device, {}, failure=why) for device in devices)
+    for state in (ReaderState.RUNNING, ReaderState.FAILED, ReaderState.ABSENT):
+        status = reader("nvidia", state, failure=None if state is ReaderState.RUNNING else why, detail="for a test")
+        snapshot = judged(devices, samples, status, permit=HELD)
+        assert not driver_refuses_all(snapshot)
+        assert not driver_refuses_all(snapshot, in_one_look=True)
+        assert "refused" not in {reach(snapshot, verdict) for verdict in snapshot.device_verdicts.values()}
+
+
+@pytest.mark.parametrize("kind", [FailureKind.NO_DRIVER, FailureKind.NO_DEVICES, FailureKind.ERROR])
+def test_boards_that_a_command_reads_are_not_refused_by_a_library_that_does_not(kind: FailureKind) -> None:
+    """A site reads them by other means because the vendor's library cannot: that it cannot closes no gate."""
+    devices = tuple(msgspec.structs.replace(gpu(f"GPU-{n}", pci), backend="command.x") for n, pci in enumerate(PCI))
+    samples = tuple(sample(device, {}) for device in devices)
+    status = reader("nvidia", ReaderState.FAILED, failure=Failure(kind, "for a test"), detail="for a test")
+    assert not driver_refuses_all(judged(devices, samples, status, permit=HELD), in_one_look=True)
 
 
 @pytest.mark.parametrize("kind", sorted(FALLS))

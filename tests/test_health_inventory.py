@@ -120,6 +120,28 @@ def test_boards_without_driver_close_the_node() -> None:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
+        ("driver.missing", FailureKind.NO_DRIVER),
+        ("driver.no_devices", FailureKind.NO_DEVICES),
+        ("driver.version_mismatch", FailureKind.VERSION_MISMATCH),
+    ],
+)
+@pytest.mark.parametrize("of_driver", [True, False])
+def test_only_the_drivers_own_word_closes_the_gate_over_boards_on_the_bus(
+    code: str, kind: FailureKind, of_driver: bool
+) -> None:
+    """A wrapper of another release and a library without memory are told as failures too, and close nothing."""
+    readers = tuple(
+        msgspec.structs.replace(entry, failure=Failure(kind, "for a test", of_driver)) if entry.failure else entry
+        for entry in driverless(ReaderState.FAILED, kind, "nvidia").readers
+    )
+    view = msgspec.structs.replace(driverless(ReaderState.FAILED, kind, "nvidia"), readers=readers)
+    finding = of(judge("inventory", view), code, NODE)
+    assert (finding.outcome, finding.hard) == (FAIL, of_driver)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
         ("driver.no_devices", FailureKind.NO_DEVICES),
         ("driver.version_mismatch", FailureKind.VERSION_MISMATCH),
     ],

@@ -269,11 +269,11 @@ def test_a_library_that_refuses_has_failed(bench: Bench, kind: str) -> None:
 
 
 def test_a_reader_of_another_version_is_refused(bench: Bench) -> None:
-    """After an upgrade under a running agent nothing is misread."""
+    """After an upgrade under a running agent nothing is misread, and no driver has said anything."""
     bench.write(start="other_protocol")
-    bench.round()
-    assert bench.status().state is ReaderState.FAILED
+    bench.until(lambda: bench.status().state is ReaderState.FAILED and bench.status().pid is None)
     assert "restart the agent" in bench.status().detail
+    assert bench.failure.kind is FailureKind.READER
 
 
 def test_devices_of_a_lost_library_are_told_as_failed_each_round(bench: Bench) -> None:

@@ -203,6 +203,25 @@ def test_an_abort_in_the_library_leaves_the_host_measured(node: Node) -> None:
     assert node.status("host").starts == 1
 
 
+def test_a_call_whose_length_users_decide_is_no_hang_of_the_driver(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """AMD SMI reads every descriptor of every process on a board: a job with 500,000 of them is no broken driver."""
+    node = Node(tmp_path, request.getfixturevalue("fake_amdsmi"))
+    call = "amdsmi_get_gpu_process_list"
+    node.round()
+    node.machine.hang(call, gpu=SLOT)
+    node.clock.advance(INTERVAL)
+    for times in (1, 2):
+        node.fall(call)
+        assert "which files it has open, and a user may open hundreds of thousands" in node.status().detail
+        assert (node.status().hangs, node.status().witnessed) == (times, 0)
+        node.clock.advance(1.0)
+    assert node.round(2.0) == node.all_ok() | {node.wedged: "reader"}
+    assert node.status().quarantined == (node.wedged,)
+    node.close()
+
+
 def test_a_lost_gpu_fails_alone_and_the_reader_goes_on(node: Node) -> None:
     """A GPU that fell off the bus is lost; nothing is restarted for it."""
     node.round()

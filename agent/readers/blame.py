@@ -30,8 +30,9 @@ from nodevet.agent.readers.witness import (
     stamp,
     unscheduled,
 )
-from nodevet.checks.model import Device, Failure, FailureKind, Instant
+from nodevet.checks.model import Device, Failure, FailureKind, Instant, Sample
 from nodevet.checks.reference.tables import load_table
+from nodevet.checks.refusal import REFUSALS
 
 __all__ = ["PROOF_SECONDS", "Blame", "Fall", "Fallen", "device_at_work", "no_start", "stuck_seconds"]
 
@@ -50,6 +51,13 @@ LOOK_AGAIN_SECONDS = 0.1
 
 STUCK_DEADLINES = 10.0
 """A process that was killed and is in a call for so many deadlines more is the driver's, whatever its state."""
+
+SLOWLY = "calls come and go, only slowly: raise agent.deadline_seconds where the driver needs so long"
+
+SLOW_DEADLINES, SLOW_START_DEADLINES = 2.0, 10.0
+"""How many deadlines all calls for one device, or those of a start, may need together while each of them returns."""
+
+OF_A_DEVICE = frozenset({FailureKind.LOST, FailureKind.RESET_REQUIRED, FailureKind.FAULTY})
 
 HANG = "hang"
 KEPT_FALLS = 50
@@ -103,6 +111,14 @@ class FaultRow(msgspec.Struct, frozen=True):
     source: str
 
 
+class CallRow(msgspec.Struct, frozen=True):
+    """A call whose length is up to users."""
+
+    call: str
+    meaning: str
+    source: str
+
+
 class Fallen(msgspec.Struct, frozen=True):
     """What a fall means: what to tell, which fault of the driver it is if any, and whether its device is suspected."""
 
@@ -121,7 +137,7 @@ class Fall(msgspec.Struct, frozen=True):
 
 
 class _Suspicion(msgspec.Struct, frozen=True):
-    """A call that has been out for long: its number, and how the reader was when it began to be watched.
+    """A call that is watched: its number, and how the reader was when it began to be watched.
 
     ``others`` are its threads and what it started. ``moved``: calls before it came and went, too slowly. ``held``: what
     kept the reader from running for a while. ``resting``: since when it could run and did not, and how it was then.
@@ -134,6 +150,14 @@ class _Suspicion(msgspec.Struct, frozen=True):
     moved: bool = False
     held: str = ""
     resting: tuple[float, Look] | None = None
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """What the reader was in when it was last ``seen``: the number of a call, which began no earlier than ``since``."""
+
+    number: int
+    since: float
+    seen: float
 
 
 class _Early(msgspec.Struct, frozen=True):
@@ -165,6 +189,8 @@ class Blame:
         self._falls: list[Fall] = []
         self._suspicion: _Suspicion | None = None
         self._early: _Early | None = None
+        self._call: _Call | None = None
+        self._loading = True
         self._proven = False
         self._stuck: _Stuck | None = None
         self._libraries: dict[str, Stamp | None] = {}
@@ -213,8 +239,11 @@ class Blame:
         It began at *began*, and *seconds* are what it is given in all.
         """
         now = self._clock.monotonic()
+        call = self._seen(child, began)
         if now >= deadline:
-            return self.overdue(child, now - began, now - deadline)
+            if child.in_call and now - call.since < seconds:
+                return self._slow(child, now - began, seconds)
+            return self.overdue(child, now - call.since, now - max(deadline, call.since + seconds))
         if self._suspicion is None:
             self._look_early(child, deadline - seconds, seconds)
         if now >= deadline - _lead(seconds):
@@ -229,7 +258,7 @@ class Blame:
             start = deadline - seconds
             last = self._early.last if self._early is not None and self._early.start == start else start
             return min(last + _step(seconds), deadline - _lead(seconds))
-        return deadline if now < deadline else now + LOOK_AGAIN_SECONDS
+        return min(deadline, now + EARLY_SECONDS) if now < deadline else now + LOOK_AGAIN_SECONDS
 
     def suspect(self, child: Child) -> None:
         """Begin to watch the call that *child* is in: it has been out for long."""
@@ -244,7 +273,7 @@ class Blame:
 
     def acquit(self) -> None:
         """Forget the call that was watched: the reader spoke, or is gone."""
-        self._suspicion = self._stuck = self._early = None
+        self._suspicion = self._stuck = self._early = self._call = None
         self._proven = False
 
     def overdue(self, child: Child, seconds: float, late: float) -> Fallen | None:
@@ -257,6 +286,8 @@ class Blame:
         seen = self._suspicion
         assert seen is not None
         out = f"{child.call or 'its start'} has not returned for {seconds:.1f} s ({child.where})"
+        if users := _of_users().get(child.call.partition(" ")[0]):
+            return _soft(f"{out}, but {users}", charged=True)
         library = replaced(self._libraries)
         if library is not None:
             return _soft(f"{out}, but {library} was replaced on disk meanwhile: it is loaded anew")
@@ -295,15 +326,38 @@ class Blame:
             return _soft(f"{out}: it was killed and has not ended yet; look at the node's load")
         return Fallen(Failure(FailureKind.STUCK, out), charged=True)
 
+    # What the driver says.
+
+    def of_all(self, child: Child | None, failure: Failure) -> Failure:
+        """Return the *failure* with which *child* gave its whole backend up: that names no device."""
+        kind = FailureKind.ERROR if failure.kind in OF_A_DEVICE else failure.kind
+        return self._weighed(child, msgspec.structs.replace(failure, kind=kind))
+
+    def of_one(self, child: Child | None, sample: Sample) -> Sample:
+        """Return a *sample* of *child*, its failure weighed."""
+        if sample.failure is None:
+            return sample
+        return msgspec.structs.replace(sample, failure=self._weighed(child, sample.failure))
+
+    def _weighed(self, child: Child | None, failure: Failure) -> Failure:
+        """Return *failure*, no word of the driver where the machine shows that it refuses memory and the like."""
+        is_refusal = child is not None and failure.of_driver and failure.kind in REFUSALS
+        want = self._want(child, said=True) if child is not None and is_refusal else ""
+        if not want:
+            return failure
+        return msgspec.structs.replace(failure, detail=f"{failure.detail}; {want}", of_driver=False)
+
     # A process that ended.
 
     def starts(self) -> None:
         """Note that another process takes the place of the last: what was replaced before is no cause of its end."""
+        self._loading = True
         stamps = {path: stamp(path) for path in self._libraries}
         self._libraries = {path: seen for path, seen in stamps.items() if seen is not None}
 
     def loaded(self, child: Child) -> None:
         """Note which libraries *child* has loaded."""
+        self._loading = False
         self._unproven = ()
         self._shared = self._surroundings.shared(child.pid)
         found = self._surroundings.libraries(child.pid)
@@ -373,6 +427,27 @@ class Blame:
 
     # Small steps.
 
+    def _seen(self, child: Child, began: float) -> _Call:
+        """Return which call *child* is in, and since when at most; what is asked of it began at *began*."""
+        now, last = self._clock.monotonic(), self._call
+        if last is not None and self._suspicion is not None and now - last.seen > HELD_UP_SECONDS:
+            self._suspicion = msgspec.structs.replace(self._suspicion, held=_held_up(now - last.seen))
+        number, since = child.call_number, began if last is None else last.seen
+        self._call = _Call(number, last.since if last is not None and last.number == number else since, now)
+        return self._call
+
+    def _slow(self, child: Child, needed: float, seconds: float) -> Fallen | None:
+        """Return what it means that *child* has *needed* so long and its present call less than *seconds*; None: wait.
+
+        A call that was reached late has its own time: a driver whose calls return answers, only slowly.
+        """
+        self.suspect(child)
+        self._look_between(child)
+        if needed < (SLOW_START_DEADLINES if self._loading else SLOW_DEADLINES) * seconds:
+            return None
+        words = f"{self._name} needed {needed:.1f} s up to {child.call or 'its start'}: {SLOWLY}"
+        return _soft(words, charged=True)
+
     def _look_early(self, child: Child, start: float, seconds: float) -> None:
         """Note what keeps reader or agent from running before the *seconds* that began at *start* are watched."""
         now, step = self._clock.monotonic(), _step(seconds)
@@ -382,7 +457,7 @@ class Blame:
             self._early = before
             return
         if late > HELD_UP_SECONDS:
-            held = f"host overloaded: the agent itself was held up for {late:.1f} s; look at the node's load and memory"
+            held = _held_up(late)
         elif (look := self._surroundings.look(child.pid)) is not None and (look.frozen or look.state in "Tt"):
             held = disturbance(look, look, 1.0)
         self._early = _Early(start, now, held)
@@ -429,7 +504,7 @@ class Blame:
         if self._heartbeat.failure:
             return self._heartbeat.failure
         if kept is None and seen.moved:
-            return "calls come and go, only slowly: raise agent.deadline_seconds where the driver needs so long"
+            return SLOWLY
         if kept is None:
             return "host overloaded: the agent itself was held up; look at the node's load, memory and swap"
         return (
@@ -443,6 +518,12 @@ class Blame:
         now, rows = self._clock.instant(), fault_rows()
         ages = ((fall, now.seconds_since(fall.when)) for fall in self._falls)
         return [fall for fall, age in ages if age is not None and age <= rows[fall.fault].window_seconds]
+
+
+@lru_cache(maxsize=1)
+def _of_users() -> Mapping[str, str]:
+    """Return the rows of reference/calls_of_users.csv by the name of the call."""
+    return {row.call: row.meaning for row in load_table("calls_of_users.csv", CallRow)}
 
 
 @lru_cache(maxsize=1)
@@ -478,6 +559,10 @@ def no_start(backend: str, error: OSError) -> Fallen:
     return _soft(f"the reader of {backend} cannot be started: {error}: {step}")
 
 
+def _held_up(seconds: float) -> str:
+    return f"host overloaded: the agent itself was held up for {seconds:.1f} s; look at the node's load and memory"
+
+
 def _lead(seconds: float) -> float:
     """Return how long before the end of a deadline of *seconds* a call is watched."""
     return min(SUSPICIOUS_SHARE * seconds, LONGEST_WATCH_SECONDS)
@@ -492,5 +577,6 @@ def _while(child: Child) -> str:
     return f"in: {child.call}" if child.in_call else "while it was in no call of the driver"
 
 
-def _soft(detail: str) -> Fallen:
-    return Fallen(Failure(FailureKind.READER, detail))
+def _soft(detail: str, *, charged: bool = False) -> Fallen:
+    """Return what blames nobody; where a device is *charged* all others are read before it, and it is left alone."""
+    return Fallen(Failure(FailureKind.READER, detail), charged=charged)

@@ -231,7 +231,7 @@ class Reader:
             case Ready() if self._phase is Phase.LOADING:
                 self._on_ready(message)
             case Failed() if self._phase in (Phase.LOADING, Phase.SERVING):
-                self._on_failed(message.failure)
+                self._on_failed(self._blame.of_all(self._child, message.failure))
             case Sampled() if self._phase is Phase.SERVING:
                 self._on_sampled(message.sample)
             case RoundDone() if self._phase is Phase.SERVING:
@@ -285,7 +285,7 @@ class Reader:
     def _on_ready(self, ready: Ready) -> None:
         if ready.protocol != PROTOCOL:
             detail = f"reader speaks protocol {ready.protocol}, agent {PROTOCOL}: restart the agent after the upgrade"
-            self._on_failed(Failure(FailureKind.VERSION_MISMATCH, detail))
+            self._on_failed(Failure(FailureKind.READER, detail))
             return
         if not ready.devices:
             self._on_failed(Failure(FailureKind.NO_DEVICES, f"backend {self._plan.backend} lists no device"))
@@ -326,7 +326,7 @@ class Reader:
         current.began = now
         current.deadline = now + self._schedules[current.group].cadence.deadline_seconds
         self._quarantine.acquit(sample.device, now)
-        self._outbox.samples.append(sample)
+        self._outbox.samples.append(self._blame.of_one(self._child, sample))
 
     def _on_round_done(self, done: RoundDone) -> None:
         current = self._round

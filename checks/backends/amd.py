@@ -25,16 +25,16 @@ from nodevet.checks.backends.amd_topology import read_topology
 from nodevet.checks.backends.amdsmi import (
     DENIED,
     GONE,
+    NOT_THE_DRIVERS,
     SUCCESS,
     UNSUPPORTED,
     Item,
     Library,
     Plan,
     Target,
-    describe,
-    kind_of,
     load,
     raise_if_gone,
+    refused,
 )
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.pci import error_readings, pci_accelerators
@@ -178,6 +178,7 @@ class AmdBackend:
                 FailureKind.ERROR,
                 "the devices of the AMD driver changed, and AMD SMI lists those that it found at its start: "
                 "the reader starts anew",
+                of_driver=False,
             )
 
     def _handles(self) -> list[Any]:
@@ -185,7 +186,7 @@ class AmdBackend:
         code, handles = self._library.attempt(symbol, symbol)
         raise_if_gone(code, symbol)
         if code:
-            raise BackendError(kind_of(code), f"{symbol}: {describe(code)}")
+            raise refused(code, symbol)
         if not handles:
             raise BackendError(
                 FailureKind.NO_DEVICES, "AMD SMI lists no device: see lspci, and the kernel log for amdgpu"
@@ -198,7 +199,7 @@ class AmdBackend:
         symbol = "amdsmi_get_gpu_device_bdf"
         code, pci = self._library.on(target, symbol)
         if code:
-            raise BackendError(kind_of(code), f"{target.text(symbol)}: {describe(code)}")
+            raise refused(code, target.text(symbol))
         target.label = f"PCI {pci}"
         sleeper = next((gpu for gpu in self._remembered.values() if gpu.stands_for(index, pci, None)), None)
         if sleeper is not None and asleep(self._tree, pci):
@@ -229,7 +230,7 @@ class AmdBackend:
             device = identify(self._library, self._tree, target, pci, name, self.versions.get("driver"))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             text = f"{target.label}: its identity cannot be understood: {type(error).__name__} {error}"
-            raise BackendError(FailureKind.ERROR, text) from error
+            raise BackendError(FailureKind.ERROR, text, of_driver=False) from error
         device = _below(device, found)
         target.label = name_of(device)
         gpu = _Gpu(index, target, device, name)
@@ -300,7 +301,8 @@ class AmdBackend:
         self._refuse_old_list()  # what was split otherwise is not lost
         kind = FailureKind.LOST if codes & GONE else FailureKind.DENIED if codes & DENIED else FailureKind.ERROR
         gpu.plans.clear()
-        raise BackendError(kind, f"{gpu.target.label} answers no question: {failed[0].detail}")
+        is_said = bool(codes - {SUCCESS} - UNSUPPORTED - NOT_THE_DRIVERS)
+        raise BackendError(kind, f"{gpu.target.label} answers no question: {failed[0].detail}", of_driver=is_said)
 
 
 def _boards(tree: Tree) -> list[Device]:

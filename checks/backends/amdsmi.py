@@ -51,6 +51,7 @@ CODE_NAMES = {
     11: "interrupted",
     12: "input or output error",
     14: "a file could not be opened",
+    15: "the library was refused memory or resources",
     30: "the device is busy",
     31: "not found",
     NOT_INITIALIZED: "the library was shut down",
@@ -62,7 +63,9 @@ CODE_NAMES = {
 
 UNSUPPORTED = frozenset({NO_FUNCTION, NOT_SUPPORTED, NOT_YET_IMPLEMENTED})
 DENIED = frozenset({10})
-UNAVAILABLE = frozenset({8, 9, 11, 30, 40})
+UNAVAILABLE = frozenset({8, 9, 11, 15, 30, 40})
+NOT_THE_DRIVERS = frozenset({NO_FUNCTION, UNREADABLE, 15})
+"""What a wrapper ends with that cannot ask, and a library that was refused memory: no words of the driver."""
 GONE = frozenset({6, 12, 31})
 """What calls on a device that fell off its bus end with. One alone may also mean that a single file is missing."""
 
@@ -183,6 +186,11 @@ def raise_if_gone(code: int, text: str) -> None:
     """Raise BackendError where *code* says that the driver or the library is gone."""
     if code in (NOT_INITIALIZED, DRIVER_NOT_LOADED):
         raise BackendError(FailureKind.NO_DRIVER, f"{text}: {describe(code)}")
+
+
+def refused(code: int, text: str) -> BackendError:
+    """Return what a call on which everything else depends, *text*, is refused with."""
+    return BackendError(kind_of(code), f"{text}: {describe(code)}", of_driver=code not in NOT_THE_DRIVERS)
 
 
 def kind_of(code: int) -> FailureKind:
@@ -308,7 +316,7 @@ def load(progress: Progress) -> Library:
         raise BackendError(
             FailureKind.NO_DRIVER, "the AMD kernel driver is not loaded: modprobe amdgpu, then read the kernel log"
         )
-    raise BackendError(kind_of(code), f"amdsmi_init: {describe(code)}")
+    raise refused(code, "amdsmi_init")
 
 
 def rocm_folder() -> Path:
@@ -336,7 +344,7 @@ def _import() -> Any:
         said = printed.getvalue().strip().splitlines()[:1] or [str(error)]
         raise _no_library(said[0]) from error
     except AttributeError as error:
-        raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(str(error))) from error
+        raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(str(error)), of_driver=False) from error
     return amdsmi
 
 

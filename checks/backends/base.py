@@ -19,10 +19,10 @@ __all__ = ["Backend", "BackendError", "BackendFactory", "Context"]
 class BackendError(NodevetError):
     """A device or its library could not be read; ``failure`` says how."""
 
-    def __init__(self, kind: FailureKind, detail: str) -> None:
-        """Keep *kind* and *detail* as the failure to report."""
+    def __init__(self, kind: FailureKind, detail: str, *, of_driver: bool = True) -> None:
+        """Keep *kind* and *detail* as the failure to report, and whether it is a word *of_driver*."""
         super().__init__(detail)
-        self.failure = Failure(kind, detail)
+        self.failure = Failure(kind, detail, of_driver)
 
 
 class Context(Protocol):

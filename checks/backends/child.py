@@ -281,7 +281,7 @@ def _load_and_serve(end: ChildEnd, start: Start) -> None:
 def _factory(start: Start) -> BackendFactory:
     if start.protocol != PROTOCOL:
         raise BackendError(
-            FailureKind.VERSION_MISMATCH,
+            FailureKind.READER,
             f"agent speaks protocol {start.protocol}, reader {PROTOCOL}: restart the agent after the upgrade",
         )
     factory: BackendFactory = importlib.import_module(known(start.backend).module).open_backend
@@ -293,7 +293,7 @@ def known(backend: str) -> Known:
     if backend.startswith("command."):
         return COMMAND
     if backend not in BACKENDS:
-        raise BackendError(FailureKind.ERROR, f"no backend {backend!r}: there are {', '.join(sorted(BACKENDS))}")
+        raise BackendError(FailureKind.READER, f"no backend {backend!r}: there are {', '.join(sorted(BACKENDS))}")
     return BACKENDS[backend]
 
 

@@ -31,10 +31,10 @@ from nodevet.checks.backends.nvml import (
     Target,
     describe,
     is_unsupported,
-    kind_of,
     load,
     may_answer_later,
     raise_if_gone,
+    refused,
 )
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.places import numa_node, slot
@@ -249,7 +249,7 @@ class NvidiaBackend:
         label = self._label_at(index, place)
         code, handle = self._library.attempt(f"{symbol} of {label}", symbol, place)
         if code:
-            raise BackendError(kind_of(code), f"{symbol} of {label}: {describe(code)}")
+            raise refused(code, f"{symbol} of {label}")
         target = Target(handle, label)
         pci_info = self._library.optional(target, "nvmlDeviceGetPciInfo_v3")
         uuid = self._library.optional(target, "nvmlDeviceGetUUID")

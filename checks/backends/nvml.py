@@ -34,6 +34,7 @@ __all__ = [
     "is_unsupported",
     "load",
     "may_answer_later",
+    "refused",
     "why_not_loaded",
 ]
 
@@ -61,7 +62,9 @@ CODE_NAMES = {
     17: "the operating system blocked the request",
     LIB_RM_VERSION_MISMATCH: "library and kernel driver have different versions",
     19: "in use",
+    20: "the library was refused memory",
     21: "no data",
+    23: "the library was refused resources",
     ARGUMENT_VERSION_MISMATCH: "this driver's library lacks this version of the structure",
     27: "not ready",
     28: "the device was not found",
@@ -77,7 +80,9 @@ LOST = frozenset({11, 15, RESET_REQUIRED, 28})
 FAULTY = frozenset({8, 14})
 """Power cables that are not attached and a corrupted InfoROM: what no driver, permission or other user brings about."""
 DENIED = frozenset({4, 17})
-UNAVAILABLE = frozenset({7, TIMEOUT, 19, 21, 27, 29})
+REFUSED_TO_IT = frozenset({20, 23})
+"""What the library says where the machine gave it no memory or descriptor: any user can bring that about."""
+UNAVAILABLE = frozenset({7, TIMEOUT, 19, 21, 27, 29}) | REFUSED_TO_IT
 
 NO_VALUE = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 """What NVML writes into an unsigned number that it does not know (``NVML_VALUE_NOT_AVAILABLE``)."""
@@ -179,7 +184,7 @@ class Library:
         code, value = self.attempt(symbol, symbol, *arguments)
         if code:
             raise_if_gone(code, symbol)
-            raise BackendError(FailureKind.ERROR, f"{symbol}: {describe(code)}")
+            raise refused(code, symbol)
         return value
 
     def fields(self, target: Target, array: Any, count: int) -> int:
@@ -255,6 +260,11 @@ def is_unsupported(code: int) -> bool:
     A driver answers "invalid argument" to a sensor, field, counter or structure that it does not know.
     """
     return code in UNSUPPORTED or code == INVALID_ARGUMENT
+
+
+def refused(code: int, text: str) -> BackendError:
+    """Return what a call on which everything else depends, *text*, is refused with."""
+    return BackendError(kind_of(code), f"{text}: {describe(code)}", of_driver=code not in REFUSED_TO_IT)
 
 
 def kind_of(code: int) -> FailureKind:
@@ -353,7 +363,9 @@ class _Batch:
         kind = library.module.c_nvmlFieldValue_t
         if ctypes.sizeof(kind) != _ENTRY.size:
             raise BackendError(
-                FailureKind.ERROR, f"nvmlFieldValue_t has {ctypes.sizeof(kind)} bytes, not {_ENTRY.size}"
+                FailureKind.ERROR,
+                f"nvmlFieldValue_t has {ctypes.sizeof(kind)} bytes, not {_ENTRY.size}",
+                of_driver=False,
             )
         self._array = (kind * len(slots))()
         self._template = b"".join(_template(slot.source) for slot in slots)
@@ -468,7 +480,7 @@ def load(progress: Progress, root: str) -> Library:
         )
     if code == LIB_RM_VERSION_MISMATCH:
         raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(library, root))
-    raise BackendError(kind_of(code), f"nvmlInit: {describe(code)}")
+    raise refused(code, "nvmlInit")
 
 
 def _import() -> Any:

@@ -377,7 +377,8 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     )
     for rule, kind in ((NO_DEVICES, FailureKind.NO_DEVICES), (mismatch, FailureKind.VERSION_MISMATCH)):
         if failure is not None and failure.kind is kind and boards:
-            yield rule.on_node(Outcome.FAIL, f"{vendor}: {where} cannot be used{says}", part=part)
+            finding = rule.on_node(Outcome.FAIL, f"{vendor}: {where} cannot be used{says}", part=part)
+            yield msgspec.structs.replace(finding, gates=failure.of_driver)  # jobs need no wrapper of the agent's
         elif reader is not None and reader.state is ReaderState.RUNNING:
             yield rule.on_node(Outcome.PASS, f"{vendor}: the driver answers", part=part, evidence_time=read_from)
 
@@ -401,9 +402,9 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
             part=part,
             value=len(boards),
         )
-        # A library that the agent lacks says nothing of the driver, and jobs bring their own.
-        no_library = failure is not None and failure.kind is FailureKind.NO_LIBRARY
-        yield msgspec.structs.replace(finding, gates=not no_library)
+        # A library that the agent lacks, or that is refused memory, says nothing of the driver; jobs bring their own.
+        is_said = failure is None or (failure.kind is not FailureKind.NO_LIBRARY and failure.of_driver)
+        yield msgspec.structs.replace(finding, gates=is_said)
     else:
         yield rule.on_node(
             Outcome.UNMEASURED, f"{vendor}: {where} not read yet, reader is {reader.state.value}{says}", part=part
