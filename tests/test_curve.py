@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from nodevet.agent.load.curve import MAXIMUM_POINTS, Curve
@@ -37,3 +39,22 @@ def test_one_slow_second_in_a_day_is_never_lost(second: int) -> None:
     values[second] = 3.0
     points = drawn(values).points
     assert (float(second), 3.0) in points
+
+
+@pytest.mark.parametrize("count", [481, 5_000, 200_000])
+def test_each_part_of_a_long_load_is_told_by_as_many_points(count: int) -> None:
+    """The first hours are not thinned out for the last minutes."""
+    times = [time for time, _ in drawn([700.0 + second % 3 for second in range(count)]).points]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert max(gaps) <= count / 50
+    assert sum(time < count / 2 for time in times) >= len(times) / 4
+
+
+def test_the_median_of_a_part_is_that_of_all_of_its_values() -> None:
+    """It is taken of all points, not of the lowest and highest that are kept for the eye."""
+    odd = {7: 50, 57: -50}
+    curve = drawn([float(second // 10_000 * 10 + odd.get(second % 100, 0)) for second in range(50_000)])
+    for part in range(5):
+        median = curve.median(part * 10_000, part * 10_000 + 9_999)
+        assert median == pytest.approx(part * 10, abs=0.5)
+    assert curve.median(60_000, 70_000) is None

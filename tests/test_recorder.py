@@ -106,3 +106,18 @@ def test_conditions_that_the_load_told_itself_are_kept() -> None:
     """A simulated load says that nothing was measured."""
     told = result(1, 2, unsupported=["power_watts"])
     assert LoadRecorder().stamped(told, ()) == told
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_the_heat_of_the_first_format_outlasts_those_behind_it(every: int) -> None:
+    """Seven formats of two hours: a re-test of the first must be as warm as it was, not as its first second."""
+    recorder, each = LoadRecorder(), 7200
+    recorder.begin(0)
+    for seconds in range(0, 7 * each, every):
+        cold = seconds < 30
+        watts = Reading("power_watts", 90.0 if cold else 590.0 + seconds % 3 * 10, WATTS)
+        recorder.take(sample(seconds, heat(35.0 if cold else 69.0 + seconds % 3), watts))
+    for number in range(7):
+        told = recorder.stamped(result(number * each, (number + 1) * each), ()).conditions
+        assert told["temperature_celsius"] == pytest.approx(70.0, abs=1.0)
+        assert told["power_watts"] == pytest.approx(600.0, abs=10.0)

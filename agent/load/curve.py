@@ -1,37 +1,88 @@
-"""A quantity over time in bounded memory, for the curves of a report."""
+"""A quantity over time in bounded memory, for the curves of a report and the conditions of a load."""
 
 from __future__ import annotations
+
+import statistics
+from typing import Self
+
+import msgspec
 
 __all__ = ["Curve"]
 
 MAXIMUM_POINTS = 480
-_STRETCH = 4
+_STRETCHES = (MAXIMUM_POINTS - 1) // 2
+"""Each gives two points, its lowest and its highest; one is left for the last point of all."""
+
+
+class _Stretch(msgspec.Struct, frozen=True):
+    """So many points in a row: the first and last moment, the lowest and highest point, and the sum of the values."""
+
+    first: float
+    last: float
+    low: tuple[float, float]
+    high: tuple[float, float]
+    total: float
+    count: int
+
+    @classmethod
+    def of(cls, seconds: float, value: float) -> Self:
+        """Return the stretch of one point."""
+        return cls(seconds, seconds, (seconds, value), (seconds, value), value, 1)
+
+    def joined(self, later: _Stretch) -> _Stretch:
+        """Return this one and the *later* one as one."""
+        return _Stretch(
+            self.first,
+            later.last,
+            min(self.low, later.low, key=_value),
+            max(self.high, later.high, key=_value),
+            self.total + later.total,
+            self.count + later.count,
+        )
 
 
 class Curve:
     """Points (seconds, value) in the order of time. A load of days keeps as many as one of minutes.
 
-    When there are too many, of each few neighbours the lowest and the highest stay, so that a short dip is never lost.
+    Where there are too many, stretches of as many points each keep their lowest and highest, so that a short dip is
+    never lost, and no part of a long load is told by fewer points than another.
     """
 
     def __init__(self) -> None:
         """Start without points."""
-        self._points: list[tuple[float, float]] = []
+        self._stretches: list[_Stretch] = []
+        self._width = 1
+        self._newest: tuple[float, float] | None = None
 
     def add(self, seconds: float, value: float) -> None:
         """Add a point that is later than all before."""
-        self._points.append((seconds, value))
-        if len(self._points) > MAXIMUM_POINTS:
-            self._points = self._thinned()
+        self._newest = (seconds, value)
+        point = _Stretch.of(seconds, value)
+        if self._stretches and self._stretches[-1].count < self._width:
+            self._stretches[-1] = self._stretches[-1].joined(point)
+            return
+        self._stretches.append(point)
+        if len(self._stretches) > _STRETCHES:
+            self._width *= 2
+            pairs = zip(self._stretches[::2], self._stretches[1::2], strict=True)  # their number is even
+            self._stretches = [earlier.joined(later) for earlier, later in pairs]
 
     @property
     def points(self) -> tuple[tuple[float, float], ...]:
         """Return the points that were kept."""
-        return tuple(self._points)
+        kept = [point for each in self._stretches for point in sorted({each.low, each.high})]
+        if self._newest is not None and kept[-1] != self._newest:
+            kept.append(self._newest)
+        return tuple(kept)
 
-    def _thinned(self) -> list[tuple[float, float]]:
-        kept: list[tuple[float, float]] = []
-        for start in range(0, len(self._points), _STRETCH):
-            part = self._points[start : start + _STRETCH]
-            kept += sorted({min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])})
-        return kept
+    def median(self, first: float, last: float) -> float | None:
+        """Return the median from the moment *first* to *last*, or None where nothing was added between them.
+
+        Of means: the lowest and highest of a stretch are its exceptions.
+        """
+        within = [each for each in self._stretches if first <= (each.first + each.last) / 2 <= last]
+        return statistics.median(each.total / each.count for each in within) if within else None
+
+
+def _value(point: tuple[float, float]) -> float:
+    return point[1]

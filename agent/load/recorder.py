@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable
 
 import msgspec
@@ -66,8 +65,7 @@ class LoadRecorder:
         if self._began is None or curve is None:
             return None
         first, last = (moment.boottime_ns / 1e9 - self._began for moment in (result.started, result.ended))
-        values = [value for seconds, value in curve.points if first <= seconds <= last]
-        return statistics.median(values) if values else None
+        return curve.median(first, last)
 
     def take(self, sample: Sample) -> None:
         """Add what *sample* says of the recorded quantities."""
