@@ -469,7 +469,7 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
         return msgspec.structs.replace(episode, recent=recent, looked=finding.evidence_time) if any(recent) else None
     needed = _row(episode).good_samples
     if needed is None:
-        stays = _row(episode).retest_products_per_wrong is not None  # a short load without a wrong result is no proof
+        stays = bool(episode.finding.shown)  # a short load without a wrong result is no proof, whatever the class is
         if episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None and not stays:
             return _gone(work, episode, "acknowledged, and no longer there")
         return msgspec.structs.replace(episode, looked=finding.evidence_time, finding=_past(episode.finding, finding))

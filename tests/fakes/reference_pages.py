@@ -139,7 +139,7 @@ def clearing_page(_repository: Path) -> str:
         "are for is explained under [verdict](../explanation/verdict.md). Whatever the class, `nodevet ack` stops a",
         "finding from counting until it asks for a harder action, or returns after it was over (`--until` covers its",
         "return too). One good look also ends an acknowledged finding of a class that good looks never end, but for a",
-        "`wrong_result`.",
+        "wrong result, also one that asks for replacement.",
         "",
     ]
     rows = clearing_table().values()
