@@ -19,6 +19,7 @@ from nodevet.checks.reference.tables import load_table
 
 __all__ = [
     "CONDITIONS",
+    "LEFT_OUT",
     "ClearingRow",
     "LoadKey",
     "WrongResult",
@@ -34,6 +35,9 @@ __all__ = [
     "retest_proof",
     "shown_by",
 ]
+
+LEFT_OUT = "left_out"
+"""The condition of a result that says which part of its device the load did not reach."""
 
 CONDITIONS = ("temperature_celsius", "power_watts")
 """The conditions of a result under which a re-test must be no easier than the load that showed a wrong result."""
@@ -78,10 +82,12 @@ def clearing_table() -> dict[Clearing, ClearingRow]:
 def is_passed_retest(result: Result) -> bool:
     """Return whether *result* proves its devices: it finished, verified something, found nothing wrong.
 
-    A load that did not first find every fault that it planted in its own results proves nothing.
+    A load that did not first find every fault that it planted in its own results proves nothing, and one that did not
+    reach all of its device proves nothing of it.
     """
     return (
         result.state is ResultState.FINISHED
+        and not result.conditions.get(LEFT_OUT)
         and (result.metric("gemms_verified") or 0) > 0
         and result.metric("mismatches") == 0
         and (result.metric("self_test_planted") or 0) > 0

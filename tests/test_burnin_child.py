@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -29,7 +30,9 @@ def test_child_works_refuses_and_works_again() -> None:
         assert child.receive() == Ready(devices=())
         child.burn()
         result = child.result()
-        assert (result.state, result.detail, result.devices) == (ResultState.FINISHED, "", ("cpu-0",))
+        assert (result.state, result.devices) == (ResultState.FINISHED, ("cpu-0",))
+        # The child got one processor: where the machine has more of them, that proves only a part of its socket.
+        assert result.detail.startswith("in part: ") is (len(os.sched_getaffinity(1)) > 1)
         assert (result.dtype, result.shape, result.pattern) == ("fp32", (256, 256, 512), "exact_integers")
         assert result.conditions["verification"] == "verified"
         assert {metric.name: metric.unit for metric in result.metrics} == UNITS

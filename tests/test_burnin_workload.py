@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from fakes.burnin import NO_TORCH, make_ring, prepared  # skips this file where torch is not installed
 
+from nodevet.checks.burnin.device import open_device
 from nodevet.checks.burnin.errors import InterruptionError, RefusedError
 from nodevet.checks.burnin.faults import STUCK_COLUMNS, Planted
 from nodevet.checks.burnin.flags import apply_flags, forbidden_variables, relevant_variables, require_clean_environment
@@ -21,6 +23,7 @@ from nodevet.checks.burnin.workload import ChooseMultiplication, Run, run_gemm
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.completeness import account
 from nodevet.checks.model import Result, ResultState, State
+from nodevet.checks.retest import is_passed_retest
 
 REQUEST = GemmRequest(device="cpu-0", dtype="fp32", seconds=0.15, shape=(256, 256, 512), maximum_memory_bytes=64 << 20)
 
@@ -84,8 +87,10 @@ class Hardware:
 
 def test_healthy_run_is_verified() -> None:
     """A healthy processor gives figures, all of its products verified, and a bound on what may have been missed."""
+    os.sched_setaffinity(0, os.sched_getaffinity(1))  # all of the socket: a part of it proves nothing
     result = run_gemm(Run(REQUEST, SystemClock()), Watcher())
     assert (result.state, result.detail) == (ResultState.FINISHED, "")
+    assert account((), (result,)).state is State.OK
     assert result.conditions["verification"] == "verified"
     run = result.metric("gemms_run")
     assert run
@@ -259,6 +264,40 @@ def test_sums_that_are_too_large_for_the_format_are_nobodys_fault() -> None:
     assert result.conditions["verification"] == "unmeasured: range or device"
 
 
+def narrow_accumulator(bits: float, step: int, *, saturates: bool) -> ChooseMultiplication:
+    """Return a multiplication whose sums keep so many *bits* after each *step*, cut off or held at the largest."""
+
+    def multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
+        total = torch.zeros(out.shape, dtype=torch.float64)
+        for start in range(0, a.shape[1], step):
+            total += a[:, start : start + step].to(torch.float64) @ b[start : start + step].to(torch.float64)
+            if saturates:
+                total.clamp_(-(2.0**bits), 2.0**bits)
+                continue
+            unit = torch.exp2((torch.log2(total.abs().clamp_min(1)).floor() + 1 - bits).clamp_min(0))
+            total = torch.trunc(total / unit) * unit
+        out.copy_(total)
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        real = choose_multiplication(name, kind, architecture)
+        return msgspec.structs.replace(real, run=multiply, exact=multiply)
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("bits", "step", "saturates"), [(21, 64, False), (21, 64, True), (20.5, 64, True), (20.5, 512, False)]
+)
+def test_an_accumulator_that_is_narrower_than_said_fails_no_device(bits: float, step: int, saturates: bool) -> None:
+    """Sums that passed its range on their way are wrong, also where they end small: every board of a model has that."""
+    shape = (256, 256, 2048) if bits < 21 else (512, 512, 4096)
+    request = msgspec.structs.replace(REQUEST, shape=shape, maximum_memory_bytes=512 << 20)
+    result = run_gemm(Run(request, SystemClock()), Watcher(), narrow_accumulator(bits, step, saturates=saturates))
+    assert len(result.conditions["refuted_certificates"]) == 3
+    assert (result.conditions["verification"], result.metric("mismatches")) == ("unmeasured: range or device", 0)
+    assert account((), (result,)).state is State.UNKNOWN
+
+
 @pytest.mark.parametrize("phase", ["self-test", "measuring the cost of checking"])
 @pytest.mark.parametrize("call", [0, 3])
 def test_flip_outside_the_measurement_counts(phase: str, call: int) -> None:
@@ -429,3 +468,32 @@ def test_variables_that_change_arithmetic_are_named() -> None:
     with pytest.raises(RefusedError, match="NVIDIA_TF32_OVERRIDE changes the arithmetic of products; unset it"):
         require_clean_environment({"NVIDIA_TF32_OVERRIDE": "0"})
     assert relevant_variables({"PATH": "/bin", "OMP_NUM_THREADS": "2"}) == {"OMP_NUM_THREADS": "2"}
+
+
+def test_a_load_that_does_not_reach_all_of_a_socket_proves_nothing_of_it(one_processor: None) -> None:
+    """Under taskset, in a job of one core, in a service with CPUAffinity=: it says so, and the load is incomplete."""
+    assert one_processor is None
+    told = open_device("cpu-0").left_out
+    result = run_gemm(Run(REQUEST, SystemClock()), Watcher())
+    if len(os.sched_getaffinity(1)) == 1:
+        assert not told
+        return
+    assert "processors are not for this process" in told
+    assert (result.conditions["left_out"], result.detail) == (told, f"in part: {told}")
+    assert not is_passed_retest(result)
+    load = account((), (result,))
+    assert load.state is State.UNKNOWN
+    assert told in load.reason()
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"), [("NVIDIA A100-SXM4-40GB", True), ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", False)]
+)
+def test_a_load_on_one_instance_of_a_board_proves_nothing_of_the_board(
+    monkeypatch: pytest.MonkeyPatch, name: str, whole: bool
+) -> None:
+    """CUDA shows one instance of a board that is split, whatever its UUID: the others are not loaded."""
+    properties = SimpleNamespace(name=name, major=8, minor=0, multi_processor_count=14, clock_rate=None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: properties)
+    assert (not open_device("GPU-aaaa").left_out) is whole

@@ -85,3 +85,12 @@ def test_workload_that_verifies_nothing_by_design_is_left_alone() -> None:
     findings = judge("burn-in", healthy(results=(plain,)))
     assert of(findings, "burnin.mismatch").outcome is SKIPPED
     assert of(findings, "burnin.died").outcome is PASS
+
+
+def test_a_load_of_a_part_is_neither_proof_nor_fault() -> None:
+    """The service of the agent has some of the processors: its probe proves nothing, and the node stays what it was."""
+    part = msgspec.structs.replace(burn_in(), conditions={"left_out": "62 of 64 processors"})
+    assert {f.outcome for f in judge("burn-in", healthy(results=(part,))) if f.device == GPU} == {SKIPPED, PASS}
+    assert of(judge("burn-in", healthy(results=(part,))), "burnin.mismatch").outcome is SKIPPED
+    wrong = msgspec.structs.replace(burn_in(mismatches=1), conditions=part.conditions)
+    assert of(judge("burn-in", healthy(results=(wrong,))), "burnin.mismatch").outcome is FAIL

@@ -160,6 +160,24 @@ def test_an_acknowledged_wrong_result_stays_until_it_is_disproved() -> None:
     assert story.run(load(45, **ENOUGH)) is None
 
 
+def test_an_acknowledged_second_wrong_result_stays_like_the_first() -> None:
+    """What asks for another board is no less a wrong result: no probe takes it away under a person's word."""
+    story = Story("1234")
+    story.run(wrong())
+    seen = story.run(wrong(started=100.0))
+    assert seen is not None
+    assert seen.finding.action is Action.REPLACE
+    done = acknowledge(story.ledger, seen.key, note="another board is on its way", actor="uid 0")
+    assert done is not None
+    story.ledger = done[0]
+    story.results.clear()
+    for started in (200.0, 300.0):
+        after = story.run(load(started, gemms_verified=30, measured_seconds=2.0))
+        assert after is not None and after.state is EpisodeState.ACKNOWLEDGED
+    story.device = gpu(serial="another")
+    assert story.run() is None
+
+
 @pytest.mark.parametrize(("days", "asked"), [(1, Action.REPLACE), (89, Action.REPLACE), (91, Action.INSPECT)])
 def test_a_second_wrong_result_within_ninety_days_asks_for_another_board(days: int, asked: Action) -> None:
     """The first was disproved, and still counts; what asks for replacement is not disproved by any re-test."""
@@ -304,3 +322,14 @@ def test_a_sibling_is_not_blamed() -> None:
     finding: Finding = of(judge("burn-in", healthy(results=(wrong(),))), "burnin.mismatch", SIBLING)
     assert finding.outcome is Outcome.SKIPPED
     assert of(judge("burn-in", healthy(results=(wrong(),))), "burnin.mismatch", GPU).shown
+
+
+def test_a_load_that_did_not_reach_all_of_a_device_disproves_nothing() -> None:
+    """Half of the processors, or one instance of a board: the fault may be in the other part."""
+    story = Story()
+    story.run(wrong())
+    story.results.clear()
+    part = {**WARM, "left_out": "62 of 64 processors"}
+    assert story.run(load(15, part, **ENOUGH)) is not None
+    assert story.run(load(800, **ENOUGH)) is None
+    assert Story().run(wrong(conditions=part)) is not None

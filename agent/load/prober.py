@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nodevet.agent.clock import Clock
@@ -18,6 +18,7 @@ from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, requests_for
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import Device, DeviceKind, Instant, Result, ResultState, Snapshot
+from nodevet.checks.retest import LEFT_OUT
 from nodevet.checks.wire import Note
 
 __all__ = ["Prober", "phase_of_day", "scheduler_here"]
@@ -212,7 +213,7 @@ class Prober:
         self._ended = now = self._clock.instant()
         self._refresh()
         refused = next((result for result in run.results if result.state is ResultState.REFUSED), None)
-        self.status = f"no probe: {refused.detail}" if refused else ""
+        self.status = f"no probe: {refused.detail}" if refused else _in_part(run.results)
         interval = self._settings.interval_seconds
         wait = (phase_of_day(self._node, interval) - now.wall_seconds) % interval
         self._due = self._clock.monotonic() + max(wait, RETRY_SECONDS)
@@ -225,6 +226,12 @@ class Prober:
         if snapshot is None or waited_ns >= MEMORY_SECONDS * 1e9 or _memory_is_free(snapshot, ended):
             self._ended = None
             self._guard.leases.give_back(os.getpid())
+
+
+def _in_part(results: Iterable[Result]) -> str:
+    """Return which part of a device the probe did not reach, or an empty string where it reached all of each."""
+    left_out = next((result.conditions[LEFT_OUT] for result in results if LEFT_OUT in result.conditions), None)
+    return f"the probe proves nothing: {left_out}" if left_out else ""
 
 
 def phase_of_day(node: str, interval_seconds: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,15 +24,21 @@ __all__ = ["ComputeDevice", "open_device"]
 
 Outcome = TypeVar("Outcome")
 
+ONE_INSTANCE = "the board is split, and a load reaches one MIG instance of it: disable MIG to load all of it"
+
 
 class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """One device to load. ``cache_bytes`` is its last-level cache, None where nobody tells."""
+    """One device to load. ``cache_bytes`` is its last-level cache, None where nobody tells.
+
+    ``left_out`` says which part of it the load does not reach, so that no result proves the device.
+    """
 
     kind: str
     torch_device: torch.device
     facts: DeviceFacts
     cache_bytes: int | None
     threads: int | None = None
+    left_out: str = ""
 
     def free_bytes(self) -> int:
         """Return what a load may allocate at most, before any share of it is chosen."""
@@ -93,6 +99,7 @@ def open_device(device_id: str, pci_device_id: str | None = None) -> ComputeDevi
         torch_device=torch.device("cuda", 0),
         facts=facts,
         cache_bytes=table_cache_bytes(architecture) or getattr(properties, "L2_cache_size", None),
+        left_out=ONE_INSTANCE if "MIG" in properties.name.split() else "",
     )
 
 
@@ -100,7 +107,7 @@ def _open_socket(device_id: str) -> ComputeDevice:
     """Bind this process to the socket and give torch one thread per core of it that may be used."""
     socket = device_id.removeprefix("cpu-")
     allowed = os.sched_getaffinity(0)
-    processors = frozenset(cpu for cpu in allowed if _topology(cpu, "physical_package_id", "0") == socket)
+    processors = _of_socket(socket, allowed)
     if not processors:
         raise RefusedError(f"{device_id}: no processor of this socket may be used; allowed are {sorted(allowed)}")
     os.sched_setaffinity(0, processors)
@@ -114,7 +121,27 @@ def _open_socket(device_id: str) -> ComputeDevice:
         facts=DeviceFacts(vendor="", architecture=None, name=device_id, compute_units=cores),
         cache_bytes=last_level_cache_bytes(processors),
         threads=threads,
+        left_out=_left_out(len(processors), len(_of_socket(socket, allowed | _of_machine()))),
     )
+
+
+def _of_socket(socket: str, processors: Iterable[int]) -> frozenset[int]:
+    return frozenset(cpu for cpu in processors if _topology(cpu, "physical_package_id", "0") == socket)
+
+
+def _of_machine() -> frozenset[int]:
+    """Return the processors of this machine or container: what its first process may use, where that is told."""
+    try:
+        return frozenset(os.sched_getaffinity(1))
+    except OSError:
+        return frozenset()
+
+
+def _left_out(used: int, of: int) -> str:
+    """Return which processors of a socket a load leaves out, or an empty string."""
+    if used == of:
+        return ""
+    return f"{of - used} of {of} processors are not for this process (taskset, a job, CPUAffinity=)"
 
 
 def _topology(cpu: int, name: str, otherwise: str) -> str:

@@ -1,7 +1,7 @@
 """The proof that a device, and not the range or a library, made a first product wrong: one cell, computed on the host.
 
 A format whose range is too wide for a device, or a library that rounds, spoils whatever is large, on every device. One
-cell whose exact sum stays within the range in every step, beside one of no smaller sum that came out right, was not
+cell whose exact sum stays within the range in every step, beside cells of larger sums that came out right, was not
 spoiled by that. The sum is made of Python's own integers from the hash alone: where the processor is the suspect, its
 vector units are no witness.
 """
@@ -21,8 +21,13 @@ from .sums import bit_view
 __all__ = ["Witness", "exact_terms", "find_witness", "true_block"]
 
 _SUSPECTS = 16
-_BESIDE = 256
-"""Cells of the same row, and of the same column, that are looked at for one that is right."""
+_BESIDE = 512
+"""Cells of the same row, and of the same column, that are looked at for larger ones that are right."""
+
+_LARGE_AND_RIGHT = 4
+_SPOILED_SHARE, _SPOILED_FACTOR = 0.25, 1.5
+"""Of the larger cells of a line so many at least are right, and at most this share is wrong, or this many times the
+share of all: a tile that is dead spoils large and small alike."""
 
 _TILE = 128
 
@@ -95,12 +100,14 @@ def find_witness(
         return None
     for row, column in zip(suspects[0].tolist()[:_SUSPECTS], suspects[1].tolist()[:_SUSPECTS], strict=True):
         terms = exact_terms(operands, row, column)
-        partial = max(abs(each) for each in accumulate(terms))
+        steps = (0, *accumulate(terms))
+        partial = max(map(abs, steps))
         got = int(bit_view(result)[row, column])
         want = bits_of(sum(terms), data_type, result.dtype)
         if got == want or partial >> data_type.accumulator_bits:
             continue
-        if not _larger_is_right(operands, data_type, result, (row, column), bad):
+        # Whatever range of K a device sums by itself, it meets no more than the way from the lowest to the highest.
+        if not _is_size_no_excuse(operands, data_type, result, (row, column), max(steps) - min(steps)):
             continue
         width, digits = (1 << (8 * result.element_size())) - 1, 2 * result.element_size()
         return Witness(
@@ -120,38 +127,44 @@ def find_witness(
 
 def bits_of(value: int, data_type: DataType, output: torch.dtype) -> int:
     """Return the bits that the exact *value* has as a result of type *output*, as a signed number of its size."""
-    exact = torch.tensor([value], dtype=torch.int64)
+    return int(_bits(torch.tensor([value], dtype=torch.int64), data_type, output)[0])
+
+
+def _bits(exact: Tensor, data_type: DataType, output: torch.dtype) -> Tensor:
     if output is not torch.int32:
         wide: torch.dtype = getattr(torch, data_type.wide)
         exact = (exact.to(torch.float64) * 2.0**data_type.a_exponent).to(wide).to(output)
-    return int(bit_view(exact.to(output).unsqueeze(0))[0, 0])
+    return bit_view(exact.to(output).unsqueeze(0))[0]
 
 
-def _larger_is_right(
-    operands: OperandSet, data_type: DataType, result: Tensor, cell: tuple[int, int], bad: tuple[Tensor, Tensor]
+def _is_size_no_excuse(
+    operands: OperandSet, data_type: DataType, result: Tensor, cell: tuple[int, int], swing: int
 ) -> bool:
-    """Return whether a cell of the same row or column with no smaller sum came out right: the size is no excuse."""
-    row, column = cell
-    size = abs(sum(exact_terms(operands, row, column)))
-    beside_in_row = _without(result.shape[1], bad[1])
-    beside_in_column = _without(result.shape[0], bad[0])
-    here = torch.tensor([row]), torch.tensor([column])
-    for rows, columns in ((here[0], beside_in_row), (beside_in_column, here[1])):
-        if len(rows) == 0 or len(columns) == 0:
-            continue
-        truth = true_block(operands, rows, columns).flatten()
-        found = bit_view(result)[rows][:, columns].flatten()
-        for value, bits in zip(truth.tolist(), found.tolist(), strict=True):
-            if abs(value) >= size and bits == bits_of(value, data_type, result.dtype):
-                return True
-    return False
+    """Return whether sums no smaller than *swing* came out right in the row or in the column of *cell*.
+
+    An accumulator that is too narrow spoils most of them, and a few come out right by chance. So all of them count,
+    also those in rows and columns that disagree: they may be wrong no more often than the smaller ones.
+    """
+    row, column = torch.tensor([cell[0]]), torch.tensor([cell[1]])
+    lines = (row, _spread(result.shape[1], cell[1])), (_spread(result.shape[0], cell[0]), column)
+    return any(_are_large_right(operands, data_type, result, line, swing) for line in lines)
 
 
-def _without(count: int, bad: Tensor) -> Tensor:
-    """Return up to 256 evenly spread indices below *count* that are not in *bad*."""
-    good = torch.ones(count, dtype=torch.bool)
-    good[bad] = False
-    indices = torch.nonzero(good).flatten()
+def _are_large_right(
+    operands: OperandSet, data_type: DataType, result: Tensor, line: tuple[Tensor, Tensor], swing: int
+) -> bool:
+    truth = true_block(operands, *line).flatten()
+    wrong = bit_view(result)[line[0]][:, line[1]].flatten() != _bits(truth, data_type, result.dtype)
+    large = truth.abs() >= swing
+    count, spoiled = int(large.sum()), int((wrong & large).sum())
+    usual = float(wrong.to(torch.float64).mean())
+    return count - spoiled >= _LARGE_AND_RIGHT and spoiled <= count * max(_SPOILED_SHARE, _SPOILED_FACTOR * usual)
+
+
+def _spread(count: int, without: int) -> Tensor:
+    """Return up to 512 evenly spread indices below *count*, but for one."""
+    indices = torch.arange(count)
+    indices = indices[indices != without]
     return indices[:: max(1, len(indices) // _BESIDE)][:_BESIDE]
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from nodevet.checks.clock import Clock
 from nodevet.checks.model import Result, ResultState
+from nodevet.checks.retest import LEFT_OUT
 
 from . import rates
 from .certify import Certificate, Golden, certify
@@ -259,7 +260,8 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
 
 
 def _describe(device: ComputeDevice, multiplication: Multiplication) -> dict[str, Any]:
-    return {
+    partly = {LEFT_OUT: device.left_out} if device.left_out else {}
+    return partly | {
         "kind": device.kind,
         "device_name": device.facts.name,
         "architecture": device.facts.architecture,
@@ -470,7 +472,9 @@ def _summary(run: Run) -> str:
     if refuted:
         return f"the product could not be certified: {refuted[0]}"
     missed = [planting.fault for planting in run.plantings if not planting.located]
-    return f"the self-test missed {', '.join(missed)}: nothing is verified" if missed else ""
+    if missed:
+        return f"the self-test missed {', '.join(missed)}: nothing is verified"
+    return f"in part: {run.conditions[LEFT_OUT]}" if LEFT_OUT in run.conditions else ""
 
 
 def _first_line(error: BaseException) -> str:

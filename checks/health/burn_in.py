@@ -18,7 +18,7 @@ from nodevet.checks.model import (
     ResultState,
 )
 from nodevet.checks.registry import check
-from nodevet.checks.retest import ClearingRow, clearing_table, demand_words, is_passed_retest, shown_by
+from nodevet.checks.retest import LEFT_OUT, ClearingRow, clearing_table, demand_words, is_passed_retest, shown_by
 from nodevet.checks.view import View, device_name
 
 __all__ = ["BurnIn", "judge"]
@@ -72,7 +72,8 @@ def judge(view: View, _policy: BurnIn) -> Iterator[Finding]:
 
 def _is_verified_workload(result: Result) -> bool:
     names = {metric.name for metric in result.metrics}
-    return result.state is ResultState.FINISHED and bool(names & {"mismatches", "gemms_verified"})
+    is_whole = not result.conditions.get(LEFT_OUT)  # one that is not proves nothing of its device, and is no fault
+    return result.state is ResultState.FINISHED and is_whole and bool(names & {"mismatches", "gemms_verified"})
 
 
 def _mismatch(view: View, device: Device, results: Sequence[Result]) -> Finding:
