@@ -34,7 +34,7 @@ from nodevet.checks.model import (
     State,
 )
 from nodevet.checks.parts import at_address
-from nodevet.checks.reference.kernel_policy import told_policy
+from nodevet.checks.reference.kernel_policy import policy_of, told_policy
 from nodevet.checks.registry import discover
 
 CARD = "mlx5_core 0000:{}:00.0: poll_health:796:(pid 0): Fatal error 1 detected"
@@ -201,13 +201,14 @@ def initialised(*texts: str) -> Event:
     return found
 
 
-def test_a_process_that_is_killed_while_it_opens_a_gpu_says_nothing_of_the_board() -> None:
-    """The driver reads its firmware within the open() of whoever comes first, and the kernel stops that with EINTR.
+@pytest.mark.parametrize("error", [-4, -12, -13, -512])
+def test_a_process_that_gets_no_firmware_while_it_opens_a_gpu_says_nothing_of_the_board(error: int) -> None:
+    """The driver reads its firmware within the open() of whoever comes first, and the kernel may refuse it to that one.
 
-    Any user may kill his program, a site may have nvidia-smi killed after ten seconds, and a reader of ours is killed
-    at its deadline.
+    Any user may kill his program (EINTR, ERESTARTSYS), and fill the memory of his job (ENOMEM); a site may have
+    nvidia-smi killed after ten seconds, and a reader of ours is killed at its deadline.
     """
-    killed = initialised(FIRMWARE.format(-4), NOT_FOUND, NOT_INITIALISED.format("06", "0x61:0x56"), ECHO)
+    killed = initialised(FIRMWARE.format(error), NOT_FOUND, NOT_INITIALISED.format("06", "0x61:0x56"), ECHO)
     policy = told_policy(killed)
     assert (policy.outcome, policy.gates, policy.fault_class) == (Outcome.WARN, False, FaultClass.APPLICATION)
     assert (policy.clearing, policy.action) == (Clearing.APPLICATION_EVENT, Action.RESTART_APP)
@@ -236,3 +237,34 @@ def test_a_board_that_fails_behind_a_process_that_was_killed_is_told() -> None:
     assert [told_policy(one).gates for one in found] == [False, True]
     seen = Deduplicator()
     assert [seen.admit(one) for one in found] == [True, True]
+
+
+ANNOUNCED = "pcieport 0000:60:01.0: AER: Uncorrectable (Non-Fatal) error message received from 0000:61:00.0"
+AFTER = {
+    "corrected": "nvidia 0000:61:00.0: PCIe Bus Error: severity=Correctable, type=Physical Layer, (Receiver ID)",
+    "corrected elsewhere": "nvme 0000:c1:00.0: PCIe Bus Error: severity=Correctable, type=Physical Layer",
+    "another device": "nvme 0000:c1:00.0: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer",
+}
+
+
+@pytest.mark.parametrize("after", AFTER)
+def test_an_announced_error_without_details_is_lost_in_no_other(after: str) -> None:
+    """It finds none where they are masked or the device does not answer, and a bad link has corrected errors."""
+    found = told(f"{ANNOUNCED} (no details found", AFTER[after])
+    assert [(one.code, policy_of(one).outcome) for one in found] == [
+        ("pcie.aer", Outcome.WARN),
+        ("pcie.aer", Outcome.PASS if "corrected" in after else Outcome.WARN),
+    ]
+    assert found[0].pci == "0000:61:00.0"
+    seen = Deduplicator()
+    assert [seen.admit(one) for one in found] == [True, True]
+    snapshot = Desk().log(f"{ANNOUNCED} (no details found", AFTER[after])
+    assert "pcie 0000:61:00.0" in {str(one.key.part) for one in faults(snapshot)}
+
+
+@pytest.mark.parametrize("device", ["0000:61:00.0", "0000:60:01.0"])
+def test_an_announced_error_is_told_once_with_its_details(device: str) -> None:
+    """By the device that the header names, or the port itself."""
+    details = f"nvidia {device}: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer"
+    (found,) = told(ANNOUNCED.replace("0000:61:00.0", device), details)
+    assert (found.pci, found.fields["type"]) == (device, "Transaction Layer")

@@ -666,6 +666,20 @@ def test_an_error_of_the_boot_before_closes_nothing_in_this_one(kind: str, code:
     assert now.code.endswith(".apei") and now.provenance is Provenance.KERNEL
 
 
+@pytest.mark.parametrize(("severity", "outcome"), [("fatal", "fail"), ("recoverable", "warn"), ("corrected", "pass")])
+def test_a_section_of_the_vendors_own_kind_is_as_grave_as_its_record(severity: str, outcome: str) -> None:
+    """The kernel knows a few kinds of sections and prints the others by their number, such as those of NVIDIA Grace."""
+    kind = "section type: unknown, 6d5244f2-2712-11ec-bea7-cb3fdb95c786"
+    dump = "  00000000: 4d54532d 5f464e4f 55445f43 00000000  -STMONF_C_DU...."
+    texts = (f" event severity: {severity}", f"  Error 0, type: {severity}", f"   {kind}", dump)
+    for number, code in (("{1}", "memory.apei_vendor"), ("", "memory.bert_vendor")):
+        lines = [split_record(record(f"{number}[Hardware Error]:{text}")) for text in texts]
+        (found,) = told(*[one for one in lines if one is not None])
+        policy = told_policy(found)
+        assert (found.code, found.provenance) == (code, Provenance.KERNEL)
+        assert (policy.outcome, policy.gates) == ((outcome, severity == "fatal") if number else ("warn", False))
+
+
 def test_records_of_the_firmware_that_come_at_once_are_told_apart() -> None:
     """Two processors print in turn: each error is as grave as its own record says, and of its own device."""
     memory, bus = apei("{1}", "memory", "corrected"), apei("{2}", "PCIe", "fatal")

@@ -60,15 +60,15 @@ CLEAN_UP = "nvidia.xid.45"
 NVIDIA_REMARK = "nvidia.context"
 """The code of what NVIDIA's driver says of a board before it says that it failed."""
 
-INTERRUPTED = "error -4"
-"""How the kernel says that a file was not read because the process that asked for it is being killed (EINTR)."""
+NOT_READ_FOR_IT = "error -"
+"""How the kernel says that a file was not read because of the process that asked for it; the rule lists the errors."""
 
 FIRMWARE_NOT_READ = "0x61:"
 """How the code of NVIDIA's driver begins where it could not read its firmware (RM_INIT_FIRMWARE_FETCH_FAILED)."""
 
 STATED_SEVERITIES = {
     "no error_detected callback": Severity.WARNING,
-    INTERRUPTED: Severity.WARNING,
+    NOT_READ_FOR_IT: Severity.WARNING,
     "fatal": Severity.FATAL,
     "recoverable": Severity.ERROR,
     "corrected": Severity.INFO,
@@ -77,7 +77,7 @@ STATED_SEVERITIES = {
 """What a line says of the event behind it, in our words.
 
 The firmware of an error record (UEFI, common platform error record), and the kernel of a recovery that is not tried
-and of a file that it could not read for a process that is being killed.
+and of a file that it could not read for a process, which is being killed or has no memory left.
 """
 
 _OWN_GROUPS = frozenset({"pci", "address", "number", "pid", "process"})
@@ -467,17 +467,19 @@ def _is_about(remark: _Remark, event: Event) -> bool:
 
 
 def _announces(told: _Told, event: Event) -> bool:
-    """Return whether *told* is the header of *event*, which is as sure and, where the header is a fault, as grave.
+    """Return whether *told* is the header of *event*: as sure, of the same device and, where it is a fault, as grave.
 
     Only a port that was closed (DPC) may say itself that its own error was a milder one.
     """
     if not told.waits_for or not _joins(told.waits_for, event):
         return False
-    outcome = policy_of(event).outcome
+    header, outcome = policy_of(told.event).outcome, policy_of(event).outcome
     is_fatal = told.event.severity is Severity.FATAL
-    if is_fatal and _is_of_another(told.event, event):
+    if (is_fatal or header is Outcome.WARN) and _is_of_another(told.event, event):
         return False
-    if policy_of(told.event).outcome is Outcome.FAIL and outcome is not Outcome.FAIL:
+    if header is Outcome.WARN and outcome not in (Outcome.WARN, Outcome.FAIL):
+        return False  # of what it announced the kernel may find no details, and a corrected error may come next
+    if header is Outcome.FAIL and outcome is not Outcome.FAIL:
         is_own = outcome is Outcome.WARN and not is_fatal and _same(told.event.pci, event.pci)
         return is_own and _is_as_sure(event.provenance, told.event.provenance)
     return _is_as_sure(event.provenance, told.event.provenance)
@@ -486,8 +488,9 @@ def _announces(told: _Told, event: Event) -> bool:
 def _stated(event: Event) -> str:
     """Return what other lines say of how grave *event* is."""
     cause = event.fields.get("cause", "")
-    if cause == INTERRUPTED and not event.fields.get("code", "").startswith(FIRMWARE_NOT_READ):
-        return ""  # the driver went on without that file, and failed at something else
+    if cause.startswith(NOT_READ_FOR_IT):
+        # At another stage the driver had gone on without that file, and failed at something else.
+        return NOT_READ_FOR_IT if event.fields.get("code", "").startswith(FIRMWARE_NOT_READ) else ""
     return event.fields.get("record_severity") or cause
 
 
