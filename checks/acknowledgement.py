@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sized
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import msgspec
 
@@ -28,9 +29,11 @@ from nodevet.checks.model import (
     PartKind,
     told_serial,
 )
+from nodevet.checks.reference.tables import load_table
 
 __all__ = [
     "ANNOUNCED_SECONDS",
+    "GONE",
     "RANK",
     "acknowledged_words",
     "anchored",
@@ -118,16 +121,33 @@ def covered(episode: Episode, word: Episode | None) -> Episode:
     )
 
 
+class LossCode(msgspec.Struct, frozen=True):
+    """A row of reference/loss_codes.csv: another code under which the loss of a board is told, at once or later."""
+
+    code: str
+    meaning: str
+    source: str
+
+
+@lru_cache(maxsize=1)
+def _loss_codes() -> frozenset[str]:
+    return frozenset(row.code for row in load_table("loss_codes.csv", LossCode))
+
+
 def loss_word(key: Key, episodes: Iterable[Episode]) -> Episode | None:
-    """Return the word in force about the loss of the same board under its other code; None where *key* is no loss."""
-    others = GONE - {key.code} if key.code in GONE else frozenset()
+    """Return the word in force about the loss of the same board under another code; None where *key* is no loss.
+
+    What the driver says of a board that it cannot use is the same loss only while the board does not answer: once it
+    does, no word about its loss is about its next fault.
+    """
+    others = GONE - {key.code} if key.code in GONE else GONE if key.code in _loss_codes() else frozenset()
     return next(
         (
             word
             for word in episodes
             if word.key.code in others
             and (word.key.device, word.key.part) == (key.device, key.part)
-            and (is_covering(word) or (is_word(word) and word.expired is None))
+            and ((is_covering(word) and key.code in GONE) or (is_word(word) and word.expired is None))
         ),
         None,
     )

@@ -12,11 +12,13 @@ import msgspec
 
 from nodevet.checks.model import NODE, Finding, Outcome
 
-__all__ = ["UNREAD", "counted_once", "seen_by", "shown_once"]
+__all__ = ["LOSSES", "UNREAD", "counted_once", "seen_by", "shown_once"]
 
 LOSSES = frozenset(
     {"device.lost", "device.reset_required", "device.faulty", "reader.hung", "reader.stuck", "reader.crashed"}
 )
+"""What says of a device that it does not answer."""
+
 UNREAD = "device.unread"
 
 

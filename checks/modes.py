@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Literal
 
+from nodevet.checks.acknowledgement import GONE, standing
+from nodevet.checks.consequences import LOSSES
 from nodevet.checks.guard import attempt
 from nodevet.checks.model import (
     NODE,
@@ -102,8 +104,9 @@ def _reach(snapshot: Snapshot, refuses: Refuses, verdict: Verdict, device: str) 
 def _is_accepted(snapshot: Snapshot, verdict: Verdict, refuses: Refuses, device: str) -> bool:
     """Return whether persons acknowledged that what *verdict* is about cannot be read, and it rests on no more.
 
-    That is *device*, or whatever is unknown of the node; a word about the node covers a driver that refuses all. The
-    end of their word alone is no ignorance: it counts with the next look.
+    That is *device*, or whatever is unknown of the node; a word about the node covers a driver that refuses all, and
+    one about the loss of a device that nothing else is known of it. The end of their word alone is no ignorance: it
+    counts with the next look.
     """
     known = {episode.key for episode in snapshot.episodes if _is_unread(episode, EpisodeState.ACKNOWLEDGED)}
     if verdict.state is not State.UNKNOWN or not known.issuperset(verdict.episodes):
@@ -111,9 +114,20 @@ def _is_accepted(snapshot: Snapshot, verdict: Verdict, refuses: Refuses, device:
     if NODE in {key.device for key in known} and refuses(True):
         return True
     unread = {entry.device for entry in snapshot.findings if entry.outcome is Outcome.UNMEASURED and entry.key in known}
+    unread |= _known_losses(snapshot)
     unknown = {name for name, entry in snapshot.device_verdicts.items() if entry.state is State.UNKNOWN}
     asked_for = {device} if device else unknown
     return bool(asked_for) and asked_for <= unread
+
+
+def _known_losses(snapshot: Snapshot) -> set[str]:
+    """Return the devices that do not answer now, and of which a word in force says that this is known."""
+    seen = {finding.key for finding in snapshot.findings if finding.outcome is Outcome.FAIL}
+    return {
+        word.key.device
+        for word in standing(snapshot.episodes)
+        if word.key.code in LOSSES | GONE and word.outcome is Outcome.FAIL and word.key in seen
+    }
 
 
 def _refusing(snapshot: Snapshot) -> Refuses:

@@ -6,7 +6,7 @@ closes nothing, until a look is bad again. Where it was about what could not be 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -67,19 +67,20 @@ def node_verdict(
     verdicts: Mapping[str, Verdict],
     names: Mapping[str, str],
     episodes: Iterable[Episode] = (),
-    covered: Iterable[Episode] = (),
+    covered: Collection[Episode] = (),
 ) -> Verdict:
     """Return the worst of *verdicts* by device id; its reason names the device by *names* and counts the others.
 
     What is acknowledged among all *episodes* of the node stays in the reason, and so does the acknowledgement of what
     is *covered*: faults that are over, and whose return does not count.
     """
+    known = standing(episodes)
+    words = (counted_words(known) if known else "", covering_count(covered))
     if not verdicts:
-        return Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
+        return Verdict(state=State.UNKNOWN, reason="; ".join((NOT_EVALUATED, *filter(None, words))))
     worst_id, worst = max(verdicts.items(), key=lambda item: (item[1].state.rank, item[1].hard, item[1].action.rank))
     times = [entry.oldest_evidence for entry in verdicts.values() if entry.oldest_evidence]
     oldest = min(times, key=lambda time: time.boottime_ns) if times else None
-    known = standing(episodes)
     if worst.state is State.OK:
         said = (acknowledged_words(known) or worst.reason, covering_words(covered))
         return msgspec.structs.replace(worst, oldest_evidence=oldest, reason="; ".join(filter(None, said)))
@@ -88,7 +89,6 @@ def node_verdict(
     reason = (worst.reason if name in worst.reason else f"{name}: {worst.reason}") + (
         f" (and {others} more)" if others else ""
     )
-    words = (counted_words(known) if known else "", covering_count(tuple(covered)))
     return Verdict(
         state=worst.state,
         reason="; ".join((reason, *filter(None, words))),

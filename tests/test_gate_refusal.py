@@ -100,3 +100,17 @@ def test_an_agent_that_is_gone_is_on_stales_and_never_a_refusal(
     while "expired" not in (decided := gate.prolog("0")).words:
         assert time.monotonic() < end, decided
     assert (decided.code, decided.decision) == (code, "no_verdict_closed" if code else "no_verdict_open")
+
+
+def test_a_lost_board_that_a_person_knows_keeps_no_job_away(node: GpuNode, gate: Gate) -> None:
+    """With `on_stale=fail` each job of that GPU, or of all, would drain the node against the person's word."""
+    gate.set(on_stale="fail")
+    node.machine.fail_device(3)
+    node.wait_for_verdict("failed")
+    node.seconds_until(lambda: gate.prolog("0,3").decision == "closed", GONE_SECONDS)
+    device = node.machine.uuid(3)
+    assert node.command("ack", "device.lost", "--device", device, "--note", "kept without it").returncode == 0
+    node.seconds_until(lambda: "observed" in reaches(node), GONE_SECONDS)
+    for gpus in ("0", "3", "0,1,2,3,4,5,6,7"):
+        decided = gate.prolog(gpus)
+        assert (decided.code, decided.decision) == (0, "open"), decided
