@@ -23,9 +23,9 @@ from nodevet.checks.backends.command import PREFIX
 from nodevet.checks.baseline import (
     by_name,
     forget,
+    links_noted,
     listed_twice,
     named,
-    numbered_anew,
     recognised,
     remember,
     requirements,
@@ -153,6 +153,7 @@ class Engine:
         self._lapses = Lapses()
         self._times: dict[tuple[str, str], Instant] = {}
         self._links_up: dict[str, set[int]] = {}
+        self._old_ports: set[tuple[str, int]] = set()
         self._events: list[Event] = []
         self._counts: Counts = {}
         self._waiting: dict[str, tuple[Event, ...]] = {}
@@ -201,13 +202,11 @@ class Engine:
             return
         self._interrupt(sample)
         self._lapses.take(sample, self._times.get((sample.device, sample.group)))
-        self._forget_old_numbers(sample)
+        self._note_links(sample)
         for reading in sample.readings:
             if reading.status is not ReadingStatus.OK:
                 continue
-            if reading.quantity == "link_active" and reading.value and reading.part.index is not None:
-                self._links_up.setdefault(sample.device, set()).add(reading.part.index)
-            elif QUANTITIES[reading.quantity].judged_by_growth and not isinstance(reading.value, str):
+            if QUANTITIES[reading.quantity].judged_by_growth and not isinstance(reading.value, str):
                 self._count(sample, reading.quantity, reading.part, float(reading.value or 0))
         self._times[sample.device, sample.group] = sample.time
 
@@ -290,6 +289,7 @@ class Engine:
         self._untold = (*self._untold, *changes)
         self._counts = counts
         self._events.clear()
+        self._old_ports.clear()
         self._forget_replaced(changes)
         once = self._step("findings shown once", partial(shown_once, findings), lambda: findings)
         without = partial(without_those_not_kept, once, self._ledger.episodes)
@@ -384,12 +384,14 @@ class Engine:
         """Go on with *episodes* instead of the remembered ones, such as after the store was lost."""
         self._ledger = self._ledger.adopting(episodes)
 
-    def _forget_old_numbers(self, sample: Sample) -> None:
-        """Forget the ports of a device whose driver numbers them anew: under their old numbers they would be missed."""
-        up, seen = self._links_up.get(sample.device, set()), self._memory.seen.get(sample.device)
-        ports = numbered_anew({*up, *(seen.links_up if seen else ())}, sample)
-        up -= ports
-        self._memory = without_ports(self._memory, sample.device, ports)
+    def _note_links(self, sample: Sample) -> None:
+        """Note which links are up. Ports that their driver numbers anew are forgotten, or they were missed for ever."""
+        up, seen = self._links_up.setdefault(sample.device, set()), self._memory.seen.get(sample.device)
+        noted, old = links_noted({*up, *(seen.links_up if seen else ())}, sample)
+        up.update(noted)
+        up -= old
+        self._memory = without_ports(self._memory, sample.device, old)
+        self._old_ports |= {(sample.device, port) for port in old}
 
     def _interrupt(self, sample: Sample) -> None:
         """Keep the time of the last reading of each counter that *sample* should hold and does not."""
@@ -526,6 +528,7 @@ class Engine:
             names=names,
             results=tuple(self._results.values()),
             processes=processes,
+            old_ports=frozenset(self._old_ports),
         )
 
     def _forget_replaced(self, changes: Iterable[Episode]) -> None:

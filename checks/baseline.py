@@ -21,9 +21,9 @@ __all__ = [
     "Requirement",
     "by_name",
     "forget",
+    "links_noted",
     "listed_twice",
     "named",
-    "numbered_anew",
     "recognised",
     "remember",
     "requirements",
@@ -97,18 +97,19 @@ def remember(
     return Memory(seen) if seen != memory.seen else memory
 
 
-def numbered_anew(up_before: Collection[int], sample: Sample) -> frozenset[int]:
-    """Return which ports of *up_before* are not in use in *sample* only because its driver numbers them anew.
+def links_noted(up_before: Collection[int], sample: Sample) -> tuple[frozenset[int], frozenset[int]]:
+    """Return which ports to note as up by *sample*, and which of *up_before* have but other numbers now.
 
-    amdgpu did so in 2025 (amd-gfx, "use the external link number"). No link moves to another port by itself: where as
-    many ports as are left out are up that never were, each of those is another one under a new number.
+    amdgpu numbered its ports anew in 2025 (amd-gfx, "use the external link number"). No link moves to another port by
+    itself: where as many ports as are left out are up that never were, each of those is another one under a new number.
+    Some of them may come up later: until then none is noted, or those that are up already would not be new any more.
     """
-    if not up_before:
-        return frozenset()
     states = {entry.part.index: entry for entry in sample.readings if entry.quantity == "link_active"}
+    up = {port for port, entry in states.items() if entry.value and port is not None}
     left_out = {port for port in up_before if port in states and states[port].status is ReadingStatus.UNSUPPORTED}
-    new = {port for port, entry in states.items() if entry.value and port not in up_before}
-    return frozenset(left_out) if len(left_out) <= len(new) else frozenset()
+    if len(left_out) > len(up.difference(up_before)):
+        return frozenset(up.intersection(up_before)), frozenset()
+    return frozenset(up), frozenset(left_out)
 
 
 def without_ports(memory: Memory, device_id: str, ports: Collection[int]) -> Memory:

@@ -41,6 +41,7 @@ from nodevet.checks.model import (
     Instant,
     Key,
     Outcome,
+    PartKind,
     Result,
     told_serial,
 )
@@ -138,7 +139,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     ``devices`` are present, ``remembered`` those known from before; ``moved`` names those that sat in another slot
     before; ``names`` gives their ids to those that were known by address alone, or by another UUID, until now.
-    ``processes`` tell who held each device; one that could not be asked is absent.
+    ``processes`` tell who held each device; one that could not be asked is absent. ``old_ports`` are those, by device,
+    that have but other numbers from now on.
     """
 
     now: Instant
@@ -148,6 +150,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     names: Mapping[str, str] = {}
     results: tuple[Result, ...] = ()
     processes: Mapping[str, Holders] = {}
+    old_ports: frozenset[tuple[str, int | None]] = frozenset()
 
 
 class _Work(msgspec.Struct):
@@ -505,11 +508,19 @@ def _disproof(episode: Episode, evidence: Evidence, others: Iterable[Episode]) -
         return None
     row = clearing_table()[episode.finding.clearing]
     return (
-        (row.passed_retest and _retest(episode, row, evidence, others))
+        _under_another_number(episode, row, evidence)
+        or (row.passed_retest and _retest(episode, row, evidence, others))
         or (row.other_serial and _other_serial(episode, evidence))
         or (row.job_ended and _job_ended(episode, evidence))
         or None
     )
+
+
+def _under_another_number(episode: Episode, row: ClearingRow, evidence: Evidence) -> str | None:
+    """Return that a condition of a link goes on, if it does, under the number that the driver gives its port now."""
+    key = episode.key
+    is_old = key.part.kind is PartKind.LINK and (key.device, key.part.index) in evidence.old_ports
+    return "its driver gives this port another number" if is_old and row.good_samples is not None else None
 
 
 def _retest(episode: Episode, row: ClearingRow, evidence: Evidence, others: Iterable[Episode]) -> str | None:

@@ -1,8 +1,7 @@
 """The vocabulary: every value that crosses from one room of the house to another.
 
-All of it is frozen, so a value that was judged once can be judged again from a recording.
-Time is the pair (boot id, CLOCK_BOOTTIME in nanoseconds): it survives a changed wall clock and
-counts while the machine sleeps. The wall clock stands beside it for people.
+All of it is frozen: what was judged once can be judged again from a recording. Time is boot id and CLOCK_BOOTTIME in
+nanoseconds, which outlives a changed wall clock and counts sleep; the wall clock stands beside it for people.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     ``id`` is the UUID where there is one; else PCI address or a stable name such as ``cpu-0``.
     ``minor`` is the number of the device node (``/dev/nvidia3``, ``/dev/dri/renderD128``), which schedulers use.
     ``virtual``: a share of a device that another machine, its host, reads and judges; the node itself where it is a
-    virtual machine.
+    virtual machine. ``withheld``: of the node, addresses of boards that the cgroup of its reader (a job's) denies it.
     """
 
     id: str
@@ -128,6 +127,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     maximum_clock_hertz: int | None = None
     architecture: str | None = None
     virtual: bool = False
+    withheld: tuple[str, ...] = ()
 
     def is_chip_number(self, *serials: str | None) -> bool:
         """Return whether one of *serials* is the number in the UUID, as where the board's own could not be read."""

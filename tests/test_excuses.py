@@ -14,9 +14,20 @@ from test_engine import Desk
 from test_split_boards import Driver, backend_of, links
 
 from nodevet.checks.backends import nvml
-from nodevet.checks.baseline import numbered_anew, without_ports
+from nodevet.checks.baseline import links_noted, without_ports
 from nodevet.checks.episodes import Evidence, Ledger, fold
-from nodevet.checks.model import WHOLE, Clearing, Outcome, Part, PartKind, Reading, ReadingStatus, Scalar, State
+from nodevet.checks.model import (
+    WHOLE,
+    Clearing,
+    EpisodeState,
+    Outcome,
+    Part,
+    PartKind,
+    Reading,
+    ReadingStatus,
+    Scalar,
+    State,
+)
 from nodevet.checks.view import Memory, Seen
 
 Readings = dict[Quantity, Scalar | Reading | None]
@@ -210,10 +221,51 @@ def test_as_many_new_ports_as_are_left_out_are_other_numbers(
     """No link moves to another port by itself."""
     before = set(range(7))
     told = sample(gpu(), ports(up, left_out))
-    assert numbered_anew(before, told) == forgotten
+    noted, old = links_noted(before, told)
+    assert old == forgotten
+    assert (7 in noted) is (bool(forgotten) and 7 in up)
     seen = Seen(gpu(), at(), at(), tuple(sorted(before)))
     kept = without_ports(Memory({gpu().id: seen}), gpu().id, forgotten).seen[gpu().id]
     assert set(kept.links_up) == before - forgotten
+
+
+def links_down(desk: Desk) -> set[int | None]:
+    """Return the ports of the first board that count as down."""
+    return {entry.key.part.index for entry in desk.engine.episodes if entry.key.code == "link.down"}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_ports_that_come_up_later_under_other_numbers_are_not_missed_for_ever(restarts: bool) -> None:
+    """One of them is still down in the first look: then the old numbers seem to be left out, until it is up."""
+    old = ports({0, 1, 2, 3, 4, 5}, {6, 7})
+    desk = Desk()
+    desk.seconds = SETTLED_SECONDS
+    states(desk, old, old)
+    states(desk, ports({0, 1, 2, 3, 6}, {4, 5}))
+    assert links_down(desk) == {4, 5, 7}
+    desk = restarted(desk) if restarts else desk
+    states(desk, ports({0, 1, 2, 3, 6, 7}, {4, 5}))
+    assert links_down(desk) == {7}
+    states(desk, *(ports({0, 1, 2, 3, 6, 7}, {4, 5}),) * 3)
+    assert links_down(desk) == set()
+    states(desk, ports({0, 1, 2, 3, 6}, {4, 5, 7}))
+    assert links_down(desk) == {7}, "what is left out under its new number is missed"
+
+
+def test_what_only_a_retest_ends_outlasts_the_number_of_its_port() -> None:
+    """Nothing but a condition is seen anew under the other number; and what is no link has no such number."""
+    now, part = Evidence(now=at(10)), link(5)
+    down = fault("link.down", part=part, clearing=Clearing.CONDITION)
+    kept = [
+        fault("link.broke", part=part, clearing=Clearing.HARDWARE_EVENT),
+        fault("link.down", part=link(6), clearing=Clearing.CONDITION),
+        fault("memory.high", part=Part(PartKind.MEMORY_BLOCK, "dram", 5), clearing=Clearing.CONDITION),
+    ]
+    ledger, _ = fold(Ledger(), [down, *kept], now)
+    old = frozenset({(down.device, part.index)})
+    ledger, (ended,) = fold(ledger, [], Evidence(now=at(20), old_ports=old))
+    assert (ended.key, ended.state) == (down.key, EpisodeState.CLEARED)
+    assert {episode.key for episode in ledger.episodes} == {finding.key for finding in kept}
 
 
 @pytest.mark.parametrize("reboots", [True, False])

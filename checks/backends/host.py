@@ -7,7 +7,9 @@ temperature, no throttle counters, no memory controller) reports it as unsupport
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
 
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.pci import pci_accelerators
@@ -21,6 +23,7 @@ from nodevet.checks.backends.processors import (
     throttle_readings,
 )
 from nodevet.checks.backends.tree import Tree, explain, number_reading, status_of
+from nodevet.checks.backends.withheld import is_denied, withheld
 from nodevet.checks.model import (
     NODE,
     Device,
@@ -57,9 +60,10 @@ class HostBackend:
 
     groups = (FAST, SLOW)
 
-    def __init__(self, tree: Tree) -> None:
-        """Read below the root of *tree*."""
+    def __init__(self, tree: Tree, denied: Callable[[str], bool] = is_denied) -> None:
+        """Read below the root of *tree*; *denied* says whether the cgroup of this process denies it a device."""
         self._tree = tree
+        self._is_denied = denied
         self._sockets: tuple[Socket, ...] = ()
         self._sensors: dict[int, tuple[str, ...]] = {}
         kernel = tree.text_or_none("proc/sys/kernel/osrelease")
@@ -72,13 +76,15 @@ class HostBackend:
             self._sensors = {
                 socket.index: package_sensors(self._tree, socket, self._sockets) for socket in self._sockets
             }
-            accelerators = pci_accelerators(self._tree, NAME)
+            denied = withheld(self._tree, self._is_denied)
+            accelerators = [board for board in pci_accelerators(self._tree, NAME) if board.pci not in denied]
         except (OSError, ValueError) as error:
             raise BackendError(FailureKind.ERROR, f"the host cannot be listed: {error}") from error
         if not self._sockets:
             raise BackendError(FailureKind.NO_DEVICES, f"no processor in {self._tree.path('proc/cpuinfo')}")
         processors = tuple(socket_device(self._tree, socket, NAME) for socket in self._sockets)
-        return (self._node(), self._memory(), *processors, *accelerators)
+        node = msgspec.structs.replace(self._node(), withheld=denied)
+        return (node, self._memory(), *processors, *accelerators)
 
     def read(self, group: str, device: Device) -> Iterable[Reading]:
         """Return the readings of *group*. A file that cannot be read is told in its reading; nothing is raised."""

@@ -95,6 +95,12 @@ LISTED_TWICE = Rule(
     action=Action.INSPECT,
     next_step="let one reader alone list it: disable the other in agent.backends, or have the command leave it out",
 )
+WITHHELD = Rule(
+    check="inventory",
+    code="inventory.withheld",
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.CONFIGURATION,
+)
 COUNT = Rule(
     check="inventory",
     code="inventory.count",
@@ -163,6 +169,9 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
         if seen.device.id not in present and not _merged(seen.device, present):
             yield _missing(view, seen.device)
     yield _listed_twice(view)
+    if _withheld(view):
+        facts = f"{', '.join(_withheld(view))}: denied to this process by its cgroup, as in a job; not judged"
+        yield WITHHELD.on_node(Outcome.SKIPPED, facts)
     for vendor in _vendors(view):
         yield from _driver(view, vendor)
     if policy.expected_accelerators is not None:
@@ -251,6 +260,10 @@ def _missing(view: View, device: Device) -> Finding:
         )
     if at_slot is not None and (reader is None or reader.state is not ReaderState.RUNNING):
         return MISSING.on_node(Outcome.UNMEASURED, f"{name}: on the PCI bus, without its driver", device=device.id)
+    if device.pci in _withheld(view):
+        return MISSING.on_node(
+            Outcome.SKIPPED, f"{name}: denied to this process by its cgroup, as in a job", device=device.id
+        )
     gone, silent = _moved(view, device.backend)
     if silent is not None and gone == device:
         return MISSING.on_node(
@@ -265,6 +278,11 @@ def _missing(view: View, device: Device) -> Finding:
         device=device.id,
         evidence_time=reader.last_round if reader else None,
     )
+
+
+def _withheld(view: View) -> tuple[str, ...]:
+    """Return the addresses of the boards that the cgroup of the readers denies them."""
+    return next((node.withheld for node in view.of_kind(DeviceKind.NODE)), ())
 
 
 def _moved(view: View, backend: str) -> tuple[Device, Device] | tuple[None, None]:
@@ -414,7 +432,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
 def _count(view: View, expected: int) -> Finding:
     accelerators = [device for device in view.of_kind(DeviceKind.ACCELERATOR) if device.backend != "host"]
     ids = {device.id for device in accelerators}
-    count = sum(device.parent not in ids for device in accelerators)
+    count = sum(device.parent not in ids for device in accelerators) + len(_withheld(view))
     waiting = [
         reader.backend
         for reader in view.readers

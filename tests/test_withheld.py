@@ -1,0 +1,116 @@
+"""In a job: the boards of others are denied by its cgroup, which NVML shows as it shows a loss. They are not judged."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.host_tree import node_files, pci_device, processor_files, write_tree
+from fakes.nvml.scenario import pci
+from fakes.views import GPU, SIBLING, at, bare_board, gpu, healthy, judge, of, reader
+
+from nodevet.checks.backends.host import HostBackend
+from nodevet.checks.backends.tree import Tree
+from nodevet.checks.backends.withheld import is_denied, withheld
+from nodevet.checks.model import NODE, Device, DeviceKind, Outcome
+from nodevet.checks.view import Memory, Seen, View
+
+PROGRESS: Any = SimpleNamespace(call=lambda _text: None, write=lambda _text: None, returned=lambda: None)
+BOARDS = 4
+
+
+def tree(root: Path, *numbered: int) -> Tree:
+    """Return a machine of four boards; those *numbered* have a page that names their device node."""
+    files = node_files() | processor_files(1, 2, 1, vendor="AuthenticAMD", model="EPYC Test")
+    for slot in range(BOARDS):
+        files |= pci_device(pci(slot), "0x10de", "0x2330", "0x030200", driver="nvidia")
+        minor = f"Device Minor: \t {slot}\n" if slot in numbered else ""
+        files[f"proc/driver/nvidia/gpus/{pci(slot)}/information"] = f"Model: \t NVIDIA H100\n{minor}"
+    return Tree(str(write_tree(root, files)), PROGRESS)
+
+
+def nodes(*minors: int) -> Collection[str]:
+    """Return the device nodes of those numbers."""
+    return {f"/dev/nvidia{minor}" for minor in minors}
+
+
+def test_boards_of_other_jobs_are_not_listed(tmp_path: Path) -> None:
+    """The node says which they are; what a driver's page does not number is not known to be denied."""
+    backend = HostBackend(tree(tmp_path, 0, 1, 2), nodes(1, 2, 3).__contains__)
+    listed = {device.id: device for device in backend.devices()}
+    assert listed[NODE].withheld == (pci(1), pci(2))
+    assert {f"pci-{pci(slot)}" for slot in range(BOARDS)} & listed.keys() == {f"pci-{pci(0)}", f"pci-{pci(3)}"}
+
+
+def test_who_is_denied_every_board_is_in_no_job_with_some(tmp_path: Path) -> None:
+    """A service that is denied the driver must not be well without accelerators."""
+    assert withheld(tree(tmp_path, 0, 1, 2, 3), nodes(0, 1, 2, 3).__contains__) == ()
+    assert withheld(tree(tmp_path, 0, 1, 2, 3), nodes().__contains__) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "access", "expected"),
+    [
+        ("/dev/null", 0o20666, False, True),
+        ("/dev/null", None, True, False),
+        ("/dev/nothing-of-that-name", None, False, False),  # such as in a container
+        (__file__, None, False, False),
+        ("/dev/null", 0o20660, False, False),  # rights of a user that this one lacks are no cgroup
+    ],
+)
+def test_only_a_cgroup_withholds_a_board(
+    monkeypatch: pytest.MonkeyPatch, path: str, mode: int | None, access: bool, expected: bool
+) -> None:
+    """It is denied a node that is there, and that this process has the rights to use."""
+    monkeypatch.setattr(os, "access", lambda *_a, **_k: access)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    stat = os.stat
+    told = SimpleNamespace(st_mode=mode)
+    monkeypatch.setattr(os, "stat", lambda at, **how: told if mode is not None and at == path else stat(at, **how))
+    is_so = is_denied(path)
+    monkeypatch.undo()
+    assert is_so is expected
+
+
+def in_a_job(*withheld: str, remembered: tuple[Device, ...] = ()) -> View:
+    """Return a node of two boards that the reader lists, in a job that is denied those *withheld*."""
+    view = healthy()
+    node = Device(id=NODE, kind=DeviceKind.NODE, vendor="v", model="m", backend="host", withheld=withheld)
+    known = (*view.devices, *remembered)
+    return msgspec.structs.replace(
+        view,
+        devices=(*view.devices, node),
+        memory=Memory({entry.id: Seen(entry, at(-60), at()) for entry in known}),
+        readers=(reader("host"), reader("nvidia")),
+    )
+
+
+def test_board_that_another_job_has_now_is_not_missing() -> None:
+    """A user who had it in a job before sees it denied, and nothing is said of it."""
+    before = gpu("GPU-before", "0000:3b:00.0")
+    view = in_a_job("0000:3b:00.0", remembered=(before,))
+    findings = judge("inventory", view)
+    assert of(findings, "device.missing", before.id).outcome is Outcome.SKIPPED
+    assert "0000:3b:00.0" in of(findings, "inventory.withheld", NODE).message
+    elsewhere = judge("inventory", in_a_job("0000:4b:00.0", remembered=(before,)))
+    assert of(elsewhere, "device.missing", before.id).outcome is Outcome.FAIL
+
+
+def test_boards_of_other_jobs_count_as_there() -> None:
+    """Else each look in a job calls the site's number wrong."""
+    found = judge("inventory", in_a_job("0000:3b:00.0"), expected_accelerators=3)
+    assert of(found, "inventory.count", NODE).outcome is Outcome.PASS
+
+
+def test_board_that_is_not_denied_is_lost_as_before() -> None:
+    """Bound to its driver, which answers for others: no cgroup explains that."""
+    view = in_a_job("0000:3b:00.0")
+    silent = bare_board("0000:4b:00.0", "nvidia")
+    found = judge("inventory", msgspec.structs.replace(view, devices=(*view.devices, silent)))
+    assert of(found, "device.lost", silent.id).outcome is Outcome.FAIL
+    assert of(found, "device.lost", GPU).outcome is of(found, "device.lost", SIBLING).outcome is Outcome.PASS
