@@ -1,7 +1,8 @@
 """Which connections the HTTP server keeps: few, none for long, and a complete request before an incomplete one.
 
 Any local user can open connections and say nothing. Such a connection ends after two seconds, and where there are too
-many the oldest incomplete one makes room, so that a scraper, which sends its request at once, is always answered.
+many the oldest incomplete one makes room, then the one that has left its answer lying longest. So a scraper, which
+sends its request at once and takes the answer, is always served.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ CONNECTION_SECONDS = 10.0
 
 
 class _Connection(msgspec.Struct):
-    """When it was opened, when it ends, in monotonic seconds, and whether its request is here."""
+    """When it was opened, when it ends, and since when its reader does not take the answer, in monotonic seconds.
+
+    ``complete`` where its request is here.
+    """
 
     opened: float
     ends: float
     complete: bool = False
+    waits_since: float | None = None
 
 
 class Connections:
@@ -97,6 +102,13 @@ class Connections:
             entry.ends = entry.opened + self._connection_seconds
             return True
 
+    def waits(self, connection: socket.socket) -> None:
+        """Note that the answer to *connection* has to wait for its reader: it makes room for whoever comes."""
+        now = self._monotonic()
+        with self._lock:
+            if (entry := self._open.get(connection)) is not None:
+                entry.waits_since = now
+
     def forget(self, connection: socket.socket) -> None:
         """Note that *connection* ended."""
         with self._lock:
@@ -121,12 +133,23 @@ class Connections:
             hang_up(connection)
 
     def _victim(self, now: float) -> socket.socket | None:
-        """Return the oldest incomplete connection, else the oldest whose reader is slow, else None."""
-        oldest = sorted(self._open.items(), key=lambda item: (item[1].complete, item[1].opened))
+        """Return the oldest incomplete connection, else the one whose reader has let it wait longest, else None.
+
+        So many come as the kernel lets in: were each such reader given time, a few a second would hold all places, and
+        who waits in the kernel's queue would wait for ever. One that is answered slowly for another cause has its time.
+        """
+        oldest = sorted(self._open.items(), key=lambda item: _standing(item[1]))
         for connection, entry in oldest:
-            if not entry.complete or now - entry.opened >= self._request_seconds:
+            if not entry.complete or entry.waits_since is not None or now - entry.opened >= self._request_seconds:
                 return connection
         return None
+
+
+def _standing(entry: _Connection) -> tuple[int, float]:
+    """Return what is greater for a connection that goes later."""
+    if not entry.complete:
+        return (0, entry.opened)
+    return (2, entry.opened) if entry.waits_since is None else (1, entry.waits_since)
 
 
 def hang_up(connection: socket.socket) -> None:

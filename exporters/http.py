@@ -34,6 +34,7 @@ from nodevet.checks.guard import Guard
 from nodevet.checks.model import Instant, Snapshot
 from nodevet.exporters.arrivals import Arrivals, Request
 from nodevet.exporters.connections import CONNECTION_SECONDS, Connections
+from nodevet.exporters.departures import Departure
 from nodevet.exporters.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT
 from nodevet.exporters.listeners import holder_of
 from nodevet.exporters.page import StatusPage
@@ -345,8 +346,10 @@ class _Server(ThreadingHTTPServer):
         self._listens = has_room
         if has_room:
             self._selector.register(self.socket, selectors.EVENT_READ)
-        else:
-            self._selector.unregister(self.socket)
+            return
+        self._selector.unregister(self.socket)
+        if self.connections.has_room:
+            self._ring()  # it came while nobody knew yet that it was waited for
 
     def _receive(self, connection: Any) -> None:
         """Take what *connection* sent; once that is a request, have it answered in a thread of its own.
@@ -370,6 +373,12 @@ class _Server(ThreadingHTTPServer):
     def received(self, connection: socket.socket) -> Request:
         """Return what *connection* sent."""
         return self._requests[connection]
+
+    def waits(self, connection: socket.socket) -> None:
+        """Note that *connection* does not take its answer; where a place was waited for, the loop hears of it."""
+        self.connections.waits(connection)
+        if not self._listens:
+            self._ring()
 
     def _accept(self) -> None:
         """Take the next connection. Without a descriptor for it, wait: the kernel keeps it, and others end."""
@@ -458,6 +467,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.settimeout(CONNECTION_SECONDS)
         request = self.server.received(self.connection)
         self.rfile = io.BytesIO(request.data)
+        self.wfile = Departure(self.connection, partial(self.server.waits, self.connection))
         self._is_whole = request.whole
 
     def do_GET(self) -> None:

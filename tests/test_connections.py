@@ -111,6 +111,21 @@ def test_a_reader_that_is_slow_makes_room(bench: Bench) -> None:
     assert [client.is_open for client in slow] == [False, True, True]
 
 
+def test_a_reader_that_takes_nothing_makes_room_at_once(bench: Bench) -> None:
+    """Given two seconds, eight such readers a second would hold all places; one that is answered keeps its time."""
+    first, second, third = (bench.client() for _ in range(MOST))
+    for client in (first, second, third):
+        bench.kept.complete(client.ours)
+    assert not bench.kept.has_room
+    for client in (third, second):
+        bench.kept.waits(client.ours)
+        bench.seconds += 0.01
+    assert bench.kept.has_room
+    assert bench.client().admitted
+    assert [client.is_open for client in (first, second, third)] == [True, True, False]
+    bench.kept.waits(third.ours)  # it is gone
+
+
 def test_an_incomplete_request_ends_after_two_seconds_and_an_answer_after_ten(bench: Bench) -> None:
     """The deadline is that of the whole request: a byte now and then changes nothing."""
     incomplete, answered = bench.client(), bench.client()

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -320,6 +321,18 @@ def test_where_all_places_are_taken_by_answers_a_scraper_waits_its_turn(start: S
     for user in users:
         with user:
             assert user.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_readers_that_take_no_answer_keep_no_scraper_waiting(start: Start) -> None:
+    """Any local user may ask again and again and read nothing; before, each held a place for two seconds."""
+    connections = Connections(request_seconds=60.0, connection_seconds=60.0)
+    server = start(gpu_node(), report=lambda: bytes(32 << 20), connections=connections)
+    with ExitStack() as open_ones:
+        for _ in range(3 * MAXIMUM_CONNECTIONS):
+            user = open_ones.enter_context(socket.create_connection(server.address, timeout=10))
+            user.sendall(b"GET /report HTTP/1.0\r\n\r\n")
+        assert ask(server, "/-/healthy").status == 200
+    assert server.refused >= 2 * MAXIMUM_CONNECTIONS
 
 
 def test_who_asks_all_the_time_has_the_status_encoded_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
