@@ -27,6 +27,7 @@ from nodevet.checks.model import (
     Result,
     Sample,
 )
+from nodevet.checks.quantities import QUANTITIES
 
 __all__ = ["Cadence", "Growth", "KernelLogState", "Memory", "Seen", "View", "device_name", "node_name"]
 
@@ -170,9 +171,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def readings(self, device_id: str, quantity: str) -> tuple[tuple[Reading, Sample], ...]:
         """Return every reading of *quantity* of the device with its sample, one per part.
 
-        Readings of an old or failed sample come back as ``unavailable``.
+        Readings of an old or failed sample come back as ``unavailable``. Raises LookupError for a quantity that does
+        not exist: a check that asks for it would find nothing wrong for ever.
         """
-        return self._index.get((device_id, quantity), ())
+        found = self._index.get((device_id, quantity), ())
+        if not found and quantity not in QUANTITIES:
+            raise LookupError(f"no quantity is called {quantity!r}: docs/reference/command-backend.md lists them")
+        return found
 
     def reading(self, device_id: str, quantity: str, part: Part = WHOLE) -> Reading | None:
         """Return the reading of *quantity* of one *part*, or None where nothing ever reported it."""

@@ -142,6 +142,18 @@ def test_a_check_that_is_not_asked_any_more_leaves_no_error_behind(packages: Pat
     assert CHECK_ERROR not in {episode.key.code for episode in judged(after, clock).episodes}
 
 
+@pytest.mark.parametrize("asked", ["readings", "reading", "number"])
+def test_a_check_of_a_quantity_that_does_not_exist_is_not_green(packages: Path, asked: str) -> None:
+    """A typing error, or a name of another version: before, it found nothing to look at, and the node was ok."""
+    for name, state in (("temprature_celsius", State.UNKNOWN), ("temperature_celsius", State.OK)):
+        sys.modules.pop("site_checks", None)
+        site_package(packages, body=f"view.{asked}('node', '{name}')")
+        snapshot = judged(engine_of(SteppedClock()), SteppedClock())
+        errors = [finding.message for finding in snapshot.findings if finding.code == CHECK_ERROR]
+        assert [f"no quantity is called '{name}'" in words for words in errors] == [True] * (state is not State.OK)
+        assert (snapshot.verdict.state is State.UNKNOWN) >= (state is State.UNKNOWN)
+
+
 def test_a_typing_error_in_a_table_is_refused_where_every_package_can_be_had(packages: Path) -> None:
     """As ever."""
     site_package(packages)
