@@ -200,6 +200,8 @@ def test_command_chooses_the_device_by_uuid() -> None:
             id=uuid, uuid=uuid, kind=DeviceKind.ACCELERATOR, vendor=vendor, model="any", backend=vendor
         )
         assert burn_command(device, environment).environment == variables
+        narrow = {"OMP_THREAD_LIMIT": "1", "OMP_DYNAMIC": "true", "GOMP_CPU_AFFINITY": "0", "KMP_AFFINITY": "compact"}
+        assert burn_command(device, environment | narrow).environment == variables
     hidden = burn_command(DEVICE, environment).environment
     assert hidden["CUDA_VISIBLE_DEVICES"] == hidden["HIP_VISIBLE_DEVICES"] == hidden["ROCR_VISIBLE_DEVICES"] == ""
 

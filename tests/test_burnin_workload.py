@@ -12,13 +12,16 @@ from fakes.burnin import NO_TORCH, make_ring, prepared  # skips this file where 
 
 from nodevet.checks.burnin.device import open_device
 from nodevet.checks.burnin.errors import InterruptionError, RefusedError
+from nodevet.checks.burnin.families import data_types
 from nodevet.checks.burnin.faults import STUCK_COLUMNS, Planted
 from nodevet.checks.burnin.flags import apply_flags, forbidden_variables, relevant_variables, require_clean_environment
 from nodevet.checks.burnin.library import Tensor, torch
 from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
+from nodevet.checks.burnin.operands import build_sets, make_sets
 from nodevet.checks.burnin.plan import GemmRequest
 from nodevet.checks.burnin.selftest import Planting
 from nodevet.checks.burnin.sums import bit_view
+from nodevet.checks.burnin.witness import find_witness
 from nodevet.checks.burnin.workload import ChooseMultiplication, Run, run_gemm
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.completeness import account
@@ -497,3 +500,48 @@ def test_a_load_on_one_instance_of_a_board_proves_nothing_of_the_board(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: properties)
     assert (not open_device("GPU-aaaa").left_out) is whole
+
+
+def test_a_load_leaves_no_processor_out_that_all_processes_are_kept_from(
+    one_processor: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CPUAffinity= in system.conf, or isolcpus=: the first process has no more than the load, which could have all."""
+    assert one_processor is None
+    real, own = os.sched_getaffinity, os.sched_getaffinity(0)
+    there = len(real(1))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: own if pid == 1 else real(pid))
+    told = open_device("cpu-0").left_out
+    assert told.startswith(f"{there - 1} of {there} processors") is (there > 1)
+    assert real(0) == own
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_part"),
+    [
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50", True),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100", False),
+        ("HSA_CU_MASK", "0:0-3", True),
+        ("ROC_GLOBAL_CU_MASK", "0xf", True),
+        ("ROC_GLOBAL_CU_MASK", "", False),
+    ],
+)
+def test_a_load_that_gets_a_share_of_a_board_proves_nothing_of_the_board(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, is_part: bool
+) -> None:
+    """A job of SLURM's gres/mps, or a mask of compute units."""
+    properties = SimpleNamespace(name="NVIDIA V100", major=7, minor=0, multi_processor_count=80, clock_rate=None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: properties)
+    monkeypatch.setenv(name, value)
+    assert (name in open_device("GPU-aaaa").left_out) is is_part
+
+
+def test_a_single_wrong_cell_of_a_first_product_has_a_witness_wherever_it_is() -> None:
+    """Also where its sum swung farther on its way than those of its own row and column end."""
+    data_type = data_types()["fp32"]
+    (operands, *_) = build_sets(make_sets(data_type, 128, 128, 256, 0, 1), torch.float32, torch.device("cpu"))
+    right = (operands.a.matrix.to(torch.float64) @ operands.b.matrix.to(torch.float64)).to(torch.float32)
+    for column in range(128):
+        wrong, cell = right.clone(), (torch.tensor([7]), torch.tensor([column]))
+        bit_view(wrong)[7, column] ^= 1
+        assert find_witness(operands, data_type, wrong, cell, cell), column

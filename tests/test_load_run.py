@@ -29,7 +29,7 @@ DEVICES = tuple(
 PATIENCE_SECONDS = 20.0
 
 
-def run(script: Mapping[str, str], *, stop_after: int | None = None) -> LoadRun:
+def run(script: Mapping[str, str], *, stop_after: int | None = None, devices: Sequence[Device] = DEVICES) -> LoadRun:
     """Run every format of *script* on two devices to the end; stop it after so many results where asked to."""
 
     def spawn(_device: Device, environment: Mapping[str, str]) -> Launch:
@@ -37,10 +37,10 @@ def run(script: Mapping[str, str], *, stop_after: int | None = None) -> LoadRun:
 
     requests = {
         device.id: tuple(GemmRequest(device=device.id, dtype=dtype, seconds=0.1) for dtype in script)
-        for device in DEVICES
+        for device in devices
     }
     with selectors.DefaultSelector() as selector:
-        load = LoadRun(DEVICES, requests, SystemClock(), selector, spawn=spawn)
+        load = LoadRun(devices, requests, SystemClock(), selector, spawn=spawn)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not load.done and time.monotonic() < deadline:
             for key, mask in selector.select(0.05):
@@ -51,6 +51,15 @@ def run(script: Mapping[str, str], *, stop_after: int | None = None) -> LoadRun:
         load.tick()
     assert load.done
     return load
+
+
+def run_with_one_uuid(*uuids: str) -> LoadRun:
+    """Run one format on devices of these *uuids*."""
+    devices = tuple(
+        Device(id=f"{uuid}/{slot}", uuid=uuid, kind=DeviceKind.ACCELERATOR, vendor="amd", model="any", backend="amd")
+        for slot, uuid in enumerate(uuids)
+    )
+    return run({"fp32": "finish"}, devices=devices)
 
 
 def states(load: LoadRun, device: str = "GPU-0") -> list[tuple[str | None, ResultState]]:
@@ -220,3 +229,12 @@ def test_a_load_that_cannot_be_started_is_refused_and_the_others_run() -> None:
     assert [result.state for result in load.results if result.devices == ("GPU-0",)] == [ResultState.REFUSED]
     assert "cannot be started: No such file" in load.results[0].detail
     assert [result.state for result in load.results if result.devices == ("GPU-1",)] == [ResultState.FINISHED]
+
+
+def test_partitions_that_share_a_uuid_are_not_proved() -> None:
+    """A load is given its device by UUID: some of them, or all, run on the same partition, and the rest is at rest."""
+    load = run_with_one_uuid("GPU-1", "GPU-1", "GPU-2")
+    proved = account((), load.results)
+    assert proved.state is State.UNKNOWN
+    assert {entry.device for entry in proved.unproven} == {"GPU-1/0", "GPU-1/1"}
+    assert "its UUID is also that of another partition" in proved.reason()

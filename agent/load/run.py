@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import selectors
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -20,6 +20,7 @@ from nodevet.checks.burnin.launch import Launch, burn_command
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
 from nodevet.checks.completeness import ASKED, LOAD, REFUSAL
 from nodevet.checks.model import Device, Result, ResultState
+from nodevet.checks.retest import LEFT_OUT
 from nodevet.checks.wire import Note, Ticked
 
 __all__ = ["LoadRun", "Spawn"]
@@ -32,6 +33,10 @@ SLOWNESS = 3.0
 
 Spawn = Callable[[Device, Mapping[str, str]], Launch]
 
+
+ONE_UUID = (
+    "its UUID is also that of another partition, so a load cannot choose it: set the board to SPX to load all of it"
+)
 
 OTHERS_MAY_RUN = ("format", "exactness")
 """What may refuse one number format and says nothing of the next."""
@@ -73,6 +78,9 @@ class LoadRun:
         and StoreError where the lock cannot be taken.
         """
         self._clock = clock
+        devices = tuple(devices)
+        uuids = Counter(device.uuid for device in devices if device.uuid)
+        self._not_told_apart = frozenset(device.id for device in devices if uuids[device.uuid or ""] > 1)
         began = clock.instant()
         self._load = f"{began.boot_id}:{began.boottime_ns}"
         self._stopped = ""
@@ -199,7 +207,11 @@ class LoadRun:
         if request is not None and request.asked:
             conditions[ASKED] = True
         dtype = result.dtype or (request.dtype if request is not None else None)
-        return msgspec.structs.replace(result, conditions=conditions, dtype=dtype)
+        detail = result.detail
+        if not self._not_told_apart.isdisjoint(result.devices):
+            conditions.setdefault(LEFT_OUT, ONE_UUID)
+            detail = detail or f"in part: {ONE_UUID}"
+        return msgspec.structs.replace(result, conditions=conditions, dtype=dtype, detail=detail)
 
     def _with_reason(self, result: Result) -> Result:
         """Return *result* with why it was interrupted, which the child does not know."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +25,14 @@ __all__ = ["ComputeDevice", "open_device"]
 Outcome = TypeVar("Outcome")
 
 ONE_INSTANCE = "the board is split, and a load reaches one MIG instance of it: disable MIG to load all of it"
+
+_OF_A_PART = ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "HSA_CU_MASK", "ROC_GLOBAL_CU_MASK")
+"""Variables that give a process a part of an accelerator; SLURM sets the first one in a job with gres/mps."""
+
+_ALL = "100"
+
+_MOST_PROCESSORS = 8192
+"""No kernel has more (CONFIG_NR_CPUS); it takes those of them that there are."""
 
 
 class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +107,7 @@ def open_device(device_id: str, pci_device_id: str | None = None) -> ComputeDevi
         torch_device=torch.device("cuda", 0),
         facts=facts,
         cache_bytes=table_cache_bytes(architecture) or getattr(properties, "L2_cache_size", None),
-        left_out=ONE_INSTANCE if "MIG" in properties.name.split() else "",
+        left_out=ONE_INSTANCE if "MIG" in properties.name.split() else _kept_away(os.environ),
     )
 
 
@@ -110,6 +118,7 @@ def _open_socket(device_id: str) -> ComputeDevice:
     processors = _of_socket(socket, allowed)
     if not processors:
         raise RefusedError(f"{device_id}: no processor of this socket may be used; allowed are {sorted(allowed)}")
+    reachable = _reachable()
     os.sched_setaffinity(0, processors)
     cores = len({_topology(cpu, "core_id", str(cpu)) for cpu in processors})
     quota = cpu_quota()
@@ -121,7 +130,7 @@ def _open_socket(device_id: str) -> ComputeDevice:
         facts=DeviceFacts(vendor="", architecture=None, name=device_id, compute_units=cores),
         cache_bytes=last_level_cache_bytes(processors),
         threads=threads,
-        left_out=_left_out(len(processors), len(_of_socket(socket, allowed | _of_machine()))),
+        left_out=_left_out(len(processors), len(_of_socket(socket, allowed | _of_machine() | reachable))),
     )
 
 
@@ -137,11 +146,29 @@ def _of_machine() -> frozenset[int]:
         return frozenset()
 
 
+def _reachable() -> frozenset[int]:
+    """Return the processors that this process could have, whatever it was started with; changes its affinity.
+
+    Where the service manager itself has some of them (CPUAffinity= in system.conf, isolcpus=), so has every process.
+    """
+    try:
+        os.sched_setaffinity(0, range(_MOST_PROCESSORS))
+    except OSError:
+        return frozenset()
+    return frozenset(os.sched_getaffinity(0))
+
+
+def _kept_away(environment: Mapping[str, str]) -> str:
+    """Return which variable keeps a part of an accelerator from this process, or an empty string."""
+    name = next((name for name in _OF_A_PART if environment.get(name, _ALL) not in ("", _ALL)), None)
+    return f"{name} keeps a part of the device from the load: unset it" if name else ""
+
+
 def _left_out(used: int, of: int) -> str:
     """Return which processors of a socket a load leaves out, or an empty string."""
     if used == of:
         return ""
-    return f"{of - used} of {of} processors are not for this process (taskset, a job, CPUAffinity=)"
+    return f"{of - used} of {of} processors are not for this process (taskset, a job, CPUAffinity=, isolcpus=)"
 
 
 def _topology(cpu: int, name: str, otherwise: str) -> str:

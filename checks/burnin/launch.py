@@ -13,6 +13,9 @@ __all__ = ["Launch", "burn_command", "compute_kind"]
 
 _KINDS = {"nvidia": "cuda", "amd": "rocm"}
 
+_OF_THREADS = ("OMP_", "GOMP_", "KMP_")
+"""How many threads work, and where, is for the load to say: OMP_THREAD_LIMIT=1 leaves all cores but one at rest."""
+
 
 class Launch(msgspec.Struct, frozen=True):
     """Program and environment of a load child; the parent appends ``--descriptor N --progress M``."""
@@ -36,7 +39,9 @@ def burn_command(device: Device, environment: Mapping[str, str]) -> Launch:
     kind = compute_kind(device)
     chosen = device.uuid or device.id
     hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
-    own = {name: value for name, value in environment.items() if name not in hidden}
+    own = {
+        name: value for name, value in environment.items() if name not in hidden and not name.startswith(_OF_THREADS)
+    }
     match kind:
         case "cuda":
             own["CUDA_VISIBLE_DEVICES"] = chosen

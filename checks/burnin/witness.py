@@ -24,6 +24,9 @@ _SUSPECTS = 16
 _BESIDE = 512
 """Cells of the same row, and of the same column, that are looked at for larger ones that are right."""
 
+_LINES = 32
+"""Of that many rows, each of them as far, where the row and column themselves do not tell."""
+
 _LARGE_AND_RIGHT = 4
 _SPOILED_SHARE, _SPOILED_FACTOR = 0.25, 1.5
 """Of the larger cells of a line so many at least are right, and at most this share is wrong, or this many times the
@@ -140,23 +143,31 @@ def _bits(exact: Tensor, data_type: DataType, output: torch.dtype) -> Tensor:
 def _is_size_no_excuse(
     operands: OperandSet, data_type: DataType, result: Tensor, cell: tuple[int, int], swing: int
 ) -> bool:
-    """Return whether sums no smaller than *swing* came out right in the row or in the column of *cell*.
+    """Return whether sums no smaller than *swing* came out right in the row or column of *cell*, or in many lines.
 
     An accumulator that is too narrow spoils most of them, and a few come out right by chance. So all of them count,
-    also those in rows and columns that disagree: they may be wrong no more often than the smaller ones.
+    also those in rows and columns that disagree: they may be wrong no more often than the smaller ones. Where a sum
+    swung as far as few sums end, its own lines hold no larger ones.
     """
     row, column = torch.tensor([cell[0]]), torch.tensor([cell[1]])
-    lines = (row, _spread(result.shape[1], cell[1])), (_spread(result.shape[0], cell[0]), column)
-    return any(_are_large_right(operands, data_type, result, line, swing) for line in lines)
+    rows, columns = _spread(result.shape[0], cell[0]), _spread(result.shape[1], cell[1])
+    few = rows[:: max(1, len(rows) // _LINES)][:_LINES]
+    told = [_are_large_right(operands, data_type, result, line, swing) for line in ((row, columns), (rows, column))]
+    if any(told) or False in told:
+        return any(told)
+    return bool(_are_large_right(operands, data_type, result, (few, columns), swing))
 
 
 def _are_large_right(
-    operands: OperandSet, data_type: DataType, result: Tensor, line: tuple[Tensor, Tensor], swing: int
-) -> bool:
-    truth = true_block(operands, *line).flatten()
-    wrong = bit_view(result)[line[0]][:, line[1]].flatten() != _bits(truth, data_type, result.dtype)
+    operands: OperandSet, data_type: DataType, result: Tensor, part: tuple[Tensor, Tensor], swing: int
+) -> bool | None:
+    """Return whether the sums of *part* that are no smaller than *swing* are right; None where it has too few."""
+    truth = true_block(operands, *part).flatten()
+    wrong = bit_view(result)[part[0]][:, part[1]].flatten() != _bits(truth, data_type, result.dtype)
     large = truth.abs() >= swing
     count, spoiled = int(large.sum()), int((wrong & large).sum())
+    if count < _LARGE_AND_RIGHT:
+        return None
     usual = float(wrong.to(torch.float64).mean())
     return count - spoiled >= _LARGE_AND_RIGHT and spoiled <= count * max(_SPOILED_SHARE, _SPOILED_FACTOR * usual)
 
