@@ -65,7 +65,7 @@ from nodevet.checks.model import (
 from nodevet.checks.overflow import without_those_not_kept
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.refusal import counted
-from nodevet.checks.retest import LoadKey, keep_latest
+from nodevet.checks.retest import LatestResults
 from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View
 
 __all__ = ["Armed", "Counter", "Engine", "Round"]
@@ -158,7 +158,7 @@ class Engine:
         self._counts: Counts = {}
         self._waiting: dict[str, tuple[Event, ...]] = {}
         self._aside: dict[str, tuple[Event, ...]] = {}
-        self._results: dict[LoadKey, Result] = {}
+        self._results = LatestResults()
         self._readers: tuple[ReaderStatus, ...] = ()
         self._kernel_log: KernelLogState | None = None
         self._deduplicator = Deduplicator()
@@ -218,7 +218,7 @@ class Engine:
 
     def take_result(self, result: Result) -> None:
         """Keep *result* as the latest of its workload, devices and number format."""
-        keep_latest(self._results, result)
+        self._results.take(result)
 
     def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:
         """Replace what is known of the readers."""
@@ -290,6 +290,7 @@ class Engine:
         self._counts = counts
         self._events.clear()
         self._old_ports.clear()
+        self._results.judged({device.id for device in present})
         self._forget_replaced(changes)
         once = self._step("findings shown once", partial(shown_once, findings), lambda: findings)
         without = partial(without_those_not_kept, once, self._ledger.episodes)
@@ -331,7 +332,7 @@ class Engine:
             "times": encode(tuple((*key, time) for key, time in self._times.items())),
             "hourly": encode(self._hours.kept),
             "lapses": encode(self._lapses.kept),
-            "results": encode(tuple(self._results.values())),
+            "results": encode(self._results.everything),
             "events": encode(self._deduplicator.state),
             "told_events": encode(self._told.state),
             "event_counts": encode(tuple(self._counts.values())),
@@ -467,7 +468,7 @@ class Engine:
             readers=self._readers,
             cadences=MappingProxyType(self._cadences),
             events=tuple(self._events),
-            results=tuple(self._results.values()),
+            results=self._results.everything,
             required=MappingProxyType({device.id: requirements(device) for device in present}),
             kernel_log=self._kernel_log,
         )
@@ -526,7 +527,7 @@ class Engine:
             remembered=tuple(seen.device for seen in self._memory.seen.values()),
             moved=frozenset(name for name, seen in self._memory.seen.items() if len(seen.slots) > 1),
             names=names,
-            results=tuple(self._results.values()),
+            results=self._results.everything,
             processes=processes,
             old_ports=frozenset(self._old_ports),
         )
@@ -563,7 +564,7 @@ class Engine:
             samples=tuple(self._samples.values()),
             findings=findings,
             episodes=episodes,
-            results=tuple(self._results.values()),
+            results=self._results.everything,
             readers=self._readers,
             checks=runs,
             agent=agent,

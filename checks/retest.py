@@ -9,7 +9,7 @@ What was not recorded cannot be compared, so it is not proved; what a device can
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from functools import lru_cache
 
 import msgspec
@@ -21,6 +21,7 @@ __all__ = [
     "CONDITIONS",
     "LEFT_OUT",
     "ClearingRow",
+    "LatestResults",
     "LoadKey",
     "WrongResult",
     "aged",
@@ -115,6 +116,44 @@ def keep_latest(latest: dict[LoadKey, Result], result: Result) -> None:
     if not (before is not None and before.metric("mismatches") and unproven):
         latest.pop(key, None)
         latest[key] = result
+
+
+class LatestResults:
+    """The latest result of each workload, devices and number format, and each wrong one that nobody has judged yet.
+
+    A load that was killed leaves a wrong result behind that only the next look judges. Where another load of the same
+    format comes before that look, its result takes that place in time, and must not hide the wrong one.
+    """
+
+    def __init__(self) -> None:
+        """Begin without results."""
+        self._latest: dict[LoadKey, Result] = {}
+        self._unjudged: list[Result] = []
+
+    @property
+    def everything(self) -> tuple[Result, ...]:
+        """Return all of them, in the order in which they came."""
+        kept = {id(result) for result in self._latest.values()}
+        return (*(result for result in self._unjudged if id(result) not in kept), *self._latest.values())
+
+    def take(self, result: Result) -> None:
+        """Take *result*, which came after all others."""
+        keep_latest(self._latest, result)
+        is_kept = any(each is result for each in self._latest.values())
+        if is_kept and result.metric("mismatches"):
+            others = [each for each in self._unjudged if not _is_further(result, each)]
+            self._unjudged = [*others, result][-SHOWN_AT_MOST:]
+
+    def judged(self, devices: Container[str]) -> None:
+        """Note that a check has seen all results of *devices*."""
+        self._unjudged = [result for result in self._unjudged if not all(name in devices for name in result.devices)]
+
+
+def _is_further(result: Result, known: Result) -> bool:
+    """Return whether *result* is of the same workload in the same load as *known*, and tells more of it."""
+    names = ("workload", "devices", "dtype")
+    is_alike = all(getattr(result, name) == getattr(known, name) for name in names)
+    return is_alike and result.conditions.get("load") == known.conditions.get("load")
 
 
 def retest_proof(device: str, episode: Episode, row: ClearingRow, loads: Iterable[Result], now: Instant) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -43,6 +44,7 @@ from nodevet.checks.model import (
     ReaderState,
     Reading,
     ReadingStatus,
+    Result,
     ResultState,
     Scalar,
     State,
@@ -320,6 +322,51 @@ def test_stopped_run_does_not_take_the_place_of_a_wrong_result() -> None:
     desk.engine.take_result(burn_in())
     findings = desk.round(1).snapshot.findings
     assert "burnin.mismatch" not in {f.code for f in findings if f.outcome is Outcome.FAIL}
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_later_load_hides_no_wrong_result_that_nobody_judged(is_lost: bool) -> None:
+    """A load was killed, or took its device with it; the next one, of two seconds, is right."""
+    desk = Desk()
+    desk.engine.take_result(burn_in(mismatches=1))
+    if is_lost:
+        desk.present(gpu(SIBLING, "0000:2b:00.0"))
+        desk.read(identity=SIBLING)
+        desk.round(0)
+    after = desk
+    if not is_lost:
+        after = Desk()
+        after.engine.restore(desk.engine.memory())
+    after.engine.take_result(burn_in(started=20))
+    found = [finding for finding in after.healthy_round().snapshot.findings if finding.code == "burnin.mismatch"]
+    assert [finding.device for finding in found if finding.outcome is Outcome.FAIL] == [GPU]
+    snapshot = after.round(1).snapshot
+    assert not any(
+        finding.outcome is Outcome.FAIL for finding in snapshot.findings if finding.code == "burnin.mismatch"
+    )
+    assert snapshot.verdict.state is State.FAILED
+
+
+def test_what_was_judged_before_a_restart_is_disproved_at_the_second_look() -> None:
+    """A look without an agent takes two: it restores the wrong result, and takes the long re-test, before the first."""
+    conditions = {"temperature_celsius": 70.0, "power_watts": 600.0}
+
+    def load(started: float, name: str, **figures: Any) -> Result:
+        moments = {"started": at(started, boot="boot"), "ended": at(started + 600, boot="boot")}
+        told = msgspec.structs.replace(burn_in(measured_seconds=600.0, **figures), **moments)
+        return msgspec.structs.replace(
+            told, dtype="bf16", shape=(512, 512, 512), conditions=conditions | {"load": name}
+        )
+
+    desk, after = Desk(), Desk()
+    desk.engine.take_result(load(-700, "first", mismatches=2, gemms_verified=6000))
+    desk.healthy_round()
+    after.engine.restore(desk.engine.memory())
+    after.engine.take_result(load(10, "second", gemms_verified=9000))
+    states = []
+    for after.seconds in (700, 701):
+        states.append(after.healthy_round().snapshot.verdict.state)
+    assert states == [State.FAILED, State.OK]
 
 
 def test_limit_that_is_read_more_rarely_does_not_slow_the_looks_down() -> None:

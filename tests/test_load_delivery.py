@@ -32,6 +32,7 @@ from nodevet.agent.load.delivery import FOUND_AGAIN_SECONDS, Delivery
 from nodevet.agent.load.delivery import PATIENCE_SECONDS as PATIENCE_OF_DELIVERY_SECONDS
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.agent.terminal import tell
+from nodevet.checks.episodes import Ledger
 from nodevet.checks.model import Instant, Metric, Result, ResultState
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_burn_in.py"
@@ -486,6 +487,50 @@ def test_a_wrong_result_outlives_a_load_without_an_agent_that_is_killed(tmp_path
     with node:
         status = node.wait_for_verdict("failed")
         assert "3 of 120 compared products are wrong" in json.dumps(status["findings"])
+
+
+def killed_when_wrong(tmp_path: Path) -> FakeNode:
+    """Return a node without an agent, on which a load was killed that had found a wrong product."""
+    node, file = FakeNode(tmp_path, more=HOST_ONLY), tmp_path / "burn-in.json"
+    burning = load(node, f"wrong:until:{tmp_path / 'never'}:finish", "--output", str(file))
+    wait_until_wrong(file)
+    burning.kill()
+    burning.communicate(timeout=PATIENCE_SECONDS)
+    wait_until_held(node, held=False)
+    return node
+
+
+def wait_until_held(node: FakeNode, *, held: bool) -> None:
+    """Wait until the lock of loads is *held*, or free."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while LoadLock(node.runtime_dir).is_held() is not held:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_load_after_one_that_was_killed_does_not_hide_its_wrong_result(tmp_path: Path) -> None:
+    """Both without an agent: the second one, of ten products, disproves nothing of what nobody had judged."""
+    node = killed_when_wrong(tmp_path)
+    again = load(node, "finish")
+    printed, said = again.communicate(timeout=PATIENCE_SECONDS)
+    assert (again.returncode, json.loads(printed)["verdict"]) == (2, "failed"), said
+    assert "3 of 120 compared products are wrong" in printed
+    assert node.command("check").returncode == 2
+
+
+def test_what_a_killed_load_left_is_kept_as_found_before_the_next_one(tmp_path: Path) -> None:
+    """So that the next one, where it is long enough, comes after it, and disproves it."""
+    node = killed_when_wrong(tmp_path)
+    again = load(node, f"until:{tmp_path / 'never'}:finish")
+    wait_until_held(node, held=True)
+    store = read_store(node.state_dir / DATABASE_NAME)
+    try:
+        ledger = msgspec.msgpack.decode(store.load_memory()["ledger"], type=Ledger)
+    finally:
+        store.close()
+        again.kill()
+        again.communicate(timeout=PATIENCE_SECONDS)
+    assert "burnin.mismatch" in {episode.key.code for episode in ledger.episodes}
 
 
 @pytest.mark.parametrize(("how", "codes"), [("wrong:finish", {2}), ("finish", set(range(1, 256)) - {2})])

@@ -214,20 +214,31 @@ def _lease(session: Session, devices: list[str]) -> dict[str, object]:
 def _alone(load: Load) -> None:
     """Run without an agent: look, load under the node lock and told to prologs, look again, and keep what was found."""
     settings = load.settings
-    before = look(settings, purpose="nodevet burn-in", confirmed=False)
-    devices = _chosen(load_targets(before.devices), load.arguments.device)
-    busy = {device.id: reason for device in devices if (reason := busy_reason(before, (device,)))}
+    # One lock from the first look to the verdict: who takes it between load and verdict would cost the results.
+    with acquire_node_lock(load.runtime, "nodevet burn-in"):
+        before = _look_before(settings)
+        devices = _chosen(load_targets(before.devices), load.arguments.device)
+        busy = {device.id: reason for device in devices if (reason := busy_reason(before, (device,)))}
 
-    def stamped(result: Result) -> Result:
-        # Nobody reads the devices meanwhile: only what a device cannot tell is known of its conditions.
-        return LoadRecorder().stamped(result, before.samples)
+        def stamped(result: Result) -> Result:
+            # Nobody reads the devices meanwhile: only what a device cannot tell is known of its conditions.
+            return LoadRecorder().stamped(result, before.samples)
 
-    found = FoundAlone(settings, stamped, _complain).found
-    # One lock from the load to its verdict: who takes it between them would cost the results.
-    with undisturbed(), acquire_node_lock(load.runtime, "nodevet burn-in"):
-        with LoadAlone(load.runtime, before, say=_complain, writer=_writer_before(load)) as alone:
-            results = _load(load, devices, alone.lock, alone.look, busy=busy, found=found)
-        load.end(_judged_alone(load, devices, tuple(map(stamped, results)), locked=True))
+        found = FoundAlone(settings, stamped, _complain).found
+        with undisturbed():
+            with LoadAlone(load.runtime, before, say=_complain, writer=_writer_before(load)) as alone:
+                results = _load(load, devices, alone.lock, alone.look, busy=busy, found=found)
+            load.end(_judged_alone(load, devices, tuple(map(stamped, results)), locked=True))
+
+
+def _look_before(settings: Configuration) -> Snapshot:
+    """Look at the node, and keep what a load that was killed left unjudged: this one must disprove it, not hide it."""
+    history = History(settings, ())
+    before = look(settings, purpose="nodevet burn-in", keep=history.take, confirmed=False, locked=True)
+    trouble = history.save() if history.changed else ""
+    if trouble:
+        _complain(f"what an earlier load left is not in the history: {trouble}")
+    return before
 
 
 def _writer_before(load: Load) -> WriterStatus | None:

@@ -20,7 +20,7 @@ from nodevet.agent.storage.store import DATABASE_NAME, Store, open_store, read_s
 from nodevet.checks.episodes import Ledger, Settled
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Episode, Key, Result
-from nodevet.checks.retest import LoadKey, keep_latest
+from nodevet.checks.retest import LatestResults
 
 __all__ = ["FoundAlone", "History", "keep_unjudged", "memory_before"]
 
@@ -46,6 +46,11 @@ class History:
         own = (change for change in changes if change.check == CHECK or (change.cleared_by or "").startswith(PROOF))
         self._changes |= {change.key: change for change in own}
         self._memory = memory
+
+    @property
+    def changed(self) -> bool:
+        """Return whether a look changed anything."""
+        return bool(self._changes)
 
     def save(self) -> str:
         """Write to the store; return why that cannot be done, or an empty string."""
@@ -126,10 +131,10 @@ def keep_unjudged(configuration: Configuration, results: Sequence[Result]) -> st
     def write(store: Store) -> None:
         stored = store.load_memory().get("results")
         known = () if stored is None else msgspec.msgpack.decode(stored, type=tuple[Result, ...])
-        latest: dict[LoadKey, Result] = {}
+        latest = LatestResults()
         for result in (*known, *(each for each in results if each.metric("mismatches"))):
-            keep_latest(latest, result)
-        memory = {"results": msgspec.msgpack.encode(tuple(latest.values()))}
+            latest.take(result)
+        memory = {"results": msgspec.msgpack.encode(latest.everything)}
         store.save_round((), memory, time=SystemClock().instant())
         for result in results:
             store.append_result(result)
