@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
 from nodevet.checks.errors import ModelError
 
-__all__ = ["PART_NAMES", "WHOLE", "Part", "PartKind", "at_address"]
+__all__ = ["PART_NAMES", "UNIT_FIELDS", "WHOLE", "Part", "PartKind", "at_address", "of_memory", "unit_of"]
 
 
 class PartKind(StrEnum):
@@ -63,6 +64,10 @@ PART_NAMES: dict[PartKind, frozenset[str]] = {
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?")
 
 
+UNIT_FIELDS = ("unit", "dimm", "interface")
+"""Fields of an event that name what it is about without an address: a numbered board, a processor, a memory module."""
+
+
 class Part(msgspec.Struct, frozen=True, order=True):
     """A part of a device, such as ``link 17`` or ``sensor memory 2``."""
 
@@ -90,3 +95,13 @@ WHOLE = Part()
 def at_address(name: str) -> Part:
     """Return the part of a node that is a device which no reader lists, by its address or as its driver calls it."""
     return Part(PartKind.PCIE, name if _ADDRESS.fullmatch(name) else f"vendor:{name}")
+
+
+def of_memory(name: str) -> Part:
+    """Return the part of a node that is a processor or a module of its memory, by what the kernel calls it."""
+    return Part(PartKind.MEMORY_BLOCK, f"vendor:{name}")
+
+
+def unit_of(fields: Mapping[str, str]) -> str:
+    """Return what the kernel calls the unit that an event with *fields* is about, or "" where it names none."""
+    return next((fields[name] for name in UNIT_FIELDS if fields.get(name)), "")

@@ -33,7 +33,7 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.parts import at_address
+from nodevet.checks.parts import at_address, unit_of
 from nodevet.checks.reference.kernel_policy import policy_of, told_policy
 from nodevet.checks.registry import discover
 
@@ -194,6 +194,81 @@ def test_a_port_that_was_closed_is_not_lost_in_the_error_of_another_device() -> 
     assert [one.pci for one in told(CLOSED.format(1), behind)] == ["0000:c1:00.0"]
 
 
+MACHINE_CHECK = (
+    "mce: [Hardware Error]: CPU {}: Machine Check Exception: 5 Bank 7: be00000000800400",
+    "mce: [Hardware Error]: TSC 4a2b3c4d ADDR 10000 MISC 86",
+    "mce: [Hardware Error]: PROCESSOR 0:806f8 TIME 1795000000 SOCKET {} APIC 40 microcode 2b000181",
+)
+AMD_CHECK = (
+    "[Hardware Error]: Uncorrected, software restartable error.",
+    "[Hardware Error]: CPU:{} (19:1:1) MC0_STATUS[Over|UE|MiscV|AddrV|-|-|-|UECC|-|Poison|-]: 0xbc2020000001085b",
+    "[Hardware Error]: Error Addr: 0x0000001234567890",
+    "[Hardware Error]: PPIN: 0x02b6a1f3c0de{:04x}",
+)
+MEMORY_RECORD = (
+    "{{{}}}[Hardware Error]: event severity: fatal",
+    "{{{}}}[Hardware Error]:   section_type: memory error",
+    "{{{}}}[Hardware Error]:    DIMM location: P{} DIMMA1 ",
+)
+NUMBERED = "NVRM: GPU{} kgspHealthCheck: GPU has fallen off the bus"
+INTERFACE = "NETDEV WATCHDOG: ens{}f0 (mlx5_core): transmit queue 3 timed out"
+UNITS = {
+    "processors": tuple(
+        (MACHINE_CHECK[0].format(cpu), MACHINE_CHECK[1], MACHINE_CHECK[2].format(socket))
+        for cpu, socket in ((3, 0), (67, 1))
+    ),
+    "processors by their own numbers": tuple(
+        (AMD_CHECK[0], AMD_CHECK[1].format(cpu), AMD_CHECK[2], AMD_CHECK[3].format(cpu)) for cpu in (2, 99)
+    ),
+    "modules of memory": tuple(tuple(text.format(n, n) for text in MEMORY_RECORD) for n in (1, 2)),
+    "boards by number": tuple((NUMBERED.format(n),) for n in (3, 5)),
+    "interfaces": tuple((INTERFACE.format(n),) for n in (1, 2)),
+}
+"""Two units of the node without an address, and what the kernel says when each fails."""
+
+
+@pytest.mark.parametrize("pair", UNITS)
+def test_units_without_an_address_are_told_apart_by_what_the_kernel_calls_them(pair: str) -> None:
+    """A module of memory that is known to be broken hides no other one, and of two at once each is told."""
+    first, second = UNITS[pair]
+    found = told(*first, *second)
+    seen = Deduplicator()
+    assert [seen.admit(one) for one in found] == [True, True]
+    assert len({one.key.part for one in faults(Desk().log(*first, *second))}) == 2
+    desk = Desk()
+    (known,) = faults(desk.log(*first))
+    assert known.key.device == NODE and known.key.part != WHOLE
+    desk.engine.acknowledge(known.key, note="is being replaced", actor="anna")
+    assert [one.state for one in faults(desk.log(*first))] == [EpisodeState.ACKNOWLEDGED]  # a repeat of what is known
+    after = {one.key.part: one.state for one in faults(desk.log(*second))}
+    assert after.pop(known.key.part) is EpisodeState.ACKNOWLEDGED
+    assert list(after.values()) == [EpisodeState.OPEN]
+
+
+@pytest.mark.parametrize("pair", ["processors", "processors by their own numbers", "modules of memory"])
+def test_a_fault_waits_for_the_line_that_names_its_unit(pair: str) -> None:
+    """A serial console prints a line in 10 ms, so that a read of the log may end between any two."""
+    texts = UNITS[pair][0]
+    parser = KernelLogParser()
+    for number, text in enumerate(texts):
+        assert parser.take(settled_before=at(-1.0)) == []
+        line = split_record(f"2,{number},{number},-;{text}\n")
+        assert line is not None
+        parser.feed(line, at())
+    (found,) = parser.take(settled_before=at(-1.0))
+    assert unit_of(found.fields)
+    (alone,) = told(*texts[:-1])
+    assert unit_of(alone.fields) == "" and told_policy(alone).gates  # it does not wait for ever
+
+
+def test_a_unit_is_that_of_its_own_error() -> None:
+    """A corrected error behind it names its processor, too."""
+    corrected = "mce: [Hardware Error]: CPU 67: Machine Check: 0 Bank 7: 8c00004000010090"
+    lines = (*UNITS["processors"][0][:2], corrected, UNITS["processors"][1][2])
+    found = [(one.code, unit_of(one.fields)) for one in told(*lines)]
+    assert found == [("memory.mce_ue", ""), ("memory.mce_ce", "SOCKET 1")]
+
+
 def initialised(*texts: str) -> Event:
     """Return the one event in the lines of a board that could not be initialised."""
     (found,) = told(*texts)
@@ -237,6 +312,41 @@ def test_a_board_that_fails_behind_a_process_that_was_killed_is_told() -> None:
     assert [told_policy(one).gates for one in found] == [False, True]
     seen = Deduplicator()
     assert [seen.admit(one) for one in found] == [True, True]
+
+
+OOM = tuple(
+    f"[  {pid}]  1000  {pid}    12345     6789   524288        0             0 python" for pid in range(4000, 4040)
+)
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_what_users_have_the_kernel_print_between_does_not_break_a_board(place: int) -> None:
+    """The job that fills its memory has the kernel print all of its processes meanwhile, as often as it likes."""
+    texts = [FIRMWARE.format(-12), NOT_FOUND, NOT_INITIALISED.format("06", "0x61:0x56"), ECHO]
+    texts[place:place] = OOM
+    assert not told_policy(initialised(*texts)).gates
+    assert Desk().log(*texts).verdict.state is not State.FAILED
+
+
+def test_an_echo_behind_other_lines_is_known_in_a_later_read_and_of_its_own_board() -> None:
+    """Of another board, or of another moment, it tells a failure of its own."""
+    parser = KernelLogParser()
+
+    def read(seconds: float, *texts: str) -> list[Event]:
+        for number, text in enumerate(texts):
+            device = device_of(text)
+            keys = f" SUBSYSTEM=pci\n DEVICE={device}\n" if device else ""
+            line = split_record(f"4,{number},{1_000_000 + int(seconds * 1e6) + number},-;{text}\n{keys}")
+            assert line is not None
+            parser.feed(line, at(seconds))
+        return parser.take()
+
+    (killed,) = read(0.0, FIRMWARE.format(-12), NOT_FOUND, NOT_INITIALISED.format("06", "0x61:0x56"))
+    assert not told_policy(killed).gates
+    assert read(0.5, *OOM) == read(1.0, ECHO) == []
+    (other,) = read(1.5, ECHO.replace("06:00", "07:00"))
+    (later,) = read(60.0, ECHO)
+    assert told_policy(other).gates and told_policy(later).gates
 
 
 ANNOUNCED = "pcieport 0000:60:01.0: AER: Uncorrectable (Non-Fatal) error message received from 0000:61:00.0"

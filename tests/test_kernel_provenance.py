@@ -740,7 +740,7 @@ def test_the_time_of_an_error_that_was_told_is_of_no_other() -> None:
 
 @pytest.mark.parametrize("between", [0, 1, 2])
 def test_a_machine_check_waits_for_its_time_and_no_longer(between: int) -> None:
-    """Its lines may come in two reads; with its time it is told at once, without one after a second."""
+    """Its lines may come in any reads; with time and processor it is told at once, without them after a second."""
     parser = KernelLogParser()
     lines = machine_check("0" if between == 1 else "2a1b")
     early = Instant("boot", NOW.boottime_ns - 1, 0.0)
@@ -748,7 +748,10 @@ def test_a_machine_check_waits_for_its_time_and_no_longer(between: int) -> None:
     assert parser.take(early) == [] and parser.holds_back
     if between < 2:
         parser.feed(lines[1], NOW)
+        assert parser.take(early) == [] and parser.holds_back
+        parser.feed(lines[2], NOW)
         (found,) = parser.take(early)
+        assert found.fields["unit"] == "SOCKET 0"
         assert found.code == ("memory.mce_before" if between else "memory.mce_ue")
     else:
         (found,) = parser.take(Instant("boot", NOW.boottime_ns + 1, 0.0))

@@ -22,7 +22,7 @@ from nodevet.checks.model import (
     Provenance,
 )
 from nodevet.checks.occurrences import stamped
-from nodevet.checks.parts import at_address
+from nodevet.checks.parts import at_address, of_memory, unit_of
 from nodevet.checks.reference.kernel_policy import NUMBERED, event_clearing, told_code, told_policy
 from nodevet.checks.registry import check
 from nodevet.checks.view import KernelLogState, View, device_name
@@ -124,12 +124,14 @@ def _event(view: View, event: Event) -> Finding:
 
 
 def _part(event: Event, owner: str) -> Part:
-    """Return which device of the node *event* is about, where no reader lists it, such as a network card or a port.
+    """Return which device of the node *event* is about, where no reader lists it: a card, a memory module.
 
     Each has a finding of its own: a word about one is no word about another. A text may name any number; all have one.
     """
-    named = event.pci or event.fields.get("unit")
-    return WHOLE if owner != NODE or event.provenance is Provenance.TEXT or not named else at_address(named)
+    named = event.pci or unit_of(event.fields)
+    if owner != NODE or event.provenance is Provenance.TEXT or not named:
+        return WHOLE
+    return of_memory(named) if event.code.startswith("memory.") else at_address(named)
 
 
 def _hint(view: View) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from nodevet.checks.kernel_log.rules import is_same_address, normalised_pci
 from nodevet.checks.model import Event, Outcome, Provenance
+from nodevet.checks.parts import unit_of
 from nodevet.checks.reference.kernel_policy import policy_of
 
 __all__ = ["REPEAT_SECONDS", "Deduplicator", "DeduplicatorState", "SeenEvent"]
@@ -99,7 +100,7 @@ def _seen_event(event: Event) -> SeenEvent:
     pci = normalised_pci(event.pci) if event.pci else None
     return SeenEvent(
         code=event.code,
-        device=pci or event.device or event.fields.get("unit", ""),
+        device=pci or event.device or unit_of(event.fields),
         boot_id=event.time.boot_id,
         boottime_ns=event.time.boottime_ns,
         source=event.source,

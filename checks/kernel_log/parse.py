@@ -32,6 +32,7 @@ from nodevet.checks.kernel_log.rules import (
 )
 from nodevet.checks.kernel_log.xid import decode_body
 from nodevet.checks.model import Event, Instant, Outcome, Provenance, Severity
+from nodevet.checks.parts import UNIT_FIELDS, unit_of
 from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules, policy_of
 
 __all__ = ["SOURCE", "KernelLogParser", "events_from_lines", "parse_line"]
@@ -47,7 +48,13 @@ RENAME_RECORDS = 3
 """How many records behind an event the one may be that says what it is: a machine check has its registers between."""
 
 ECHO_SECONDS = 5.0
-"""How long an event that was told already is known by its echo, which may come with a later read of the log."""
+"""How long an event is known by its echo, which may come with a later read of the log, and a remark is kept.
+
+Any user may have the kernel print a hundred lines between them, such as those of an OOM kill.
+"""
+
+OF_UNIT = "unit"
+"""What an event waits for whose unit is named by a line behind it: a processor, a module of memory."""
 
 MAXIMUM_ADDRESSES = 256
 """Of so many devices it is remembered what they are called and which XID came last."""
@@ -103,6 +110,7 @@ class _Remark(msgspec.Struct):
     groups: dict[str, str]
     pci: str | None
     provenance: Provenance
+    time: Instant
 
 
 class KernelLogParser:
@@ -146,7 +154,7 @@ class KernelLogParser:
                 ready.append(told.event)
                 self._taken.append(told)
         self._told = held
-        self._taken = [told for told in self._taken if self._is_near(told)]
+        self._taken = [told for told in self._taken if _may_be_repeated(told.event)][-MAXIMUM_ADDRESSES:]
         return self._attribute_clean_up(ready)
 
     def _handle(self, match: Match, line: Line, time: Instant, number: int | None) -> None:
@@ -160,14 +168,14 @@ class KernelLogParser:
                     _keep(self._identities, _known_as(pci, line.provenance), groups["uuid"])
             case RuleKind.CONTEXT:
                 sure = provenance_of(match, line) if rule.proof else line.provenance
-                self._remarks.append(_Remark(self._position, rule, groups, pci, sure))
+                self._remarks.append(_Remark(self._position, rule, groups, pci, sure, time))
                 # Only what is near can join, and a log may repeat a remark for ever.
-                self._remarks = [one for one in self._remarks if self._position - one.position <= JOIN_RECORDS]
+                self._remarks = [one for one in self._remarks if self._is_kept(one, time)][-MAXIMUM_ADDRESSES:]
             case RuleKind.DETAIL:
-                self._add_detail(rule, groups, pci, line.provenance)
+                self._add_detail(rule, groups, pci, line.provenance, time)
             case RuleKind.RENAME:
                 self._rename(rule, provenance_of(match, line))
-            case RuleKind.ECHO if self._add_detail(rule, groups, pci, provenance_of(match, line)):
+            case RuleKind.ECHO if self._add_detail(rule, groups, pci, provenance_of(match, line), time):
                 pass
             case RuleKind.ECHO if self._was_told(rule, groups, pci, provenance_of(match, line), time):
                 pass
@@ -179,7 +187,7 @@ class KernelLogParser:
                 event = self._join_before(event)
                 if rule.kind is RuleKind.EVENT and rule.joins:
                     self._lend_address(rule.joins, event)
-                waits_for = rule.joins if rule.joins in _renaming() else ""
+                waits_for = rule.joins if rule.joins in _renaming() else _unit_to_come(event)
                 self._told.append(_Told(self._position, event, waits_for))
 
     def _event(self, match: Match, pci: str | None, line: Line, time: Instant, number: int | None) -> Event:
@@ -241,13 +249,28 @@ class KernelLogParser:
         """Return the events whose lines are near enough to belong to this one, the latest first."""
         return list(itertools.takewhile(self._is_near, reversed(self._told)))
 
-    def _add_detail(self, rule: KernelRule, groups: dict[str, str], pci: str | None, provenance: Provenance) -> bool:
+    def _is_kept(self, remark: _Remark, now: Instant) -> bool:
+        """Return whether *remark* may still be about what comes."""
+        return self._position - remark.position <= JOIN_RECORDS or _is_of_moment(remark.time, now)
+
+    def _may_repeat(self, told: _Told, pci: str | None, time: Instant) -> bool:
+        """Return whether a line about *pci* may repeat *told*: by its place, or of one device by its moment."""
+        is_of_device = pci is not None and told.event.pci is not None and _is_of_moment(told.event.time, time)
+        return (self._is_near(told) or is_of_device) and _same(told.event.pci, pci)
+
+    def _add_detail(
+        self, rule: KernelRule, groups: dict[str, str], pci: str | None, provenance: Provenance, time: Instant
+    ) -> bool:
         """Add *groups* to the latest near event that *rule* is about; return whether there is one.
 
         What repeats an event by *provenance* of the kernel is not taken for the echo of a text, and a text adds nothing
         to what is evidence.
         """
-        about = [told for told in self._near_told() if _joins(rule.joins, told.event) and _same(told.event.pci, pci)]
+        about = [
+            told
+            for told in reversed(self._told)
+            if _joins(rule.joins, told.event) and self._may_repeat(told, pci, time)
+        ]
         if "record" in groups:
             about = [told for told in about if _of_record(groups, told.event)]
         is_text = provenance is Provenance.TEXT
@@ -262,6 +285,8 @@ class KernelLogParser:
                 pid=event.pid or _positive(groups.get("pid")),
                 process=event.process or groups.get("process") or None,
             )
+            if told.waits_for == OF_UNIT and unit_of(told.event.fields):
+                told.waits_for = ""
         return bool(alike) or (is_text and bool(about))
 
     def _was_told(
@@ -270,10 +295,9 @@ class KernelLogParser:
         """Return whether *rule* repeats an event that an earlier read told, by words that are as sure."""
         return any(
             _joins(rule.joins, told.event)
-            and _same(told.event.pci, pci)
+            and self._may_repeat(told, pci, time)
             and ("record" not in groups or _of_record(groups, told.event))
             and _is_as_sure(told.event.provenance, provenance)
-            and self._is_near(told)
             and abs(time.boottime_ns - told.event.time.boottime_ns) <= ECHO_SECONDS * 1e9
             for told in self._taken
         )
@@ -293,10 +317,11 @@ class KernelLogParser:
                 return
             if not told.event.code.startswith(family):
                 continue
-            if told.waits_for and _joins(rule.joins, told.event) and _is_as_sure(provenance, told.event.provenance):
+            waits = told.waits_for not in ("", OF_UNIT)
+            if waits and _joins(rule.joins, told.event) and _is_as_sure(provenance, told.event.provenance):
                 event = msgspec.structs.replace(told.event, code=rule.code)
                 told.event = msgspec.structs.replace(event, severity=policy_of(event).severity)
-                told.waits_for = ""
+                told.waits_for = _unit_to_come(told.event)
             return
 
     def _lend_address(self, joins: str, event: Event) -> None:
@@ -388,6 +413,29 @@ def _renaming() -> frozenset[str]:
     return frozenset(rule.code for rule in kernel_rules() if rule.kind is RuleKind.RENAME)
 
 
+@functools.lru_cache(maxsize=1)
+def _repeated() -> str:
+    """Return the beginnings of the codes of all events that another line may repeat."""
+    return "|".join(rule.joins for rule in kernel_rules() if rule.kind is RuleKind.ECHO and rule.joins)
+
+
+def _may_be_repeated(event: Event) -> bool:
+    return _joins(_repeated(), event)
+
+
+@functools.lru_cache(maxsize=1)
+def _of_units() -> str:
+    """Return the beginnings of the codes of all events whose unit a later line names."""
+    named = (rule for rule in kernel_rules() if rule.kind is RuleKind.DETAIL)
+    return "|".join(rule.joins for rule in named if any(f"(?P<{name}>" in rule.pattern for name in UNIT_FIELDS))
+
+
+def _unit_to_come(event: Event) -> str:
+    """Return what *event* waits for, where a line behind it names its unit."""
+    is_fault = policy_of(event).outcome is not Outcome.PASS
+    return OF_UNIT if is_fault and _joins(_of_units(), event) and not unit_of(event.fields) else ""
+
+
 def _is_torn(line: Line) -> bool:
     """Return whether the words cannot end here: what follows may turn them around (``timeout, but soft recovered``)."""
     return line.headed and line.text.endswith((",", "=", " but"))
@@ -429,6 +477,12 @@ def _stamp_us(line: Line) -> int | None:
     if line.seconds is None or line.provenance is Provenance.TEXT:
         return None
     return round(line.seconds * 1e6)
+
+
+def _is_of_moment(one: Instant, other: Instant) -> bool:
+    """Return whether two moments that the log states are so close that one line may be about the other."""
+    stated = one.boottime_ns and other.boottime_ns and one.boot_id == other.boot_id
+    return bool(stated) and abs(one.boottime_ns - other.boottime_ns) <= ECHO_SECONDS * 1e9
 
 
 def _positive(text: str | None) -> int | None:
