@@ -119,7 +119,10 @@ def _evidence(snapshot: Snapshot, board: Device) -> str | None:
         is_said = reader.state in SPEAKING and _refuses(reader.failure, REFUSALS)
         return f"start {reader.refusals}" if is_said else None
     samples = _samples(snapshot, board)
-    if board.backend != "host":  # else its driver answers, and not for this one
+    if board.backend == "host":  # its driver answers, and not for this one, or was told to leave it alone
+        if board.pci in reader.quarantined and not reader.blamed.get(board.pci):
+            return None
+    else:
         words = REFUSALS | FALLS if board.id in reader.quarantined else REFUSALS
         if not all(_refuses(sample.failure, words) for sample in samples):
             return None

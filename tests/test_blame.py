@@ -914,6 +914,22 @@ def test_words_that_the_kernel_bears_out_excuse_each_crash(
         ({"groups/a/memory.max": "100\n", "groups/a/memory.current": "95\n"}, ""),
         ({"groups/a/memory.max": "max\n", "groups/a/memory.current": "96\n"}, ""),
         ({"groups/a/b/memory.max": "max\n", "groups/a/memory.max": "10", "groups/a/memory.current": "10"}, "10 of 10"),
+        (
+            {
+                "groups/a/memory.max": "100\n",
+                "groups/a/memory.current": "99\n",
+                "groups/a/memory.stat": "anon 90\nactive_file 1\ninactive_file 3\n",
+            },
+            "",
+        ),
+        (
+            {
+                "groups/a/memory.max": "100\n",
+                "groups/a/memory.current": "99\n",
+                "groups/a/memory.stat": "active_file 9\ntotal_active_file 1\ninactive_file 9\ntotal_inactive_file 2\n",
+            },
+            "96 of 100 bytes are taken",
+        ),
     ],
 )
 def test_a_want_of_memory_is_seen(tmp_path: Path, files: dict[str, str], words: str) -> None:

@@ -201,6 +201,17 @@ def test_a_reader_that_fell_is_no_refusal_and_a_board_that_is_left_alone_is(
     assert driver_refuses_all(judged(devices, samples, alone, permit=HELD))
 
 
+@pytest.mark.parametrize("blamed", [0, 2])
+def test_boards_that_are_left_alone_before_they_were_named_are_refused_by_a_witness_only(blamed: int) -> None:
+    """The reader fell while it listed each of them: over a fault of ours no gate closes."""
+    boards = tuple(board(pci) for pci in PCI)
+    alone = msgspec.structs.replace(
+        reader("nvidia"), quarantined=PCI, blamed=dict.fromkeys(PCI, blamed) if blamed else {}
+    )
+    samples = tuple(sample(entry, {}) for entry in boards)
+    assert driver_refuses_all(judged(boards, samples, alone, permit=HELD)) is bool(blamed)
+
+
 @pytest.mark.parametrize("state", [ReaderState.RELEASED, ReaderState.STOPPED, ReaderState.STARTING])
 def test_a_reader_that_does_not_ask_proves_nothing(state: ReaderState) -> None:
     """Released devices are not refused ones, nor are those that were never asked for yet."""

@@ -195,6 +195,17 @@ def test_board_that_is_left_alone_is_lost_only_where_its_driver_is_blamed(
     assert crash in finding.message
 
 
+@pytest.mark.parametrize(("blamed", "outcome"), [(1, Outcome.UNMEASURED), (2, Outcome.FAIL)])
+def test_the_only_board_is_judged_as_any_when_it_is_left_alone(blamed: int, outcome: Outcome) -> None:
+    """A reader that was told to leave alone all that there is runs, and no sibling answers."""
+    board = bare_board("0000:3b:00.0", "nvidia")
+    fallen = reader("nvidia", ReaderState.RUNNING, last_round=at())
+    fallen = msgspec.structs.replace(fallen, quarantined=(board.pci or "",), blamed={board.pci or "": blamed})
+    view = msgspec.structs.replace(healthy(), devices=(board,), readers=(reader("host"), fallen))
+    finding = of(judge("inventory", view), "device.lost", board.id)
+    assert (finding.outcome, finding.required) == (outcome, outcome is Outcome.UNMEASURED)
+
+
 def test_board_that_its_own_driver_does_not_answer_for_is_lost() -> None:
     """The driver is bound and answers for the siblings: the board is at fault, and there is nothing to install."""
     findings = judge("inventory", beside_answering_siblings("nvidia"))

@@ -222,6 +222,28 @@ def test_a_call_whose_length_users_decide_is_no_hang_of_the_driver(
     node.close()
 
 
+def test_a_reader_that_leaves_its_only_board_alone_answers_and_tries_it_again(node: Node) -> None:
+    """It lists no board because it was told not to touch the one: that is no word of the driver, and ends."""
+    for slot in set(range(8)) - {SLOT}:
+        node.machine.vanish(slot)
+    node.round()
+    for call in node.calls.heat:
+        node.machine.hang(call, gpu=SLOT)
+    node.clock.advance(INTERVAL)
+    for _ in range(2):
+        node.fall("emp")
+        node.clock.advance(1.0)
+    for _ in range(2):
+        assert node.round(INTERVAL) == {node.wedged: "hung"}
+        assert (node.status().state, node.status().quarantined) == (ReaderState.RUNNING, (node.wedged,))
+        assert (node.status().failure, node.status().refusals) == (None, 0)
+    for call in node.calls.heat:
+        node.machine.clear(f"hang.{call}.{SLOT}")
+    node.clock.advance(2 * INTERVAL)
+    node.until(lambda: not node.status().quarantined and node.supervisor.settled)
+    assert node.round(INTERVAL) == {node.wedged: "ok"}
+
+
 def test_a_lost_gpu_fails_alone_and_the_reader_goes_on(node: Node) -> None:
     """A GPU that fell off the bus is lost; nothing is restarted for it."""
     node.round()

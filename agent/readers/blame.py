@@ -303,6 +303,10 @@ class Blame:
             return _soft(f"{out}, but {self._no_time(seen, kept)}")
         if not child.in_call:
             return self._ours(f"did not answer for {seconds:.1f} s outside of any call of the driver: {out}")
+        look = self._surroundings.look(child.pid)
+        if look is not None and look.state != "D" and (files := self._surroundings.shared(child.pid)):
+            words = f"it shares {files[0]} with other programs: one may hold a lock in it"
+            return _soft(f"{out}, but {words}", charged=True)
         self._proven = True
         return Fallen(Failure(FailureKind.HUNG, out), HANG, charged=True)
 
@@ -406,7 +410,7 @@ class Blame:
             self._unread, self._unproven = False, tuple(self._libraries)
             words = "no library was read through since the last time, which an agent before this one saw"
             return _soft(f"{self._name} {end} {where}, but {words}")
-        if is_crash and (other := self._want(child) or self._surroundings.preloaded()):
+        if is_crash and (other := self._want(child) or self._surroundings.preloaded() or self._scribbled()):
             return _soft(f"{self._name} {end} {where}, but {other}")
         if is_crash and not INTERPRETER.search(words):
             if end.signal == signal.SIGBUS:
@@ -484,6 +488,10 @@ class Blame:
         if self._shared:
             return f"it shares {self._shared[0]} with other programs: one may have cut it, or its file system is full"
         return ""
+
+    def _scribbled(self) -> str:
+        """Return what other programs may have written nonsense into, for the library to read; empty where nothing."""
+        return f"it shares {self._shared[0]} with other programs: one may have written into it" if self._shared else ""
 
     def _want(self, child: Child, *, said: bool = False) -> str:
         """Return what may have refused the library memory or a thread, which many do not look for; else empty.

@@ -287,7 +287,7 @@ class Reader:
             detail = f"reader speaks protocol {ready.protocol}, agent {PROTOCOL}: restart the agent after the upgrade"
             self._on_failed(Failure(FailureKind.READER, detail))
             return
-        if not ready.devices:
+        if not ready.devices and not self._quarantine.skipped:  # else it was told to leave alone all that there is
             self._on_failed(Failure(FailureKind.NO_DEVICES, f"backend {self._plan.backend} lists no device"))
             return
         assert self._child is not None

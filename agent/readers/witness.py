@@ -47,6 +47,9 @@ UNSCHEDULED_SECONDS = 1.5
 AVAILABLE_RATIO = 0.05
 """Where less than this share of the memory may be had, some may have been refused."""
 
+FILE_PAGES = ("active_file", "inactive_file")
+"""What the kernel takes back before it refuses memory (cgroup-v2.rst, memory.stat)."""
+
 TASKS_RATIO = 0.9
 """Where this share of the threads that may be is there, one may have been refused."""
 
@@ -185,7 +188,8 @@ class Surroundings:
             return f"{available} of {total} kB of memory may be had"
         for group in self._groups("memory", "memory.max", "memory.limit_in_bytes"):
             for used, limit in (("current", "max"), ("usage_in_bytes", "limit_in_bytes")):
-                now, most = (_number(_text(group / f"memory.{name}").strip()) for name in (used, limit))
+                taken, most = (_number(_text(group / f"memory.{name}").strip()) for name in (used, limit))
+                now = None if taken is None else max(0, taken - _cached(group))
                 if now is not None and most is not None and now > (1 - AVAILABLE_RATIO) * most:
                     return f"{now} of {most} bytes are taken ({group}/memory.{limit})"
         return ""
@@ -335,6 +339,16 @@ def stamp(path: str) -> Stamp | None:
     except OSError:
         return None
     return Stamp(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _cached(group: Path) -> int:
+    """Return how many bytes of a *group* are pages of files: they fill any limit in time, and are given back at once.
+
+    Version 2 of cgroups counts groups below it in each number, version 1 in those that begin with ``total_``.
+    """
+    rows = (line.split() for line in _text(group / "memory.stat").splitlines())
+    found = {row[0]: _number(row[1]) or 0 for row in rows if len(row) > 1}
+    return sum(found.get(f"total_{name}", found.get(name, 0)) for name in FILE_PAGES)
 
 
 @lru_cache(maxsize=1)

@@ -75,6 +75,11 @@ NO_VALUE_16 = NO_VALUE | {0xFFFF}
 """The largest numbers of their types: the library fills with them what the device does not have."""
 
 WRAPPER_FOLDER = "share/amd_smi"
+OWN_LOCKS = "RSMI_MUTEX_THREAD_ONLY"
+"""Without this variable AMD SMI locks each board by a file in /dev/shm that every user may lock and write (mode 0777):
+who holds or damages it hangs or ends every other program in its next call (ROCm amdsmi, third_party shared_mutex.cc).
+With it a process has locks of its own; RCCL sets it too."""
+
 _SYMBOL = re.compile(r"undefined symbol: (\w+)")
 _NO_SUCH = re.compile(r"undefined symbol: |has no attribute 'amdsmi_")
 
@@ -303,6 +308,7 @@ class Plan:
 def load(progress: Progress) -> Library:
     """Import the wrapper and start the library; raise BackendError that says what is missing and what to do."""
     progress.write("import amdsmi")
+    os.environ[OWN_LOCKS] = "1"
     module = _import()
     library = Library(module, progress)
     try:

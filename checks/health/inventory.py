@@ -338,15 +338,20 @@ def _did(reader: ReaderStatus, board: Device) -> str:
 
 
 def _unanswered(view: View, board: Device) -> bool:
-    """Return whether its own driver holds *board*, answers for its siblings, and does not list it.
+    """Return whether its own driver holds *board*, runs without it, and does not list it.
 
-    One that is remembered by its name is missing under that name.
+    It runs without it where it answers for its siblings, or was told to leave it alone, as the only one may be. One
+    that is remembered by its name is missing under that name.
     """
+    reader = _reader(view, board.vendor)
     return (
         board.backend == "host"
         and board.kind is DeviceKind.ACCELERATOR
         and _is_driven(view, board)
-        and any(device.backend == board.vendor for device in view.devices)
+        and (
+            any(device.backend == board.vendor for device in view.devices)
+            or (reader is not None and board.pci in reader.quarantined)
+        )
         and board.pci not in _remembered(view, board.vendor)
     )
 

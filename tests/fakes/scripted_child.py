@@ -102,6 +102,10 @@ class Child:
                 ctypes.string_at(0)
             case "touch":
                 self._shared[0] = 1
+            case "lock":  # as AMD SMI does in each call of a board
+                lock = ctypes.c_char.from_buffer(self._shared)
+                ctypes.CDLL(None).pthread_mutex_lock(ctypes.byref(lock))
+                ctypes.CDLL(None).pthread_mutex_unlock(ctypes.byref(lock))
             case "no_memory":
                 os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
                 os.abort()

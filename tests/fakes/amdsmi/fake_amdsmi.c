@@ -11,10 +11,14 @@
 #include "../scenario.h"
 #include "amdsmi_layout.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef uint32_t status_t;
 
@@ -25,12 +29,31 @@ const char *const scenario_variable = "NODEVET_FAKE_AMDSMI", *const scenario_log
 static int initialised; /* amdsmi_init and amdsmi_shut_down are counted */
 static char devices[SLOTS], sockets[SLOTS]; /* a handle is the address of its slot; a socket holds one device */
 
+/* As ROCm's third_party/shared_mutex.cc: a lock in a file that every user may write, or one of its own where asked. */
+static pthread_mutex_t own_lock = PTHREAD_MUTEX_INITIALIZER, *lock = &own_lock;
+
+static void share_lock(void)
+{
+    char path[4096];
+    const char *own = getenv("RSMI_MUTEX_THREAD_ONLY");
+    text_of("lock", SYSTEM, -1, "", path, sizeof path);
+    int file = *path && !(own && atoi(own) == 1) ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (file < 0) return;
+    void *shared = mmap(NULL, sizeof *lock, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (shared != MAP_FAILED) lock = shared;
+    close(file);
+}
+
 /* ---- Entering a call ----------------------------------------------------------------------------------- */
 
 static status_t enter(const char *function, int slot, int needs_init)
 {
     long long error = enter_call(function, slot);
     if (needs_init && !initialised) return AMDSMI_STATUS_NOT_INIT;
+    if (slot >= 0) {
+        pthread_mutex_lock(lock);
+        pthread_mutex_unlock(lock);
+    }
     if (error) return (status_t)error;
     return slot >= 0 && !present(slot) ? AMDSMI_STATUS_NOT_FOUND : AMDSMI_STATUS_SUCCESS;
 }
@@ -74,6 +97,7 @@ status_t amdsmi_init(uint64_t flags)
 {
     (void)flags;
     ENTER(SYSTEM, 0);
+    share_lock();
     initialised++;
     return AMDSMI_STATUS_SUCCESS;
 }

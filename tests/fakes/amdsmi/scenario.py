@@ -36,6 +36,7 @@ Only AMD has these:
   ``bad_page_threshold`` 128, ``ras_schema``, ``ras_eeprom_version``
 - PCIe: ``pcie_recoveries``, ``pcie_replay_rollovers``, ``pcie_naks_sent``, ``pcie_naks_received``,
   ``pcie_other_end_recoveries``
+- ``lock``: the file by which a board is locked between all processes, unless a process asks for locks of its own
 - links: ``link_read_kilobytes``, ``link_write_kilobytes``, ``link_error_status`` 0, ``hive_id``,
   ``topology_link_type.A.B`` 2, ``topology_hops.A.B`` 1, ``topology_weight.A.B`` 15,
   ``topology_megabytes_per_second.A.B``
