@@ -25,6 +25,7 @@ from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.settings import Configuration
 from nodevet.agent.simulated.origin import refuse_simulated
 from nodevet.agent.storage.database import DamagedError
+from nodevet.agent.storage.machine import Machine, is_of, this_machine
 from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.checks.errors import BusyError, StoreError
@@ -170,22 +171,27 @@ def _recall(engine: Engine, configuration: Configuration, clock: Clock) -> tuple
     except StoreError as error:
         told = str(error)
     ended: list[Episode] = []
-    memory, notices = _memory(engine, Path(configuration.agent.state_dir) / DATABASE_NAME, mirror, ended)
+    path, machine = Path(configuration.agent.state_dir) / DATABASE_NAME, this_machine(Path(configuration.agent.root))
+    memory, notices = _memory(engine, path, machine, mirror, ended)
     if mirror is not None:
         engine.adopt(restore(engine.episodes, mirror, clock.instant().boot_id, ended))
     return memory, (*notices, *filter(None, (told,)))
 
 
 def _memory(
-    engine: Engine, path: Path, mirror: Mirror | None, ended: list[Episode]
+    engine: Engine, path: Path, machine: Machine, mirror: Mirror | None, ended: list[Episode]
 ) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
-    """Give *engine* what the database at *path* keeps, and *ended* what it ends of what *mirror* has."""
+    """Give *engine* what the database at *path* keeps of *machine*, and *ended* what it ends of what *mirror* has."""
     try:
         if not path.exists():
             return {}, ()
         store = read_store(path)
         try:
             memory = store.load_memory()
+            if not is_of(memory, machine):
+                return {}, (
+                    f"history is not counted: {path} is of another machine: start the agent, which sets it aside",
+                )
             ended += ends(store, mirror)
         finally:
             store.close()

@@ -16,6 +16,7 @@ import msgspec
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.load.wrong import UntoldWrong
 from nodevet.agent.settings import Configuration
+from nodevet.agent.storage.machine import is_of, open_of_machine, this_machine
 from nodevet.agent.storage.store import DATABASE_NAME, Store, open_store, read_store
 from nodevet.checks.episodes import Ledger, Settled
 from nodevet.checks.errors import BusyError, StoreError
@@ -147,7 +148,8 @@ def memory_before(configuration: Configuration) -> Mapping[str, bytes]:
     try:
         store = read_store(Path(configuration.agent.state_dir) / DATABASE_NAME)
         try:
-            return store.load_memory()
+            memory = store.load_memory()
+            return memory if is_of(memory, this_machine(Path(configuration.agent.root))) else {}
         finally:
             store.close()
     except (StoreError, BusyError):
@@ -157,7 +159,8 @@ def memory_before(configuration: Configuration) -> Mapping[str, bytes]:
 def _written(configuration: Configuration, write: Callable[[Store], None]) -> str:
     """Have *write* done to the store; return why that cannot be done, or an empty string."""
     try:
-        store = open_store(Path(configuration.agent.state_dir) / DATABASE_NAME).store
+        machine = this_machine(Path(configuration.agent.root))
+        store = open_of_machine(Path(configuration.agent.state_dir) / DATABASE_NAME, machine, open_store).store
         try:
             write(store)
         finally:

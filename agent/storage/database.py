@@ -464,9 +464,9 @@ def exchange(path: Path, fresh: Path, wall_seconds: float, version: int) -> Path
     return aside
 
 
-def move_aside(path: Path, wall_seconds: float) -> Path:
-    """Rename *path*, its -wal and its -shm to ``<name>.corrupt-<time>...`` and return the new name of the database."""
-    aside = _free_name(path.with_name(f"{path.name}.corrupt-{_stamp(wall_seconds)}"))
+def move_aside(path: Path, wall_seconds: float, why: str = "corrupt") -> Path:
+    """Rename *path*, its -wal and its -shm to ``<name>.<why>-<time>...`` and return the new name of the database."""
+    aside = _free_name(path.with_name(f"{path.name}.{why}-{_stamp(wall_seconds)}"))
     with translated(path):
         # The log first: a database without its log would be taken for a whole one.
         for suffix in ("-wal", "-shm", ""):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,7 +20,7 @@ from nodevet.agent.engine import Engine
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.settings import Configuration
 from nodevet.agent.storage.database import RefusedError
-from nodevet.agent.storage.downgrade import open_of_any_version
+from nodevet.agent.storage.machine import Machine, is_of, open_of_machine, this_machine
 from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
 from nodevet.agent.storage.rollup import MinuteRollups
 from nodevet.agent.storage.rows import UnsavedRound
@@ -78,14 +79,15 @@ class Journal:
         self._mirror = self._read_mirror()
         path = Path(self._configuration.agent.state_dir) / DATABASE_NAME
         store, trouble = None, ""
+        machine = this_machine(Path(self._configuration.agent.root))
         try:
-            opened = open_of_any_version(path)
+            opened = open_of_machine(path, machine)
         except (BusyError, RefusedError):
             self._lock.release()
             raise
         except StoreError as error:
             trouble = str(error)
-            self._memory, self._episodes = _as_it_lies(path)
+            self._memory, self._episodes = _as_it_lies(path, machine)
         else:
             store = opened.store
             self._notices += [opened.notice] if opened.notice else []
@@ -99,6 +101,7 @@ class Journal:
             store,
             Retention(rollup_days=kept.rollup_days, count_days=kept.count_days, size_limit_bytes=kept.size_limit_bytes),
             path=path,
+            opened=partial(open_of_machine, machine=machine),
             trouble=trouble,
             known=UnsavedRound(self._episodes, dict(self._memory), self._clock.instant()),
             attempted=self._ring,
@@ -211,14 +214,15 @@ class Journal:
         self._writer.submit_result(result)
 
 
-def _as_it_lies(path: Path) -> tuple[dict[str, bytes], tuple[Episode, ...]]:
-    """Return memory and open episodes of a database that can be read but not written, or nothing."""
+def _as_it_lies(path: Path, machine: Machine) -> tuple[dict[str, bytes], tuple[Episode, ...]]:
+    """Return memory and open episodes of a database of *machine* that can be read but not written, or nothing."""
     try:
         store = read_store(path, or_newer=True)
     except (StoreError, BusyError):
         return {}, ()
     try:
-        return store.load_memory(), store.episodes_of_journal()
+        memory = store.load_memory()
+        return (memory, store.episodes_of_journal()) if is_of(memory, machine) else ({}, ())
     except (StoreError, BusyError):
         return {}, ()
     finally:

@@ -19,7 +19,7 @@ import msgspec
 from nodevet.agent.storage.database import DamagedError
 from nodevet.agent.storage.downgrade import open_of_any_version
 from nodevet.agent.storage.rows import Rollup, UnsavedRound, unkeepable
-from nodevet.agent.storage.store import Store, open_store
+from nodevet.agent.storage.store import OpenedStore, Store, open_store
 from nodevet.agent.storage.tending import Tender
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.guard import Bug, attempt, culprits
@@ -103,18 +103,20 @@ class StoreWriter:
         retention: Retention | None = None,
         *,
         path: Path | None = None,
+        opened: Callable[[Path], OpenedStore] = open_of_any_version,
         trouble: str = "",
         known: UnsavedRound | None = None,
         attempted: Callable[[], None] = lambda: None,
     ) -> None:
         """Take over *store* and start the thread, which calls *attempted* after each attempt to write.
 
-        Without a store, because of *trouble*, the one at *path* is opened as soon as that can be. What is *known* so
+        Without a store, because of *trouble*, the one at *path* is *opened* as soon as that can be. What is *known* so
         far is written where the database has to be made anew.
         """
         assert store is not None or path is not None
         self._store = store
         self._path = store.path if store is not None else path or Path()
+        self._opened = opened
         self._retention = retention or Retention()
         self._known = _Known(known)
         self._condition = threading.Condition()
@@ -381,7 +383,7 @@ class StoreWriter:
 
     def _open(self) -> None:
         """Open the database that could not be opened before, and write what is known since."""
-        opened = open_of_any_version(self._path)
+        opened = self._opened(self._path)
         self._take(opened.store)
         self._tell_of_the_loss(opened.notice)
 

@@ -30,9 +30,9 @@ ROUNDS = 6
 
 
 def configuration(folder: Path) -> Configuration:
-    """Return the configuration of an agent that keeps everything in *folder*."""
+    """Return the configuration of an agent that keeps everything in *folder*, on a machine without a number."""
     settings = load_configuration(None, installed(), environment={})
-    places = {"state_dir": str(folder / "state"), "runtime_dir": str(folder / "run")}
+    places = {"state_dir": str(folder / "state"), "runtime_dir": str(folder / "run"), "root": str(folder)}
     return msgspec.structs.replace(settings, agent=msgspec.structs.replace(settings.agent, **places))
 
 
