@@ -48,6 +48,19 @@ def beside_slices(gate: Gate) -> None:
     gate.write(*EIGHT[:3], accelerator(3, "failed", "hard"), *EIGHT[4:], never=True)
 
 
+def numbered_by_device(gate: Gate) -> None:
+    """SLURM finds the GPUs without NVML, and the first device node is not the first on the bus."""
+    gate.gres.write_text("AutoDetect=nvidia\n")
+    gate.write(accelerator(2, pci=0), accelerator(1), accelerator(0, "failed", "hard", pci=2), never=True)
+
+
+def beside_blanks(gate: Gate) -> None:
+    """A line of another node is written with blanks."""
+    files = {"n2": "4-7", "n1": "0-3"}
+    gate.gres.write_text("".join(f"NodeName = {n} Name=gpu File=/dev/nvidia[{list_}]\n" for n, list_ in files.items()))
+    gate.write(*BROKEN, never=True)
+
+
 CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
     "healthy": (lambda gate: gate.write(*EIGHT), (0, "open")),
     "broken": (lambda gate: gate.write(*BROKEN, never=True), (1, "closed")),
@@ -68,6 +81,8 @@ CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
     "of this node": (with_setting((Line(id="node:n1"), *BROKEN)), (1, "closed")),
     "observed": (with_setting(BROKEN, mode="observe"), (0, "observed")),
     "slices": (beside_slices, (1, "closed")),
+    "numbered by device": (numbered_by_device, (1, "closed")),
+    "blanks": (beside_blanks, (1, "closed")),
     "wrong mode first": (after_a_wrong_mode, (0, "observed")),
     "stale": (lambda gate: gate.write(*EIGHT, expires_in=-5), (0, "no_verdict_open")),
     "unknown verdict": (changed("ok ", "fine "), (0, "no_verdict_open")),
@@ -138,6 +153,8 @@ MUTANTS = {
         "'unknown observed node' | 'unknown soft node' |",
     ),
     "a slice is a board": ("gres.sh", "has_slices || order=pci", "order=pci"),
+    "every AutoDetect sorts by address": ("gres.sh", "*[Nn][Vv][Ii][Dd][Ii][Aa]*) found=minor ;;", "*) found=pci ;;"),
+    "blanks hide whose line it is": ("gres.sh", "=* | *=) doubtful=yes ;;", ""),
     "a resume is overruled": (
         "prolog.sh",
         'if [ "$agent" = drained ] && [ "$mode" = gate ]; then',

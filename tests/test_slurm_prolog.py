@@ -183,6 +183,38 @@ def test_autodetect_counts_by_pci_address(gate: Gate) -> None:
     assert gate.prolog("5").decision == "open"
 
 
+@pytest.mark.parametrize(
+    ("gres", "closed"),
+    [
+        ("AutoDetect=nvml\n", {2}),
+        ("autodetect=RSMI\n", {2}),
+        ("AutoDetect=nvidia\n", {0}),
+        ("NodeName=n1 AutoDetect=nvidia Name=gpu Type=a100\n", {0}),
+        ("AutoDetect=nvidia\nNodeName=n1 AutoDetect=nvml Name=gpu\n", set(range(8))),
+        ("AutoDetect=nrt\n", set(range(8))),
+        ("AutoDetect = nvml\n", set(range(8))),
+    ],
+)
+def test_each_way_to_detect_has_an_order_of_its_own(gate: Gate, gres: str, closed: set[int]) -> None:
+    """Without NVML SLURM sorts by device node, whose numbers need not follow the PCI addresses."""
+    gate.gres.write_text(gres)
+    numbers = (2, 3, 0, 1, 6, 7, 4, 5)
+    broken = {0: ("failed", "hard")}
+    gate.write(*(accelerator(minor, *broken.get(minor, ()), pci=n) for n, minor in enumerate(numbers)), never=True)
+    assert {n for n in range(8) if gate.prolog(str(n)).decision == "closed"} == closed
+
+
+@pytest.mark.parametrize("sign", [" = ", "= ", " ="])
+def test_blanks_around_a_sign_in_gres_conf_take_no_line_of_another_node(gate: Gate, sign: str) -> None:
+    """SLURM allows them, and the first line would be taken for one of this node."""
+    lines = (
+        f"NodeName{sign}{node} Name=gpu File=/dev/nvidia[{files}]\n" for node, files in (("n2", "4-7"), ("n1", "0-3"))
+    )
+    gate.gres.write_text("".join(lines))
+    gate.write(*with_faults(0), never=True)
+    assert gate.prolog("0").decision == "closed"
+
+
 def test_autodetect_beside_slices_cannot_be_told(gate: Gate) -> None:
     """With MIG the n-th GPU of SLURM's is a slice of any board, so every board of the node counts."""
     gate.gres.write_text("AutoDetect=nvml\n")

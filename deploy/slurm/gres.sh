@@ -1,9 +1,10 @@
 # Shared by prolog.sh: which lines of the state file are the GPUs of a job.
 #
 # SLURM names a job's GPUs by their place in its own list (SLURM_JOB_GPUS=0,1), and the state file by the number of
-# their device node. The list has the order of the File= values in gres.conf, or of the PCI addresses where AutoDetect
-# finds them. Where neither can be told, every GPU of the node counts: a job may then wait for a GPU that it would not
-# have got, but never start on one that is known to be broken.
+# their device node. The list has the order of the File= values in gres.conf. What AutoDetect finds it has in the order of
+# the PCI addresses (nvml, rsmi, oneapi), or of the device nodes (nvidia, since SLURM 24.11: gpu_nvidia.c tells no links,
+# by which gres_gpu.c sorts first). Where neither can be told, every GPU of the node counts for every job: a job may then
+# wait for a GPU that it would not have got, but never start on one that is known to be broken.
 #
 # shellcheck shell=sh disable=SC2034,SC2154  # gate.sh and prolog.sh use what is set here, and set what is used
 
@@ -51,7 +52,7 @@ nth() {
 }
 
 # Read gres.conf ($1) as far as it speaks of the GPUs of node $2: $files are the numbers of their device nodes in
-# SLURM's order; $order is `pci` where AutoDetect finds them, `unknown` where the order cannot be told.
+# SLURM's order; $order is `pci` or `minor` where AutoDetect finds them, `unknown` where the order cannot be told.
 read_gres() {
     order=unknown detect='' doubtful=''
     [ -r "$1" ] || return 0
@@ -61,9 +62,9 @@ read_gres() {
         read_gres_line "$2" "${line%%#*}"
     done <"$1"
     [ -z "$doubtful" ] || return 0
-    case "${detect:+detected} ${files:+listed}" in
-    'detected ') has_slices || order=pci ;;
-    ' listed') order=minor ;;
+    case "$detect ${files:+listed}" in
+    'pci ') has_slices || order=pci ;;
+    'minor ' | ' listed') order=minor ;;
     esac
 }
 
@@ -82,12 +83,14 @@ read_gres_line() {
     for word; do
         value=${word#*=}
         case $word in
+        # SLURM allows blanks there, and then this may be a line of another node, or name other devices.
+        =* | *=) doubtful=yes ;;
         [Nn][Oo][Dd][Ee][Nn][Aa][Mm][Ee]=*) is_node "$value" "$node" || return 0 ;;
         [Nn][Aa][Mm][Ee]=*) name=$value ;;
         [Ff][Ii][Ll][Ee]=*) file=$value ;;
         [Mm][Uu][Ll][Tt][Ii][Pp][Ll][Ee]*=*) doubtful=yes ;;
         [Aa][Uu][Tt][Oo][Dd]*=[Oo][Ff][Ff]) ;;
-        [Aa][Uu][Tt][Oo][Dd]*=*) detect=yes ;;
+        [Aa][Uu][Tt][Oo][Dd]*=*) detects "$value" ;;
         [Ii][Nn][Cc][Ll][Uu][Dd][Ee]) doubtful=yes ;;
         esac
     done
@@ -99,6 +102,17 @@ read_gres_line() {
         [ "$path" != "$file" ] || return 0
         file=/${file#*,/}
     done
+}
+
+# Take in how AutoDetect ($1) orders what it finds; where a line of the node differs from that of all, it is not told.
+detects() {
+    case $1 in
+    *[Nn][Vv][Mm][Ll]* | *[Rr][Ss][Mm][Ii]* | *[Oo][Nn][Ee][Aa][Pp][Ii]*) found=pci ;;
+    *[Nn][Vv][Ii][Dd][Ii][Aa]*) found=minor ;;
+    *) found=unknown ;;
+    esac
+    [ "${detect:-$found}" = "$found" ] || found=unknown
+    detect=$found
 }
 
 # Take in the name of device nodes $1, such as nvidia3 or renderD[128-135].
