@@ -168,6 +168,9 @@ def test_a_step_of_the_page_typed_twice_restarts_no_agent(repository: Path, tmp_
         ("EpilogSlurmctld=/site/release.sh", False),
         ("PrologEpilogTimeout=900", False),
         ("PrologTimeout=900", False),
+        ("Include /etc/slurm/hooks.conf", False),
+        ("\tinclude\thooks.conf", False),
+        ("SchedulerParameters=bf_max_job_test=100,\\", False),
         ("#Prolog=/site/prolog.sh", True),
         ("EpilogMsgTime=2000", True),
         ("TaskProlog=/site/task.sh", True),
@@ -189,3 +192,42 @@ def test_the_page_changes_no_slurm_conf_that_has_scripts_of_its_own(
     once = conf.read_text()
     runs(block, tmp_path, shell_environment(tmp_path, {}), {"/etc/slurm/slurm.conf": str(conf)})
     assert conf.read_text() == once, "typed twice it leaves the way back as it was"
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("SchedulerParameters=bf_interval=30", "bf_interval=30,nohold_on_prolog_fail"),
+        ("SchedulerParameters\t=\tbf_interval=30\t# tuned", "bf_interval=30,nohold_on_prolog_fail"),
+        ("\tschedulerParameters = bf_interval=30", "bf_interval=30,nohold_on_prolog_fail"),
+        ("#SchedulerParameters=bf_interval=30", None),
+        ("SchedulerType=sched/backfill", None),
+    ],
+)
+def test_the_page_finds_the_scheduler_parameters_however_they_are_written(
+    repository: Path, tmp_path: Path, line: str, value: str | None
+) -> None:
+    """Without the word SLURM holds the jobs of a closed gate; a line that goes on was cut in two, for every command."""
+    page = blocks((repository / "docs/how-to/slurm.md").read_text())
+    (block,) = [block for block in page if "slurm.conf.before-nodevet" in block.text]
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"ClusterName=x\n{line}\n")
+    runs(block, tmp_path, shell_environment(tmp_path, {}), {"/etc/slurm/slurm.conf": str(conf)})
+    written = conf.read_text()
+    if value is None:
+        assert written == f"ClusterName=x\n{line}\n"
+    else:
+        (changed,) = [entry for entry in written.splitlines() if "schedulerparameters" in entry.lower()]
+        assert changed.partition("=")[2].split("#")[0].strip() == value
+
+
+def test_the_last_step_of_the_page_leaves_the_modes_of_checks_alone(repository: Path, tmp_path: Path) -> None:
+    """A site that lets one check only gate has said so."""
+    page = blocks((repository / "docs/how-to/slurm.md").read_text())
+    (step,) = [block for block in page if 'mode = "drain"' in block.text and block.kind == "sh"]
+    before = '[checks.thermal]\nmode = "gate"\n[gate]\n# ours\nmode = "gate"\n\n[checks.links]\nmode = "gate"\n'
+    (tmp_path / "nodevet.toml").write_text(before)
+    replace = {"/etc/nodevet": str(tmp_path), "systemctl restart nodevet": "true", "nodevet config check": "true"}
+    runs(step, tmp_path, shell_environment(tmp_path, {}), replace)
+    after = (tmp_path / "nodevet.toml").read_text()
+    assert after == before.replace('# ours\nmode = "gate"', '# ours\nmode = "drain"')
