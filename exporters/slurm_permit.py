@@ -39,6 +39,8 @@ __all__ = [
     "drained_text",
     "forgotten_words",
     "free_field",
+    "lacks_mark",
+    "mark_again",
     "mark_of",
     "permits",
     "rooms",
@@ -172,17 +174,19 @@ def free_field(node: NodeState) -> str | None:
 
 
 def forgotten_words(node: NodeState) -> str:
-    """Return what to type where *node* is in service and a mark still says that its gate is closed; else nothing.
+    """Return what to type where *node* is in service and a mark still says that nodevet closed it; else nothing.
 
-    An agent that may not write leaves it there, and the others count it for as long as it stands.
+    An agent that may not write leaves it there, and the others count it for as long as it stands, that of a drain with
+    the next drain by SLURM itself.
     """
     mark = mark_of(node)
-    if mark is None or not mark.holds or node.drained:
+    if mark is None or not mark.closes or node.drained:
         return ""
+    says = f"the gate of {node.name} is closed" if mark.holds else f"nodevet drained {node.name}"
+    fills = "fills" if mark.holds else "fills, as soon as SLURM itself drains the node,"
     return (
-        f"a mark says that the gate of {node.name} is closed, nodevet may not take it back, and it fills a place in the"
-        f" limits of the cluster: where the gate is open, type: scontrol update nodename={node.name}"
-        f" {mark.field.lower()}="
+        f"a mark says that {says}, nodevet may not take it back, and it {fills} a place in the limits of the cluster:"
+        f" where the gate is open, type: scontrol update nodename={node.name} {mark.field.lower()}="
     )
 
 
@@ -192,6 +196,29 @@ def shows_permit(node: NodeState, prefix: str) -> bool:
     if node.drained:
         return is_ours(node.reason, prefix) or (mark is not None and mark.closes and is_slurms(node.reason))
     return mark is not None and mark.holds
+
+
+def lacks_mark(node: NodeState, prefix: str, user: str | None, *, permitted: bool) -> bool:
+    """Return whether *node* is drained for us, by *user*, without the mark that says so.
+
+    An agent of before the marks wrote none, and a person may have written a note over it, which takes nothing over.
+    Where the last look showed a permit (*permitted*), a reason of SLURM's own is still at our drain.
+    """
+    if not node.drained or mark_of(node) is not None:
+        return False
+    ours = is_ours(node.reason, prefix) and _is_signed(node, user)
+    return ours or (permitted and is_slurms(node.reason))
+
+
+def _is_signed(node: NodeState, user: str | None) -> bool:
+    """Return whether the reason of *node* may be that of an agent, all of which run as *user*."""
+    return user is None or node.reason_user in (None, user)
+
+
+def mark_again(node: NodeState, prefix: str, wall_seconds: float, nonce: int) -> str:
+    """Return the mark of the drain of *node*, since when SLURM shows it."""
+    since = _drained_since(node)
+    return drained_text(prefix, wall_seconds if since is None else since, nonce)
 
 
 def rooms(
@@ -247,7 +274,7 @@ def _closed_since(
     node: NodeState, wall_seconds: float, user: str | None, before: tuple[float, str] | None
 ) -> float | None:
     """Return since when *node* counts as closed by nodevet, or None; infinite where the time cannot be told."""
-    if node.drained and is_nodevets(node.reason) and (user is None or node.reason_user in (None, user)):
+    if node.drained and is_nodevets(node.reason) and _is_signed(node, user):
         since = _drained_since(node)
         return float("inf") if since is None else since
     mark = mark_of(node)

@@ -18,7 +18,7 @@ from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, LoadLock
 from nodevet.agent.load.guard import ANNOUNCE_SECONDS, LoadGuard
 from nodevet.agent.settings import SlurmSettings
-from nodevet.agent.slurm.writer import first_status
+from nodevet.agent.slurm.first import first_status
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Snapshot
 from nodevet.exporters.slurm_rules import Memory, Sight

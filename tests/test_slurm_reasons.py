@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,7 +33,12 @@ ALONE = (
     "Kill task failed (JobId=4711 StepId=batch)",
     "SlurmdSpoolDir is full",
     "gres/gpu count reported lower than configured (7 < 8)",
+    "gres/gpu count reported lower than configured (7 < 8)gres/gpu:h100 count too low (7 < 8)",
+    "gres/gpu:h100 count too low (7 < 8)",
+    "gres/gpu count changed and jobs are using them (8 != 7)",
+    "Invalid GRES Links value (4,4,-1,4) on node n1: i=3 >= link_len=3.",
     "Low socket*core*thread count, Low CPUs",
+    "Low socket*core*thread count, Low CPUs, CoreSpec differ",
     "Low RealMemory (reported:515000 < 100.00% of configured:1031000)",
     "Low CPUs, gres/gpu count reported lower than configured (0 < 8)",
     "Not responding",
@@ -120,17 +126,26 @@ def test_only_what_stands_at_the_end_is_taken_off() -> None:
 # In the writer.
 
 
-def writer(slurm: MemorySlurm, name: str = "n1", memory: Memory | None = None, **changes: object) -> Writer:
+def writer(
+    slurm: MemorySlurm,
+    name: str = "n1",
+    memory: Memory | None = None,
+    *,
+    clock: float = 0.0,
+    host: str = "",
+    **changes: object,
+) -> Writer:
     """Return a writer that waits for no other by chance."""
     return Writer(
         slurm,
         msgspec.structs.replace(SETTINGS, **changes),
         name,
-        wall_seconds=lambda: 0.0,
+        wall_seconds=lambda: clock,
         monotonic=lambda: 0.0,
         random=lambda: 0.0,
         boot_id="boot-1",
         memory=memory or Memory(nodes=3),
+        host=host,
     )
 
 
@@ -208,3 +223,90 @@ def test_a_cluster_whose_drained_nodes_get_reasons_of_slurm_keeps_the_limits() -
     model = Fleet(100, Trouble(), seed=1, replaced_within_seconds=120.0)
     model.run(seconds=3000.0)
     assert (model.passed, len(model.closed)) == ([], 2)
+
+
+@pytest.mark.parametrize("reason", [OURS, "Kill task failed"])
+@pytest.mark.parametrize("note", ["RMA 4711 ordered", ""])
+@pytest.mark.parametrize("snapshot", [FAILED, GATE], ids=["drained", "gate closed"])
+def test_a_note_of_a_person_over_the_mark_makes_no_room(snapshot: Snapshot, note: str, reason: str) -> None:
+    """It is no resume and no reason: the mark goes into the other field, once, and SLURM's reason is still at ours."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    settled(passes, snapshot)
+    slurm.set("n1", "IDLE", "DRAIN", reason=OURS if snapshot is FAILED else "Prolog error")
+    settled(passes, snapshot)
+    slurm.change("n1", comment=note)
+    slurm.set("n1", "IDLE", "DRAIN", reason=reason if snapshot is FAILED else "Prolog error")
+    done = settled(passes, snapshot)
+    slurm.set("n1", "IDLE", "DRAIN", reason="Kill task failed")
+    assert (done.status.permit.held, counts(slurm.nodes["n1"])) == (True, True)
+    assert writer(slurm, "n2").step(FAILED).status.limit_reached
+    assert slurm.nodes["n1"].comment in (note, drained_text("nodevet", 0.0, 0))
+    slurm.change("n1", comment=note, extra="")
+    slurm.calls.clear()
+    settled(passes, snapshot)
+    assert "mark" not in slurm.calls, "who takes it away twice means it"
+
+
+def test_a_drain_of_an_agent_before_the_marks_gets_one() -> None:
+    """After an update, also where the fault is over; it is as old as the drain."""
+    slurm = MemorySlurm()
+    slurm.now = NOW
+    slurm.set("n1", "IDLE", "DRAIN", reason=OURS)
+    slurm.change("n1", comment="rack 7")
+    settled(writer(slurm, clock=NOW + 9000), gpu_node())
+    assert slurm.nodes["n1"].extra == drained_text("nodevet", NOW, 0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "changes"),
+    [
+        ("ops: fan", {}),
+        ("Kill task failed", {}),
+        (OURS, {"writer": "observe"}),
+        (OURS, {"permit": "local"}),
+        (OURS, {"reason_prefix": "other"}),
+    ],
+)
+def test_a_drain_that_is_not_ours_to_mark_gets_none(reason: str, changes: dict[str, Any]) -> None:
+    """Nor does one where this agent may not write, or keeps no limit."""
+    slurm = MemorySlurm()
+    slurm.set("n1", "IDLE", "DRAIN", reason=reason)
+    for snapshot in (FAILED, gpu_node()):
+        settled(writer(slurm, **changes), snapshot)
+    assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].extra) == ("", "")
+
+
+@pytest.mark.parametrize("snapshot", [FAILED, gpu_node()], ids=["failed", "healthy"])
+def test_a_mark_of_a_drain_is_told_where_nobody_takes_it_back(snapshot: Snapshot) -> None:
+    """Its agent only observes since: a drain by SLURM itself would fill a place in the limits of the others."""
+    slurm = MemorySlurm()
+    settled(writer(slurm))
+    passes = writer(slurm, writer="observe")
+    assert passes.step(snapshot).status.trouble == ""
+    slurm.set("n1", "IDLE")
+    assert passes.step(snapshot).status.trouble.endswith("type: scontrol update nodename=n1 comment=")
+
+
+def test_a_drain_of_another_machine_gets_no_mark_of_this_one() -> None:
+    """One nodevet.toml with a node_name goes to every node: all of them would write at that one."""
+    slurm = MemorySlurm()
+    for name in slurm.nodes:
+        slurm.change(name, host=name)
+    slurm.set("n1", "IDLE", "DRAIN", reason=OURS)
+    for snapshot in (FAILED, gpu_node()):
+        settled(writer(slurm, host="n2"), snapshot)
+    assert "mark" not in slurm.calls
+    settled(writer(slurm, host="n1"), gpu_node())
+    assert "mark" in slurm.calls
+
+
+def test_a_drain_and_its_mark_are_one_call() -> None:
+    """Between two SLURM may put its own reason there, and an agent may be killed."""
+    slurm = MemorySlurm()
+    slurm.before = lambda call: seen.append(slurm.nodes["n1"]) if call != "drain" else None
+    seen: list[NodeState] = []
+    settled(writer(slurm))
+    marks = [mark_of(node) for node in seen if node.drained]
+    assert marks and all(mark is not None and mark.drained for mark in marks)
+    assert slurm.calls.count("mark") == 1, "that which asks"

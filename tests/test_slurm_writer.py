@@ -937,6 +937,7 @@ def test_our_reason_follows_a_graver_fault() -> None:
     """Only the reason is written, so that a node which was resumed meanwhile stays in service."""
     slurm = MemorySlurm()
     slurm.set("n1", "IDLE", "DRAIN", reason="nodevet: hw memory-errors: uncorrected [drain_reset]")
+    slurm.change("n1", comment="nodevet: drained, 0 0")
     done = writer(slurm).step(FAILED)
     assert (done.status.writes["drain"], done.status.writes["update"]) == (0, 1)
     assert slurm.calls == ["read", "started", "read", "read", "update"]

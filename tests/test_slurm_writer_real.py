@@ -158,6 +158,23 @@ def test_a_persons_drain_stays_as_it_was_while_scontrol_is_broken(vetted: MakeNo
     assert (node.shows(), node.scontrol.writes) == (before, [])
 
 
+def test_a_note_of_a_person_over_the_mark_leaves_the_node_in_the_limits(vetted: MakeNode, slurm: SlurmCluster) -> None:
+    """The agent marks the drain again, and SLURM's own reason takes nothing over; the resume frees both fields."""
+    node = vetted("n1")
+    node.lose(0)
+    node.until(lambda: "Comment=nodevet: drained, " in slurm.run("scontrol", "show", "node", "n1"), "it is marked")
+    slurm.run("scontrol", "update", "NodeName=n1", "Comment=RMA 4711 ordered")
+    node.until(lambda: "Extra=nodevet: drained, " in slurm.run("scontrol", "show", "node", "n1"), "it is marked again")
+    slurm.run("scontrol", "update", "NodeName=n1", "Reason=Kill task failed")
+    other = vetted("n2", ratio=0.34)
+    other.lose(0)
+    other.until(lambda: other.skipped("limit"), "the limit is reached")
+    assert slurm.node_state("n2") == "idle"
+    slurm.resume("n1")
+    node.until(lambda: "Extra=" not in slurm.run("scontrol", "show", "node", "n1"), "the mark is taken back")
+    assert "Comment=RMA 4711 ordered" in slurm.run("scontrol", "show", "node", "n1")
+
+
 def test_a_persons_resume_is_not_fought_after_a_restart_either(vetted: MakeNode, slurm: SlurmCluster) -> None:
     """What was known is acknowledged, with a note; a fault that is new drains again."""
     node = vetted("n1")
@@ -168,6 +185,7 @@ def test_a_persons_resume_is_not_fought_after_a_restart_either(vetted: MakeNode,
     node.until(lambda: _states(node) == ["acknowledged"], "the fault is acknowledged")
     (finding,) = (entry for entry in node.status()["findings"] if entry["code"] == "nvidia.xid.79")
     assert finding["note"].startswith("resumed by somebody in SLURM")
+    node.until(lambda: "nodevet: drained" not in slurm.run("scontrol", "show", "node", "n1"), "the mark is taken back")
     writes = len(node.changes)
     node.stop()
     node.start()

@@ -32,8 +32,8 @@ from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
 from nodevet.agent.settings import Configuration
 from nodevet.agent.signals import SignalPipe, interrupting, undisturbed
+from nodevet.agent.slurm.first import first_status
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
-from nodevet.agent.slurm.writer import first_status
 from nodevet.agent.terminal import OutputError, Progress, emit, say, table, tell, unhindered
 from nodevet.agent.text import verdict_words
 from nodevet.agent.verbs import LONGEST_LEASE_SECONDS

@@ -13,6 +13,7 @@ import msgspec
 
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.calls import Call, Slurm, Work
+from nodevet.agent.slurm.first import LOCAL, first_status
 from nodevet.agent.slurm.words import WORDS, returned_words
 from nodevet.checks.model import Episode, EpisodeState, Instant, Mode, Modes, Snapshot
 from nodevet.checks.modes import draining, gating, named
@@ -30,6 +31,8 @@ from nodevet.exporters.slurm_permit import (
     drained_text,
     forgotten_words,
     free_field,
+    lacks_mark,
+    mark_again,
     mark_of,
     permits,
     rooms,
@@ -54,7 +57,7 @@ from nodevet.exporters.slurm_rules import (
     seconds_of,
 )
 
-__all__ = ["Acknowledged", "Pass", "Writer", "first_status"]
+__all__ = ["Acknowledged", "Pass", "Writer"]
 
 SOON_SECONDS = 1.0
 """Until the next look at a node that changed while it was about to be drained."""
@@ -79,8 +82,6 @@ WORTH_WAITING_SECONDS = 4.0
 
 BY_SOMEBODY = "resumed by somebody in SLURM"
 
-LOCAL = 'slurm.permit is "local"'
-
 
 class Acknowledged(msgspec.Struct, frozen=True):
     """A fault that a person resumed the node with, and what to note at it."""
@@ -100,31 +101,6 @@ class Pass(msgspec.Struct, frozen=True):
     memory: Memory
     acknowledged: tuple[Acknowledged, ...]
     again_seconds: float
-
-
-def first_status(settings: SlurmSettings, node: str, memory: Memory, boot_id: str) -> WriterStatus:
-    """Return how the writer for *node* stands before SLURM was asked: as it was seen last in this boot."""
-    # So that a job that comes to a drained node has it looked at.
-    seen_drained = memory.drained is not None and memory.sight is not None and memory.sight.boot_id == boot_id
-    return WriterStatus(
-        writer=settings.writer,
-        node=node,
-        states=("DRAIN",) if seen_drained else (),
-        writes={step.value: 0 for step in (Step.DRAIN, Step.CLOSE, Step.UPDATE)},
-        skipped={why.value: 0 for why in Why},
-        permit=_first_permit(settings, node, memory, boot_id),
-    )
-
-
-def _first_permit(settings: SlurmSettings, node: str, memory: Memory, boot_id: str) -> Permit:
-    """Return the permit before SLURM was asked: one that was given holds over restarts of the agent."""
-    if settings.permit == "local":
-        return Permit(True, LOCAL)
-    if settings.writer != "drain":
-        return Permit(why=f'slurm.writer is "{settings.writer}", and a permit of the cluster needs "drain"')
-    if not boot_id or memory.permit != boot_id:
-        return Permit()
-    return Permit(True, "SLURM showed before the agent's start that nodevet closed this node", node)
 
 
 class Writer:
@@ -168,7 +144,7 @@ class Writer:
         self._drain_settles_at = 0.0
         self._holds, self._keeps_marks = 0, False
         self._slurmctld, self._slurmctld_seen_at, self._took_over = "", 0.0, False
-        self._unseen = False
+        self._unseen = self._marked_again = False
         self._first = True
         self.status = first_status(settings, node, memory, boot_id)
 
@@ -272,7 +248,7 @@ class Writer:
                 self._begins_at = self._monotonic() + self._random() * spread
                 return self._begins_at - self._monotonic()
         node: NodeState = yield Call("read", (name,))
-        if (faults or mark_of(node) is not None) and (yield from self._is_elsewhere(node)):
+        if (faults or node.drained or mark_of(node) is not None) and (yield from self._is_elsewhere(node)):
             return self._settings.poll_seconds
         before = self._memory
         sight = Sight(self._boot_id, None, None)
@@ -297,7 +273,8 @@ class Writer:
             episodes=snapshot.episodes,
         )
         self._memory = decision.memory
-        self._judge_permit(faults, node)
+        shown = (yield from self._mark_again(node)) if self._lacks_mark(node, before) else node
+        self._judge_permit(faults, shown)
         match decision.step:
             case Step.ACKNOWLEDGE:
                 return self._acknowledge(before.drained or "")
@@ -497,6 +474,20 @@ class Writer:
         yield from self._withdraw(node)
         return self._again()
 
+    def _lacks_mark(self, node: NodeState, before: Memory) -> bool:
+        """Return whether the mark of our drain is to be written at *node*: once for each drain that this agent sees."""
+        settings = self._settings
+        if self._marked_again or settings.writer != "drain" or settings.permit == "local" or free_field(node) is None:
+            return False
+        return lacks_mark(node, settings.reason_prefix, self._user, permitted=before.permit == self._boot_id)
+
+    def _mark_again(self, node: NodeState) -> Generator[Call, Any, NodeState]:
+        """Write the mark of our drain at *node*, and return what SLURM shows then."""
+        self._marked_again = True
+        yield Call("mark", (node.name, free_field(node) or "", mark_again(node, *self._signature())))
+        shown: NodeState = yield Call("read", (node.name,))
+        return shown
+
     def _withdraw(self, node: NodeState) -> Work:
         """Take back a mark of ours, once no drain of ours may still be under way; return when to look again."""
         mark = mark_of(node)
@@ -569,6 +560,7 @@ class Writer:
             last_read_seconds=self._wall_seconds(),
         )
         mark = mark_of(node)
+        self._marked_again = self._marked_again and node.drained
         if node.drained or (mark is not None and mark.holds):
             self._unseen = False
         if first and mark is not None and not mark.drained:

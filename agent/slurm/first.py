@@ -1,0 +1,36 @@
+"""How the writer to SLURM stands before SLURM was asked for the first time."""
+
+from __future__ import annotations
+
+from nodevet.agent.settings import SlurmSettings
+from nodevet.checks.scheduler import Permit, WriterStatus
+from nodevet.exporters.slurm_rules import Memory, Step, Why
+
+__all__ = ["LOCAL", "first_status"]
+
+LOCAL = 'slurm.permit is "local"'
+
+
+def first_status(settings: SlurmSettings, node: str, memory: Memory, boot_id: str) -> WriterStatus:
+    """Return how the writer for *node* stands before SLURM was asked: as it was seen last in this boot."""
+    # So that a job that comes to a drained node has it looked at.
+    seen_drained = memory.drained is not None and memory.sight is not None and memory.sight.boot_id == boot_id
+    return WriterStatus(
+        writer=settings.writer,
+        node=node,
+        states=("DRAIN",) if seen_drained else (),
+        writes={step.value: 0 for step in (Step.DRAIN, Step.CLOSE, Step.UPDATE)},
+        skipped={why.value: 0 for why in Why},
+        permit=_first_permit(settings, node, memory, boot_id),
+    )
+
+
+def _first_permit(settings: SlurmSettings, node: str, memory: Memory, boot_id: str) -> Permit:
+    """Return the permit before SLURM was asked: one that was given holds over restarts of the agent."""
+    if settings.permit == "local":
+        return Permit(True, LOCAL)
+    if settings.writer != "drain":
+        return Permit(why=f'slurm.writer is "{settings.writer}", and a permit of the cluster needs "drain"')
+    if not boot_id or memory.permit != boot_id:
+        return Permit()
+    return Permit(True, "SLURM showed before the agent's start that nodevet closed this node", node)
