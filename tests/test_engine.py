@@ -315,10 +315,11 @@ def test_stopped_run_does_not_take_the_place_of_a_wrong_result() -> None:
     """The next run was stopped before it verified anything: the wrong result stands."""
     desk = Desk()
     desk.engine.take_result(burn_in(mismatches=1))
-    for state in (ResultState.INTERRUPTED, ResultState.REFUSED):
-        desk.engine.take_result(burn_in(state=state, mismatches=None, gemms_verified=None))
-    findings = desk.healthy_round().snapshot.findings
-    assert "burnin.mismatch" in {f.code for f in findings if f.outcome is Outcome.FAIL}
+    for _judged in (False, True):
+        for state in (ResultState.INTERRUPTED, ResultState.REFUSED):
+            desk.engine.take_result(burn_in(state=state, mismatches=None, gemms_verified=None))
+        findings = desk.healthy_round().snapshot.findings
+        assert "burnin.mismatch" in {f.code for f in findings if f.outcome is Outcome.FAIL}
     desk.engine.take_result(burn_in())
     findings = desk.round(1).snapshot.findings
     assert "burnin.mismatch" not in {f.code for f in findings if f.outcome is Outcome.FAIL}
