@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fakes.host_tree import node_files, pci_device, processor_files, write_tree
+from fakes.host_tree import PCI, node_files, pci_device, processor_files, write_tree
 from fakes.nvml.scenario import pci
 from fakes.views import GPU, SIBLING, at, bare_board, gpu, healthy, judge, of, reader
 
@@ -49,28 +49,57 @@ def test_boards_of_other_jobs_are_not_listed(tmp_path: Path) -> None:
 
 def test_who_is_denied_every_board_is_in_no_job_with_some(tmp_path: Path) -> None:
     """A service that is denied the driver must not be well without accelerators."""
-    assert withheld(tree(tmp_path, 0, 1, 2, 3), nodes(0, 1, 2, 3).__contains__) == ()
-    assert withheld(tree(tmp_path, 0, 1, 2, 3), nodes().__contains__) == ()
+    assert withheld(tree(tmp_path, 0, 1, 2, 3), (), nodes(0, 1, 2, 3).__contains__) == ()
+    assert withheld(tree(tmp_path, 0, 1, 2, 3), (), nodes().__contains__) == ()
+
+
+def amd_tree(root: Path) -> Tree:
+    """Return a machine of four AMD boards with a render node each, and graphics of the processor with one."""
+    files = node_files() | processor_files(1, 2, 1, vendor="AuthenticAMD", model="EPYC Test")
+    for slot in range(BOARDS):
+        files |= pci_device(pci(slot), "0x1002", "0x74a1", "0x120000", driver="amdgpu")
+        files[f"{PCI}/{pci(slot)}/drm/renderD{128 + slot}/dev"] = f"226:{128 + slot}\n"
+    files |= pci_device("0000:e1:00.0", "0x1002", "0x164e", "0x030000", driver="amdgpu")
+    files[f"{PCI}/0000:e1:00.0/drm/renderD140/dev"] = "226:140\n"
+    return Tree(str(write_tree(root, files)), PROGRESS)
+
+
+def renders(*minors: int) -> Collection[str]:
+    """Return the render nodes of those numbers."""
+    return {f"/dev/dri/renderD{minor}" for minor in minors}
+
+
+def test_amd_boards_of_other_jobs_are_not_listed(tmp_path: Path) -> None:
+    """AMD SMI leaves them out, for amdkfd hides what the cgroup denies; each was lost, and the node failed."""
+    backend = HostBackend(amd_tree(tmp_path), renders(129, 130, 140).__contains__)
+    listed = {device.id: device for device in backend.devices()}
+    assert listed[NODE].withheld == (pci(1), pci(2))
+    assert {f"pci-{pci(slot)}" for slot in range(BOARDS)} & listed.keys() == {f"pci-{pci(0)}", f"pci-{pci(3)}"}
+    everything = HostBackend(amd_tree(tmp_path), renders(128, 129, 130, 131, 140).__contains__)
+    assert {device.id: device for device in everything.devices()}[NODE].withheld == ()
 
 
 @pytest.mark.parametrize(
-    ("path", "mode", "access", "expected"),
+    ("path", "mode", "group", "access", "expected"),
     [
-        ("/dev/null", 0o20666, False, True),
-        ("/dev/null", None, True, False),
-        ("/dev/nothing-of-that-name", None, False, False),  # such as in a container
-        (__file__, None, False, False),
-        ("/dev/null", 0o20660, False, False),  # rights of a user that this one lacks are no cgroup
+        ("/dev/null", 0o20666, -1, False, True),
+        ("/dev/null", None, -1, True, False),
+        ("/dev/nothing-of-that-name", None, -1, False, False),  # such as in a container
+        (__file__, None, -1, False, False),
+        ("/dev/null", 0o20660, -1, False, False),  # rights of a user that this one lacks are no cgroup
+        ("/dev/null", 0o20660, 44, False, True),
+        ("/dev/null", 0o20640, 44, False, False),
     ],
 )
 def test_only_a_cgroup_withholds_a_board(
-    monkeypatch: pytest.MonkeyPatch, path: str, mode: int | None, access: bool, expected: bool
+    monkeypatch: pytest.MonkeyPatch, path: str, mode: int | None, group: int, access: bool, expected: bool
 ) -> None:
     """It is denied a node that is there, and that this process has the rights to use."""
     monkeypatch.setattr(os, "access", lambda *_a, **_k: access)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getgroups", lambda: [44])
     stat = os.stat
-    told = SimpleNamespace(st_mode=mode)
+    told = SimpleNamespace(st_mode=mode, st_gid=group)
     monkeypatch.setattr(os, "stat", lambda at, **how: told if mode is not None and at == path else stat(at, **how))
     is_so = is_denied(path)
     monkeypatch.undo()

@@ -76,8 +76,9 @@ class HostBackend:
             self._sensors = {
                 socket.index: package_sensors(self._tree, socket, self._sockets) for socket in self._sockets
             }
-            denied = withheld(self._tree, self._is_denied)
-            accelerators = [board for board in pci_accelerators(self._tree, NAME) if board.pci not in denied]
+            boards = pci_accelerators(self._tree, NAME)
+            denied = withheld(self._tree, boards, self._is_denied)
+            accelerators = [board for board in boards if board.pci not in denied]
         except (OSError, ValueError) as error:
             raise BackendError(FailureKind.ERROR, f"the host cannot be listed: {error}") from error
         if not self._sockets:
