@@ -246,14 +246,12 @@ class Engine:
         """Stop the episode of *key* from counting *until* then; None where there is none, or its *actor* *knew* less.
 
         It counts again when it asks for a harder action, or returns after it was over and *until* does not cover that.
-        A device that is missing is forgotten, unless the word has a term: then it is looked for meanwhile.
+        A device that is missing stays known: what the bus or the kernel tells of its place is no other board.
         """
         done = acknowledge(self._ledger, key, note=note, actor=actor, time=self._clock(), until=until, knew=knew)
         if done is None:
             return None
         self._ledger, episode = done
-        if episode.key.code == "device.missing" and until is None:
-            self._memory = forget(self._memory, episode.key.device)
         return episode
 
     # What goes out.

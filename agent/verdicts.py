@@ -9,6 +9,7 @@ import msgspec
 from nodevet.checks.acknowledgement import standing
 from nodevet.checks.consequences import seen_by
 from nodevet.checks.episodes import NOT_EVALUATED, node_verdict, verdict
+from nodevet.checks.losses import taken_out
 from nodevet.checks.model import NODE, Device, Episode, Finding, Outcome, Snapshot, State, Verdict
 from nodevet.checks.view import View, device_name
 
@@ -56,7 +57,7 @@ def verdicts_of(
     for finding in findings:
         of_device.setdefault(finding.device, []).append(finding)
     verdicts = {device: verdict(device, episodes, of_device.get(device, ()), partial=partial) for device in known}
-    gone = {entry.key.device for entry in standing(episodes) if entry.key.code == "device.missing"}
+    gone = taken_out(episodes)
     lost = {
         entry.key.device for entry in standing(episodes) if entry.check == INVENTORY and entry.outcome is Outcome.FAIL
     }

@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Iterable, Sized
 from datetime import UTC, datetime
-from functools import lru_cache
 
 import msgspec
 
@@ -29,11 +28,9 @@ from nodevet.checks.model import (
     PartKind,
     told_serial,
 )
-from nodevet.checks.reference.tables import load_table
 
 __all__ = [
     "ANNOUNCED_SECONDS",
-    "GONE",
     "RANK",
     "acknowledged_words",
     "anchored",
@@ -53,7 +50,6 @@ __all__ = [
     "is_over",
     "is_word",
     "longest_first",
-    "loss_word",
     "may_be_of_another",
     "person_words",
     "reopens_after_expiry",
@@ -64,9 +60,6 @@ __all__ = [
 
 ANNOUNCED_SECONDS = 86_400.0
 """So long before its end an expiry is announced: a day, in which somebody is at work."""
-
-GONE = frozenset({"device.lost", "device.missing"})
-"""One loss under two codes: a board that answers no more is not listed once driver, reader or node was restarted."""
 
 RANK = {Outcome.UNMEASURED: 0, Outcome.WARN: 1, Outcome.FAIL: 2}
 """Which outcome is worse."""
@@ -117,39 +110,8 @@ def covered(episode: Episode, word: Episode | None) -> Episode:
         actor=word.actor,
         acknowledged=word.acknowledged,
         until=word.until,
+        expired=None,
         known=word.known,
-    )
-
-
-class LossCode(msgspec.Struct, frozen=True):
-    """A row of reference/loss_codes.csv: another code under which the loss of a board is told, at once or later."""
-
-    code: str
-    meaning: str
-    source: str
-
-
-@lru_cache(maxsize=1)
-def _loss_codes() -> frozenset[str]:
-    return frozenset(row.code for row in load_table("loss_codes.csv", LossCode))
-
-
-def loss_word(key: Key, episodes: Iterable[Episode]) -> Episode | None:
-    """Return the word in force about the loss of the same board under another code; None where *key* is no loss.
-
-    What the driver says of a board that it cannot use is the same loss only while the board does not answer: once it
-    does, no word about its loss is about its next fault.
-    """
-    others = GONE - {key.code} if key.code in GONE else GONE if key.code in _loss_codes() else frozenset()
-    return next(
-        (
-            word
-            for word in episodes
-            if word.key.code in others
-            and (word.key.device, word.key.part) == (key.device, key.part)
-            and ((is_covering(word) and key.code in GONE) or (is_word(word) and word.expired is None))
-        ),
-        None,
     )
 
 

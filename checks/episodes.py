@@ -22,7 +22,6 @@ from nodevet.checks.acknowledgement import (
     is_harder,
     is_over,
     is_word,
-    loss_word,
     may_be_of_another,
     person_words,
     reopens_after_expiry,
@@ -30,6 +29,7 @@ from nodevet.checks.acknowledgement import (
 )
 from nodevet.checks.damping import Flap, closed, is_forgotten, is_held, reopened
 from nodevet.checks.lapses import is_excuse
+from nodevet.checks.losses import ended_with_loss, follows, known_loss, loss_word, with_word
 from nodevet.checks.model import (
     NODE,
     Clearing,
@@ -57,6 +57,7 @@ from nodevet.checks.retest import (
     is_passed_retest,
     merged,
     retest_proof,
+    stands_wrong,
 )
 from nodevet.checks.verdicts import NOT_EVALUATED, node_verdict, verdict
 
@@ -187,8 +188,9 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     for finding in work.overflow.findings():
         _look(work, finding)
     active = work.active
+    over = ended_with_loss(active.values())
     for episode in tuple(active.values()):
-        proof = _disproof(episode, evidence, active.values())
+        proof = over.get(episode.key) or _disproof(episode, evidence, active.values())
         if proof:
             active[episode.key] = _cleared(episode, proof, evidence.now)
             if episode.finding.occurrence is not None:  # its counter still shows it; behind a good look none does
@@ -232,8 +234,7 @@ def acknowledge(
         told = msgspec.structs.replace(word, cleared_by=f"its return is covered, {person_words(word)}")
         return msgspec.structs.replace(ledger, standing=standing), told
     known = granted(episode, note=note, actor=actor, time=time, until=until)
-    episodes = tuple(known if entry.key == key else entry for entry in ledger.episodes)
-    return msgspec.structs.replace(ledger, episodes=episodes), known
+    return msgspec.structs.replace(ledger, episodes=with_word(ledger.episodes, known)), known
 
 
 def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) -> _Work:
@@ -249,6 +250,9 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
     for key, episode in active.items():
         if episode.flapping and not is_held(flaps.get(key), now):
             active[key] = msgspec.structs.replace(episode, flapping=0)
+    standing = {entry.key: entry for entry in words if not is_over(entry.until, now)}
+    for key, episode in active.items():
+        active[key] = known_loss(episode, (*active.values(), *standing.values()))
     return _Work(
         active=active,
         settled={
@@ -257,7 +261,7 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
             if not is_ahead(entry.occurrence, now.boottime_ns)
         },
         flaps=flaps,
-        standing={entry.key: entry for entry in words if not is_over(entry.until, now)},
+        standing=standing,
         wrong=aged(ledger.wrong, now),
         evidence=evidence,
         overflow=Overflow(active.values()),
@@ -488,7 +492,8 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
 def _gone(work: _Work, episode: Episode, proof: str) -> Episode:
     """Return *episode* ended because it is not seen any more; a word whose term is not over covers its return."""
     ended = _cleared(episode, proof, work.now)
-    if episode.state is EpisodeState.ACKNOWLEDGED and episode.until is not None and episode.expired is None:
+    is_own = not any(follows(episode, word) for word in work.active.values())
+    if is_own and episode.state is EpisodeState.ACKNOWLEDGED and episode.until is not None and episode.expired is None:
         work.standing[episode.key] = ended
     return ended
 
@@ -534,19 +539,9 @@ def _retest(episode: Episode, row: ClearingRow, evidence: Evidence, others: Iter
         by_kind = {kind: tuple(d.id for d in evidence.devices if d.kind is kind) for kind in DeviceKind}
         tested = by_kind[DeviceKind.ACCELERATOR] or by_kind[DeviceKind.CPU]
     proofs = [retest_proof(device, episode, row, evidence.results, evidence.now) for device in tested]
-    if not proofs or not all(proofs) or any(_stands_wrong(other, episode, tested) for other in others):
+    if not proofs or not all(proofs) or any(stands_wrong(other, episode, tested) for other in others):
         return None
     return proofs[0]
-
-
-def _stands_wrong(other: Episode, episode: Episode, devices: tuple[str, ...]) -> bool:
-    """Return whether *other* is a wrong result of one of *devices* that stands beside *episode*."""
-    return (
-        bool(other.finding.shown)
-        and other.key.device in devices
-        and other.key != episode.key
-        and other.state is not EpisodeState.CLEARED
-    )
 
 
 def _other_serial(episode: Episode, evidence: Evidence) -> str | None:

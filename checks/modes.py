@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Literal
 
-from nodevet.checks.acknowledgement import GONE, standing
+from nodevet.checks.acknowledgement import standing
 from nodevet.checks.consequences import LOSSES
 from nodevet.checks.guard import attempt
+from nodevet.checks.losses import GONE, taken_out
 from nodevet.checks.model import (
     NODE,
     Episode,
@@ -90,6 +91,8 @@ def reaches(snapshot: Snapshot) -> Callable[[Verdict, str], Reach]:
 
 
 def _reach(snapshot: Snapshot, refuses: Refuses, verdict: Verdict, device: str) -> Reach:
+    if device and device in taken_out(snapshot.episodes):
+        return "observed"  # nothing of it counts against the node either
     if not verdict.hard:
         refused = _refused(snapshot, verdict, refuses, Mode.OBSERVE, in_one_look=True)
         if not any(snapshot.modes.of(episode.check).rank >= Mode.GATE.rank for episode in refused):

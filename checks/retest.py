@@ -14,7 +14,18 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.model import Action, Clearing, Device, Episode, Finding, Instant, Result, ResultState, Shown
+from nodevet.checks.model import (
+    Action,
+    Clearing,
+    Device,
+    Episode,
+    EpisodeState,
+    Finding,
+    Instant,
+    Result,
+    ResultState,
+    Shown,
+)
 from nodevet.checks.reference.tables import load_table
 
 __all__ = [
@@ -35,6 +46,7 @@ __all__ = [
     "merged",
     "retest_proof",
     "shown_by",
+    "stands_wrong",
 ]
 
 LEFT_OUT = "left_out"
@@ -331,3 +343,13 @@ def _aged(entry: WrongResult, now: Instant) -> WrongResult:
 def is_later(moment: Instant, other: Instant) -> bool:
     """Return whether *moment* is after *other* in the same boot."""
     return moment.boot_id == other.boot_id and moment.boottime_ns > other.boottime_ns
+
+
+def stands_wrong(other: Episode, episode: Episode, devices: tuple[str, ...]) -> bool:
+    """Return whether *other* is a wrong result of one of *devices* that stands beside *episode*."""
+    return (
+        bool(other.finding.shown)
+        and other.key.device in devices
+        and other.key != episode.key
+        and other.state is not EpisodeState.CLEARED
+    )

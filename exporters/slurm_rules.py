@@ -15,11 +15,11 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.acknowledgement import are_other_boards
 from nodevet.checks.damping import later
 from nodevet.checks.errors import NodevetError
-from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Key, Outcome
+from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Outcome
 from nodevet.checks.reference.tables import load_table
+from nodevet.exporters.slurm_known import HELD_SECONDS, Known, as_known
 from nodevet.exporters.slurm_reasons import without_additions
 
 __all__ = [
@@ -51,9 +51,6 @@ __all__ = [
 
 LONGEST_REASON = 200
 """Characters: sinfo and dashboards cut longer ones, and the action stands at the end."""
-
-HELD_SECONDS = 3600.0
-"""So long a resume covers returns of what it acknowledged: a fault that comes and goes is the one that was known."""
 
 PREFIX = r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}"
 """What a site may write in front of its reasons and marks, as a pattern."""
@@ -171,47 +168,6 @@ class NodeState(msgspec.Struct, frozen=True):
     def drained(self) -> bool:
         """Return whether no new job starts on it."""
         return "DRAIN" in self.states
-
-
-class Known(msgspec.Struct, frozen=True):
-    """A fault as far as it was known: its episode, how often it had occurred, and what was to be done about it.
-
-    Once a person has resumed the node with it, its returns that open before ``until`` are the same fault. Where it was
-    not ``measured`` no fault was known.
-    """
-
-    key: Key
-    opened: Instant
-    count: int
-    action: Action = Action.REPLACE
-    until: Instant | None = None
-    serial: str | None = None
-    measured: bool = True
-
-    def covers(self, episode: Episode) -> bool:
-        """Return whether *episode* is that fault, however often it occurred since, and asks for nothing harder."""
-        knew = self.measured or episode.outcome is Outcome.UNMEASURED
-        return knew and self.is_same(episode) and episode.finding.action.rank <= self.action.rank
-
-    def is_same(self, episode: Episode) -> bool:
-        """Return whether *episode* is that fault, or its return."""
-        returned = self.holds(episode.opened) and not are_other_boards(episode.serial, self.serial)
-        return episode.key == self.key and (episode.opened == self.opened or returned)
-
-    def holds(self, moment: Instant) -> bool:
-        """Return whether a return at *moment* is the same fault."""
-        end = self.until
-        return end is not None and moment.boot_id == end.boot_id and moment.boottime_ns < end.boottime_ns
-
-    def gives_way(self, episode: Episode) -> bool:
-        """Return whether a person acknowledged that fault for a term after the resume: then the later word counts."""
-        said = episode.acknowledged
-        if said is None or episode.until is None or self.until is None or not self.is_same(episode):
-            return False
-        resumed = later(self.until, -HELD_SECONDS)
-        if said.boot_id == resumed.boot_id:
-            return said.boottime_ns > resumed.boottime_ns
-        return said.wall_seconds > resumed.wall_seconds
 
 
 class Sight(msgspec.Struct, frozen=True):
@@ -540,29 +496,6 @@ def _held(told: tuple[Known, ...], before: tuple[Known, ...], until: Instant) ->
         *(old for old in before if old.action.rank > news.get((old.key, old.serial, old.measured), -1)),
         *(msgspec.structs.replace(known, until=until) for known in told),
     )
-
-
-def as_known(faults: Iterable[Episode]) -> tuple[Known, ...]:
-    """Return *faults* as a person knows them who resumes the node."""
-    return tuple(
-        Known(
-            entry.key,
-            entry.opened,
-            entry.count,
-            _known_action(entry),
-            serial=entry.serial,
-            measured=entry.outcome is not Outcome.UNMEASURED,
-        )
-        for entry in faults
-    )
-
-
-def _known_action(entry: Episode) -> Action:
-    """Return the hardest action that is known of *entry*: its own, or one that a word in force was about."""
-    now = entry.finding.action
-    if entry.state is not EpisodeState.ACKNOWLEDGED or entry.known is None:
-        return now
-    return max((now, entry.known[1]), key=lambda action: action.rank)
 
 
 def _renamed(known: Known, names: Mapping[str, str]) -> Known:

@@ -12,10 +12,13 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from nodevet.checks.acknowledgement import acknowledged_words
 from nodevet.checks.episodes import verdict as judge
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.files import replace
+from nodevet.checks.losses import taken_out
 from nodevet.checks.model import NODE, Device, ReaderState, Snapshot, State, Verdict
 from nodevet.checks.modes import Reach, asked, reaches
 from nodevet.exporters.state_reader import FORMAT, NEVER
@@ -88,8 +91,10 @@ def _agent(snapshot: Snapshot) -> str:
 def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict, str], Reach]) -> Iterator[str]:
     """Yield the line of the node's own faults, then one per device; a device that was never judged is unknown.
 
-    Devices come in the order of their PCI addresses, by which SLURM numbers GPUs that it finds itself.
+    Devices come in the order of their PCI addresses, by which SLURM numbers GPUs that it finds itself. One of which a
+    person said that it is gone has none there: SLURM does not find it.
     """
+    gone = taken_out(snapshot.episodes)
     of_node = snapshot.device_verdicts.get(NODE) or judge(NODE, snapshot.episodes, snapshot.findings)
     if snapshot.findings and not of_node.episodes:
         known = acknowledged_words(episode for episode in snapshot.episodes if episode.key.device == NODE)
@@ -98,7 +103,8 @@ def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict, str], Reach]) ->
     for device in sorted(snapshot.devices, key=lambda device: (device.pci or "").lower()):
         if device.id != NODE:
             verdict, judged = _verdict(snapshot, device)
-            yield _line(device.kind.value, device, verdict, reach(verdict, judged))
+            counted = msgspec.structs.replace(device, pci=None) if device.id in gone else device
+            yield _line(device.kind.value, counted, verdict, reach(verdict, judged))
 
 
 def _verdict(snapshot: Snapshot, device: Device) -> tuple[Verdict, str]:

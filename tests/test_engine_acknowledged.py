@@ -24,9 +24,10 @@ from nodevet.agent.control import Call
 from nodevet.agent.engine import MOST_NAMES, Armed, Engine, Round
 from nodevet.agent.slurm.writer import Acknowledged
 from nodevet.agent.verbs import AckArguments, _find, verbs
-from nodevet.checks.acknowledgement import command_words, date_words, is_announced, loss_word
+from nodevet.checks.acknowledgement import command_words, date_words, is_announced
 from nodevet.checks.damping import later
 from nodevet.checks.errors import UsageError
+from nodevet.checks.losses import loss_word
 from nodevet.checks.model import (
     WHOLE,
     Action,

@@ -572,8 +572,9 @@ class Writer:
 
     def _acknowledged(self, faults: tuple[Episode, ...]) -> tuple[Acknowledged, ...]:
         """Return what was resumed and still counts: told again until it does not."""
+        resumed = self._memory.resumed
         return tuple(
-            Acknowledged(known, self._note) for known in self._memory.resumed if any(map(known.covers, faults))
+            Acknowledged(one.of(fault), self._note) for one in resumed for fault in faults if one.covers(fault)
         )
 
     def _remember(self, **changes: object) -> None:
