@@ -6,7 +6,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from fakes.views import GPU, SIBLING, at, bare_board, controller, failed, gpu, healthy, judge, of, reader, with_samples
+from fakes.views import (
+    BOOT,
+    GPU,
+    SIBLING,
+    at,
+    bare_board,
+    controller,
+    failed,
+    gpu,
+    healthy,
+    judge,
+    of,
+    reader,
+    with_samples,
+)
 
 from nodevet.checks.model import (
     NODE,
@@ -15,6 +29,7 @@ from nodevet.checks.model import (
     Failure,
     FailureKind,
     FaultClass,
+    Instant,
     Outcome,
     ReaderState,
     ReaderStatus,
@@ -230,6 +245,54 @@ def test_board_is_not_lost_while_its_reader_does_not_answer(state: ReaderState) 
     findings = judge("inventory", beside_answering_siblings("nvidia", state))
     assert of(findings, "device.lost", "pci-0000:3b:00.0").outcome is SKIPPED
     assert of(findings, "driver.missing", NODE).outcome is UNMEASURED
+
+
+MINUTES_UP = pytest.mark.parametrize(("minutes", "is_late"), [(1, False), (9, False), (11, True)])
+"""Minutes since the boot, and whether a driver should have come by then."""
+
+
+def up_for(view: View, minutes: float) -> View:
+    """Return *view* as it is *minutes* after the boot."""
+    return msgspec.structs.replace(view, now=Instant(BOOT, int(minutes * 60e9), view.now.wall_seconds))
+
+
+@MINUTES_UP
+@pytest.mark.parametrize(
+    ("code", "kind"), [("driver.missing", FailureKind.NO_DRIVER), ("driver.no_devices", FailureKind.NO_DEVICES)]
+)
+def test_a_driver_that_loads_after_the_agent_leaves_no_drain(
+    code: str, kind: FailureKind, minutes: float, is_late: bool
+) -> None:
+    """It is told at once and closes nothing by itself: no agent ends its own drain when the driver has come."""
+    view = up_for(driverless(ReaderState.ABSENT, kind, None), minutes)
+    finding = of(judge("inventory", view), code, NODE)
+    assert (finding.outcome, finding.hard) == (FAIL, is_late)
+
+
+@MINUTES_UP
+@pytest.mark.parametrize(("driver", "waits"), [(None, True), ("nvidia", False), ("nouveau", False)])
+def test_a_known_board_that_its_driver_has_not_taken_yet_is_not_missing(
+    driver: str | None, waits: bool, minutes: float, is_late: bool
+) -> None:
+    """amdgpu takes a board after the other: those that wait are on the bus without any driver, and told as such."""
+    view = without(healthy(), GPU)
+    view = up_for(msgspec.structs.replace(view, devices=(*view.devices, bare_board(driver=driver))), minutes)
+    findings = judge("inventory", view)
+    is_missing = is_late or not waits
+    assert of(findings, "device.missing", GPU).outcome is (FAIL if is_missing else UNMEASURED)
+    missing = of(findings, "driver.missing", NODE)
+    assert (missing.outcome, missing.outcome is FAIL and missing.hard) == (PASS if is_missing else FAIL, False)
+
+
+def test_a_parts_mismatch_counts_right_after_the_boot() -> None:
+    """Parts of a driver that are of different releases wait for nothing."""
+    view = up_for(driverless(ReaderState.FAILED, FailureKind.VERSION_MISMATCH, "nvidia"), 1)
+    assert of(judge("inventory", view), "driver.version_mismatch", NODE).hard
+
+
+def test_a_board_that_is_on_no_bus_is_missing_right_after_the_boot() -> None:
+    """No driver can come to it."""
+    assert of(judge("inventory", up_for(without(healthy(), GPU), 1)), "device.missing", GPU).hard
 
 
 def test_board_that_is_remembered_by_name_is_told_once() -> None:

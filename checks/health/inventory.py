@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from nodevet.checks.baseline import UNNAMED
 from nodevet.checks.judging import Rule
-from nodevet.checks.limits import from_table
+from nodevet.checks.limits import choose, from_table
 from nodevet.checks.model import (
     Action,
     Clearing,
@@ -258,7 +258,8 @@ def _missing(view: View, device: Device) -> Finding:
         return MISSING.on_node(
             Outcome.UNMEASURED, f"{name}: not enumerated, reader of {device.backend} is {state}", device=device.id
         )
-    if at_slot is not None and (reader is None or reader.state is not ReaderState.RUNNING):
+    is_read = reader is not None and reader.state is ReaderState.RUNNING
+    if at_slot is not None and (not is_read or _may_be_bound_yet(view, at_slot)):
         return MISSING.on_node(Outcome.UNMEASURED, f"{name}: on the PCI bus, without its driver", device=device.id)
     if device.pci in _withheld(view):
         return MISSING.on_node(
@@ -278,6 +279,19 @@ def _missing(view: View, device: Device) -> Finding:
         device=device.id,
         evidence_time=reader.last_round if reader else None,
     )
+
+
+def _is_booting(view: View) -> bool:
+    """Return whether a driver may still load: amdgpu takes a board after the other, and longer than the agent starts.
+
+    What is told meanwhile closes no gate by itself, for no agent ends its own drain when the driver has come.
+    """
+    return choose("driver.settling").holds(view.now.boottime_ns / 1e9)
+
+
+def _may_be_bound_yet(view: View, board: Device) -> bool:
+    """Return whether the driver may still come to *board*, which is on the bus without any."""
+    return board.driver is None and _is_booting(view)
 
 
 def _withheld(view: View) -> tuple[str, ...]:
@@ -386,7 +400,8 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     reader = _reader(view, vendor)
     if reader is not None and reader.state is ReaderState.RUNNING:
         # One that is remembered is told as device.missing, one that its driver holds and does not list as device.lost.
-        boards = [board for board in boards if board.pci not in remembered and not _is_driven(view, board)]
+        named = {board.pci for board in boards if board.pci in remembered and not _may_be_bound_yet(view, board)}
+        boards = [board for board in boards if board.pci not in named and not _is_driven(view, board)]
     where = ", ".join(f"{board.pci} (bound to {board.driver or 'no driver'})" for board in boards)
     failure = reader.failure if reader else None
     says = f"; the reader says: {failure.detail}" if failure else ""
@@ -401,7 +416,9 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     for rule, kind in ((NO_DEVICES, FailureKind.NO_DEVICES), (mismatch, FailureKind.VERSION_MISMATCH)):
         if failure is not None and failure.kind is kind and boards:
             finding = rule.on_node(Outcome.FAIL, f"{vendor}: {where} cannot be used{says}", part=part)
-            yield msgspec.structs.replace(finding, gates=failure.of_driver)  # jobs need no wrapper of the agent's
+            may_load = kind is FailureKind.NO_DEVICES and _is_booting(view)
+            # Jobs need no wrapper of the agent's.
+            yield msgspec.structs.replace(finding, gates=failure.of_driver and not may_load)
         elif reader is not None and reader.state is ReaderState.RUNNING:
             yield rule.on_node(Outcome.PASS, f"{vendor}: the driver answers", part=part, evidence_time=read_from)
 
@@ -427,7 +444,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
         )
         # A library that the agent lacks, or that is refused memory, says nothing of the driver; jobs bring their own.
         is_said = failure is None or (failure.kind is not FailureKind.NO_LIBRARY and failure.of_driver)
-        yield msgspec.structs.replace(finding, gates=is_said)
+        yield msgspec.structs.replace(finding, gates=is_said and not _is_booting(view))
     else:
         yield rule.on_node(
             Outcome.UNMEASURED, f"{vendor}: {where} not read yet, reader is {reader.state.value}{says}", part=part
