@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
 import msgspec
 
@@ -379,7 +380,7 @@ def _confirmed(work: _Work, before: Episode | None, episode: Episode) -> Episode
         work.flaps[key] = flap = reopened(flap, work.now)
         episode = msgspec.structs.replace(episode, flapping=flap.times if is_held(flap, work.now) else 0)
     word = work.standing.pop(key, None)
-    return covered(episode, word or loss_word(key, (*work.active.values(), *work.standing.values())))
+    return covered(episode, word or loss_word(key, chain(work.active.values(), work.standing.values())))
 
 
 def _row(episode: Episode) -> ClearingRow:

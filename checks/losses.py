@@ -60,7 +60,9 @@ def loss_word(key: Key, episodes: Iterable[Episode]) -> Episode | None:
     What the driver says of a board that it cannot use is the same loss only while the board does not answer: once it
     does, no word about its loss is about its next fault.
     """
-    others = GONE - {key.code} if key.code in GONE else GONE if key.code in _loss_codes() else frozenset()
+    if not is_loss(key.code):  # most are not, and a flood of them looks through no list
+        return None
+    others = GONE - {key.code}
     return next(
         (
             word
