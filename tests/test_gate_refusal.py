@@ -51,6 +51,8 @@ def test_a_driver_that_refuses_all_closes_the_gate_after_the_tables_looks(node: 
     was replaced, and knows no limit.
     """
     node.wait_for_verdict("ok")
+    state_file = node.runtime_dir / "state"
+    node.seconds_until(lambda: state_file.exists() and node.state_line().startswith("ok "), TOLD_SECONDS)
     assert gate.prolog("0").decision == "open"
     gate.set(on_stale="fail")
 
