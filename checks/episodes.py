@@ -253,7 +253,7 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
             active[key] = msgspec.structs.replace(episode, flapping=0)
     standing = {entry.key: entry for entry in words if not is_over(entry.until, now)}
     for key, episode in active.items():
-        active[key] = known_loss(episode, (*active.values(), *standing.values()))
+        active[key] = known_loss(episode, chain(active.values(), standing.values()))
     return _Work(
         active=active,
         settled={
@@ -493,7 +493,7 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
 def _gone(work: _Work, episode: Episode, proof: str) -> Episode:
     """Return *episode* ended because it is not seen any more; a word whose term is not over covers its return."""
     ended = _cleared(episode, proof, work.now)
-    is_own = not any(follows(episode, word) for word in work.active.values())
+    is_own = not is_word(episode) or not any(follows(episode, word) for word in work.active.values())
     if is_own and episode.state is EpisodeState.ACKNOWLEDGED and episode.until is not None and episode.expired is None:
         work.standing[episode.key] = ended
     return ended

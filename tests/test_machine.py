@@ -127,6 +127,26 @@ def test_a_full_disk_keeps_no_database_from_its_machine(tmp_path: Path, monkeypa
     open_of_machine(tmp_path / DATABASE_NAME, GOLDEN).store.close()
 
 
+def test_a_database_that_cannot_be_read_once_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed to be read leaves no lock behind, which would keep this very agent from its store until it ends."""
+    path = tmp_path / DATABASE_NAME
+    machine = Machine(board="b1", system="s1", host="n1")
+    open_of_machine(path, machine).store.close()
+
+    def fail(_store: Store) -> dict[str, bytes]:
+        raise StoreError("disk I/O error")
+
+    def opened(where: Path) -> OpenedStore:
+        found = OpenedStore(open_store(where).store, "")
+        monkeypatch.setattr(Store, "load_memory", fail)
+        return found
+
+    with pytest.raises(StoreError, match="disk I/O error"):
+        open_of_machine(path, machine, opened)
+    monkeypatch.undo()
+    open_of_machine(path, machine).store.close()
+
+
 def test_an_agent_takes_nothing_of_another_machine(tmp_path: Path) -> None:
     """Neither what was open nor what was remembered, and it is told."""
     settings = of_machine(tmp_path, GOLDEN)

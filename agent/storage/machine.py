@@ -77,10 +77,14 @@ def open_of_machine(
     Raises BusyError, RefusedError and StoreError.
     """
     found = opened(path)
-    kept = _kept(found.store.load_memory())
-    if not machine.is_other(kept):
-        _keep(found.store, machine.after(kept), kept)
-        return found
+    try:
+        kept = _kept(found.store.load_memory())
+        if not machine.is_other(kept):
+            _keep(found.store, machine.after(kept), kept)
+            return found
+    except BaseException:
+        found.store.close()  # else its lock keeps the next try of this very agent out
+        raise
     found.store.close()
     aside = move_aside(path, SystemClock().instant().wall_seconds, "other-machine")
     fresh = opened(path)

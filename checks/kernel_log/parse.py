@@ -266,18 +266,21 @@ class KernelLogParser:
         What repeats an event by *provenance* of the kernel is not taken for the echo of a text, and a text adds nothing
         to what is evidence.
         """
-        about = [
-            told
-            for told in reversed(self._told)
-            if _joins(rule.joins, told.event) and self._may_repeat(told, pci, time)
-        ]
-        if "record" in groups:
-            about = [told for told in about if _of_record(groups, told.event)]
         is_text = provenance is Provenance.TEXT
-        alike = [told for told in about if (told.event.provenance is Provenance.TEXT) is is_text]
+        alike: list[_Told] = []
+        others: list[_Told] = []
+        for told in itertools.takewhile(lambda told: self._is_recent(told, time), reversed(self._told)):
+            if not _joins(rule.joins, told.event) or not self._may_repeat(told, pci, time):
+                continue
+            if "record" in groups and not _of_record(groups, told.event):
+                continue
+            if (told.event.provenance is Provenance.TEXT) is is_text:
+                alike.append(told)
+                break  # a storm has thousands of events, and as many details
+            others.append(told)
         if not alike and not is_text and rule.kind is RuleKind.DETAIL:
-            alike = about
-        for told in alike[:1]:
+            alike = others[:1]
+        for told in alike:
             event = _with_fields(told.event, {k: v for k, v in groups.items() if k not in _OWN_GROUPS and v})
             told.event = msgspec.structs.replace(
                 event,
@@ -287,7 +290,7 @@ class KernelLogParser:
             )
             if told.waits_for == OF_UNIT and unit_of(told.event.fields):
                 told.waits_for = ""
-        return bool(alike) or (is_text and bool(about))
+        return bool(alike) or (is_text and bool(others))
 
     def _was_told(
         self, rule: KernelRule, groups: dict[str, str], pci: str | None, provenance: Provenance, time: Instant
@@ -301,6 +304,10 @@ class KernelLogParser:
             and abs(time.boottime_ns - told.event.time.boottime_ns) <= ECHO_SECONDS * 1e9
             for told in self._taken
         )
+
+    def _is_recent(self, told: _Told, time: Instant) -> bool:
+        """Return whether a line of now may be about *told*, by place or moment; what was told before it is older."""
+        return self._is_near(told) or _is_of_moment(told.event.time, time)
 
     def _is_near(self, told: _Told) -> bool:
         """Return whether the line of *told* is near enough to belong to this one."""
