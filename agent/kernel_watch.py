@@ -78,6 +78,7 @@ class KernelWatch:
             path=self._path,
             detail=self._failure,
             lost_records=self._lost,
+            skipped_bytes=self._skipped,
             read=self._clock.instant() if self._reader else None,
             is_evidence=self._reader is None or self._reader.is_evidence,
             begun=self._reader is not None and not self._reader.was_at_end,
@@ -86,11 +87,10 @@ class KernelWatch:
     @property
     def trouble(self) -> str:
         """Return how many records nobody read, for every surface: what they told is not known, so green says less."""
-        skipped = self._skipped_by_earlier_readers + (self._reader.skipped_bytes if self._reader is not None else 0)
-        if skipped:
+        if self._skipped:
             return (
-                f"{self._path}: {skipped >> 20} MiB of it were not read, because more was there than can be read in "
-                "time: what they told is lost; name /dev/kmsg, or have the file rotated earlier"
+                f"{self._path}: {self._skipped >> 20} MiB of it were not read, because more was there than can be "
+                "read in time: what they told is lost; name /dev/kmsg, or have the file rotated earlier"
             )
         if not self._lost or self._is_asking:
             return ""
@@ -98,6 +98,11 @@ class KernelWatch:
             f"{self._path}: {self._lost} records were overwritten before they could be read: what they told is lost; "
             "enlarge the ring with the kernel option log_buf_len if this repeats"
         )
+
+    @property
+    def _skipped(self) -> int:
+        """Return how many bytes of a long file were passed over: a file has no records that are overwritten."""
+        return self._skipped_by_earlier_readers + (self._reader.skipped_bytes if self._reader is not None else 0)
 
     @property
     def memory(self) -> bytes | None:

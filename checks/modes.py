@@ -86,12 +86,12 @@ def reach(snapshot: Snapshot, verdict: Verdict, device: str = "") -> Reach:
 
 
 def reaches(snapshot: Snapshot) -> Callable[[Verdict, str], Reach]:
-    """Return what tells ``reach`` of many verdicts of *snapshot*: whether its driver refuses is looked at once."""
-    return partial(_reach, snapshot, _refusing(snapshot))
+    """Return what tells ``reach`` of many verdicts of *snapshot*: what they have in common is looked at once."""
+    return partial(_reach, snapshot, _refusing(snapshot), taken_out(snapshot.episodes))
 
 
-def _reach(snapshot: Snapshot, refuses: Refuses, verdict: Verdict, device: str) -> Reach:
-    if device and device in taken_out(snapshot.episodes):
+def _reach(snapshot: Snapshot, refuses: Refuses, gone: frozenset[str], verdict: Verdict, device: str) -> Reach:
+    if device in gone:
         return "observed"  # nothing of it counts against the node either
     if not verdict.hard:
         refused = _refused(snapshot, verdict, refuses, Mode.OBSERVE, in_one_look=True)

@@ -65,7 +65,7 @@ class Cadence(msgspec.Struct, frozen=True):
 
 
 class KernelLogState(msgspec.Struct, frozen=True):
-    """Whether the kernel log can be read, and how many records were lost unread.
+    """Whether the kernel log can be read, and how many records, or bytes of a file, were lost unread.
 
     ``is_evidence``: it is the kernel's own, and not a file or FIFO, which may hold what a user wrote. ``begun``: what
     was there at its opening is being read, and has not been read to its end.
@@ -75,6 +75,7 @@ class KernelLogState(msgspec.Struct, frozen=True):
     path: str = ""
     detail: str = ""
     lost_records: int = 0
+    skipped_bytes: int = 0
     read: Instant | None = None
     is_evidence: bool = True
     begun: bool = False

@@ -172,6 +172,16 @@ def test_lost_records_are_told() -> None:
     assert (finding.outcome, finding.value) == (Outcome.SKIPPED, 12)
 
 
+def test_a_part_of_a_long_log_that_was_passed_over_is_told() -> None:
+    """Its newest lines are read, and nobody may believe that all was seen."""
+    state = KernelLogState(True, "/var/log/kern.log", skipped_bytes=1 << 26)
+    findings = judge("kernel-log", healthy(kernel_log=state))
+    finding = of(findings, "kernel_log.skipped_bytes", NODE)
+    assert (finding.outcome, finding.value) == (Outcome.SKIPPED, 1 << 26)
+    assert "67108864 bytes of /var/log/kern.log were passed over" in finding.message
+    assert [found.code for found in findings if found.code == "kernel_log.lost_records"] == []
+
+
 def test_outcome_of_every_event_is_that_of_its_policy() -> None:
     """The check adds nothing to the tables."""
     for code in ("pcie.fatal", "memory.uncorrected", "amd.ras", "infiniband.down", "something.new"):

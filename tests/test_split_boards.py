@@ -91,20 +91,6 @@ def test_board_that_is_put_together_between_two_slow_rounds_tells_its_links(tmp_
     assert set(links(backend, board)) == {ReadingStatus.UNSUPPORTED}
 
 
-@pytest.mark.parametrize("code", sorted({nvml.UNKNOWN, *nvml.UNAVAILABLE}))
-def test_links_that_do_not_answer_while_a_board_is_listed_are_not_none(tmp_path: Path, code: int) -> None:
-    """They are there, and read as soon as they answer."""
-    driver = Driver()
-    driver.refusal = code
-    backend = backend_of(driver, tmp_path)
-    (board,) = backend.devices()
-    assert ReadingStatus.UNSUPPORTED not in links(backend, board)
-    driver.refusal = 0
-    assert links(backend, board).count(OK) == LINKS
-    (board,) = backend.devices()
-    assert len(board.links) == LINKS
-
-
 @pytest.mark.parametrize("code", [AmdSmiStatus.BUSY, AmdSmiStatus.RETRY, AmdSmiStatus.API_FAILED, AmdSmiStatus.NO_PERM])
 def test_amd_links_that_do_not_answer_while_a_board_is_listed_are_not_none(tmp_path: Path, code: int) -> None:
     """There may be as many as can be; a board without links says so."""

@@ -350,10 +350,12 @@ class NvidiaBackend:
         """
         count = Plan(self._library, target, [LINK_COUNT]).read()[0]
         counted = int(count.value or 0) if count.status is ReadingStatus.OK else 0
+        has_answered = counted > 0
         for port in range(counted, MAXIMUM_LINKS):
             code, _ = self._library.on(target, Call("nvmlDeviceGetNvLinkState", (port,)))
-            if is_unsupported(code) or (code and port and not may_answer_later(code)):
+            if is_unsupported(code) or (code and has_answered and not may_answer_later(code)):
                 return port
+            has_answered = has_answered or not code
         return MAXIMUM_LINKS
 
     def _peer(self, target: Target, port: int) -> str | None:

@@ -55,6 +55,7 @@ READABLE = Rule(
     next_step="let the agent's user read it: group adm or systemd-journal, or kernel.dmesg_restrict=0",
 )
 LOST = Rule(check="kernel-log", code="kernel_log.lost_records", fault_class=FaultClass.NODE)
+SKIPPED = Rule(check="kernel-log", code="kernel_log.skipped_bytes", fault_class=FaultClass.NODE)
 
 
 class KernelLog(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +88,13 @@ def _readable(view: View) -> Iterator[Finding]:
             Outcome.SKIPPED,
             f"{state.lost_records} records were overwritten before they could be read",
             value=state.lost_records,
+        )
+    if state.skipped_bytes:
+        path = state.path or "the kernel log"
+        yield SKIPPED.on_node(
+            Outcome.SKIPPED,
+            f"{state.skipped_bytes} bytes of {path} were passed over to reach its newest lines",
+            value=state.skipped_bytes,
         )
 
 

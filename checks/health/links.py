@@ -289,8 +289,10 @@ def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
     if look.number != 0:
         return DOWN.judge(look, False, "the link is up")
     why = _expected(view, device, look, policy)
-    if _is_split(view, device) or _may_be_split(view, device):
+    if _is_split(view, device):
         return DOWN.skip(look, "the link is down, as it is on a partitioned device")
+    if _may_be_split(view, device):
+        return DOWN.skip(look, "the link is down, and the device did not tell whether it is partitioned")
     if why is None and policy.expected is not None:
         return DOWN.judge(look, False, f"the link is down, and no more than {policy.expected} are expected to be up")
     if why is None:
