@@ -386,7 +386,8 @@ class Engine:
     def _note_links(self, sample: Sample) -> None:
         """Note which links are up. Ports that their driver numbers anew are forgotten, or they were missed for ever."""
         up, seen = self._links_up.setdefault(sample.device, set()), self._memory.seen.get(sample.device)
-        noted, old = links_noted({*up, *(seen.links_up if seen else ())}, sample)
+        listed = self._devices.get(sample.backend, ())
+        noted, old = links_noted({*up, *(seen.links_up if seen else ())}, sample, listed)
         up.update(noted)
         up -= old
         self._memory = without_ports(self._memory, sample.device, old)

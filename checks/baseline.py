@@ -14,6 +14,7 @@ import msgspec
 from nodevet.checks.acknowledgement import are_other_boards
 from nodevet.checks.model import Device, DeviceKind, Instant, ReaderStatus, ReadingStatus, Sample, told_serial
 from nodevet.checks.reference.tables import load_table
+from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import Memory, Seen
 
 __all__ = [
@@ -97,15 +98,22 @@ def remember(
     return Memory(seen) if seen != memory.seen else memory
 
 
-def links_noted(up_before: Collection[int], sample: Sample) -> tuple[frozenset[int], frozenset[int]]:
+def links_noted(
+    up_before: Collection[int], sample: Sample, listed: Iterable[Device]
+) -> tuple[frozenset[int], frozenset[int]]:
     """Return which ports to note as up by *sample*, and which of *up_before* have but other numbers now.
 
-    amdgpu numbered its ports anew in 2025 (amd-gfx, "use the external link number"). No link moves to another port by
-    itself: where as many ports as are left out are up that never were, each of those is another one under a new number.
-    Some of them may come up later: until then none is noted, or those that are up already would not be new any more.
+    Only the driver of some vendors renumbers ports, and the device must be *listed* to be known as theirs: of any other
+    a port that is left out is a lost link, whatever came up beside it. amdgpu renumbered them in 2025 (amd-gfx, "use
+    the external link number"). No link moves to another port by itself: where as many ports as are left out are up that
+    never were, each of those is another one under a new number. Some of them may come up later: until then none is
+    noted, or those that are up already would not be new any more.
     """
     states = {entry.part.index: entry for entry in sample.readings if entry.quantity == "link_active"}
     up = {port for port, entry in states.items() if entry.value and port is not None}
+    vendor = next((device.vendor for device in listed if device.id == sample.device), "")
+    if not vendor_of(vendor).renumbers_ports:
+        return frozenset(up), frozenset()
     left_out = {port for port in up_before if port in states and states[port].status is ReadingStatus.UNSUPPORTED}
     if len(left_out) > len(up.difference(up_before)):
         return frozenset(up.intersection(up_before)), frozenset()

@@ -45,16 +45,18 @@ EXCUSED: dict[str, tuple[Readings, State]] = {
     "ecc_enabled": ({("ecc_enabled", WHOLE): False, **NO_COUNTS}, State.DEGRADED),
 }
 SETTLED_SECONDS = 5000.0
+MODELS = {"nvidia": gpu().model, "amd": "AMD Instinct MI300X"}
 UP, NOT_IN_USE = 1, 2
 """What AMD SMI says of a port."""
 
 
-def states(desk: Desk, *looks: Readings) -> list[State]:
-    """Return the verdict after each of *looks* at the first board, ten seconds apart."""
+def states(desk: Desk, *looks: Readings, vendor: str = "nvidia") -> list[State]:
+    """Return the verdict after each of *looks* at the first board of two of *vendor*, ten seconds apart."""
+    make = {"vendor": vendor, "model": MODELS[vendor]}
     found = []
     for changes in looks:
         desk.seconds += 10
-        desk.present()
+        desk.present(gpu(**make), gpu(SIBLING, "0000:2b:00.0", **make))
         desk.read(changes)
         desk.read(identity=SIBLING)
         found.append(desk.round(0).snapshot.verdict.state)
@@ -221,8 +223,12 @@ def test_as_many_new_ports_as_are_left_out_are_other_numbers(
     """No link moves to another port by itself."""
     before = set(range(7))
     told = sample(gpu(), ports(up, left_out))
-    noted, old = links_noted(before, told)
+    noted, old = links_noted(before, told, [gpu(SIBLING), gpu(vendor="amd")])
     assert old == forgotten
+    for listed in ([gpu(), gpu(SIBLING, vendor="amd")], [gpu(vendor="acme")], []):
+        assert links_noted(before, told, listed) == (frozenset(up), frozenset()), (
+            "no other vendor's driver renumbers its ports"
+        )
     assert (7 in noted) is (bool(forgotten) and 7 in up)
     seen = Seen(gpu(), at(), at(), tuple(sorted(before)))
     kept = without_ports(Memory({gpu().id: seen}), gpu().id, forgotten).seen[gpu().id]
@@ -240,16 +246,28 @@ def test_ports_that_come_up_later_under_other_numbers_are_not_missed_for_ever(re
     old = ports({0, 1, 2, 3, 4, 5}, {6, 7})
     desk = Desk()
     desk.seconds = SETTLED_SECONDS
-    states(desk, old, old)
-    states(desk, ports({0, 1, 2, 3, 6}, {4, 5}))
+    states(desk, old, old, vendor="amd")
+    states(desk, ports({0, 1, 2, 3, 6}, {4, 5}), vendor="amd")
     assert links_down(desk) == {4, 5, 7}
     desk = restarted(desk) if restarts else desk
-    states(desk, ports({0, 1, 2, 3, 6, 7}, {4, 5}))
+    states(desk, ports({0, 1, 2, 3, 6, 7}, {4, 5}), vendor="amd")
     assert links_down(desk) == {7}
-    states(desk, *(ports({0, 1, 2, 3, 6, 7}, {4, 5}),) * 3)
+    states(desk, *(ports({0, 1, 2, 3, 6, 7}, {4, 5}),) * 3, vendor="amd")
     assert links_down(desk) == set()
-    states(desk, ports({0, 1, 2, 3, 6}, {4, 5, 7}))
+    states(desk, ports({0, 1, 2, 3, 6}, {4, 5, 7}), vendor="amd")
     assert links_down(desk) == {7}, "what is left out under its new number is missed"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_link_that_vanished_is_missed_whatever_other_port_came_up(restarts: bool) -> None:
+    """A port of NVLink keeps its number: one that is not in use any more is a lost link, also after a reboot."""
+    desk = Desk()
+    desk.seconds = SETTLED_SECONDS
+    before = ports({0, 1, 2, 3, 4, 5, 6}, {7})
+    assert State.FAILED not in states(desk, before, before)
+    desk = restarted(desk) if restarts else desk
+    assert states(desk, *(ports({0, 1, 2, 4, 5, 6, 7}, {3}),) * 3)[-1] is State.FAILED
+    assert links_down(desk) == {3}
 
 
 def test_what_only_a_retest_ends_outlasts_the_number_of_its_port() -> None:
