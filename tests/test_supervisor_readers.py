@@ -113,7 +113,8 @@ class Node:
         before = len(self.samples)
         self.until(lambda: self.sits_in(call) and not self.selector.select(0))
         pass_time(self.clock, self.supervisor, self.until, seconds)
-        self.until(lambda: self.status().state is ReaderState.HUNG and self.status().pid is None)
+        assert self.status().state is ReaderState.HUNG
+        self.until(lambda: self.status().pid is None)
         return self.outcome(self.samples[before:])
 
     def sits_in(self, call: str) -> bool:
@@ -233,6 +234,8 @@ def test_a_reader_that_leaves_its_only_board_alone_answers_and_tries_it_again(no
     for _ in range(2):
         node.fall("emp")
         node.clock.advance(1.0)
+    node.until(lambda: node.status().state is ReaderState.FAILED or node.supervisor.settled)
+    assert node.status().state is ReaderState.RUNNING
     for _ in range(2):
         assert node.round(INTERVAL) == {node.wedged: "hung"}
         assert (node.status().state, node.status().quarantined) == (ReaderState.RUNNING, (node.wedged,))

@@ -90,6 +90,8 @@ class Bench:
             if done():
                 return
             assert deadline is None or deadline > self.clock.monotonic(), "a loop would spin"
+            runs = self.supervisor.records or self.supervisor.heartbeat.waits
+            assert runs, f"nothing runs that could bring it about: {self.supervisor.statuses}"
             assert time.monotonic() < end, f"not reached: {self.supervisor.statuses}"
             for key, mask in self.selector.select(0.05):
                 self.supervisor.handle(key, mask)
@@ -113,7 +115,12 @@ class Bench:
         """Let the round that hangs at *device* come to its deadline, and wait until the child is gone."""
         self.until_in(f"fake_read({device}")
         self.pass_time(DEADLINE)
-        self.until(lambda: self.status().state is state and self.status().pid is None)
+        self.until_gone(state)
+
+    def until_gone(self, state: ReaderState) -> None:
+        """Wait until the child, which the clock alone has ended and left in *state*, is gone."""
+        assert self.status().state is state
+        self.until(lambda: self.status().pid is None)
 
     def pass_time(self, seconds: float) -> None:
         """Let *seconds* pass on a machine that keeps time."""
