@@ -235,7 +235,8 @@ def _lease(served: Served, call: Call) -> None:
         if refused:
             call.refuse(f"lease: {refused}")
         else:
-            call.answer({"granted": True, "devices": [msgspec.to_builtins(device) for device in devices]})
+            among = msgspec.to_builtins(served.snapshot.devices)
+            call.answer({"granted": True, "devices": msgspec.to_builtins(devices), "among": among})
 
     call.when_gone(give_back)
     served.guard.tell(pid, answer)

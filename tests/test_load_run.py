@@ -29,7 +29,13 @@ DEVICES = tuple(
 PATIENCE_SECONDS = 20.0
 
 
-def run(script: Mapping[str, str], *, stop_after: int | None = None, devices: Sequence[Device] = DEVICES) -> LoadRun:
+def run(
+    script: Mapping[str, str],
+    *,
+    stop_after: int | None = None,
+    devices: Sequence[Device] = DEVICES,
+    among: Sequence[Device] = (),
+) -> LoadRun:
     """Run every format of *script* on two devices to the end; stop it after so many results where asked to."""
 
     def spawn(_device: Device, environment: Mapping[str, str]) -> Launch:
@@ -40,7 +46,7 @@ def run(script: Mapping[str, str], *, stop_after: int | None = None, devices: Se
         for device in devices
     }
     with selectors.DefaultSelector() as selector:
-        load = LoadRun(devices, requests, SystemClock(), selector, spawn=spawn)
+        load = LoadRun(devices, requests, SystemClock(), selector, among=among, spawn=spawn)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not load.done and time.monotonic() < deadline:
             for key, mask in selector.select(0.05):
@@ -53,13 +59,13 @@ def run(script: Mapping[str, str], *, stop_after: int | None = None, devices: Se
     return load
 
 
-def run_with_one_uuid(*uuids: str) -> LoadRun:
-    """Run one format on devices of these *uuids*."""
+def run_with_one_uuid(*uuids: str, named: slice = slice(None)) -> LoadRun:
+    """Run one format on those that are *named* of devices of these *uuids*."""
     devices = tuple(
         Device(id=f"{uuid}/{slot}", uuid=uuid, kind=DeviceKind.ACCELERATOR, vendor="amd", model="any", backend="amd")
         for slot, uuid in enumerate(uuids)
     )
-    return run({"fp32": "finish"}, devices=devices)
+    return run({"fp32": "finish"}, devices=devices[named], among=devices)
 
 
 def states(load: LoadRun, device: str = "GPU-0") -> list[tuple[str | None, ResultState]]:
@@ -122,7 +128,7 @@ def test_a_device_that_is_not_loaded_says_of_each_format_why() -> None:
     }
     with selectors.DefaultSelector() as selector:
         refused = {device.id: "in use by process 7" for device in DEVICES}
-        load = LoadRun(DEVICES, requests, SystemClock(), selector, refused=refused)
+        load = LoadRun(DEVICES, requests, SystemClock(), selector, among=(), refused=refused)
     assert load.done
     assert [(result.dtype, result.detail) for result in load.results] == [
         ("fp32", "in use by process 7"), ("bf16", "in use by process 7"),
@@ -219,7 +225,7 @@ def test_a_load_that_cannot_be_started_is_refused_and_the_others_run() -> None:
 
     requests = {device.id: (GemmRequest(device=device.id, dtype="fp32", seconds=0.1),) for device in DEVICES}
     with selectors.DefaultSelector() as selector:
-        load = LoadRun(DEVICES, requests, SystemClock(), selector, spawn=spawn)
+        load = LoadRun(DEVICES, requests, SystemClock(), selector, among=(), spawn=spawn)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not load.done and time.monotonic() < deadline:
             for key, mask in selector.select(0.05):
@@ -238,3 +244,24 @@ def test_partitions_that_share_a_uuid_are_not_proved() -> None:
     assert proved.state is State.UNKNOWN
     assert {entry.device for entry in proved.unproven} == {"GPU-1/0", "GPU-1/1"}
     assert "its UUID is also that of another partition" in proved.reason()
+
+
+@pytest.mark.parametrize("slot", range(3))
+def test_a_partition_that_is_named_alone_is_not_proved_by_another(slot: int) -> None:
+    """Its siblings are not of the run, and have its UUID all the same: the load may have run on one of them."""
+    proved = account((), run_with_one_uuid("GPU-1", "GPU-1", "GPU-1", "GPU-2", named=slice(slot, slot + 1)).results)
+    assert (proved.state, len(proved.unproven)) == (State.UNKNOWN, 1)
+    assert "its UUID is also that of another partition" in proved.reason()
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd"])
+@pytest.mark.parametrize("name", ["0000:3b:00.0", "nvidia-3", "3"])
+def test_a_board_without_a_uuid_is_not_loaded(name: str, vendor: str) -> None:
+    """CUDA takes an address for the index 0: the first board would be loaded, and would clear this one."""
+    kind = DeviceKind.ACCELERATOR
+    board = Device(id=name, kind=kind, vendor=vendor, model="any", backend=vendor)
+    load = run({"fp32": "finish", "bf16": "finish"}, devices=(board, DEVICES[0]))
+    assert {result.state for result in load.results if result.devices == (name,)} == {ResultState.REFUSED}
+    proved = account((), load.results)
+    assert {entry.device for entry in proved.unproven} == {name}
+    assert "it tells no UUID of its own" in proved.reason()

@@ -9,11 +9,11 @@ from typing import Any, cast
 import msgspec
 import msgspec.inspect
 import pytest
-from fakes.snapshots import gpu_node
+from fakes.snapshots import cpu, cpu_node, gpu_node
 
 from nodevet.agent.commands.release import seconds_of
 from nodevet.agent.control import LONGEST_RELEASE_SECONDS
-from nodevet.agent.verbs import ReleaseArguments, ResultArguments, verbs
+from nodevet.agent.verbs import LeaseArguments, ReleaseArguments, ResultArguments, verbs
 from nodevet.checks.errors import UsageError
 from nodevet.checks.model import Result
 from nodevet.exporters.schema import BurnInDocument, burn_in_document
@@ -84,3 +84,22 @@ def test_the_answer_to_results_says_that_they_are_not_kept(trouble: str) -> None
     verbs(cast(Any, Loaded(trouble)))["result"].handler(cast(Any, call))
     notices = " ".join(told[0]["agent"]["notices"])
     assert ("not kept" in notices, "disk full" in notices) == (bool(trouble), bool(trouble))
+
+
+def test_a_lease_names_all_devices_of_the_node() -> None:
+    """Whoever loads one of them must see whether another one has its name."""
+    snapshot = cpu_node()
+    wanted = cpu(1).id
+    told: list[dict[str, Any]] = []
+    guard = SimpleNamespace(announce=lambda *_of: None, tell=lambda _pid, answer: answer(None))
+    served = SimpleNamespace(snapshot=snapshot, guard=guard, stop_probe=lambda _why: False)
+    call = SimpleNamespace(
+        arguments=LeaseArguments(60.0, (wanted,)),
+        peer=SimpleNamespace(pid=1),
+        when_gone=lambda _act: None,
+        answer=told.append,
+        refuse=pytest.fail,
+    )
+    verbs(cast(Any, served))["lease"].handler(cast(Any, call))
+    assert [device["id"] for device in told[0]["devices"]] == [wanted]
+    assert [device["id"] for device in told[0]["among"]] == [device.id for device in snapshot.devices]

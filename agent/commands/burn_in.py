@@ -162,10 +162,12 @@ def _with_agent(load: Load) -> None:
             load.end(_not_run(load, session, error))
             return
         devices = msgspec.convert(granted["devices"], tuple[Device, ...])
+        among = msgspec.convert(granted.get("among", ()), tuple[Device, ...])  # an older agent does not tell
         socket, plan = load.runtime / SOCKET_NAME, load.arguments.plan
         delivery = Delivery(socket, plan, _complain, patience_seconds=load.patience_seconds)
         with undisturbed() as passed:
-            results = _load(load, devices, LoadLock(load.runtime), Claims(load.runtime).look, found=delivery.found)
+            lock, claims = LoadLock(load.runtime), Claims(load.runtime)
+            results = _load(load, devices, lock, claims.look, among=among, found=delivery.found)
             document = delivery.ended(results, session, lambda: passed.count)
             if document is None:
                 document = _judged_alone(load, devices, results)
@@ -195,7 +197,7 @@ def _not_run(load: Load, session: Session, refusal: AgentRefused) -> BurnInDocum
     devices = _chosen(load_targets(listed), load.arguments.device)
     if told.simulated or not any(compute_kind(device) for device in devices):
         raise refusal
-    results = _load(load, devices, None, ClaimsSeen, busy={each.id: str(refusal) for each in devices})
+    results = _load(load, devices, None, ClaimsSeen, among=(), busy={each.id: str(refusal) for each in devices})
     tell(f"nodevet: {refusal}")
     return _of_load(load, devices, (), results, str(refusal))
 
@@ -227,7 +229,7 @@ def _alone(load: Load) -> None:
         found = FoundAlone(settings, stamped, _complain).found
         with undisturbed():
             with LoadAlone(load.runtime, before, say=_complain, writer=_writer_before(load)) as alone:
-                results = _load(load, devices, alone.lock, alone.look, busy=busy, found=found)
+                results = _load(load, devices, alone.lock, alone.look, among=before.devices, busy=busy, found=found)
             load.end(_judged_alone(load, devices, tuple(map(stamped, results)), locked=True))
 
 
@@ -288,12 +290,14 @@ def _load(
     lock: LoadLock | None,
     look_for_jobs: Callable[[], ClaimsSeen],
     *,
+    among: tuple[Device, ...],
     busy: Mapping[str, str] | None = None,
     found: Callable[[tuple[Result, ...]], None] = lambda _known: None,
 ) -> tuple[Result, ...]:
     """Run the plan on *devices* and return the results; SIGINT, SIGTERM and a job interrupt it and keep what came.
 
-    Those that are *busy* are not loaded. Each of them, and each that no load exists for, has results that say so.
+    *among* are all devices of the node. Those that are *busy* are not loaded. Each of them, and each that no load
+    exists for, has results that say so.
     *found* is given what is known in each turn, long before the load ends.
     """
     if not any(compute_kind(device) for device in devices):
@@ -304,7 +308,9 @@ def _load(
     with ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
         progress = stack.enter_context(_shown())
-        running = LoadRun(devices, requests, SystemClock(), selector, spawn=load.spawn, lock=lock, refused=refused)
+        running = LoadRun(
+            devices, requests, SystemClock(), selector, among=among, spawn=load.spawn, lock=lock, refused=refused
+        )
         stack.enter_context(SignalPipe(selector, lambda _number: running.stop("interrupted")))
         while not running.done:
             for key, mask in selector.select(JOBS_EVERY_SECONDS):

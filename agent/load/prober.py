@@ -68,6 +68,7 @@ class Prober:
         self._refresh = refresh
         self._log = log
         self._announced: tuple[Device, ...] = ()
+        self._among: tuple[Device, ...] = ()
         self._run: LoadRun | None = None
         self._ended: Instant | None = None
         self._began = 0.0
@@ -135,7 +136,7 @@ class Prober:
         if reason:
             self._wait(reason)
             return
-        self._announced = devices
+        self._announced, self._among = devices, snapshot.devices
         self.status = "probe is announced"
 
     def _begin(self) -> None:
@@ -154,6 +155,7 @@ class Prober:
                 requests,
                 self._clock,
                 self._selector,
+                among=self._among,
                 spawn=self._spawn,
                 log=self._log,
                 lock=self._guard.lock,

@@ -16,7 +16,7 @@ from nodevet.agent.clock import Clock
 from nodevet.agent.load.child import LoadChild
 from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.load.curve import Curve
-from nodevet.checks.burnin.launch import Launch, burn_command
+from nodevet.checks.burnin.launch import Launch, burn_command, chosen_by, why_not_chosen
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
 from nodevet.checks.completeness import ASKED, LOAD, REFUSAL
 from nodevet.checks.model import Device, Result, ResultState
@@ -67,6 +67,7 @@ class LoadRun:
         clock: Clock,
         selector: selectors.BaseSelector,
         *,
+        among: Iterable[Device],
         spawn: Spawn = burn_command,
         log: Callable[[Note], None] | None = None,
         lock: LoadLock | None = None,
@@ -74,13 +75,15 @@ class LoadRun:
     ) -> None:
         """Start every child; *lock* is held as long as one of them lives.
 
-        Devices that *refused* names are not loaded; every format that was planned for them says why. Raises BusyError
-        and StoreError where the lock cannot be taken.
+        *among* are all devices of the node: a load chooses its device by a name that no other one may have. Devices
+        that *refused* names, and those without a name to choose them by, are not loaded; every format that was planned
+        for them says why. Raises BusyError and StoreError where the lock cannot be taken.
         """
         self._clock = clock
         devices = tuple(devices)
-        uuids = Counter(device.uuid for device in devices if device.uuid)
-        self._not_told_apart = frozenset(device.id for device in devices if uuids[device.uuid or ""] > 1)
+        everything = {device.id: device for device in (*among, *devices)}
+        names = Counter(map(chosen_by, everything.values()))
+        self._not_told_apart = frozenset(device.id for device in devices if names[chosen_by(device)] > 1)
         began = clock.instant()
         self._load = f"{began.boot_id}:{began.boottime_ns}"
         self._stopped = ""
@@ -91,7 +94,7 @@ class LoadRun:
         try:
             for device in devices:
                 planned = requests.get(device.id, ())
-                reason = (refused or {}).get(device.id)
+                reason = (refused or {}).get(device.id) or why_not_chosen(device)
                 try:
                     if reason is None:
                         self._start(device, planned, selector, spawn, log, held)

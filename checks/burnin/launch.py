@@ -9,9 +9,13 @@ import msgspec
 
 from nodevet.checks.model import Device, DeviceKind
 
-__all__ = ["Launch", "burn_command", "compute_kind"]
+__all__ = ["Launch", "burn_command", "chosen_by", "compute_kind", "why_not_chosen"]
 
 _KINDS = {"nvidia": "cuda", "amd": "rocm"}
+
+_NAMES = ("GPU-", "MIG-")
+"""How a name of CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES begins. Of anything else CUDA takes the digits at its
+start for an index: a PCI address would choose the first board."""
 
 _OF_THREADS = ("OMP_", "GOMP_", "KMP_")
 """How many threads work, and where, is for the load to say: OMP_THREAD_LIMIT=1 leaves all cores but one at rest."""
@@ -31,13 +35,24 @@ def compute_kind(device: Device) -> str | None:
     return _KINDS.get(device.vendor) if device.kind is DeviceKind.ACCELERATOR else None
 
 
+def chosen_by(device: Device) -> str:
+    """Return the name by which a load chooses *device*."""
+    return device.uuid or device.id
+
+
+def why_not_chosen(device: Device) -> str | None:
+    """Return why no load can choose *device*, or None where one can."""
+    is_named = device.kind is not DeviceKind.ACCELERATOR or chosen_by(device).startswith(_NAMES)
+    return None if is_named else "it tells no UUID of its own, so a load cannot choose it: another one would be loaded"
+
+
 def burn_command(device: Device, environment: Mapping[str, str]) -> Launch:
     """Return how to start the load child for *device*, which it sees as the only one.
 
     The device is chosen by UUID before the program starts: an index would depend on what others hid.
     """
     kind = compute_kind(device)
-    chosen = device.uuid or device.id
+    chosen = chosen_by(device)
     hidden = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
     own = {
         name: value for name, value in environment.items() if name not in hidden and not name.startswith(_OF_THREADS)
