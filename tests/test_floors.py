@@ -22,6 +22,7 @@ AGENT_FOLDERS = ("commands", "load", "readers", "simulated", "slurm", "storage")
 
 FLOOR_LIMITS = {
     "checks.errors": 0,
+    "checks.device": 1,
     "checks.parts": 1,
     "checks.sample": 1,
     "checks.scheduler": 1,
