@@ -172,14 +172,37 @@ def gating(*lines: tuple[str, str]) -> list[str]:
     return [event.code for event in in_turn(*lines) if told_policy(event).gates]
 
 
-def test_a_recovery_that_no_driver_tried_is_no_failure_of_the_device() -> None:
-    """NVIDIA's driver has no callbacks, so each error that loses one transaction ends so; the link was not reset."""
-    assert gating(UNTRIED, FAILED) == []
-    assert gating(UNTRIED, UNTRIED, FAILED, FAILED) == gating(FAILED) == ["pcie.recovery_failed"]
+AER_LOST = ("nvidia 0000:1b:00.0: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, (Receiver ID)", OF_PCI)  # fmt: skip  # noqa: E501
+AER_FATAL = ("nvidia 0000:1b:00.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Data Link Layer, (Receiver ID)", OF_PCI)  # fmt: skip  # noqa: E501
+OLD_FAILED = ("nvidia 0000:1b:00.0: AER: Device recovery failed", OF_PCI)
+FATAL_FAILED = ("pcieport 0000:1a:01.0: Device recovery from fatal error failed", "+pci:0000:1a:01.0")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [[UNTRIED, FAILED], [UNTRIED, UNTRIED, FAILED, FAILED], [FAILED], [OLD_FAILED], [OLD_FAILED, OLD_FAILED]],
+    ids=["told", "twice", "untold", "older", "older twice"],
+)
+def test_the_line_of_a_recovery_alone_informs_on_every_kernel(lines: list[tuple[str, str]]) -> None:
+    """NVIDIA's driver has no callbacks, so each error that loses one transaction ends so; not every kernel says why."""
+    assert gating(*lines) == gating(AER_LOST, *lines) == []
+    outcomes = {told_policy(event).outcome for event in in_turn(AER_LOST, *lines)}
+    assert outcomes == {Outcome.WARN}
+
+
+def test_a_recovery_that_failed_closes_the_gate_with_a_witness() -> None:
+    """A fatal error, a link that was not reset, or a line that says itself what it was a recovery from."""
+    assert gating(AER_FATAL, FAILED) == gating(AER_FATAL, UNTRIED, OLD_FAILED) == ["pcie.aer"]
     assert gating(UNTRIED, RESET_FAILED, FAILED) == ["pcie.reset_failed"]
-    forged = (UNTRIED[0], "")
-    (found,) = in_turn(("0000:1b:00.0: AER: can't recover", ""), forged, FAILED)
-    assert told_policy(found).outcome is Outcome.FAIL
+    assert gating(FATAL_FAILED) == ["pcie.recovery_failed"]
+
+
+def test_why_a_recovery_was_not_tried_is_told_of_that_one() -> None:
+    """And a line that its record does not confirm tells nothing of what is evidence."""
+    why = [event.fields.get("cause") for event in in_turn(UNTRIED, FAILED, FAILED)]
+    assert why == ["no error_detected callback", None]
+    (found,) = in_turn(("0000:1b:00.0: AER: can't recover", ""), (UNTRIED[0], ""), FAILED)
+    assert (found.provenance, found.fields.get("cause")) == (Provenance.KERNEL, None)
 
 
 def test_what_only_announces_is_told_once() -> None:

@@ -74,7 +74,6 @@ FIRMWARE_NOT_READ = "0x61:"
 """How the code of NVIDIA's driver begins where it could not read its firmware (RM_INIT_FIRMWARE_FETCH_FAILED)."""
 
 STATED_SEVERITIES = {
-    "no error_detected callback": Severity.WARNING,
     NOT_READ_FOR_IT: Severity.WARNING,
     "fatal": Severity.FATAL,
     "recoverable": Severity.ERROR,
@@ -83,8 +82,8 @@ STATED_SEVERITIES = {
 }
 """What a line says of the event behind it, in our words.
 
-The firmware of an error record (UEFI, common platform error record), and the kernel of a recovery that is not tried
-and of a file that it could not read for a process, which is being killed or has no memory left.
+The firmware of an error record (UEFI, common platform error record), and the kernel of a file that it could not read
+for a process, which is being killed or has no memory left.
 """
 
 _OWN_GROUPS = frozenset({"pci", "address", "number", "pid", "process"})
