@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from .errors import RefusedError
-from .host import cpu_quota, host_memory_allowance, last_level_cache_bytes
+from .host import cpu_quota, host_memory_allowance, last_level_cache_bytes, online_processors
 from .library import torch
 from .peak import DeviceFacts, table_cache_bytes
 
@@ -120,8 +120,8 @@ def _open_socket(device_id: str) -> ComputeDevice:
         raise RefusedError(f"{device_id}: no processor of this socket may be used; allowed are {sorted(allowed)}")
     reachable = _reachable()
     os.sched_setaffinity(0, processors)
-    cores = len({_topology(cpu, "core_id", str(cpu)) for cpu in processors})
-    quota = cpu_quota()
+    cores, quota = _cores(processors), cpu_quota()
+    there = allowed | _of_machine() | reachable | online_processors()
     threads = cores if quota is None else max(1, min(cores, math.ceil(quota)))
     torch.set_num_threads(threads)
     return ComputeDevice(
@@ -130,12 +130,17 @@ def _open_socket(device_id: str) -> ComputeDevice:
         facts=DeviceFacts(vendor="", architecture=None, name=device_id, compute_units=cores),
         cache_bytes=last_level_cache_bytes(processors),
         threads=threads,
-        left_out=_left_out(len(processors), len(_of_socket(socket, allowed | _of_machine() | reachable))),
+        left_out=_left_out(len(processors), len(_of_socket(socket, there))) or _withheld_time(quota, _cores(there)),
     )
 
 
 def _of_socket(socket: str, processors: Iterable[int]) -> frozenset[int]:
     return frozenset(cpu for cpu in processors if _topology(cpu, "physical_package_id", "0") == socket)
+
+
+def _cores(processors: Iterable[int]) -> int:
+    """Return how many cores *processors* are: the number of a core may come again on another die."""
+    return len({_topology(cpu, "thread_siblings_list", str(cpu)) for cpu in processors})
 
 
 def _of_machine() -> frozenset[int]:
@@ -168,7 +173,15 @@ def _left_out(used: int, of: int) -> str:
     """Return which processors of a socket a load leaves out, or an empty string."""
     if used == of:
         return ""
-    return f"{of - used} of {of} processors are not for this process (taskset, a job, CPUAffinity=, isolcpus=)"
+    why = "taskset, a job, a container, CPUAffinity=, isolcpus="
+    return f"{of - used} of {of} processors are not for this process ({why})"
+
+
+def _withheld_time(quota: float | None, cores: int) -> str:
+    """Return which share of the processors' time a *quota* keeps from a load; all sockets share it."""
+    if quota is None or quota >= cores:
+        return ""
+    return f"a quota leaves the time of {quota:g} of {cores} cores to this process (cpu.max, CPUQuota=): lift it"
 
 
 def _topology(cpu: int, name: str, otherwise: str) -> str:

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from .errors import RefusedError
 
-__all__ = ["HOST_SHARE", "cpu_quota", "has_bf16_units", "host_memory_allowance", "last_level_cache_bytes"]
+__all__ = [
+    "HOST_SHARE",
+    "cpu_quota",
+    "has_bf16_units",
+    "host_memory_allowance",
+    "last_level_cache_bytes",
+    "online_processors",
+]
 
 HOST_SHARE = 0.10
 """Share of the available memory that a load may take on a host that others use too."""
@@ -43,6 +50,13 @@ def cpu_quota(root: str = "/") -> float | None:
         if quota and period:
             quotas.append(quota / period)
     return min(quotas, default=None)
+
+
+def online_processors(root: str = "/") -> frozenset[int]:
+    """Return the processors that the kernel runs, also those that a container was never given; none where untold."""
+    pieces = [piece.split("-") for piece in _text(Path(root, "sys/devices/system/cpu/online")).split(",")]
+    spans = [(piece[0], piece[-1]) for piece in pieces if all(number.isdigit() for number in piece)]
+    return frozenset(cpu for first, last in spans for cpu in range(int(first), int(last) + 1))
 
 
 def has_bf16_units(root: str = "/") -> bool:
