@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from nodevet.agent.clock import Clock
 from nodevet.checks.errors import BusyError, NodevetError
-from nodevet.exporters.http import AbsentAddressError, HttpServer, is_free, is_name
+from nodevet.exporters.http import HttpServer
+from nodevet.exporters.listen_address import AbsentAddressError, is_free, is_name
 
 __all__ = ["AGAIN_SECONDS", "Listening"]
 

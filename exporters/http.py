@@ -9,10 +9,8 @@ of its own.
 
 from __future__ import annotations
 
-import errno
 import io
 import ipaddress
-import re
 import select
 import selectors
 import socket
@@ -28,7 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from nodevet.checks.clock import SystemClock
-from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
+from nodevet.checks.errors import ConfigurationError
 from nodevet.checks.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import Instant, Snapshot
@@ -36,14 +34,20 @@ from nodevet.exporters.arrivals import Arrivals, Request
 from nodevet.exporters.connections import CONNECTION_SECONDS, Connections
 from nodevet.exporters.departures import Departure
 from nodevet.exporters.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT
-from nodevet.exporters.listeners import holder_of
+from nodevet.exporters.listen_address import (
+    family,
+    is_loopback,
+    names_loopback,
+    parse_listen,
+    refusal,
+    with_zone,
+)
 from nodevet.exporters.page import StatusPage
 from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.schema import encode, status_document
 
-__all__ = ["DEFAULT_LISTEN", "AbsentAddressError", "HttpServer", "is_free", "is_name", "parse_listen"]
+__all__ = ["PAGES", "HttpServer"]
 
-DEFAULT_LISTEN = "127.0.0.1:10917"
 LOOK_SECONDS = 0.25
 """Between two looks at how long connections are open, while any is."""
 
@@ -53,7 +57,6 @@ QUEUED_CONNECTIONS = 1024
 STOP_SECONDS = 0.5
 """How long the end of the agent waits for the thread that accepts: it may wait itself, such as for memory."""
 
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _TEXT = "text/plain; charset=utf-8"
 _JSON = "application/json; charset=utf-8"
 _HTML = "text/html; charset=utf-8"
@@ -75,44 +78,6 @@ def _no_report() -> None:
 
 def _unheard(_line: str) -> None:
     """Tell nobody."""
-
-
-HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*\.?")
-"""What a resolver may know at another time (RFC 1123, and the underscore that sites use)."""
-
-
-class AbsentAddressError(ConfigurationError):
-    """This machine has no such address, or not yet."""
-
-
-def is_free(listen: str) -> bool:
-    """Return whether *listen* can be bound now."""
-    host, port = parse_listen(listen)
-    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(_with_zone(host, port))
-        except OSError:
-            return False
-    return True
-
-
-def is_name(listen: str) -> bool:
-    """Return whether the host of *listen* has to be resolved: it is no address."""
-    try:
-        ipaddress.ip_address(parse_listen(listen)[0].partition("%")[0])
-    except ValueError:
-        return True
-    return False
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``, ``[ADDRESS]:PORT`` or ``:PORT`` (all addresses); UsageError if none."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--listen {text}: write HOST:PORT with a port from 0 to 65535, such as {DEFAULT_LISTEN}")
-    return host or "0.0.0.0", int(port)  # noqa: S104 - an empty host is a request for all addresses
 
 
 class HttpServer:
@@ -145,7 +110,7 @@ class HttpServer:
             site.guard = guard or Guard(log or _unheard)
             self._server = _Server((host, port), site, log, connections or Connections())
         except OSError as error:
-            raise _refusal(error, host, port) from error
+            raise refusal(error, host, port) from error
         except TypeError as error:  # a NUL byte, or letters that no name of a host has
             raise ConfigurationError(f"cannot listen on {host}:{port}: {host} is no name of a host") from error
         self._stopped = False
@@ -205,7 +170,7 @@ class _Site:
         self.page = page
         self.detailed = MetricsPage(detail=True)
         self.document = _StatusJson()
-        self.local_only = _is_loopback(host)
+        self.local_only = is_loopback(host)
         self.guard = Guard(_unheard)
 
     def safe_answer(self, path: str, query: str, accept: str, accept_encoding: str) -> _Answer:
@@ -301,7 +266,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(
         self, address: tuple[str, int], site: _Site, log: Callable[[str], None] | None, connections: Connections
     ) -> None:
-        self.address_family = _family(address[0])
+        self.address_family = family(address[0])
         self.site = site
         self.connections = connections
         self._log = log
@@ -429,7 +394,7 @@ class _Server(ThreadingHTTPServer):
         """Bind without the reverse name lookup of the base class, which may wait for a name server."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         asked = str(self.server_address[0])
-        self.socket.bind(_with_zone(asked, self.server_address[1]))
+        self.socket.bind(with_zone(asked, self.server_address[1]))
         bound = self.socket.getsockname()
         self.server_address = (asked if "%" in asked else bound[0], bound[1])
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
@@ -498,7 +463,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.BAD_REQUEST, "the request is cut off, or too long")
             return
         site = self.server.site
-        if site.local_only and not _names_loopback(self.headers.get("Host")):
+        if site.local_only and not names_loopback(self.headers.get("Host")):
             self._send(
                 _plain(HTTPStatus.MISDIRECTED_REQUEST, "this address answers to localhost only: use 127.0.0.1"),
                 with_body=with_body,
@@ -549,51 +514,3 @@ def _weight(text: str) -> float:
         return min(max(float(text), 0.0), 1.0)
     except ValueError:
         return 1.0
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def _names_loopback(host: str | None) -> bool:
-    """Return whether a Host header names this machine to itself; without one it is no browser that asks."""
-    if host is None:
-        return True
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    name = name.removeprefix("[").removesuffix("]").lower().removesuffix(".")
-    return name in _LOOPBACK_NAMES or _is_loopback(name)
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def _with_zone(host: str, port: int) -> tuple[str | int, ...]:
-    """Return what bind(2) takes: it wants the interface of a link-local address by its number."""
-    if "%" not in host:
-        return (host, port)
-    address, _, zone = host.partition("%")
-    try:
-        return (address, port, 0, int(zone) if zone.isdecimal() else socket.if_nametoindex(zone))
-    except (OSError, OverflowError) as error:  # no interface has that name, or not yet
-        raise OSError(errno.EADDRNOTAVAIL, str(error)) from error
-
-
-def _refusal(error: OSError, host: str, port: int) -> Exception:
-    match error.errno:
-        case errno.EADDRINUSE:
-            holder = holder_of(port)
-            by = f" by {holder}" if holder else ""
-            return BusyError(f"port {port} on {host} is in use{by}: stop it or choose another with --listen HOST:PORT")
-        case errno.EACCES | errno.EPERM:
-            return ConfigurationError(f"port {port} on {host} may not be opened by this user: choose one above 1023")
-        case errno.EADDRNOTAVAIL:
-            return AbsentAddressError(f"{host} is no address of this machine: choose another with --listen HOST:PORT")
-    text = f"cannot listen on {host}:{port}: {error.strerror or error}"
-    # Whoever resolves names may come after the agent at a boot; what is no name of a host never gets an address.
-    is_passing = HOST_NAME.fullmatch(host) if isinstance(error, socket.gaierror) else error.errno in EXHAUSTED
-    kind = AbsentAddressError if is_passing else ConfigurationError
-    return kind(text)

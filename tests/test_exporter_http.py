@@ -26,7 +26,8 @@ from nodevet.checks.exhaustion import EXHAUSTED
 from nodevet.checks.model import Device, DeviceKind, Snapshot
 from nodevet.exporters import http as http_server
 from nodevet.exporters.connections import MAXIMUM_CONNECTIONS, Connections
-from nodevet.exporters.http import HttpServer, parse_listen
+from nodevet.exporters.http import HttpServer
+from nodevet.exporters.listen_address import parse_listen
 from nodevet.exporters.schema import encode
 
 Start = Callable[..., HttpServer]

@@ -16,7 +16,8 @@ from fakes.late_clock import LateClock
 from nodevet.agent.listening import AGAIN_SECONDS, CAUSE_SECONDS, Listening
 from nodevet.checks.errors import BusyError, ConfigurationError
 from nodevet.exporters import http
-from nodevet.exporters.http import AbsentAddressError, HttpServer, is_free, is_name
+from nodevet.exporters.http import HttpServer
+from nodevet.exporters.listen_address import AbsentAddressError, is_free, is_name, with_zone
 
 
 @pytest.fixture
@@ -224,11 +225,11 @@ def test_a_link_local_address_is_bound_on_its_interface(monkeypatch: pytest.Monk
     assert "fe80::1%nodevet0 is no address of this machine" in absent.trouble
     assert not is_free("[fe80::1%nodevet0]:0")
     monkeypatch.setattr(socket, "if_nametoindex", {"ib0": 7}.__getitem__)
-    assert [http._with_zone(f"fe80::1%{zone}", 1) for zone in ("ib0", "4")] == [
+    assert [with_zone(f"fe80::1%{zone}", 1) for zone in ("ib0", "4")] == [
         ("fe80::1", 1, 0, 7),
         ("fe80::1", 1, 0, 4),
     ]
-    assert http._with_zone("::1", 1) == ("::1", 1)
+    assert with_zone("::1", 1) == ("::1", 1)
 
 
 def test_a_resolver_that_does_not_answer_holds_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
