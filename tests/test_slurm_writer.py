@@ -1111,7 +1111,8 @@ def test_a_snapshot_that_raises_does_not_end_the_thread(
     running, selector = reactor
     poison: Any = (object(),)
     running.submit(msgspec.structs.replace(FAILED, episodes=poison))
-    for key, mask in selector.select(5.0):
+    _until(lambda: selector.select(0.01) or "ended" in running.status.doing)
+    for key, mask in selector.select(0):
         key.data(mask)
     assert told == ["told"]
     assert running.trouble.startswith("slurm: nodevet's own error, please report it: AttributeError")
@@ -1224,6 +1225,28 @@ def test_a_gate_that_closes_has_the_drain_by_slurm_seen_at_once(tmp_path: Path) 
         _until(lambda: not running.status.permit.held)
         assert [msgspec.structs.replace(entry.known, until=None) for entry in running.take()] == list(KNOWN)
         assert running.close(3.0)
+
+
+def test_a_gate_that_closes_is_reason_to_look_until_the_drain_is_seen(tmp_path: Path) -> None:
+    """Asked of a thread that has ended: the answer is there at once."""
+    (tmp_path / "node").write_text(IN_SERVICE)
+    settings = msgspec.structs.replace(
+        SETTINGS, scontrol=str(_answers(tmp_path)), poll_seconds=3600.0, writer="observe", permit="local"
+    )
+    with selectors.DefaultSelector() as selector:
+        running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
+        running.submit(FAILED)
+        _until(lambda: running.status.permit.held and running.status.last_read_seconds)
+        assert running.close(3.0)
+    (tmp_path / GATE_LOG_NAME).write_text("open 1.00 7 generation 3\n")
+    assert not running._is_due()
+    with (tmp_path / GATE_LOG_NAME).open("a") as file:
+        file.write("closed 2.00 8 GPU 0 is lost\n")
+    assert running._is_due()
+    seen = Pass(running.status, Memory(), (), 3600.0)
+    assert running._again_seconds(seen) <= 1.0
+    drained = msgspec.structs.replace(running.status, states=("IDLE", "DRAIN"))
+    assert running._again_seconds(msgspec.structs.replace(seen, status=drained)) == 3600.0
 
 
 def test_a_gate_that_stays_open_has_nothing_looked_at(tmp_path: Path) -> None:
