@@ -32,7 +32,7 @@ from nodevet.checks.baseline import (
     without_pages,
     without_ports,
 )
-from nodevet.checks.consequences import counted_once, shown_once
+from nodevet.checks.consequences import counted_once, joined, shown_once
 from nodevet.checks.episodes import Evidence, Holders, Knew, Ledger, acknowledge, anybody, fold
 from nodevet.checks.guard import AGENT, CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
 from nodevet.checks.hours import Hourly, Hours
@@ -278,7 +278,8 @@ class Engine:
         again = {finding.key for finding in found}
         waiting = (finding for finding in self._unfolded if finding.key not in again)
         self._unfolded = ()
-        every = (*found, *waiting, *self._own_faults())
+        told = (*found, *waiting, *self._own_faults())
+        every = self._step("ends of links", partial(joined, told, present, self._memory), lambda: told)
         findings = self._step("findings counted once", partial(counted_once, every), lambda: every)
         evidence = self._evidence(now, present, names)
         self._ledger, changes = self._step(

@@ -337,6 +337,9 @@ def _look(work: _Work, finding: Finding) -> None:
         episode = None
     if finding.outcome is Outcome.PASS:
         work.settled.pop(key, None)
+    if episode is not None and finding.follows:
+        active[key] = _gone(work, episode, f"follows from the loss of {finding.follows}")
+        return
     if episode is not None and _same_evidence(episode, finding):
         return
     if finding.bad:

@@ -256,13 +256,12 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What one check says of one thing, from one look: stateless.
 
-    ``needed`` of ``window`` looks must agree before it counts (1 of 1 for hard findings).
-    ``occurrence`` tells a new fault from an old one that is still visible: an event's identity, or a counter's value.
-    ``evidence`` names the quantities that were looked at, ``evidence_time`` says when the judged one was read.
-    ``pid`` is the process that an application event belongs to. ``shown`` are the wrong results that it rests on.
-    ``required`` says that the node must be able to measure this; its absence then makes the node unknown.
-    ``gates`` is False for what informs and must never close a gate or drain: it rests on text that a user can write, on
-    a number of the site, or on a fault of nodevet itself.
+    ``needed`` of ``window`` looks must agree before it counts (1 of 1 for hard findings). ``occurrence`` tells a new
+    fault from an old one that is still visible: an event's identity, or a counter's value. ``evidence`` names the
+    quantities that were looked at, ``evidence_time`` says when the judged one was read. ``pid`` is the process that an
+    application event belongs to. ``shown`` are the wrong results that it rests on. ``follows`` names the lost device
+    that it follows from. ``required``: the node must be able to measure this, or is unknown.
+    ``gates`` is False for what never closes a gate or drains: it rests on a user's text, a site's number, or our fault.
     """
 
     check: str
@@ -281,6 +280,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 1
     required: bool = False
     gates: bool = True
+    follows: str = ""
     occurrence: str | None = None
     pid: int | None = None
     shown: tuple[Shown, ...] = ()

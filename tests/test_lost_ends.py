@@ -1,0 +1,216 @@
+"""A link that is down because the board at its other end is lost follows from that loss, and from nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from fakes.amdsmi.scenario import FakeAmdSmi
+from fakes.rig import Rig
+from fakes.views import GPU_READINGS, at, fault, gpu, link, reader, sample
+
+from nodevet.agent.engine import Armed, Engine
+from nodevet.agent.verdicts import narrowed
+from nodevet.checks.consequences import joined
+from nodevet.checks.model import (
+    AgentInfo,
+    Clearing,
+    Device,
+    Failure,
+    FailureKind,
+    Finding,
+    Limit,
+    Link,
+    Outcome,
+    Part,
+    PartKind,
+    Snapshot,
+    State,
+)
+from nodevet.checks.registry import discover
+from nodevet.checks.view import Cadence, Memory, Seen
+
+BOARDS = 8
+DEAD = 2
+
+
+def port_to(board: int, other: int) -> int:
+    """Return the port of *board* that leads to *other*: the others in their order."""
+    return other if other < board else other - 1
+
+
+def board(number: int, peers: bool = True) -> Device:
+    """Return an MI300X, each of whose ports leads to another one."""
+    others = [other for other in range(BOARDS) if other != number]
+    links = tuple(Link(port, f"0000:{other:02x}:00.0" if peers else None) for port, other in enumerate(others))
+    make = {"vendor": "amd", "model": "AMD Instinct MI300X", "backend": "amd", "minor": 128 + number}
+    return gpu(f"GPU-{number}", f"0000:{number:02x}:00.0", links=links, **make)
+
+
+class Node:
+    """Eight boards, each joined with each other, with a clock that the test moves."""
+
+    def __init__(self, *, peers: bool = True) -> None:
+        """Begin with three healthy looks; *peers* says whether the ports tell where they lead."""
+        self.boards = [board(number, peers) for number in range(BOARDS)]
+        self.seconds = 5000.0
+        checks = [Armed(entry, entry.policy()) for entry in discover()]
+        cadences = {("amd", "fast"): Cadence(10, 5)}
+        self.engine = Engine(checks, node="n1", clock=lambda: at(self.seconds), cadences=cadences)
+        found = [self.look().verdict for _ in range(3)]
+        assert [verdict.state for verdict in found] == [State.OK] * 3, found
+
+    def look(
+        self,
+        down: Iterable[tuple[int, int]] = (),
+        *,
+        silent: Iterable[int] = (),
+        unlisted: Iterable[int] = (),
+    ) -> Snapshot:
+        """Judge a round in which links between pairs of boards are *down*, at both ends."""
+        self.seconds += 10
+        ends = {*down, *((other, one) for one, other in down)}
+        listed = [entry for number, entry in enumerate(self.boards) if number not in set(unlisted)]
+        self.engine.take_devices("amd", listed)
+        self.engine.take_readers((reader("amd", last_round=at(self.seconds)), reader("host")))
+        links = {("link_active", link(port)) for port in range(18)}
+        other = {key: value for key, value in GPU_READINGS.items() if key[0] != "link_active" and key not in links}
+        for number, entry in enumerate(self.boards):
+            up = {
+                ("link_active", link(port_to(number, far))): (number, far) not in ends
+                for far in range(BOARDS)
+                if far != number
+            }
+            failure = Failure(FailureKind.LOST, "for a test") if number in set(silent) else None
+            taken = sample(entry, {} if failure else {**other, **up}, failure=failure)
+            if entry in listed:
+                self.engine.take_sample(msgspec.structs.replace(taken, backend="amd", time=at(self.seconds)))
+        return self.engine.evaluate(AgentInfo(version="0", started=at(), interval_seconds=10)).snapshot
+
+
+def counting(snapshot: Snapshot) -> set[tuple[str, str]]:
+    """Return codes and devices of what counts."""
+    return {(entry.key.code, entry.key.device) for entry in snapshot.episodes}
+
+
+ALL_OF_DEAD = [(DEAD, other) for other in range(BOARDS) if other != DEAD]
+
+
+@pytest.mark.parametrize("peers", [True, False])
+@pytest.mark.parametrize(
+    ("how", "code"), [("silent", "device.lost"), ("unlisted", "device.missing"), ("dark", "link.all_down")]
+)
+def test_a_dead_board_whose_links_are_told_down_on_its_peers_is_one_finding(peers: bool, how: str, code: str) -> None:
+    """It was eight. The loss names each link that went with it, and they are listed for themselves."""
+    node = Node(peers=peers)
+    away = {} if how == "dark" else {how: [DEAD]}
+    snapshot = node.look(ALL_OF_DEAD, **away)
+    assert counting(snapshot) == {(code, "GPU-2")}
+    assert snapshot.verdict.state is State.FAILED
+    (loss,) = (entry for entry in snapshot.findings if entry.code == code and entry.outcome is Outcome.FAIL)
+    followed = [entry for entry in snapshot.findings if entry.follows]
+    assert [(entry.code, entry.outcome, entry.follows) for entry in followed] == [
+        ("link.down", Outcome.SKIPPED, "GPU-2")
+    ] * 7
+    for entry in followed:
+        assert entry.message.split(": ")[0] in loss.message
+        assert "the link is down" in entry.message
+        assert "GPU renderD130" in entry.message
+
+
+@pytest.mark.parametrize("peers", [True, False])
+def test_links_that_stay_down_after_the_loss_count_for_themselves(peers: bool) -> None:
+    """The board answers again, and its links are down still: then each end of them does."""
+    node = Node(peers=peers)
+    for _ in range(3):
+        node.look(ALL_OF_DEAD, silent=[DEAD])
+    snapshot = node.look([(DEAD, 0)])
+    assert {("link.down", "GPU-0"), ("link.down", "GPU-2")} < counting(snapshot)
+    assert snapshot.device_verdicts["GPU-0"].hard
+
+
+def test_links_that_went_before_the_loss_was_told_follow_from_it() -> None:
+    """They are read more often than who is there."""
+    node = Node()
+    assert len(counting(node.look(ALL_OF_DEAD[:6]))) == 7
+    assert counting(node.look(ALL_OF_DEAD, silent=[DEAD])) >= {("device.lost", "GPU-2")}
+    assert {device for code, device in counting(node.look(ALL_OF_DEAD, silent=[DEAD]))} == {"GPU-2"}
+
+
+@pytest.mark.parametrize("peers", [True, False])
+def test_another_link_is_another_finding(peers: bool) -> None:
+    """One between two boards that answer, beside the loss; where no port tells its other end, nothing is excused."""
+    node = Node(peers=peers)
+    found = counting(node.look([*ALL_OF_DEAD, (0, 1)], silent=[DEAD]))
+    assert {("device.lost", "GPU-2"), ("link.down", "GPU-0"), ("link.down", "GPU-1")} <= found
+    assert len({device for _, device in found}) == (3 if peers else 8)
+
+
+def test_two_dead_boards_are_two_findings() -> None:
+    """Each other one lost two links."""
+    down = [*ALL_OF_DEAD, *((5, other) for other in range(BOARDS) if other not in (DEAD, 5))]
+    for peers in (True, False):
+        assert {device for _, device in counting(Node(peers=peers).look(down, silent=[DEAD, 5]))} == {"GPU-2", "GPU-5"}
+
+
+def test_a_link_behind_a_switch_follows_from_no_board() -> None:
+    """What leads to a switch goes down for a reason of its own."""
+    boards = [msgspec.structs.replace(entry, links=(Link(0, "switch"),)) for entry in map(board, range(2))]
+    memory = Memory({entry.id: Seen(entry, at(), at(), (0,)) for entry in boards})
+    lost = fault("device.lost", device="GPU-1", message="GPU 1: gone")
+    down = fault("link.down", device="GPU-0", part=link(0), message="GPU 0 link 0: down")
+    assert joined([lost, down], boards, memory) == (lost, down)
+    half_told = [msgspec.structs.replace(entry, links=(Link(0), Link(1, "switch"))) for entry in boards]
+    memory = Memory({entry.id: Seen(entry, at(), at(), (0,)) for entry in half_told})
+    assert joined([lost, down], half_told, memory) == (lost, down)
+    bridged = [msgspec.structs.replace(entry, links=(Link(0, None),)) for entry in boards]
+    memory = Memory({entry.id: Seen(entry, at(), at(), (0,)) for entry in bridged})
+    assert [entry.follows for entry in joined([lost, down], bridged, memory)] == ["", "GPU-1"]
+
+
+def test_what_else_tells_of_the_lost_ends_follows_too() -> None:
+    """The partner of a bridge has all its links down; and a board whose links are counted has so many fewer."""
+    boards = [board(number) for number in range(2)]
+    boards = [
+        msgspec.structs.replace(entry, links=(Link(0, boards[1 - number].pci), Link(1, boards[1 - number].pci)))
+        for number, entry in enumerate(boards)
+    ]
+    memory = Memory({entry.id: Seen(entry, at(), at(), (0, 1)) for entry in boards})
+    whole = Part(PartKind.LINK)
+    lost = fault("device.lost", device="GPU-1", message="GPU 1: gone")
+    dark = fault("link.all_down", device="GPU-0", part=whole, message="GPU 0: all down")
+    assert [entry.follows for entry in joined([lost, dark], boards, memory)] == ["", "GPU-1"]
+    down = fault("link.down", device="GPU-0", part=link(0), message="GPU 0 link 0: down")
+    for up, follows in ((1, "GPU-1"), (0, "")):
+        fewer = Finding(
+            check="links",
+            code="link.fewer",
+            device="GPU-0",
+            part=whole,
+            outcome=Outcome.WARN,
+            message="GPU 0: fewer",
+            value=up,
+            limit=Limit("<", 2, "", "table"),
+            clearing=Clearing.CONDITION,
+        )
+        assert [entry.follows for entry in joined([lost, down, fewer], boards, memory)] == ["", "GPU-1", follows]
+
+
+@pytest.mark.parametrize("how", ["silent", "unlisted"])
+def test_check_of_links_alone_is_not_green_beside_a_loss(how: str) -> None:
+    """What the other checks saw is why a link is down."""
+    snapshot = Node().look(ALL_OF_DEAD, **{how: [DEAD]})
+    assert narrowed(snapshot, {"links"}).verdict.state is State.UNKNOWN
+
+
+def test_real_reader_names_the_lost_board_at_the_other_end(fake_amdsmi: FakeAmdSmi) -> None:
+    """AMD SMI tells of each port where it leads."""
+    with Rig(fake_amdsmi) as rig:
+        assert rig.look(3).verdict.state is State.OK
+        fake_amdsmi.fail_device(DEAD)
+        for slot in range(BOARDS):
+            if slot != DEAD:
+                fake_amdsmi.set(f"link_state.{slot}.{port_to(slot, DEAD)}", 0)
+        snapshot = rig.look()
+        assert [entry.key.code for entry in snapshot.episodes] == ["device.lost"]
