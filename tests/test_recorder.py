@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from nodevet.agent.load.recorder import LoadRecorder
-from nodevet.checks.model import Instant, Part, PartKind, Reading, ReadingStatus, Result, ResultState, Sample
+from nodevet.checks.model import Instant, Metric, Part, PartKind, Reading, ReadingStatus, Result, ResultState, Sample
 
 CORE = Part(PartKind.SENSOR, "core")
 
@@ -35,7 +36,7 @@ def test_points_count_from_the_beginning_of_the_load() -> None:
 
 
 def test_samples_beside_a_load_pass_by() -> None:
-    """Nothing is kept before the beginning or after the end."""
+    """No curve has a point before the beginning or after the end."""
     recorder = LoadRecorder()
     recorder.take(sample(1, heat(50)))
     recorder.begin(2)
@@ -121,3 +122,86 @@ def test_the_heat_of_the_first_format_outlasts_those_behind_it(every: int) -> No
         told = recorder.stamped(result(number * each, (number + 1) * each), ()).conditions
         assert told["temperature_celsius"] == pytest.approx(70.0, abs=1.0)
         assert told["power_watts"] == pytest.approx(600.0, abs=10.0)
+
+
+def wrong(started: float, ended: float) -> Result:
+    """Return a result that found one wrong product between two moments after boot."""
+    return msgspec.structs.replace(result(started, ended), metrics=(Metric("mismatches", 1, "count"),))
+
+
+def hours(recorder: LoadRecorder, seconds: int, every: int = 10) -> None:
+    """Record a warm device from boot until so many *seconds* after it, the last hour warmer than the others."""
+    for now in range(0, seconds + 1, every):
+        warm = now > seconds - 3600
+        recorder.take(
+            sample(now, heat(75.0 if warm else 60.0), Reading("power_watts", 640.0 if warm else 500.0, WATTS))
+        )
+
+
+AS_IT_SHOWED = {"temperature_celsius": 75.0, "power_watts": 640.0, "unsupported": []}
+
+
+@pytest.mark.parametrize("every", [1, 10])
+@pytest.mark.parametrize("took", [0.1, 3.0, 25.0])
+def test_a_format_that_is_refuted_in_seconds_of_a_load_of_hours_has_its_heat(took: float, every: int) -> None:
+    """One point of so long a curve is of minutes; without the heat only a person could end the wrong result."""
+    recorder = LoadRecorder()
+    recorder.begin(0)
+    hours(recorder, 14 * 3600, every)
+    ended = 14 * 3600 + 0.9 * every
+    assert recorder.stamped(wrong(ended - took, ended), ()).conditions == AS_IT_SHOWED
+
+
+def test_what_was_known_when_it_was_found_is_known_at_the_end_of_the_load() -> None:
+    """All results are told again at the end, hours later; by then the readings of that moment are gone."""
+    recorder = LoadRecorder()
+    recorder.begin(0)
+    hours(recorder, 8 * 3600)
+    found = wrong(8 * 3600 + 2, 8 * 3600 + 4)
+    assert recorder.stamped(found, ()).conditions == AS_IT_SHOWED
+    for now in range(8 * 3600 + 10, 14 * 3600, 10):
+        recorder.take(sample(now, heat(50), Reading("power_watts", 300.0, WATTS)))
+    assert recorder.stamped(found, ()).conditions == AS_IT_SHOWED
+
+
+def test_a_probe_of_seconds_and_an_agent_that_is_new_know_the_heat_before() -> None:
+    """Neither has a reading within the load that it recorded from its beginning."""
+    recorder = LoadRecorder()
+    recorder.take(sample(90, heat(40), Reading("power_watts", 95.0, WATTS)))
+    recorder.take(sample(100, heat(41), Reading("power_watts", 96.0, WATTS)))
+    assert recorder.stamped(wrong(103, 105), ()).conditions["temperature_celsius"] == 41
+    recorder.begin(103)
+    assert recorder.stamped(wrong(103, 105), ()).conditions["power_watts"] == 96
+
+
+@pytest.mark.parametrize(("at", "known"), [(99.0, False), (100.0, True), (114.9, True), (115.1, False), (900.0, False)])
+def test_a_reading_stands_until_the_next_one_is_due(at: float, known: bool) -> None:
+    """What was read long before, or behind it, says nothing of the moment; nor does a device that stopped to answer."""
+    recorder = LoadRecorder()
+    recorder.take(sample(100, heat(41)))
+    told = recorder.stamped(wrong(at, at), ()).conditions
+    assert told["temperature_celsius"] == (41 if known else None)
+    assert told["power_watts"] is None
+
+
+def test_two_sensors_of_one_device_are_one_figure_as_in_a_long_load() -> None:
+    """Else the later of the two would be compared with the middle of both."""
+    recorder, hotspot = LoadRecorder(), Part(PartKind.SENSOR, "hotspot")
+    recorder.take(sample(100, heat(60), heat(80, hotspot)))
+    assert recorder.stamped(wrong(101, 102), ()).conditions["temperature_celsius"] == 70
+
+
+def test_the_last_readings_of_a_retest_are_no_record_of_it() -> None:
+    """It may have been cold until then."""
+    recorder = LoadRecorder()
+    for now in range(0, 3600, 10):
+        recorder.take(sample(now, heat(75)))
+    assert recorder.stamped(result(3000, 3600), ()).conditions["temperature_celsius"] is None
+
+
+def test_an_agent_that_is_new_does_not_take_the_end_of_a_load_for_when_it_was_wrong() -> None:
+    """What the agent before it knew of that moment must stand."""
+    recorder = LoadRecorder()
+    for now in range(3500, 3600, 10):
+        recorder.take(sample(now, heat(50)))
+    assert recorder.stamped(wrong(0, 3600), ()).conditions["temperature_celsius"] is None

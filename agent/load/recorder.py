@@ -1,8 +1,11 @@
-"""Heat, power and clock of the devices while a load runs, for the curves of its report."""
+"""Heat, power and clock of the devices while a load runs, for the curves of its report and for its re-test."""
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from collections.abc import Iterable
+from itertools import pairwise
 
 import msgspec
 
@@ -25,13 +28,53 @@ RECORDED = {
 """What says whether a device was hot, capped or slow: one sensor of each kind, the device's own."""
 
 
+RECENT_POINTS = 64
+STAMPED_AT_MOST = 64
+
+FIRST_GAP_SECONDS = 10.0
+"""How far apart readings are where only one came so far: the agent's interval where nobody chose another."""
+
+LATE = 1.5
+"""A reading stands for what comes until the next one is due, which may be late by half of that."""
+
+
+class _Recent:
+    """The last readings of one quantity: a curve of hours tells of minutes, and a wrong result may show in seconds."""
+
+    def __init__(self) -> None:
+        """Begin without readings."""
+        self._points: deque[tuple[float, float]] = deque(maxlen=RECENT_POINTS)
+
+    def add(self, seconds: float, value: float) -> None:
+        """Add a reading of *seconds* after boot."""
+        self._points.append((seconds, value))
+
+    @property
+    def since(self) -> float:
+        """Return the moment of the first reading."""
+        return self._points[0][0]
+
+    def median(self, first: float, last: float) -> float | None:
+        """Return the median from the moment *first* to *last*, else what was read before and still stood, or None."""
+        moments = sorted({seconds for seconds, _ in self._points if seconds <= last})
+        if not moments:
+            return None
+        gaps = [later - earlier for earlier, later in pairwise(moments)]
+        if last - moments[-1] > LATE * statistics.median(gaps or [FIRST_GAP_SECONDS]):
+            return None
+        since = min(first, moments[-1])
+        return statistics.median(value for seconds, value in self._points if since <= seconds <= last)
+
+
 class LoadRecorder:
-    """Collects from ``begin`` to ``end``; at other times samples pass by."""
+    """Collects from ``begin`` to ``end``; of other times it knows the last readings alone."""
 
     def __init__(self) -> None:
         """Start idle."""
         self._began: float | None = None
         self._curves: dict[tuple[str, str], Curve] = {}
+        self._recent: dict[tuple[str, str], _Recent] = {}
+        self._stamped: dict[tuple[object, ...], dict[str, float | None]] = {}
 
     def begin(self, seconds: float) -> None:
         """Begin a recording at *seconds* of CLOCK_BOOTTIME, unless one is under way."""
@@ -50,12 +93,15 @@ class LoadRecorder:
         """Return *result* with the heat and power of its device while it ran, for the re-test that may follow.
 
         One that the device cannot tell, by its latest *samples*, stands under ``unsupported``; one that was not
-        recorded is None. What the load told itself is kept.
+        recorded is None. What the load told itself is kept, and of a wrong result what was known when it was found: the
+        readings of that moment are gone at the end of its load.
         """
         if len(result.devices) != 1 or any(name in result.conditions for name in (*CONDITIONS, "unsupported")):
             return result
         (device,) = result.devices
         told = {name: self._median(device, name, result) for name in CONDITIONS}
+        if result.metric("mismatches"):
+            told = self._filled(device, result, told)
         missing = [name for name, value in told.items() if value is None]
         unsupported = [name for name in missing if cannot_tell(device, name, samples)]
         return msgspec.structs.replace(result, conditions={**result.conditions, **told, "unsupported": unsupported})
@@ -67,15 +113,37 @@ class LoadRecorder:
         first, last = (moment.boottime_ns / 1e9 - self._began for moment in (result.started, result.ended))
         return curve.median(first, last)
 
+    def _filled(self, device: str, result: Result, told: dict[str, float | None]) -> dict[str, float | None]:
+        """Return what was *told* of the wrong *result*, else what was told of it before, else what was read last.
+
+        What was read last would prove too much of a passed one, whose whole time counts.
+        """
+        name = (result.workload, result.devices, result.dtype, result.started)
+        before = self._stamped.pop(name, {})
+        known = {key: before.get(key) if value is None else value for key, value in told.items()}
+        full = {key: self._last(device, key, result) if value is None else value for key, value in known.items()}
+        self._stamped[name] = full
+        while len(self._stamped) > STAMPED_AT_MOST:
+            del self._stamped[next(iter(self._stamped))]
+        return full
+
+    def _last(self, device: str, quantity: str, result: Result) -> float | None:
+        """Return what was read last before *result*, or None where it was not read from the start of *result* on."""
+        recent = self._recent.get((device, quantity))
+        first, last = (moment.boottime_ns / 1e9 for moment in (result.started, result.ended))
+        is_all = recent is not None and (recent.since <= first or (self._began is not None and self._began <= first))
+        return recent.median(first, last) if recent is not None and is_all else None
+
     def take(self, sample: Sample) -> None:
         """Add what *sample* says of the recorded quantities."""
-        if self._began is None:
-            return
-        seconds = sample.time.boottime_ns / 1e9 - self._began
+        seconds = sample.time.boottime_ns / 1e9
         for reading in sample.readings:
-            if (reading.quantity, reading.part) in RECORDED and reading.status is ReadingStatus.OK:
-                curve = self._curves.setdefault((sample.device, reading.quantity), Curve())
-                curve.add(seconds, float(reading.value or 0))
+            if (reading.quantity, reading.part) not in RECORDED or reading.status is not ReadingStatus.OK:
+                continue
+            name, value = (sample.device, reading.quantity), float(reading.value or 0)
+            self._recent.setdefault(name, _Recent()).add(seconds, value)
+            if self._began is not None:
+                self._curves.setdefault(name, Curve()).add(seconds - self._began, value)
 
 
 def cannot_tell(device: str, quantity: str, samples: Iterable[Sample]) -> bool:
