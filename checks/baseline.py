@@ -18,6 +18,7 @@ from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import Memory, Seen
 
 __all__ = [
+    "OR",
     "UNNAMED",
     "Requirement",
     "by_name",
@@ -35,6 +36,9 @@ __all__ = [
 UNNAMED = "unknown"
 """What backends call the model of a device that does not tell it."""
 
+OR = "|"
+"""Between quantities of which a device owes any one."""
+
 LASTING = ("uuid", "pci_device_id", "memory_bytes", "compute_units", "maximum_clock_hertz", "architecture")
 """What a board is made of, besides its serial and model: None where it does not tell."""
 
@@ -42,7 +46,7 @@ LASTING = ("uuid", "pci_device_id", "memory_bytes", "compute_units", "maximum_cl
 class Requirement(msgspec.Struct, frozen=True):
     """A row of reference/requirements.csv: devices of this make must be able to report the quantity.
 
-    One without a quantity says that devices of its make owe none, whatever other rows say.
+    One with several, as ``a|b``, says that they owe no more than one of these, whatever other rows say.
     """
 
     vendor: str
@@ -63,10 +67,10 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 def requirements(device: Device) -> frozenset[str]:
-    """Return the quantities that *device* must be able to report."""
+    """Return the quantities that *device* must be able to report; of ``a|b`` any one."""
     rows = load_table("requirements.csv", Requirement)
     owed = frozenset(row.quantity for row in rows if row.applies_to(device))
-    return owed if "" not in owed else frozenset()
+    return frozenset(entry for entry in owed if OR in entry) or owed
 
 
 def remember(

@@ -6,11 +6,13 @@ import msgspec
 import pytest
 from fakes.views import (
     BAD,
+    COMPUTE,
     CORE,
     DRAM,
     GPU,
     GPU_READINGS,
     SCOPE,
+    Quantity,
     at,
     bad,
     bare_board,
@@ -25,6 +27,7 @@ from fakes.views import (
     with_samples,
 )
 
+from nodevet.checks.baseline import requirements
 from nodevet.checks.model import (
     NODE,
     WHOLE,
@@ -38,6 +41,7 @@ from nodevet.checks.model import (
     ReaderState,
     Reading,
     ReadingStatus,
+    Scalar,
 )
 from nodevet.checks.view import View
 
@@ -292,3 +296,36 @@ def test_what_is_left_alone_and_named_by_nothing_else_is_no_health() -> None:
     assert address in found.message
     shown = msgspec.structs.replace(view, devices=(*view.devices, bare_board(address, "nvidia")))
     assert of(judge("freshness", shown), "reader.down", NODE, part).outcome is Outcome.PASS
+
+
+def jetson(told: dict[Quantity, Scalar | Reading | None], status: ReadingStatus = ReadingStatus.UNSUPPORTED) -> View:
+    """Return the view of a GPU within its processor that tells nothing but what is *told*."""
+    board = gpu(model="NVIDIA Thor")
+    silent = {key: bad(*key, status) for key in GPU_READINGS}
+    view = healthy({**silent, **told}, device=board)
+    return msgspec.structs.replace(view, devices=(board,), required={GPU: requirements(board)})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (("temperature_celsius", CORE), 55),
+        (("utilization_ratio", COMPUTE), 0.0),
+        (("memory_total_bytes", WHOLE), 128 * 2**30),
+    ],
+)
+def test_one_reading_of_a_gpu_within_its_processor_is_enough(key: Quantity, value: float) -> None:
+    """Zero use is an answer."""
+    finding = of(judge("freshness", jetson({key: value})), "reading.any")
+    assert (finding.outcome, finding.required) == (PASS, False)
+    assert key[0] in finding.message
+
+
+@pytest.mark.parametrize("status", list(BAD))
+def test_gpu_within_its_processor_that_tells_nothing_is_unknown(status: ReadingStatus) -> None:
+    """Of a board of which nothing answers nothing is known; what says nothing of health is no answer."""
+    told: dict[Quantity, Scalar | Reading | None] = {("partitioned", WHOLE): False}
+    finding = of(judge("freshness", jetson(told, status)), "reading.any")
+    assert (finding.outcome, finding.required) == (UNMEASURED, True)
+    assert "none of" in finding.message
+    assert not [entry for entry in judge("freshness", jetson(told, status)) if entry.code == "reading.clock_hertz"]

@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from nodevet.checks.baseline import OR
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import from_table
 from nodevet.checks.model import (
@@ -97,6 +98,13 @@ BROKEN = {
 }
 """What a driver that broke its reader once more is; the first time it is watched."""
 
+ANY = msgspec.structs.replace(
+    READING,
+    code="reading.any",
+    next_step="its driver answers no question about it: check permissions and the driver's version; where it never"
+    " does, read the board by a command of the site, and leave the backend out of the configuration",
+)
+"""Of boards of which few readings can be had, and one of them must."""
 CORE = Part(PartKind.SENSOR, "core")
 ADVICE = {
     "link_active": "none of its links can be seen: start the fabric manager of the driver's own version and read its "
@@ -281,6 +289,9 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
     core, for which only the core's own margin stands in.
     """
     for quantity in sorted(view.required.get(device.id, frozenset())):
+        if OR in quantity:
+            yield _any(view, device, quantity.split(OR), readable=readable)
+            continue
         rule = msgspec.structs.replace(
             READING, code=f"reading.{quantity}", next_step=ADVICE.get(quantity, READING.next_step)
         )
@@ -311,6 +322,23 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             required=counts,
             evidence_time=view.evidence_time(device.id, quantity),
         )
+
+
+def _any(view: View, device: Device, quantities: list[str], *, readable: bool) -> Finding:
+    """Judge whether *device* tells any of *quantities*: of one that tells none of them nothing is known."""
+    name = device_name(view, device.id)
+    if not readable:
+        return ANY.on_node(Outcome.UNMEASURED, f"{name}: the device was not read", device=device.id)
+    entries = [look for quantity in quantities for look in looks(view, device, quantity)]
+    there = [look.quantity for look in entries if look.measured]
+    lapsed = any(view.was_read_lately(device.id, look.quantity, look.part) for look in entries)
+    return ANY.on_node(
+        Outcome.PASS if there else Outcome.UNMEASURED,
+        f"{name}: {there[0]} is there" if there else f"{name}: none of {', '.join(quantities)} is told",
+        device=device.id,
+        required=not there and not lapsed,
+        evidence_time=view.evidence_time(device.id, *quantities),
+    )
 
 
 def _excuse(view: View, device: Device, quantity: str, entries: tuple[Look, ...]) -> str:
