@@ -152,14 +152,16 @@ def _word(word: AcknowledgedDocument) -> str:
 
 
 def _results_lines(document: StatusDocument) -> Iterator[str]:
-    """Yield one line per workload, device and number format with its main figures."""
+    """Yield one line per workload, device and number format with its main figures, and why it proved nothing."""
     runs: dict[tuple[str, str, str], dict[str, ResultDocument]] = {}
     for result in document.results:
         runs.setdefault((result.workload, result.device, result.dtype or ""), {})[result.metric] = result
     for (workload, device, dtype), figures in runs.items():
-        state = next(iter(figures.values())).state
-        shown = [_figure(figures.get(name), words) for name, words in _FIGURES]
-        yield f"{workload} {dtype} on {device}: {state}: {', '.join(filter(None, shown))}"
+        last = next(iter(figures.values()))
+        shown = ", ".join(filter(None, (_figure(figures.get(name), words) for name, words in _FIGURES)))
+        proof = str(last.conditions.get("verification", ""))
+        said = last.detail or ("" if proof == "verified" else proof)
+        yield f"{workload} {dtype} on {device}: {last.state}: {'; '.join(filter(None, (shown, said)))}"
 
 
 _FIGURES = (

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from fakes.snapshots import burn_in, cpu_node, open_episode
 
-from nodevet.agent.text import verdict_words
+from nodevet.agent.text import status_text, verdict_words
 from nodevet.checks.completeness import account
 from nodevet.checks.model import (
     Clearing,
@@ -26,7 +26,7 @@ from nodevet.checks.retest import shown_by
 from nodevet.exporters.page.render import StatusPage
 from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, read_document, render, render_file
-from nodevet.exporters.schema import burn_in_document, encode
+from nodevet.exporters.schema import burn_in_document, encode, status_document
 
 
 def node(*results: Result) -> Snapshot:
@@ -106,6 +106,20 @@ def test_every_surface_says_what_a_load_proved(name: str) -> None:
     assert f"nodevet_burnin_complete {int(state is State.OK)}\n" in metrics
     passed = re.findall(r"nodevet_burnin_passed\{.*?\} (\d)", metrics)
     assert passed.count("1") == document.completeness.verified
+
+
+IN_PART = msgspec.structs.replace(GOOD, detail="in part: a quota leaves half of it", conditions={"left_out": "half"})
+BLIND = msgspec.structs.replace(GOOD, conditions={"verification": "unmeasured: 9 of 10 planted faults found"})
+
+
+@pytest.mark.parametrize("result", [STOPPED, ASKED, WRONG, IN_PART, BLIND])
+def test_status_on_the_command_line_says_why_a_load_proved_nothing(result: Result) -> None:
+    """A load of half a device, or whose checks are blind, verified as many products as another one."""
+    why = result.detail or result.conditions["verification"]
+    assert why in status_text(status_document(node(result)))
+    good = status_text(status_document(node(msgspec.structs.replace(GOOD, conditions={"verification": "verified"}))))
+    assert "0 wrong" in good
+    assert "0 wrong;" not in good
 
 
 def test_a_wrong_result_of_a_load_that_died_is_in_the_metrics_and_on_the_page() -> None:
