@@ -22,7 +22,6 @@ from nodevet.agent.readers.quarantine import Quarantine
 from nodevet.agent.readers.schedule import Schedule
 from nodevet.agent.readers.stages import (
     ABSENT,
-    FALLEN,
     FIRST_RESTART_SECONDS,
     HELD_UP_SECONDS,
     LINES_PER_ROUND,
@@ -38,6 +37,7 @@ from nodevet.agent.readers.stages import (
     Round,
     Wish,
 )
+from nodevet.agent.readers.unread import unread, why_unread
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.model import Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
 from nodevet.checks.wire import PROTOCOL, Failed, Happened, Message, Note, Read, Ready, RoundDone, Sampled, Start
@@ -513,28 +513,14 @@ class Reader:
                 continue
             schedule.advance(now)
             for device in self._devices:
-                failure = self._quarantine.skipped.get(device.id) or self._missed(device)
+                failure = self._quarantine.skipped.get(device.id) or why_unread(device.id, self._failure, self._guilty)
                 self._tell_failure(device.id, group, schedule.number, failure)
-
-    def _missed(self, device: Device) -> Failure:
-        """Return why *device* is not read now: a device is not charged with what another one did to the reader."""
-        if self._failure is None:
-            return Failure(FailureKind.READER, "the reader has not started yet")
-        if self._failure.kind is FailureKind.READER:
-            return self._failure
-        if self._failure.kind in FALLEN and device.id != self._guilty:
-            return Failure(FailureKind.READER, f"its reader went down: {self._failure.detail}")
-        return self._failure
 
     def _tell_failure(self, device: str, group: str, number: int, failure: Failure) -> None:
         """Add a failed sample; a device that was never listed has none, it is only named in the status."""
         if all(known.id != device for known in self._devices):
             return
-        instant = self._clock.instant()
-        simulated = self._plan.stand_in is not None
-        self._outbox.samples.append(
-            Sample(self._plan.backend, group, device, number, instant, 0.0, failure=failure, simulated=simulated)
-        )
+        self._outbox.samples.append(unread(self._plan, device, group, number, self._clock.instant(), failure))
 
     # Small steps.
 

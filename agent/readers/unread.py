@@ -1,0 +1,29 @@
+"""What is told of a device that was not read: a failed sample, and why. Nothing looks healthy because nobody looked."""
+
+from __future__ import annotations
+
+from nodevet.agent.readers.plan import ReaderPlan
+from nodevet.agent.readers.stages import FALLEN
+from nodevet.checks.model import Failure, FailureKind, Instant, Sample
+
+__all__ = ["unread", "why_unread"]
+
+
+def unread(plan: ReaderPlan, device: str, group: str, number: int, instant: Instant, failure: Failure) -> Sample:
+    """Return the failed sample of *device* for round *number* of *group*."""
+    simulated = plan.stand_in is not None
+    return Sample(plan.backend, group, device, number, instant, 0.0, failure=failure, simulated=simulated)
+
+
+def why_unread(device: str, failure: Failure | None, guilty: str | None) -> Failure:
+    """Return why *device* is not read while its reader is down with *failure*, which *guilty* brought about.
+
+    A device is not charged with what another one did to the reader.
+    """
+    if failure is None:
+        return Failure(FailureKind.READER, "the reader has not started yet")
+    if failure.kind is FailureKind.READER:
+        return failure
+    if failure.kind in FALLEN and device != guilty:
+        return Failure(FailureKind.READER, f"its reader went down: {failure.detail}")
+    return failure
