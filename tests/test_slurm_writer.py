@@ -1071,7 +1071,7 @@ def reactor(tmp_path: Path, told: list[str]) -> Iterator[tuple[Reactor, selector
     program = tmp_path / "scontrol"
     program.write_text(f"#!/bin/sh\ntrap '' TERM\necho >>{tmp_path}/called\nwhile :; do sleep 0.05; done\n")
     program.chmod(0o755)
-    settings = msgspec.structs.replace(SETTINGS, scontrol=str(program), timeout_seconds=0.3)
+    settings = msgspec.structs.replace(SETTINGS, scontrol=str(program), timeout_seconds=1.5)
     with selectors.DefaultSelector() as selector:
         running = Reactor(
             settings, "n1", selector, runtime=tmp_path, memory=None, boot_id="boot-1", told=lambda: told.append("told")
@@ -1083,15 +1083,15 @@ def reactor(tmp_path: Path, told: list[str]) -> Iterator[tuple[Reactor, selector
 def test_the_loop_is_told_of_what_changed(reactor: tuple[Reactor, selectors.BaseSelector], told: list[str]) -> None:
     """Through its selector, while scontrol hung; the loop itself never waited."""
     running, selector = reactor
-    began = time.monotonic()
     running.submit(FAILED)
-    assert time.monotonic() - began < 0.1
-    while not running.status.skipped["read_timeout"] and time.monotonic() - began < 5.0:
-        for key, mask in selector.select(5.0):
+    assert running.status.skipped["read_timeout"] == 0, "the call was waited for"
+    deadline = time.monotonic() + 10.0
+    while not running.status.skipped["read_timeout"] and time.monotonic() < deadline:
+        for key, mask in selector.select(1.0):
             key.data(mask)
     assert told[0] == "told"
     assert running.status.skipped["read_timeout"] == 1
-    assert running.trouble.startswith("slurm: scontrol show partitions: no answer within 0.3 s")
+    assert running.trouble.startswith("slurm: scontrol show partitions: no answer within 1.5 s")
 
 
 def test_nobody_is_asked_about_a_simulated_node(
