@@ -260,6 +260,7 @@ def test_a_stopped_child_is_continued_to_end(reader: Bench) -> None:
     os.kill(reader.child.pid, signal.SIGSTOP)
     reader.until(lambda: psutil.Process(reader.child.pid).status() == psutil.STATUS_STOPPED)
     reader.child.finish(Patience(terminate=0.0, kill=5.0, abandon=60.0), ask=False)
+    assert reader.owner.ended or psutil.Process(reader.child.pid).status() != psutil.STATUS_STOPPED
     reader.until(lambda: reader.owner.ended)
     assert reader.owner.ended == Exit(-signal.SIGTERM)
 
