@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from nodevet.checks.kernel_log.clean_ups import MAXIMUM_ADDRESSES, CleanUps, keep, known_as
 from nodevet.checks.kernel_log.lines import (
     Line,
     Origin,
@@ -25,6 +25,7 @@ from nodevet.checks.kernel_log.lines import (
 from nodevet.checks.kernel_log.rules import (
     Match,
     base_address,
+    expanded,
     is_same_address,
     match_line,
     normalised_pci,
@@ -36,8 +37,6 @@ from nodevet.checks.parts import UNIT_FIELDS, unit_of
 from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules, policy_of
 
 __all__ = ["SOURCE", "KernelLogParser", "events_from_lines", "parse_line"]
-
-T = TypeVar("T")
 
 SOURCE = "kernel_log"
 
@@ -53,16 +52,14 @@ ECHO_SECONDS = 5.0
 Any user may have the kernel print a hundred lines between them, such as those of an OOM kill.
 """
 
+SETTLE_SECONDS = 1.0
+"""How long a header waits for the line that it announces."""
+
+RECORD_NS = (ECHO_SECONDS - SETTLE_SECONDS) * 1e9
+"""How much longer a record of the firmware waits for its next line, which a slow console may hold up."""
+
 OF_UNIT = "unit"
-"""What an event waits for whose unit is named by a line behind it: a processor, a module of memory."""
-
-MAXIMUM_ADDRESSES = 256
-"""Of so many devices it is remembered what they are called and which XID came last."""
-
-FOLLOW_SECONDS = 60.0
-"""How long after another XID the clean-up that it causes is told (XID 45)."""
-
-CLEAN_UP = "nvidia.xid.45"
+"""What an event waits for that a line behind it names: a device by its address, a processor, a module of memory."""
 
 NVIDIA_REMARK = "nvidia.context"
 """The code of what NVIDIA's driver says of a board before it says that it failed."""
@@ -121,13 +118,23 @@ class KernelLogParser:
         self._told: list[_Told] = []
         self._taken: list[_Told] = []
         self._remarks: list[_Remark] = []
-        self._last_xid: dict[str, Event] = {}
+        self._clean_ups = CleanUps()
         self._identities: dict[str, str] = {}
 
     @property
     def holds_back(self) -> bool:
         """Return whether an event waits for the line that its header announced."""
         return bool(self._told)
+
+    def held_since(self, settled_before: Instant) -> float | None:
+        """Return from when on lines are needed again where this process ends, in nanoseconds since boot, or None.
+
+        What waits is needed, and of a record of the firmware also what its first lines say of those behind them.
+        """
+        told = [told.event.time.boottime_ns - _longer(told.event.fields) for told in self._told]
+        said = [one.time for one in self._remarks if "record" in one.groups]
+        young = [time.boottime_ns for time in said if time.boottime_ns > settled_before.boottime_ns - RECORD_NS]
+        return min([*told, *young], default=None)
 
     def feed(self, line: Line, time: Instant, number: int | None = None) -> bool:
         """Take one *line* that was told at *time*; return whether a rule fits it. *number* is the line of a file."""
@@ -142,19 +149,20 @@ class KernelLogParser:
         """Return the events so far, in the order of their lines, and forget them.
 
         An event that only its header announced is held back while it is younger than *settled_before*, because the
-        line that it announces may still come; without *settled_before* nothing is held back.
+        line that it announces may still come, and one of a record of the firmware until ECHO_SECONDS after it, because
+        a slow console may part the record; without *settled_before* nothing is held back.
         """
         held: list[_Told] = []
         ready: list[Event] = []
         for told in self._told:
-            if told.waits_for and _younger(told.event.time, settled_before):
+            if told.waits_for and _younger(told.event, settled_before):
                 held.append(told)
             else:
                 ready.append(told.event)
                 self._taken.append(told)
         self._told = held
         self._taken = [told for told in self._taken if _may_be_repeated(told.event)][-MAXIMUM_ADDRESSES:]
-        return self._attribute_clean_up(ready)
+        return self._clean_ups.attributed(ready)
 
     def _handle(self, match: Match, line: Line, time: Instant, number: int | None) -> None:
         rule, groups = match.rule, match.groups
@@ -164,7 +172,7 @@ class KernelLogParser:
                 pass  # it is whole as it stands: no line behind it belongs to it
             case RuleKind.IDENTITY:
                 if pci:
-                    _keep(self._identities, _known_as(pci, line.provenance), groups["uuid"])
+                    keep(self._identities, known_as(pci, line.provenance), groups["uuid"])
             case RuleKind.CONTEXT:
                 sure = provenance_of(match, line) if rule.proof else line.provenance
                 self._remarks.append(_Remark(self._position, rule, groups, pci, sure, time))
@@ -209,7 +217,7 @@ class KernelLogParser:
         if instance := _GPU_INSTANCE.search(groups.get("address", "")):
             fields["gpu_instance"] = str(int(instance["instance"]))
         provenance = provenance_of(match, line)
-        if pci and (uuid := self._identities.get(_known_as(pci, provenance))):
+        if pci and (uuid := self._identities.get(known_as(pci, provenance))):
             fields["gpu_uuid"] = uuid
         event = Event(
             code=code,
@@ -252,9 +260,15 @@ class KernelLogParser:
         """Return whether *remark* may still be about what comes."""
         return self._position - remark.position <= JOIN_RECORDS or _is_of_moment(remark.time, now)
 
-    def _may_repeat(self, told: _Told, pci: str | None, time: Instant) -> bool:
-        """Return whether a line about *pci* may repeat *told*: by its place, or of one device by its moment."""
-        is_of_device = pci is not None and told.event.pci is not None and _is_of_moment(told.event.time, time)
+    def _may_repeat(self, told: _Told, groups: dict[str, str], pci: str | None, time: Instant) -> bool:
+        """Return whether a line about *pci* may repeat *told*: by its place, or of one device or record by its moment.
+
+        A line of a record of the firmware is of no other.
+        """
+        if "record" in groups and not _of_record(groups, told.event):
+            return False
+        is_named = "record" in groups or (pci is not None and told.event.pci is not None)
+        is_of_device = is_named and _is_of_moment(told.event.time, time)
         return (self._is_near(told) or is_of_device) and _same(told.event.pci, pci)
 
     def _add_detail(
@@ -269,9 +283,7 @@ class KernelLogParser:
         alike: list[_Told] = []
         others: list[_Told] = []
         for told in itertools.takewhile(lambda told: self._is_recent(told, time), reversed(self._told)):
-            if not _joins(rule.joins, told.event) or not self._may_repeat(told, pci, time):
-                continue
-            if "record" in groups and not _of_record(groups, told.event):
+            if not _joins(rule.joins, told.event) or not self._may_repeat(told, groups, pci, time):
                 continue
             if (told.event.provenance is Provenance.TEXT) is is_text:
                 alike.append(told)
@@ -287,7 +299,7 @@ class KernelLogParser:
                 pid=event.pid or _positive(groups.get("pid")),
                 process=event.process or groups.get("process") or None,
             )
-            if told.waits_for == OF_UNIT and unit_of(told.event.fields):
+            if told.waits_for == OF_UNIT and not _unit_to_come(told.event):
                 told.waits_for = ""
         return bool(alike) or (is_text and bool(others))
 
@@ -297,8 +309,7 @@ class KernelLogParser:
         """Return whether *rule* repeats an event that an earlier read told, by words that are as sure."""
         return any(
             _joins(rule.joins, told.event)
-            and self._may_repeat(told, pci, time)
-            and ("record" not in groups or _of_record(groups, told.event))
+            and self._may_repeat(told, groups, pci, time)
             and _is_as_sure(told.event.provenance, provenance)
             and abs(time.boottime_ns - told.event.time.boottime_ns) <= ECHO_SECONDS * 1e9
             for told in self._taken
@@ -342,27 +353,6 @@ class KernelLogParser:
             ):
                 told.event = msgspec.structs.replace(_with_fields(told.event, {"pci_from": event.code}), pci=event.pci)
                 return
-
-    def _attribute_clean_up(self, events: list[Event]) -> list[Event]:
-        """Tell for each clean-up (XID 45) which other XID of the same GPU caused it, where one is near.
-
-        The one before it in the log comes first, then the one behind it: some logs begin with the newest line.
-        """
-        following: dict[str, Event] = {}
-        behind: list[Event | None] = []
-        for event in reversed(events):
-            gpu = _known_as(event.pci or "", event.provenance)
-            behind.append(following.get(gpu))
-            if _may_cause(event):
-                following[gpu] = event
-        attributed: list[Event] = []
-        for event, later in zip(events, reversed(behind), strict=True):
-            gpu = _known_as(event.pci or "", event.provenance)
-            if _may_cause(event):
-                _keep(self._last_xid, gpu, event)
-            causes = (self._last_xid.get(gpu), later)
-            attributed.append(_caused(event, causes) if event.code == CLEAN_UP else event)
-        return attributed
 
 
 def parse_line(
@@ -436,10 +426,18 @@ def _of_units() -> str:
     return "|".join(rule.joins for rule in named if any(f"(?P<{name}>" in rule.pattern for name in UNIT_FIELDS))
 
 
+@functools.lru_cache(maxsize=1)
+def _of_devices() -> str:
+    """Return the beginnings of the codes of all events whose device a later line names by its address."""
+    named = (rule for rule in kernel_rules() if rule.kind is RuleKind.DETAIL)
+    return "|".join(rule.joins for rule in named if "(?P<pci>" in expanded(rule.pattern))
+
+
 def _unit_to_come(event: Event) -> str:
-    """Return what *event* waits for, where a line behind it names its unit."""
-    is_fault = policy_of(event).outcome is not Outcome.PASS
-    return OF_UNIT if is_fault and _joins(_of_units(), event) and not unit_of(event.fields) else ""
+    """Return what *event* waits for, where a line behind it names its device or its unit."""
+    if policy_of(event).outcome is Outcome.PASS or event.pci or unit_of(event.fields):
+        return ""
+    return OF_UNIT if _joins(_of_units(), event) or _joins(_of_devices(), event) else ""
 
 
 def _is_torn(line: Line) -> bool:
@@ -455,19 +453,6 @@ def _joined(text: str, rest: str) -> str:
 def stated_time(line: Line, boot_id: str = "") -> Instant:
     """Return the moment that *line* states, with 0 for each clock that it does not."""
     return Instant(boot_id, int((line.seconds or 0.0) * 1e9), line.wall_seconds or 0.0)
-
-
-def _known_as(pci: str, provenance: Provenance) -> str:
-    """Return by what is kept what was told of *pci*: what a text tells of it is kept apart, for other texts."""
-    return f"{base_address(pci)} {provenance is Provenance.TEXT}"
-
-
-def _keep(known: dict[str, T], address: str, value: T) -> None:
-    """Set what is known of *address*; the ones set first are given up, because a text may name any number of them."""
-    known.pop(address, None)
-    known[address] = value
-    while len(known) > MAXIMUM_ADDRESSES:
-        del known[next(iter(known))]
 
 
 def _pci_of(match: Match) -> str | None:
@@ -503,8 +488,13 @@ def _with_fields(event: Event, more: dict[str, str]) -> Event:
     return msgspec.structs.replace(event, fields={**more, **event.fields})
 
 
-def _younger(time: Instant, limit: Instant | None) -> bool:
-    return limit is not None and time.boottime_ns > limit.boottime_ns
+def _younger(event: Event, limit: Instant | None) -> bool:
+    """Return whether *event* came behind *limit*, the moment from which headers wait; a record waits longer."""
+    return limit is not None and event.time.boottime_ns > limit.boottime_ns - _longer(event.fields)
+
+
+def _longer(fields: Mapping[str, str]) -> float:
+    return RECORD_NS if "record" in fields else 0.0
 
 
 def _joins(joins: str, event: Event) -> bool:
@@ -564,25 +554,3 @@ def _is_of_another(header: Event, event: Event) -> bool:
 def _is_as_sure(one: Provenance, other: Provenance) -> bool:
     """Return whether *one* is evidence where *other* is: what is sure never goes into what anybody may have written."""
     return one is not Provenance.TEXT or other is Provenance.TEXT
-
-
-def _may_cause(event: Event) -> bool:
-    return bool(event.pci) and event.code.startswith("nvidia.xid.") and event.code != CLEAN_UP
-
-
-def _caused(event: Event, causes: tuple[Event | None, ...]) -> Event:
-    near = [cause for cause in causes if cause is not None and _near(event.time, cause.time)]
-    if not near or "follows" in event.fields:
-        return event
-    fields = {**event.fields, "variant": "consequence", "follows": near[0].code}
-    event = msgspec.structs.replace(event, fields=fields)
-    return msgspec.structs.replace(event, severity=policy_of(event).severity)
-
-
-def _near(one: Instant, other: Instant) -> bool:
-    """Return whether two moments are close; lines that state no time are close by standing in the same log."""
-    if one.boottime_ns and other.boottime_ns:
-        return one.boot_id == other.boot_id and abs(one.boottime_ns - other.boottime_ns) <= FOLLOW_SECONDS * 1e9
-    if one.wall_seconds and other.wall_seconds:
-        return abs(one.wall_seconds - other.wall_seconds) <= FOLLOW_SECONDS
-    return True

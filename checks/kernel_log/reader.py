@@ -22,7 +22,7 @@ import msgspec
 
 from nodevet.checks.errors import NodevetError, UsageError
 from nodevet.checks.kernel_log.lines import MAXIMUM_LINE, Line, split_line, split_record
-from nodevet.checks.kernel_log.parse import KernelLogParser, events_from_lines
+from nodevet.checks.kernel_log.parse import SETTLE_SECONDS, KernelLogParser, events_from_lines
 from nodevet.checks.kernel_log.rules import stand_in
 from nodevet.checks.model import Event, Instant, Provenance
 
@@ -67,8 +67,7 @@ MAXIMUM_OVERRUNS = 16
 BEFORE_BOOT = -1.0
 """A stamp before all others: the kernel's first records have the stamp 0."""
 
-SETTLE_NS = 1_000_000_000
-"""How long a header waits for the line that it announces."""
+SETTLE_NS = int(SETTLE_SECONDS * 1e9)
 
 STAMPS_APART_SECONDS = 1.0
 """Processors stamp their records by clocks of their own: a later number may have a stamp that is a little earlier."""
@@ -219,9 +218,9 @@ class KernelLogReader:
         self._feed(now)
         settled = msgspec.structs.replace(now, boottime_ns=now.boottime_ns - SETTLE_NS)
         events = self._parser.take(settled)
-        # What a read gave is told at the latest when the read itself is as old as the oldest header that waits.
-        late = [(read, place) for read, place in self._unsettled if read > settled.boottime_ns]
-        self._unsettled = late if self._parser.holds_back else []
+        # What waits came with the read behind it, or with a later one: a record is never younger than its read.
+        held = self._parser.held_since(settled)
+        self._unsettled = [] if held is None else [(read, place) for read, place in self._unsettled if read >= held]
         return events
 
     def read_to_end(self, now: Instant) -> list[Event]:

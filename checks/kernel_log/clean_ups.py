@@ -1,0 +1,88 @@
+"""Which XID caused the clean-up of an NVIDIA GPU, and how what was told of an address is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from nodevet.checks.kernel_log.rules import base_address
+from nodevet.checks.model import Event, Instant, Provenance
+from nodevet.checks.reference.kernel_policy import policy_of
+
+__all__ = ["MAXIMUM_ADDRESSES", "CleanUps", "keep", "known_as"]
+
+T = TypeVar("T")
+
+MAXIMUM_ADDRESSES = 256
+"""Of so many devices it is remembered what they are called and which XID came last."""
+
+FOLLOW_SECONDS = 60.0
+"""How long after another XID the clean-up that it causes is told (XID 45)."""
+
+CLEAN_UP = "nvidia.xid.45"
+
+
+class CleanUps:
+    """Remembers the last XID of each GPU, to say which one a clean-up follows."""
+
+    def __init__(self) -> None:
+        """Start without a past."""
+        self._last_xid: dict[str, Event] = {}
+
+    def attributed(self, events: Sequence[Event]) -> list[Event]:
+        """Return *events*, each clean-up (XID 45) with the other XID of the same GPU that caused it, where one is near.
+
+        The one before it in the log comes first, then the one behind it: some logs begin with the newest line.
+        """
+        following: dict[str, Event] = {}
+        behind: list[Event | None] = []
+        for event in reversed(events):
+            gpu = known_as(event.pci or "", event.provenance)
+            behind.append(following.get(gpu))
+            if _may_cause(event):
+                following[gpu] = event
+        attributed: list[Event] = []
+        for event, later in zip(events, reversed(behind), strict=True):
+            gpu = known_as(event.pci or "", event.provenance)
+            if _may_cause(event):
+                keep(self._last_xid, gpu, event)
+            causes = (self._last_xid.get(gpu), later)
+            attributed.append(_caused(event, causes) if event.code == CLEAN_UP else event)
+        return attributed
+
+
+def known_as(pci: str, provenance: Provenance) -> str:
+    """Return by what is kept what was told of *pci*: what a text tells of it is kept apart, for other texts."""
+    return f"{base_address(pci)} {provenance is Provenance.TEXT}"
+
+
+def keep(known: dict[str, T], address: str, value: T) -> None:
+    """Set what is known of *address*; the ones set first are given up, because a text may name any number of them."""
+    known.pop(address, None)
+    known[address] = value
+    while len(known) > MAXIMUM_ADDRESSES:
+        del known[next(iter(known))]
+
+
+def _may_cause(event: Event) -> bool:
+    return bool(event.pci) and event.code.startswith("nvidia.xid.") and event.code != CLEAN_UP
+
+
+def _caused(event: Event, causes: tuple[Event | None, ...]) -> Event:
+    near = [cause for cause in causes if cause is not None and _near(event.time, cause.time)]
+    if not near or "follows" in event.fields:
+        return event
+    fields = {**event.fields, "variant": "consequence", "follows": near[0].code}
+    event = msgspec.structs.replace(event, fields=fields)
+    return msgspec.structs.replace(event, severity=policy_of(event).severity)
+
+
+def _near(one: Instant, other: Instant) -> bool:
+    """Return whether two moments are close; lines that state no time are close by standing in the same log."""
+    if one.boottime_ns and other.boottime_ns:
+        return one.boot_id == other.boot_id and abs(one.boottime_ns - other.boottime_ns) <= FOLLOW_SECONDS * 1e9
+    if one.wall_seconds and other.wall_seconds:
+        return abs(one.wall_seconds - other.wall_seconds) <= FOLLOW_SECONDS
+    return True
