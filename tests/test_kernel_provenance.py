@@ -25,7 +25,7 @@ from nodevet.checks.kernel_log.reader import KernelLogError, KernelLogReader, ev
 from nodevet.checks.kernel_log.report import describe
 from nodevet.checks.kernel_log.rules import expanded
 from nodevet.checks.kernel_log.xid import decode_body
-from nodevet.checks.model import Event, FaultClass, Instant, Outcome, Provenance
+from nodevet.checks.model import Action, Event, FaultClass, Instant, Outcome, Provenance
 from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules, told_policy
 
 CARRIERS = list(csv.DictReader((Path(__file__).parent / "fixtures" / "kernel_carriers.csv").read_text().splitlines()))
@@ -140,6 +140,7 @@ STARTS = [
     ("mlx5_core 0000:1b:00.0: poll_health:796:(pid 0): Fatal error 1 detected", OF_PCI),
     ("mlx5_core 0000:1b:00.0: wait_func:9:(pid 1): INIT(0x104) timeout. Will cause a leak of a command resource", OF_PCI),  # noqa: E501
     ("mlx5_core 0000:1b:00.0: cb_timeout_handler:9:(pid 1): cmd[2]: CREATE_MKEY(0x200) Async, timeout. Will cause a leak of a command resource", OF_PCI),  # noqa: E501
+    ("NVRM: nvGpuOpsReportFatalError: uvm encountered global fatal error 0x60, requiring os reboot to recover.", ""),
     ("NVRM: krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7", ""),
     ("NVRM: GPU0 krcWatchdog_IMPL: RC watchdog: GPU is probably locked!  Notify Timeout Seconds: 7", ""),
     ("pcieport 0000:1b:00.0: AER: subordinate device reset failed", OF_PCI),
@@ -203,6 +204,19 @@ def test_why_a_recovery_was_not_tried_is_told_of_that_one() -> None:
     assert why == ["no error_detected callback", None]
     (found,) = in_turn(("0000:1b:00.0: AER: can't recover", ""), (UNTRIED[0], ""), FAILED)
     assert (found.provenance, found.fields.get("cause")) == (Provenance.KERNEL, None)
+
+
+@pytest.mark.parametrize(
+    "head", ["NVRM: ", "NVRM: nvGpuOpsReportFatalError: ", "NVRM: GPU0 nvGpuOpsReportFatalError: "]
+)
+def test_unified_memory_that_ended_asks_for_a_reboot(head: str) -> None:
+    """No program can use a GPU until then; no hardware is blamed, and words that another line quotes are none."""
+    words = "uvm encountered global fatal error 0x60, requiring os reboot to recover."
+    (found,) = in_turn((head + words, ""))
+    policy = told_policy(found)
+    assert (found.code, policy.outcome, policy.action) == ("nvidia.driver.uvm_fatal", Outcome.FAIL, Action.REBOOT)
+    assert policy.gates and policy.fault_class is FaultClass.NODE
+    assert in_turn((words, ""), (f"x: {head}{words}", "")) == []
 
 
 def test_what_only_announces_is_told_once() -> None:
