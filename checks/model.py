@@ -81,7 +81,10 @@ class Provenance(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened once. ``sequence`` and ``stamp_us``, its clock's, are the kernel's own of the record."""
+    """Something that happened once. ``sequence`` and ``stamp_us``, its clock's, are the kernel's own of the record.
+
+    What a driver tells without the log has the moment of that clock at which it was told.
+    """
 
     code: str
     source: str

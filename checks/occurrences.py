@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_ahead", "is_dealt_with", "stamped"]
+__all__ = ["SOURCES_APART_SECONDS", "is_ahead", "is_dealt_with", "stamped"]
+
+SOURCES_APART_SECONDS = 5.0
+"""Within this time two sources, the driver's interface and the kernel's log, tell the same fault."""
 
 _STAMPED = re.compile(r"(?P<boot>.*):at (?P<stamp>\d{1,19})", re.ASCII | re.DOTALL)
 
 
-def stamped(boot_id: str, stamp_us: int) -> str:
-    """Return the occurrence of what the kernel recorded at *stamp_us* of its own clock."""
-    return f"{boot_id}:at {stamp_us}"
+def stamped(boot_id: str, stamp_us: int, *, is_of_log: bool = True) -> str:
+    """Return the occurrence of what the kernel recorded at *stamp_us* of its own clock.
+
+    What the driver itself told then, the log tells too, a little later at most: both are dealt with at once.
+    """
+    return f"{boot_id}:at {stamp_us if is_of_log else stamp_us + int(SOURCES_APART_SECONDS * 1e6)}"
 
 
 def is_dealt_with(occurrence: str | None, settled: str | None) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from fakes.views import at, burn_in, fault, gpu
+from fakes.views import at, burn_in, event, fault, gpu, healthy, judge
 
+from nodevet.agent.readers.supervisor import by_clock_of_log
 from nodevet.checks.episodes import Evidence, Ledger, fold
 from nodevet.checks.kernel_log.lines import split_record
 from nodevet.checks.kernel_log.parse import KernelLogParser
-from nodevet.checks.model import Action, Clearing, Finding, Outcome
+from nodevet.checks.model import Action, Clearing, Event, Finding, Outcome, Provenance
 from nodevet.checks.occurrences import is_dealt_with, stamped
 
 
@@ -144,3 +145,43 @@ def test_an_echo_that_comes_with_a_later_read_is_no_event(
         parser.feed(line, at(moment))
         codes += [event.code for event in parser.take(at(moment - 1.0))]
     assert codes == expected
+
+
+def of_nvml(seconds: float, asleep: float) -> Event:
+    """Return what NVML told at *seconds*, of a machine that slept for *asleep* seconds until then."""
+    changes = {"source": "nvml", "sequence": None, "provenance": Provenance.DRIVER, "time": at(seconds)}
+    return by_clock_of_log(event("nvidia.xid.48", **changes), round(asleep * 1e9))
+
+
+def of_log(seconds: float, asleep: float) -> Event:
+    """Return what the kernel's log has of *seconds*; its clock stood still while the machine slept."""
+    moment = at(seconds)
+    return event("nvidia.xid.48", time=moment, stamp_us=round(moment.boottime_ns / 1e3 - asleep * 1e6))
+
+
+def found(told: Event) -> Finding:
+    """Return what *told* counts as."""
+    (finding,) = [one for one in judge("kernel-log", healthy(events=(told,))) if one.code == "nvidia.xid.48"]
+    return finding
+
+
+@pytest.mark.parametrize("asleep", [0.0, 15.0, 900.0])
+def test_a_log_that_is_read_again_opens_nothing_that_nvml_told_and_a_re_test_disproved(asleep: float) -> None:
+    """The log has it too, with a stamp of its own, and was no second source of news while NVML was heard."""
+    opened = after(Ledger(), 30.0, found(of_nvml(20.0, asleep)))
+    for late in (-0.5, 0.0, 4.0):
+        (episode,) = after(opened, 60.0, found(of_log(20.0 + late, asleep))).episodes
+        assert episode.count == 1  # nor is it counted twice
+        ended = after(opened, 100.0, passed=True)
+        again = after(ended, 120.0, found(of_log(20.0 + late, asleep)))
+        assert not again.episodes
+        (episode,) = after(again, 140.0, found(of_log(130.0, asleep))).episodes
+        assert episode.count == 1
+        assert after(ended, 140.0, found(of_nvml(130.0, asleep))).episodes
+
+
+def test_a_new_event_behind_a_sleep_opens_what_nvml_told_before() -> None:
+    """The clock of the log did not go on while the machine slept."""
+    ended = after(after(Ledger(), 30.0, found(of_nvml(20.0, 0.0))), 100.0, passed=True)
+    (episode,) = after(ended, 3800.0, found(of_log(3750.0, 3600.0))).episodes
+    assert episode.count == 1

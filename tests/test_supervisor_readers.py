@@ -262,6 +262,7 @@ def test_an_xid_arrives_between_rounds(tmp_path: Path, fake_nvml: FakeNvml) -> N
     fake_nvml.xid(2, 79)
     node.until(lambda: bool(node.events))
     assert (node.events[0].code, node.events[0].device) == ("nvidia.xid.79", fake_nvml.uuid(2))
+    assert node.events[0].stamp_us is not None  # the log may tell it again
     node.close()
 
 

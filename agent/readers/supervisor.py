@@ -22,7 +22,7 @@ from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.model import Device, DeviceKind, Event, ReaderState, ReaderStatus, Sample
 from nodevet.checks.wire import Note
 
-__all__ = ["Collected", "ReaderPlan", "Supervisor"]
+__all__ = ["Collected", "ReaderPlan", "Supervisor", "by_clock_of_log"]
 
 LONGEST_WAIT_SECONDS = 0.5
 
@@ -106,7 +106,9 @@ class Supervisor:
     def collect(self) -> Collected:
         """Return what came since the last call."""
         box = self._outbox
-        result = Collected(tuple(box.samples), tuple(box.events), tuple(box.notes), box.inventory_changed, box.dropped)
+        asleep_ns = self._clock.instant().boottime_ns - round(self._clock.monotonic() * 1e9)
+        events = tuple(by_clock_of_log(event, asleep_ns) for event in box.events)
+        result = Collected(tuple(box.samples), events, tuple(box.notes), box.inventory_changed, box.dropped)
         box.clear()
         return result
 
@@ -195,3 +197,13 @@ class Supervisor:
             wake = min(end, now + LONGEST_WAIT_SECONDS, self.next_deadline or end)
             for key, mask in self._selector.select(max(0.0, wake - now)):
                 self.handle(key, mask)
+
+
+def by_clock_of_log(event: Event, asleep_ns: int) -> Event:
+    """Return *event* with its moment by the clock of the kernel's log, which may tell it too: that one does not sleep.
+
+    What a command numbers, its number tells apart.
+    """
+    if event.sequence is not None or event.stamp_us is not None:
+        return event
+    return msgspec.structs.replace(event, stamp_us=(event.time.boottime_ns - asleep_ns) // 1000)

@@ -43,6 +43,9 @@ NAMED = re.compile(r"\bname=(?!<unknown>)(?:(?s:.{0,15})(?=, )|(?s:.{0,99}?)(?=,
 That of a process in a guest has up to 99 bytes; then it is up to the first comma.
 """
 
+KERNEL_LOG = "kernel_log"
+"""The source of the events that the log tells."""
+
 AS_TEXT = " as text, which a user can write: it informs, and closes no gate"
 
 READABLE = Rule(
@@ -165,6 +168,6 @@ def _without_process(event: Event) -> str:
 def _identity(event: Event) -> str:
     """Return what tells this event from every other, also after the log is read again, from ring or journal."""
     if event.stamp_us is not None:
-        return stamped(event.time.boot_id, event.stamp_us)
+        return stamped(event.time.boot_id, event.stamp_us, is_of_log=event.source == KERNEL_LOG)
     number = event.sequence if event.sequence is not None else f"{event.source}:{event.time.boottime_ns}"
     return f"{event.time.boot_id}:{number}"

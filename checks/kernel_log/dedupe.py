@@ -12,6 +12,7 @@ import msgspec
 
 from nodevet.checks.kernel_log.rules import is_same_address, normalised_pci
 from nodevet.checks.model import Event, Outcome, Provenance
+from nodevet.checks.occurrences import SOURCES_APART_SECONDS
 from nodevet.checks.parts import unit_of
 from nodevet.checks.reference.kernel_policy import policy_of
 
@@ -48,7 +49,7 @@ class DeduplicatorState(msgspec.Struct, frozen=True):
 class Deduplicator:
     """Admits the first of several events that are the same fault. The order of their arrival does not matter."""
 
-    def __init__(self, window_seconds: float = 5.0, state: DeduplicatorState | None = None) -> None:
+    def __init__(self, window_seconds: float = SOURCES_APART_SECONDS, state: DeduplicatorState | None = None) -> None:
         """Compare sources over *window_seconds*; go on from *state*."""
         self._window_ns = int(window_seconds * 1e9)
         self._repeat_ns = min(self._window_ns, int(REPEAT_SECONDS * 1e9))
