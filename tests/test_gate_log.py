@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.agent.slurm.gate_log import ASIDE_BYTES, DECISIONS, GATE_LOG_NAME, GateLog
+from nodevet.agent.slurm.gate_log import ASIDE_BYTES, DECISIONS, GATE_LOG_NAME, Closings, GateLog
 
 
 def append(folder: Path, *lines: str) -> None:
@@ -83,6 +85,46 @@ def test_a_long_log_is_moved_aside_and_nothing_is_lost(tmp_path: Path) -> None:
     heir = GateLog(tmp_path, memory=log.memory)
     assert counted(heir) == {"open": many, "closed": 1, "observed": 1}
     assert counted(heir) == {"open": many, "closed": 1, "observed": 1}
+
+
+def test_a_log_that_did_not_change_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent looks at it each second while a fault stands, for days."""
+    opened: list[str] = []
+    plain = os.open
+
+    def counting(path: str, *rest: int) -> int:
+        opened.append(Path(path).name)
+        return plain(path, *rest)
+
+    closings, log = Closings(tmp_path), GateLog(tmp_path)
+    append(tmp_path, *["open 1.00 7 x"] * 9)
+    assert (closings.take(), counted(log)) == (False, {"open": 9})
+    monkeypatch.setattr(os, "open", counting)
+    for _ in range(50):
+        assert (closings.take(), counted(log)) == (False, {"open": 9})
+    assert opened == []
+    append(tmp_path, "closed 2.00 8 y")
+    assert (closings.take(), counted(log)) == (True, {"open": 9, "closed": 1})
+    assert (closings.take(), opened.count(GATE_LOG_NAME)) == (False, 2)
+    other = tmp_path / "other"
+    other.mkdir()
+    append(other, *["open 1.00 7 x"] * 9, "closed 3.00 9 z")
+    (other / GATE_LOG_NAME).rename(tmp_path / GATE_LOG_NAME)
+    assert (closings.take(), counted(log)) == (True, {"open": 18, "closed": 2}), "another file of the same size"
+
+
+def test_a_log_that_cannot_be_opened_once_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It did not change since, and its lines were not counted yet."""
+
+    def refused(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    log = GateLog(tmp_path)
+    append(tmp_path, "closed 1.00 7 x")
+    with monkeypatch.context() as few:
+        few.setattr(os, "open", refused)
+        assert counted(log) == {}
+    assert counted(log) == {"closed": 1}
 
 
 def test_an_emptied_log_begins_anew(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import selectors
 import shlex
 import time
@@ -1247,6 +1248,31 @@ def test_a_gate_that_closes_is_reason_to_look_until_the_drain_is_seen(tmp_path: 
     assert running._again_seconds(seen) <= 1.0
     drained = msgspec.structs.replace(running.status, states=("IDLE", "DRAIN"))
     assert running._again_seconds(msgspec.structs.replace(seen, status=drained)) == 3600.0
+
+
+def test_a_fault_that_stands_has_the_log_looked_at_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a permit of its own a node may stay so for days, and no prolog waits for what the log says."""
+    (tmp_path / "node").write_text(IN_SERVICE)
+    settings = msgspec.structs.replace(
+        SETTINGS, scontrol=str(_answers(tmp_path)), poll_seconds=3600.0, writer="observe", permit="local"
+    )
+    with selectors.DefaultSelector() as selector:
+        running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
+        running.submit(FAILED)
+        _until(lambda: running.status.permit.held and running.status.last_read_seconds)
+        looks: list[float] = []
+        plain = Path.lstat
+
+        def counting(path: Path) -> os.stat_result:
+            looks.extend([time.monotonic()] if path.name == GATE_LOG_NAME else [])
+            return plain(path)
+
+        monkeypatch.setattr(Path, "lstat", counting)
+        _until(lambda: len(looks) > 1)
+        assert looks[1] - looks[0] >= 0.9
+        assert running.close(3.0)
 
 
 def test_a_gate_that_stays_open_has_nothing_looked_at(tmp_path: Path) -> None:

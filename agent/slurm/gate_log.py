@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,10 @@ UNREADABLE = "unreadable"
 
 ASIDE_BYTES = 1 << 20
 READ_BYTES = 1 << 18
+
+
+_Look = tuple[int, int, int] | None
+"""Inode, size and time of the last change of a file that was not opened; None where it is not there."""
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -74,6 +79,7 @@ class GateLog:
         except msgspec.MsgspecError:
             self._place = _Place()
         self._counts = dict(self._place.counts)
+        self._seen: tuple[_Look, _Look] | None = None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -86,17 +92,22 @@ class GateLog:
         return msgspec.msgpack.encode(_Place(self._place.inode, self._place.offset, self._counts))
 
     def tick(self) -> None:
-        """Count what was appended, and move a long log aside."""
+        """Count what was appended, and move a long log aside. A log that did not change is not opened."""
+        # Looked at before it is read: what is appended meanwhile is another change.
+        looks = _look(self._aside), _look(self._path)
+        if looks == self._seen:
+            return
+        self._seen = None
         # One that was moved aside may have got a last line from a prolog that had it open.
         inode, offset = self._place.inode, self._place.offset
         aside = self._read(self._aside, inode, offset)
         present = self._read(self._path, inode, offset)
         self._place = _Place(*(present or aside or (inode, offset)))
+        if (present is None) == (looks[1] is None):  # else it could not be opened this time
+            self._seen = looks
         if self._moves and present is not None and self._place.offset >= ASIDE_BYTES:
-            try:
+            with suppress(OSError):  # where that cannot be it is read on where it lies
                 self._path.rename(self._aside)
-            except OSError:
-                return  # it is read on where it lies
 
     def _read(self, path: Path, inode: int, offset: int) -> tuple[int, int] | None:
         """Count the lines of *path*; return inode and end of what was read, None where it is not there to be read."""
@@ -136,6 +147,15 @@ class GateLog:
         self._counts[decision] = self._counts.get(decision, 0) + 1
         if decision != "open":
             self._log(f"a prolog decided: {line[:300]}")
+
+
+def _look(path: Path) -> _Look:
+    """Return what changes with every line that is appended to *path*: no file is opened for it."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class Closings:

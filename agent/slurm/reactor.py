@@ -37,7 +37,10 @@ AFTER_BUG_SECONDS = 5.0
 """How long to wait after an error of our own before SLURM is looked at again."""
 
 GATE_SECONDS = 0.2
-"""How often claims are looked at while the node is drained, as far as is known."""
+"""How often claims are looked at while the node is drained, as far as is known: a prolog waits there for an answer."""
+
+CLOSINGS_SECONDS = 1.0
+"""How often it is looked whether gate.log has grown, while the gate may close: nobody waits for that."""
 
 DRAINS_SECONDS = 10.0
 """So long after a prolog closed the gate the drain by SLURM is looked for: a resume counts once that was seen."""
@@ -221,7 +224,10 @@ class Reactor:
         if self._snapshot is None:
             return None
         wait = max(self._due_at - time.monotonic(), 0.0) or None
-        return min(wait or GATE_SECONDS, GATE_SECONDS) if self._must_watch() else wait
+        if not self._must_watch():
+            return wait
+        often = GATE_SECONDS if self._status.drained else CLOSINGS_SECONDS
+        return min(wait or often, often)
 
     def _faults(self, snapshot: Snapshot) -> tuple[str, ...]:
         return named(self._writer.due(snapshot))
