@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from fakes.slurm_gate import Gate, Line, accelerator
 
@@ -61,6 +62,13 @@ def beside_blanks(gate: Gate) -> None:
     gate.write(*BROKEN, never=True)
 
 
+def behind_a_gone_board(gate: Gate) -> None:
+    """A person said that the first board is gone, and slurmd has counted it since its start."""
+    gate.gres.write_text("AutoDetect=nvml\n")
+    gone = msgspec.structs.replace(accelerator(0, "failed", "observed"), pci="-")
+    gate.write(gone, accelerator(1, "failed", "hard"), *EIGHT[2:], never=True)
+
+
 CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
     "healthy": (lambda gate: gate.write(*EIGHT), (0, "open")),
     "broken": (lambda gate: gate.write(*BROKEN, never=True), (1, "closed")),
@@ -83,6 +91,8 @@ CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
     "slices": (beside_slices, (1, "closed")),
     "numbered by device": (numbered_by_device, (1, "closed")),
     "blanks": (beside_blanks, (1, "closed")),
+    "behind a gone board": (behind_a_gone_board, (1, "closed")),
+    "before a gone board": (behind_a_gone_board, (1, "closed")),
     "wrong mode first": (after_a_wrong_mode, (0, "observed")),
     "stale": (lambda gate: gate.write(*EIGHT, expires_in=-5), (0, "no_verdict_open")),
     "unknown verdict": (changed("ok ", "fine "), (0, "no_verdict_open")),
@@ -96,7 +106,20 @@ CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
     ),
 }
 
+WANTED = {"behind a gone board": "1"}
+"""The GPU of the job, where it is not the first."""
+
 MUTANTS = {
+    "slurmd forgets a board before it is started anew": (
+        "gate.sh",
+        '"$((place + gone))" ]; do',
+        '"$place" ]; do',
+    ),
+    "a board that is gone keeps its place for ever": (
+        "gate.sh",
+        'if [ "$pci" = - ]; then gone=$((gone + 1)); else place=$((place + 1)); fi',
+        "place=$((place + 1))",
+    ),
     "a mode that is not understood keeps the one before it": (
         "gate.sh",
         '[ -z "$unclear_mode" ] || mode=observe\n',
@@ -172,7 +195,7 @@ def decided(repository: Path, folder: Path, case: str, mutant: tuple[str, str, s
         assert text.count(old) == 1, f"{script} holds {old!r} {text.count(old)} times"
         (gate.scripts / script).write_text(text.replace(old, new))
     CASES[case][0](gate)
-    answer = gate.prolog("0")
+    answer = gate.prolog(WANTED.get(case, "0"))
     return answer.code, answer.decision
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fakes.privileges import needs_root
 from fakes.shell_gate import on_this_boot
@@ -181,6 +182,26 @@ def test_autodetect_counts_by_pci_address(gate: Gate) -> None:
     gate.write(*lines, never=True)
     assert gate.prolog("2").decision == "closed"
     assert gate.prolog("5").decision == "open"
+
+
+@pytest.mark.parametrize(
+    ("gone", "broken", "closed"),
+    [((2,), 4, {3, 4}), ((2,), 1, {1}), ((0,), 1, {0, 1}), ((7,), 6, {6}), ((1, 3), 5, {3, 4, 5}), ((1, 6), 4, {3, 4})],
+)
+def test_a_board_that_is_gone_shifts_the_place_of_no_other(
+    gate: Gate, gone: tuple[int, ...], broken: int, closed: set[int]
+) -> None:
+    """slurmd counts it until its own next start: a number counts for the board of before and for that of after."""
+    gate.gres.write_text("AutoDetect=nvml\n")
+    gate.set(on_stale="fail")
+    lines = [accelerator(n) for n in range(8)]
+    for place in gone:
+        known = msgspec.structs.replace(lines[place], pci="-", verdict="failed", hard="observed")
+        lines[place] = msgspec.structs.replace(known, reason="is gone, acknowledged")
+    lines[broken] = accelerator(broken, "failed", "hard")
+    gate.write(*lines, never=True)
+    assert {n for n in range(8) if gate.prolog(str(n)).code} == closed
+    assert gate.prolog("8").decision == "no_verdict_closed", "a number that no board has is not known"
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ log_decision() {
 # first thing that is unknown about its parts, and `load` is `probing` while a load of the agent's runs.
 # Status 1: no verdict; `doubt` says why. A word that is not one of its column is no verdict: it may be a newer one.
 read_verdict() {
-    fault='' refusal='' unpermitted='' doubt='' carried=' ' load=idle agent='' missing=$wanted place=0 lines=0 ended=
+    fault='' refusal='' unpermitted='' doubt='' carried=' ' load=idle agent='' missing=$wanted place=0 gone=0 lines=0 ended=
     foreign=
     [ "$wanted" != all ] || missing=
     if [ ! -e "$state_file" ] && [ ! -L "$state_file" ]; then
@@ -239,19 +239,25 @@ take_line() {
     esac
     case "$verdict $hard" in failed\ * | 'unknown refused' | 'unknown unpermitted') carried="$carried$hard " ;; esac
     if [ "$kind" = accelerator ]; then
-        number=$minor
+        leads=$minor
         if [ "$order" = pci ]; then
-            number=$place
-            [ "$pci" = - ] || place=$((place + 1))
+            # slurmd counts a board that is gone until its next start, and not from then on: both numbers may be meant.
+            leads=$place last=$place
+            while [ "$last" -lt "$((place + gone))" ]; do
+                last=$((last + 1))
+                leads="$leads $last"
+            done
+            if [ "$pci" = - ]; then gone=$((gone + 1)); else place=$((place + 1)); fi
         fi
-        case $wanted in
-        all | *" $number "*) ;;
-        *)
-            # A GPU that no number leads to may be anybody's.
-            [ "$wanted" != ' ' ] && [ "$number" = - ] && [ "$verdict" = failed ] || return 0
-            ;;
-        esac
-        case $missing in *" $number "*) missing="${missing%%" $number "*} ${missing#*" $number "}" ;; esac
+        met=
+        for number in $leads; do
+            case $wanted in all | *" $number "*) met=yes ;; esac
+            case $missing in *" $number "*) missing="${missing%%" $number "*} ${missing#*" $number "}" ;; esac
+        done
+        # A GPU that no number leads to may be anybody's.
+        if [ -z "$met" ] && { [ "$wanted" = ' ' ] || [ "$leads" != - ] || [ "$verdict" != failed ]; }; then
+            return 0
+        fi
     fi
     where="$kind $pci"
     [ "$kind" != node ] || where=node
