@@ -274,7 +274,13 @@ _TABLE: tuple[Quantity, ...] = (
     Quantity("row_remap_failed", _F, _P.DEVICE, "Whether replacing a row failed: no spare rows are left in a bank."),
     Quantity("row_remap_banks_without_spares", _G, _P.DEVICE, "Memory banks that have no spare row left.", COUNT),
     Quantity("bad_pages_retired", _G, _P.DEVICE, "Memory pages that were found bad and are no longer used.", COUNT),
-    Quantity("bad_pages_pending", _G, _P.DEVICE, "Memory pages found bad that wait to be taken out of use.", COUNT),
+    Quantity(
+        "bad_pages_pending",
+        _G,
+        _P.DEVICE,
+        "Memory pages found bad that wait to be taken out of use; 1 where the driver only says that there are some.",
+        COUNT,
+    ),
     Quantity("bad_pages_unreservable", _G, _P.DEVICE, "Memory pages found bad that cannot be taken out of use.", COUNT),
     Quantity(
         "bad_pages_threshold",

@@ -138,6 +138,11 @@ def _yes_or_no(number: int) -> bool:
     return bool(number)
 
 
+def _flag(number: int) -> int:
+    """Return 1 where the driver says that there are some, and does not say how many."""
+    return int(_yes_or_no(number))
+
+
 def _recovery_action(number: int) -> str:
     """Return what the driver asks for; a young driver may ask for what no table knows, and that is not nothing."""
     if 0 <= number < len(RECOVERY_ACTIONS):
@@ -292,6 +297,9 @@ def _lifetime_errors() -> list[Item]:
         Item("remapped_rows_correctable", WHOLE, (Field(142), rows), _element(0)),
         Item("remapped_rows_uncorrectable", WHOLE, (Field(143), rows), _element(1)),
         Item("row_remap_banks_without_spares", WHOLE, (Call("nvmlDeviceGetRowRemapperHistogram"),), _attribute("none")),
+        # Boards before Ampere take whole pages out of use; later ones do not support the question.
+        Item("bad_pages_retired", WHOLE, (Call("nvmlDeviceGetRetiredPages"),), optional=True),
+        Item("bad_pages_pending", WHOLE, (Call("nvmlDeviceGetRetiredPagesPendingStatus"),), _flag, optional=True),
     ]
 
 

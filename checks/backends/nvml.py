@@ -230,12 +230,18 @@ def _sram_status(module: Any) -> Callable[..., Any]:
     return read
 
 
+def _retired_pages(module: Any) -> Callable[..., int]:
+    """Count the retired pages of both causes: corrected errors that repeat, and one that cannot be corrected."""
+    return lambda handle: sum(len(module.nvmlDeviceGetRetiredPages(handle, cause)) for cause in (0, 1))
+
+
 _STRUCTURED: dict[str, Callable[[Any], Callable[..., Any]]] = {
     "nvmlDeviceGetMemoryInfo_v2": _memory_info,
     "nvmlDeviceGetGpuFabricInfoV": _fabric_info,
     "nvmlDeviceGetSramEccErrorStatus": _sram_status,
+    "nvmlDeviceGetRetiredPages": _retired_pages,
 }
-"""Functions that want a structure with its version from the caller."""
+"""Functions that want a structure with its version from the caller, or are asked more than once."""
 
 
 def describe(code: int) -> str:

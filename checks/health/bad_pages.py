@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Meta
 
 from nodevet.checks.judging import Look, Rule, looks, number_of
-from nodevet.checks.model import Action, Clearing, Device, Finding, Limit, Outcome
+from nodevet.checks.model import Action, Clearing, Device, Finding, Limit, Outcome, ReadingStatus
 from nodevet.checks.registry import check
+from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import View
 
 __all__ = ["BadPages", "judge"]
@@ -24,7 +25,7 @@ PENDING = Rule(
     code="memory.bad_pages_pending",
     outcome=Outcome.WARN,
     action=Action.RESET_DEVICE,
-    next_step="jobs may go on; reset the device when it is next idle",
+    next_step="jobs may go on; reset the device when it is next idle, or reboot the node where it cannot be reset",
 )
 UNRESERVABLE = Rule(
     check="bad-pages",
@@ -43,10 +44,15 @@ THRESHOLD = Rule(
 
 
 class BadPages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many bad pages a device may have; None takes what the device reports."""
+    """How many bad pages a device may have; None takes what the device or its vendor says."""
 
     threshold: (
-        Annotated[int, Meta(ge=1, description="Bad pages from which a board is replaced; unset: the device's own.")]
+        Annotated[
+            int,
+            Meta(
+                ge=1, description="Bad pages from which a board is replaced; unset: the device's own, or its vendor's."
+            ),
+        ]
         | None
     ) = None
 
@@ -60,13 +66,20 @@ def judge(view: View, policy: BadPages) -> Iterator[Finding]:
     """Every bad page of device memory was taken out of use, and they are few."""
     for device in view.devices:
         for look in looks(view, device, "bad_pages_pending"):
-            yield PENDING.judge(look, bool, lambda pages: f"{pages:.0f} bad memory pages wait to be taken out of use")
+            yield PENDING.judge(look, bool, _waiting)
         for look in looks(view, device, "bad_pages_unreservable"):
             yield UNRESERVABLE.judge(
                 look, bool, lambda pages: f"{pages:.0f} bad memory pages cannot be taken out of use"
             )
         for look in looks(view, device, "bad_pages_retired"):
             yield _threshold(view, device, look, policy)
+
+
+def _waiting(pages: float) -> str:
+    """Return how many pages wait: 1 is also what a driver says that does not count them."""
+    return (
+        f"{pages:.0f} bad memory pages wait to be taken out of use" if pages != 1 else "bad memory waits to be retired"
+    )
 
 
 def _threshold(view: View, device: Device, look: Look, policy: BadPages) -> Finding:
@@ -78,6 +91,11 @@ def _threshold(view: View, device: Device, look: Look, policy: BadPages) -> Find
     reported = number_of(told, look.part)
     if policy.threshold is not None:
         limit = Limit(">=", policy.threshold, "", "configuration")
+        return THRESHOLD.against(look, look.number, limit, f"{pages}, limit {limit.value:.0f}")
+    by_vendor = vendor_of(device.vendor).retired_pages_limit
+    is_told = any(other.reading.status is not ReadingStatus.UNSUPPORTED for other in told)
+    if by_vendor is not None and not is_told:
+        limit = Limit(">=", by_vendor, "", "table")
         return THRESHOLD.against(look, look.number, limit, f"{pages}, limit {limit.value:.0f}")
     if reported is None or reported.number is None:
         return THRESHOLD.blind(*told) or THRESHOLD.skip(look, f"{pages}; how many there may be is not known")

@@ -581,6 +581,33 @@ nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, nvmlRowRemap
     return NVML_SUCCESS;
 }
 
+/* Boards before Ampere retire pages; the fake does where a test says how many. Its pages have no addresses. */
+nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int *count,
+                                       unsigned long long *addresses)
+{
+    ENTER_DEVICE();
+    const char *key = cause == NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR ? "retired_pages_uncorrectable"
+                                                                               : "retired_pages_corrected";
+    long long pages = number(key, slot, -1);
+    if (pages < 0) return NVML_ERROR_NOT_SUPPORTED;
+    if (addresses == NULL || *count < pages) {
+        *count = (unsigned)pages;
+        return pages ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+    }
+    for (long long page = 0; page < pages; page++) addresses[page] = (unsigned long long)page << 12;
+    *count = (unsigned)pages;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nvmlEnableState_t *pending)
+{
+    ENTER_DEVICE();
+    long long waits = number("retired_pages_pending", slot, -1);
+    if (waits < 0) return NVML_ERROR_NOT_SUPPORTED;
+    *pending = waits ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;
+    return NVML_SUCCESS;
+}
+
 /* ---- Links and topology ------------------------------------------------------------------------------------ */
 
 nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link, nvmlEnableState_t *active)

@@ -18,7 +18,8 @@ Numbers are in the unit that NVML itself speaks, which the key names:
   ``throttle_field_base`` 269
 - memory errors: ``ecc_mode`` 1, ``ecc_{corrected,uncorrected}_{volatile,aggregate}_LOCATION``,
   ``ecc_locations`` (mask), ``sram_threshold_exceeded``, ``remapped_correctable``, ``remapped_uncorrectable``,
-  ``remap_pending``, ``remap_failed``, ``banks_none``, ``banks_low``, ``recovery_action`` 0
+  ``remap_pending``, ``remap_failed``, ``banks_none``, ``banks_low``, ``recovery_action`` 0;
+  of boards before Ampere ``retired_pages_corrected``, ``retired_pages_uncorrectable``, ``retired_pages_pending``
 - PCIe: ``pcie_generation`` 5, ``pcie_width`` 16, ``pcie_generation_maximum``, ``pcie_width_maximum``,
   ``pcie_replays``, ``pcie_correctable_errors``, ``pcie_nonfatal_errors``, ``pcie_fatal_errors``
 - links: ``links`` 18, ``link_count`` (what the driver counts: ``links``), ``link_state`` 1,
