@@ -79,13 +79,14 @@ class FailureKind(StrEnum):
 class Failure(msgspec.Struct, frozen=True):
     """Why a sample carries no readings: the kind, and what a person needs to see (call, error text).
 
-    ``of_driver`` is false where that is no word of the driver about itself or a device: a wrapper of another release
-    cannot ask it, or the machine refused memory or descriptors.
+    ``of_driver`` tells that this is evidence against the driver or the device: a listed error code, what the kernel
+    shows, or a witness. Whatever nobody showed to be evidence is none: a wrapper of another release cannot ask the
+    driver, the machine refuses memory, and a library has codes that nobody here knows.
     """
 
     kind: FailureKind
     detail: str
-    of_driver: bool = True
+    of_driver: bool = False
 
 
 class Sample(msgspec.Struct, frozen=True):

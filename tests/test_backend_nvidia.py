@@ -493,16 +493,21 @@ def test_a_single_field_that_says_lost_is_a_lost_device(machine: FakeNvml, share
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"), [(NvmlReturn.UNKNOWN, FailureKind.ERROR), (NvmlReturn.NO_PERMISSION, FailureKind.DENIED)]
+    ("code", "kind", "of_driver"),
+    [
+        (NvmlReturn.UNKNOWN, FailureKind.ERROR, True),
+        (NvmlReturn.NO_PERMISSION, FailureKind.DENIED, False),
+        (NvmlReturn.NOT_FOUND, FailureKind.ERROR, False),
+    ],
 )
 def test_a_device_that_answers_nothing_has_failed(
-    machine: FakeNvml, shared_reader: ReaderProcess, code: NvmlReturn, kind: FailureKind
+    machine: FakeNvml, shared_reader: ReaderProcess, code: NvmlReturn, kind: FailureKind, of_driver: bool
 ) -> None:
-    """Not one value is worse than single ones missing: the whole sample is a failure with its reason."""
+    """Not one value is worse than single ones missing; only a listed code is evidence against board and driver."""
     machine.fail_device(SLOT, code)
     sample = shared_reader.sample(SLOT, "fast")
     assert sample.failure is not None
-    assert (sample.failure.kind, sample.readings) == (kind, ())
+    assert (sample.failure.kind, sample.failure.of_driver, sample.readings) == (kind, of_driver, ())
     assert f"NVML code {code.value}" in sample.failure.detail
 
 
@@ -741,7 +746,7 @@ def test_a_version_that_cannot_be_had_costs_no_device(fake_nvml: FakeNvml, symbo
     ("during", "code", "kind"),
     [
         ("nvmlDeviceGetCount_v2", NvmlReturn.DRIVER_NOT_LOADED, FailureKind.NO_DRIVER),
-        ("nvmlDeviceGetCount_v2", NvmlReturn.UNINITIALIZED, FailureKind.NO_DRIVER),
+        ("nvmlDeviceGetCount_v2", NvmlReturn.UNINITIALIZED, FailureKind.READER),
         ("nvmlDeviceGetCount_v2", NvmlReturn.LIB_RM_VERSION_MISMATCH, FailureKind.VERSION_MISMATCH),
     ],
 )
@@ -755,7 +760,8 @@ def test_a_driver_that_goes_away_ends_the_reader(
         reader.request("slow")
         for _ in range(8):
             reader.expect(Sampled)
-        assert reader.failed().kind is kind
+        failure = reader.failed()
+        assert (failure.kind, failure.of_driver) == (kind, kind is not FailureKind.READER)
 
 
 LOAD_WITH = """

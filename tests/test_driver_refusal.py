@@ -106,7 +106,7 @@ def unread(*kinds: FailureKind | None, state: ReaderState = ReaderState.RUNNING,
     """Return a node whose accelerators each failed with a kind, or were read (None)."""
     devices = tuple(gpu(f"GPU-{n}", PCI[n]) for n in range(len(kinds)))
     samples = tuple(
-        sample(device, {}, failure=Failure(kind, "for a test") if kind else None)
+        sample(device, {}, failure=Failure(kind, "for a test", of_driver=True) if kind else None)
         for device, kind in zip(devices, kinds, strict=True)
     )
     return judged(devices, samples, reader("nvidia", state), **changes)
@@ -118,7 +118,9 @@ def refused_at_load(
     """Return a node whose boards stand on the PCI bus while their library said *kind* to its reader."""
     boards = tuple(board(pci, driver) for pci in PCI)
     samples = tuple(sample(entry, {}) for entry in boards)
-    status = reader("nvidia", state, failure=Failure(kind, "for a test"), detail="for a test", last_round=None)
+    status = reader(
+        "nvidia", state, failure=Failure(kind, "for a test", of_driver=True), detail="for a test", last_round=None
+    )
     return judged(boards, samples, status, **changes)
 
 
@@ -177,7 +179,9 @@ def test_boards_that_a_command_reads_are_not_refused_by_a_library_that_does_not(
     """A site reads them by other means because the vendor's library cannot: that it cannot closes no gate."""
     devices = tuple(msgspec.structs.replace(gpu(f"GPU-{n}", pci), backend="command.x") for n, pci in enumerate(PCI))
     samples = tuple(sample(device, {}) for device in devices)
-    status = reader("nvidia", ReaderState.FAILED, failure=Failure(kind, "for a test"), detail="for a test")
+    status = reader(
+        "nvidia", ReaderState.FAILED, failure=Failure(kind, "for a test", of_driver=True), detail="for a test"
+    )
     assert not driver_refuses_all(judged(devices, samples, status, permit=HELD), in_one_look=True)
 
 
@@ -187,7 +191,7 @@ def test_a_reader_that_fell_is_no_refusal_and_a_board_that_is_left_alone_is(
     kind: FailureKind, state: ReaderState
 ) -> None:
     """One crash leaves every board unread for a second: no gate may close in it, whoever crashed."""
-    fell = Failure(kind, "for a test")
+    fell = Failure(kind, "for a test", of_driver=True)
     devices = tuple(gpu(f"GPU-{n}", pci) for n, pci in enumerate(PCI))
     samples = tuple(sample(device, {}, failure=fell) for device in devices)
     status = reader("nvidia", state, failure=None if state is ReaderState.RUNNING else fell, detail="for a test")
@@ -227,7 +231,9 @@ def test_boards_whose_driver_says_no_are_refused(kind: FailureKind, state: Reade
 
 def test_a_backend_that_was_enabled_on_a_node_without_boards_is_no_refusal() -> None:
     """A wrong configuration is pushed to every node at once: without a board on the bus it proves nothing."""
-    status = reader("nvidia", ReaderState.FAILED, failure=Failure(FailureKind.NO_DRIVER, "x"), required=True)
+    status = reader(
+        "nvidia", ReaderState.FAILED, failure=Failure(FailureKind.NO_DRIVER, "x", of_driver=True), required=True
+    )
     snapshot = judged((), (), status, permit=HELD)
     assert not driver_refuses_all(snapshot)
     assert reach(snapshot, snapshot.verdict) == "soft"
@@ -250,7 +256,7 @@ def test_one_of_two_drivers_that_refuses_is_no_refusal_of_all(kind: FailureKind 
     refused = unread(FailureKind.ERROR, FailureKind.ERROR, permit=HELD)
     assert driver_refuses_all(refused)
     other = msgspec.structs.replace(gpu("GPU-amd", "0000:a1:00.0"), vendor="amd", backend="amd")
-    found = sample(other, {}, failure=Failure(kind, "for a test") if kind else None)
+    found = sample(other, {}, failure=Failure(kind, "for a test", of_driver=True) if kind else None)
     both = msgspec.structs.replace(
         refused,
         devices=(*refused.devices, other),
@@ -283,7 +289,7 @@ def errors(*kinds: FailureKind | None) -> tuple[tuple[Device, ...], tuple[Sample
     """Return accelerators, and what a round of each of their groups gave: a failure, or (None) its readings."""
     devices = tuple(gpu(f"GPU-{n}", PCI[n]) for n in range(len(kinds)))
     return devices, tuple(
-        sample(device, {}, group=group, failure=Failure(kind, "for a test") if kind else None)
+        sample(device, {}, group=group, failure=Failure(kind, "for a test", of_driver=True) if kind else None)
         for device, kind in zip(devices, kinds, strict=True)
         for group in ("fast", "slow")
     )
@@ -354,7 +360,9 @@ def test_one_board_that_cannot_be_read_is_no_ignorance_once_a_person_acknowledge
 def test_the_end_of_a_word_about_a_refusal_is_no_ignorance() -> None:
     """With `on_stale=fail` the clock alone would close the gate, without a permit; the next look asks for one."""
     boards = tuple(gpu(f"GPU-{number}", pci) for number, pci in enumerate(PCI))
-    samples = tuple(sample(device, {}, failure=Failure(FailureKind.ERROR, "for a test")) for device in boards)
+    samples = tuple(
+        sample(device, {}, failure=Failure(FailureKind.ERROR, "for a test", of_driver=True)) for device in boards
+    )
     node, reached = Node(), []
     for number in range(8):
         snapshot = node.look(boards, samples, reader("nvidia"), permit=HELD)
@@ -388,7 +396,7 @@ def test_many_looks_within_a_moment_are_not_enough() -> None:
     node, row = Node(), refusal_row()
     boards = tuple(board(pci) for pci in PCI)
     samples = tuple(sample(entry, {}) for entry in boards)
-    said = Failure(FailureKind.NO_DRIVER, "for a test")
+    said = Failure(FailureKind.NO_DRIVER, "for a test", of_driver=True)
     for number in range(20):
         status = reader("nvidia", ReaderState.FAILED, failure=said, last_round=None, refusals=number + 1)
         snapshot = node.look(boards, samples, status, seconds=row.seconds / 19, permit=HELD)
@@ -400,7 +408,7 @@ def test_one_start_that_failed_is_one_look_for_as_long_as_none_follows() -> None
     node = Node()
     boards = tuple(board(pci) for pci in PCI)
     samples = tuple(sample(entry, {}) for entry in boards)
-    said = Failure(FailureKind.NO_DRIVER, "for a test")
+    said = Failure(FailureKind.NO_DRIVER, "for a test", of_driver=True)
     for starts in (1, 2, 3):
         status = reader("nvidia", ReaderState.ABSENT, failure=said, last_round=None, refusals=starts)
         for _ in range(20):
@@ -460,7 +468,9 @@ class Counted(tuple[Sample, ...]):
 def test_whether_a_driver_refuses_is_looked_at_once_for_all_lines() -> None:
     """A state file has a line per accelerator, and each look goes through the samples of each accelerator."""
     boards = tuple(gpu(f"GPU-{n}", f"0000:{n + 1:02x}:00.0") for n in range(16))
-    samples = tuple(sample(each, {}, failure=Failure(FailureKind.ERROR, "for a test")) for each in boards)
+    samples = tuple(
+        sample(each, {}, failure=Failure(FailureKind.ERROR, "for a test", of_driver=True)) for each in boards
+    )
     snapshot = judged(boards, samples, reader("nvidia", ReaderState.RUNNING), permit=HELD)
     Counted.times = 0
     text = state_text(msgspec.structs.replace(snapshot, samples=Counted(snapshot.samples)), ttl_seconds=60)

@@ -176,7 +176,7 @@ def lose(node: Node) -> Snapshot:
     node.seconds += 10
     node.engine.take_devices("nvidia", PAIR)
     node.engine.take_readers((reader("nvidia", last_round=node.now),))
-    fallen = sample(PAIR[0], {}, failure=Failure(FailureKind.LOST, "GPU is lost"))
+    fallen = sample(PAIR[0], {}, failure=Failure(FailureKind.LOST, "GPU is lost", of_driver=True))
     for taken in (fallen, sample(PAIR[1], GPU_READINGS)):
         node.engine.take_sample(msgspec.structs.replace(taken, time=node.now))
     return node.judge()
@@ -334,7 +334,7 @@ def test_a_word_makes_nothing_green_that_is_not_measured() -> None:
     assert {entry.state for entry in node.snapshot.episodes} == {EpisodeState.ACKNOWLEDGED}
 
 
-LOST = Failure(FailureKind.LOST, "GPU is lost")
+LOST = Failure(FailureKind.LOST, "GPU is lost", of_driver=True)
 BARE = msgspec.structs.replace(PAIR[0], id=PAIR[0].pci or "", uuid=None, serial=None)
 
 

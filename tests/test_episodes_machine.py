@@ -245,7 +245,7 @@ class Course(RuleBasedStateMachine):
     def look_blind(self, kind: FailureKind) -> None:
         """The device could not be read."""
         self.blinded = True
-        self.step(sample(gpu(), {}, failure=Failure(kind, "for a test")))
+        self.step(sample(gpu(), {}, failure=Failure(kind, "for a test", of_driver=True)))
 
     @rule(seconds=st.sampled_from([1.0, 40.0, 400_000.0]))
     def wait(self, seconds: float) -> None:

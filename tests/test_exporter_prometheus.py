@@ -483,7 +483,15 @@ def test_the_newest_of_two_readings_is_shown_once() -> None:
 
 def test_a_failed_sample_is_no_reading() -> None:
     """A sample that carries a failure adds nothing to the page."""
-    failed = Sample("nvidia", "fast", gpu_id(0), 1, at(), 1.0, failure=Failure(FailureKind.HUNG, "nvmlDeviceGetPower"))
+    failed = Sample(
+        "nvidia",
+        "fast",
+        gpu_id(0),
+        1,
+        at(),
+        1.0,
+        failure=Failure(FailureKind.HUNG, "nvmlDeviceGetPower", of_driver=True),
+    )
     assert of_device(gpu_node(samples=(failed,)), gpu_id(0)) == set()
 
 

@@ -46,7 +46,10 @@ from nodevet.checks.model import (
 from nodevet.checks.view import View
 
 PASS, FAIL, UNMEASURED, SKIPPED = Outcome.PASS, Outcome.FAIL, Outcome.UNMEASURED, Outcome.SKIPPED
-HANG, CRASH = Failure(FailureKind.HUNG, "a call"), Failure(FailureKind.CRASHED, "a call")
+HANG, CRASH = (
+    Failure(FailureKind.HUNG, "a call", of_driver=True),
+    Failure(FailureKind.CRASHED, "a call", of_driver=True),
+)
 BROKEN = [
     (FailureKind.HUNG, ReaderState.HUNG, "reader.hung"),
     (FailureKind.STUCK, ReaderState.STUCK, "reader.stuck"),
@@ -158,7 +161,7 @@ def test_reader_that_hangs_is_unknown_first_and_failed_the_second_time(
     """One hang is measured inability, a second one a failure that only evidence ends; one in state D is final."""
     for hangs, final in ((1, kind is FailureKind.STUCK), (2, True)):
         detail = "nvmlDeviceGetTemperature of GPU 3 for 5.0 s"
-        status = reader("nvidia", state, witnessed=hangs, detail=detail, failure=Failure(kind, detail))
+        status = reader("nvidia", state, witnessed=hangs, detail=detail, failure=Failure(kind, detail, of_driver=True))
         finding = of(judge("freshness", healthy(readers=(status,))), code, NODE)
         assert finding.outcome is (FAIL if final else UNMEASURED)
         assert finding.required is not final
@@ -190,7 +193,9 @@ def test_reader_of_one_backend_does_not_clear_that_of_another() -> None:
     assert sorted(keys.values()) == [FAIL, PASS]
 
 
-@pytest.mark.parametrize("failure", [None, *(Failure(kind, "for a test") for kind in FailureKind)], ids=str)
+@pytest.mark.parametrize(
+    "failure", [None, *(Failure(kind, "for a test", of_driver=True) for kind in FailureKind)], ids=str
+)
 @pytest.mark.parametrize("state", [ReaderState.HUNG, ReaderState.STUCK, ReaderState.CRASHED])
 def test_reader_that_is_down_is_blamed_on_its_driver_by_a_witness_alone(
     state: ReaderState, failure: Failure | None

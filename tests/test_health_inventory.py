@@ -54,7 +54,7 @@ def without(view: View, *gone: str, readers: tuple[ReaderStatus, ...] | None = N
 def driverless(state: ReaderState, kind: FailureKind | None, *boards: str | None, **changes: Any) -> View:
     """Return a node whose accelerators only the PCI bus shows, each bound to the driver of *boards*."""
     found = tuple(bare_board(f"0000:{27 + n:02x}:00.0", driver) for n, driver in enumerate(boards))
-    failure = Failure(kind, "what the library said") if kind else None
+    failure = Failure(kind, "what the library said", of_driver=True) if kind else None
     return View(
         now=at(),
         devices=(controller(), *found),
@@ -95,7 +95,7 @@ def test_list_that_could_not_be_had_proves_no_absence(
     state: ReaderState, kind: FailureKind | None, outcome: Outcome
 ) -> None:
     """After a restart nothing is missing until the reader answered; that there is nothing at all is an answer."""
-    failure = Failure(kind, "for a test") if kind else None
+    failure = Failure(kind, "for a test", of_driver=True) if kind else None
     readers = (reader("host"), reader("nvidia", state, failure=failure, last_round=None))
     findings = judge("inventory", without(healthy(), GPU, SIBLING, readers=readers))
     assert {of(findings, "device.missing", device).outcome for device in (GPU, SIBLING)} == {outcome}
@@ -172,7 +172,7 @@ def test_driver_that_refuses_boards_on_the_bus_fails(code: str, kind: FailureKin
 def test_wrapper_of_another_release_is_exchanged_and_needs_no_reboot() -> None:
     """AMD's library and driver may be well together: only its Python wrapper is of another ROCm."""
     board = msgspec.structs.replace(bare_board(driver="amdgpu"), vendor="amd", pci_device_id="1002:74a1")
-    failure = Failure(FailureKind.VERSION_MISMATCH, "wrapper 7.0.2, library of ROCm 6.3.1")
+    failure = Failure(FailureKind.VERSION_MISMATCH, "wrapper 7.0.2, library of ROCm 6.3.1", of_driver=True)
     readers = (reader("host"), reader("amd", ReaderState.FAILED, failure=failure, last_round=None))
     view = msgspec.structs.replace(healthy(readers=readers), devices=(board,))
     finding = of(judge("inventory", view), "driver.version_mismatch", NODE)

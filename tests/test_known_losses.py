@@ -47,7 +47,10 @@ def refuse(node: Node, kind: FailureKind) -> Snapshot:
     node.seconds += 10
     node.engine.take_devices("nvidia", PAIR)
     node.engine.take_readers((reader("nvidia", last_round=node.now),))
-    for taken in (sample(PAIR[0], {}, failure=Failure(kind, "for a test")), sample(PAIR[1], GPU_READINGS)):
+    for taken in (
+        sample(PAIR[0], {}, failure=Failure(kind, "for a test", of_driver=True)),
+        sample(PAIR[1], GPU_READINGS),
+    ):
         node.engine.take_sample(msgspec.structs.replace(taken, time=node.now))
     return node.judge()
 
@@ -98,7 +101,7 @@ def test_a_board_that_is_in_repair_is_no_ignorance() -> None:
     # Nor is the node, where nothing else is left that could be read.
     for _ in range(2):
         node.look(PAIR[1])
-        silent = sample(PAIR[1], {}, failure=Failure(FailureKind.LOST, "for a test"))
+        silent = sample(PAIR[1], {}, failure=Failure(FailureKind.LOST, "for a test", of_driver=True))
         node.engine.take_sample(msgspec.structs.replace(silent, time=later(node.now, 1.0)))
         node.seconds += 1
         snapshot = node.judge()
@@ -338,7 +341,7 @@ def test_a_node_whose_every_device_is_lost_tells_the_words_about_them() -> None:
         node.seconds += 10
         node.engine.take_readers((reader("nvidia", last_round=node.now),))
         for board in PAIR:
-            silent = sample(board, {}, failure=Failure(FailureKind.LOST, "for a test"))
+            silent = sample(board, {}, failure=Failure(FailureKind.LOST, "for a test", of_driver=True))
             node.engine.take_sample(msgspec.structs.replace(silent, time=node.now))
         for entry in node.judge().episodes:
             node.acknowledge(entry.key, note="board ordered", actor="uid 0")

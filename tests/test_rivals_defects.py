@@ -114,7 +114,7 @@ def open_codes(snapshot: Snapshot, device: str = GPU) -> set[str]:
 def test_enumeration_that_fails_at_start_is_not_invisible() -> None:
     """The worst failure, a device that takes the whole library down at start, was skipped by every component."""
     for kind in (FailureKind.ERROR, FailureKind.LOST, FailureKind.DENIED, FailureKind.VERSION_MISMATCH):
-        failure = Failure(kind, "the library cannot be used")
+        failure = Failure(kind, "the library cannot be used", of_driver=True)
         snapshot = Node().round(controller(), bare_board(), state=ReaderState.FAILED, failure=failure)
         assert snapshot.verdict.state in (State.UNKNOWN, State.FAILED), kind
         assert any("the library cannot be used" in episode.finding.message for episode in snapshot.episodes), kind
@@ -208,7 +208,9 @@ def test_kernel_log_that_cannot_be_read_is_not_quiet() -> None:
 )
 def test_accelerator_node_without_a_working_driver_is_not_green(state: ReaderState, kind: FailureKind) -> None:
     """No driver, no library or no device was healthy on a node full of accelerators."""
-    snapshot = Node().round(controller(), bare_board(), state=state, failure=Failure(kind, "words of the library"))
+    snapshot = Node().round(
+        controller(), bare_board(), state=state, failure=Failure(kind, "words of the library", of_driver=True)
+    )
     assert snapshot.verdict.state is State.FAILED
     assert "0000:1b:00.0" in snapshot.verdict.reason
 

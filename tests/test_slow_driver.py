@@ -177,9 +177,9 @@ def test_a_refusal_while_the_machine_refuses_memory_is_no_word_of_the_driver(
     """A library that is given no memory says anything: that the driver is not loaded, or that a file is missing."""
     machine = Machine(bench, tmp_path, available_kb, limit)
     is_well = available_kb > 100_000 and not limit
-    assert machine.weigh(Failure(kind, "for a test")) == (is_well, is_well)
+    assert machine.weigh(Failure(kind, "for a test", of_driver=True)) == (is_well, is_well)
     assert machine.weigh(Failure(kind, "for a test", of_driver=False)) == (False, False)
-    told = machine.blame.of_all(cast(Child, machine), Failure(kind, "for a test")).detail
+    told = machine.blame.of_all(cast(Child, machine), Failure(kind, "for a test", of_driver=True)).detail
     assert ("may" in told) is not is_well, told
 
 

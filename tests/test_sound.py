@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from nodevet.checks.backends import amd_items, amdsmi, nvidia_items, nvml
 from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.driver_errors import Asked
 from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import (
@@ -196,11 +197,11 @@ def test_what_a_caller_expects_is_no_bug() -> None:
 
 def test_a_fault_that_the_driver_names_is_one() -> None:
     """Of a board that it does not open; that it is in use, not ready or not allowed is none."""
-    kinds = {code: nvml.kind_of(code) for code in nvml.CODE_NAMES}
+    kinds = {code: nvml.refused(code, "open", Asked.OPEN).failure.kind for code in nvml.CODE_NAMES}
     assert {code for code, kind in kinds.items() if kind is FailureKind.FAULTY} == {8, 14}
 
 
-@pytest.mark.parametrize("known", [0, nvml.NOT_SUPPORTED, nvml.INVALID_ARGUMENT, nvml.RESET_REQUIRED])
+@pytest.mark.parametrize("known", [0, nvml.NOT_SUPPORTED, nvml.INVALID_ARGUMENT, pynvml.NVML_ERROR_RESET_REQUIRED])
 def test_an_argument_that_is_refused_loses_no_device_that_the_driver_knows(known: int) -> None:
     """A structure may be what is refused; what else the driver says of the handle tells."""
 
@@ -219,7 +220,7 @@ def test_an_argument_that_is_refused_loses_no_device_that_the_driver_knows(known
     library = nvml.Library(module, progress)  # type: ignore[arg-type]
     call = nvml.Call("nvmlDeviceGetMigMode")
     plan = nvml.Plan(library, nvml.Target(None, "GPU 0"), [nvml.Item("partitioned", WHOLE, (call,))])
-    kinds = {nvml.INVALID_ARGUMENT: FailureKind.LOST, nvml.RESET_REQUIRED: FailureKind.RESET_REQUIRED}
+    kinds = {nvml.INVALID_ARGUMENT: FailureKind.LOST, pynvml.NVML_ERROR_RESET_REQUIRED: FailureKind.RESET_REQUIRED}
     if known not in kinds:
         assert [reading.status for reading in plan.read()] == [ReadingStatus.UNSUPPORTED]
         return

@@ -144,7 +144,7 @@ def test_an_absent_vendor_is_absent_and_looked_for_again(bench: Bench, kind: str
     bench.write(start=kind)
     bench.round()
     assert bench.status().state is ReaderState.ABSENT
-    assert bench.status().failure == Failure(FailureKind(kind), "scripted")
+    assert bench.status().failure == Failure(FailureKind(kind), "scripted", of_driver=True)
     bench.clock.advance(299.0)
     bench.supervisor.tick()
     assert bench.status().starts == 1
@@ -265,7 +265,7 @@ def test_a_library_that_refuses_has_failed(bench: Bench, kind: str) -> None:
     bench.write(start=kind)
     bench.round()
     assert bench.status().state is ReaderState.FAILED
-    assert bench.status().failure == Failure(FailureKind(kind), "scripted")
+    assert bench.status().failure == Failure(FailureKind(kind), "scripted", of_driver=True)
 
 
 def test_a_reader_of_another_version_is_refused(bench: Bench) -> None:
@@ -478,7 +478,7 @@ def test_a_program_that_cannot_be_started_is_a_crash_with_its_reason(tmp_path: P
     selector.close()
 
 
-HUNG = Failure(FailureKind.HUNG, "fake_read has not returned")
+HUNG = Failure(FailureKind.HUNG, "fake_read has not returned", of_driver=True)
 
 
 @pytest.mark.parametrize(("offences", "wait"), [(2, 30.0), (3, 60.0), (4, 120.0), (6, 480.0), (7, 600.0), (20, 600.0)])

@@ -96,7 +96,7 @@ def test_advice_is_that_of_the_vendor_of_the_board(vendor: str, words: str) -> N
 def test_parts_of_two_releases_are_mended_as_the_vendor_says(vendor: str, action: Action, words: str) -> None:
     """A reboot mends one, another package the other."""
     board = gpu("pci-0000:1b:00.0", vendor=vendor, backend="host", uuid=None, serial=None)
-    failure = Failure(FailureKind.VERSION_MISMATCH, "what the library said")
+    failure = Failure(FailureKind.VERSION_MISMATCH, "what the library said", of_driver=True)
     readers = (reader("host"), reader(vendor, ReaderState.FAILED, failure=failure))
     findings = judge("inventory", msgspec.structs.replace(healthy(), devices=(board,), readers=readers))
     found = next(entry for entry in findings if entry.code == "driver.version_mismatch")

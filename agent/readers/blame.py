@@ -308,7 +308,7 @@ class Blame:
             words = f"it shares {files[0]} with other programs: one may hold a lock in it"
             return _soft(f"{out}, but {words}", charged=True)
         self._proven = True
-        return Fallen(Failure(FailureKind.HUNG, out), HANG, charged=True)
+        return Fallen(Failure(FailureKind.HUNG, out, of_driver=True), HANG, charged=True)
 
     def stuck(self, child: Child, patience_seconds: float) -> Fallen:
         """Return what it means that *child* could not be killed, now and as often as it is looked at.
@@ -328,7 +328,7 @@ class Blame:
         hangs = self._proven and look is not None and look.state == "D"
         if not hangs and now - before.since < patience_seconds:
             return _soft(f"{out}: it was killed and has not ended yet; look at the node's load")
-        return Fallen(Failure(FailureKind.STUCK, out), charged=True)
+        return Fallen(Failure(FailureKind.STUCK, out, of_driver=True), charged=True)
 
     # What the driver says.
 
@@ -415,7 +415,7 @@ class Blame:
         if is_crash and not INTERPRETER.search(words):
             if end.signal == signal.SIGBUS:
                 self._unproven = tuple(self._libraries)
-            failure = Failure(FailureKind.CRASHED, f"the reader {end} in: {child.call}{said}")
+            failure = Failure(FailureKind.CRASHED, f"the reader {end} in: {child.call}{said}", of_driver=True)
             return Fallen(failure, end.fault, charged=True)
         if end.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             return _soft(f"{self._name} {end} {_while(child)}: somebody other than the agent sent it{said}")

@@ -55,7 +55,7 @@ class Predecessor:
             self.state = ReaderState.STUCK
             call = self.record.detail or "the reader of an earlier agent"
             self.detail = f"{call} cannot be ended ({where}); no second reader is started beside it"
-            self.failure = Failure(FailureKind.STUCK, self.detail)
+            self.failure = Failure(FailureKind.STUCK, self.detail, of_driver=True)
             look = self._surroundings.look(self.record.pid)
             cause = disturbance(look, look, 1.0)
             early = waited < ORPHAN_SECONDS + self._patience_seconds

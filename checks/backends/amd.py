@@ -25,18 +25,19 @@ from nodevet.checks.backends.amd_topology import read_topology
 from nodevet.checks.backends.amdsmi import (
     DENIED,
     GONE,
-    NOT_THE_DRIVERS,
     SUCCESS,
     UNSUPPORTED,
     Item,
     Library,
     Plan,
     Target,
+    is_evidence,
     load,
     raise_if_gone,
     refused,
 )
 from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.backends.driver_errors import Asked
 from nodevet.checks.backends.pci import error_readings, pci_accelerators
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import Device, DeviceKind, Event, FailureKind, Reading, ReadingStatus
@@ -107,7 +108,7 @@ class AmdBackend:
             try:
                 gpu = self._open(index, handle, found)
             except BackendError as error:
-                if error.failure.kind is FailureKind.NO_DRIVER:
+                if error.failure.kind in (FailureKind.NO_DRIVER, FailureKind.READER):
                     raise
                 silent.append((index, error))
             else:
@@ -124,11 +125,11 @@ class AmdBackend:
         """Return the readings of *group*; raise BackendError when the device is lost or answers nothing at all."""
         gpu = self._gpus.get(device.id)
         if gpu is None:
-            raise BackendError(FailureKind.LOST, f"the AMD driver no longer lists {name_of(device)}")
+            raise BackendError(FailureKind.LOST, f"the AMD driver no longer lists {name_of(device)}", of_driver=True)
         if gpu.lost is not None:
             raise gpu.lost
         if gpu.in_tree and not listed(self._tree, device):
-            raise BackendError(FailureKind.LOST, f"{name_of(device)}: {gone(self._tree, device)}")
+            raise BackendError(FailureKind.LOST, f"{name_of(device)}: {gone(self._tree, device)}", of_driver=True)
         sleeping = asleep(self._tree, device.pci)
         if group not in gpu.plans:
             gpu.plans[group] = Plan(self._library, gpu.target, self._items(group, gpu, sleeping))
@@ -178,7 +179,6 @@ class AmdBackend:
                 FailureKind.ERROR,
                 "the devices of the AMD driver changed, and AMD SMI lists those that it found at its start: "
                 "the reader starts anew",
-                of_driver=False,
             )
 
     def _handles(self) -> list[Any]:
@@ -189,7 +189,9 @@ class AmdBackend:
             raise refused(code, symbol)
         if not handles:
             raise BackendError(
-                FailureKind.NO_DEVICES, "AMD SMI lists no device: see lspci, and the kernel log for amdgpu"
+                FailureKind.NO_DEVICES,
+                "AMD SMI lists no device: see lspci, and the kernel log for amdgpu",
+                of_driver=True,
             )
         return list(handles)
 
@@ -199,7 +201,7 @@ class AmdBackend:
         symbol = "amdsmi_get_gpu_device_bdf"
         code, pci = self._library.on(target, symbol)
         if code:
-            raise refused(code, target.text(symbol))
+            raise refused(code, target.text(symbol), Asked.OPEN)
         target.label = f"PCI {pci}"
         sleeper = next((gpu for gpu in self._remembered.values() if gpu.stands_for(index, pci, None)), None)
         if sleeper is not None and asleep(self._tree, pci):
@@ -230,7 +232,7 @@ class AmdBackend:
             device = identify(self._library, self._tree, target, pci, name, self.versions.get("driver"))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             text = f"{target.label}: its identity cannot be understood: {type(error).__name__} {error}"
-            raise BackendError(FailureKind.ERROR, text, of_driver=False) from error
+            raise BackendError(FailureKind.ERROR, text) from error
         device = _below(device, found)
         target.label = name_of(device)
         gpu = _Gpu(index, target, device, name)
@@ -290,7 +292,7 @@ class AmdBackend:
         why = gone(self._tree, gpu.device) if codes & GONE and gpu.in_tree else None
         if why is not None:
             gpu.plans.clear()
-            raise BackendError(FailureKind.LOST, f"{gpu.target.label}: {why}")
+            raise BackendError(FailureKind.LOST, f"{gpu.target.label}: {why}", of_driver=True)
         if any(reading.status is ReadingStatus.OK for reading in readings) or not codes - {SUCCESS}:
             return
         failed = [reading for reading in readings if reading.status is not ReadingStatus.UNSUPPORTED]
@@ -301,8 +303,8 @@ class AmdBackend:
         self._refuse_old_list()  # what was split otherwise is not lost
         kind = FailureKind.LOST if codes & GONE else FailureKind.DENIED if codes & DENIED else FailureKind.ERROR
         gpu.plans.clear()
-        is_said = bool(codes - {SUCCESS} - UNSUPPORTED - NOT_THE_DRIVERS)
-        raise BackendError(kind, f"{gpu.target.label} answers no question: {failed[0].detail}", of_driver=is_said)
+        why = f"{gpu.target.label} answers no question: {failed[0].detail}"
+        raise BackendError(kind, why, of_driver=is_evidence(codes))
 
 
 def _boards(tree: Tree) -> list[Device]:

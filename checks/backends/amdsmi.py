@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_kind
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.wire import Progress
@@ -64,9 +65,9 @@ CODE_NAMES = {
 UNSUPPORTED = frozenset({NO_FUNCTION, NOT_SUPPORTED, NOT_YET_IMPLEMENTED})
 DENIED = frozenset({10})
 UNAVAILABLE = frozenset({8, 9, 11, 15, 30, 40})
-NOT_THE_DRIVERS = frozenset({NO_FUNCTION, UNREADABLE, 15})
-"""What a wrapper ends with that cannot ask, and a library that was refused memory: no words of the driver."""
-GONE = frozenset({6, 12, 31})
+LIBRARY_NAME = "amdsmi"
+"""Its rows of reference/driver_errors.csv, which lists the codes that are evidence against a driver or a device."""
+GONE = of_kind(LIBRARY_NAME, FailureKind.LOST)
 """What calls on a device that fell off its bus end with. One alone may also mean that a single file is missing."""
 
 NO_NUMBER = "N/A"
@@ -189,20 +190,20 @@ def describe(code: int) -> str:
 
 def raise_if_gone(code: int, text: str) -> None:
     """Raise BackendError where *code* says that the driver or the library is gone."""
-    if code in (NOT_INITIALIZED, DRIVER_NOT_LOADED):
-        raise BackendError(FailureKind.NO_DRIVER, f"{text}: {describe(code)}")
+    if code == DRIVER_NOT_LOADED:
+        raise refused(code, text)
+    if code == NOT_INITIALIZED:  # in this process alone: the next one starts the library anew, and hears why
+        raise BackendError(FailureKind.READER, f"{text}: {describe(code)}")
 
 
-def refused(code: int, text: str) -> BackendError:
-    """Return what a call on which everything else depends, *text*, is refused with."""
-    return BackendError(kind_of(code), f"{text}: {describe(code)}", of_driver=code not in NOT_THE_DRIVERS)
+def refused(code: int, text: str, asked: Asked = Asked.ANY) -> BackendError:
+    """Return what a call on which everything else depends, *text*, is refused with, of a device or of all."""
+    return failed(LIBRARY_NAME, code, f"{text}: {describe(code)}", asked=asked, denied=DENIED)
 
 
-def kind_of(code: int) -> FailureKind:
-    """Return the kind of failure of a call on which everything else depends."""
-    if code in GONE:
-        return FailureKind.LOST
-    return FailureKind.DENIED if code in DENIED else FailureKind.ERROR
+def is_evidence(codes: Iterable[int]) -> bool:
+    """Return whether one of *codes*, with which questions about one device ended, speaks against it or its driver."""
+    return any(evidence(LIBRARY_NAME, code, Asked.DEVICE) for code in codes)
 
 
 def status_of(code: int) -> ReadingStatus:
@@ -320,7 +321,9 @@ def load(progress: Progress) -> Library:
         return library
     if code == DRIVER_NOT_LOADED:
         raise BackendError(
-            FailureKind.NO_DRIVER, "the AMD kernel driver is not loaded: modprobe amdgpu, then read the kernel log"
+            FailureKind.NO_DRIVER,
+            "the AMD kernel driver is not loaded: modprobe amdgpu, then read the kernel log",
+            of_driver=True,
         )
     raise refused(code, "amdsmi_init")
 
@@ -350,7 +353,7 @@ def _import() -> Any:
         said = printed.getvalue().strip().splitlines()[:1] or [str(error)]
         raise _no_library(said[0]) from error
     except AttributeError as error:
-        raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(str(error)), of_driver=False) from error
+        raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(str(error))) from error
     return amdsmi
 
 

@@ -19,8 +19,8 @@ __all__ = ["Backend", "BackendError", "BackendFactory", "Context"]
 class BackendError(NodevetError):
     """A device or its library could not be read; ``failure`` says how."""
 
-    def __init__(self, kind: FailureKind, detail: str, *, of_driver: bool = True) -> None:
-        """Keep *kind* and *detail* as the failure to report, and whether it is a word *of_driver*."""
+    def __init__(self, kind: FailureKind, detail: str, *, of_driver: bool = False) -> None:
+        """Keep *kind* and *detail* as the failure to report, and whether it is evidence, a word *of_driver*."""
         super().__init__(detail)
         self.failure = Failure(kind, detail, of_driver)
 

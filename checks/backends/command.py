@@ -107,9 +107,10 @@ class CommandBackend:
             raise BackendError(current.failure.failure.kind, current.failure.failure.detail)
         entry = current.entries.get(device.id)
         if entry is None:
-            raise BackendError(FailureKind.LOST, f"{self._door.backend} does not list it any more")
+            raise BackendError(FailureKind.LOST, f"{self._door.backend} does not list it any more", of_driver=True)
         if entry.failure is not None:
-            raise BackendError(FailureKind(entry.failure.kind), f"{self._door.backend} says: {entry.failure.detail}")
+            why = f"{self._door.backend} says: {entry.failure.detail}"
+            raise BackendError(FailureKind(entry.failure.kind), why, of_driver=True)
         return self._readings(entry)
 
     def events(self, timeout_seconds: float) -> Iterator[Event]:

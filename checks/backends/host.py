@@ -173,7 +173,7 @@ class HostBackend:
     def _read_socket(self, group: str, device: Device) -> Iterator[Reading]:
         socket = next((entry for entry in self._sockets if f"cpu-{entry.index}" == device.id), None)
         if socket is None:
-            raise BackendError(FailureKind.LOST, f"{device.id} has no processor online any more")
+            raise BackendError(FailureKind.LOST, f"{device.id} has no processor online any more", of_driver=True)
         if group == FAST:
             yield from heat_readings(self._tree, self._sensors[socket.index])
             yield from clock_readings(self._tree, socket)

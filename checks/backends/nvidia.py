@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.backends.driver_errors import Asked
 from nodevet.checks.backends.nvidia_items import fast_items, slow_items
 from nodevet.checks.backends.nvidia_topology import read_topology
 from nodevet.checks.backends.nvml import (
@@ -30,6 +31,7 @@ from nodevet.checks.backends.nvml import (
     Plan,
     Target,
     describe,
+    is_evidence,
     is_unsupported,
     load,
     may_answer_later,
@@ -56,6 +58,9 @@ from nodevet.checks.model import (
 from nodevet.checks.topology import Topology
 
 __all__ = ["NvidiaBackend", "open_backend"]
+
+OF_ALL = frozenset({FailureKind.NO_DRIVER, FailureKind.VERSION_MISMATCH, FailureKind.READER})
+"""With these failures of one device the whole library is unusable."""
 
 XID_EVENT = 0x8
 LINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
@@ -131,7 +136,9 @@ class NvidiaBackend:
         count = self._library.system("nvmlDeviceGetCount")
         if not count:
             raise BackendError(
-                FailureKind.NO_DEVICES, "the NVIDIA driver is loaded and lists no device: see lspci and the kernel log"
+                FailureKind.NO_DEVICES,
+                "the NVIDIA driver is loaded and lists no device: see lspci and the kernel log",
+                of_driver=True,
             )
         found: dict[str, _Gpu] = {}
         silent: list[tuple[int, BackendError]] = []
@@ -139,7 +146,7 @@ class NvidiaBackend:
             try:
                 gpu = self._open(index, place)
             except BackendError as error:
-                if error.failure.kind in (FailureKind.NO_DRIVER, FailureKind.VERSION_MISMATCH):
+                if error.failure.kind in OF_ALL:
                     raise
                 silent.append((index, error))
             else:
@@ -158,7 +165,7 @@ class NvidiaBackend:
         """Return the readings of *group*; raise BackendError when the device is lost or answers nothing at all."""
         gpu = self._gpus.get(device.id)
         if gpu is None:
-            raise BackendError(FailureKind.LOST, f"the NVIDIA driver no longer lists {_label(device)}")
+            raise BackendError(FailureKind.LOST, f"the NVIDIA driver no longer lists {_label(device)}", of_driver=True)
         if gpu.lost is not None:
             raise gpu.lost
         readings = self._read(group, gpu)
@@ -169,7 +176,7 @@ class NvidiaBackend:
                 gpu.links = max(gpu.links, self._link_count(gpu.target))
                 readings = self._read(group, gpu)
             gpu.split = split
-        _refuse_silence(readings, device)
+        _refuse_silence(readings, device, gpu.plans[group].codes)
         return readings
 
     def _read(self, group: str, gpu: _Gpu) -> list[Reading]:
@@ -249,13 +256,15 @@ class NvidiaBackend:
         label = self._label_at(index, place)
         code, handle = self._library.attempt(f"{symbol} of {label}", symbol, place)
         if code:
-            raise refused(code, f"{symbol} of {label}")
+            raise refused(code, f"{symbol} of {label}", Asked.OPEN)
         target = Target(handle, label)
-        pci_info = self._library.optional(target, "nvmlDeviceGetPciInfo_v3")
-        uuid = self._library.optional(target, "nvmlDeviceGetUUID")
+        address_code, pci_info = self._library.on(target, Call("nvmlDeviceGetPciInfo_v3"))
+        name_code, uuid = self._library.on(target, Call("nvmlDeviceGetUUID"))
         pci = _pci(pci_info) if pci_info is not None else None
         if uuid is None and pci is None:
-            raise BackendError(FailureKind.LOST, f"{label} tells neither its UUID nor its PCI address")
+            why = f"{label} tells neither its UUID ({describe(name_code)}) nor its PCI address"
+            is_said = is_evidence((address_code, name_code))
+            raise BackendError(FailureKind.LOST if is_said else FailureKind.ERROR, why, of_driver=is_said)
         if self._skipped & {uuid, pci}:
             return None
         if uuid is None:  # not told this time: what sits there kept its name
@@ -481,7 +490,7 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode("ascii", "replace")
 
 
-def _refuse_silence(readings: list[Reading], device: Device) -> None:
+def _refuse_silence(readings: list[Reading], device: Device, codes: set[int]) -> None:
     """Raise BackendError where not one value could be read: the device is there and tells nothing.
 
     To a virtual machine that shares a board its host may deny a whole group; that it tells nothing at all is judged.
@@ -493,7 +502,8 @@ def _refuse_silence(readings: list[Reading], device: Device) -> None:
             continue
         failed = next((reading for reading in readings if reading.status is status), None)
         if failed is not None:
-            raise BackendError(kind, f"{_label(device)} answers no question: {failed.detail}")
+            why = f"{_label(device)} answers no question: {failed.detail}"
+            raise BackendError(kind, why, of_driver=is_evidence(codes))
 
 
 def _information(path: Path) -> dict[str, str]:

@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_kind
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.wire import Progress
@@ -31,6 +32,7 @@ __all__ = [
     "Library",
     "Plan",
     "Target",
+    "is_evidence",
     "is_unsupported",
     "load",
     "may_answer_later",
@@ -43,8 +45,11 @@ LIBRARY = "libnvidia-ml.so.1"
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
 DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 10, 12, 13
 LIB_RM_VERSION_MISMATCH, ARGUMENT_VERSION_MISMATCH, UNKNOWN = 18, 25, 999
+UNREADABLE = -1
+"""Not of the library: the wrapper could not take the answer apart."""
 
 CODE_NAMES = {
+    UNREADABLE: "the wrapper could not read the answer",
     UNINITIALIZED: "the library was shut down",
     INVALID_ARGUMENT: "invalid argument",
     NOT_SUPPORTED: "not supported",
@@ -75,10 +80,17 @@ CODE_NAMES = {
 UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
 HANDLE_ALONE = "nvmlDeviceGetIndex"
 """Takes a handle, and neither a structure nor a choice: what it calls invalid is the handle."""
-RESET_REQUIRED = 16
-LOST = frozenset({11, 15, RESET_REQUIRED, 28})
-FAULTY = frozenset({8, 14})
-"""Power cables that are not attached and a corrupted InfoROM: what no driver, permission or other user brings about."""
+LIBRARY_NAME = "nvml"
+"""Its rows of reference/driver_errors.csv, which lists the codes that are evidence against a driver or a device."""
+GONE = of_kind(
+    LIBRARY_NAME,
+    FailureKind.LOST,
+    FailureKind.RESET_REQUIRED,
+    FailureKind.NO_DRIVER,
+    FailureKind.VERSION_MISMATCH,
+    asked=Asked.ANY,
+)
+"""What ends the reading of a device, or of all, whatever was asked."""
 DENIED = frozenset({4, 17})
 REFUSED_TO_IT = frozenset({20, 23})
 """What the library says where the machine gave it no memory or descriptor: any user can bring that about."""
@@ -157,7 +169,7 @@ class Library:
         finally:
             self._progress.returned()
         # Bytes of a damaged InfoROM that are no text, for instance, which the wrapper decodes.
-        return (UNKNOWN, None) if isinstance(done, Bug) else (SUCCESS, done)
+        return (UNREADABLE, None) if isinstance(done, Bug) else (SUCCESS, done)
 
     def on(self, target: Target, call: Call) -> tuple[int, Any]:
         """Call a function of a device; raise BackendError when device, driver or library is gone."""
@@ -165,7 +177,9 @@ class Library:
         if code:
             raise_if_gone(code, target.text(call.symbol))
             if code == INVALID_ARGUMENT and not call.arguments and self._is_unknown(target):
-                raise BackendError(FailureKind.LOST, f"{target.text(call.symbol)}: the driver no longer knows it")
+                raise BackendError(
+                    FailureKind.LOST, f"{target.text(call.symbol)}: the driver no longer knows it", of_driver=True
+                )
         return code, value
 
     def _is_unknown(self, target: Target) -> bool:
@@ -247,17 +261,17 @@ _STRUCTURED: dict[str, Callable[[Any], Callable[..., Any]]] = {
 def describe(code: int) -> str:
     """Return NVML's *code* in words."""
     name = CODE_NAMES.get(code)
+    if code < 0:
+        return name or "unknown"
     return f"{name} (NVML code {code})" if name else f"NVML code {code}"
 
 
 def raise_if_gone(code: int, text: str) -> None:
     """Raise BackendError where *code* says that the device, the driver or the library is gone."""
-    if code in LOST:
-        raise BackendError(kind_of(code), f"{text}: {describe(code)}")
-    if code in (UNINITIALIZED, DRIVER_NOT_LOADED):
-        raise BackendError(FailureKind.NO_DRIVER, f"{text}: {describe(code)}")
-    if code == LIB_RM_VERSION_MISMATCH:
-        raise BackendError(FailureKind.VERSION_MISMATCH, f"{text}: {describe(code)}")
+    if code in GONE:
+        raise refused(code, text)
+    if code == UNINITIALIZED:  # in this process alone: the next one starts the library anew, and hears why
+        raise BackendError(FailureKind.READER, f"{text}: {describe(code)}")
 
 
 def is_unsupported(code: int) -> bool:
@@ -268,20 +282,14 @@ def is_unsupported(code: int) -> bool:
     return code in UNSUPPORTED or code == INVALID_ARGUMENT
 
 
-def refused(code: int, text: str) -> BackendError:
-    """Return what a call on which everything else depends, *text*, is refused with."""
-    return BackendError(kind_of(code), f"{text}: {describe(code)}", of_driver=code not in REFUSED_TO_IT)
+def refused(code: int, text: str, asked: Asked = Asked.ANY) -> BackendError:
+    """Return what a call on which everything else depends, *text*, is refused with, of a device or of all."""
+    return failed(LIBRARY_NAME, code, f"{text}: {describe(code)}", asked=asked, denied=DENIED)
 
 
-def kind_of(code: int) -> FailureKind:
-    """Return the kind of failure of a device that could not even be opened; its index may be gone by now."""
-    if code == RESET_REQUIRED:
-        return FailureKind.RESET_REQUIRED
-    if code in FAULTY:
-        return FailureKind.FAULTY
-    if code in LOST or code == INVALID_ARGUMENT:
-        return FailureKind.LOST
-    return FailureKind.DENIED if code in DENIED else FailureKind.ERROR
+def is_evidence(codes: Iterable[int]) -> bool:
+    """Return whether one of *codes*, with which questions about one device ended, speaks against it or its driver."""
+    return any(evidence(LIBRARY_NAME, code, Asked.DEVICE) for code in codes)
 
 
 def status_of(code: int) -> ReadingStatus:
@@ -293,7 +301,7 @@ def status_of(code: int) -> ReadingStatus:
 
 def may_answer_later(code: int) -> bool:
     """Return whether *code* says nothing of what was asked for, only that it could not be told this time."""
-    return code in UNAVAILABLE or code == UNKNOWN
+    return code in UNAVAILABLE or code in (UNKNOWN, UNREADABLE)
 
 
 # ---- Plans: what is read of one device in one round ---------------------------------------------------------
@@ -371,7 +379,6 @@ class _Batch:
             raise BackendError(
                 FailureKind.ERROR,
                 f"nvmlFieldValue_t has {ctypes.sizeof(kind)} bytes, not {_ENTRY.size}",
-                of_driver=False,
             )
         self._array = (kind * len(slots))()
         self._template = b"".join(_template(slot.source) for slot in slots)
@@ -391,7 +398,7 @@ class _Batch:
             elif 0 <= kind < len(_VALUES):
                 outcomes.append((SUCCESS, kind, _VALUES[kind].unpack_from(raw)[0]))
             else:
-                outcomes.append((UNKNOWN, kind, None))
+                outcomes.append((UNREADABLE, kind, None))
         return outcomes
 
 
@@ -410,9 +417,12 @@ class Plan:
         self._target = target
         self._slots = [_Slot(item) for item in items]
         self._batch: _Batch | None = None
+        self.codes: set[int] = set()
+        """What the calls of the last round ended with."""
 
     def read(self) -> list[Reading]:
         """Return one reading per item; raise BackendError when the device is gone."""
+        self.codes.clear()
         fetched = self._read_fields()
         called: dict[Call, tuple[int, Any]] = {}
         readings = []
@@ -431,6 +441,7 @@ class Plan:
                 return {}
             fetched = {}
             for slot, (code, kind, raw) in zip(self._batch.slots, self._batch.read(self._target), strict=True):
+                self.codes.add(code)
                 if code:
                     raise_if_gone(code, f"{_words(slot.source)} of {self._target.label}")
                 if is_unsupported(code) or (code == SUCCESS and not _accepts(slot.source, kind)):
@@ -447,6 +458,7 @@ class Plan:
             if source not in called:
                 called[source] = self._library.on(self._target, source)
             code, raw = called[source]
+            self.codes.add(code)
             if not code:
                 return slot.measured(raw)
             if not is_unsupported(code):
@@ -482,10 +494,12 @@ def load(progress: Progress, root: str) -> Library:
         raise BackendError(FailureKind.NO_LIBRARY, why_not_loaded(LIBRARY))
     if code == DRIVER_NOT_LOADED:
         raise BackendError(
-            FailureKind.NO_DRIVER, "the NVIDIA kernel driver is not loaded: modprobe nvidia, then read the kernel log"
+            FailureKind.NO_DRIVER,
+            "the NVIDIA kernel driver is not loaded: modprobe nvidia, then read the kernel log",
+            of_driver=True,
         )
     if code == LIB_RM_VERSION_MISMATCH:
-        raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(library, root))
+        raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(library, root), of_driver=True)
     raise refused(code, "nvmlInit")
 
 

@@ -47,7 +47,7 @@ class SimulatedBackend:
         world, now = self._look(), self._context.now()
         match world.trouble(device.id, now):
             case Trouble.LOST | Trouble.MISSING:
-                raise BackendError(FailureKind.LOST, "simulated: the device does not answer")
+                raise BackendError(FailureKind.LOST, "simulated: the device does not answer", of_driver=True)
             case Trouble.HANG:
                 self._hang(device)
             case Trouble.CRASH:

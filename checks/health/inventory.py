@@ -6,7 +6,7 @@ cannot be had is no proof of absence: only a reader that answered can tell that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Annotated
 
 import msgspec
@@ -20,6 +20,7 @@ from nodevet.checks.model import (
     Clearing,
     Device,
     DeviceKind,
+    Failure,
     FailureKind,
     FaultClass,
     Finding,
@@ -191,7 +192,7 @@ def _listed_twice(view: View) -> Finding:
 def _lost(view: View, device: Device) -> Finding:
     name = device_name(view, device.id)
     samples = [sample for (owner, _), sample in view.samples.items() if owner == device.id]
-    lost = [sample for sample in samples if sample.failure and sample.failure.kind is FailureKind.LOST]
+    lost = [sample for sample in samples if _is_told(sample.failure, {FailureKind.LOST})]
     if lost:
         sample = max(lost, key=lambda entry: entry.time.boottime_ns)
         detail = sample.failure.detail if sample.failure else ""
@@ -228,6 +229,11 @@ def _lost(view: View, device: Device) -> Finding:
     return LOST.on_node(outcome, f"{name}: {facts}", device=device.id, evidence_time=newest)
 
 
+def _is_told(failure: Failure | None, kinds: Collection[FailureKind]) -> bool:
+    """Return whether *failure* is one of *kinds*, and evidence: without memory a library calls any board lost."""
+    return failure is not None and failure.kind in kinds and failure.of_driver
+
+
 def _refused(view: View, device: Device, rule: Rule, kind: FailureKind, why: str, well: str) -> Finding:
     """Judge whether the driver refuses the device with failures of *kind*, and says *why*; it is on the bus."""
     name = device_name(view, device.id)
@@ -235,7 +241,7 @@ def _refused(view: View, device: Device, rule: Rule, kind: FailureKind, why: str
     newest = max(samples, key=lambda entry: entry.time.boottime_ns, default=None)
     if newest is None:
         return rule.on_node(Outcome.SKIPPED, f"{name}: was not read yet", device=device.id)
-    asked = [sample for sample in samples if sample.failure and sample.failure.kind is kind]
+    asked = [sample for sample in samples if _is_told(sample.failure, {kind})]
     if asked:
         sample = max(asked, key=lambda entry: entry.time.boottime_ns)
         detail = sample.failure.detail if sample.failure else ""
@@ -309,7 +315,7 @@ def _moved(view: View, backend: str) -> tuple[Device, Device] | tuple[None, None
     known = [seen.device for seen in view.memory.seen.values() if seen.device.backend == backend]
     unlisted = [board for board in known if board.uuid and board.parent is None and board.id not in present]
     nameless = [board for board in view.devices if board.backend == backend and not board.uuid]
-    silent = [board for board in nameless if (failure := view.failure(board.id)) and failure.kind in TOLD_AS_LOSS]
+    silent = [board for board in nameless if _is_told(view.failure(board.id), TOLD_AS_LOSS)]
     if len(unlisted) != 1 or len(silent) != 1 or silent[0].model not in (UNNAMED, unlisted[0].model):
         return None, None
     return unlisted[0], silent[0]

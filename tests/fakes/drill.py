@@ -108,7 +108,7 @@ class Drill:
     def _sample(self, backend: str, device: str, group: str) -> Sample:
         now = self.clock.instant()
         trouble = self.world.trouble(device, now)
-        failure = Failure(FailureKind.LOST, "simulated") if trouble is Trouble.LOST else None
+        failure = Failure(FailureKind.LOST, "simulated", of_driver=True) if trouble is Trouble.LOST else None
         readings: tuple[Reading, ...] = ()
         if failure is None:
             readings = tuple(map(measured, self.world.readings(device, group, now)))

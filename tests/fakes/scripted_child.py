@@ -180,7 +180,7 @@ class Child:
         behaviour = self.script.get("start", "ok")
         self.misbehave(behaviour, "fake_init")
         if behaviour in set(FailureKind):
-            self._end.channel.send(Failed(Failure(FailureKind(behaviour), "scripted")))
+            self._end.channel.send(Failed(Failure(FailureKind(behaviour), "scripted", of_driver=True)))
             return
         protocol = 99 if behaviour == "other_protocol" else PROTOCOL
         self._end.channel.send(Ready(self.devices(), GROUPS, {"driver": "1.0"}, protocol))
@@ -200,7 +200,7 @@ class Child:
             behaviour = self.script.get("read", {}).get(name, "ok")
             self.misbehave(behaviour, f"fake_read({name}, {request.group})")
             if behaviour in set(FailureKind) and behaviour != "lost":
-                self._end.channel.send(Failed(Failure(FailureKind(behaviour), "scripted")))
+                self._end.channel.send(Failed(Failure(FailureKind(behaviour), "scripted", of_driver=True)))
                 return
             if behaviour == "unreadable":
                 os.write(self._end.channel.fileno(), b"\x00\x00\x00\x03\xc1\xc1\xc1")
@@ -222,7 +222,7 @@ class Child:
 def sample(device: str, request: Read, *, lost: bool) -> Sample:
     """A sample of *device* with one reading, or a lost device."""
     readings = () if lost else (Reading("temperature_celsius", 40.0),)
-    failure = Failure(FailureKind.LOST, "scripted") if lost else None
+    failure = Failure(FailureKind.LOST, "scripted", of_driver=True) if lost else None
     return Sample("fake", request.group, device, request.round, CLOCK.instant(), 0.001, readings, failure=failure)
 
 

@@ -185,7 +185,7 @@ def failed_node() -> Snapshot:
     )
     healthy = gpu_node()
     samples = tuple(
-        msgspec.structs.replace(sample, readings=(), failure=Failure(FailureKind.LOST, "GPU is lost"))
+        msgspec.structs.replace(sample, readings=(), failure=Failure(FailureKind.LOST, "GPU is lost", of_driver=True))
         if sample.device == lost
         else sample
         for sample in healthy.samples

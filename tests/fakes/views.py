@@ -239,7 +239,7 @@ def reader(backend: str, state: ReaderState = ReaderState.RUNNING, **changes: An
 
 def failed(kind: FailureKind, device: Device | None = None, detail: str = "for a test", seconds: float = 0.0) -> Sample:
     """Return a sample that could not be taken."""
-    return sample(device or gpu(), {}, seconds, failure=Failure(kind, detail))
+    return sample(device or gpu(), {}, seconds, failure=Failure(kind, detail, of_driver=True))
 
 
 def with_samples(view: View, *samples: Sample) -> View:

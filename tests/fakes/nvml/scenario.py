@@ -54,6 +54,7 @@ class NvmlReturn(IntEnum):
     INVALID_ARGUMENT = 2
     NOT_SUPPORTED = 3
     NO_PERMISSION = 4
+    NOT_FOUND = 6
     INSUFFICIENT_POWER = 8
     DRIVER_NOT_LOADED = 9
     IRQ_ISSUE = 11
