@@ -30,7 +30,7 @@ from nodevet.checks.acknowledgement import (
 )
 from nodevet.checks.damping import Flap, closed, is_forgotten, is_held, reopened
 from nodevet.checks.lapses import is_excuse
-from nodevet.checks.losses import ended_with_loss, follows, known_loss, loss_word, with_word
+from nodevet.checks.losses import driverless, ended_with_loss, follows, known_loss, loss_word, with_word
 from nodevet.checks.model import (
     NODE,
     Clearing,
@@ -196,6 +196,9 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
             active[episode.key] = _cleared(episode, proof, evidence.now)
             if episode.finding.occurrence is not None:  # its counter still shows it; behind a good look none does
                 work.settled[episode.key] = episode.finding.occurrence
+    said = (*active.values(), *work.standing.values())
+    for key, episode in active.items():
+        active[key] = driverless(episode, said, evidence.devices, evidence.remembered)
     known = {key: episode for key, episode in before.items() if key not in replaced}
     changed = (episode for key, episode in active.items() if _is_change(known.get(key), episode))
     changes = (*(entry for entry in replaced.values() if entry.state is EpisodeState.CLEARED), *changed)

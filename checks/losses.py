@@ -5,20 +5,24 @@ A person's word about it is about all of them, whichever was there first, for as
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 
 from nodevet.checks.acknowledgement import covered, is_covering, is_word, standing
-from nodevet.checks.model import Episode, EpisodeState, Key, Outcome
+from nodevet.checks.model import NODE, Device, DeviceKind, Episode, EpisodeState, Key, Outcome
 from nodevet.checks.reference.tables import load_table
+from nodevet.checks.vendors import LENT_DRIVERS
 
 __all__ = [
     "GONE",
     "LossCode",
+    "driverless",
     "ended_with_loss",
     "follows",
+    "is_driverless",
     "is_loss",
     "is_same_board",
     "known_loss",
@@ -32,7 +36,10 @@ GONE = frozenset({"device.lost", "device.missing"})
 
 
 class LossCode(msgspec.Struct, frozen=True):
-    """A row of reference/loss_codes.csv: another code under which the loss of a board is told, at once or later."""
+    """A row of reference/loss_codes.csv: another code under which the loss of a board is told, at once or later.
+
+    In reference/driverless_codes.csv: what is said of the node where all boards of a driver are lost, at the next boot.
+    """
 
     code: str
     meaning: str
@@ -42,6 +49,11 @@ class LossCode(msgspec.Struct, frozen=True):
 @lru_cache(maxsize=1)
 def _loss_codes() -> frozenset[str]:
     return frozenset(row.code for row in load_table("loss_codes.csv", LossCode))
+
+
+@lru_cache(maxsize=1)
+def _driverless_codes() -> frozenset[str]:
+    return frozenset(row.code for row in load_table("driverless_codes.csv", LossCode))
 
 
 def is_loss(code: str) -> bool:
@@ -107,11 +119,12 @@ def _is_loss_of(episode: Episode, word: Episode) -> bool:
 
 
 def follows(episode: Episode, word: Episode) -> bool:
-    """Return whether *episode* is known by nothing but the *word* about the loss of its board."""
+    """Return whether *episode* is known by nothing but the *word* about the loss of its board, or of each board."""
+    is_all = is_driverless(episode.key) and word.key.code in GONE
     return (
         is_word(episode)
         and episode.key != word.key
-        and _is_loss_of(episode, word)
+        and (is_all or _is_loss_of(episode, word))
         and episode.acknowledged is not None
         and episode.acknowledged == word.acknowledged
     )
@@ -134,6 +147,59 @@ def ended_with_loss(episodes: Iterable[Episode]) -> dict[Key, str]:
         and follows(episode, word)
         and not any(is_same_board(key, word.key) for key in lost)
     }
+
+
+def driverless(
+    episode: Episode, episodes: Iterable[Episode], devices: Iterable[Device], remembered: Iterable[Device]
+) -> Episode:
+    """Return *episode*, where it says that a driver has no board, under the words about the loss of each.
+
+    A person who knows that every board of it on the bus is dead knows what it says. It holds until the first of those
+    words is over, and ends with the first board of which nobody knows.
+    """
+    if not is_driverless(episode.key) or episode.state not in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED):
+        return episode
+    losses = [entry for entry in episodes if entry.key.code in GONE]
+    is_following = any(follows(episode, word) for word in losses)
+    if is_word(episode) and not is_following and episode.expired is None:
+        return episode  # a person spoke of the driver itself
+    words = _words_about_all(episode, losses, devices, remembered)
+    if words:
+        first = min(words, key=lambda word: math.inf if word.until is None else word.until.wall_seconds)
+        known = (episode.outcome, episode.finding.action)  # a driver to be looked at is no harder fault than its boards
+        return covered(episode, msgspec.structs.replace(first, known=known))
+    if is_following and episode.expired is None:
+        return msgspec.structs.replace(
+            episode, state=EpisodeState.OPEN, note=None, actor=None, acknowledged=None, until=None, known=None
+        )
+    return episode
+
+
+def _words_about_all(
+    episode: Episode, losses: Iterable[Episode], devices: Iterable[Device], remembered: Iterable[Device]
+) -> list[Episode]:
+    """Return the word in force about each board of the driver of *episode*; none where one board has none."""
+    in_force = {
+        word.key.device: word
+        for word in losses
+        if word.expired is None and word.outcome is Outcome.FAIL and (is_word(word) or is_covering(word))
+    }
+    name, family = episode.key.part.name, episode.key.code.partition(".")[0]
+    every = [entry for entry in (*devices, *remembered) if entry.kind is DeviceKind.ACCELERATOR and not entry.parent]
+    its = [entry for entry in every if name == f"vendor:{entry.vendor}" or family == entry.vendor]
+    words: list[Episode] = []
+    for board in its:
+        names = {board.id, *(entry.id for entry in its if board.pci is not None and entry.pci == board.pci)}
+        found = [word for device, word in in_force.items() if device in names]
+        if not found and board.driver not in LENT_DRIVERS:
+            return []
+        words += found
+    return words
+
+
+def is_driverless(key: Key) -> bool:
+    """Return whether *key* says of the node that a driver has no board."""
+    return key.device == NODE and key.code in _driverless_codes()
 
 
 def taken_out(episodes: Iterable[Episode]) -> frozenset[str]:

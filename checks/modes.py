@@ -16,7 +16,7 @@ from typing import Literal
 from nodevet.checks.acknowledgement import standing
 from nodevet.checks.consequences import LOSSES
 from nodevet.checks.guard import attempt
-from nodevet.checks.losses import GONE, taken_out
+from nodevet.checks.losses import GONE, is_driverless, taken_out
 from nodevet.checks.model import (
     NODE,
     Episode,
@@ -124,12 +124,17 @@ def _is_accepted(snapshot: Snapshot, verdict: Verdict, refuses: Refuses, device:
 
 
 def _known_losses(snapshot: Snapshot) -> set[str]:
-    """Return the devices that do not answer now, and of which a word in force says that this is known."""
+    """Return the devices that do not answer now, and of which a word in force says that this is known.
+
+    Where their driver has none, which is known too, they are not asked for by themselves.
+    """
     seen = {finding.key for finding in snapshot.findings if finding.outcome is Outcome.FAIL}
+    words = standing(snapshot.episodes)
+    none_left = any(is_driverless(word.key) and word.key in seen for word in words)
     return {
         word.key.device
-        for word in standing(snapshot.episodes)
-        if word.key.code in LOSSES | GONE and word.outcome is Outcome.FAIL and word.key in seen
+        for word in words
+        if word.key.code in LOSSES | GONE and word.outcome is Outcome.FAIL and (none_left or word.key in seen)
     }
 
 

@@ -56,8 +56,8 @@ PAIR = (gpu(), gpu(SIBLING, "0000:2b:00.0"))
 class Node:
     """An engine whose clock the test moves, with what the agent's socket needs of it."""
 
-    def __init__(self) -> None:
-        """Begin with two healthy accelerators."""
+    def __init__(self, *boards: Any) -> None:
+        """Begin with two healthy accelerators, or with *boards*."""
         self.seconds = 0.0
         self.boot_id = at().boot_id
         armed = [Armed(declared, declared.policy()) for declared in discover()]
@@ -66,7 +66,7 @@ class Node:
         self.kept: list[str] = [""]
         self.late: Snapshot | None = None
         self.told: tuple[Episode, ...] = ()
-        self.look()
+        self.look(*boards)
 
     @property
     def now(self) -> Instant:
