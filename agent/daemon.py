@@ -336,7 +336,8 @@ class Daemon:
         self._http = Listening(agent.listen, page, self._clock, may_wait=may_wait)
         cleanup.callback(self._http.stop)
         ttl_seconds = _ttl_seconds(self._configuration)
-        self._publisher = Publisher(Path(agent.runtime_dir), ttl_seconds=ttl_seconds, guard=self._guard)
+        runtime, ended = Path(agent.runtime_dir), lambda: self._journal.ended
+        self._publisher = Publisher(runtime, ttl_seconds=ttl_seconds, guard=self._guard, ended=ended)
         cleanup.callback(self._publisher.close, 0.3)
         self._showing = Showing(
             self._clock,

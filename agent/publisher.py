@@ -24,8 +24,19 @@ STATE_NAME = "state"
 class Publisher:
     """Writes ``state`` and ``episodes.json`` into the runtime directory."""
 
-    def __init__(self, directory: Path, *, ttl_seconds: float, guard: Guard | None = None) -> None:
-        """Start the thread; a state is good for *ttl_seconds* after it was judged. *guard* learns of our own bugs."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        ttl_seconds: float,
+        guard: Guard | None = None,
+        ended: Callable[[], tuple[Episode, ...]] = tuple,
+    ) -> None:
+        """Start the thread; a state is good for *ttl_seconds* after it was judged. *guard* learns of our own bugs.
+
+        *ended* tells what is over although the store may still have it; it is asked from the thread.
+        """
+        self._ended = ended
         self._guard = guard or Guard(_unheard)
         self._directory = directory
         self.ttl_seconds = ttl_seconds
@@ -117,9 +128,10 @@ class Publisher:
         """Write the mirror where an episode changed."""
         lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.PENDING]
         lasting += snapshot.covered
-        facts = tuple(map(_facts, lasting))
+        ended = self._ended()
+        facts = (*map(_facts, lasting), *((entry.key, entry.cleared) for entry in ended))
         if facts != self._mirrored or not (self._directory / MIRROR_NAME).exists():
-            write_mirror(self._directory / MIRROR_NAME, lasting, snapshot.time.boot_id)
+            write_mirror(self._directory / MIRROR_NAME, lasting, snapshot.time.boot_id, ended)
             self._mirrored = facts
 
 

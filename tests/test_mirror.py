@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from fakes.privileges import needs_root
 from fakes.showing_child import configuration
 from hypothesis import given
 from hypothesis import strategies as st
+from test_store_growth import wait_for
 
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.engine import Engine
@@ -24,6 +26,7 @@ from nodevet.agent.oneshot import _recall
 from nodevet.agent.storage.journal import Journal
 from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore, write_mirror
 from nodevet.agent.storage.store import DATABASE_NAME, open_store
+from nodevet.agent.storage.writer import Keeping
 from nodevet.checks.acknowledgement import extended, granted
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import Episode, EpisodeState
@@ -177,6 +180,70 @@ def test_agent_and_command_ask_the_journal_what_ended(tmp_path: Path) -> None:
         journal.restore(engines[1])
 
     assert [engine.episodes for engine in engines] == [(other,)] * 2
+
+
+@pytest.mark.parametrize(
+    ("stored", "counts"),
+    [
+        (WORD, False),
+        (msgspec.structs.replace(WORD, until=None), False),
+        (FAULT, False),
+        (episode(seen=900, boot_id="boot-0", state=ACKNOWLEDGED), False),
+        (episode(seen=60), True),
+        (episode("c.d", state=ACKNOWLEDGED), True),
+    ],
+)
+def test_what_ended_while_the_store_could_not_be_written_is_over(path: Path, stored: Episode, counts: bool) -> None:
+    """The word of before covered the next return of the fault; what was seen later, and what is another, counts."""
+    over = msgspec.structs.replace(FAULT, state=CLEARED, cleared=moment(50))
+    write_mirror(path, (), BOOT_ID, (over,))
+
+    assert restore((stored,), read_mirror(path), BOOT_ID) == ((stored,) if counts else ())
+    assert restore((stored,), read_mirror(path), "boot-2") == (stored,)
+
+
+def test_an_end_waits_in_the_mirror_until_the_store_has_it(tmp_path: Path) -> None:
+    """And over a restart of the agent: a word that had ended came back from a store that could not be written."""
+    clock, settings = SystemClock(), configuration(tmp_path)
+    now = clock.instant()
+    fault = episode(boot_id=now.boot_id, state=ACKNOWLEDGED)
+    over = msgspec.structs.replace(fault, state=CLEARED, cleared=now)
+    database = Path(settings.agent.state_dir) / DATABASE_NAME
+    mirror = Path(settings.agent.runtime_dir) / MIRROR_NAME
+    opened = open_store(database, wall_seconds=0)
+    opened.store.save_round([fault], {}, time=now)
+    opened.store.close()
+    old = database.read_bytes()
+    other = sqlite3.connect(database, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with Journal(settings, clock) as journal:
+        journal.restore(Engine((), node="node", clock=clock.instant))
+        assert becomes(Keeping.FAILED, journal, journal.keep_round((over,), {"round": b"1"}))
+        assert list(journal.ended) == [over]
+        write_mirror(mirror, (), now.boot_id, journal.ended)
+        other.close()
+        kept(journal)
+        assert list(journal.ended) == []
+    database.write_bytes(old)
+    with Journal(settings, clock) as journal:
+        engine = Engine((), node="node", clock=clock.instant)
+        journal.restore(engine)
+        assert (engine.episodes, list(journal.ended)) == ((), [over])
+        kept(journal)
+    opened = open_store(database, wall_seconds=0)
+    assert opened.store.load_episodes() == ()
+    opened.store.close()
+
+
+def kept(journal: Journal) -> None:
+    """Keep two rounds, so that the second knows that the first is on the disk."""
+    for number in (b"2", b"3"):
+        assert becomes(Keeping.KEPT, journal, journal.keep_round((), {"release": number}))
+
+
+def becomes(keeping: Keeping, journal: Journal, ticket: int | None) -> bool:
+    """Wait until the round of *ticket* is as far as *keeping*, and return whether it is."""
+    return ticket is not None and wait_for(lambda: journal.keeping(ticket) is keeping)
 
 
 def test_a_word_that_covers_a_return_is_no_end(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from fakes.snapshots import at, failed_node, gpu_id, gpu_node, open_episode
 from nodevet.agent.publisher import STATE_NAME, Publisher
 from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, read_mirror
 from nodevet.checks.acknowledgement import granted
-from nodevet.checks.model import EpisodeState, Finding, Outcome, Snapshot
+from nodevet.checks.model import Episode, EpisodeState, Finding, Outcome, Snapshot
 
 
 def mirrored(publisher: Publisher, snapshot: Snapshot, directory: Path) -> Mirror:
@@ -125,3 +125,14 @@ def test_a_mirror_that_was_removed_is_written_again(tmp_path: Path) -> None:
     publisher.publish(failed_node())
     assert publisher.close(5.0)
     assert read_mirror(tmp_path / MIRROR_NAME) is not None
+
+
+def test_what_ended_and_the_store_has_not_is_mirrored_and_then_left_out(tmp_path: Path) -> None:
+    """Although nothing else of the mirror changes."""
+    finding = Finding(check="links", code="link.down", outcome=Outcome.FAIL, message="GPU 0: down", device=gpu_id(0))
+    over = msgspec.structs.replace(open_episode(finding), state=EpisodeState.CLEARED, cleared=at(0))
+    ended: list[Episode] = []
+    publisher = Publisher(tmp_path, ttl_seconds=35.0, ended=lambda: tuple(ended))
+    for ended[:] in ([], [over], []):
+        assert mirrored(publisher, gpu_node(), tmp_path).ended == tuple(ended)
+    assert publisher.close(5.0)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,7 +28,7 @@ from nodevet.agent.storage.rows import UnsavedRound
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.agent.storage.writer import Keeping, Retention, StoreWriter
 from nodevet.checks.errors import BusyError, StoreError
-from nodevet.checks.model import Device, Episode, Result, Sample
+from nodevet.checks.model import Device, Episode, EpisodeState, Key, Result, Sample
 
 __all__ = ["Journal"]
 
@@ -53,6 +54,10 @@ it says only when something was last looked at. Logs of kernel and prologs are r
 """
 
 
+MOST_ENDS = 1_000
+"""So many ends wait in the mirror for a store that cannot be written, those that came last."""
+
+
 class Journal:
     """Holds the node lock and the store from ``with`` to its end."""
 
@@ -65,6 +70,8 @@ class Journal:
         self._notices: list[str] = []
         self._mirror: Mirror | None = None
         self._ended: tuple[Episode, ...] = ()
+        self._unkept_ends: dict[Key, tuple[int, Episode]] = {}
+        self._told_ends: tuple[Episode, ...] = ()
         self._handed: dict[str, bytes] = {}
         self._told = ""
         self._bell = -1
@@ -147,11 +154,15 @@ class Journal:
         except msgspec.MsgspecError as error:
             self._notices.append(f"a part of what was remembered cannot be read and begins anew: {error}")
         known = engine.episodes or self._episodes
-        adopted = restore(known, self._mirror, self._clock.instant().boot_id, self._ended)
+        boot_id = self._clock.instant().boot_id
+        adopted = restore(known, self._mirror, boot_id, self._ended)
         engine.adopt(adopted)
         only_mirrored = tuple(episode for episode in adopted if episode not in known)
+        going_on = {episode.key for episode in adopted}
+        over = self._mirror.ended if self._mirror is not None and self._mirror.boot_id == boot_id else ()
+        only_mirrored += tuple(episode for episode in over if episode.key not in going_on)
         if only_mirrored:
-            self._writer.submit_round(only_mirrored, {}, time=self._clock.instant())
+            self._remember_ends(only_mirrored, self._writer.submit_round(only_mirrored, {}, time=self._clock.instant()))
         return self._memory
 
     def _read_mirror(self) -> Mirror | None:
@@ -188,7 +199,23 @@ class Journal:
         self._handed.update(memory)
         self._writer.shown(self._told)
         ticket = self._writer.submit_round(lasting, memory, time=self._clock.instant())
+        self._remember_ends(lasting, ticket)
         return ticket if is_news else None
+
+    @property
+    def ended(self) -> tuple[Episode, ...]:
+        """Return what is over and not on the disk yet; for any thread."""
+        return self._told_ends
+
+    def _remember_ends(self, changes: Iterable[Episode], ticket: int) -> None:
+        """Remember which of *changes* end an episode until the round of *ticket* is on the disk."""
+        ends = {key: end for key, end in self._unkept_ends.items() if self.keeping(end[0]) is not Keeping.KEPT}
+        for episode in changes:
+            ends.pop(episode.key, None)
+            if episode.state is EpisodeState.CLEARED:  # a word that covers its return is in the mirror too
+                ends[episode.key] = (ticket, episode)
+        self._unkept_ends = dict(islice(ends.items(), max(len(ends) - MOST_ENDS, 0), None))
+        self._told_ends = tuple(episode for _, episode in self._unkept_ends.values())
 
     def keeping(self, ticket: int) -> Keeping:
         """Return whether the round of *ticket* is on the disk."""

@@ -3,7 +3,8 @@
 It holds the episodes that are open or acknowledged, and those that are over and whose return a person's word covers.
 It is written before the store is, on every change, and counts only within the boot that wrote it: after a reboot
 the store alone speaks. An episode that cleared while the machine went down may thus be open once more; it never
-happens that one which was open is forgotten.
+happens that one which was open is forgotten. What has ended, and the store could not be told, is in the mirror as
+ended: both carry when a thing was seen, said or over in this boot, and of the two the later one counts.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ LARGEST_BYTES = 256 << 20
 class Mirror(msgspec.Struct, frozen=True):
     """What the mirror holds: the boot it belongs to, and the episodes of which each counts or has a person's word.
 
-    ``notice`` tells of those that cannot be read, such as one that a newer nodevet wrote: each costs itself.
+    ``ended`` are those that are over while the store may still have them. ``notice`` tells of those that cannot be
+    read, such as one that a newer nodevet wrote: each costs itself.
     """
 
     boot_id: str
     episodes: tuple[Episode, ...]
     notice: str = ""
+    ended: tuple[Episode, ...] = ()
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -47,6 +50,7 @@ class _Document(msgspec.Struct, frozen=True):
 
     boot_id: str
     episodes: tuple[Episode, ...]
+    ended: tuple[Episode, ...] = ()
     schema: str = "nodevet.mirror/1"
 
 
@@ -55,14 +59,17 @@ class _Found(msgspec.Struct, frozen=True):
 
     boot_id: str
     episodes: tuple[msgspec.Raw, ...]
+    ended: tuple[msgspec.Raw, ...] = ()
 
 
-def write_mirror(path: Path, episodes: Iterable[Episode], boot_id: str) -> None:
+def write_mirror(path: Path, episodes: Iterable[Episode], boot_id: str, ended: Iterable[Episode] = ()) -> None:
     """Replace the mirror at *path* atomically and durably. What is pending, or over without a word, is left out.
 
-    Raises StoreError when the file cannot be written; the mirror before it is then untouched.
+    Of what is over the store may not know that it *ended*. Raises StoreError when the file cannot be written; the
+    mirror before it is then untouched.
     """
-    replace_file(path, msgspec.json.encode(_Document(boot_id, tuple(filter(_is_mirrored, episodes)))))
+    document = _Document(boot_id, tuple(filter(_is_mirrored, episodes)), tuple(ended))
+    replace_file(path, msgspec.json.encode(document))
 
 
 def read_mirror(path: Path) -> Mirror | None:
@@ -95,7 +102,8 @@ def read_mirror(path: Path) -> Mirror | None:
     read = [_episode(raw) for raw in found.episodes]
     bad = [episode for episode in read if isinstance(episode, str)]
     notice = f"{path}: {len(bad)} findings cannot be read and are not counted ({bad[0]})" if bad else ""
-    return Mirror(found.boot_id, tuple(episode for episode in read if isinstance(episode, Episode)), notice)
+    ended = tuple(entry for entry in map(_episode, found.ended) if isinstance(entry, Episode))
+    return Mirror(found.boot_id, tuple(episode for episode in read if isinstance(episode, Episode)), notice, ended)
 
 
 def _episode(raw: msgspec.Raw) -> Episode | str:
@@ -121,15 +129,13 @@ def restore(
 
     Both hold also what is over and whose return a person's word covers. Where both know one, that of which something
     was seen or said later counts, and of equals the one that a person acknowledged. What *ended* later than the mirror
-    saw it is over: a word that ended with its fault covers no return.
+    saw it is over, and so is what the mirror ended later than the store saw it: a word that ended with its fault covers
+    no return.
     """
     found: dict[tuple[Key, bool], Episode] = {}
-    over = {episode.key: _order(episode, boot_id)[0] for episode in ended}
-    mirrored = tuple(
-        episode
-        for episode in (mirror.episodes if mirror is not None and mirror.boot_id == boot_id else ())
-        if over.get(episode.key, -1) <= _order(episode, boot_id)[0]
-    )
+    mirror = mirror if mirror is not None and mirror.boot_id == boot_id else Mirror(boot_id, ())
+    stored = _beyond(stored, mirror.ended, boot_id)
+    mirrored = _beyond(mirror.episodes, ended, boot_id)
     for episode in (*stored, *mirrored):
         place = (episode.key, is_covering(episode))
         if place not in found or _order(episode, boot_id) > _order(found[place], boot_id):
@@ -139,6 +145,12 @@ def restore(
         for (key, is_over), episode in sorted(found.items())
         if _stands(episode, found.get((key, not is_over)), boot_id)
     )
+
+
+def _beyond(episodes: Iterable[Episode], ended: Iterable[Episode], boot_id: str) -> tuple[Episode, ...]:
+    """Return those of *episodes* of which something was seen or said since they *ended*, or that did not."""
+    over = {entry.key: _order(entry, boot_id)[0] for entry in ended}
+    return tuple(episode for episode in episodes if over.get(episode.key, -1) <= _order(episode, boot_id)[0])
 
 
 def _stands(episode: Episode, other: Episode | None, boot_id: str) -> bool:
