@@ -473,12 +473,34 @@ def test_cut_or_replaced_file_is_read_from_its_start(tmp_path: Path, open_reader
     assert len(reader.read_available(NOW)) == 3
     path.write_text(xid(9, 48))
     assert codes(reader.read_available(NOW)) == ["48"]
+    assert "was cut" in reader.take_notes()[0]
     replacement = tmp_path / "new.log"
     replacement.write_text(xid(1, 63))
     cursor = reader.cursor
     replacement.replace(path)
     assert codes(reader.read_available(NOW)) == ["63"]
     assert codes(open_reader(str(path), cursor).read_available(NOW)) == ["63"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("first", [xid(9, 48), "\0" * 400 + "\n" + xid(9, 48)])
+def test_a_file_that_was_cut_and_has_grown_past_its_place_is_read_from_its_start(
+    tmp_path: Path, open_reader: Open, restarts: bool, first: str
+) -> None:
+    """As with `copytruncate`: its length says nothing then, and the lines before the old place were never read."""
+    path = tmp_path / "kern.log"
+    path.write_text(xid(1))
+    reader = open_reader(str(path))
+    assert codes(reader.read_available(NOW)) == ["79"]
+    with path.open("a") as writer:
+        writer.write(xid(2, 63))
+    assert codes(reader.read_available(NOW)) == ["63"], "one that only grew is read on"
+    path.write_text(first + xid(10, 94) + xid(11, 95))
+    reader = open_reader(str(path), reader.cursor) if restarts else reader
+    assert codes(reader.read_available(NOW)) == ["48", "94", "95"]
+    (note,) = reader.take_notes()
+    assert "was cut" in note and "is lost" in note
+    assert codes(reader.read_available(NOW)) == []
 
 
 def test_nothing_is_lost_while_a_file_is_rotated(tmp_path: Path, open_reader: Open) -> None:

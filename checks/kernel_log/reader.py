@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from nodevet.checks.errors import NodevetError, UsageError
+from nodevet.checks.kernel_log.beginning import Beginning
 from nodevet.checks.kernel_log.lines import MAXIMUM_LINE, Line, split_line, split_record
 from nodevet.checks.kernel_log.parse import SETTLE_SECONDS, KernelLogParser, events_from_lines
 from nodevet.checks.kernel_log.rules import stand_in
@@ -94,7 +95,7 @@ class KernelLogError(NodevetError):
 class Cursor(msgspec.Struct, frozen=True):
     """Up to where the log was read: the last sequence number, or the offset in a regular file (with its inode).
 
-    ``seconds`` is the kernel's stamp of that record.
+    ``seconds`` is the kernel's stamp of that record, ``beginning`` how the file begins.
     """
 
     boot_id: str
@@ -102,6 +103,7 @@ class Cursor(msgspec.Struct, frozen=True):
     offset: int = 0
     inode: int = 0
     seconds: float | None = None
+    beginning: bytes = b""
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -182,7 +184,8 @@ class KernelLogReader:
 
     @property
     def _reached(self) -> Cursor:
-        return Cursor(self._boot_id, self._sequence, self._offset, self._inode, self._seconds)
+        known = self._beginning.known
+        return Cursor(self._boot_id, self._sequence, self._offset, self._inode, self._seconds, known)
 
     @property
     def statistics(self) -> ReaderStatistics:
@@ -258,10 +261,11 @@ class KernelLogReader:
         self._has_read = False
         self._is_unproven = self._sequence is not None
         self._skipped = False
-        self._offset = 0
+        self._offset, self._beginning = 0, Beginning()
         self._inode = os.fstat(self._descriptor).st_ino
         if cursor and stat.S_ISREG(self._kind) and cursor.inode in (0, self._inode):
             self._offset = cursor.offset
+            self._beginning = Beginning(cursor.beginning)
 
     def _lines(self) -> Iterator[Line]:
         """Yield what can be read now, at most MAXIMUM_RECORDS lines."""
@@ -351,6 +355,8 @@ class KernelLogReader:
                 line = self._record(raw)
                 if line is not None:
                     yield line
+            if stat.S_ISREG(self._kind):
+                self._beginning.learn(self._descriptor, self._offset)
 
     def _was_replaced(self) -> bool:
         """Return whether another file that has something is in the place of the one that is read.
@@ -376,13 +382,17 @@ class KernelLogReader:
             raise KernelLogError(f"{self.path}: was a file and is now something else: it is opened anew")
         os.close(self._descriptor)
         self._descriptor, self._kind = descriptor, kind
-        self._inode, self._offset = os.fstat(self._descriptor).st_ino, 0
+        self._inode, self._offset, self._beginning = os.fstat(self._descriptor).st_ino, 0, Beginning()
 
     def _go_on(self) -> None:
         """Set the next read behind the last whole line, or to the start of a file that was cut."""
         size = os.fstat(self._descriptor).st_size
-        if size < self._offset:
-            self._offset = 0
+        if size < self._offset or not self._beginning.is_of(self._descriptor):
+            self._notes.append(
+                f"{self.path}: was cut behind byte {self._offset}, up to which it was read: it is read from its begin; "
+                "what was added just before is lost: have it renamed (logrotate without copytruncate)"
+            )
+            self._offset, self._beginning = 0, Beginning()
         self._partial = b""
         if size - self._offset > MOST_UNREAD_BYTES:
             self._pass_over(size - MOST_UNREAD_BYTES)
