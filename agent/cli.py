@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from nodevet.agent import __version__, exits
 from nodevet.agent.client import AgentRefused
+from nodevet.agent.init import under_init
 from nodevet.agent.signals import begin_undisposed
 from nodevet.agent.terminal import complete_streams, say
 from nodevet.checks.errors import ConfigurationError, NodevetError, UnreadableConfigurationError, UsageError
@@ -58,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         sys.excepthook = _bug
         begin_undisposed()
+        if (code := under_init()) is not None:
+            return code
         complete_streams()
     try:
         return _run(words)
