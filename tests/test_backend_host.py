@@ -215,6 +215,28 @@ def test_a_server_is_read_whole(host: Opener) -> None:
     }
 
 
+def test_uncorrected_errors_of_two_modules_are_not_those_of_one_controller(host: Opener, tmp_path: Path) -> None:
+    """Where the firmware tells of errors, one controller stands for all memory."""
+    files = {f"{EDAC}/mc0/ue_count": "4\n", f"{EDAC}/mc0/ue_noinfo_count": "1\n"}
+    for number, label, count in ((0, "P0 DIMM_A1", 1), (3, "P1 \x1bDIMM_B2", 2), (5, "", 0)):
+        files[f"{EDAC}/mc0/dimm{number}/dimm_ue_count"] = f"{count}\n"
+        files[f"{EDAC}/mc0/dimm{number}/dimm_label"] = f"{label}\n"
+    read_values = values(read(host(server() | files), "memory"))
+    uncorrected = {name: value for name, value in read_values.items() if name.startswith("ecc_uncorrected")}
+    assert uncorrected == {
+        "ecc_uncorrected_errors memory_block vendor:mc0 dimm0 P0 DIMM_A1": 1,
+        "ecc_uncorrected_errors memory_block vendor:mc0 dimm3 P1 DIMM_B2": 2,
+        "ecc_uncorrected_errors memory_block vendor:mc0 dimm5": 0,
+        "ecc_uncorrected_errors memory_block controller 0": 1,
+        "ecc_uncorrected_errors memory_block controller 1": 0,
+    }
+    without = {name: text for name, text in files.items() if not name.endswith("dimm_ue_count")}
+    for name in files.keys() - without.keys():
+        (tmp_path / name).unlink()
+    read_values = values(read(host({}), "memory"))
+    assert read_values["ecc_uncorrected_errors memory_block controller 0"] == 4  # a kernel that counts no modules
+
+
 def test_a_virtual_machine_says_unsupported_and_never_zero(host: Opener) -> None:
     """Without sensors, counters and controllers nothing is measured, and each says why."""
     backend = host(virtual_machine())

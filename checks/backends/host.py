@@ -36,6 +36,7 @@ from nodevet.checks.model import (
     Reading,
     ReadingStatus,
 )
+from nodevet.checks.parts import of_memory
 
 __all__ = ["MEMORY", "HostBackend", "open_backend"]
 
@@ -162,13 +163,32 @@ class HostBackend:
         controllers = self._tree.names(_CONTROLLERS, r"mc\d+")
         for name in controllers:
             part = Part(PartKind.MEMORY_BLOCK, "controller", int(name.removeprefix("mc")))
-            for quantity, file in (("ecc_corrected_errors", "ce_count"), ("ecc_uncorrected_errors", "ue_count")):
-                yield number_reading(self._tree, quantity, f"{_CONTROLLERS}/{name}/{file}", part=part)
+            yield number_reading(self._tree, "ecc_corrected_errors", f"{_CONTROLLERS}/{name}/ce_count", part=part)
+            for unit, file in self._uncorrected(name, part):
+                yield number_reading(self._tree, "ecc_uncorrected_errors", file, part=unit)
         if not controllers:
             part = Part(PartKind.MEMORY_BLOCK, "controller")
             for quantity in ("ecc_corrected_errors", "ecc_uncorrected_errors"):
                 detail = f"no memory controller in /{_CONTROLLERS}: no EDAC driver is loaded"
                 yield Reading(quantity, None, part, ReadingStatus.UNSUPPORTED, detail)
+
+    def _uncorrected(self, name: str, controller: Part) -> Iterator[tuple[Part, str]]:
+        """Yield where the uncorrected errors of each module of memory are counted, then those of no known module.
+
+        Where the firmware tells of errors (ghes_edac), one controller stands for all the memory of the machine.
+        """
+        place = f"{_CONTROLLERS}/{name}"
+        modules = self._tree.names(place, r"(?:dimm|rank)\d+")
+        counted = [module for module in modules if self._tree.exists(f"{place}/{module}/dimm_ue_count")]
+        rest = f"{place}/ue_noinfo_count"
+        if not counted or not self._tree.exists(rest):
+            yield controller, f"{place}/ue_count"
+            return
+        for module in counted:
+            label = self._tree.text_or_none(f"{place}/{module}/dimm_label") or ""
+            words = " ".join("".join(letter if letter.isprintable() else " " for letter in label).split())
+            yield of_memory(f"{name} {module} {words}".strip()), f"{place}/{module}/dimm_ue_count"
+        yield controller, rest
 
     def _read_socket(self, group: str, device: Device) -> Iterator[Reading]:
         socket = next((entry for entry in self._sockets if f"cpu-{entry.index}" == device.id), None)
