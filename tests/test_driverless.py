@@ -26,7 +26,7 @@ def lose(node: Node, *lost: str) -> None:
     node.engine.take_devices("nvidia", boards)
     node.engine.take_readers((reader("nvidia", last_round=node.now),))
     for board in boards:
-        fallen = sample(board, {}, failure=Failure(FailureKind.LOST, "GPU is lost"))
+        fallen = sample(board, {}, failure=Failure(FailureKind.LOST, "GPU is lost", of_driver=True))
         node.engine.take_sample(msgspec.structs.replace(fallen, time=node.now))
     node.judge()
 
