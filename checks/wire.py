@@ -58,7 +58,8 @@ class Start(_Message, frozen=True):
 
     ``skip`` names quarantined devices, by id and by PCI address: they are not to be touched. ``last`` names devices
     to read after all others, because an earlier child hung or crashed there. ``prove`` names files to read through
-    before anything is loaded: an earlier child met an address that could not be served.
+    before anything is loaded: an earlier child met an address that could not be served. One that is to ``stand_still``
+    there waits until its files were looked at.
     """
 
     backend: str
@@ -66,6 +67,7 @@ class Start(_Message, frozen=True):
     skip: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     prove: tuple[str, ...] = ()
+    stand_still: bool = False
     options: dict[str, Any] = {}
     protocol: int = PROTOCOL
 

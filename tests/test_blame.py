@@ -735,6 +735,53 @@ def test_a_bus_error_before_anything_is_known_of_its_files_is_nobodys_fault(tmp_
     bench.close()
 
 
+def test_a_bus_error_in_each_start_is_the_drivers_once_its_files_were_seen(tmp_path: Path) -> None:
+    """The first shows nothing; later ones stand still until the files are noted, which the next start reads through."""
+    bench = Bench(tmp_path, start="cut", unreadable=["/proc/self/mem"])  # its first byte is EIO, for everybody
+    for witnessed, told in (
+        (0, "it is not known which files it had mapped: none of its starts got that far; look in `journalctl -k`"),
+        (1, "the reader was killed by SIGBUS in: fake_init"),
+        (1, "/proc/self/mem cannot be read: Input/output error"),
+    ):
+        start(bench)
+        assert told in bench.status().detail
+        assert (bench.status().witnessed, is_hard(bench)) == (witnessed, False)
+    bench.write(unreadable=[])
+    start(bench)
+    assert (bench.status().witnessed, is_hard(bench)) == (2, True)
+    bench.close()
+
+
+def test_a_bus_error_in_each_start_while_a_file_is_shared_is_nobodys_fault(tmp_path: Path) -> None:
+    """Whoever may write the file can end the reader in each of its starts, and names himself by it."""
+    lock = tmp_path / "lock"
+    lock.write_bytes(bytes(4096))
+    bench = Bench(tmp_path, start="cut", share=str(lock))
+    for told in ("it is not known which files", *2 * (f"it shares {lock} with other programs: one may have cut it",)):
+        start(bench)
+        assert told in bench.status().detail
+        assert bench.status().witnessed == 0
+    bench.close()
+
+
+def start(bench: Bench) -> None:
+    """Wait until the next start of the reader is over."""
+    before = bench.status().starts
+    bench.clock.advance(61.0)
+    bench.until(lambda: bench.status().starts > before and bench.status().pid is None)
+
+
+def test_a_thread_that_blocks_all_signals_does_not_stand_still(tmp_path: Path) -> None:
+    """Threads of libraries do that; only in the handler, which is for one time, is it the bus error's own."""
+    around = Surroundings(proc=tmp_path)
+    task = tmp_path / "7/task/8"
+    task.mkdir(parents=True)
+    for caught, blocked, stands in ((0x40, 0x40, False), (0x0, 0x0, False), (0x0, 0x40, True), (0x20, 0xFF, True)):
+        (tmp_path / "7/status").write_text(f"SigBlk:\t0000000000000000\nSigCgt:\t{caught:016x}\n")
+        (task / "status").write_text(f"SigBlk:\t{blocked:016x}\nSigCgt:\t{caught:016x}\n")
+        assert around.stands_still(7) is stands
+
+
 def test_a_library_that_its_disk_refuses_is_no_crash_of_the_driver(tmp_path: Path) -> None:
     """A page that cannot be read is SIGBUS in a call: the next reader reads the file through before it loads it."""
     library = tmp_path / "libfake.so.1"

@@ -7,10 +7,11 @@ from running. Everything else is told as what it is, and is over when reading wo
 
 from __future__ import annotations
 
-import errno
+import os
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 
 import msgspec
@@ -18,7 +19,9 @@ import msgspec
 from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import Clock
 from nodevet.agent.readers.heartbeat import Heartbeat
+from nodevet.agent.readers.last_words import INTERPRETER, NOT_INSTALLED, WANTS
 from nodevet.agent.readers.stages import HELD_UP_SECONDS
+from nodevet.agent.readers.start_failure import start_step
 from nodevet.agent.readers.witness import (
     Look,
     Other,
@@ -30,6 +33,7 @@ from nodevet.agent.readers.witness import (
     stamp,
     unscheduled,
 )
+from nodevet.checks.backends.standstill import WAKE
 from nodevet.checks.model import Device, Failure, FailureKind, Instant, Sample
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.refusal import REFUSALS
@@ -64,42 +68,11 @@ KEPT_FALLS = 50
 
 PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 
-NO_MEMORY = re.compile(
-    r"bad_alloc|out of memory|cannot allocate memory|failed to allocate|memory allocation|MemoryError|ENOMEM",
-    re.IGNORECASE,
-)
-NO_TASKS = re.compile(
-    r"resource temporarily unavailable|EAGAIN|can't start new thread|pthread_create|failed to create thread",
-    re.IGNORECASE,
-)
-INTERPRETER = re.compile(r"^Fatal Python error", re.MULTILINE)
-NO_DESCRIPTORS = re.compile(r"too many open files|EMFILE|ENFILE", re.IGNORECASE)
-NOT_INSTALLED = re.compile(
-    r"ModuleNotFoundError|ImportError|error while loading shared libraries|version `[^']+' not found|by ld\.so:"
-)
-WANTS = (
-    (NO_MEMORY, "memory", "see free -m and journalctl -k"),
-    (NO_DESCRIPTORS, "descriptors", "raise LimitNOFILE of the agent"),
-    (NO_TASKS, "threads", "see pids.max, pid_max and ulimit -u"),
-)
-"""What a library may say that it was refused, and where to look."""
-
 SAID = "said"
 """The row of reader_faults.csv for crashes that their words excuse, and nothing else does."""
 
 MOST_SAID = 3
 """So many of those are excused: a broken board may make a library ask for memory that no machine has, for ever."""
-
-
-START_STEPS = {
-    errno.EMFILE: "the agent has no descriptor left: raise LimitNOFILE of its unit",
-    errno.ENFILE: "the machine has no descriptor left: raise fs.file-max, or end what holds them",
-    errno.EAGAIN: "no process may be started: raise TasksMax of its unit, ulimit -u or kernel.pid_max",
-    errno.ENOMEM: "the machine has no memory left: see free -m and journalctl -k",
-    errno.ENOENT: "its interpreter is gone: reinstall nodevet",
-    errno.EACCES: "its interpreter may not be run: check the permissions of the installation",
-    errno.ENOEXEC: "its interpreter is no program of this machine: reinstall nodevet",
-}
 
 
 class FaultRow(msgspec.Struct, frozen=True):
@@ -197,6 +170,7 @@ class Blame:
         self._shared: tuple[str, ...] | None = None
         self._unproven: tuple[str, ...] = ()
         self._unread = False
+        self._unseen = False
 
     # What it has come to.
 
@@ -238,6 +212,8 @@ class Blame:
 
         It began at *began*, and *seconds* are what it is given in all.
         """
+        if self._stands(child):
+            return None
         now = self._clock.monotonic()
         call = self._seen(child, began)
         if now >= deadline:
@@ -257,6 +233,8 @@ class Blame:
         if self._suspicion is None:
             start = deadline - seconds
             last = self._early.last if self._early is not None and self._early.start == start else start
+            if self._unseen:
+                return min(now + LOOK_AGAIN_SECONDS, deadline - _lead(seconds))
             return min(last + _step(seconds), deadline - _lead(seconds))
         return min(deadline, now + EARLY_SECONDS) if now < deadline else now + LOOK_AGAIN_SECONDS
 
@@ -361,8 +339,11 @@ class Blame:
 
     def loaded(self, child: Child) -> None:
         """Note which libraries *child* has loaded."""
-        self._loading = False
+        self._loading = self._unseen = False
         self._unproven = ()
+        self._note_files(child)
+
+    def _note_files(self, child: Child) -> None:
         self._shared = self._surroundings.shared(child.pid)
         found = self._surroundings.libraries(child.pid)
         # One that never had a place on disk cannot be replaced there.
@@ -376,6 +357,14 @@ class Blame:
         them could be read since the first.
         """
         return self._unproven
+
+    @property
+    def stands_still(self) -> bool:
+        """Return whether the next process is to stand still at an address that cannot be served until it is looked at.
+
+        One before it met such an address while it was loaded, when nobody had seen its files yet.
+        """
+        return self._unseen
 
     def replaced(self) -> str | None:
         """Return a library that is another one on disk than the one that is loaded, or None."""
@@ -404,6 +393,8 @@ class Blame:
                     return told if shown else msgspec.structs.replace(told, fault=SAID)
         if end.signal is None and NOT_INSTALLED.search(words):
             return _soft(f"{self._name} {end}{said}; a part of nodevet is missing or broken: reinstall nodevet")
+        if end.signal == signal.SIGBUS and self._loading:
+            self._unseen = True
         if end.signal == signal.SIGBUS and child.in_call and (others := self._unserved()):
             return _soft(f"{self._name} {end} {where}, but {others}")
         if end.signal == signal.SIGBUS and child.in_call and self._unread:
@@ -430,6 +421,15 @@ class Blame:
         return self._ours(f"sent what cannot be read: {detail}").failure
 
     # Small steps.
+
+    def _stands(self, child: Child) -> bool:
+        """Return whether *child* stands still at an address that cannot be served; note its files and let it go on."""
+        if not (self._unseen and self._loading and child.in_call and self._surroundings.stands_still(child.pid)):
+            return False
+        self._note_files(child)
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, WAKE)
+        return True
 
     def _seen(self, child: Child, began: float) -> _Call:
         """Return which call *child* is in, and since when at most; what is asked of it began at *began*."""
@@ -484,7 +484,10 @@ class Blame:
     def _unserved(self) -> str:
         """Return what else than its library may have met an address that cannot be served; empty where nothing."""
         if self._shared is None:
-            return "it is not known which files it had mapped: none of its starts got that far"
+            return (
+                "it is not known which files it had mapped: none of its starts got that far; look in `journalctl -k` "
+                "for their disk, and install the driver's libraries anew"
+            )
         if self._shared:
             return f"it shares {self._shared[0]} with other programs: one may have cut it, or its file system is full"
         return ""
@@ -563,8 +566,7 @@ def stuck_seconds(deadline_seconds: float, start_deadline_seconds: float) -> flo
 
 def no_start(backend: str, error: OSError) -> Fallen:
     """Return what it means that the reader of *backend* could not even be started, and what to do."""
-    step = START_STEPS.get(error.errno or 0, "see the agent's log and its limits")
-    return _soft(f"the reader of {backend} cannot be started: {error}: {step}")
+    return _soft(f"the reader of {backend} cannot be started: {error}: {start_step(error)}")
 
 
 def _held_up(seconds: float) -> str:

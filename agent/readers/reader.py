@@ -477,6 +477,7 @@ class Reader:
                 skip=(*skipped, *addresses),
                 last=self._quarantine.suspects,
                 prove=self._blame.to_prove,
+                stand_still=self._blame.stands_still,
                 options=dict(self._plan.options),
             )
         )

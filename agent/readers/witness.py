@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 from collections.abc import Mapping
 from functools import lru_cache
@@ -56,6 +57,8 @@ TASKS_RATIO = 0.9
 MAXIMUM_OTHERS = 100
 
 DUMPING = re.compile(r"^CoreDumping:\s*1", re.MULTILINE)
+BLOCKED = re.compile(r"^SigBlk:\s*([0-9a-f]+)", re.MULTILINE)
+CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)", re.MULTILINE)
 TRACED = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
 
 _STATE, _MAJOR_FAULTS = 0, 9
@@ -171,6 +174,18 @@ class Surroundings:
             if permissions.endswith("s") and is_named and _is_shared(path, written="w" in permissions):
                 found.append(path)
         return tuple(found)
+
+    def stands_still(self, pid: int) -> bool:
+        """Return whether a thread of *pid* is in the handler of SIGBUS, which is for one time alone.
+
+        While it is, the signal is blocked in that thread, and no handler is set any more.
+        """
+        if not _has_signal(CAUGHT, self._read(pid, "status"), signal.SIGBUS):
+            threads = _names(self._proc / str(pid) / "task")
+            return any(
+                _has_signal(BLOCKED, self._read(pid, f"task/{thread}/status"), signal.SIGBUS) for thread in threads
+            )
+        return False
 
     def preloaded(self) -> str:
         """Return that the linker puts other libraries into every program of the machine; empty where it does not."""
@@ -354,6 +369,12 @@ def _cached(group: Path) -> int:
 @lru_cache(maxsize=1)
 def _meanings() -> dict[str, str]:
     return {row.prefix.lstrip("_"): row.meaning for row in load_table("kernel_waits.csv", _Wait)}
+
+
+def _has_signal(mask: re.Pattern[str], status: str, number: int) -> bool:
+    """Return whether the *mask* of signals in a process's *status* has the bit of *number*."""
+    found = mask.search(status)
+    return found is not None and bool(int(found.group(1), 16) >> (number - 1) & 1)
 
 
 def _names(folder: Path) -> list[str]:

@@ -21,6 +21,7 @@ import msgspec
 
 from nodevet.checks.backends.base import Backend, BackendError, BackendFactory
 from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
+from nodevet.checks.backends.standstill import stand_still_at_bus_errors
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import WireError
@@ -268,6 +269,8 @@ def prove_readable(files: Iterable[str], progress: Progress) -> None:
 
 def _load_and_serve(end: ChildEnd, start: Start) -> None:
     prove_readable(start.prove, end.progress)
+    if start.stand_still:
+        stand_still_at_bus_errors()
     context = ChildContext(end, start)
     end.progress.write(f"load backend {start.backend}")
     backend = _factory(start)(context)

@@ -15,12 +15,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.child import prove_readable
+from nodevet.checks.backends.standstill import stand_still_at_bus_errors
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.model import (
@@ -100,6 +102,13 @@ class Child:
                     mmap.mmap(-1, 1 << 34, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
                     return
                 ctypes.string_at(0)
+            case "cut":  # a page of its own that its file has no more
+                with tempfile.TemporaryFile() as file:
+                    file.write(bytes(4096))
+                    file.flush()
+                    page = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                    file.truncate(0)
+                    page[0] = 1
             case "touch":
                 self._shared[0] = 1
             case "lock":  # as AMD SMI does in each call of a board
@@ -171,6 +180,8 @@ class Child:
         self._skip, self._last = start.skip, start.last
         self.log(f"start skip={','.join(start.skip)} last={','.join(start.last)}")
         prove_readable([*start.prove, *self.script.get("unreadable", [])] if start.prove else [], self._end.progress)
+        if start.stand_still and self.script.get("start") == "cut":  # others send themselves the signal, once
+            stand_still_at_bus_errors()
         if "map" in self.script:  # as a library that is loaded
             with Path(self.script["map"]).open("rb") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -1,0 +1,22 @@
+"""Why a process cannot be started, and what a person can do."""
+
+from __future__ import annotations
+
+import errno
+
+__all__ = ["start_step"]
+
+START_STEPS = {
+    errno.EMFILE: "the agent has no descriptor left: raise LimitNOFILE of its unit",
+    errno.ENFILE: "the machine has no descriptor left: raise fs.file-max, or end what holds them",
+    errno.EAGAIN: "no process may be started: raise TasksMax of its unit, ulimit -u or kernel.pid_max",
+    errno.ENOMEM: "the machine has no memory left: see free -m and journalctl -k",
+    errno.ENOENT: "its interpreter is gone: reinstall nodevet",
+    errno.EACCES: "its interpreter may not be run: check the permissions of the installation",
+    errno.ENOEXEC: "its interpreter is no program of this machine: reinstall nodevet",
+}
+
+
+def start_step(error: OSError) -> str:
+    """Return what to do about *error*, for which a process could not be started."""
+    return START_STEPS.get(error.errno or 0, "see the agent's log and its limits")
