@@ -636,6 +636,43 @@ def test_what_keeps_a_reader_from_running_is_seen(changes: dict[str, object], wo
     assert (words in found) if words else found == ""
 
 
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        ("ptlrpc_set_wait", "Lustre"),
+        ("ldlm_completion_ast", "Lustre"),
+        ("cl_sync_io_wait", "Lustre"),
+        ("osc_enter_cache", "Lustre"),
+        ("osc_extent_wait", "Lustre"),
+        ("obd_get_request_slot", "Lustre"),
+        ("cxiWaitEventWait", "GPFS"),
+        ("ceph_mdsc_wait_request", "Ceph"),
+        ("ceph_osdc_wait_request", "Ceph"),
+        ("ceph_get_caps", "Ceph"),
+        ("wait_request_timeout", "Ceph"),
+        ("__IBVSocket_waitForRecvCompletionEvent", "BeeGFS"),
+        ("IBVSocket_waitForRecvCompletionEvent", "BeeGFS"),
+        ("NodeConnPool_acquireStreamSocketEx", "BeeGFS"),
+    ],
+)
+def test_a_wait_for_a_clusters_file_system_is_no_hang_of_the_driver(function: str, name: str) -> None:
+    """A library on /home or /scratch is read through it, in the middle of a call; only in state D is it the cause."""
+    waiting = msgspec.structs.replace(QUIET, state="D", function=function)
+    assert f"it waits in {function}: a network file system ({name}" in disturbance(QUIET, waiting, 5.0)
+    assert disturbance(QUIET, msgspec.structs.replace(waiting, state="S"), 5.0) == ""
+
+
+def test_no_wait_of_a_driver_is_one_for_a_file_system() -> None:
+    """What stands in the table acquits: no function of the drivers that are watched begins like one of it."""
+    functions = (
+        *("nvidia_ioctl", "nvidia_unlocked_ioctl", "os_acquire_semaphore", "rm_ioctl", "uvm_ioctl", "nv_open_q"),
+        *("amdgpu_drm_ioctl", "amdgpu_smu_wait", "smu_cmn_wait_for_response", "kfd_ioctl", "dma_fence_wait"),
+        *("down", "down_read", "rwsem_down_read_slowpath", "msleep", "wait_for_completion", "hl_ioctl"),
+    )
+    for function in functions:
+        assert disturbance(QUIET, msgspec.structs.replace(QUIET, state="D", function=function), 5.0) == "", function
+
+
 def test_a_process_is_looked_at_as_the_kernel_shows_it() -> None:
     """This very process runs, is not frozen, and its waiting for processors is counted."""
     look = Surroundings().look(os.getpid())
