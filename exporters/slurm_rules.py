@@ -90,6 +90,7 @@ _SLURMD = re.compile(r"^\s+BootTime=\S+ SlurmdStartTime=(\S+)", re.MULTILINE)
 _RESUMES = re.compile(r"^\s+LastBusyTime=\S+ ResumeAfterTime=(\S+)", re.MULTILINE)
 _SIZE = re.compile(r"\bTotalNodes=(\d+)")
 _STARTED = re.compile(r"^BOOT_TIME\s*=\s*(\S+)$", re.MULTILINE)
+_PRIMARY_IS_DOWN = re.compile(r"^Slurmctld\(primary\) at .* is DOWN$", re.MULTILINE)
 _PREFIX = re.compile(PREFIX)
 _SIGNED = re.compile(r"(?:(?P<reason>.*)\s)?\[(?P<user>[^\[\]]+)@(?P<when>[^\[\]@\s]+)\]")
 
@@ -265,11 +266,14 @@ def parse_size(text: str) -> int:
 
 
 def parse_started(text: str) -> str:
-    """Return when slurmctld was started, in its own words, from ``scontrol show config``. Raises OutputError."""
+    """Return when slurmctld was started, in its own words, from ``scontrol show config``. Raises OutputError.
+
+    A backup that answers is told apart, and its time is none: it may have stood by for days and taken over just now.
+    """
     found = _STARTED.search(text)
     if found is None:
         raise OutputError("no BOOT_TIME is in it")
-    return found[1]
+    return f"{found[1]} (a backup)" if _PRIMARY_IS_DOWN.search(text) else found[1]
 
 
 def seconds_of(text: str) -> float | None:

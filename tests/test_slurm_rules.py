@@ -33,6 +33,7 @@ from nodevet.exporters.slurm_rules import (
     parse_size,
     parse_started,
     reason_text,
+    seconds_of,
 )
 
 PREFIX = "nodevet"
@@ -211,6 +212,9 @@ def test_size_and_start_of_a_cluster_are_read() -> None:
     assert parse_started("BatchStartTimeout = 10 sec\nBOOT_TIME               = 2026-11-22T02:15:59\n") == (
         "2026-11-22T02:15:59"
     )
+    ping = "BOOT_TIME = 2026-11-22T02:15:59\n\nSlurmctld(primary) at a is {}\nSlurmctld(backup) at b is UP\n"
+    assert parse_started(ping.format("UP")) == "2026-11-22T02:15:59"
+    assert seconds_of(parse_started(ping.format("DOWN"))) is None, "it may have taken over just now"
     for parse in (parse_size, parse_started):
         with pytest.raises(OutputError):
             parse("slurmctld is down\n")

@@ -678,6 +678,25 @@ def test_a_name_that_no_other_node_has_is_believed(host: str) -> None:
     assert settled(writer(slurm, host=host)).status.permit.held
 
 
+def test_a_backup_that_took_over_lets_an_agent_wait_that_asks_for_the_first_time() -> None:
+    """It was started days ago, may lack the last marks, and this agent has seen no other one before."""
+    gate = msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE))
+    slurm, now = MemorySlurm(), [1_900_000_000.0]
+    first, second, late = nodes = [
+        writer(slurm, name=name, clock=lambda: now[0], maximum_drained_ratio=0.7) for name in ("n1", "n2", "n3")
+    ]
+    assert all(settled(node, gate).status.permit.held for node in (first, second))
+    slurm.slurmctld += " (a backup)"
+    for name in slurm.nodes:
+        slurm.change(name, comment="", extra="")
+    for _ in range(200):
+        now[0] += 2.0
+        for node in nodes if now[0] >= 1_900_000_030.0 else (late,):
+            node.step(gate)
+        assert sum(node.status.permit.held for node in nodes) <= 2
+    assert sum(node.status.permit.held for node in nodes) == 2
+
+
 @pytest.mark.parametrize("stood_by_seconds", [0.0, 200_000.0], ids=["started anew", "stood by and took over"])
 @pytest.mark.parametrize("when", ["before it asks", "started", "read", "read_all"])
 def test_a_cold_start_that_forgets_closed_gates_lets_nobody_past_the_limit(when: str, stood_by_seconds: float) -> None:
