@@ -5,6 +5,7 @@ Only the latest snapshot matters: one that was not written yet is replaced by th
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -13,12 +14,16 @@ from pathlib import Path
 from nodevet.agent.storage.mirror import MIRROR_NAME, write_mirror
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.guard import Guard
-from nodevet.checks.model import Episode, EpisodeState, Snapshot
+from nodevet.checks.model import Episode, EpisodeState, Snapshot, State
+from nodevet.exporters.state_reader import StateFile, read_state
 from nodevet.exporters.statefile import write_state
 
 __all__ = ["STATE_NAME", "Publisher"]
 
 STATE_NAME = "state"
+
+STOPPED_SECONDS = 120.0
+"""How long a state is good for that an agent wrote as it ended in order: a new package is installed within that."""
 
 
 class Publisher:
@@ -121,7 +126,11 @@ class Publisher:
         return self._guard.run(part, partial(_tried, write), partial(_broken, part))
 
     def _write_state(self, snapshot: Snapshot) -> None:
-        write_state(self._directory / STATE_NAME, snapshot, ttl_seconds=self.ttl_seconds)
+        path = self._directory / STATE_NAME
+        if _is_empty(snapshot) and _stands(path, snapshot):
+            return
+        is_last = snapshot.agent.stopping
+        write_state(path, snapshot, ttl_seconds=max(self.ttl_seconds, STOPPED_SECONDS) if is_last else self.ttl_seconds)
         self._written = snapshot
 
     def _write_mirror(self, snapshot: Snapshot) -> None:
@@ -133,6 +142,31 @@ class Publisher:
         if facts != self._mirrored or not (self._directory / MIRROR_NAME).exists():
             write_mirror(self._directory / MIRROR_NAME, lasting, snapshot.time.boot_id, ended)
             self._mirrored = facts
+
+
+def _is_empty(snapshot: Snapshot) -> bool:
+    """Return whether *snapshot* says of a real node only that nothing was judged yet."""
+    return not snapshot.agent.ready and not snapshot.simulated and snapshot.verdict.state is State.UNKNOWN
+
+
+def _stands(path: Path, snapshot: Snapshot) -> bool:
+    """Return whether the state at *path* is one of no fault that an agent left as it ended in order, and still good.
+
+    Such an agent comes back within seconds, as where a new package is installed on every node at once. Where a site
+    closes on ignorance, each gate would be closed, without a permit, until the first round is complete.
+    """
+    found = read_state(
+        str(path),
+        boot_id=snapshot.time.boot_id,
+        uptime_seconds=snapshot.time.boottime_ns / 1e9,
+        owner_uid=os.geteuid(),
+    )
+    return (
+        isinstance(found, StateFile)
+        and found.agent in ("stopped", "drained")
+        and found.state in (State.OK.value, State.DEGRADED.value)
+        and not found.probing
+    )
 
 
 def _facts(episode: Episode) -> tuple[object, ...]:

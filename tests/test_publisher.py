@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 import msgspec
-from fakes.snapshots import at, failed_node, gpu_id, gpu_node, open_episode
+import pytest
+from fakes.snapshots import at, failed_node, gpu_id, gpu_node, open_episode, starting_node, unknown_node
 
 from nodevet.agent.publisher import STATE_NAME, Publisher
 from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, read_mirror
@@ -34,6 +35,62 @@ def test_a_mirror_that_cannot_be_written_keeps_no_fault_out_of_the_state_file(tm
     assert publisher.close(5.0)
     assert (tmp_path / STATE_NAME).read_text().startswith("failed ")
     assert MIRROR_NAME in publisher.failure
+
+
+def ended(snapshot: Snapshot) -> Snapshot:
+    """Return *snapshot* as an agent leaves it that ends in order."""
+    return msgspec.structs.replace(snapshot, agent=msgspec.structs.replace(snapshot.agent, stopping=True))
+
+
+def later(snapshot: Snapshot, seconds: float) -> Snapshot:
+    """Return *snapshot* as it is *seconds* after it was made."""
+    time = msgspec.structs.replace(snapshot.time, boottime_ns=snapshot.time.boottime_ns + round(seconds * 1e9))
+    return msgspec.structs.replace(snapshot, time=time)
+
+
+def state_after(directory: Path, *snapshots: Snapshot) -> list[str]:
+    """Have an agent of its own publish each of *snapshots*; return the words of the first two lines that stand then."""
+    for snapshot in snapshots:
+        publisher = Publisher(directory, ttl_seconds=35.0)
+        publisher.publish(snapshot)
+        assert publisher.close(5.0)
+        assert publisher.failure == ""
+    return " ".join((directory / STATE_NAME).read_text().splitlines()[:2]).split()
+
+
+def test_an_agent_that_is_started_anew_in_order_leaves_no_time_without_a_verdict(tmp_path: Path) -> None:
+    """With `on_stale=fail` a new package on all nodes closed every gate, without a permit, until the first round."""
+    old, new = ended(gpu_node()), starting_node()
+    for passed, verdict in ((5.0, "ok"), (100.0, "ok"), (121.0, "unknown")):
+        words = state_after(tmp_path, old, later(new, passed))
+        assert words[0] == verdict, passed
+        assert ("stopped" in words) is (verdict == "ok")
+    assert state_after(tmp_path, old, later(gpu_node(), 5.0))[0] == "ok"
+    assert "running" in state_after(tmp_path, old, later(gpu_node(), 5.0)), "the first round is told at once"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        gpu_node(),
+        ended(failed_node()),
+        ended(unknown_node()),
+        ended(msgspec.structs.replace(gpu_node(), simulated=True)),
+        ended(msgspec.structs.replace(gpu_node(), time=msgspec.structs.replace(gpu_node().time, boot_id="another"))),
+    ],
+    ids=["killed", "failed", "unknown", "simulated", "another boot"],
+)
+def test_no_other_state_of_before_stands_for_an_agent_that_starts(tmp_path: Path, before: Snapshot) -> None:
+    """Only one that is good and was left in order; and a fault that is remembered is told at once."""
+    assert "starting" in state_after(tmp_path, before, later(starting_node(), 5.0))
+    fault = msgspec.structs.replace(failed_node(), agent=starting_node().agent)
+    assert state_after(tmp_path, ended(gpu_node()), later(fault, 5.0))[0] == "failed"
+
+
+def test_an_agent_that_is_killed_leaves_a_state_that_is_good_no_longer_than_ever(tmp_path: Path) -> None:
+    """Only an end in order says that a new agent is about to come."""
+    of_killed, of_ended = (int(state_after(tmp_path, one)[1]) for one in (gpu_node(), ended(gpu_node())))
+    assert of_ended - of_killed == 85
 
 
 def test_another_term_under_the_same_note_is_mirrored(tmp_path: Path) -> None:
