@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from nodevet.checks.guard import Bug, attempt, culprits
+from nodevet.checks.limits import from_table
 from nodevet.checks.model import (
     NODE,
     Action,
@@ -40,7 +41,7 @@ from nodevet.checks.view import View
 __all__ = ["CHECK_ERROR", "Armed", "Ran", "Rests", "not_asked", "nothing_found", "run_check", "runs_again", "told_run"]
 
 CHECK_ERROR = "check.error"
-LONGEST_SECONDS = 2.0
+LONGEST_SECONDS = from_table("site_checks.together").value
 """How long the checks of a site may take together in one round, because the loop waits for them.
 
 Those of nodevet itself need milliseconds.
@@ -48,14 +49,14 @@ Those of nodevet itself need milliseconds.
 
 NOT_ASKED = "it was not asked: another check of the site took the time of all"
 
-FIRST_REST_SECONDS = 30.0
-LONGEST_REST_SECONDS = 600.0
+FIRST_REST_SECONDS = from_table("site_checks.first_rest").value
+LONGEST_REST_SECONDS = from_table("site_checks.longest_rest").value
 """How long one that took longer is not asked, twice as long each time in a row."""
 
-MOST_FINDINGS = 200_000
+MOST_FINDINGS = int(from_table("site_checks.findings").value)
 """So many are more than any node has: without a bound, a check that yields for ever would take all memory."""
 
-MOST_TRIES = 300
+MOST_TRIES = int(from_table("site_checks.tries").value)
 """So often a check is tried again in one round; beyond that it is the check itself that is broken."""
 
 Item = TypeVar("Item")

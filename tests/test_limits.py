@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from nodevet.agent import check_run
+from nodevet.agent.readers import witness
 from nodevet.checks.limits import TableLimit, choose, from_table
 from nodevet.checks.model import Limit
 from nodevet.checks.reference.tables import load_table
@@ -51,6 +56,8 @@ def test_every_row_is_used_and_every_use_has_its_row(repository: Path) -> None:
     """No threshold in the table that no check reads, and none read that is not there."""
     source = "".join(path.read_text() for path in (repository / "checks" / "health").glob("*.py"))
     used = set(re.findall(r'"([a-z]+\.[a-z_.]+)"', source))
+    for path in (repository / "agent").rglob("*.py"):
+        used |= set(re.findall(r'from_table\("([a-z_.]+)"\)', path.read_text()))
     prefixes = tuple(re.findall(r'f"([a-z_.]+)\{', source))
     unused = [row.key for row in ROWS if row.key not in used and not (prefixes and row.key.startswith(prefixes))]
     assert unused == []
@@ -64,3 +71,22 @@ def test_operator_means_what_it_says(op: str, holds: str) -> None:
     """Below (-), at (=) and above (+) the limit."""
     limit = Limit(op, 10, "celsius", "a test")
     assert {sign for sign, value in (("-", 9), ("=", 10), ("+", 11)) if limit.holds(value)} == set(holds)
+
+
+@pytest.mark.parametrize("module", [witness, check_run], ids=["witness", "check_run"])
+def test_a_limit_of_the_agent_stands_in_the_table_with_its_reason(module: ModuleType) -> None:
+    """No number is a fact of the code alone; bounds of what is kept in memory are no limits of what is judged."""
+    numbers = [
+        ast.unparse(node)
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        if isinstance(node.value.value, int | float) and not ast.unparse(node).startswith("MAXIMUM_")
+    ]
+    assert numbers == []
+
+
+def test_own_rules_give_their_reason() -> None:
+    """A rule of ours has nothing else to stand on."""
+    own = [row for row in ROWS if row.source.startswith("own rule")]
+    assert {row.key for row in own} >= {"reader.proof", "reader.excused", "reader.unscheduled", "site_checks.together"}
+    assert all(row.source.startswith("own rule: ") and len(row.source) > 40 for row in own)

@@ -34,13 +34,14 @@ from nodevet.agent.readers.witness import (
     unscheduled,
 )
 from nodevet.checks.backends.standstill import WAKE
+from nodevet.checks.limits import from_table
 from nodevet.checks.model import Device, Failure, FailureKind, Instant, Sample
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.refusal import REFUSALS
 
 __all__ = ["PROOF_SECONDS", "Blame", "Fall", "Fallen", "device_at_work", "no_start", "stuck_seconds"]
 
-PROOF_SECONDS = 1.5
+PROOF_SECONDS = from_table("reader.proof").value
 """How long past its deadline a call may stay out until it is known whether the machine kept time meanwhile."""
 
 SUSPICIOUS_SHARE = 0.5
@@ -71,7 +72,7 @@ PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 SAID = "said"
 """The row of reader_faults.csv for crashes that their words excuse, and nothing else does."""
 
-MOST_SAID = 3
+MOST_SAID = int(from_table("reader.excused").value)
 """So many of those are excused: a broken board may make a library ask for memory that no machine has, for ever."""
 
 

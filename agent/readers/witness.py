@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.checks.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
 __all__ = [
@@ -30,28 +31,28 @@ __all__ = [
     "unscheduled",
 ]
 
-STARVED_RATIO = 0.25
+STARVED_RATIO = from_table("reader.starved").value
 """A reader that waited for a processor for more than this share of the time was not free to run."""
 
-SWAPPED_FAULTS_PER_SECOND = 20.0
+SWAPPED_FAULTS_PER_SECOND = from_table("reader.swapped").value
 """Pages read back from disk, per second: a reader needs none once it is loaded."""
 
 MAXIMUM_FILES = 500
 
 NO_OVERCOMMIT = "2"
-COMMITTED_RATIO = 0.9
+COMMITTED_RATIO = from_table("reader.want.committed").value
 """Where the kernel promises no more memory than there is, and this share is promised, it may have refused some."""
 
-UNSCHEDULED_SECONDS = 1.5
+UNSCHEDULED_SECONDS = from_table("reader.unscheduled").value
 """A reader that could run and did not for so long had no processor: one that runs is counted each second at least."""
 
-AVAILABLE_RATIO = 0.05
+AVAILABLE_RATIO = from_table("reader.want.available").value
 """Where less than this share of the memory may be had, some may have been refused."""
 
 FILE_PAGES = ("active_file", "inactive_file")
 """What the kernel takes back before it refuses memory (cgroup-v2.rst, memory.stat)."""
 
-TASKS_RATIO = 0.9
+TASKS_RATIO = from_table("reader.want.used").value
 """Where this share of the threads that may be is there, one may have been refused."""
 
 MAXIMUM_OTHERS = 100
