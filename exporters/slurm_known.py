@@ -8,10 +8,10 @@ import msgspec
 
 from nodevet.checks.acknowledgement import are_other_boards
 from nodevet.checks.damping import later
-from nodevet.checks.losses import GONE, is_loss, is_same_board
+from nodevet.checks.losses import GONE, is_driverless, is_loss, is_same_board
 from nodevet.checks.model import Action, Episode, EpisodeState, Instant, Key, Outcome
 
-__all__ = ["HELD_SECONDS", "Known", "as_known"]
+__all__ = ["HELD_SECONDS", "Known", "as_known", "not_resumed"]
 
 HELD_SECONDS = 3600.0
 """So long a resume covers returns of what it acknowledged: a fault that comes and goes is the one that was known."""
@@ -89,6 +89,18 @@ def as_known(faults: Iterable[Episode]) -> tuple[Known, ...]:
         )
         for entry in faults
     )
+
+
+def not_resumed(faults: Iterable[Episode], resumed: Iterable[Known]) -> tuple[Episode, ...]:
+    """Return those of *faults*, which close the gate, that nobody has *resumed* the node with.
+
+    Whether the loss of some boards is what a driver says that has none left only the ledger can tell, and it has not
+    been told of the resume as long as one of these losses closes the gate.
+    """
+    known, every = tuple(resumed), tuple(faults)
+    covered = {fault.key for fault in every if any(one.covers(fault) for one in known)}
+    is_told = not any(key.code in GONE for key in covered)
+    return tuple(fault for fault in every if fault.key not in covered and (is_told or not is_driverless(fault.key)))
 
 
 def _known_action(entry: Episode) -> Action:

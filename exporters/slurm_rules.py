@@ -19,7 +19,7 @@ from nodevet.checks.damping import later
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Outcome
 from nodevet.checks.reference.tables import load_table
-from nodevet.exporters.slurm_known import HELD_SECONDS, Known, as_known
+from nodevet.exporters.slurm_known import HELD_SECONDS, Known, as_known, not_resumed
 from nodevet.exporters.slurm_reasons import without_additions
 
 __all__ = [
@@ -305,7 +305,7 @@ def decide(
     alive = (*present, *episodes)
     lasting = (known for known in memory.resumed if any(map(known.is_same, alive)) or known.holds(now))
     resumed = tuple(known for known in lasting if not any(map(known.gives_way, alive)))
-    due = tuple(episode for episode in present if not any(known.covers(episode) for known in resumed))
+    due = not_resumed(present, resumed)
     kept = msgspec.structs.replace(memory, drained=None, known=(), sight=None, resumed=resumed)
     kept = kept if due else msgspec.structs.replace(kept, returned="")
     said = answered(episodes)

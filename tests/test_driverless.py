@@ -7,12 +7,14 @@ import pytest
 from fakes.views import GPU, SIBLING, bare_board, event, reader, sample
 from test_engine_acknowledged import DAY, PAIR, Node
 
+from nodevet.agent.slurm.writer import Acknowledged
 from nodevet.checks.damping import later
 from nodevet.checks.losses import LossCode
 from nodevet.checks.model import NODE, EpisodeState, Failure, FailureKind, ReaderState, Snapshot, State
 from nodevet.checks.modes import gating, reach
 from nodevet.checks.reference.kernel_policy import kernel_rules
 from nodevet.checks.reference.tables import load_table
+from nodevet.exporters.slurm_rules import Decision, Memory, NodeState, Sight, Step, decide
 
 SAYS = {"driver.missing": FailureKind.NO_DRIVER, "driver.no_devices": FailureKind.NO_DEVICES}
 DRIVERLESS = [row.code for row in load_table("driverless_codes.csv", LossCode)]
@@ -42,6 +44,11 @@ def know(node: Node, *devices: str, days: float | None = None) -> None:
 def reboot(node: Node, code: str, *boards: str, wait: float = 3600.0) -> Snapshot:
     """Let the driver say *code* after a reboot, while the bus shows *boards* alone."""
     node.boot_id = "another-boot"
+    return load(node, code, *boards, wait=wait)
+
+
+def load(node: Node, code: str, *boards: str, wait: float = 10.0) -> Snapshot:
+    """Let the driver say *code* when it is loaded anew, while the bus shows *boards* alone."""
     node.seconds += wait
     node.engine.take_devices("nvidia", ())
     shown = tuple(bare_board(board.pci or "", "nvidia") for board in PAIR if board.id in boards)
@@ -142,6 +149,54 @@ def test_what_a_driver_said_ends_with_the_first_board_that_answers() -> None:
         assert node.look(PAIR[0]).verdict.state is State.OK, code
         assert node.snapshot.episodes == node.snapshot.covered == ()
         assert gating(reboot(node, code, GPU)), code
+
+
+def in_slurm(node: Node, memory: Memory, *words: str, reason: str = "") -> Decision:
+    """Decide by what *node* shows now, which SLURM shows idle and with *words* besides."""
+    seen = NodeState("n1", frozenset({"IDLE", *words}), reason, slurmd_started="morning")
+    sight, shown = Sight(node.boot_id, "morning", "evening"), node.snapshot
+    return decide(gating(shown), seen, memory, "nodevet", sight=sight, now=node.now, episodes=shown.episodes)
+
+
+def tell(node: Node, memory: Memory) -> list[Step]:
+    """Tell the ledger one word after the other, and return what is decided before each."""
+    steps = []
+    for fault in gating(node.snapshot):
+        for known in memory.resumed:
+            if known.covers(fault):
+                steps.append(in_slurm(node, memory).step)
+                knew = Acknowledged(known.of(fault), "resumed").meant
+                node.acknowledge(fault.key, note="resumed", actor="somebody in SLURM", knew=knew)
+    return steps
+
+
+@pytest.mark.parametrize("code", sorted(DRIVERLESS))
+@pytest.mark.parametrize("devices", [(GPU,), BOTH])
+def test_a_resume_while_nobody_looked_is_about_the_driver_without_a_board(code: str, devices: tuple[str, ...]) -> None:
+    """It is loaded anew, the node resumed, and then the agent looks: before the ledger knew of it the node drained."""
+    node = only(*devices)
+    lose(node, *devices)
+    memory = in_slurm(node, Memory(), "DRAIN", reason=in_slurm(node, Memory()).reason).memory
+    load(node, code, *devices)
+    resumed = in_slurm(node, memory)
+    assert resumed.step is Step.ACKNOWLEDGE
+    assert set(tell(node, resumed.memory)) == {Step.NOTHING}
+    assert gating(load(node, code, *devices)) == ()
+    assert word(node.snapshot, code) == (EpisodeState.ACKNOWLEDGED, "resumed")
+
+
+@pytest.mark.parametrize("code", sorted(DRIVERLESS))
+def test_a_resume_is_not_about_a_board_that_nobody_knew_to_be_lost(code: str) -> None:
+    """One of two was lost when somebody resumed the node; and what a driver says without a loss is no loss."""
+    node = only(*BOTH)
+    node.look(PAIR[1])
+    memory = in_slurm(node, Memory(), "DRAIN", reason=in_slurm(node, Memory()).reason).memory
+    load(node, code, *BOTH)
+    resumed = in_slurm(node, memory)
+    assert resumed.step is (Step.ACKNOWLEDGE if resumed.memory.resumed else Step.DRAIN)
+    tell(node, resumed.memory)
+    load(node, code, *BOTH)
+    assert in_slurm(node, resumed.memory).step is Step.DRAIN
 
 
 def test_every_code_of_a_driver_without_a_board_is_one_that_is_told() -> None:

@@ -19,6 +19,7 @@ from nodevet.checks.model import Episode, EpisodeState, Instant, Mode, Modes, Sn
 from nodevet.checks.modes import draining, gating, named
 from nodevet.checks.scheduler import Permit, WriterStatus
 from nodevet.exporters.slurm import SlurmError
+from nodevet.exporters.slurm_known import not_resumed
 from nodevet.exporters.slurm_permit import (
     CLOCK_SECONDS,
     LATE_SECONDS,
@@ -317,7 +318,7 @@ class Writer:
 
     def _due(self, faults: tuple[Episode, ...]) -> tuple[Episode, ...]:
         """Return those of *faults* that nobody has resumed the node with."""
-        return tuple(fault for fault in faults if not any(known.covers(fault) for known in self._memory.resumed))
+        return not_resumed(faults, self._memory.resumed)
 
     def _judge_permit(self, faults: tuple[Episode, ...], node: NodeState) -> None:
         """Hold the permit as long as SLURM shows it at *node* and there is a fault that nobody resumed it with."""
