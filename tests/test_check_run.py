@@ -245,6 +245,7 @@ STEPS = {
     "remember",
     "count_events",
     "counted_once",
+    "joined",
     "shown_once",
     "without_those_not_kept",
     "without_pages",
