@@ -271,6 +271,7 @@ class Engine:
         self._renamed = dict(islice(renamed.items(), max(len(renamed) - MOST_NAMES, 0), None))
         remembered = partial(remember, self._memory, present, self._links_up, now, self._doubles)
         self._memory = self._step("memory of devices", remembered, lambda: self._memory)
+        self._results.known(self._ledger.episodes)
         view = self._view(now, present)
         added = partial(count_events, self._counts, self._events, view)
         counts = self._step("counts of events", added, lambda: self._counts)

@@ -236,8 +236,13 @@ def _recognised(device: Device, known: Iterable[Seen]) -> Device:
     if not fitting:
         return device
     board = max(fitting, key=lambda entry: entry.last.wall_seconds).device
-    told = {"pci": device.pci, "minor": board.minor if device.minor is None else device.minor, "driver": device.driver}
-    return msgspec.structs.replace(board, **told)
+    return msgspec.structs.replace(
+        board,
+        pci=device.pci,
+        minor=board.minor if device.minor is None else device.minor,
+        driver=device.driver,
+        shares_uuid=device.shares_uuid,
+    )
 
 
 def _may_be(told: Device, board: Device) -> bool:

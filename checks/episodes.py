@@ -190,7 +190,8 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
         _look(work, finding)
     active = work.active
     over = ended_with_loss(active.values())
-    for episode in tuple(active.values()):
+    # Wrong results first: what else the same load disproves waits for them, and must not for another round.
+    for episode in sorted(active.values(), key=lambda entry: not entry.finding.shown):
         proof = over.get(episode.key) or _disproof(episode, evidence, active.values())
         if proof:
             active[episode.key] = _cleared(episode, proof, evidence.now)

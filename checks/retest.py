@@ -156,6 +156,15 @@ class LatestResults:
             others = [each for each in self._unjudged if not _is_further(result, each)]
             self._unjudged = [*others, result][-SHOWN_AT_MOST:]
 
+    def known(self, episodes: Iterable[Episode]) -> None:
+        """Note that *episodes* tell all of some: an agent before, or the look before, has judged them."""
+        shown = {episode.key.device: episode.finding.shown for episode in episodes if episode.finding.shown}
+        self._unjudged = [
+            result
+            for result in self._unjudged
+            if any(merged(shown.get(name, ()), (shown_by(result),)) != shown.get(name) for name in result.devices)
+        ]
+
     def judged(self, devices: Container[str]) -> None:
         """Note that a check has seen all results of *devices*."""
         self._unjudged = [result for result in self._unjudged if not all(name in devices for name in result.devices)]

@@ -808,6 +808,17 @@ def test_two_boards_of_one_name_hide_each_other_never(fake_nvml: FakeNvml) -> No
             assert reader.round("fast")[pci(3)].failure is None
 
 
+def test_boards_whose_driver_gave_them_one_name_say_so_until_it_does_not(fake_nvml: FakeNvml) -> None:
+    """No load can choose either of them by that name; both say so, whichever was listed first, or known before."""
+    with ReaderProcess(fake_nvml.environment) as reader:
+        assert not any(device.shares_uuid for device in reader.ready().devices)
+        fake_nvml.set("uuid.3", uuid(2))
+        told = {device.pci for device in reader.enumerate_again() if device.shares_uuid}
+        assert told == {pci(2), pci(3)}
+        fake_nvml.set("uuid.3", uuid(3))
+        assert not any(device.shares_uuid for device in reader.enumerate_again())
+
+
 def test_a_device_is_known_by_what_no_reboot_changes(shared_reader: ReaderProcess, machine: FakeNvml) -> None:
     """UUID, serial, PCI address, minor, firmware, links and size are all told, in one spelling everywhere."""
     device = next(device for device in shared_reader.devices if device.id == uuid(SLOT))

@@ -25,7 +25,7 @@ from fakes.small_disk import fill
 
 from nodevet.agent.cli import main
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.commands import burn_in, history
+from nodevet.agent.commands import burn_in, check, history
 from nodevet.agent.config import load_configuration
 from nodevet.agent.load import alone
 from nodevet.agent.load.history import FOUND_AGAIN_SECONDS, FoundAlone
@@ -71,6 +71,10 @@ class BurnIn:
     def history(self) -> int:
         """Show the history."""
         return history.run(self._parsed(history.configure))
+
+    def check(self) -> int:
+        """Look at the node."""
+        return check.run(self._parsed(check.configure))
 
     def _parsed(self, configure: Callable[[argparse.ArgumentParser], None], *words: str) -> argparse.Namespace:
         parser = argparse.ArgumentParser()
@@ -118,6 +122,21 @@ def test_a_wrong_result_that_no_agent_saw_still_counts_at_the_next_look(
     assert run({"bf16": "wrong:die"}) == 2
     assert run({"fp32": "finish"}) == 2
     assert "3 of 120 compared products are wrong" in capsys.readouterr().out
+
+
+def test_a_retest_ends_what_stood_beside_the_wrong_result_in_its_own_document(
+    run: BurnIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A load died, the next one was wrong: document, exit code and the next look agree on what the re-test ended."""
+    assert run({"bf16": "die"}) == 3
+    assert run({"bf16": "warm:wrong:finish"}) == 2
+    capsys.readouterr()
+    code = run({"bf16": "long"}, "--json")
+    document = json.loads(capsys.readouterr().out)
+    found = {(finding["code"], finding["state"]) for finding in document["findings"] if finding["state"]}
+    assert not found & {("burnin.died", "open"), ("burnin.mismatch", "open")}
+    assert (code, document["verdict"]) == (0, "ok")
+    assert run.check() == 0
 
 
 def test_processors_alone_make_no_node_green_whose_accelerators_nobody_reads(

@@ -348,8 +348,11 @@ def test_a_later_load_hides_no_wrong_result_that_nobody_judged(is_lost: bool) ->
     assert snapshot.verdict.state is State.FAILED
 
 
-def test_what_was_judged_before_a_restart_is_disproved_at_the_second_look() -> None:
-    """A look without an agent takes two: it restores the wrong result, and takes the long re-test, before the first."""
+def test_what_was_judged_before_a_restart_is_disproved_at_once() -> None:
+    """A look without an agent restores the wrong result, and takes the long re-test, before it judges anything.
+
+    An agent has but one look for the answer to whoever ran the re-test, and may have been restarted meanwhile.
+    """
     conditions = {"temperature_celsius": 70.0, "power_watts": 600.0}
 
     def load(started: float, name: str, **figures: Any) -> Result:
@@ -367,7 +370,19 @@ def test_what_was_judged_before_a_restart_is_disproved_at_the_second_look() -> N
     states = []
     for after.seconds in (700, 701):
         states.append(after.healthy_round().snapshot.verdict.state)
-    assert states == [State.FAILED, State.OK]
+    assert states == [State.OK, State.OK]
+
+
+def test_more_of_a_wrong_result_than_was_judged_is_judged() -> None:
+    """The first wrong product was told at once; the agent died before the end of the load told of more of them."""
+    desk, after = Desk(), Desk()
+    desk.engine.take_result(burn_in(mismatches=1))
+    desk.healthy_round()
+    desk.engine.take_result(msgspec.structs.replace(burn_in(mismatches=7), ended=at(-100)))
+    after.engine.restore(desk.engine.memory())
+    after.engine.take_result(burn_in(started=20))
+    (episode,) = (entry for entry in after.healthy_round().snapshot.episodes if entry.key.code == "burnin.mismatch")
+    assert [shown.wrong for shown in episode.finding.shown] == [7]
 
 
 def test_limit_that_is_read_more_rarely_does_not_slow_the_looks_down() -> None:
@@ -794,6 +809,7 @@ def test_board_without_a_name_is_the_one_that_its_slot_remembers(told: Device, i
     assert (found.id == GPU) is is_same
     assert not is_same or (found.uuid, found.serial) == (GPU, gpu().serial)
     assert recognised(memory, (told, gpu()))[0] is told  # it is listed elsewhere
+    assert recognised(memory, (msgspec.structs.replace(told, shares_uuid=True),))[0].shares_uuid
 
 
 def test_page_of_a_remembered_board_is_no_second_device() -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from fakes.late_clock import LateClock
 
@@ -59,10 +60,17 @@ def run(
     return load
 
 
-def run_with_one_uuid(*uuids: str, named: slice = slice(None)) -> LoadRun:
-    """Run one format on those that are *named* of devices of these *uuids*."""
+def partition(slot: int, uuid: str, parent: str | None) -> Device:
+    """Return a device of this *uuid*, as a part of the board *parent*; None where it is the board."""
+    kind = DeviceKind.ACCELERATOR
+    return Device(id=f"{uuid}/{slot}", uuid=uuid, parent=parent, kind=kind, vendor="amd", model="any", backend="amd")
+
+
+def run_with_one_uuid(*uuids: str, named: slice = slice(None), are_boards: bool = False) -> LoadRun:
+    """Run one format on those that are *named* of devices of these *uuids*, the later ones of one being parts of it."""
+    first = {uuid: f"{uuid}/{uuids.index(uuid)}" for uuid in uuids}
     devices = tuple(
-        Device(id=f"{uuid}/{slot}", uuid=uuid, kind=DeviceKind.ACCELERATOR, vendor="amd", model="any", backend="amd")
+        partition(slot, uuid, None if are_boards or first[uuid] == f"{uuid}/{slot}" else first[uuid])
         for slot, uuid in enumerate(uuids)
     )
     return run({"fp32": "finish"}, devices=devices[named], among=devices)
@@ -252,6 +260,25 @@ def test_a_partition_that_is_named_alone_is_not_proved_by_another(slot: int) -> 
     proved = account((), run_with_one_uuid("GPU-1", "GPU-1", "GPU-1", "GPU-2", named=slice(slot, slot + 1)).results)
     assert (proved.state, len(proved.unproven)) == (State.UNKNOWN, 1)
     assert "its UUID is also that of another partition" in proved.reason()
+
+
+@pytest.mark.parametrize("slot", range(2))
+def test_boards_of_one_uuid_are_both_refused(slot: int) -> None:
+    """Nobody knows on which of them the load of either would run: the good one would clear the other."""
+    load = run_with_one_uuid("GPU-1", "GPU-1", "GPU-2", named=slice(slot, None), are_boards=True)
+    proved = account((), load.results)
+    assert {entry.device for entry in proved.unproven} == {f"GPU-1/{number}" for number in range(slot, 2)}
+    assert {result.state for result in load.results if result.devices != ("GPU-2/2",)} == {ResultState.REFUSED}
+    assert "its UUID is also that of another board" in proved.reason()
+    assert "partition" not in str(load.results)
+
+
+def test_a_board_whose_uuid_its_driver_gave_twice_is_refused() -> None:
+    """Where one of them goes by its address, nothing else tells that the name of the other is not its own."""
+    shares = msgspec.structs.replace(DEVICES[1], shares_uuid=True)
+    proved = account((), run({"fp32": "finish"}, devices=(DEVICES[0], shares)).results)
+    assert [entry.device for entry in proved.unproven] == ["GPU-1"]
+    assert "its UUID is also that of another board" in proved.reason()
 
 
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])

@@ -317,6 +317,27 @@ def test_a_short_load_proves_nothing_else_of_a_device_whose_wrong_result_stands(
     assert not story.ledger.episodes
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_what_stands_beside_a_wrong_result_ends_with_it(is_first: bool) -> None:
+    """One re-test disproves both, whichever was found first: who ran it is told so at once."""
+    story = Story()
+    beside = msgspec.structs.replace(
+        of(judge("burn-in", healthy(results=(wrong(),))), "burnin.mismatch", GPU),
+        code="burnin.died",
+        clearing=Clearing.HARDWARE_EVENT,
+        shown=(),
+        occurrence="one",
+    )
+    for moment in (2, 3):
+        if (moment == 2) is is_first:
+            story.ledger, _ = fold(story.ledger, (beside,), Evidence(now=at(moment), devices=(story.device,)))
+        else:
+            story.run(wrong())
+    assert len(story.ledger.episodes) == 2
+    story.run(load(15, **ENOUGH), now=at(1000))
+    assert not story.ledger.episodes
+
+
 def test_a_sibling_is_not_blamed() -> None:
     """The findings of the other device are its own."""
     finding: Finding = of(judge("burn-in", healthy(results=(wrong(),))), "burnin.mismatch", SIBLING)

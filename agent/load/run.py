@@ -83,7 +83,10 @@ class LoadRun:
         devices = tuple(devices)
         everything = {device.id: device for device in (*among, *devices)}
         names = Counter(map(chosen_by, everything.values()))
-        self._not_told_apart = frozenset(device.id for device in devices if names[chosen_by(device)] > 1)
+        refusals = {device.id: why_not_chosen(device, everything.values()) for device in devices}
+        self._not_told_apart = frozenset(
+            device.id for device in devices if names[chosen_by(device)] > 1 and refusals[device.id] is None
+        )
         began = clock.instant()
         self._load = f"{began.boot_id}:{began.boottime_ns}"
         self._stopped = ""
@@ -94,7 +97,7 @@ class LoadRun:
         try:
             for device in devices:
                 planned = requests.get(device.id, ())
-                reason = (refused or {}).get(device.id) or why_not_chosen(device)
+                reason = (refused or {}).get(device.id) or refusals[device.id]
                 try:
                     if reason is None:
                         self._start(device, planned, selector, spawn, log, held)

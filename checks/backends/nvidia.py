@@ -141,6 +141,7 @@ class NvidiaBackend:
                 of_driver=True,
             )
         found: dict[str, _Gpu] = {}
+        shared: set[str] = set()
         silent: list[tuple[int, BackendError]] = []
         for index, place in self._places(count):
             try:
@@ -150,9 +151,14 @@ class NvidiaBackend:
                     raise
                 silent.append((index, error))
             else:
+                if gpu is not None and gpu.device.id in found:
+                    shared.add(gpu.device.id)
+                    gpu = _Gpu(index, gpu.target, _by_address(gpu.device))
                 if gpu is not None:
-                    gpu = _Gpu(index, gpu.target, _by_address(gpu.device)) if gpu.device.id in found else gpu
                     found[gpu.device.id] = gpu
+        for name, gpu in found.items():
+            if gpu.device.uuid is not None:
+                gpu.device = msgspec.structs.replace(gpu.device, shares_uuid=name in shared)
         for index, why in silent:
             gpu = self._recall(index, why, found)
             found[gpu.device.id] = gpu
@@ -457,7 +463,7 @@ class NvidiaBackend:
 
 def _by_address(device: Device) -> Device:
     """Return *device* under its address: the driver gave its name to another board, and neither may hide the other."""
-    return msgspec.structs.replace(device, id=device.pci or device.id, uuid=None)
+    return msgspec.structs.replace(device, id=device.pci or device.id, uuid=None, shares_uuid=True)
 
 
 def _handle(target: Target) -> int:

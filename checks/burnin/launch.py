@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -40,10 +40,22 @@ def chosen_by(device: Device) -> str:
     return device.uuid or device.id
 
 
-def why_not_chosen(device: Device) -> str | None:
-    """Return why no load can choose *device*, or None where one can."""
-    is_named = device.kind is not DeviceKind.ACCELERATOR or chosen_by(device).startswith(_NAMES)
+def why_not_chosen(device: Device, among: Iterable[Device] = ()) -> str | None:
+    """Return why no load can choose *device* *among* those of its node, or None where one can.
+
+    Partitions of its own board may have its name: what a load on one of them proves is for who judges it.
+    """
+    if device.kind is not DeviceKind.ACCELERATOR:
+        return None
+    name = chosen_by(device)
+    if device.shares_uuid or any(chosen_by(other) == name and _board(other) != _board(device) for other in among):
+        return "its UUID is also that of another board, so a load cannot choose it: the other one may be loaded"
+    is_named = name.startswith(_NAMES)
     return None if is_named else "it tells no UUID of its own, so a load cannot choose it: another one would be loaded"
+
+
+def _board(device: Device) -> str:
+    return device.parent or device.id
 
 
 def burn_command(device: Device, environment: Mapping[str, str]) -> Launch:

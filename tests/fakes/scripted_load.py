@@ -1,10 +1,12 @@
 """A load child that does what its argument says for each number format, without any load.
 
 Run as ``python -I scripted_load.py '{"fp32": "finish", "bf16": "die"}' --descriptor N --progress M``: ``finish`` is a
-verified result, ``large`` one of 150 kB, ``no_format`` and ``no_torch`` are refusals, ``hang`` never answers,
+verified result, ``large`` one of 150 kB, ``long`` one of ten minutes, as warm as any wrong one, ``no_format`` and
+``no_torch`` are refusals, ``hang`` never answers,
 ``die`` ends at once.
 ``wrong:END`` tells of a wrong result first, then does END: one of those, ``abort``, ``segv``, ``kill``, ``exit``,
-``disk``, ``garbage``, ``forget``. ``copy:FROM:TO:WORD`` copies a file of the parent once that tells of a format with
+``disk``, ``garbage``, ``forget``. ``warm:wrong:END``: one whose heat and power were recorded.
+``copy:FROM:TO:WORD`` copies a file of the parent once that tells of a format with
 this standing, then finishes; ``until:FILE:END`` waits for a file before it does END, ``touch:FILE:END`` makes
 FILE-DEVICE first.
 """
@@ -31,6 +33,9 @@ LARGE = {"tflops": [[number / 7, number / 3] for number in range(4000)]}
 
 VERIFIED = {"gemms_verified": 10, "mismatches": 0, "self_test_planted": 3, "self_test_found": 3}
 
+LONG = {**VERIFIED, "gemms_verified": 6000, "gemms_checked": 6000, "measured_seconds": 600.0}
+WARM = {"temperature_celsius": 70.0, "power_watts": 600.0}
+
 
 def now() -> Instant:
     """Return the present moment of a boot that is called after nothing."""
@@ -53,9 +58,16 @@ def result(burn: Burn, state: ResultState, **conditions: Any) -> Result:
     )
 
 
-def wrong(burn: Burn) -> Result:
+def long(burn: Burn) -> Result:
+    """Return a result of *burn* in this boot that disproves what was wrong before."""
+    metrics = tuple(Metric(name, value, "count") for name, value in LONG.items())
+    began = msgspec.structs.replace(now(), boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    return msgspec.structs.replace(result(burn, ResultState.FINISHED, **WARM), metrics=metrics, started=began)
+
+
+def wrong(burn: Burn, **conditions: Any) -> Result:
     """Return what is known of *burn* once it found three wrong products."""
-    known = result(burn, ResultState.DIED)
+    known = result(burn, ResultState.DIED, **conditions)
     figures = {"gemms_verified": 100, "gemms_checked": 120, "mismatches": 3}
     metrics = tuple(Metric(name, value, "count") for name, value in figures.items())
     return msgspec.structs.replace(known, metrics=metrics, detail="a wrong result was found")
@@ -69,6 +81,8 @@ def end(how: str, message: Burn, channel: Channel) -> None:
             channel.send(Worked(result(message, ResultState.FINISHED)))
         case "large":
             channel.send(Worked(result(message, ResultState.FINISHED, curves=LARGE)))
+        case "long":
+            channel.send(Worked(long(message)))
         case "no_format":
             channel.send(Worked(result(message, ResultState.REFUSED, refusal="format")))
         case "no_torch":
@@ -102,6 +116,9 @@ def act(how: str, message: Burn, channel: Channel) -> None:
         case ["copy", source, target, standing]:
             copy(Path(source), Path(target), standing)
             end("finish", message, channel)
+        case ["warm", "wrong", *then]:
+            channel.send(Found(wrong(message, **WARM)))
+            act(":".join(then), message, channel)
         case ["wrong", *then]:
             channel.send(Found(wrong(message)))
             act(":".join(then), message, channel)
