@@ -29,23 +29,10 @@ from nodevet.checks.acknowledgement import (
     says_more,
 )
 from nodevet.checks.damping import Flap, closed, is_forgotten, is_held, reopened
+from nodevet.checks.disproof import Evidence, Holders, disproof, other_serial
 from nodevet.checks.lapses import is_excuse
 from nodevet.checks.losses import driverless, ended_with_loss, follows, known_loss, loss_word, with_word
-from nodevet.checks.model import (
-    NODE,
-    Clearing,
-    Device,
-    DeviceKind,
-    Episode,
-    EpisodeState,
-    Finding,
-    Instant,
-    Key,
-    Outcome,
-    PartKind,
-    Result,
-    told_serial,
-)
+from nodevet.checks.model import Clearing, Episode, EpisodeState, Finding, Instant, Key, Outcome
 from nodevet.checks.occurrences import is_ahead, is_dealt_with
 from nodevet.checks.overflow import Overflow
 from nodevet.checks.retest import (
@@ -54,11 +41,8 @@ from nodevet.checks.retest import (
     aged,
     clearing_table,
     escalated,
-    is_later,
     is_passed_retest,
     merged,
-    retest_proof,
-    stands_wrong,
 )
 from nodevet.checks.verdicts import NOT_EVALUATED, node_verdict, verdict
 
@@ -129,32 +113,6 @@ class Ledger(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, episodes=episodes, standing=tuple(filter(is_covering, lasting)))
 
 
-class Holders(msgspec.Struct, frozen=True):
-    """The process ids that held a device at a moment."""
-
-    pids: frozenset[int]
-    time: Instant
-
-
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What one round saw besides findings.
-
-    ``devices`` are present, ``remembered`` those known from before; ``moved`` names those that sat in another slot
-    before; ``names`` gives their ids to those that were known by address alone, or by another UUID, until now.
-    ``processes`` tell who held each device; one that could not be asked is absent. ``old_ports`` are those, by device,
-    that have but other numbers from now on.
-    """
-
-    now: Instant
-    devices: tuple[Device, ...] = ()
-    remembered: tuple[Device, ...] = ()
-    moved: frozenset[str] = frozenset()
-    names: Mapping[str, str] = {}
-    results: tuple[Result, ...] = ()
-    processes: Mapping[str, Holders] = {}
-    old_ports: frozenset[tuple[str, int | None]] = frozenset()
-
-
 class _Work(msgspec.Struct):
     """What one round works on: the parts of the ledger by key, and what the round saw."""
 
@@ -192,7 +150,7 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     over = ended_with_loss(active.values())
     # Wrong results first: what else the same load disproves waits for them, and must not for another round.
     for episode in sorted(active.values(), key=lambda entry: not entry.finding.shown):
-        proof = over.get(episode.key) or _disproof(episode, evidence, active.values())
+        proof = over.get(episode.key) or disproof(episode, evidence, active.values())
         if proof:
             active[episode.key] = _cleared(episode, proof, evidence.now)
             if episode.finding.occurrence is not None:  # its counter still shows it; behind a good look none does
@@ -295,7 +253,7 @@ def _take_replaced(work: _Work) -> dict[Key, Episode]:
     """
     taken = {}
     for key, episode in tuple(work.active.items()):
-        proof = _other_serial(episode, work.evidence) if episode.state is not EpisodeState.CLEARED else None
+        proof = other_serial(episode, work.evidence) if episode.state is not EpisodeState.CLEARED else None
         if proof and clearing_table()[episode.finding.clearing].other_serial:
             is_pending = episode.state is EpisodeState.PENDING
             taken[key] = episode if is_pending else _cleared(episode, proof, work.now)
@@ -513,73 +471,6 @@ def _past(fault: Finding, good: Finding) -> Finding:
     return msgspec.structs.replace(
         fault, message=f"{good.message} now, which a re-test must prove{BEFORE}{fault.message}"
     )
-
-
-def _disproof(episode: Episode, evidence: Evidence, others: Iterable[Episode]) -> str | None:
-    """Return what ends *episode* besides good samples, or None; *others* may stand against it."""
-    if episode.state not in (EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED):
-        return None
-    row = clearing_table()[episode.finding.clearing]
-    return (
-        _under_another_number(episode, row, evidence)
-        or (row.passed_retest and _retest(episode, row, evidence, others))
-        or (row.other_serial and _other_serial(episode, evidence))
-        or (row.job_ended and _job_ended(episode, evidence))
-        or None
-    )
-
-
-def _under_another_number(episode: Episode, row: ClearingRow, evidence: Evidence) -> str | None:
-    """Return that a condition of a link goes on, if it does, under the number that the driver gives its port now."""
-    key = episode.key
-    is_old = key.part.kind is PartKind.LINK and (key.device, key.part.index) in evidence.old_ports
-    return "its driver gives this port another number" if is_old and row.good_samples is not None else None
-
-
-def _retest(episode: Episode, row: ClearingRow, evidence: Evidence, others: Iterable[Episode]) -> str | None:
-    """Return the proof of a passed re-test; a fault of the node is disproved by all its accelerators, or processors.
-
-    A load proves nothing of a device that was wrong in another one which nothing has disproved: its results may be
-    those of a probe that is too short to show it again.
-    """
-    tested: tuple[str, ...] = (episode.key.device,)
-    if episode.key.device == NODE:
-        by_kind = {kind: tuple(d.id for d in evidence.devices if d.kind is kind) for kind in DeviceKind}
-        tested = by_kind[DeviceKind.ACCELERATOR] or by_kind[DeviceKind.CPU]
-    proofs = [retest_proof(device, episode, row, evidence.results, evidence.now) for device in tested]
-    if not proofs or not all(proofs) or any(stands_wrong(other, episode, tested) for other in others):
-        return None
-    return proofs[0]
-
-
-def _other_serial(episode: Episode, evidence: Evidence) -> str | None:
-    """Return the proof that the device was replaced: another serial where it sat, and its own nowhere.
-
-    A device that sat in another slot before replaced nothing: addresses change when a board falls out. Nor did one
-    of the same name that tells the number of its chip, which is its UUID's, in the place of its serial, or did before.
-    """
-    devices = evidence.devices
-    serial = told_serial(episode.serial)
-    if serial is None or not episode.pci or any(device.serial == serial for device in devices):
-        return None
-    for device in devices:
-        is_itself = device.id == episode.key.device and device.is_chip_number(device.serial, episode.serial)
-        sits_there = device.pci == episode.pci and device.id not in evidence.moved
-        if sits_there and told_serial(device.serial) is not None and not is_itself:
-            return f"replaced: serial {device.serial} where {episode.serial} was"
-    return None
-
-
-def _job_ended(episode: Episode, evidence: Evidence) -> str | None:
-    if episode.last_seen.boot_id != evidence.now.boot_id:
-        return "its process ended with the boot"
-    holders = evidence.processes.get(episode.key.device)
-    if holders is None or not is_later(holders.time, episode.last_seen):
-        return None
-    pid = episode.finding.pid
-    if pid is None:
-        return None if holders.pids else "no process holds the device"
-    return None if pid in holders.pids else f"process {pid} ended"
 
 
 def _cleared(episode: Episode, proof: str, now: Instant) -> Episode:
