@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from nodevet.checks.acknowledgement import are_other_boards
+from nodevet.checks.expected_links import expected_links
 from nodevet.checks.model import Device, DeviceKind, Instant, ReaderStatus, ReadingStatus, Sample, told_serial
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.vendors import vendor_of
@@ -46,30 +47,40 @@ LASTING = ("uuid", "pci_device_id", "memory_bytes", "compute_units", "maximum_cl
 class Requirement(msgspec.Struct, frozen=True):
     """A row of reference/requirements.csv: devices of this make must be able to report the quantity.
 
-    One with several, as ``a|b``, says that they owe no more than one of these, whatever other rows say.
+    ``model`` may hold ``*``; an empty ``architecture`` fits all, and one that is named no share of a board, which owes
+    only what its name says. One with several, as ``a|b``, says that they owe no more than one of these, whatever other
+    rows say.
     """
 
     vendor: str
     kind: DeviceKind
     model: str
+    architecture: str
     quantity: str
     source: str
 
     def applies_to(self, device: Device) -> bool:
-        """Return whether *device* is of this make; ``model`` may hold ``*``. A part of a device owes nothing itself."""
+        """Return whether *device* is of this make."""
         return (
             self.vendor == device.vendor
             and self.kind is device.kind
-            and device.backend != "host"
-            and device.parent is None
+            and self.architecture in ("", None if device.virtual else device.architecture)
             and fnmatchcase(device.model, self.model)
         )
 
 
 def requirements(device: Device) -> frozenset[str]:
-    """Return the quantities that *device* must be able to report; of ``a|b`` any one."""
+    """Return the quantities that *device* must be able to report; of ``a|b`` any one.
+
+    A part of a device owes nothing itself. What has links tells of them where its driver can, whatever its name is.
+    """
+    if device.backend == "host" or device.parent is not None:
+        return frozenset()
     rows = load_table("requirements.csv", Requirement)
     owed = frozenset(row.quantity for row in rows if row.applies_to(device))
+    links = expected_links(device)
+    if links is not None and links.told:
+        owed |= {"link_active"}
     return frozenset(entry for entry in owed if OR in entry) or owed
 
 

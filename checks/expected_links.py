@@ -33,6 +33,7 @@ class ExpectedLinks(msgspec.Struct, frozen=True):
 
     ``bridge`` is how many links one bridge joins, where that is known: a pair may have fewer bridges than it could.
     ``between`` is how many lead to each board of a bridge over more than two, some of which a machine may lack.
+    ``told``: its driver tells the state of its ports whatever they lead to, so that one that tells none is not ok.
     """
 
     vendor: str
@@ -42,6 +43,7 @@ class ExpectedLinks(msgspec.Struct, frozen=True):
     which: Which
     bridge: int | None
     between: int | None
+    told: bool
     source: str
 
     def fits(self, device: Device) -> bool:

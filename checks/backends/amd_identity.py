@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+import msgspec
 
 from nodevet.checks.backends.amdsmi import DENIED, SUCCESS, UNSUPPORTED, Library, Target, number
 from nodevet.checks.backends.places import numa_node, slot
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import Device, DeviceKind, Firmware, Link
+from nodevet.checks.reference.tables import load_table
 
 __all__ = ["asleep", "gone", "identify", "is_virtual", "listed", "name_of"]
 
@@ -33,6 +37,17 @@ PORTS = 8
 LOST_CONFIGURATION = "ff" * 4
 """What a device that does not answer on the bus reads as."""
 
+SAYS_MODEL = re.compile(r"MI\d")
+"""What the name of each Instinct board has in it."""
+
+
+class AmdBoard(msgspec.Struct, frozen=True):
+    """A row of reference/amd_boards.csv: the name of a PCI device; that of one which its host shares ends so."""
+
+    device_id: str
+    name: str
+    source: str
+
 
 def identify(library: Library, tree: Tree, target: Target, pci: str, name: str | None, driver: str | None) -> Device:
     """Return the identity of the device at *pci*, called *name*; what it does not tell stays None.
@@ -53,7 +68,7 @@ def identify(library: Library, tree: Tree, target: Target, pci: str, name: str |
     memory = library.optional(target, "amdsmi_get_gpu_memory_total", "AmdSmiMemoryType.VRAM")
     clock = number((library.optional(target, "amdsmi_get_clock_info", "AmdSmiClkType.GFX") or {}).get("max_clk"))
     units = number(asic.get("num_compute_units"))
-    model = _said(asic, "market_name") or _said(board, "product_name") or "unknown"
+    model = _model(_said(asic, "market_name"), _board_of(device_id), _said(board, "product_name"))
     return Device(
         id=name or uuid or pci,
         kind=DeviceKind.ACCELERATOR,
@@ -75,6 +90,23 @@ def identify(library: Library, tree: Tree, target: Target, pci: str, name: str |
         architecture=_said(asic, "target_graphics_version"),
         virtual=is_virtual(library, target, model),
     )
+
+
+def _board_of(device_id: str | None) -> AmdBoard | None:
+    """Return what is known of the PCI device that AMD SMI writes as ``0x74a1``."""
+    wanted = f"{int(device_id, 16):04x}" if device_id else None
+    return next((row for row in load_table("amd_boards.csv", AmdBoard) if row.device_id == wanted), None)
+
+
+def _model(told: str | None, known: AmdBoard | None, product: str | None) -> str:
+    """Return the name of the model. libdrm's list of names may lack the board, which is a graphics card then."""
+    name = known.name if known is not None else None
+    is_share = name is not None and name.endswith(
+        VIRTUAL_FUNCTION
+    )  # for some of which libdrm has the name of the board
+    if told is not None and SAYS_MODEL.search(told) and not is_share:
+        return told
+    return name or product or told or "unknown"
 
 
 def name_of(device: Device) -> str:

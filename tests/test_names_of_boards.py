@@ -1,0 +1,171 @@
+"""What a board owes and how many links it has do not hang on the one name of its model that a table has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi
+from fakes.nvml.scenario import FakeNvml, NvmlReturn
+from fakes.rig import Rig
+from fakes.views import gpu
+
+from nodevet.checks.backends.amd_identity import identify
+from nodevet.checks.backends.amdsmi import Library, Target
+from nodevet.checks.backends.tree import Tree
+from nodevet.checks.baseline import requirements
+from nodevet.checks.expected_links import ExpectedLinks, Which, expected_links
+from nodevet.checks.model import Snapshot, State
+from nodevet.checks.reference.tables import load_table
+
+BASE = {"temperature_celsius", "clock_hertz"}
+MEMORY = {"power_watts", "ecc_uncorrected_errors"}
+ROWS = {"row_remap_failed"}
+LINKS = {"link_active"}
+
+UNNAMED = "AMD Radeon Graphics"
+"""What libdrm calls a board that its list of names lacks."""
+
+
+def codes(snapshot: Snapshot) -> set[str]:
+    """Return what is open."""
+    return {episode.key.code for episode in snapshot.episodes}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "model", "architecture", "owed"),
+    [
+        ("nvidia", "NVIDIA H100", None, BASE | MEMORY | ROWS | LINKS),
+        ("nvidia", "NVIDIA H20Z", None, BASE | LINKS),
+        ("nvidia", "NVIDIA H20Z", "hopper", BASE | MEMORY | ROWS | LINKS),
+        ("nvidia", "NVIDIA H20 NVL16", "hopper", BASE | MEMORY | ROWS),
+        ("nvidia", "NVIDIA R200", "rubin", BASE | MEMORY | ROWS | LINKS),
+        ("nvidia", "NVIDIA RTX A1000", "ampere", BASE),
+        ("nvidia", "NVIDIA A100X", "ampere", BASE | MEMORY | ROWS),
+        ("nvidia", "GRID A100-40C", "ampere", BASE | MEMORY | ROWS),
+        ("amd", "AMD Instinct MI300X HF", None, BASE | MEMORY | LINKS),
+        ("amd", "AMD Instinct MI308X HF", "gfx942", BASE | MEMORY | LINKS),
+        ("amd", "AMD Instinct MI300X OAM", None, BASE | MEMORY | LINKS),
+        ("amd", "MI300X-O", None, BASE | MEMORY | LINKS),
+        ("amd", "AMD Instinct MI300A", "gfx942", BASE | MEMORY),
+        ("amd", "AMD Instinct MI350P", "gfx950", BASE | MEMORY),
+        ("amd", UNNAMED, "gfx942", BASE | MEMORY),
+        ("amd", UNNAMED, "gfx950", BASE | MEMORY),
+        ("amd", UNNAMED, "gfx1100", set()),
+    ],
+)
+def test_a_board_owes_what_boards_of_its_make_tell_by_whichever_name(
+    vendor: str, model: str, architecture: str | None, owed: set[str]
+) -> None:
+    """Variants of a name, and boards known by their chip alone; what only looks like a name owes nothing more."""
+    assert requirements(gpu(vendor=vendor, backend=vendor, model=model, architecture=architecture)) == owed
+
+
+@pytest.mark.parametrize(
+    ("vendor", "model", "architecture"),
+    [("amd", "AMD Instinct MI300X VF", "gfx942"), ("nvidia", "NVIDIA HX-40C", "hopper")],
+)
+def test_a_share_of_a_board_owes_nothing_for_its_chip(vendor: str, model: str, architecture: str) -> None:
+    """Its host tells the rest."""
+    share = gpu(vendor=vendor, backend=vendor, model=model, architecture=architecture, virtual=True)
+    assert requirements(share) == BASE
+
+
+def test_every_board_with_links_tells_them_unless_its_row_says_otherwise() -> None:
+    """One table says who has links and who tells them: two of them had gone apart."""
+    rows = load_table("expected_links.csv", ExpectedLinks)
+    silent = {row.model for row in rows if row.links and not row.told and row.which is not Which.BRIDGED}
+    assert silent == {"*MI250*", "*MI300A*", "*MI[2-9][0-9][0-9]X*", "*", "*HL-2[0-9][0-9]*", "*HL-3[0-9][0-9]*"}
+    for row in rows:
+        model = row.model.replace("[18]", "1").replace("[0-9]", "2").replace("[123]", "2").replace("[08]", "8")
+        board = gpu(vendor=row.vendor, backend=row.vendor, model=model.replace("*", ""), architecture=row.architecture)
+        found = expected_links(board)
+        told = found is not None and found.told
+        assert ("link_active" in requirements(board)) is told, row
+
+
+@pytest.mark.parametrize(
+    "model", ["AMD Instinct MI300X HF", "AMD Instinct MI308X HF", "AMD Instinct MI300X OAM", UNNAMED]
+)
+@pytest.mark.parametrize(
+    ("symbols", "code"),
+    [
+        (("amdsmi_get_gpu_xgmi_link_status",), "reading.link_active"),
+        (("amdsmi_get_gpu_ecc_count", "amdsmi_get_gpu_ecc_enabled"), "reading.ecc_uncorrected_errors"),
+        (("amdsmi_get_power_info", "amdsmi_get_gpu_metrics_info"), "reading.power_watts"),
+    ],
+)
+def test_an_amd_board_that_tells_less_than_its_like_is_not_ok(
+    fake_amdsmi: FakeAmdSmi, model: str, symbols: tuple[str, ...], code: str
+) -> None:
+    """It was, under each name but the plain one."""
+    fake_amdsmi.set("name", model)
+    for symbol in symbols:
+        fake_amdsmi.fail(symbol, AmdSmiStatus.NOT_SUPPORTED)
+    with Rig(fake_amdsmi) as rig:
+        snapshot = rig.look(4)
+    assert (snapshot.verdict.state, codes(snapshot)) == (State.UNKNOWN, {code})
+
+
+@pytest.mark.parametrize("model", ["NVIDIA H100", "NVIDIA H20Z"])
+@pytest.mark.parametrize("code", [NvmlReturn.NOT_SUPPORTED, NvmlReturn.NOT_READY])
+def test_a_module_that_tells_none_of_its_links_is_not_ok(fake_nvml: FakeNvml, model: str, code: NvmlReturn) -> None:
+    """As where the driver was told to leave NVLink alone (NVreg_NvLinkDisable)."""
+    fake_nvml.update({"name": model, "fabric_state": 0, "link_count": 0})
+    with Rig(fake_nvml.fail("field.165", code).fail("nvmlDeviceGetNvLinkState", code)) as rig:
+        snapshot = rig.look(4)
+    assert (snapshot.verdict.state, codes(snapshot)) == (State.UNKNOWN, {"reading.link_active"})
+
+
+@pytest.mark.parametrize(
+    ("device_id", "name", "chip"),
+    [
+        ("75a3", "AMD Instinct MI355X", 0x950),
+        ("75a0", "AMD Instinct MI350X", 0x950),
+        ("74a9", "AMD Instinct MI300X HF", 0x942),
+        ("74a5", "AMD Instinct MI325X", 0x942),
+    ],
+)
+@pytest.mark.parametrize("told", [UNNAMED, "N/A", "0x74a9"])
+def test_boards_whose_name_the_driver_lacks_are_known_by_their_pci_device(
+    fake_amdsmi: FakeAmdSmi, device_id: str, name: str, chip: int, told: str
+) -> None:
+    """All links of eight modules down were "ok, healthy"."""
+    fake_amdsmi.update({"name": told, "graphics_version": chip, "pci_device_id": int(device_id + "1002", 16)})
+    with Rig(fake_amdsmi) as rig:
+        snapshot = rig.look(3)
+        assert {device.model for device in snapshot.devices} == {name}
+        assert snapshot.verdict.state is State.OK, codes(snapshot)
+        fake_amdsmi.set("link_state", 0)
+        assert rig.look().verdict.state is State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("device_id", "told", "model", "virtual"),
+    [
+        ("0x75a3", UNNAMED, "AMD Instinct MI355X", False),
+        ("0x75a3", "N/A", "AMD Instinct MI355X", False),
+        ("0x74b6", "AMD Instinct MI308X", "AMD Instinct MI308X VF", True),
+        ("0x74bd", "AMD Instinct MI300X HF", "AMD Instinct MI300X VF", True),
+        ("0x74b5", UNNAMED, "AMD Instinct MI300X VF", True),
+        ("0x74a1", "MI300X-O", "MI300X-O", False),
+        ("0x7fff", UNNAMED, "AMD Instinct of tomorrow", False),
+        ("N/A", UNNAMED, "AMD Instinct of tomorrow", False),
+    ],
+)
+def test_the_name_that_a_board_tells_stands_unless_it_is_that_of_another(
+    tmp_path: Path, device_id: str, told: str, model: str, virtual: bool
+) -> None:
+    """Of a share libdrm may have the name of its board; of a device that no table has the board tells its product."""
+    module = SimpleNamespace(
+        AmdSmiLibraryException=OSError,
+        amdsmi_get_gpu_asic_info=lambda _handle: {"market_name": told, "device_id": device_id},
+        amdsmi_get_gpu_board_info=lambda _handle: {"product_name": "AMD Instinct of tomorrow"},
+    )
+    progress: Any = SimpleNamespace(call=lambda _text: None, returned=lambda: None, write=lambda _text: None)
+    tree = Tree(str(tmp_path), progress)
+    device = identify(Library(module, progress), tree, Target(None, "a board"), "0000:0c:00.0", None, None)
+    assert device.model == model
+    assert device.virtual is virtual
