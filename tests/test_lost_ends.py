@@ -82,7 +82,7 @@ class Node:
                 for far in range(BOARDS)
                 if far != number
             }
-            failure = Failure(FailureKind.LOST, "for a test") if number in set(silent) else None
+            failure = Failure(FailureKind.LOST, "for a test", of_driver=True) if number in set(silent) else None
             taken = sample(entry, {} if failure else {**other, **up}, failure=failure)
             if entry in listed:
                 self.engine.take_sample(msgspec.structs.replace(taken, backend="amd", time=at(self.seconds)))
