@@ -70,7 +70,8 @@ def loss_word(key: Key, episodes: Iterable[Episode]) -> Episode | None:
     """Return the word in force about the loss of the same board under another code; None where *key* is no loss.
 
     What the driver says of a board that it cannot use is the same loss only while the board does not answer: once it
-    does, no word about its loss is about its next fault.
+    does, no word about its loss is about its next fault. One code may end in the round in which the other begins: the
+    board is listed again and silent, and has not answered in between.
     """
     if not is_loss(key.code):  # most are not, and a flood of them looks through no list
         return None
@@ -81,10 +82,19 @@ def loss_word(key: Key, episodes: Iterable[Episode]) -> Episode | None:
             for word in episodes
             if word.key.code in others
             and is_same_board(word.key, key)
-            and ((is_covering(word) and key.code in GONE) or (is_word(word) and word.expired is None))
+            and ((_covers_return(word) and key.code in GONE) or (is_word(word) and word.expired is None))
         ),
         None,
     )
+
+
+def _covers_return(word: Episode) -> bool:
+    """Return whether *word* is about the loss that comes now: its term is not over, or it ended in this very round.
+
+    Of the episodes that are over only those of this round, and those whose term is not over, are among the others.
+    """
+    is_over = word.state is EpisodeState.CLEARED and word.acknowledged is not None
+    return is_over and word.expired is None
 
 
 def known_loss(episode: Episode, episodes: Iterable[Episode]) -> Episode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -14,9 +15,19 @@ from nodevet.checks.consequences import LOSSES
 from nodevet.checks.damping import later
 from nodevet.checks.health.inventory import RESET_REQUIRED
 from nodevet.checks.losses import GONE, LossCode, loss_word
-from nodevet.checks.model import NODE, Episode, EpisodeState, Failure, FailureKind, Snapshot, State
+from nodevet.checks.model import (
+    NODE,
+    Episode,
+    EpisodeState,
+    Failure,
+    FailureKind,
+    Outcome,
+    Severity,
+    Snapshot,
+    State,
+)
 from nodevet.checks.modes import gating, reach
-from nodevet.checks.reference.kernel_policy import kernel_rules
+from nodevet.checks.reference.kernel_policy import XidRow, kernel_rules
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.scheduler import Permit
 from nodevet.exporters.slurm_known import HELD_SECONDS, as_known
@@ -35,11 +46,46 @@ EVENTS = [RM_INIT, "nvidia.xid.79"]
 RETRIED = [
     "nvidia.xid.119",
     "nvidia.xid.143",
+    "nvidia.xid.154",
+    "nvidia.xid.158",
+    "nvidia.xid.167",
+    "habana.reset_failed",
+    "pcie.aer",
     "nvidia.driver.probe_failed",
     "amd.gpu_reset_failed",
     "pcie.recovery_failed",
 ]
 """What else a driver or the bus says that tries a dead board anew."""
+
+GRAVE: dict[str, dict[str, Any]] = {
+    "nvidia.xid.154": {"fields": {"variant": "reboot"}},
+    "pcie.aer": {"severity": Severity.FATAL},
+}
+"""What makes a failure of a code that may be less."""
+
+OTHER = {
+    "amd.bad_page_threshold",
+    "amd.poison_consumed",
+    "amd.ras_fatal",
+    "amd.ras_ue",
+    "habana.ecc_ue",
+    "infiniband.command_timeout",
+    "infiniband.health_compromised",
+    "infiniband.health_failed",
+    "memory.apei",
+    "memory.apei_vendor",
+    "memory.edac_ue",
+    "memory.mce_ue",
+    "nvidia.driver.bar_invalid",
+    "nvidia.driver.unsupported_gpu",
+    "nvidia.driver.uvm_fatal",
+    "pcie.dpc",
+    "pcie.reset_failed",
+} | {
+    f"nvidia.xid.{number}"
+    for number in (46, 48, 54, 62, 64, 74, 95, 109, 110, 136, 140, *range(144, 152), 155, 156, 169, 171, 172, 173)
+}
+"""What closes a gate and is another fault than the loss of a board, or is told of a device that is none."""
 
 
 def refuse(node: Node, kind: FailureKind) -> Snapshot:
@@ -68,7 +114,8 @@ def kernel_says(node: Node, code: str, device: str = GPU) -> Snapshot:
     """Let the kernel log tell *code* of *device*, and judge."""
     node.seconds += 10
     pci = next(board.pci for board in PAIR if board.id == device)
-    node.engine.take_event(event(code, device=device, pci=pci, time=node.now, sequence=int(node.seconds)))
+    told = event(code, device=device, pci=pci, time=node.now, sequence=int(node.seconds))
+    node.engine.take_event(msgspec.structs.replace(told, **GRAVE.get(code, {})))
     return node.judge()
 
 
@@ -332,6 +379,57 @@ def test_every_code_of_a_loss_is_one_that_is_told() -> None:
     told = {rule.code for rule in kernel_rules()} | LOSSES
     assert {code for code in CODES if not code.startswith("nvidia.xid.")} <= told
     assert not set(CODES) & GONE
+
+
+def test_whether_a_code_that_closes_a_gate_is_a_loss_was_decided() -> None:
+    """A code that nobody had thought of drained the node again, against who knows that the board is dead."""
+    gating_xids = {
+        f"nvidia.xid.{row.xid}"
+        for row in load_table("nvidia_xid.csv", XidRow)
+        if row.gates and row.outcome is Outcome.FAIL
+    }
+    gating_rules = {rule.code for rule in kernel_rules() if rule.gates and rule.outcome is Outcome.FAIL}
+    driverless = {row.code for row in load_table("driverless_codes.csv", LossCode)}
+    assert (gating_xids | gating_rules) - set(CODES) - driverless == OTHER
+
+
+@pytest.mark.parametrize("rebooted", [False, True])
+@pytest.mark.parametrize("waited", [10.0, 30 * DAY])
+def test_a_missing_board_that_is_listed_again_and_silent_is_the_one_that_is_known(
+    rebooted: bool, waited: float
+) -> None:
+    """Who resumed the node gave no term: that it is listed ended their word, and its silence drained the node again."""
+    node = Node()
+    known(node, node.look(PAIR[1]), "device.missing")
+    node.seconds += waited
+    node.boot_id = "another-boot" if rebooted else node.boot_id
+    looks: list[Callable[[], Snapshot]] = [
+        lambda: lose(node),
+        lambda: kernel_says(node, RM_INIT),
+        lambda: node.look(PAIR[1]),
+    ]
+    for look in looks:
+        snapshot = look()
+        assert (snapshot.verdict.state, gating(snapshot)) == (State.OK, ())
+        assert {entry.note for entry in snapshot.episodes} == {"board ordered"}
+    assert node.look().verdict.state is State.OK
+    assert node.look(PAIR[1]).verdict.hard, "it answered, and nobody knows of its next loss"
+
+
+def test_a_missing_board_that_answers_takes_its_word_along() -> None:
+    """Also where the kernel tells of it in the same round; and without a word there is none to go on."""
+    node = Node()
+    known(node, node.look(PAIR[1]), "device.missing")
+    told = event(RM_INIT, device=GPU, pci=PAIR[0].pci, time=node.now, sequence=99)
+    node.engine.take_event(told)
+    assert node.look().verdict.hard
+    node = Node()
+    known(node, node.look(PAIR[1]), "device.missing")
+    node.look()
+    assert lose(node).verdict.hard
+    node = Node()
+    node.look(PAIR[1])  # and nobody says a word
+    assert {entry.state for entry in lose(node).episodes} == {EpisodeState.OPEN}
 
 
 def test_a_node_whose_every_device_is_lost_tells_the_words_about_them() -> None:
