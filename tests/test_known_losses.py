@@ -180,6 +180,38 @@ def test_a_reset_that_a_lost_board_asks_for_is_the_loss_that_is_known() -> None:
     assert lose(node).verdict.hard
 
 
+def fall(node: Node, kind: FailureKind, device: str = GPU) -> Snapshot:
+    """Let the reader fall over *device* so often that it leaves it alone, and judge."""
+    node.seconds += 10
+    node.engine.take_devices("nvidia", PAIR)
+    node.engine.take_readers((reader("nvidia", last_round=node.now, quarantined=(device,), blamed={device: 2}),))
+    for board in PAIR:
+        failure = Failure(kind, "for a test", of_driver=True) if board.id == device else None
+        taken = sample(board, {} if failure else GPU_READINGS, failure=failure)
+        node.engine.take_sample(msgspec.structs.replace(taken, time=node.now))
+    return node.judge()
+
+
+@pytest.mark.parametrize("kind", [FailureKind.HUNG, FailureKind.STUCK, FailureKind.CRASHED])
+@pytest.mark.parametrize("days", [None, 7])
+def test_a_lost_board_that_brings_its_reader_down_is_the_loss_that_is_known(
+    kind: FailureKind, days: float | None
+) -> None:
+    """The driver of the next boot waits for it: the node drained again. A sibling, and one that answered, count."""
+    node = Node()
+    known(node, lose(node), "device.lost", days)
+    node.boot_id = "another-boot"
+    for _ in range(2):
+        snapshot = fall(node, kind)
+        assert (snapshot.verdict.state, gating(snapshot)) == (State.OK, ())
+        assert on_gate(snapshot) == "observed"
+    assert gating(fall(node, kind, SIBLING))
+    node = Node()
+    known(node, lose(node), "device.lost", days)
+    assert node.look().verdict.state is State.OK
+    assert gating(fall(node, kind))
+
+
 def test_another_fault_a_sibling_and_a_board_that_answers_count() -> None:
     """Only of the board that is lost, only the loss, and only as long as it does not answer."""
     for code, device in (("nvidia.xid.48", GPU), (RM_INIT, SIBLING)):
