@@ -42,6 +42,7 @@ APART_SECONDS = 1.0
 STOP_SECONDS = 2.0
 
 Keep = Callable[[Sequence[Episode], Mapping[str, bytes]], None]
+Also = Callable[[Snapshot], Sequence[Result]]
 
 
 def look(
@@ -53,12 +54,13 @@ def look(
     keep: Keep = lambda _changes, _memory: None,
     confirmed: bool = True,
     locked: bool = False,
+    also: Also = lambda _snapshot: (),
 ) -> Snapshot:
     """Read every device twice and return the snapshot. *results* of loads that just ran are judged with it.
 
     *keep* is given the episodes that each round changed, and the engine's memory after it. What need not be
     *confirmed* is read once: that shows what is here, who uses it, and what is hard. *locked* says that the caller
-    holds the node lock.
+    holds the node lock. *also* returns results that a look adds to them, for the next one.
 
     Raises BusyError while an agent or another look reads the devices, StoreError in directories of a simulated node.
     """
@@ -71,7 +73,8 @@ def look(
     for result in results:
         engine.take_result(result)
     with nullcontext() if locked else acquire_node_lock(Path(configuration.agent.runtime_dir), purpose):
-        return _look(engine, info, configuration, clock, memory.get("kernel_log"), keep, MOST_LOOKS if confirmed else 1)
+        most = MOST_LOOKS if confirmed else 1
+        return _look(engine, info, configuration, clock, memory.get("kernel_log"), keep, also, most)
 
 
 def _look(
@@ -81,6 +84,7 @@ def _look(
     clock: Clock,
     kernel_memory: bytes | None,
     keep: Keep,
+    also: Also,
     most: int,
 ) -> Snapshot:
     with selectors.DefaultSelector() as selector:
@@ -99,6 +103,8 @@ def _look(
         def take() -> Snapshot:
             _take_look(engine, supervisor, patience, guard)
             done = engine.evaluate(ready)
+            for result in also(done.snapshot):
+                engine.take_result(result)
             keep(done.changes, engine.memory())
             return done.snapshot
 

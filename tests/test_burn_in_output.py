@@ -487,3 +487,15 @@ def test_a_wrong_result_that_cannot_be_kept_is_kept_when_it_can(tmp_path: Path) 
         assert "results" in store.load_memory()
     finally:
         store.close()
+
+
+def test_results_that_a_look_adds_are_judged_by_the_next_one(run: BurnIn, tmp_path: Path) -> None:
+    """Such as that a board which came late was not loaded; they are in the memory that is kept."""
+    places = {"agent.state_dir": str(tmp_path / "state-dir"), "agent.runtime_dir": str(tmp_path / "runtime-dir")}
+    settings = load_configuration(tmp_path / "nodevet.toml", installed(), overrides=places, environment={})
+    now = SystemClock().instant()
+    late = Result(workload="gemm", devices=("cpu-0",), state=ResultState.REFUSED, started=now, ended=now, dtype="fp32")
+    kept: list[bytes] = []
+    snapshot = look(settings, keep=lambda _changes, memory: kept.append(memory["results"]), also=lambda _seen: (late,))
+    assert snapshot.results == (late,)
+    assert msgspec.msgpack.decode(kept[0], type=tuple[Result, ...]) == (late,)

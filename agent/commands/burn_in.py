@@ -10,7 +10,9 @@ import selectors
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,6 +26,7 @@ from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.load.delivery import PATIENCE_SECONDS, Delivery
 from nodevet.agent.load.history import FoundAlone, History, keep_unjudged, memory_before
+from nodevet.agent.load.late import LateDevices
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.load.output import OutputFile
 from nodevet.agent.load.recorder import LoadRecorder
@@ -44,6 +47,7 @@ from nodevet.checks.errors import BusyError, NodevetError, UsageError
 from nodevet.checks.model import AgentInfo, Device, DeviceKind, Result, Snapshot, State, Verdict
 from nodevet.checks.naming import chosen
 from nodevet.checks.scheduler import WriterStatus
+from nodevet.exporters.document_types import DeviceDocument
 from nodevet.exporters.schema import BurnInDocument, StatusDocument, burn_in_document, encode
 
 SUMMARY = "prove the hardware under load"
@@ -164,13 +168,20 @@ def _with_agent(load: Load) -> None:
         devices = msgspec.convert(granted["devices"], tuple[Device, ...])
         among = msgspec.convert(granted.get("among", ()), tuple[Device, ...])  # an older agent does not tell
         socket, plan = load.runtime / SOCKET_NAME, load.arguments.plan
-        delivery = Delivery(socket, plan, _complain, patience_seconds=load.patience_seconds)
+        late = None if load.arguments.device or not among else LateDevices(among, partial(_requests, load.arguments))
+
+        def also(status: dict[str, Any], results: tuple[Result, ...]) -> tuple[Result, ...]:
+            listed = _listed(msgspec.convert(status.get("devices", ()), tuple[DeviceDocument, ...]))
+            return () if late is None else late.told(listed, results, SystemClock().instant())
+
+        adds = None if late is None else also
+        delivery = Delivery(socket, plan, _complain, patience_seconds=load.patience_seconds, also=adds)
         with undisturbed() as passed:
             lock, claims = LoadLock(load.runtime), Claims(load.runtime)
             results = _load(load, devices, lock, claims.look, among=among, found=delivery.found)
             document = delivery.ended(results, session, lambda: passed.count)
             if document is None:
-                document = _judged_alone(load, devices, results)
+                document = _judged_alone(load, devices, results, late)
             elif document.agent is not None:
                 for notice in document.agent.notices:
                     _complain(f"the agent says: {notice}")
@@ -182,7 +193,17 @@ def _not_run(load: Load, session: Session, refusal: AgentRefused) -> BurnInDocum
     if refusal.kind not in ("busy", "refused"):
         raise refusal
     told = msgspec.convert(session.ask("status"), StatusDocument)
-    listed = tuple(
+    devices = _chosen(load_targets(_listed(told.devices)), load.arguments.device)
+    if told.simulated or not any(compute_kind(device) for device in devices):
+        raise refusal
+    results = _load(load, devices, None, ClaimsSeen, among=(), busy={each.id: str(refusal) for each in devices})
+    tell(f"nodevet: {refusal}")
+    return _of_load(load, devices, (), results, str(refusal))
+
+
+def _listed(told: Iterable[DeviceDocument]) -> tuple[Device, ...]:
+    """Return the devices that the agent has *told*, as far as it does."""
+    return tuple(
         Device(
             id=each.id,
             kind=DeviceKind(each.kind),
@@ -192,14 +213,8 @@ def _not_run(load: Load, session: Session, refusal: AgentRefused) -> BurnInDocum
             serial=each.serial,
             backend="host" if each.kind == DeviceKind.CPU else each.vendor,
         )
-        for each in told.devices
+        for each in told
     )
-    devices = _chosen(load_targets(listed), load.arguments.device)
-    if told.simulated or not any(compute_kind(device) for device in devices):
-        raise refusal
-    results = _load(load, devices, None, ClaimsSeen, among=(), busy={each.id: str(refusal) for each in devices})
-    tell(f"nodevet: {refusal}")
-    return _of_load(load, devices, (), results, str(refusal))
 
 
 def _lease(session: Session, devices: list[str]) -> dict[str, object]:
@@ -230,7 +245,8 @@ def _alone(load: Load) -> None:
         with undisturbed():
             with LoadAlone(load.runtime, before, say=_complain, writer=_writer_before(load)) as alone:
                 results = _load(load, devices, alone.lock, alone.look, among=before.devices, busy=busy, found=found)
-            load.end(_judged_alone(load, devices, tuple(map(stamped, results)), locked=True))
+            late = None if load.arguments.device else LateDevices(before.devices, partial(_requests, load.arguments))
+            load.end(_judged_alone(load, devices, tuple(map(stamped, results)), late, locked=True))
 
 
 def _look_before(settings: Configuration) -> Snapshot:
@@ -255,16 +271,26 @@ def _writer_before(load: Load) -> WriterStatus | None:
 
 
 def _judged_alone(
-    load: Load, devices: tuple[Device, ...], results: tuple[Result, ...], *, locked: bool = False
+    load: Load,
+    devices: tuple[Device, ...],
+    results: tuple[Result, ...],
+    late: LateDevices | None,
+    *,
+    locked: bool = False,
 ) -> BurnInDocument:
     """Look at the node, judge *results* with it, and keep both; where nobody can, what the load itself proved stands.
 
-    *locked* says that this process holds the node lock.
+    *late* knows what the load left out, where it was of all devices. *locked* says that this process holds the node
+    lock.
     """
     settings = load.settings
     history = History(settings, results)
+
+    def also(seen: Snapshot) -> tuple[Result, ...]:
+        return () if late is None else late.told(seen.devices, results, seen.time)
+
     try:
-        after = look(settings, results=results, purpose="nodevet burn-in", keep=history.take, locked=locked)
+        after = look(settings, results=results, purpose="nodevet burn-in", keep=history.take, locked=locked, also=also)
     except NodevetError as error:
         trouble = keep_unjudged(settings, results)
         there = load.arguments.output or "what is printed"
@@ -272,6 +298,9 @@ def _judged_alone(
         kept = kept if trouble else "are in the history"
         _complain(f"nobody judges the node after the load: {error}; its results {kept}")
         return _of_load(load, devices, (), results, "nobody judged the node after the load")
+    if late is not None:
+        results = (*results, *late.results)
+        history.add(late.results)
     trouble = history.save()
     if trouble:
         _complain(f"no history is left: {trouble}")

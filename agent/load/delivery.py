@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -53,13 +54,19 @@ class Delivery:
         *,
         patience_seconds: float = PATIENCE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        also: Callable[[dict[str, Any], tuple[Result, ...]], tuple[Result, ...]] | None = None,
     ) -> None:
-        """Deliver for *plan*; an agent that is gone may come back within *patience_seconds*."""
+        """Deliver for *plan*; an agent that is gone may come back within *patience_seconds*.
+
+        *also* returns what the agent's status adds to the results at the end.
+        """
         self._socket = socket
         self._plan = plan
         self._say = say
         self._patience_seconds = patience_seconds
         self._clock = clock
+        self._also = also
+        self._added: tuple[Result, ...] | None = None
         self._untold = UntoldWrong()
         self._again_at = float("-inf")
         self._said = ""
@@ -116,15 +123,26 @@ class Delivery:
         return None
 
     def _asked(self, session: Session, results: tuple[Result, ...], left: Callable[[float], float]) -> BurnInDocument:
-        """Return the agent's answer to *results*. Raises AgentSilent, AgentRefused."""
+        """Return the agent's answer to *results*, and to what its status adds to them.
+
+        Raises AgentSilent, AgentRefused.
+        """
+        if self._also is not None and self._added is None:  # once: those that come again must be the same
+            self._added = self._also(self._answer(session, left, "status"), results)
+        everything = msgspec.to_builtins((*results, *(self._added or ())))
+        answer = self._answer(session, left, "result", results=everything, plan=self._plan)
+        return msgspec.convert(answer, BurnInDocument)
+
+    def _answer(self, session: Session, left: Callable[[float], float], verb: str, **arguments: Any) -> dict[str, Any]:
+        """Return the agent's answer to *verb*. Raises AgentSilent, AgentRefused."""
         until = self._clock() + ANSWER_SECONDS
         tell_at = self._clock() + TELL_AFTER_SECONDS
         session.wait_at_most(SEND_SECONDS)
-        session.send("result", results=msgspec.to_builtins(results), plan=self._plan)
+        session.send(verb, **arguments)
         session.wait_at_most(LOOK_SECONDS)
         while True:
             try:
-                return msgspec.convert(session.receive(), BurnInDocument)
+                return session.receive()
             except AgentSilent as error:
                 if not isinstance(error.__cause__, TimeoutError) or left(until) <= 0:
                     raise

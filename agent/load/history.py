@@ -48,6 +48,10 @@ class History:
         self._changes |= {change.key: change for change in own}
         self._memory = memory
 
+    def add(self, results: Sequence[Result]) -> None:
+        """Keep *results*, too."""
+        self._results += tuple(results)
+
     @property
     def changed(self) -> bool:
         """Return whether a look changed anything."""

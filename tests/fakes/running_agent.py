@@ -48,6 +48,11 @@ class RunningAgent:
         self.process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """Return the environment in which programs see the node as its agent does."""
+        return self._environment
+
     def __enter__(self) -> Self:
         """Start and wait until it listens."""
         self.start()
