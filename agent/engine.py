@@ -537,6 +537,7 @@ class Engine:
         for episode in changes:
             if episode.cleared_by and episode.cleared_by.startswith("replaced"):
                 self._memory = forget(self._memory, episode.key.device)
+                self._results.forget(episode.key.device)
 
     def _snapshot(
         self,

@@ -25,6 +25,7 @@ from nodevet.checks.model import (
     Result,
     ResultState,
     Shown,
+    told_serial,
 )
 from nodevet.checks.reference.tables import load_table
 
@@ -155,6 +156,11 @@ class LatestResults:
         if is_kept and result.metric("mismatches"):
             others = [each for each in self._unjudged if not _is_further(result, each)]
             self._unjudged = [*others, result][-SHOWN_AT_MOST:]
+
+    def forget(self, device: str) -> None:
+        """Forget what was told of *device* alone: another board sits in its place."""
+        self._latest = {key: result for key, result in self._latest.items() if result.devices != (device,)}
+        self._unjudged = [result for result in self._unjudged if result.devices != (device,)]
 
     def known(self, episodes: Iterable[Episode]) -> None:
         """Note that *episodes* tell all of some: an agent before, or the look before, has judged them."""
@@ -321,7 +327,7 @@ def escalated(
     row = clearing_table()[Clearing.WRONG_RESULT]
     if not finding.shown or row.replace_after is None or row.replace_within_days is None:
         return known, finding
-    serial = next((device.serial for device in devices if device.id == finding.device), None)
+    serial = next((told_serial(device.serial) for device in devices if device.id == finding.device), None)
     board = serial or finding.device
     longest = row.replace_within_days * _DAY_SECONDS
     kept = {(entry.board, entry.load): entry for entry in known if entry.age_seconds <= longest}

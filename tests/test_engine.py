@@ -29,6 +29,7 @@ from fakes.views import (
 
 from nodevet.agent.engine import Armed, Engine, Round
 from nodevet.checks.baseline import recognised, remember
+from nodevet.checks.completeness import last_proof
 from nodevet.checks.model import (
     NODE,
     WHOLE,
@@ -371,6 +372,24 @@ def test_what_was_judged_before_a_restart_is_disproved_at_once() -> None:
     for after.seconds in (700, 701):
         states.append(after.healthy_round().snapshot.verdict.state)
     assert states == [State.OK, State.OK]
+
+
+def test_wrong_results_of_a_board_go_with_it() -> None:
+    """Another board ended them: the page and the metrics, which know all results, must not tell of them for ever."""
+    desk = Desk()
+    desk.engine.take_result(burn_in(mismatches=2))
+    desk.engine.take_result(burn_in(SIBLING))
+    before = desk.healthy_round().snapshot
+    assert last_proof(before.results, before.episodes).state is State.FAILED
+    desk.present(gpu("GPU-new", serial="another"), gpu(SIBLING, "0000:2b:00.0"))
+    desk.read(identity="GPU-new")
+    snapshot = desk.round().snapshot
+    assert not any(episode.key.code == "burnin.mismatch" for episode in snapshot.episodes)
+    after = Desk()
+    after.engine.restore(desk.engine.memory())
+    for results in (desk.round().snapshot.results, after.round().snapshot.results):
+        assert [result.devices for result in results] == [(SIBLING,)]
+    assert last_proof(snapshot.results, snapshot.episodes).state is not State.FAILED
 
 
 def test_more_of_a_wrong_result_than_was_judged_is_judged() -> None:

@@ -317,6 +317,19 @@ def test_a_short_load_proves_nothing_else_of_a_device_whose_wrong_result_stands(
     assert not story.ledger.episodes
 
 
+@pytest.mark.parametrize("serial", ["0", "N/A", "0000000000000", None])
+def test_boards_that_tell_no_serial_are_not_one_board(serial: str | None) -> None:
+    """Each of two was wrong once: neither asks for replacement, which no re-test could end."""
+    boards = (gpu(GPU, serial=serial), gpu(SIBLING, "0000:2b:00.0", serial=serial))
+    ledger = Ledger()
+    for moment, board in enumerate(boards):
+        view = healthy(results=(msgspec.structs.replace(wrong(started=1.0 + moment), devices=(board.id,)),))
+        findings = [finding for finding in judge("burn-in", view) if finding.code == "burnin.mismatch" and finding.bad]
+        ledger, _ = fold(ledger, findings, Evidence(now=at(10 + moment), devices=boards))
+    assert {episode.finding.action for episode in ledger.episodes} == {Action.INSPECT}
+    assert len(ledger.episodes) == 2
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_what_stands_beside_a_wrong_result_ends_with_it(is_first: bool) -> None:
     """One re-test disproves both, whichever was found first: who ran it is told so at once."""
