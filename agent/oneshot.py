@@ -2,8 +2,9 @@
 
 A one-shot has no history. A measured finding, which the daemon confirms over minutes, is confirmed here when two looks
 agree. What needs growth shows for the first time in the second look, so a look is added as long as something that was
-seen once waits for another: a healthy node is looked at twice. Episodes that an agent left in the store count: a failed
-node does not become healthy because its agent was stopped.
+seen once waits for another, or could not be seen to grow; where errors are too few in a second to tell a rate from a
+burst, the looks lie further apart. A healthy node is looked at twice. Episodes that an agent left in the store count: a
+failed node does not become healthy because its agent was stopped.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ LOOKS = 2
 MOST_LOOKS = 4
 """A growth shows from the second look on, and two looks must agree; one more decides where they did not."""
 APART_SECONDS = 1.0
+LONGEST_APART_SECONDS = 8.0
+"""Between looks that count errors which are too few in a second."""
+MARGIN = 2.0
+"""Errors come by chance: so much longer than it takes on average until they are enough."""
+UNASKED_SECONDS = 3600.0
+"""Until a reader reads by itself: a round of its own between two looks would leave the later one a moment to count."""
 STOP_SECONDS = 2.0
 
 Keep = Callable[[Sequence[Episode], Mapping[str, bytes]], None]
@@ -91,13 +98,13 @@ def _look(
         if configuration.kernel_log.enabled:
             trouble = _read_kernel_log(engine, configuration, clock, selector, kernel_memory)
             info = msgspec.structs.replace(info, notices=(*info.notices, *filter(None, (trouble,))))
-        supervisor = build_supervisor(configuration, clock, selector)
+        supervisor = build_supervisor(_only_asked(configuration), clock, selector)
         patience = 4 * configuration.agent.deadline_seconds + 10
         guard = Guard(lambda _line: None)  # what failed is a finding of the one look that there is
         ready = msgspec.structs.replace(info, ready=True)
 
-        def again() -> None:
-            supervisor.wait(lambda: False, APART_SECONDS)
+        def pause(seconds: float) -> None:
+            supervisor.wait(lambda: False, seconds)
             supervisor.ask()
 
         def take() -> Snapshot:
@@ -109,19 +116,30 @@ def _look(
             return done.snapshot
 
         try:
-            return look_until_settled(take, again, most)
+            return look_until_settled(take, pause, most)
         finally:
             supervisor.stop()
             supervisor.wait(lambda: supervisor.at_rest, STOP_SECONDS)
 
 
-def look_until_settled(take: Callable[[], Snapshot], again: Callable[[], None], most: int = MOST_LOOKS) -> Snapshot:
-    """*take* at *most* so many looks, *again* before each but the first, until nothing waits; return the last."""
-    snapshot = take()
+def _only_asked(configuration: Configuration) -> Configuration:
+    """Return *configuration* with readers that read when they are asked to."""
+    slow = max(configuration.agent.slow_interval_seconds, UNASKED_SECONDS)
+    agent = msgspec.structs.replace(configuration.agent, interval_seconds=UNASKED_SECONDS, slow_interval_seconds=slow)
+    return msgspec.structs.replace(configuration, agent=agent)
+
+
+def look_until_settled(take: Callable[[], Snapshot], wait: Callable[[float], None], most: int = MOST_LOOKS) -> Snapshot:
+    """*take* at *most* so many looks until nothing waits for another, *wait* some seconds between; return the last."""
+    snapshot, apart = take(), APART_SECONDS
     for taken in range(1, most):
-        if taken >= LOOKS and not any(episode.state is EpisodeState.PENDING for episode in snapshot.episodes):
+        is_pending = any(episode.state is EpisodeState.PENDING for episode in snapshot.episodes)
+        is_untold = any(finding.again and not finding.bad for finding in snapshot.findings)
+        if taken >= LOOKS and not is_pending and not is_untold:
             break
-        again()
+        enough = max((finding.again for finding in snapshot.findings), default=0.0)
+        apart = max(apart, min(MARGIN * enough, LONGEST_APART_SECONDS))
+        wait(apart)
         snapshot = take()
     return snapshot
 

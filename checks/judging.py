@@ -34,9 +34,10 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.view import Growth, View, device_name
 
-__all__ = ["Confirmation", "Look", "Rule", "looks", "number_of"]
+__all__ = ["Confirmation", "Look", "Rule", "look_again", "looks", "number_of"]
 
 NO_GROWTH = "a second sample is needed to see growth"
+SOON_SECONDS = 0.5
 
 CONFIGURED = "configuration"
 """The source of a limit that the site has set."""
@@ -244,9 +245,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     def ungrown(self, look: Look) -> Finding | None:
         """Return why the growth of *look* cannot be judged: no value, or none before it; None where it can be."""
-        if look.growth is None:
-            return self.blind(look) or self.skip(look, NO_GROWTH)
-        return self.blind(look)
+        if look.growth is not None:
+            return self.blind(look)
+        finding = self.blind(look) or self.skip(look, NO_GROWTH)
+        is_refused = look.reading.status in (ReadingStatus.UNSUPPORTED, ReadingStatus.DENIED)
+        return finding if is_refused or look.time is None else msgspec.structs.replace(finding, again=SOON_SECONDS)
 
     def skip(self, look: Look, why: str) -> Finding:
         """Return that the rule does not apply to *look* now, and why."""
@@ -301,6 +304,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             evidence=(look.quantity,),
             evidence_time=look.time,
         )
+
+
+def look_again(finding: Finding, look: Look, limit: float, enough_after: Callable[[float], float]) -> Finding:
+    """Return *finding*; where *look* grew by more than *limit* a second, with when another look has grown by enough.
+
+    It tells a rate from a burst after so many seconds as *enough_after* says of what it grew in one.
+    """
+    rate = look.per_second
+    if not look.measured or rate is None or rate <= limit:
+        return finding
+    return msgspec.structs.replace(finding, again=enough_after(rate))
 
 
 def _is_of_the_site(limit: Limit | None) -> bool:

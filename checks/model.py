@@ -263,7 +263,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     fault from an old one that is still visible: an event's identity, or a counter's value. ``evidence`` names the
     quantities that were looked at, ``evidence_time`` says when the judged one was read. ``pid`` is the process that an
     application event belongs to. ``shown`` are the wrong results that it rests on. ``follows`` names the lost device
-    that it follows from. ``required``: the node must be able to measure this, or is unknown.
+    that it follows from. ``required``: the node must be able to measure this, or is unknown. ``again``: another look
+    after so many seconds may tell what this one could not; 0 is none.
     ``gates`` is False for what never closes a gate or drains: it rests on a user's text, a site's number, or our fault.
     """
 
@@ -282,6 +283,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     needed: int = 1
     window: int = 1
     required: bool = False
+    again: float = 0.0
     gates: bool = True
     follows: str = ""
     occurrence: str | None = None

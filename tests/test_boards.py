@@ -49,7 +49,7 @@ class Node:
             change(next(looks))
             return self.look()
 
-        return said(look_until_settled(take, lambda: self.clock.advance(1.0)))
+        return said(look_until_settled(take, self.clock.advance))
 
     def look(self, *groups: str) -> Snapshot:
         """Read *groups* (both) once, and judge."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.judging import Look, Rule, looks
+from nodevet.checks.judging import Look, Rule, look_again, looks
 from nodevet.checks.limits import choose
 from nodevet.checks.model import Action, Clearing, Device, DeviceKind, FaultClass, Finding, Outcome
 from nodevet.checks.quantities import UNKNOWN_ACTION
@@ -182,7 +182,7 @@ def _corrected_rate(device: Device, look: Look, policy: MemoryErrors) -> Finding
         )
         return f"{new}, limit {limit.value:.0f} per hour"
 
-    return rule.grown(
+    finding = rule.grown(
         look,
         lambda growth: is_storm(growth) or limit.holds(growth.within_hour),
         facts,
@@ -190,6 +190,7 @@ def _corrected_rate(device: Device, look: Look, policy: MemoryErrors) -> Finding
         unit=limit.unit,
         limit=limit,
     )
+    return look_again(finding, look, limit.value / SECONDS_PER_HOUR, lambda rate: enough.value / rate)
 
 
 def _flag(rule: Rule, look: Look, bad: str, good: str) -> Finding:

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.judging import Look, Rule, looks, number_of
+from nodevet.checks.judging import Look, Rule, look_again, looks, number_of
 from nodevet.checks.limits import choose
 from nodevet.checks.model import Action, Clearing, Device, Finding, Limit, Outcome
 from nodevet.checks.registry import check
@@ -205,7 +205,7 @@ def _replays(view: View, device: Device, look: Look, policy: Pcie) -> Finding:
         row = choose(f"pcie.replay_rate.gen{min(max(int(generation.number), int(at_most), 1), HIGHEST_GENERATION)}")
         limit = Limit(row.op, row.value * lanes.number, "per_minute", row.source)
         beside = (lanes, generation)
-    return rule.grown(
+    finding = rule.grown(
         look,
         # Whole packets: in a short window a single replay is no rate.
         lambda growth: growth.amount > math.ceil(limit.value * growth.seconds / 60),
@@ -215,6 +215,7 @@ def _replays(view: View, device: Device, look: Look, policy: Pcie) -> Finding:
         limit=limit,
         beside=beside,
     )
+    return look_again(finding, look, limit.value / 60, lambda rate: 1 / (rate - limit.value / 60))
 
 
 def _correctable(look: Look, policy: Pcie) -> Finding:

@@ -109,7 +109,8 @@ def _reason(rule: Rule, time: Look | None, flag: Look | None, events: Look | Non
     seen = next((look for look in read if look.measured), None)
     if seen is None:
         # That one of them is not supported explains less than that the other could not be read.
-        blind = [finding for finding in map(rule.blind, read) if finding]
+        why = ((rule.blind if look is flag else rule.ungrown)(look) for look in read)
+        blind = [finding for finding in why if finding]
         return next((finding for finding in blind if finding.outcome is Outcome.UNMEASURED), blind[0])
     if seen.part.name in CHOSEN:
         return rule.skip(seen, "clocks were set by somebody")
