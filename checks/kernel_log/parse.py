@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -41,10 +42,14 @@ __all__ = ["SOURCE", "KernelLogParser", "events_from_lines", "parse_line"]
 SOURCE = "kernel_log"
 
 JOIN_RECORDS = 16
-"""How many records apart the lines of one event may be; AER with port containment needs eight."""
+"""How many records apart the lines of one event may be; AER with port containment needs eight.
+
+Within one moment only those of its family count, because any number of others may be printed between: where a console
+is slow, and where a user has the kernel print them.
+"""
 
 RENAME_RECORDS = 3
-"""How many records behind an event the one may be that says what it is: a machine check has its registers between."""
+"""How many lines of the family behind an event the one may be that says what it is."""
 
 ECHO_SECONDS = 5.0
 """How long an event is known by its echo, which may come with a later read of the log, and a remark is kept.
@@ -96,6 +101,8 @@ class _Told(msgspec.Struct):
     position: int
     event: Event
     waits_for: str = ""
+    place: int = 0
+    """The position among the lines of its family alone."""
 
 
 class _Remark(msgspec.Struct):
@@ -115,7 +122,9 @@ class KernelLogParser:
     def __init__(self) -> None:
         """Start without a past."""
         self._position = 0
+        self._places: Counter[str] = Counter()
         self._told: list[_Told] = []
+        self._last: dict[str, deque[_Told]] = {}
         self._taken: list[_Told] = []
         self._remarks: list[_Remark] = []
         self._clean_ups = CleanUps()
@@ -142,6 +151,7 @@ class KernelLogParser:
         match = match_line(line)
         if match is None:
             return False
+        self._places[_family(match.rule.code)] += 1
         self._handle(match, line, time, number)
         return True
 
@@ -160,7 +170,10 @@ class KernelLogParser:
             else:
                 ready.append(told.event)
                 self._taken.append(told)
-        self._told = held
+        self._told = []
+        self._last.clear()
+        for told in held:
+            self._tell(told)
         self._taken = [told for told in self._taken if _may_be_repeated(told.event)][-MAXIMUM_ADDRESSES:]
         return self._clean_ups.attributed(ready)
 
@@ -181,21 +194,29 @@ class KernelLogParser:
             case RuleKind.DETAIL:
                 self._add_detail(rule, groups, pci, line.provenance, time)
             case RuleKind.RENAME:
-                self._rename(rule, provenance_of(match, line))
+                self._rename(rule, provenance_of(match, line), time)
             case RuleKind.ECHO if self._add_detail(rule, groups, pci, provenance_of(match, line), time):
                 pass
             case RuleKind.ECHO if self._was_told(rule, groups, pci, provenance_of(match, line), time):
                 pass
             case RuleKind.HEADER:
                 event = self._event(match, pci, line, time, number)
-                self._told.append(_Told(self._position, event, rule.joins))
+                self._tell(self._new(event, rule.joins))
             case _:
                 event = self._event(match, pci, line, time, number)
                 event = self._join_before(event)
                 if rule.kind is RuleKind.EVENT and rule.joins:
                     self._lend_address(rule.joins, event)
                 waits_for = rule.joins if rule.joins in _renaming() else _unit_to_come(event)
-                self._told.append(_Told(self._position, event, waits_for))
+                self._tell(self._new(event, waits_for))
+
+    def _new(self, event: Event, waits_for: str) -> _Told:
+        return _Told(self._position, event, waits_for, self._places[_family(event.code)])
+
+    def _tell(self, told: _Told) -> None:
+        self._told.append(told)
+        # Each has a line of its own, so no more of one family can be near.
+        self._last.setdefault(_family(told.event.code), deque(maxlen=JOIN_RECORDS + 1)).append(told)
 
     def _event(self, match: Match, pci: str | None, line: Line, time: Instant, number: int | None) -> Event:
         groups = match.groups
@@ -238,10 +259,12 @@ class KernelLogParser:
 
     def _join_before(self, event: Event) -> Event:
         """Add what the lines before said of *event*: headers are taken back, remarks used up."""
-        for told in [told for told in self._near_told() if _announces(told, event)]:
+        near = [told for told in self._near_told(event.code, event.time) if _announces(told, event)]
+        for told in _headers_of(event, near):
             if _is_as_sure(told.event.provenance, event.provenance):
                 event = _with_fields(event, told.event.fields)
             self._told.remove(told)
+            self._last[_family(told.event.code)].remove(told)
         for remark in [one for one in self._remarks if _is_about(one, event)]:
             groups = {name: value for name, value in remark.groups.items() if name not in _OWN_GROUPS}
             event = _with_fields(event, groups)
@@ -252,9 +275,9 @@ class KernelLogParser:
         severity = STATED_SEVERITIES.get(_stated(event).lower())
         return event if severity is None else msgspec.structs.replace(event, severity=severity)
 
-    def _near_told(self) -> list[_Told]:
-        """Return the events whose lines are near enough to belong to this one, the latest first."""
-        return list(itertools.takewhile(self._is_near, reversed(self._told)))
+    def _near_told(self, code: str, time: Instant) -> list[_Told]:
+        """Return the events of the family of *code* whose lines are near enough to one of *time*, the latest first."""
+        return [told for told in reversed(self._last.get(_family(code), ())) if self._is_near(told, time)]
 
     def _is_kept(self, remark: _Remark, now: Instant) -> bool:
         """Return whether *remark* may still be about what comes."""
@@ -269,7 +292,7 @@ class KernelLogParser:
             return False
         is_named = "record" in groups or (pci is not None and told.event.pci is not None)
         is_of_device = is_named and _is_of_moment(told.event.time, time)
-        return (self._is_near(told) or is_of_device) and _same(told.event.pci, pci)
+        return (self._is_near(told, time) or is_of_device) and _same(told.event.pci, pci)
 
     def _add_detail(
         self, rule: KernelRule, groups: dict[str, str], pci: str | None, provenance: Provenance, time: Instant
@@ -317,23 +340,23 @@ class KernelLogParser:
 
     def _is_recent(self, told: _Told, time: Instant) -> bool:
         """Return whether a line of now may be about *told*, by place or moment; what was told before it is older."""
-        return self._is_near(told) or _is_of_moment(told.event.time, time)
+        return self._position - told.position <= JOIN_RECORDS or _is_of_moment(told.event.time, time)
 
-    def _is_near(self, told: _Told) -> bool:
-        """Return whether the line of *told* is near enough to belong to this one."""
-        return self._position - told.position <= JOIN_RECORDS
+    def _is_near(self, told: _Told, time: Instant) -> bool:
+        """Return whether the line of *told* is near enough to belong to this one of *time*."""
+        if self._position - told.position <= JOIN_RECORDS:
+            return True
+        between = self._places[_family(told.event.code)] - told.place
+        return between <= JOIN_RECORDS and _is_of_moment(told.event.time, time)
 
-    def _rename(self, rule: KernelRule, provenance: Provenance) -> None:
+    def _rename(self, rule: KernelRule, provenance: Provenance, time: Instant) -> None:
         """Give the latest event of the family the code of *rule*, where it waits for that; it waits no more.
 
         What is sure is not renamed by a text.
         """
-        family = rule.code.partition(".")[0]
-        for told in self._near_told():
-            if self._position - told.position > RENAME_RECORDS:
+        for told in self._near_told(rule.code, time):
+            if self._places[_family(rule.code)] - told.place > RENAME_RECORDS:
                 return
-            if not told.event.code.startswith(family):
-                continue
             waits = told.waits_for not in ("", OF_UNIT)
             if waits and _joins(rule.joins, told.event) and _is_as_sure(provenance, told.event.provenance):
                 event = msgspec.structs.replace(told.event, code=rule.code)
@@ -343,7 +366,7 @@ class KernelLogParser:
 
     def _lend_address(self, joins: str, event: Event) -> None:
         """Give the address of *event* to the event just before it that caused it and named none."""
-        for told in self._near_told():
+        for told in self._near_told(joins, event.time):
             if event.pci is None:
                 return
             if (
@@ -413,6 +436,11 @@ def _renaming() -> frozenset[str]:
 def _repeated() -> str:
     """Return the beginnings of the codes of all events that another line may repeat."""
     return "|".join(rule.joins for rule in kernel_rules() if rule.kind is RuleKind.ECHO and rule.joins)
+
+
+def _family(code: str) -> str:
+    """Return the first part of *code*: whose lines they are that may belong together."""
+    return code.partition(".")[0]
 
 
 def _may_be_repeated(event: Event) -> bool:
@@ -525,7 +553,7 @@ def _announces(told: _Told, event: Event) -> bool:
         return False
     header, outcome = policy_of(told.event).outcome, policy_of(event).outcome
     is_fatal = told.event.severity is Severity.FATAL
-    if (is_fatal or header is Outcome.WARN) and _is_of_another(told.event, event):
+    if header is not Outcome.PASS and _is_of_another(told.event, event):
         return False
     if header is Outcome.WARN and outcome not in (Outcome.WARN, Outcome.FAIL):
         return False  # of what it announced the kernel may find no details, and a corrected error may come next
@@ -546,9 +574,25 @@ def _stated(event: Event) -> str:
 
 def _is_of_another(header: Event, event: Event) -> bool:
     """Return whether *header* names another device than that of *event*, behind the port that printed it."""
-    port = header.fields.get("port", "")
-    names_its_port = header.pci is not None and _same(header.pci, normalised_pci(port))
+    port = normalised_pci(header.fields.get("port", ""))
+    names_its_port = header.pci is not None and port is not None and is_same_address(header.pci, port)
     return not names_its_port and not _same(header.pci, event.pci)
+
+
+def _headers_of(event: Event, near: list[_Told]) -> list[_Told]:
+    """Return which of the headers *near* are of *event*: of faults those of the port that announced it, no other's.
+
+    Several ports may be closed at once. Where none of them names the device of *event*, none is taken for its own.
+    """
+    grave = [told.event for told in near if policy_of(told.event).outcome is not Outcome.PASS]
+    ports = {_printed_by(one) for one in grave}
+    if len(ports) > 1:
+        ports = {_printed_by(one) for one in grave if one.pci and event.pci and is_same_address(one.pci, event.pci)}
+    return [told for told in near if told.event not in grave or _printed_by(told.event) in ports]
+
+
+def _printed_by(header: Event) -> str | None:
+    return normalised_pci(header.fields.get("port", "")) or header.pci
 
 
 def _is_as_sure(one: Provenance, other: Provenance) -> bool:
