@@ -330,10 +330,10 @@ class Daemon:
         cleanup.callback(self._selector.unregister, self._journal.bell)
         self._reports = Reports(self._configuration, log=self._teller.trouble, rendered=self._on_report)
         cleanup.callback(self._reports.close)
-        page = partial(HttpServer, agent.listen, lambda: self._snapshot, self._complaint, report=self._reports.latest)
-        page = partial(page, now=self._clock.instant, log=self._teller.trouble, guard=self._guard)
+        page = partial(HttpServer, agent.listen, lambda: self._snapshot, self._complaint, log=self._teller.trouble)
+        page = partial(page, report=self._reports.latest, reported=self._reports.has_any, now=self._clock.instant)
         may_wait = self._notifier.active and self._simulated is None  # a person reads a refusal
-        self._http = Listening(agent.listen, page, self._clock, may_wait=may_wait)
+        self._http = Listening(agent.listen, partial(page, guard=self._guard), self._clock, may_wait=may_wait)
         cleanup.callback(self._http.stop)
         ttl_seconds = _ttl_seconds(self._configuration)
         runtime, ended = Path(agent.runtime_dir), lambda: self._journal.ended

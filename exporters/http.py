@@ -26,7 +26,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from nodevet.checks.clock import SystemClock
-from nodevet.checks.errors import ConfigurationError
+from nodevet.checks.errors import BusyError, ConfigurationError
 from nodevet.checks.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import Instant, Snapshot
@@ -84,7 +84,8 @@ class HttpServer:
     """Serves the newest Snapshot on one address, from threads of its own.
 
     ``snapshot`` returns the newest Snapshot or None before the first; ``complaint`` returns why the agent's main loop
-    makes no progress, or None while it does; ``report`` returns the newest report page, or None;
+    makes no progress, or None while it does; ``report`` returns the newest report page, or None, and ``reported``
+    whether there is one, without a look at the disk (default: by reading it);
     ``now`` tells the time by which a judgement grows old (default: the machine's own clock); ``log`` takes a line
     about what went wrong with a request.
     """
@@ -97,6 +98,7 @@ class HttpServer:
         *,
         page: MetricsPage | None = None,
         report: ReportSource = _no_report,
+        reported: Callable[[], bool] | None = None,
         now: Callable[[], Instant] | None = None,
         log: Callable[[str], None] | None = None,
         guard: Guard | None = None,
@@ -107,6 +109,7 @@ class HttpServer:
         try:
             status = StatusPage(now or SystemClock().instant)
             site = _Site(snapshot, complaint, page or MetricsPage(), status, report, host)
+            site.reported = reported or site.reported
             site.guard = guard or Guard(log or _unheard)
             self._server = _Server((host, port), site, log, connections or Connections())
         except OSError as error:
@@ -166,6 +169,7 @@ class _Site:
         self.snapshot = snapshot
         self.status = status
         self.report = report
+        self.reported: Callable[[], bool] = lambda: report() is not None
         self.complaint = complaint
         self.page = page
         self.detailed = MetricsPage(detail=True)
@@ -208,12 +212,14 @@ class _Site:
         return _plain(HTTPStatus.OK, "ready")
 
     def _status_page(self, snapshot: Snapshot, *, still: bool) -> _Answer:
-        has_report = self.report() is not None
-        body = self.status.render(snapshot, complaint=self.complaint(), report=has_report, still=still)
+        body = self.status.render(snapshot, complaint=self.complaint(), report=self.reported(), still=still)
         return _Answer(HTTPStatus.OK, _HTML, body, headers=self.status.headers(snapshot, still=still))
 
     def _report(self) -> _Answer:
-        page = self.report()
+        try:
+            page = self.report()
+        except BusyError as error:
+            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         if page is None:
             return _plain(HTTPStatus.NOT_FOUND, "no report yet: the first comes with the first load")
         return _Answer(HTTPStatus.OK, _HTML, page)

@@ -11,6 +11,7 @@ import pytest
 from fakes.freezer import NO_FREEZER, freeze
 from fakes.kernel import NO_CRASHES, NO_KERNEL_LOG, NO_MOUNTS
 from fakes.privileges import NO_ROOT, NO_TRACING
+from fakes.silent_file import NO_LEASES
 from fakes.slurm_cluster import NO_DEVICE_NODES, slurm, start_slurm
 from fakes.small_disk import NO_SMALL_DISK, small_disk
 
@@ -25,7 +26,7 @@ NO_ACCELERATOR = "no accelerator on this machine"
 NO_CAPTURES = "no captured logs beside this checkout"
 NO_SOURCE_TREE = "no source tree: the installed wheel is under test"
 EXPECTED_SKIPS = (
-    NO_ACCELERATOR, NO_CAPTURES, NO_CRASHES, NO_DEVICE_NODES, NO_FREEZER, NO_KERNEL_LOG, NO_MOUNTS, NO_ROOT,
+    NO_ACCELERATOR, NO_CAPTURES, NO_CRASHES, NO_DEVICE_NODES, NO_FREEZER, NO_KERNEL_LOG, NO_LEASES, NO_MOUNTS, NO_ROOT,
     NO_SMALL_DISK, NO_SOURCE_TREE, NO_TRACING,
 )  # fmt: skip
 """What no package brings. Everything else that skips under CI=true is a failure: a missing tool must be installed."""

@@ -445,6 +445,17 @@ def test_the_newest_report_is_served_and_linked(start: Start) -> None:
     assert b'href="/report"' in ask(server, "/").body
 
 
+def test_a_report_on_a_disk_that_does_not_answer_costs_no_other_page(start: Start) -> None:
+    """Any local user may ask for it; the landing page knows of it without a look at the disk."""
+
+    def busy() -> bytes:
+        raise BusyError("it is being read")
+
+    server = start(gpu_node(), report=busy, reported=lambda: True)
+    assert (ask(server, "/report").status, ask(server, "/report").body) == (503, b"it is being read\n")
+    assert b'href="/report"' in ask(server, "/").body
+
+
 def test_without_a_report_nothing_leads_there(start: Start) -> None:
     """Before the first load there is no link, and the address says why."""
     server = start(gpu_node())
