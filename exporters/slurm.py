@@ -7,8 +7,8 @@ one that cannot even be killed is left alone and remembered: until it is gone no
 from __future__ import annotations
 
 import os
+import re
 import selectors
-import shutil
 import signal
 import subprocess
 import time
@@ -39,6 +39,16 @@ TICK_SECONDS = 0.1
 
 GRACE_SECONDS = 0.3
 """Between SIGTERM and SIGKILL, and after it."""
+
+STARTED_BY = ("/bin/sh", "-c", 'exec "$0" "$@"')
+"""How scontrol is started: SLURM often lies on a server, and whoever starts a program waits until it has begun, for
+hours where that server does not answer. A shell begins at once, and its time can be bounded."""
+
+NOT_STARTED = (126, 127)
+"""With these a shell ends that could not start a program, or did not find it."""
+
+_NOT_STARTED = re.compile(r"(exec: )?(line )?[01]: ")
+"""What a shell says before it names the trouble: the line is that of ``exec``, not one of a script of the site."""
 
 _DENIALS = ("invalid user id", "permission denied", "access denied")
 
@@ -150,7 +160,8 @@ class Scontrol:
                     raise SlurmError(late, f"{named}: given up, the agent stops")
                 if time.monotonic() >= deadline:
                     raise SlurmError(
-                        late, f"{named}: no answer within {self._timeout_seconds:g} s: is slurmctld reachable?"
+                        late,
+                        f"{named}: no answer within {self._timeout_seconds:g} s: is slurmctld reachable, and the disk of scontrol?",
                     )
                 streams.read(min(TICK_SECONDS, max(deadline - time.monotonic(), 0.0)))
                 if streams.size > MAXIMUM_BYTES:
@@ -158,6 +169,8 @@ class Scontrol:
         finally:
             streams.close()
             self._end(process)
+        if process.returncode in NOT_STARTED and _NOT_STARTED.match(streams.said.removeprefix(f"{self._program}: ")):
+            raise _not_started(self._program, process.returncode)
         if process.returncode != 0:
             raise _refused(named, process.returncode, streams.said, failed)
         return streams.output
@@ -170,12 +183,9 @@ class Scontrol:
                 Why.STUCK, f"{named}: not started: scontrol of before (pid {self._stuck.pid}) cannot be killed"
             )
         self._stuck = None
-        program = shutil.which(self._program, path=SEARCHED)
-        if program is None:
-            raise SlurmError(Why.NO_COMMAND, f"{self._program}: no such program: set slurm.scontrol to its path")
         try:
             return subprocess.Popen(
-                [program, *words],
+                [*STARTED_BY, self._program, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -184,7 +194,7 @@ class Scontrol:
                 start_new_session=True,
             )
         except OSError as error:
-            raise SlurmError(Why.NO_COMMAND, f"{program}: cannot be started: {error.strerror}") from error
+            raise SlurmError(Why.NO_COMMAND, f"{STARTED_BY[0]}: cannot be started: {error.strerror}") from error
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         """Leave nothing of *process* and its group behind, but do not wait for what cannot be killed."""
@@ -250,6 +260,12 @@ class _Streams:
 
     def _text(self, position: int) -> str:
         return b"".join(tuple(self._parts.values())[position]).decode("utf-8", "replace")
+
+
+def _not_started(program: str, status: int) -> SlurmError:
+    if status == NOT_STARTED[-1]:
+        return SlurmError(Why.NO_COMMAND, f"{program}: no such program: set slurm.scontrol to its path")
+    return SlurmError(Why.NO_COMMAND, f"{program}: cannot be started: look at its rights and its first line")
 
 
 def _refused(named: str, status: int, said: str, failed: Why) -> SlurmError:

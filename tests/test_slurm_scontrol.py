@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from fakes.freezer import Freeze
+from fakes.silent_file import silent
 
 from nodevet.exporters.slurm import MAXIMUM_BYTES, Scontrol, SlurmError
 from nodevet.exporters.slurm_rules import NodeState, Why
@@ -124,6 +125,41 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SlurmError, match=r"no such program: set slurm\.scontrol to its path") as caught:
         Scontrol(str(tmp_path / "absent")).read("n1")
     assert caught.value.why is Why.NO_COMMAND
+
+
+def test_a_program_that_cannot_be_begun_has_its_time_too(tmp_path: Path) -> None:
+    """SLURM on a server that stopped answering: before, the writer waited for it without a word, however long.
+
+    Whether it was asked is then known, and so is that no permit can be had.
+    """
+    asked = scontrol(tmp_path, "echo", timeout_seconds=0.3)
+    errors: list[SlurmError] = []
+
+    def read() -> None:
+        with pytest.raises(SlurmError) as caught:
+            asked.read("n1")
+        errors.append(caught.value)
+
+    with silent(tmp_path / "scontrol"):
+        reading = threading.Thread(target=read)
+        reading.start()
+        reading.join(1.5)
+        told = [error.why for error in errors]
+    reading.join()
+    assert told == [Why.READ_TIMEOUT]
+    assert not _left(tmp_path)
+
+
+@pytest.mark.parametrize(("mode", "first"), [(0o644, "#!/bin/sh"), (0o755, "#!/absent/interpreter")])
+def test_a_program_that_cannot_be_started_is_told_from_one_that_fails(tmp_path: Path, mode: int, first: str) -> None:
+    """By the shell that starts it; a script of the site that misses something of its own has failed."""
+    path = tmp_path / "scontrol"
+    path.write_text(f"{first}\nabsent-program\n")
+    path.chmod(mode)
+    with pytest.raises(SlurmError) as caught:
+        Scontrol(str(path)).read("n1")
+    assert caught.value.why is Why.NO_COMMAND
+    assert refusal(tmp_path, "absent-program").why is Why.READ_FAILED
 
 
 def test_a_call_is_given_up_at_once(tmp_path: Path) -> None:
