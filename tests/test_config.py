@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+import time
 import tomllib
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -20,6 +22,7 @@ from nodevet.agent.config import (
     usual_runtime_directory,
 )
 from nodevet.agent.config_text import render
+from nodevet.agent.reload import Reread
 from nodevet.agent.settings import Configuration
 from nodevet.checks.errors import ConfigurationError, ModelError, RegistryError
 from nodevet.checks.registry import discover
@@ -352,3 +355,33 @@ def test_a_refused_file_leaves_no_descriptor_open(tmp_path: Path) -> None:
         refusal(path)
     load(FIXTURES / "good.toml")
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
+
+
+def test_a_file_that_gives_no_answer_is_refused_in_time() -> None:
+    """A configuration on a server that has gone, read again at SIGHUP: before, the main loop waited for it.
+
+    Nobody asks a second time while the first waits; once it answers it is read as ever.
+    """
+    answers, asked = threading.Event(), []
+
+    def wait() -> Configuration:
+        asked.append(1)
+        assert answers.wait(1.5)
+        return load(None)
+
+    reread = Reread(wait, seconds=0.05)
+    began = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(ConfigurationError, match=r"gave no answer within 0\.05 s"):
+            reread()
+    assert (len(asked), time.monotonic() - began < 1.0) == (1, True)
+    answers.set()
+    assert digest(Reread(wait)()) == digest(load(None))
+
+
+def test_what_a_file_is_refused_for_passes_through_a_reread(tmp_path: Path) -> None:
+    """And a bug stays one."""
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Reread(lambda: load(tmp_path))()
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        Reread(lambda: 1 // 0)()  # type: ignore[arg-type, return-value]

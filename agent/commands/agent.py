@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     from nodevet.agent.clock import SystemClock
     from nodevet.agent.daemon import Daemon
     from nodevet.agent.descriptors import raise_descriptor_limit
+    from nodevet.agent.reload import Reread
     from nodevet.agent.settings import Configuration
     from nodevet.agent.simulated.node import Simulate, simulated_configuration
     from nodevet.agent.threads import prove_threads
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     daemon = Daemon(
         settings,
         SystemClock(settings.agent.root),
-        reload=load,
+        reload=Reread(load),
         outlet=outlet,
         say=tell,
         simulate=simulate,
