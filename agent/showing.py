@@ -69,6 +69,7 @@ class Showing:
         self._mirrored = mirrored
         self._next_look: float | None = None
         self._waiting: list[_Waiting] = []
+        self._unkept: int | None = None
 
     @property
     def pending(self) -> bool:
@@ -85,7 +86,8 @@ class Showing:
     def offer(self, snapshot: Snapshot, changes: tuple[Episode, ...], ticket: int | None) -> None:
         """Show *snapshot* once the store has what *ticket* stands for; at once where nothing lasting changed (None)."""
         if ticket is None and not self._waiting:
-            self._show(snapshot, changes)
+            trouble = self._still_wrong()
+            self._show(_with_trouble(snapshot, trouble) if trouble else snapshot, changes)
             return
         if ticket is None:
             last = self._waiting.pop()
@@ -126,6 +128,12 @@ class Showing:
         if self._waiting:
             self._next_look = now + LOOK_SECONDS
 
+    def _still_wrong(self) -> str:
+        """Return what is wrong as long as what was shown is not kept: it is not over with the round that told it."""
+        if self._unkept is not None and self._keeping(self._unkept) is Keeping.KEPT:
+            self._unkept = None
+        return "" if self._unkept is None else self._trouble() or _slow()
+
     def _is_safe(self, entry: _Waiting, now: float) -> bool:
         """Return whether *entry*, which the store does not have, may be shown: a crash loses none of its findings."""
         return self._mirrored(entry.snapshot) or now - entry.since >= LONGEST_SECONDS
@@ -141,6 +149,7 @@ class Showing:
             return
         shown = _merged(self._waiting[:count])
         del self._waiting[:count]
+        self._unkept = shown.ticket if trouble else None
         self._show(_with_trouble(shown.snapshot, trouble) if trouble else shown.snapshot, shown.changes)
         for act in shown.acts:
             act(trouble)

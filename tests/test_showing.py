@@ -123,6 +123,19 @@ def test_a_lasting_change_is_shown_when_it_is_kept_and_not_before() -> None:
     assert (surfaces.changes, surfaces.shown[0].agent.store) == ([episode()], "")
 
 
+def test_what_is_wrong_is_shown_as_long_as_it_is_not_kept() -> None:
+    """A disk that stands still for minutes: before, the next round said that it was over, and nothing was kept."""
+    surfaces = Surfaces()
+    surfaces.showing.offer(numbered(1), (episode(),), surfaces.disk.ticket())
+    surfaces.clock.advance(BOUND_SECONDS)
+    surfaces.showing.tick()
+    for number in (2, 3):
+        surfaces.showing.offer(numbered(number), (), None)
+    surfaces.disk.kept = 1
+    surfaces.showing.offer(numbered(4), (), None)
+    assert ["not written" in entry.agent.store for entry in surfaces.shown] == [True, True, True, False]
+
+
 def test_a_slow_disk_hides_nothing_for_longer_than_the_bound() -> None:
     """The fault is shown with what is wrong; what waited for an answer is told the same."""
     surfaces = Surfaces()
