@@ -10,16 +10,25 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
-__all__ = ["PassedBy", "SignalPipe", "begin_undisposed", "interrupting", "undisturbed"]
+__all__ = ["PassedBy", "SignalPipe", "begin_undisposed", "ending", "interrupting", "undisturbed"]
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def ending() -> tuple[signal.Signals, ...]:
+    """Return the signals that end a load: not SIGHUP where whoever started it has that ignored, as nohup(1) does.
+
+    What runs for days outlives the terminal that it was started from.
+    """
+    outlives = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return tuple(number for number in HANDLED if number is not signal.SIGHUP or not outlives)
 
 
 def begin_undisposed() -> None:
     """Undo what a process inherits of its starter's signals and what would make ours useless; children inherit it too.
 
     Where SIGCHLD is ignored the kernel tells nobody how a child ended, and a signal that is blocked ends nothing
-    (execve(2), waitpid(2)). SIGHUP that nohup(1) ignores stays so.
+    (execve(2), waitpid(2)). SIGHUP that nohup(1) ignores stays so, and ends no load (``ending``).
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -28,10 +37,16 @@ def begin_undisposed() -> None:
 class SignalPipe:
     """Turns SIGTERM, SIGINT and SIGHUP into calls of *handler* from the loop that owns *selector*."""
 
-    def __init__(self, selector: selectors.BaseSelector, handler: Callable[[int], None]) -> None:
-        """Prepare; ``with`` installs and removes."""
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        handler: Callable[[int], None],
+        numbers: tuple[signal.Signals, ...] = HANDLED,
+    ) -> None:
+        """Prepare for *numbers* of these; ``with`` installs and removes."""
         self._selector = selector
         self._handler = handler
+        self._numbers = numbers
         self._came: set[int] = set()
 
     def __enter__(self) -> Self:
@@ -40,7 +55,7 @@ class SignalPipe:
         for end in (self._receiver, self._sender):
             end.setblocking(False)
         self._wakeup = signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, self._note) for number in HANDLED}
+        self._before = {number: signal.signal(number, self._note) for number in self._numbers}
         self._selector.register(self._receiver, selectors.EVENT_READ, self._ready)
         return self
 
@@ -92,7 +107,7 @@ def undisturbed() -> Iterator[PassedBy]:
     inherit that a signal is ignored. Main thread only.
     """
     passed = PassedBy()
-    before = {number: signal.signal(number, passed.note) for number in HANDLED}
+    before = {number: signal.signal(number, passed.note) for number in ending()}
     try:
         yield passed
     finally:
@@ -103,7 +118,7 @@ def undisturbed() -> Iterator[PassedBy]:
 @contextmanager
 def interrupting() -> Iterator[None]:
     """Let SIGTERM and SIGHUP end what runs as Ctrl-C does, so that it is cleaned up after. Main thread only."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
+    numbers = [number for number in ending() if number is not signal.SIGINT]
     before = {number: signal.signal(number, _interrupt) for number in numbers}
     try:
         yield

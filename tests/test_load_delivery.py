@@ -68,10 +68,32 @@ def load(
     *words: str,
     printed_to: BinaryIO | int = subprocess.PIPE,
     said_to: BinaryIO | int = subprocess.PIPE,
+    hears: bool = True,
 ) -> subprocess.Popen[str]:
-    """Begin a burn-in beside the agent of *node*, whose child does *how*; *words* are added to the command."""
+    """Begin a burn-in beside the agent of *node*, whose child does *how*; *words* are added to the command.
+
+    It *hears* that its terminal closes, whatever whoever runs the tests does, or not, as under nohup(1).
+    """
     command = [sys.executable, str(PROGRAM), json.dumps({"fp32": how}), "--json", *words, *places(node)]
-    return subprocess.Popen(command, stdout=printed_to, stderr=said_to, text=True)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL if hears else signal.SIG_IGN)  # a child begins with the same
+    try:
+        return subprocess.Popen(command, stdout=printed_to, stderr=said_to, text=True)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_load_that_outlives_its_terminal_goes_on(tmp_path: Path) -> None:
+    """A run of days under nohup(1), and the connection ends: before, so did the run. SIGTERM ends it all the same."""
+    node, file, gate = FakeNode(tmp_path, more=HOST_ONLY), tmp_path / "burn-in.json", tmp_path / "go-on"
+    burning = load(node, f"until:{gate}:wrong:hang", "--output", str(file), hears=False)
+    wait_until_written(file, "the load has not come to its end")
+    burning.send_signal(signal.SIGHUP)
+    gate.touch()
+    wait_until_wrong(file)
+    assert "interrupted" not in file.read_text()
+    burning.terminate()
+    printed, said = burning.communicate(timeout=PATIENCE_SECONDS)
+    assert (burning.returncode, json.loads(printed)["completeness"]["state"]) == (2, "wrong"), said
 
 
 def test_a_wrong_result_is_on_every_surface_while_the_load_goes_on(node: FakeNode, tmp_path: Path) -> None:

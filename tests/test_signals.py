@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from nodevet.agent.signals import HANDLED, SignalPipe, begin_undisposed, undisturbed
+from nodevet.agent.signals import HANDLED, SignalPipe, begin_undisposed, ending, interrupting, undisturbed
 
 
 @pytest.mark.parametrize("number", HANDLED, ids=lambda number: number.name)
@@ -41,6 +41,22 @@ def test_a_flood_of_one_signal_hides_no_other() -> None:
             for key, mask in ready:
                 key.data(mask)
     assert told == [signal.SIGTERM, signal.SIGHUP]
+
+
+def test_what_was_started_to_outlive_its_terminal_does() -> None:
+    """nohup(1) has SIGHUP ignored: what judges, waits or loads leaves it so, and hears the others."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert ending() == (signal.SIGTERM, signal.SIGINT)
+        with selectors.DefaultSelector() as selector:
+            for at_work in (undisturbed(), interrupting(), SignalPipe(selector, lambda _number: None, ending())):
+                with at_work:
+                    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+                    assert signal.getsignal(signal.SIGTERM) not in (signal.SIG_IGN, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert ending() == HANDLED
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_that_comes_again_is_told_again() -> None:

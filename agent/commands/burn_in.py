@@ -34,7 +34,7 @@ from nodevet.agent.load.run import LoadRun, Spawn
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
 from nodevet.agent.settings import Configuration
-from nodevet.agent.signals import SignalPipe, interrupting, undisturbed
+from nodevet.agent.signals import SignalPipe, ending, interrupting, undisturbed
 from nodevet.agent.slurm.first import first_status
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
 from nodevet.agent.terminal import OutputError, Progress, emit, say, table, tell, unhindered
@@ -340,7 +340,7 @@ def _load(
         running = LoadRun(
             devices, requests, SystemClock(), selector, among=among, spawn=load.spawn, lock=lock, refused=refused
         )
-        stack.enter_context(SignalPipe(selector, lambda _number: running.stop("interrupted")))
+        stack.enter_context(SignalPipe(selector, lambda _number: running.stop("interrupted"), ending()))
         while not running.done:
             for key, mask in selector.select(JOBS_EVERY_SECONDS):
                 key.data(mask)
