@@ -126,12 +126,16 @@ class Watchdog:
             self._again_at = now + AGAIN_SECONDS
 
 
+_LONGEST_USEC = 20
+"""Digits of the greatest number of 64 bits, which is what systemd counts microseconds in."""
+
+
 def watchdog_interval_seconds(environment: Mapping[str, str], pid: int) -> float | None:
     """Return how often WATCHDOG=1 is due, half of what systemd allows, or None where process *pid* is not watched."""
     if environment.get("WATCHDOG_PID", str(pid)) != str(pid):
         return None
     microseconds = environment.get("WATCHDOG_USEC", "")
-    if not microseconds.isdecimal() or not int(microseconds):
+    if not microseconds.isdecimal() or len(microseconds) > _LONGEST_USEC or not int(microseconds):
         return None
     return int(microseconds) / 2e6
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from fakes.nvml.scenario import FakeNvml, uuid
 
 from nodevet.agent.cli import COMMANDS
 from nodevet.agent.client import Session
+from nodevet.agent.commands import history
 from nodevet.checks.registry import installed
 from nodevet.exporters.schema import BurnInDocument, StatusDocument
 
@@ -217,6 +219,15 @@ def test_a_saved_kernel_log_is_read_from_a_file_and_from_input(alone: CommandLin
     text = alone("check", "kernel-log", "--from", "-", stdin=KERNEL_LOG, code=2)
     assert text.startswith("line 1: fatal: nvidia.xid.79 on 0000:30:00, process python (1234): ")
     assert alone("check", "kernel-log", "--from", "-", stdin="nothing\n") == "no event of a device in this log\n"
+
+
+@pytest.mark.parametrize("limit", ["-5", "1" * 30, "1e3", "", "\u0663"])
+def test_a_limit_that_no_history_has_is_refused(limit: str) -> None:
+    """Thirty digits ended it with a traceback, and a number below zero printed all of it."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    history.configure(parser)
+    with pytest.raises(argparse.ArgumentError, match="give a number from 0 to"):
+        parser.parse_args([f"--limit={limit}"])
 
 
 def test_history_begins_empty(asked: CommandLine) -> None:

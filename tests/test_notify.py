@@ -193,6 +193,8 @@ def test_address_comes_from_the_environment() -> None:
         ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "42"}, 15.0),
         ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "43"}, None),
         ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "1" * 400}, None),
+        ({"WATCHDOG_USEC": "1" * 5_000}, None),
         ({"WATCHDOG_USEC": "soon"}, None),
         ({"WATCHDOG_PID": "42"}, None),
     ],

@@ -25,6 +25,9 @@ from nodevet.exporters.schema import timestamp
 RESULTS_AT_MOST = 1000
 """So many results of loads are looked through."""
 
+MOST_CHANGES = 1_000_000
+"""Of a node that lives for years; what is more takes more memory than a command may."""
+
 _PROVED = {State.OK: "complete", State.FAILED: "wrong", State.UNKNOWN: "incomplete"}
 
 SUMMARY = "what happened to this node and its devices"
@@ -34,9 +37,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet history``."""
     parser.add_argument("--device", help=f"only this device, by {options.NAMES}")
     parser.add_argument("--serial", help="only devices with this serial number, wherever they sat")
-    parser.add_argument("--limit", type=int, default=200, help="the newest so many changes (default: 200)")
+    parser.add_argument("--limit", type=_limit, default=200, help="the newest so many changes (default: 200)")
     options.add_json(parser)
     options.add_places(parser)
+
+
+def _limit(text: str) -> int:
+    """Return how many; of a number below zero SQLite would make all of them, and of one with thirty digits an error."""
+    if not text.isascii() or not text.isdigit() or not 1 <= len(text) <= len(str(MOST_CHANGES)):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: give a number from 0 to {MOST_CHANGES}")
+    return min(int(text), MOST_CHANGES)
 
 
 def run(arguments: argparse.Namespace) -> int:
