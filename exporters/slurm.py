@@ -161,7 +161,8 @@ class Scontrol:
                 if time.monotonic() >= deadline:
                     raise SlurmError(
                         late,
-                        f"{named}: no answer within {self._timeout_seconds:g} s: is slurmctld reachable, and the disk of scontrol?",
+                        f"{named}: no answer within {self._timeout_seconds:g} s: is slurmctld reachable,"
+                        " and the disk of scontrol?",
                     )
                 streams.read(min(TICK_SECONDS, max(deadline - time.monotonic(), 0.0)))
                 if streams.size > MAXIMUM_BYTES:
