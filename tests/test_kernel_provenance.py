@@ -391,6 +391,29 @@ def test_a_name_in_a_genuine_line_changes_nothing_that_decides(name: str, number
 
 
 @pytest.mark.parametrize(
+    ("process", "pid", "thread", "known"),
+    [
+        ("python", 4242, "python", 4242),
+        ("x pid 7 thread ", 4242, "y", 4242),
+        ("", 444, "pid 1 thread", 444),
+        ("", 444, "pid 1 thread ", None),
+        ("", 444, " pid 1 thread ", 444),
+    ],
+)
+@pytest.mark.parametrize("line", ["for process {} pid {} thread {} pid 4243)", "Process {} pid {} thread {} pid 4243"])
+def test_a_name_that_looks_like_the_number_of_a_process_is_none(
+    line: str, process: str, pid: int, thread: str, known: int | None
+) -> None:
+    """Where the names of a process and its thread leave open which number is whose, none is told."""
+    fault = "[gfxhub0] no-retry page fault (src_id:0 ring:24 vmid:8 pasid:32770"
+    task = line.format(process, pid, thread)
+    texts = [f"{fault})", task] if line.startswith("Process") else [f"{fault}, {task}"]
+    lines = [split_record(record(f"amdgpu 0000:1b:00.0: amdgpu: {text}", OF_PCI)) for text in texts]
+    (found,) = told(*lines)
+    assert (found.code, found.pid) == ("amd.page_fault", known)
+
+
+@pytest.mark.parametrize(
     ("number", "name", "words", "action"),
     [
         (145, "A Fatal XC0 i0 Link 02 (0x0), x", "RLW_REMAP Nonfatal XC0 i0 Link 02", "watch"),

@@ -73,8 +73,27 @@ def match_line(line: Line) -> Match | None:
         if found is None:
             continue
         groups = {name: value.strip() for name, value in found.groupdict().items() if value is not None}
-        return Match(rule, groups, found.end())
+        return Match(rule, _without_doubt(groups, line.text), found.end())
     return None
+
+
+def _without_doubt(groups: dict[str, str], text: str) -> dict[str, str]:
+    """Return *groups* with the process that *text* tells for sure, or none: names may look like a number of one."""
+    if "pid" not in groups:
+        return groups
+    told = [found for pattern in _tasks() if (found := pattern.search(text))]
+    if not told:
+        return groups
+    if len({found["pid"] for found in told}) == 1:
+        return groups | {"pid": told[0]["pid"], "process": told[0]["process"].strip()}
+    return {name: value for name, value in groups.items() if name not in ("pid", "process")}
+
+
+@functools.lru_cache(maxsize=1)
+def _tasks() -> tuple[re.Pattern[str], ...]:
+    """Return how amdgpu ends a line with a process and its thread, for a name of each length."""
+    task = r"process (?P<process>(?s:.{%d})) pid (?P<pid>\d{1,10}),? thread (?s:.{0,15}) pid \d{1,10}\)?\Z"
+    return tuple(re.compile(task % length, re.IGNORECASE) for length in range(16))
 
 
 def provenance_of(match: Match, line: Line) -> Provenance:
