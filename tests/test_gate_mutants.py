@@ -62,6 +62,19 @@ def beside_blanks(gate: Gate) -> None:
     gate.write(*BROKEN, never=True)
 
 
+def of_two_types(gate: Gate) -> None:
+    """slurm.conf names the type of the second line first, so the job's first GPU is /dev/nvidia4."""
+    types = (("a100", "0-3"), ("h100", "4-7"))
+    gate.gres.write_text("".join(f"Name=gpu Type={kind} File=/dev/nvidia[{list_}]\n" for kind, list_ in types))
+    gate.write(*EIGHT[:4], accelerator(4, "failed", "hard"), *EIGHT[5:], never=True)
+
+
+def typed_in_part(gate: Gate) -> None:
+    """Only the second line has a type."""
+    gate.gres.write_text("Name=gpu File=/dev/nvidia[0-3]\nName=gpu Type=h100 File=/dev/nvidia[4-7]\n")
+    gate.write(*EIGHT[:4], accelerator(4, "failed", "hard"), *EIGHT[5:], never=True)
+
+
 def behind_a_gone_board(gate: Gate) -> None:
     """A person said that the first board is gone, and slurmd has counted it since its start."""
     gate.gres.write_text("AutoDetect=nvml\n")
@@ -91,6 +104,8 @@ CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
     "slices": (beside_slices, (1, "closed")),
     "numbered by device": (numbered_by_device, (1, "closed")),
     "blanks": (beside_blanks, (1, "closed")),
+    "two types": (of_two_types, (1, "closed")),
+    "a type and none": (typed_in_part, (1, "closed")),
     "behind a gone board": (behind_a_gone_board, (1, "closed")),
     "before a gone board": (behind_a_gone_board, (1, "closed")),
     "wrong mode first": (after_a_wrong_mode, (0, "observed")),
@@ -178,6 +193,8 @@ MUTANTS = {
     "a slice is a board": ("gres.sh", "has_slices || order=pci", "order=pci"),
     "every AutoDetect sorts by address": ("gres.sh", "*[Nn][Vv][Ii][Dd][Ii][Aa]*) found=minor ;;", "*) found=pci ;;"),
     "blanks hide whose line it is": ("gres.sh", "=* | *=) doubtful=yes ;;", ""),
+    "types stand in the order of gres.conf": ("gres.sh", '[ "${types:=$type}" = "$type" ] || doubtful=yes', ":"),
+    "no type is any type": ("gres.sh", "type=none file=", "type=$types file="),
     "a resume is overruled": (
         "prolog.sh",
         'if [ "$agent" = drained ] && [ "$mode" = gate ]; then',

@@ -37,9 +37,15 @@ class GatedCluster:
     """A cluster whose nodes have the scripts of nodevet as prolog and epilog, each over its own runtime directory."""
 
     def __init__(
-        self, repository: Path, folder: Path, start: StartSlurm, *scheduler: str, gres: str | None = None
+        self,
+        repository: Path,
+        folder: Path,
+        start: StartSlurm,
+        *scheduler: str,
+        gres: str | None = None,
+        gres_of_node: str | None = None,
     ) -> None:
-        """Start it with healthy nodes, further *scheduler* parameters and this gres.conf."""
+        """Start it with healthy nodes, further *scheduler* parameters, this gres.conf and this ``Gres=``."""
         self.gates = {name: Gate(repository, folder / name, ("sh",)) for name in ("n1", "n2", "n3")}
         hooks = {}
         for script in ("prolog.sh", "epilog.sh", "healthcheck.sh"):
@@ -52,6 +58,7 @@ class GatedCluster:
             health_check=hooks["healthcheck.sh"],
             scheduler=scheduler,
             gres=gres,
+            gres_of_node=gres_of_node,
         )
         self.heal()
         self.slurm = start(options)
@@ -331,6 +338,19 @@ def test_gres_conf_in_another_order_leads_to_the_right_gpu(
     assert beside.returncode == 0, beside.stderr
     cluster.spoil("n2", 4)
     assert cluster.slurm.srun("-w", "n2", "--gres=gpu:1", "true").returncode != 0
+
+
+def test_types_in_another_order_than_in_slurm_conf_start_no_job_on_a_broken_gpu(
+    repository: Path, tmp_path: Path, start_here: StartSlurm
+) -> None:
+    """SLURM's first GPU is that of the type which slurm.conf names first: here /dev/nvidia4, the second line's."""
+    gres = "Name=gpu Type=a100 File={devices}/nvidia[0-3]\nName=gpu Type=h100 File={devices}/nvidia[4-7]\n"
+    types = "gpu:h100:4,gpu:a100:4"
+    cluster = GatedCluster(repository, tmp_path, start_here, gres=gres, gres_of_node=types)
+    told = cluster.slurm.srun("-w", "n2", "--gres=gpu:h100:1", "sh", "-c", "echo $SLURM_STEP_GPUS")
+    assert told.stdout.strip() == "0", told.stderr
+    cluster.spoil("n2", 4)
+    assert cluster.slurm.srun("-w", "n2", "--gres=gpu:h100:1", "true").returncode != 0
 
 
 def test_a_fault_of_the_node_takes_every_job(cluster: GatedCluster) -> None:

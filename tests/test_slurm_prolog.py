@@ -81,7 +81,7 @@ def test_only_the_gpus_of_the_job_count(gate: Gate, gpus: str | None, faults: tu
     [
         ("Name=gpu File=/dev/nvidia[0-7]", {"0": 0, "3": 3}),
         (
-            "Name=gpu Type=h100 File=/dev/nvidia[4-7] Cores=0-3\nName=gpu File=/dev/nvidia[0-3]",
+            "Name=gpu Type=h100 File=/dev/nvidia[4-7] Cores=0-3\nName=gpu type=h100 File=/dev/nvidia[0-3]",
             {"0": 4, "4": 0, "7": 3},
         ),
         (
@@ -93,6 +93,11 @@ def test_only_the_gpus_of_the_job_count(gate: Gate, gpus: str | None, faults: tu
         ("Name=gpu File=/dev/nvidia5,/dev/nvidia4,/dev/nvidia0", {"0": 5, "1": 4, "2": 0}),
         ("Name=gpu File=/dev/nvidia[5-6],/dev/nvidia[0,2]", {"0": 5, "1": 6, "2": 0, "3": 2}),
         ("Name=nic File=/dev/mlx5\nName=gpu File=/dev/nvidia[2-3]", {"0": 2}),
+        (
+            "NodeName=n1 Name=gpu Type=a100 File=/dev/nvidia[2-3]\nNodeName=n2 Name=gpu Type=h100 File=/dev/nvidia0\n"
+            "Name=nic Type=cx7 File=/dev/mlx5",
+            {"0": 2},
+        ),
     ],
 )
 def test_gres_conf_says_which_device_an_index_is(gate: Gate, gres: str, closed_by: dict[str, int]) -> None:
@@ -159,6 +164,9 @@ def test_another_node_of_the_machine_waits_for_no_permit_that_is_not_its_own(gat
         "Include /etc/slurm/gpus.conf\nName=gpu File=/dev/nvidia[0-7]",
         "Name=gpu File=/dev/nvidia[0-6]\nName=gpu MultipleFiles=/dev/nvidia7,/dev/nvidia-caps/nvidia-cap3",
         "NodeName=n[08-09] Name=gpu File=/dev/nvidia[0-7]",
+        "Name=gpu Type=a100 File=/dev/nvidia[0-3]\nName=gpu Type=h100 File=/dev/nvidia[4-7]",
+        "Name=gpu File=/dev/nvidia[0-3]\nName=gpu TYPE=h100 File=/dev/nvidia[4-7]",
+        "Name=gpu Type=h100 File=/dev/nvidia[0-3]\nName=gpu File=/dev/nvidia[4-7]",
     ],
 )
 def test_where_the_order_cannot_be_told_every_gpu_counts(gate: Gate, gres: str | None) -> None:

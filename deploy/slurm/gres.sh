@@ -1,10 +1,11 @@
 # Shared by prolog.sh: which lines of the state file are the GPUs of a job.
 #
 # SLURM names a job's GPUs by their place in its own list (SLURM_JOB_GPUS=0,1), and the state file by the number of
-# their device node. The list has the order of the File= values in gres.conf. What AutoDetect finds it has in the order of
-# the PCI addresses (nvml, rsmi, oneapi), or of the device nodes (nvidia, since SLURM 24.11: gpu_nvidia.c tells no links,
-# by which gres_gpu.c sorts first). Where neither can be told, every GPU of the node counts for every job: a job may then
-# wait for a GPU that it would not have got, but never start on one that is known to be broken.
+# their device node. The list has the order of the File= values in gres.conf, as long as all are of one type: types stand
+# in the order of Gres= in slurm.conf (_merge_config in gres.c), which is not read here. What AutoDetect finds it has in the
+# order of the PCI addresses (nvml, rsmi, oneapi), or of the device nodes (nvidia, since SLURM 24.11: gpu_nvidia.c tells no
+# links, by which gres_gpu.c sorts first), whatever the types. Where neither can be told, every GPU of the node counts for
+# every job: a job may then wait for a GPU that it would not have got, but never start on one that is known to be broken.
 #
 # shellcheck shell=sh disable=SC2034,SC2154  # gate.sh and prolog.sh use what is set here, and set what is used
 
@@ -54,7 +55,7 @@ nth() {
 # Read gres.conf ($1) as far as it speaks of the GPUs of node $2: $files are the numbers of their device nodes in
 # SLURM's order; $order is `pci` or `minor` where AutoDetect finds them, `unknown` where the order cannot be told.
 read_gres() {
-    order=unknown detect='' doubtful=''
+    order=unknown detect='' doubtful='' types=''
     [ -r "$1" ] || return 0
     # Without -r: a backslash continues a line.
     # shellcheck disable=SC2162
@@ -77,7 +78,7 @@ has_slices() {
 }
 
 read_gres_line() {
-    node=$1 name=gpu file=
+    node=$1 name=gpu type=none file=
     # shellcheck disable=SC2086
     set -- $2
     for word; do
@@ -88,6 +89,7 @@ read_gres_line() {
         [Nn][Oo][Dd][Ee][Nn][Aa][Mm][Ee]=*) is_node "$value" "$node" || return 0 ;;
         [Nn][Aa][Mm][Ee]=*) name=$value ;;
         [Ff][Ii][Ll][Ee]=*) file=$value ;;
+        [Tt][Yy][Pp][Ee]=*) type=$value ;;
         [Mm][Uu][Ll][Tt][Ii][Pp][Ll][Ee]*=*) doubtful=yes ;;
         [Aa][Uu][Tt][Oo][Dd]*=[Oo][Ff][Ff]) ;;
         [Aa][Uu][Tt][Oo][Dd]*=*) detects "$value" ;;
@@ -95,6 +97,7 @@ read_gres_line() {
         esac
     done
     [ "$name" = gpu ] || return 0
+    [ -z "$file" ] || [ "${types:=$type}" = "$type" ] || doubtful=yes
     # Several files are separated by commas, as numbers within brackets are.
     while [ -n "$file" ]; do
         path=${file%%,/*}

@@ -89,6 +89,8 @@ class SlurmOptions(msgspec.Struct, frozen=True):
     """Further words of ``SchedulerParameters``, such as ``nohold_on_prolog_fail``."""
     gres: str | None = None
     """Text of gres.conf where the usual one will not do; ``{devices}`` stands for the folder of the device nodes."""
+    gres_of_node: str | None = None
+    """What ``Gres=`` of each node says where its GPUs are not all of one type."""
     extra: tuple[str, ...] = ()
     """Further lines of slurm.conf."""
 
@@ -290,7 +292,7 @@ class SlurmCluster:
             *hook_lines,
             *options.extra,
         ]
-        gpus = f" Gres=gpu:h100:{options.gpus}" if options.gpus else ""
+        gpus = f" Gres={options.gres_of_node or f'gpu:h100:{options.gpus}'}" if options.gpus else ""
         nodes = [
             f"NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} "
             f"CPUs={options.cpus} RealMemory=1000{gpus} State=UNKNOWN"
