@@ -10,7 +10,7 @@ import msgspec
 
 from nodevet.checks.errors import ModelError
 
-__all__ = ["PART_NAMES", "UNIT_FIELDS", "WHOLE", "Part", "PartKind", "at_address", "of_memory", "unit_of"]
+__all__ = ["PART_NAMES", "UNIT_FIELDS", "WHOLE", "Part", "PartKind", "are_alike", "at_address", "of_memory", "unit_of"]
 
 
 class PartKind(StrEnum):
@@ -90,6 +90,16 @@ class Part(msgspec.Struct, frozen=True, order=True):
 
 WHOLE = Part()
 """The device itself."""
+
+OFF_CHIP = frozenset({"dram", "controller"})
+"""Memory beside the processor, such as HBM. All other blocks are on its chip: what fails, and how often, is another."""
+
+
+def are_alike(one: Part, other: Part) -> bool:
+    """Return whether what one part tells stands for the other: of memories only if both are on the chip, or neither."""
+    if PartKind.MEMORY_BLOCK not in (one.kind, other.kind):
+        return True
+    return one.kind is other.kind and (one.name in OFF_CHIP) is (other.name in OFF_CHIP)
 
 
 def at_address(name: str) -> Part:

@@ -144,6 +144,34 @@ def test_one_odd_reading_never_costs_the_verdict_while_its_like_is_read() -> Non
     assert seen == {quantity for quantity, _ in GPU_READINGS}
 
 
+ERRORS = "ecc_uncorrected_errors"
+MEMORIES = ("dram", "sram", "vendor:gfx", "vendor:sdma")
+
+
+@pytest.mark.parametrize("status", [ReadingStatus.ERROR, ReadingStatus.DENIED, ReadingStatus.UNAVAILABLE])
+@pytest.mark.parametrize(
+    ("silent", "expected"),
+    [
+        ({"dram"}, State.UNKNOWN),
+        ({"sram"}, State.OK),
+        ({"vendor:gfx"}, State.OK),
+        ({"sram", "vendor:gfx", "vendor:sdma"}, State.UNKNOWN),
+        (set(), State.OK),
+    ],
+)
+def test_memory_of_another_kind_answers_for_none(status: ReadingStatus, silent: set[str], expected: State) -> None:
+    """HBM whose errors cannot be read is not watched, however many blocks on the chip tell theirs, and vice versa."""
+    told: Changes = {}
+    for name in MEMORIES:
+        part = Part(PartKind.MEMORY_BLOCK, name)
+        told[ERRORS, part] = Reading(ERRORS, None, part, status, "no") if name in silent else 0
+    view = healthy(told)
+    assert state(view) is expected
+    if expected is State.UNKNOWN:
+        finding = of(judge("freshness", view), f"reading.{ERRORS}")
+        assert f"of memory_block {min(silent)} is {status.value} (no)" in finding.message
+
+
 def test_one_odd_reading_is_told_as_unmeasured_and_not_required() -> None:
     """It is not passed over: the check that judges it says that it is blind there."""
     for quantity, part, value in every_odd_reading():

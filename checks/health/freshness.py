@@ -5,7 +5,7 @@ What the other checks could not see they leave alone; that it could not be seen 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Annotated
 
 import msgspec
@@ -29,6 +29,7 @@ from nodevet.checks.model import (
     ReadingStatus,
     Sample,
 )
+from nodevet.checks.parts import are_alike
 from nodevet.checks.registry import check
 from nodevet.checks.view import View, device_name
 
@@ -285,8 +286,8 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
     """Judge the readings that devices of this make must give: those that are there outweigh those that are not.
 
     One odd value of a sensor, clock or link costs that reading alone: its own check says that it is unmeasured. Where
-    nothing like it is told, it counts once the reading before it is old. A board may lack a sensor, but not that of its
-    core, for which only the core's own margin stands in.
+    nothing like it is told, it counts once the reading before it is old: errors of HBM are not told by the SRAM. A board
+    may lack a sensor, but not that of its core, for which only the core's own margin stands in.
     """
     for quantity in sorted(view.required.get(device.id, frozenset())):
         if OR in quantity:
@@ -358,12 +359,20 @@ def _missing(
 ) -> str:
     """Return why *quantity* is missing, of which *bad* looks tell nothing, or nothing; what only *lapsed* is there."""
     missing = [look for look in bad if look not in lapsed]
-    there = sum(look.measured for look in entries) + len(lapsed)
+    there = [*(look for look in entries if look.measured), *lapsed]
     lacks_core = any(look.part == CORE and not _has_margin(view, look) for look in missing)
-    if lacks_core or len(missing) > there:
-        reading = missing[0].reading
-        return f"{quantity} is {reading.status.value}" + (f" ({reading.detail})" if reading.detail else "")
+    unseen = next((look for look in missing if _alike(look, missing) > _alike(look, there)), None)
+    if lacks_core or unseen is not None:
+        look = unseen or missing[0]
+        of = f" of {look.part}" if look.part.kind is PartKind.MEMORY_BLOCK else ""
+        said = f" ({look.reading.detail})" if look.reading.detail else ""
+        return f"{quantity}{of} is {look.reading.status.value}{said}"
     return "" if there else f"{quantity} is " + ("not supported" if entries else "not reported")
+
+
+def _alike(look: Look, entries: Iterable[Look]) -> int:
+    """Return how many of *entries* are of parts like that of *look*."""
+    return sum(are_alike(look.part, entry.part) for entry in entries)
 
 
 def _has_margin(view: View, look: Look) -> bool:
