@@ -286,7 +286,7 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
     """Judge the readings that devices of this make must give: those that are there outweigh those that are not.
 
     One odd value of a sensor, clock or link costs that reading alone: its own check says that it is unmeasured. Where
-    nothing like it is told, it counts once the reading before it is old: errors of HBM are not told by the SRAM. A board
+    nothing like it is told, it counts once the reading before it is old: the SRAM tells no errors of HBM. A board
     may lack a sensor, but not that of its core, for which only the core's own margin stands in.
     """
     for quantity in sorted(view.required.get(device.id, frozenset())):
