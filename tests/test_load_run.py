@@ -165,6 +165,33 @@ def test_what_a_child_knew_before_its_end_is_never_lost(campaign: Callable[[int]
             assert account((), (result,)).state is State.FAILED
 
 
+def test_a_load_that_was_suspended_with_its_parent_is_not_silent() -> None:
+    """SLURM suspends all processes of a job: nobody spoke, and nobody could hear. Then silence counts again."""
+    clock, argv = LateClock(), (sys.executable, "-I", str(PROGRAM), json.dumps({"bf16": "hang"}))
+    with selectors.DefaultSelector() as selector:
+        child = LoadChild("load", argv, ("GPU-0",), clock, selector)
+        try:
+            clock.ahead += 3600.0
+            child.burn("gemm", {"device": "GPU-0", "dtype": "bf16"}, 5 * PATIENCE_SECONDS)
+            for _ in range(3):
+                clock.ahead += 3600.0
+                child.tick()
+                assert child.busy
+                assert child.alive
+            for _ in range(70):
+                clock.ahead += 1.0 if child.alive else 0.0
+                child.tick()
+            assert not child.alive
+            assert "no sign of life" in child.detail
+        finally:
+            child.stop()
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while not child.at_rest and time.monotonic() < deadline:
+                for key, mask in selector.select(0.02):
+                    key.data(mask)
+                child.tick()
+
+
 def test_a_wrong_result_outlives_its_child() -> None:
     """One of the campaign, by name."""
     (result,) = ended_with_wrong(["kill"])
@@ -190,7 +217,7 @@ def ended_with_wrong(ends: Sequence[str]) -> list[Result]:
                 if end == "stop" and child.known is not None:
                     child.stop("a job came")
                 if end == "hang" and child.known is not None:
-                    clock.ahead = PATIENCE_SECONDS
+                    clock.ahead += 1.0  # all at once the loop itself would have stood still
                 child.tick()
         for child in children:
             child.stop()

@@ -25,6 +25,10 @@ STOP = Patience(terminate=0.1, kill=1.7, abandon=1.95)
 PAST_DEADLINE = Patience(terminate=0.0, kill=2.0, abandon=4.0)
 """The child takes up to 1.5 s after SIGTERM to tell what it knows."""
 
+HELD_UP_SECONDS = 5.0
+"""A loop that turns later than that was stopped or frozen, as a suspended job is with all its processes: its silence is
+not the child's."""
+
 
 class _Job(msgspec.Struct, frozen=True):
     """The workload that runs: until when it must be done, and when it began."""
@@ -61,7 +65,7 @@ class LoadChild:
         self._on_tick = on_tick
         self._on_note = on_note
         self._job: _Job | None = None
-        self._heard = clock.monotonic()
+        self._heard = self._ticked = clock.monotonic()
         self._known: Result | None = None
         self._reason = ""
         self._stopping = False
@@ -118,7 +122,7 @@ class LoadChild:
         now = self._clock.monotonic()
         self._job = _Job(burn, self._clock.instant(), now + deadline_seconds)
         self._known = None
-        self._heard = now
+        self._heard = self._ticked = now
         if self.alive:
             self._child.send(burn)
         else:
@@ -135,6 +139,7 @@ class LoadChild:
         """Do what is due."""
         if self._ended:
             return
+        self._allow_for_stop()
         self._child.tick()
         if self._job is None or self._child.ending:
             return
@@ -143,6 +148,14 @@ class LoadChild:
             self._give_up(f"{self._job.burn.workload} is not done after its deadline, it is in: {self._child.call}")
         elif now >= self._heard + self._silence_seconds:
             self._give_up(f"no sign of life for {now - self._heard:.0f} s in: {self._child.call} ({self._child.where})")
+
+    def _allow_for_stop(self) -> None:
+        """Give the workload the time in which its parent could not hear it."""
+        now = self._clock.monotonic()
+        gap, self._ticked = now - self._ticked, now
+        if gap > HELD_UP_SECONDS and self._job is not None:
+            self._heard += gap
+            self._job = msgspec.structs.replace(self._job, deadline=self._job.deadline + gap)
 
     def on_message(self, message: Message) -> None:
         """Take what the child tells."""

@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["late_batches", "overhead_ratio", "percentile", "upper_bound_95"]
+__all__ = ["late_batches", "overhead_ratio", "percentile", "upper_bound_95", "usual"]
 
 LATE_FACTOR = 2.0
+UNKNOWN_SECONDS = 0.1
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -28,6 +29,14 @@ def late_batches(seconds: Sequence[float]) -> list[int]:
         return []
     limit = LATE_FACTOR * statistics.median(seconds)
     return [position for position, value in enumerate(seconds) if value > limit]
+
+
+def usual(known: Sequence[float], seconds: float) -> float:
+    """Return how long a batch took in which the process was stopped, so that its *seconds* tell too much.
+
+    As long as the *known* ones before it; the first one counts as next to nothing.
+    """
+    return min(seconds, statistics.median(known) if known else UNKNOWN_SECONDS)
 
 
 def overhead_ratio(checked: Sequence[float], unchecked: Sequence[float]) -> float | None:

@@ -29,9 +29,10 @@ from .peak import theoretical_peak
 from .plan import WORKLOAD, GemmRequest, planned_shape
 from .ring import Checking, Product, Ring, checking_for
 from .selftest import Planting, Stage, self_test
+from .stops import Stops
 from .witness import Witness
 
-__all__ = ["Control", "Run", "run_gemm"]
+__all__ = ["Control", "Run", "measure", "run_gemm"]
 
 LOCATED_AT_MOST = 4
 """Mismatches that are examined; the others are counted. One is enough to fail a device."""
@@ -256,7 +257,8 @@ def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: Choose
             )
         )
     _measure_overhead(run, control, device, make_ring(), layout, take)
-    _measure(run, control, device, make_ring(), layout, take)
+    with Stops() as stops:
+        measure(run, control, device, make_ring(), layout, take, stops)
 
 
 def _describe(device: ComputeDevice, multiplication: Multiplication) -> dict[str, Any]:
@@ -408,12 +410,18 @@ def _measure_overhead(
     run.overhead = rates.overhead_ratio(checked_seconds, unchecked_seconds)
 
 
-def _measure(run: Run, control: Control, device: ComputeDevice, ring: Ring, layout: Layout, take: Take) -> None:
+def measure(
+    run: Run, control: Control, device: ComputeDevice, ring: Ring, layout: Layout, take: Take, stops: Stops
+) -> None:
+    """Load the device for the time that was asked for; time in which this process was stopped is none."""
     control.tick(SETUP_SHARE, "measuring", {})
     done = 0.0
     while done < run.request.seconds:
         control.pause()
+        before = stops.seconds
         seconds, (checked, failed) = device.timed(lambda: ring.run_batch(layout.batch))
+        if stops.seconds > before:
+            seconds = rates.usual(run.batch_seconds, seconds)
         done += seconds
         run.batch_seconds.append(seconds)
         run.batch_gemms.append(layout.batch)

@@ -1,0 +1,80 @@
+"""Time in which a load is stopped, as SLURM suspends a job, is no time of load."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from nodevet.checks.burnin.layout import Layout
+from nodevet.checks.burnin.plan import GemmRequest
+from nodevet.checks.burnin.rates import usual
+from nodevet.checks.burnin.stops import STOPPED_SECONDS, Stops
+from nodevet.checks.burnin.workload import Run, measure
+from nodevet.checks.clock import SystemClock
+
+WATCHED = """
+import time
+from nodevet.checks.burnin.stops import Stops
+with Stops() as stops:
+    print("ready", flush=True)
+    while not (lost := stops.seconds):
+        time.sleep(0.05)
+    print(lost, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("gap", "lost"), [(1.0, 0.0), (STOPPED_SECONDS, 0.0), (30.0, 60.0)])
+def test_only_what_is_longer_than_a_wait_for_a_processor_is_a_stop(gap: float, lost: float) -> None:
+    """And each of them counts once."""
+    moments = iter([0.0, gap, gap + 1.0, 2 * gap + 1.0, 2 * gap + 2.0])
+    stops = Stops(lambda: next(moments))
+    assert [stops.seconds for _ in range(4)][-1] == lost
+
+
+def test_a_process_that_was_stopped_knows_it() -> None:
+    """By SIGSTOP, as `scontrol suspend` does."""
+    with subprocess.Popen([sys.executable, "-I", "-c", WATCHED], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(STOPPED_SECONDS + 1.0)
+        process.send_signal(signal.SIGCONT)
+        assert STOPPED_SECONDS < float(process.stdout.readline()) < STOPPED_SECONDS + 10.0
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_a_stop_is_no_time_of_load(first: int) -> None:
+    """A load of sixty seconds runs for sixty, whenever it is suspended for an hour; its rate is that of the others."""
+    batches, stops = [0], SimpleNamespace(seconds=0.0)
+
+    def timed(start: Callable[[], Any]) -> tuple[float, Any]:
+        batches[0] += 1
+        is_stopped = batches[0] - 1 == first
+        stops.seconds += 3600.0 * is_stopped
+        return 1.0 + 3600.0 * is_stopped, start()
+
+    nothing: Any = SimpleNamespace(run_batch=lambda _count: ([], []), drain=lambda: ([], []))
+    control: Any = SimpleNamespace(pause=lambda: None, tick=lambda *_: None)
+    run = Run(GemmRequest(device="cpu-0", dtype="fp32", seconds=60.0), SystemClock())
+    layout = Layout(shape=(128, 128, 128), slots=1, lag=0, batch=1, bytes=0, covers_cache=True)
+    device: Any = SimpleNamespace(timed=timed)
+    watch: Any = stops
+    measure(run, control, device, nothing, layout, lambda *_: None, watch)
+    assert 60 <= batches[0] <= 61
+    assert max(run.batch_seconds) == 1.0
+
+
+def test_a_batch_that_was_stopped_counts_as_the_others_do() -> None:
+    """The first one counts as next to nothing, and none as longer than it took."""
+    assert usual([1.0, 2.0, 9.0], 70.0) == 2.0
+    assert usual([], 70.0) < 1.0
+    assert usual([3.0], 2.0) == 2.0
