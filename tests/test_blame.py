@@ -801,6 +801,20 @@ def test_a_bus_error_in_each_start_while_a_file_is_shared_is_nobodys_fault(tmp_p
     bench.close()
 
 
+def test_a_call_that_goes_on_after_a_bus_error_has_its_deadline(tmp_path: Path) -> None:
+    """The page could be read the second time, and a thread of the library blocks all signals: it looks the same."""
+    bench = Bench(tmp_path, start="bus")
+    start(bench)
+    bench.surroundings.stands_still = lambda pid: True  # type: ignore[method-assign]
+    bench.write(start="hang")
+    bench.clock.advance(61.0)
+    bench.until_in("fake_init")
+    bench.pass_time(60.5)
+    bench.until_gone(ReaderState.HUNG)
+    assert "fake_init has not returned" in bench.status().detail
+    bench.close()
+
+
 def start(bench: Bench) -> None:
     """Wait until the next start of the reader is over."""
     before = bench.status().starts
@@ -855,6 +869,25 @@ def test_a_restart_of_the_agent_proves_no_library(bench: Bench) -> None:
         ends.append(blame.ended(child, Exit(-signal.SIGBUS)).fault)
         assert blame.to_prove
     assert ends == ["", "SIGBUS"]
+
+
+def test_the_program_of_a_reader_is_read_through_as_its_libraries_are() -> None:
+    """Most of what runs in a call is the interpreter, whose pages a disk may refuse too."""
+    assert os.path.realpath("/proc/self/exe") in Surroundings().libraries(os.getpid())
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
+def test_a_crash_in_a_call_that_takes_names_of_users_apart_is_nobodys_fault(bench: Bench, number: int) -> None:
+    """A user names a control group ``docker``, and AMD SMI ends by std::out_of_range over a process of his."""
+    blame = Blame("amd", bench.clock, Surroundings(), Heartbeat(bench.clock, bench.selector))
+    found = {}
+    for call in ("amdsmi_get_gpu_process_list on GPU-1 (PCI 0000:0c:00.0)", "amdsmi_get_temp_metric on GPU-1"):
+        child = cast(Child, SimpleNamespace(tail=[], in_call=True, call=call, memory_limit="", pid=os.getpid()))
+        found[call.partition(" ")[0]] = blame.ended(child, Exit(-number))
+    users = found["amdsmi_get_gpu_process_list"]
+    assert (users.fault, users.charged, users.failure.of_driver) == ("", True, False)
+    assert "a group whose name ends with docker or lxc (cat /proc/PID/cgroup)" in users.failure.detail
+    assert found["amdsmi_get_temp_metric"].fault
 
 
 def test_only_libraries_under_a_bus_error_are_read_through(bench: Bench, tmp_path: Path) -> None:
@@ -913,7 +946,7 @@ def test_numbers_that_a_kernel_does_not_show_excuse_nothing(tmp_path: Path, miss
     assert Surroundings(tmp_path).commit_shortage() == ""
 
 
-@pytest.mark.parametrize("want", ["commit_shortage", "task_shortage"])
+@pytest.mark.parametrize("want", ["commit_shortage", "task_shortage", "descriptor_shortage"])
 def test_a_crash_while_the_kernel_refuses_memory_or_threads_is_nobodys_fault(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, want: str
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from fakes.views import gpu
 
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.child import ChildContext, Reader
+from nodevet.checks.backends.standstill import WAKE, end_at_bus_errors, stand_still_at_bus_errors
 from nodevet.checks.child import ChildEnd
 from nodevet.checks.model import Device, Event, FailureKind, Instant, Reading
 from nodevet.checks.wire import (
@@ -191,3 +194,37 @@ def test_the_number_before_the_line_is_odd_inside_a_call_alone() -> None:
     progress.call("x" * 10_000)
     assert len(progress.read()) == Progress.SIZE - 5
     progress.close()
+
+
+@pytest.fixture
+def handlers() -> Iterator[Callable[[], bytes]]:
+    """What SIGBUS calls in this process, which has its own handlers back afterwards (those of pytest)."""
+    libc, size = ctypes.CDLL(None), 160  # struct sigaction has 152 bytes
+
+    def current(number: int = signal.SIGBUS) -> ctypes.Array[ctypes.c_char]:
+        action = ctypes.create_string_buffer(size)
+        libc.sigaction(number, None, action)
+        return action
+
+    kept = {number: current(number) for number in (WAKE, signal.SIGBUS)}
+    yield lambda: current().raw[:8]
+    for number, action in kept.items():
+        libc.sigaction(number, action, None)
+
+
+def test_a_reader_that_serves_stands_still_at_no_bus_error(handlers: Callable[[], bytes]) -> None:
+    """A call that sleeps in a handler of ours for seven seconds is past its deadline: a hang of the driver."""
+    stand_still_at_bus_errors()
+    assert handlers() != bytes(8)
+    served(Odd())
+    assert handlers() == bytes(8)  # SIG_DFL
+
+
+def test_a_handler_of_a_library_for_bus_errors_stays_its_own(handlers: Callable[[], bytes]) -> None:
+    """One that looks whether an address can be served would end its process otherwise."""
+    stand_still_at_bus_errors()
+    signal.signal(signal.SIGBUS, lambda _number, _frame: None)
+    own = handlers()
+    end_at_bus_errors()
+    assert handlers() == own
+    signal.signal(signal.SIGBUS, signal.SIG_DFL)

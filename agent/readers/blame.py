@@ -18,6 +18,7 @@ import msgspec
 
 from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import Clock
+from nodevet.agent.readers.calls_of_users import CallRow, calls_of_users
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.last_words import INTERPRETER, NOT_INSTALLED, WANTS
 from nodevet.agent.readers.stages import HELD_UP_SECONDS
@@ -64,6 +65,9 @@ SLOW_DEADLINES, SLOW_START_DEADLINES = 2.0, 10.0
 
 OF_A_DEVICE = frozenset({FailureKind.LOST, FailureKind.RESET_REQUIRED, FailureKind.FAULTY})
 
+OF_NOBODY_ASKED = frozenset({FailureKind.ERROR, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
+"""What a library also says that could not ask its driver; that a board is lost it has from the driver alone."""
+
 HANG = "hang"
 KEPT_FALLS = 50
 
@@ -81,14 +85,6 @@ class FaultRow(msgspec.Struct, frozen=True):
 
     fault: str
     window_seconds: float
-    meaning: str
-    source: str
-
-
-class CallRow(msgspec.Struct, frozen=True):
-    """A call whose length is up to users."""
-
-    call: str
     meaning: str
     source: str
 
@@ -171,7 +167,7 @@ class Blame:
         self._shared: tuple[str, ...] | None = None
         self._unproven: tuple[str, ...] = ()
         self._unread = False
-        self._unseen = False
+        self._unseen = self._stood = False
 
     # What it has come to.
 
@@ -265,8 +261,8 @@ class Blame:
         seen = self._suspicion
         assert seen is not None
         out = f"{child.call or 'its start'} has not returned for {seconds:.1f} s ({child.where})"
-        if users := _of_users().get(child.call.partition(" ")[0]):
-            return _soft(f"{out}, but {users}", charged=True)
+        if users := _of_users(child):
+            return _soft(f"{out}, but {users.meaning}", charged=True)
         library = replaced(self._libraries)
         if library is not None:
             return _soft(f"{out}, but {library} was replaced on disk meanwhile: it is loaded anew")
@@ -323,9 +319,14 @@ class Blame:
         return msgspec.structs.replace(sample, failure=self._weighed(child, sample.failure))
 
     def _weighed(self, child: Child | None, failure: Failure) -> Failure:
-        """Return *failure*, no word of the driver where the machine shows that it refuses memory and the like."""
+        """Return *failure*, no word of the driver where the machine shows that it refuses memory and the like.
+
+        Nor is it one where this program may not open the driver's devices, unless it names a fault of its own.
+        """
         is_refusal = child is not None and failure.of_driver and failure.kind in REFUSALS
         want = self._want(child, said=True) if child is not None and is_refusal else ""
+        if not want and is_refusal and failure.kind in OF_NOBODY_ASKED:
+            want = self._surroundings.closed_devices(self._backend)
         if not want:
             return failure
         return msgspec.structs.replace(failure, detail=f"{failure.detail}; {want}", of_driver=False)
@@ -334,7 +335,7 @@ class Blame:
 
     def starts(self) -> None:
         """Note that another process takes the place of the last: what was replaced before is no cause of its end."""
-        self._loading = True
+        self._loading, self._stood = True, False
         stamps = {path: stamp(path) for path in self._libraries}
         self._libraries = {path: seen for path, seen in stamps.items() if seen is not None}
 
@@ -402,6 +403,8 @@ class Blame:
             self._unread, self._unproven = False, tuple(self._libraries)
             words = "no library was read through since the last time, which an agent before this one saw"
             return _soft(f"{self._name} {end} {where}, but {words}")
+        if is_crash and (users := _of_users(child)) and users.crash:
+            return _soft(f"{self._name} {end} {where}, but {users.crash}{said}", charged=True)
         if is_crash and (other := self._want(child) or self._surroundings.preloaded() or self._scribbled()):
             return _soft(f"{self._name} {end} {where}, but {other}")
         if is_crash and not INTERPRETER.search(words):
@@ -424,9 +427,14 @@ class Blame:
     # Small steps.
 
     def _stands(self, child: Child) -> bool:
-        """Return whether *child* stands still at an address that cannot be served; note its files and let it go on."""
-        if not (self._unseen and self._loading and child.in_call and self._surroundings.stands_still(child.pid)):
+        """Return whether *child* stands still at an address that cannot be served; note its files and let it go on.
+
+        Once: one that goes on after that has its deadline as any other.
+        """
+        is_told = self._unseen and self._loading and not self._stood
+        if not (is_told and child.in_call and self._surroundings.stands_still(child.pid)):
             return False
+        self._stood = True
         self._note_files(child)
         with suppress(ProcessLookupError):
             os.kill(child.pid, WAKE)
@@ -498,15 +506,15 @@ class Blame:
         return f"it shares {self._shared[0]} with other programs: one may have written into it" if self._shared else ""
 
     def _want(self, child: Child, *, said: bool = False) -> str:
-        """Return what may have refused the library memory or a thread, which many do not look for; else empty.
+        """Return what may have refused the library memory, a thread or a file, which many do not look for; else empty.
 
         Where it *said* so, a machine that has hardly anything left is enough.
         """
         if child.memory_limit:
             return f"it ran under an {child.memory_limit}, and may have been refused memory: lift LimitAS and LimitDATA"
         around = self._surroundings
-        seen = around.commit_shortage() or around.task_shortage()
-        return seen or (said and (around.memory_shortage() or around.descriptor_shortage())) or ""
+        seen = around.commit_shortage() or around.task_shortage() or around.descriptor_shortage()
+        return seen or (said and around.memory_shortage()) or ""
 
     def _ours(self, what: str) -> Fallen:
         words = f"{self._name} {what}; no fault of the driver is shown: please report this with the agent's log"
@@ -533,15 +541,13 @@ class Blame:
 
 
 @lru_cache(maxsize=1)
-def _of_users() -> Mapping[str, str]:
-    """Return the rows of reference/calls_of_users.csv by the name of the call."""
-    return {row.call: row.meaning for row in load_table("calls_of_users.csv", CallRow)}
-
-
-@lru_cache(maxsize=1)
 def fault_rows() -> Mapping[str, FaultRow]:
     """Return the rows of reference/reader_faults.csv by the fault's name."""
     return {row.fault: row for row in load_table("reader_faults.csv", FaultRow)}
+
+
+def _of_users(child: Child) -> CallRow | None:
+    return calls_of_users().get(child.call.partition(" ")[0])
 
 
 def device_at_work(child: Child, devices: Sequence[Device], following: str | None) -> str | None:

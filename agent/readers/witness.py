@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.agent.readers.device_nodes import closed_nodes
 from nodevet.checks.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
@@ -114,11 +115,15 @@ class Surroundings:
         proc: Path = Path("/proc"),
         cgroups: Path = Path("/sys/fs/cgroup"),
         preloads: Path = Path("/etc/ld.so.preload"),
+        devices: Path = Path("/dev"),
+        modules: Path = Path("/sys/module"),
     ) -> None:
         """Read below these folders, and of the file *preloads*; nothing is kept open."""
         self._proc = proc
         self._cgroups = cgroups
         self._preloads = preloads
+        self._devices = devices
+        self._modules = modules
 
     def look(self, pid: int) -> Look | None:
         """Return how the process *pid* is now, or None where it is gone."""
@@ -152,12 +157,13 @@ class Surroundings:
         return found
 
     def libraries(self, pid: int) -> dict[str, Stamp | None]:
-        """Return the shared libraries that *pid* has loaded; None for one that is not on disk any more."""
+        """Return the shared libraries that *pid* has loaded, and its program; None for one that is gone from disk."""
         found: dict[str, Stamp | None] = {}
         for line in self._read(pid, "maps").splitlines():
             path = line.partition("/")[2]
             name = "/" + path.removesuffix(" (deleted)")
-            if not path or ".so" not in name or name in found or len(found) >= MAXIMUM_FILES:
+            is_program = ".so" in name or "x" in line.partition(" ")[2][:4]
+            if not path or not is_program or name in found or len(found) >= MAXIMUM_FILES:
                 continue
             found[name] = None if path.endswith(" (deleted)") else stamp(name)
         return found
@@ -194,6 +200,10 @@ class Surroundings:
         first = next((path for line in lines for path in line), "")
         where = f"{self._preloads} puts {first} into every program"
         return f"{where}, and the crash may be its own: take it out for the agent, or look at it" if first else ""
+
+    def closed_devices(self, backend: str) -> str:
+        """Return which device nodes the library of *backend* needs and may not open; empty where there is none."""
+        return closed_nodes(backend, self._devices, self._modules)
 
     def memory_shortage(self) -> str:
         """Return that hardly any memory may be had, in the machine or under a group's limit; empty where there is."""

@@ -53,12 +53,15 @@ CODE_NAMES = {
     12: "input or output error",
     14: "a file could not be opened",
     15: "the library was refused memory or resources",
+    18: "the library could open no device, or not build its picture of them",
     30: "the device is busy",
     31: "not found",
     NOT_INITIALIZED: "the library was shut down",
     DRIVER_NOT_LOADED: "the driver is not loaded",
     40: "no data",
+    42: "unexpected size",
     43: "unexpected data",
+    54: "the kernel driver could not be restarted",
     56: "the EEPROM is corrupted",
 }
 

@@ -21,7 +21,7 @@ import msgspec
 
 from nodevet.checks.backends.base import Backend, BackendError, BackendFactory
 from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
-from nodevet.checks.backends.standstill import stand_still_at_bus_errors
+from nodevet.checks.backends.standstill import end_at_bus_errors, stand_still_at_bus_errors
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import WireError
@@ -117,6 +117,7 @@ class Reader:
         """Answer with Ready, then read when asked. Returns on Stop; raises BackendError when the library is lost."""
         self._progress.write("list the devices")
         self._devices = self._listed()
+        end_at_bus_errors()
         versions = {name: sound_text(version) for name, version in self._backend.versions.items()}
         self._channel.send(Ready(self._devices, self._backend.groups, versions))
         while True:

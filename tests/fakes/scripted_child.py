@@ -22,7 +22,7 @@ from typing import Any
 
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.child import prove_readable
-from nodevet.checks.backends.standstill import stand_still_at_bus_errors
+from nodevet.checks.backends.standstill import end_at_bus_errors, stand_still_at_bus_errors
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.model import (
@@ -180,7 +180,7 @@ class Child:
         self._skip, self._last = start.skip, start.last
         self.log(f"start skip={','.join(start.skip)} last={','.join(start.last)}")
         prove_readable([*start.prove, *self.script.get("unreadable", [])] if start.prove else [], self._end.progress)
-        if start.stand_still and self.script.get("start") == "cut":  # others send themselves the signal, once
+        if start.stand_still and self.script.get("start") != "bus":  # that one sends itself the signal, once
             stand_still_at_bus_errors()
         if "map" in self.script:  # as a library that is loaded
             with Path(self.script["map"]).open("rb") as file:
@@ -193,6 +193,7 @@ class Child:
         if behaviour in set(FailureKind):
             self._end.channel.send(Failed(Failure(FailureKind(behaviour), "scripted", of_driver=True)))
             return
+        end_at_bus_errors()
         protocol = 99 if behaviour == "other_protocol" else PROTOCOL
         self._end.channel.send(Ready(self.devices(), GROUPS, {"driver": "1.0"}, protocol))
 

@@ -1,0 +1,107 @@
+"""A library that may not open its driver's devices calls the driver dead: nobody was asked, and nobody is to blame."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from fakes.bench import Bench
+from fakes.views import gpu, sample
+
+from nodevet.agent.child_process import Child
+from nodevet.agent.readers.blame import Blame
+from nodevet.agent.readers.device_nodes import NodeRow, closed_nodes
+from nodevet.agent.readers.heartbeat import Heartbeat
+from nodevet.agent.readers.witness import Surroundings
+from nodevet.checks.model import Failure, FailureKind
+from nodevet.checks.reference.tables import load_table
+from nodevet.checks.refusal import REFUSALS
+
+SAID_WITHOUT_ASKING = {FailureKind.ERROR, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES}
+"""A lost board and a library of another release are what a driver was asked for."""
+
+NVIDIA = ("nvidiactl", "nvidia0", "nvidia1")
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of nodes that the kernel does not let this program open, as the group of devices of a unit has it."""
+    names: set[str] = set()
+    monkeypatch.setattr(os, "access", lambda path, _mode, **_how: Path(path).name not in names)
+    return names
+
+
+def made(folder: Path, *names: str) -> Path:
+    """Return *folder* with a file for each node."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("there", "shut", "backend", "named"),
+    [
+        (NVIDIA, (), "nvidia", ""),
+        (NVIDIA, ("nvidiactl",), "nvidia", "nvidiactl"),
+        (NVIDIA, ("nvidia0",), "nvidia", ""),
+        (NVIDIA, ("nvidia0", "nvidia1"), "nvidia", "nvidia0"),
+        (NVIDIA, NVIDIA, "amd", ""),
+        (("dri/renderD128", "dri/renderD129", "dri/card0"), ("renderD128", "card0"), "amd", ""),
+        (("dri/renderD128", "dri/renderD129", "dri/card0"), ("renderD128", "renderD129"), "amd", "dri/renderD128"),
+        (("dri/card0",), ("card0",), "amd", ""),
+        (NVIDIA, NVIDIA, "command.x", ""),
+        ((), (), "nvidia", ""),
+        ((), (), "amd", ""),
+    ],
+)
+def test_devices_are_closed_where_none_that_a_library_needs_may_be_opened(
+    tmp_path: Path, closed: set[str], there: tuple[str, ...], shut: tuple[str, ...], backend: str, named: str
+) -> None:
+    """One board that a site took away says nothing of the others; a node that nobody made needs no key."""
+    closed.update(shut)
+    said = closed_nodes(backend, made(tmp_path, *there), tmp_path / "modules")
+    assert said.startswith(f"this program may not open {tmp_path / named}: ") if named else not said
+    assert "DeviceAllow=" in said or not named
+
+
+@pytest.mark.parametrize(("there", "is_missing"), [((), True), (("nvidia0",), True), (("nvidiactl",), False)])
+def test_a_node_that_nobody_made_is_missing_while_its_module_is_loaded(
+    tmp_path: Path, there: tuple[str, ...], is_missing: bool
+) -> None:
+    """A helper makes the nodes of NVIDIA; without the module it is the driver that is missing, and they follow."""
+    (tmp_path / "modules/nvidia").mkdir(parents=True)
+    said = closed_nodes("nvidia", made(tmp_path, *there), tmp_path / "modules")
+    assert ("nvidiactl is missing, although the module nvidia is loaded" in said) is is_missing
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSALS))
+@pytest.mark.parametrize("shut", [(), ("nvidiactl",)], ids=["open", "closed"])
+def test_what_a_library_says_that_may_not_open_its_devices_is_no_word_of_the_driver(
+    tmp_path: Path, closed: set[str], kind: FailureKind, shut: tuple[str, ...]
+) -> None:
+    """A unit that began before its driver was loaded closed the gate of a healthy node; what is lost stays lost."""
+    closed.update(shut)
+    bench = Bench(tmp_path)
+    (tmp_path / "proc").mkdir()
+    around = Surroundings(tmp_path / "proc", tmp_path, devices=made(tmp_path / "dev", *NVIDIA))
+    blame = Blame("nvidia", bench.clock, around, Heartbeat(bench.clock, bench.selector))
+    child = cast(Child, SimpleNamespace(memory_limit=""))
+    failure = Failure(kind, "for a test", of_driver=True)
+    one = blame.of_one(child, sample(gpu("b"), {}, failure=failure)).failure
+    assert one is not None
+    assert one.of_driver is not (bool(shut) and kind in SAID_WITHOUT_ASKING)
+    assert ("this program may not open" in one.detail) is not one.of_driver
+    whole = blame.of_all(child, failure)
+    assert whole.of_driver is not (bool(shut) and whole.kind in SAID_WITHOUT_ASKING)
+    bench.close()
+
+
+def test_every_row_has_a_source() -> None:
+    """Which node a library opens, and in which words it says that it could not."""
+    rows = load_table("device_nodes.csv", NodeRow)
+    assert {row.backend for row in rows} == {"nvidia", "amd"}
+    assert all(row.source for row in rows)
