@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,6 +77,21 @@ def test_a_node_that_nobody_made_is_missing_while_its_module_is_loaded(
     (tmp_path / "modules/nvidia").mkdir(parents=True)
     said = closed_nodes("nvidia", made(tmp_path, *there), tmp_path / "modules")
     assert ("nvidiactl is missing, although the module nvidia is loaded" in said) is is_missing
+
+
+def test_an_agent_without_a_descriptor_left_excuses_nobody_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: set[str]
+) -> None:
+    """To list a folder takes one; this is asked while a reader fails, and must not cost the loop its round."""
+    folder = made(tmp_path, *NVIDIA)
+    closed.update(("nvidia0", "nvidia1"))
+    assert closed_nodes("nvidia", folder, tmp_path)
+
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert closed_nodes("nvidia", folder, tmp_path) == ""
 
 
 @pytest.mark.parametrize("kind", sorted(REFUSALS))

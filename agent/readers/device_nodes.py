@@ -37,12 +37,20 @@ def closed_nodes(backend: str, devices: Path, modules: Path) -> str:
     for row in _rows():
         if row.backend != backend:
             continue
-        there = sorted(devices.glob(row.nodes))
+        there = _found(devices, row.nodes)
         if there and not any(os.access(path, os.R_OK | os.W_OK, effective_ids=True) for path in there):
             return f"this program may not open {there[0]}: {STEP}"
         if not there and row.module and (modules / row.module).exists():
             return f"{devices / row.nodes} is missing, although the module {row.module} is loaded: {STEP}"
     return ""
+
+
+def _found(devices: Path, nodes: str) -> list[Path]:
+    """Return what is there of *nodes*; nothing where the agent has no descriptor left to look."""
+    try:
+        return sorted(devices.glob(nodes))
+    except OSError:
+        return []
 
 
 @lru_cache(maxsize=1)
