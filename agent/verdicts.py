@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from nodevet.checks.acknowledgement import standing
-from nodevet.checks.consequences import seen_by
+from nodevet.checks.consequences import parts_lost, seen_by
 from nodevet.checks.episodes import NOT_EVALUATED, node_verdict, verdict
 from nodevet.checks.losses import taken_out
 from nodevet.checks.model import NODE, Device, Episode, Finding, Outcome, Snapshot, State, Verdict
@@ -51,12 +51,15 @@ def verdicts_of(
 
     Before anything was judged only a failure that is remembered counts: it outlives the agent. What is open on a device
     that nothing lists counts against the node, unless a person said that the device is gone. A device that answers
-    nothing stays unknown itself; it makes the node unknown only where no person knows that it is lost.
+    nothing stays unknown itself; it makes the node unknown only where no person knows that it is lost. A part that is
+    lost with its board is as that is, and counts once.
     """
     of_device: dict[str, list[Finding]] = {}
     for finding in findings:
         of_device.setdefault(finding.device, []).append(finding)
     verdicts = {device: verdict(device, episodes, of_device.get(device, ()), partial=partial) for device in known}
+    parts = {part: board for part, board in parts_lost(findings).items() if part in verdicts and board in verdicts}
+    verdicts |= {part: verdicts[board] for part, board in parts.items() if not verdicts[part].episodes}
     gone = taken_out(episodes)
     lost = {
         entry.key.device for entry in standing(episodes) if entry.check == INVENTORY and entry.outcome is Outcome.FAIL
@@ -65,6 +68,7 @@ def verdicts_of(
         device: entry
         for device, entry in verdicts.items()
         if device not in gone
+        and not (device in parts and entry == verdicts[parts[device]])
         and not (partial and entry.reason == NOT_EVALUATED)
         and not (device in lost and not entry.episodes)
     }

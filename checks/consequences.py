@@ -1,7 +1,7 @@
 """One loss is one finding: what cannot be measured of a device that does not answer follows from that. Pure.
 
-So does a link that is down because the board at its other end is lost: the loss names it, and while the loss is there
-it does not count for itself.
+So do a link that is down because the board at its other end is lost, and the loss of each part of a lost board: the
+loss names them, and while it is there they do not count for themselves.
 
 The loss itself is told by its own code. Of what follows from it nothing counts for itself, and nothing is shown beside
 it; where only other checks are asked for, the loss is why they could not see.
@@ -9,7 +9,7 @@ it; where only other checks are asked for, the loss is why they could not see.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -17,7 +17,7 @@ from nodevet.checks.losses import GONE
 from nodevet.checks.model import NODE, Action, Device, Finding, Key, Outcome
 from nodevet.checks.view import Memory
 
-__all__ = ["LOSSES", "UNREAD", "counted_once", "joined", "seen_by", "shown_once"]
+__all__ = ["LOSSES", "UNREAD", "counted_once", "joined", "parts_lost", "seen_by", "shown_once"]
 
 LOSSES = frozenset(
     {"device.lost", "device.reset_required", "device.faulty", "reader.hung", "reader.stuck", "reader.crashed"}
@@ -36,6 +36,7 @@ def counted_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return *findings*, of which nothing that a lost device could not be asked for is required by itself."""
     findings = tuple(findings)
     lost = {device for device, finding in _causes(findings).items() if finding.outcome is Outcome.FAIL}
+    lost |= parts_lost(findings).keys()
     return tuple(
         msgspec.structs.replace(finding, required=False) if _follows(finding, lost) else finding for finding in findings
     )
@@ -44,9 +45,11 @@ def counted_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def shown_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return *findings* without what follows from a loss: of each device that does not answer one finding says so."""
     findings = tuple(findings)
-    causes = _causes(findings)
+    parts = parts_lost(findings)
+    causes = {device: finding for device, finding in _causes(findings).items() if device not in parts}
+    lost = causes.keys() | parts.keys()
     return tuple(
-        finding for finding in findings if causes.get(finding.device) is finding or not _follows(finding, causes)
+        finding for finding in findings if causes.get(finding.device) is finding or not _follows(finding, lost)
     )
 
 
@@ -79,22 +82,53 @@ def _follows(finding: Finding, devices: Collection[str]) -> bool:
     return finding.device in devices and finding.outcome is Outcome.UNMEASURED
 
 
+# ---- Parts of a lost board -------------------------------------------------------------------------------------
+
+
+def parts_lost(findings: Iterable[Finding]) -> dict[str, str]:
+    """Return by the id of each part that is lost with its board the id of that board."""
+    return {finding.device: finding.follows for finding in findings if finding.follows and finding.code in ENDS}
+
+
+def _with_parts(findings: tuple[Finding, ...], boards: Mapping[str, Device]) -> tuple[Finding, ...]:
+    """Return *findings*, of which the loss of a part follows from that of its board: it falls off the bus as one."""
+    lost = _ends(findings)
+    parents = {name: board.parent for name, board in boards.items() if board.parent in lost}
+    told: dict[Key, Finding] = {}
+    parts: dict[str, list[str]] = {}
+    for finding in findings:
+        parent = parents.get(finding.device)
+        if parent is None or finding.code not in ENDS or finding.outcome not in (Outcome.FAIL, Outcome.UNMEASURED):
+            continue
+        said = f"{_subject(finding)}: it follows from what {_subject(lost[parent])} has"
+        told[finding.key] = msgspec.structs.replace(
+            finding, outcome=Outcome.SKIPPED, action=Action.NONE, follows=parent, required=False, message=said
+        )
+        if _subject(finding) not in parts.setdefault(parent, []):
+            parts[parent].append(_subject(finding))
+    for board, names in parts.items():
+        said = f"{lost[board].message}; its parts are lost with it: {', '.join(names)}"
+        told[lost[board].key] = msgspec.structs.replace(lost[board], message=said)
+    return tuple(told.get(finding.key, finding) for finding in findings)
+
+
 # ---- Links whose other end is lost ----------------------------------------------------------------------------
 
 
 def joined(findings: Iterable[Finding], devices: Iterable[Device], memory: Memory) -> tuple[Finding, ...]:
-    """Return *findings*, of which a link that is down because its other end is lost follows from that loss.
+    """Return *findings*, of which a link that is down because its other end is lost follows from that loss, and so does
+    the loss of a part.
 
     Which board is at the other end the port tells, or told before. Where it does not, boards of one make that are each
     joined with each other lost with a board as many links each as join two of them. The loss names what follows from
     it; once the lost board answers, a link that is still down counts for itself.
     """
-    findings = tuple(findings)
+    boards = {entry.device.id: entry.device for entry in memory.seen.values()} | {board.id: board for board in devices}
+    findings = _with_parts(tuple(findings), boards)
     lost = _ends(findings)
     dark = {finding.device: finding for finding in findings if _is_bad(finding, ALL_DOWN)}
     if not any(_is_bad(finding, DOWN, ALL_DOWN) and finding.device not in lost for finding in findings):
         return findings
-    boards = {entry.device.id: entry.device for entry in memory.seen.values()} | {board.id: board for board in devices}
     fabric = _Fabric(boards, memory, dark | lost)
     follows = fabric.down_with(finding for finding in findings if _is_bad(finding, DOWN))
     alone = _Fabric(boards, memory, lost)

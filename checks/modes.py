@@ -14,7 +14,7 @@ from functools import cache, partial
 from typing import Literal
 
 from nodevet.checks.acknowledgement import standing
-from nodevet.checks.consequences import LOSSES
+from nodevet.checks.consequences import LOSSES, parts_lost
 from nodevet.checks.guard import attempt
 from nodevet.checks.losses import GONE, is_driverless, taken_out
 from nodevet.checks.model import (
@@ -131,11 +131,12 @@ def _known_losses(snapshot: Snapshot) -> set[str]:
     seen = {finding.key for finding in snapshot.findings if finding.outcome is Outcome.FAIL}
     words = standing(snapshot.episodes)
     none_left = any(is_driverless(word.key) and word.key in seen for word in words)
-    return {
+    known = {
         word.key.device
         for word in words
         if word.key.code in LOSSES | GONE and word.outcome is Outcome.FAIL and (none_left or word.key in seen)
     }
+    return known | {part for part, board in parts_lost(snapshot.findings).items() if board in known}
 
 
 def _refusing(snapshot: Snapshot) -> Refuses:

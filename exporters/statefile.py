@@ -103,7 +103,7 @@ def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict, str], Reach]) ->
     for device in sorted(snapshot.devices, key=lambda device: (device.pci or "").lower()):
         if device.id != NODE:
             verdict, judged = _verdict(snapshot, device)
-            counted = msgspec.structs.replace(device, pci=None) if device.id in gone else device
+            counted = msgspec.structs.replace(device, pci=None) if {device.id, device.parent} & gone else device
             yield _line(device.kind.value, counted, verdict, reach(verdict, judged))
 
 
@@ -112,7 +112,7 @@ def _verdict(snapshot: Snapshot, device: Device) -> tuple[Verdict, str]:
     unjudged = Verdict(state=State.UNKNOWN, reason="nothing was evaluated")
     own = snapshot.device_verdicts.get(device.id, unjudged)
     whole = None if device.parent is None else snapshot.device_verdicts.get(device.parent)
-    if whole is None or device.parent is None or whole.state.rank <= own.state.rank:
+    if whole is None or device.parent is None or (whole.state.rank <= own.state.rank and own != whole):
         return own, device.id
     return whole, device.parent
 

@@ -20,8 +20,21 @@ from nodevet.checks.backends.amd_identity import identify
 from nodevet.checks.backends.nvidia import NvidiaBackend
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.baseline import UNNAMED, named, recognised, remember
-from nodevet.checks.model import Device, FailureKind, Key, ReadingStatus, State
+from nodevet.checks.consequences import joined
+from nodevet.checks.model import (
+    Action,
+    Device,
+    FailureKind,
+    Finding,
+    Key,
+    Outcome,
+    ReadingStatus,
+    Snapshot,
+    State,
+)
+from nodevet.checks.modes import reach
 from nodevet.checks.view import Memory
+from nodevet.exporters.statefile import write_state
 
 PROGRESS: Any = SimpleNamespace(call=lambda _text: None, write=lambda _text: None, returned=lambda: None)
 LINKS = 18
@@ -149,6 +162,73 @@ def test_parts_of_a_board_that_is_put_together_leave_nothing_behind(fake_amdsmi:
         snapshot = node.look()
     assert said(snapshot) == (State.OK, set())
     assert len(snapshot.devices) == 8
+
+
+def split_in_eight(machine: FakeAmdSmi) -> tuple[int, ...]:
+    """Split the board in slot 3 of *machine* as in CPX; return the slots of its eight handles."""
+    machine.set("count", 15)
+    for slot in range(8, 15):
+        machine.update({f"pci_bus.{slot}": 0x3C, f"uuid.{slot}": machine.uuid(3), f"partition_id.{slot}": slot - 7})
+    return (3, *range(8, 15))
+
+
+def later(node: Node) -> Snapshot:
+    """Return what the next look says."""
+    node.clock.advance(10)
+    return node.look()
+
+
+def test_board_in_parts_that_falls_off_the_bus_is_one_finding(fake_amdsmi: FakeAmdSmi, tmp_path: Path) -> None:
+    """It names the parts; a part that was told first follows, each is as bad as the board, and one word is enough."""
+    board, slots = fake_amdsmi.uuid(3), split_in_eight(fake_amdsmi)
+    with amd_reader(fake_amdsmi) as reader:
+        node = Node(fake_amdsmi, reader)
+        assert node.settled() == (State.OK, set())
+        fake_amdsmi.fail_device(slots[5])
+        (alone,) = later(node).episodes
+        assert alone.key.device.startswith(f"{board}/")  # a part by itself is none of its board
+        for slot in slots:
+            fake_amdsmi.fail_device(slot)
+        snapshot = later(node)
+        (lost,) = snapshot.episodes
+        assert lost.key == Key("device.lost", board)
+        assert "its parts are lost with it: GPU renderD136 (0000:3c:00.0), " in lost.finding.message
+        assert [f"renderD{number}" in lost.finding.message for number in range(136, 143)] == [True] * 7
+        assert not any("and 7 more" in reason for reason in (snapshot.verdict.reason, lost.finding.message))
+        assert [key for key in snapshot.verdict.episodes if key.device != board] == []
+        parts = [device.id for device in snapshot.devices if device.parent == board]
+        assert len(parts) == 7
+        assert {snapshot.device_verdicts[part].state for part in parts} == {State.FAILED}
+        bad = [f for f in snapshot.findings if f.device in parts and (f.required or f.outcome is Outcome.UNMEASURED)]
+        assert bad == []
+        node.engine.acknowledge(lost.key, note="known", actor="me")
+        snapshot = later(node)
+        assert (snapshot.verdict.state, {snapshot.device_verdicts[part].state for part in parts}) == (
+            State.OK, {State.UNKNOWN},
+        )  # fmt: skip
+        assert {reach(snapshot, snapshot.device_verdicts[part], part) for part in parts} == {"observed"}
+        write_state(tmp_path / "state", snapshot, ttl_seconds=60)
+        lines = (tmp_path / "state").read_text().splitlines()
+        assert [line.split()[3:5] for line in lines if f" {board}" in line] == [["unknown", "observed"]] * 8
+        fake_amdsmi.clear(*(f"error.{slot}" for slot in slots))
+        assert [entry.key for entry in later(node).episodes] == [lost.key]
+
+
+def test_board_in_parts_that_is_not_listed_after_a_boot_is_one_finding() -> None:
+    """Its parts are missing with it, and a word that it was taken out is about them too."""
+    board, part = gpu(), gpu("part-1", parent=gpu().id, minor=136)
+    told = [
+        Finding(check="inventory", code=code, outcome=Outcome.FAIL, message=f"GPU {name}: gone", device=name)
+        for name, code in ((part.id, "device.missing"), (board.id, "device.missing"), ("x", "device.missing"))
+    ]
+    memory = remember(Memory(), (board, part), {}, at())
+    follows, whole, other = joined(told, (), memory)
+    assert (follows.outcome, follows.follows, follows.action) == (Outcome.SKIPPED, board.id, Action.NONE)
+    assert (whole.outcome, whole.message) == (
+        Outcome.FAIL, f"GPU {board.id}: gone; its parts are lost with it: GPU part-1"
+    )  # fmt: skip
+    assert other == told[2]
+    assert joined(told[:1], (), memory) == (told[0],)
 
 
 def test_part_goes_on_as_its_board_only_where_the_board_is_there() -> None:
