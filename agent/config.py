@@ -13,7 +13,6 @@ import os
 import re
 import socket
 import stat
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +33,7 @@ from nodevet.agent.settings import (
     SlurmSettings,
     StoreSettings,
 )
+from nodevet.checks.documents import decoded_toml
 from nodevet.checks.errors import ConfigurationError, RegistryError, UnreadableConfigurationError
 from nodevet.exporters.slurm_rules import PREFIX
 
@@ -174,7 +174,7 @@ def _from_systemd(environment: Mapping[str, str], name: str, fallback: Path) -> 
 
 def _read(path: Path, *, required: bool) -> dict[str, Any] | None:
     try:
-        return tomllib.loads(_content(path).decode("utf-8"))
+        return decoded_toml(_content(path).decode("utf-8"))
     except FileNotFoundError as error:
         if required:
             raise ConfigurationError(f"{path}: no such file: name one that exists, or leave --config out") from error
@@ -184,7 +184,7 @@ def _read(path: Path, *, required: bool) -> dict[str, Any] | None:
         raise kind(f"{path}: cannot be read ({error.strerror}) by uid {os.geteuid()}") from error
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path}: byte {error.start} is no UTF-8: save the file as UTF-8") from error
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets as deep
+    except ValueError as error:  # also a number of thousands of digits, and tables as deep
         raise ConfigurationError(f"{path}: no valid TOML: {error}") from error
 
 

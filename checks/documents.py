@@ -1,16 +1,20 @@
-"""JSON from outside, decoded: whatever is no such document is one kind of error.
+"""JSON and TOML from outside, decoded: whatever is no such document is one kind of error.
 
-The decoder leaves text that is no UTF-8, and nesting without end, to Python's own errors. Who forgets one of them lets
+The decoders leave text that is no UTF-8, and nesting without end, to Python's own errors. Who forgets one of them lets
 a single bit of a file end the agent, at each start.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+import tomllib
+from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["decoded"]
+__all__ = ["decoded", "decoded_toml"]
+
+DEEPEST_TABLES = 32
+"""No file of settings nests as deep. The reader takes dotted names of any depth, what copies tables does not."""
 
 Document = TypeVar("Document")
 
@@ -21,3 +25,22 @@ def decoded(content: bytes, kind: type[Document]) -> Document:
         return msgspec.json.decode(content, type=kind)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from error
+
+
+def decoded_toml(text: str) -> dict[str, Any]:
+    """Return the TOML in *text*. Raises ValueError for whatever is none, or nests too deep to be used."""
+    try:
+        found = tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from error
+    level: list[Any] = [found]
+    for _ in range(DEEPEST_TABLES):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+    if level:
+        raise ValueError(f"tables or lists within each other, more than {DEEPEST_TABLES} deep")
+    return found

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from nodevet.checks.documents import decoded_toml
 from nodevet.checks.errors import ConfigurationError, ModelError
 from nodevet.checks.faults import KINDS, RANGES, Effect, Kind, effects_of, lines_of
 from nodevet.checks.model import ReadingStatus, Scalar
@@ -101,8 +101,8 @@ def parse_scenario(text: str, name: str, profile: Profile) -> Scenario:
     Raises ConfigurationError with one line per mistake.
     """
     try:
-        raw = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets as deep
+        raw = decoded_toml(text)
+    except ValueError as error:  # also a number of thousands of digits, and tables as deep
         raise ConfigurationError(f"{name}: no valid TOML: {error}") from error
     reader = _Reader(text, name, profile)
     scenario = reader.scenario(raw)

@@ -10,9 +10,12 @@ from fakes.episodes import BOOT_ID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nodevet.agent.config import load_configuration
 from nodevet.agent.slurm.memory import Kept, load_memory, save_memory
-from nodevet.checks.documents import decoded
-from nodevet.checks.errors import UsageError
+from nodevet.checks.documents import DEEPEST_TABLES, decoded, decoded_toml
+from nodevet.checks.errors import ConfigurationError, UsageError
+from nodevet.checks.profiles import load_profile
+from nodevet.checks.scenario import parse_scenario
 from nodevet.exporters.report.document import read_document
 from nodevet.exporters.slurm_rules import Memory
 
@@ -49,3 +52,25 @@ def test_a_report_of_what_is_no_text_is_refused_in_words(content: bytes) -> None
     """One line instead of a traceback."""
     with pytest.raises(UsageError, match="is no report document"):
         read_document(content)
+
+
+@pytest.mark.parametrize("levels", [900, 20_000])
+@pytest.mark.parametrize(
+    "shape", ["[{names}]\nx = 1", "{names} = 1", "[load]\n{names} = 1", "title.{names} = 1", "x = {lists}"]
+)
+def test_tables_without_end_are_refused_in_words(shape: str, levels: int, tmp_path: Path) -> None:
+    """A dotted name makes tables of any depth, which ended a command with a traceback that called it a bug."""
+    path = tmp_path / "deep.toml"
+    text = shape.format(names=".".join("a" * levels), lists="[" * levels + "]" * levels)
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"^[^\n]*: no valid TOML: [^\n]*$"):
+        load_configuration(path, ())
+    with pytest.raises(ConfigurationError, match=r"^deep: no valid TOML: [^\n]*$"):
+        parse_scenario(text, "deep", load_profile("cpu-node"))
+
+
+def test_tables_are_read_to_the_depth_that_is_said() -> None:
+    """One more is refused."""
+    decoded_toml(".".join("a" * DEEPEST_TABLES) + " = 1")
+    with pytest.raises(ValueError, match=f"more than {DEEPEST_TABLES} deep"):
+        decoded_toml(".".join("a" * (DEEPEST_TABLES + 1)) + " = 1")
