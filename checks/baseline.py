@@ -201,7 +201,17 @@ def recognised(memory: Memory, devices: Iterable[Device]) -> tuple[Device, ...]:
     devices = tuple(_completed(memory, device) for device in devices)
     present = {device.id for device in devices}
     known = [entry for entry in memory.seen.values() if entry.device.uuid and entry.device.id not in present]
-    return _by_elimination(tuple(_recognised(device, known) for device in devices), known)
+    found = _by_elimination(tuple(_recognised(device, known) for device in devices), known)
+    names = {told.id: board.id for told, board in zip(devices, found, strict=True) if told.id != board.id}
+    return tuple(_part_under(device, names) for device in found)
+
+
+def _part_under(device: Device, names: Mapping[str, str]) -> Device:
+    """Return *device*, where it is a part of a board that was recognised, as a part of that board by its name."""
+    board, name = device.parent, names.get(device.parent or "")
+    if board is None or name is None:
+        return device
+    return msgspec.structs.replace(device, id=device.id.replace(f"{board}/", f"{name}/", 1), parent=name)
 
 
 def _by_elimination(devices: tuple[Device, ...], known: Iterable[Seen]) -> tuple[Device, ...]:

@@ -214,6 +214,28 @@ def test_board_in_parts_that_falls_off_the_bus_is_one_finding(fake_amdsmi: FakeA
         assert [entry.key for entry in later(node).episodes] == [lost.key]
 
 
+@pytest.mark.parametrize("boot", [False, True])
+def test_parts_of_a_lost_board_that_tells_its_address_alone_are_its_own(fake_amdsmi: FakeAmdSmi, boot: bool) -> None:
+    """A reader that starts beside it learns addresses and no names: board and parts are those that are remembered."""
+    board, slots = fake_amdsmi.uuid(3), split_in_eight(fake_amdsmi)
+    with amd_reader(fake_amdsmi) as reader:
+        before = Node(fake_amdsmi, reader)
+        assert before.settled() == (State.OK, set())
+        known = {device.id for device in before.look().devices}
+    for slot in slots:
+        fake_amdsmi.fail_device(slot)
+        fake_amdsmi.set(f"error.amdsmi_get_gpu_device_bdf.{slot}", 0)
+    with amd_reader(fake_amdsmi) as reader:
+        after = Node(fake_amdsmi, reader)
+        if boot:
+            after.clock.reboot("boot-2", 60)
+        after.clock.advance(60)
+        after.engine.restore(before.engine.memory())
+        snapshot = later(after)
+    assert [episode.key for episode in snapshot.episodes] == [Key("device.lost", board)]
+    assert {device.id for device in snapshot.devices} == known
+
+
 def test_board_in_parts_that_is_not_listed_after_a_boot_is_one_finding() -> None:
     """Its parts are missing with it, and a word that it was taken out is about them too."""
     board, part = gpu(), gpu("part-1", parent=gpu().id, minor=136)
