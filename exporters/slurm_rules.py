@@ -192,6 +192,21 @@ class Sight(msgspec.Struct, frozen=True):
             return "a restart of slurmctld"
         return "a restart of slurmd" if self.slurmd is None or self.slurmd != now.slurmd else ""
 
+    def after(self, before: Sight | None) -> Sight:
+        """Return this sight with the start of slurmd from that *before*, where slurmctld does not know it yet.
+
+        A slurmctld that was started anew asks each slurmd at a later ping: one that then says the same start has run
+        all the while.
+        """
+        if self.slurmd is not None or before is None or before.boot_id != self.boot_id:
+            return self
+        return msgspec.structs.replace(self, slurmd=before.slurmd)
+
+    def waits(self, node: NodeState) -> bool:
+        """Return whether it is not known yet if slurmd was started anew since: nothing else was, and *node* serves."""
+        serves = not node.drained and obstacle(node.states) in (None, Why.MAINTENANCE)
+        return serves and node.slurmd_started is None and self.slurmd is not None and not self.ends
+
 
 class Memory(msgspec.Struct, frozen=True):
     """What must outlive the agent.

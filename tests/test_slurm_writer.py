@@ -398,6 +398,29 @@ def test_a_return_after_a_restart_is_no_resume(restarted: str) -> None:
     assert passes.step(acknowledged(FAILED)).status.returned == ""
 
 
+@pytest.mark.parametrize("slurmd", ["2026-11-20T08:00:00", "2026-11-21T00:00:01"], ids=["ran on", "restarted"])
+def test_a_resume_waits_until_slurmctld_knows_when_slurmd_was_started(slurmd: str) -> None:
+    """A slurmctld started anew learns it at a later ping: what it did not know yet is no restart of slurmd."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    settled(passes)
+    slurm.slurmctld = "2026-11-21T00:00:00"
+    slurm.change("n1", slurmd_started=None)
+    settled(passes)
+    slurm.set("n1", "IDLE")
+    for _ in range(2):
+        waits = passes.step(FAILED, job_waits=True)
+        assert (waits.status.drained, waits.acknowledged, waits.status.returned) == (True, (), "")
+    after = writer(slurm, passes.step(FAILED).memory)  # also over a restart of the agent
+    slurm.change("n1", slurmd_started=slurmd)
+    done = after.step(FAILED, job_waits=True)
+    if slurmd == "2026-11-20T08:00:00":
+        assert (done.status.drained, len(done.acknowledged), len(slurm.writes)) == (False, 1, 1)
+    else:
+        assert done.acknowledged == ()
+        assert "after a restart of slurmd" in settled(after).status.returned
+
+
 @pytest.mark.parametrize("known_before", [False, True])
 def test_a_controller_that_ends_between_two_questions_makes_nobody_a_person(known_before: bool) -> None:
     """It showed the drain and was gone; the one after it lacks its state, and only says when it was started."""

@@ -258,7 +258,9 @@ class Writer:
             if before.sight is None or before.sight.slurmctld != started:
                 # A slurmctld that was ending may have answered before: what the new one shows is what counts.
                 node = yield Call("read", (name,))
-            sight = Sight(self._boot_id, node.slurmd_started, started)
+            sight = Sight(self._boot_id, node.slurmd_started, started).after(before.sight)
+            if before.sight is not None and before.sight.waits(node) and not before.sight.changed(sight):
+                raise SlurmError(Why.READ_EMPTY, f"{name}: slurmctld does not know yet when its slurmd was started")
         # Not before every answer is here: a node that only half of a look shows in service would close its gate.
         self._saw(node)
         prefix = self._settings.reason_prefix
