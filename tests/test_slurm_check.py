@@ -24,6 +24,7 @@ from nodevet.agent.slurm.checkup import CLUSTER, NODE, Entry, Facts, Hook, Statu
 from nodevet.agent.slurm.survey import hooks_of, survey
 from nodevet.checks.model import Mode
 from nodevet.checks.registry import installed
+from nodevet.exporters.state_reader import uptime_seconds
 
 EIGHT = tuple(accelerator(minor) for minor in range(8))
 
@@ -187,7 +188,7 @@ SPOILED: dict[str, tuple[Callable[[Installed], object], str, Status]] = {
         Status.WARNING,
     ),
     "a writer that may not drain": (
-        lambda n: n.configure('[gate]\nmode = "gate"\n[slurm]\nwriter = "drain"\n'),
+        lambda n: (n.configure('[gate]\nmode = "observe"\n[slurm]\nwriter = "drain"\n'), n.gate.set(mode="observe")),
         "modes",
         Status.WARNING,
     ),
@@ -507,6 +508,40 @@ def test_the_modes_say_what_they_do_together(good: Facts, site: Mode, writer: st
     closes = mode == "gate" and site is not Mode.OBSERVE and (writer == "drain" or permit == "local")
     assert together.startswith("a hard fault closes the gate" if closes else "the gate never closes")
     assert together.endswith("drains the node") is (writer == "drain" and site is Mode.DRAIN)
+
+
+@pytest.mark.parametrize(
+    ("writer", "site", "mode"),
+    [("observe", Mode.DRAIN, "observe"), ("drain", Mode.GATE, "gate"), ("drain", Mode.DRAIN, "gate")],
+    ids=["observe", "gate", "drain"],
+)
+def test_the_modes_of_each_step_of_the_page_are_ok(good: Facts, writer: str, site: Mode, mode: str) -> None:
+    """The second step warned that nothing drains, as the page wants it there."""
+    facts = msgspec.structs.replace(set_to(good, site, writer=writer), gate={"mode": mode})
+    assert statuses(facts)["modes"] is Status.OK
+
+
+def test_a_writer_beside_a_gate_that_observes_is_told_by_what_it_does(good: Facts) -> None:
+    """It fills places under the limits, and closes nothing."""
+    for site, does in ((Mode.DRAIN, "drains"), (Mode.GATE, "marks closed gates")):
+        facts = msgspec.structs.replace(set_to(good, site, writer="drain"), gate={"mode": "observe"})
+        item = next(item for item in items(facts) if item.name == "modes")
+        assert item.status is Status.WARNING
+        assert f"the agent {does}" in item.next_step
+
+
+def test_a_state_is_as_old_as_when_it_was_read(node: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts and a SLURM that take minutes to answer made the state of a live agent old."""
+    began = uptime_seconds()
+    late = [0.0]
+    monkeypatch.setattr("nodevet.agent.slurm.survey.uptime_seconds", lambda: began + late[0])
+
+    def slow(_folder: Path) -> tuple[str, ...]:
+        late[0] = 3600.0
+        return ()
+
+    monkeypatch.setattr("nodevet.agent.slurm.survey._rehearsal", slow)
+    assert statuses(node.facts())["state file"] is Status.OK
 
 
 def test_the_command_prints_a_line_for_each_item_and_exits_by_the_worst(

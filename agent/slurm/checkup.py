@@ -349,12 +349,11 @@ def _consistent(facts: Facts) -> Item:
             "whoever resumes the node is not seen, and the gate closes again until `nodevet ack`: set [slurm]"
             ' writer = "observe", which reads and never writes',
         )
-    if slurm.writer == "drain" and site is not Mode.DRAIN:
-        return _contradiction(
-            together, f'[slurm] writer = "drain", but [gate] mode = "{site.value}" lets nothing drain'
-        )
+    if slurm.writer == "drain" and site is Mode.OBSERVE:
+        return _contradiction(together, '[slurm] writer = "drain", but [gate] mode = "observe" lets nothing drain')
     if slurm.writer == "drain" and mode == "observe":
-        return _contradiction(together, "the agent drains while the gate only observes: set mode=gate in gate.conf")
+        does = "drains" if site is Mode.DRAIN else "marks closed gates in SLURM"
+        return _contradiction(together, f"the agent {does} while the gate only observes: set mode=gate in gate.conf")
     return Item("modes", NODE, Status.OK, together)
 
 

@@ -79,9 +79,9 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
     parents = tuple(_entry(parent, folder=True) for parent in (folder, *folder.parents))
     state_path = Path(settings.agent.runtime_dir) / "state"
     state_uid = _entry(state_path).uid
-    state = read_state(
-        str(state_path), boot_id=boot_id(), uptime_seconds=uptime_seconds(), owner_uid=_number(state_uid)
-    )
+    # How old the state is counts now: SLURM may answer so slowly that a good one expires behind it.
+    now = uptime_seconds()
+    state = read_state(str(state_path), boot_id=boot_id(), uptime_seconds=now, owner_uid=_number(state_uid))
     doubt = _doubt((*scripts, *parents), {0, _number(state_uid)})
     # As the agent asks: it sees nothing of the environment of the person who looks.
     asked = None if only_node else Scontrol(settings.slurm.scontrol, configuration=settings.slurm.conf)
@@ -101,7 +101,7 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
         state_path=str(state_path),
         state=state,
         state_uid=state_uid,
-        uptime_seconds=uptime_seconds(),
+        uptime_seconds=now,
         claims=_entry(state_path.with_name("claims"), folder=True),
         gres_path=str(conf.with_name("gres.conf")),
         gres=doubt or _gres(folder, conf.with_name("gres.conf"), node, state),
