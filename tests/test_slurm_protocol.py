@@ -18,6 +18,11 @@ import pytest
 from fakes.probing_node import STEPS, ProbingNode
 from fakes.slurm_gate import Gate
 
+from nodevet.agent.daemon import STOP_SECONDS
+from nodevet.agent.load.child import STOP
+from nodevet.checks.burnin.child import ENDING_SECONDS
+from nodevet.checks.burnin.launch import Launch
+
 PATIENCE_SECONDS = 20.0
 ALL = tuple(itertools.combinations_with_replacement(range(len(STEPS) + 1), 2))
 """After how many steps of the agent the prolog claims, and after how many it looks."""
@@ -109,3 +114,22 @@ def test_without_a_job_the_probe_begins(node: ProbingNode) -> None:
         node.step(name)
     assert node.is_used()
     assert (node.gate.runtime / "state").read_text().splitlines()[1].split()[4] == "probing"
+
+
+def test_a_load_that_ends_slowly_is_gone_before_the_agent_that_stops_it(
+    node: ProbingNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the last state says `probing` for two minutes, and `on_stale=fail` closes the gate on that."""
+    slow = f"trap '' TERM; exec flock --shared {node.in_use} sleep 60"
+    monkeypatch.setattr(node.prober, "_spawn", lambda _device, environment: Launch(("sh", "-c", slow), environment))
+    for step in STEPS:
+        node.step(step)
+    assert node.guard.probing
+    assert ENDING_SECONDS + STOP.terminate < STOP.kill, "a load of ours ends by itself"
+    node.prober.stop("the agent stops")
+    deadline = time.monotonic() + STOP_SECONDS
+    while node.guard.probing and time.monotonic() < deadline:
+        node.prober.tick(None)
+        for key, mask in node.selector.select(0.05):
+            key.data(mask)
+    assert not node.guard.probing

@@ -20,10 +20,11 @@ from nodevet.checks.wire import Burn, Failed, Found, Message, Note, Ready, Ticke
 
 __all__ = ["LoadChild"]
 
-STOP = Patience(terminate=0.1, kill=1.7, abandon=1.95)
-"""A load takes SIGTERM as a second word to stop and needs up to 1.5 s to give back what it holds."""
+STOP = Patience(terminate=0.1, kill=1.3, abandon=1.95)
+"""A load takes SIGTERM as a second word to stop and needs up to 1 s to give back what it holds. It is gone before
+the agent that stops it is: else the last state said for two minutes that it runs, and prologs waited for it."""
 PAST_DEADLINE = Patience(terminate=0.0, kill=2.0, abandon=4.0)
-"""The child takes up to 1.5 s after SIGTERM to tell what it knows."""
+"""The child takes up to 1 s after SIGTERM to tell what it knows."""
 
 HELD_UP_SECONDS = 5.0
 """A loop that turns later than that was stopped or frozen, as a suspended job is with all its processes: its silence is

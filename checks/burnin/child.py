@@ -35,7 +35,7 @@ __all__ = ["is_stopped", "main"]
 HOW_TO_GET_TORCH = "torch is not installed: pip install 'nodevet[burnin]'"
 
 TICK_SECONDS = 0.25
-ENDING_SECONDS = 1.5
+ENDING_SECONDS = 1.0
 """How long the workload may take to end by itself after SIGTERM."""
 
 
