@@ -188,7 +188,7 @@ SPOILED: dict[str, tuple[Callable[[Installed], object], str, Status]] = {
         Status.WARNING,
     ),
     "a writer that may not drain": (
-        lambda n: (n.configure('[gate]\nmode = "observe"\n[slurm]\nwriter = "drain"\n'), n.gate.set(mode="observe")),
+        lambda n: n.configure('[gate]\nmode = "observe"\n[slurm]\nwriter = "drain"\n'),
         "modes",
         Status.WARNING,
     ),
