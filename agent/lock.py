@@ -11,7 +11,7 @@ from typing import Self
 
 from nodevet.checks.errors import BusyError, StoreError
 
-__all__ = ["LOCK_NAME", "NodeLock", "acquire_node_lock"]
+__all__ = ["LOCK_NAME", "NodeLock", "acquire_node_lock", "open_lock_file"]
 
 LOCK_NAME = "node.lock"
 
@@ -61,7 +61,7 @@ def acquire_node_lock(runtime_directory: Path, purpose: str = "nodevet") -> Node
     path = runtime_directory / LOCK_NAME
     try:
         runtime_directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        descriptor = open_lock_file(path)
     except OSError as error:
         raise StoreError(
             f"{path}: cannot be written by uid {os.geteuid()} ({error.strerror}): choose another runtime_dir"
@@ -78,6 +78,18 @@ def acquire_node_lock(runtime_directory: Path, purpose: str = "nodevet") -> Node
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} {purpose}\n".encode(), 0)
     return NodeLock(path, descriptor, purpose)
+
+
+def open_lock_file(path: Path) -> int:
+    """Return a descriptor of the lock file *path*, made where absent. Raises OSError.
+
+    Its owner alone may open it: whoever may read a file can lock it (flock(2)), and would keep the next agent from
+    starting for as long as he likes.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with suppress(OSError):  # one that another user made
+        os.fchmod(descriptor, 0o600)  # an earlier version let the group read it
+    return descriptor
 
 
 def _is_same(path: Path, descriptor: int) -> bool:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.lock import acquire_node_lock
+from nodevet.agent.storage.database import lock
 from nodevet.checks.errors import BusyError, StoreError
 
 HOLDER = (
@@ -81,3 +84,24 @@ def test_a_lock_whose_file_was_removed_is_taken_anew(tmp_path: Path) -> None:
         with pytest.raises(BusyError, match="first"):
             acquire_node_lock(tmp_path, "third")
     acquire_node_lock(tmp_path).release()
+
+
+@pytest.mark.parametrize("name", ["node.lock", "nodevet.db.lock", "load.lock"])
+@pytest.mark.parametrize("before", [None, 0o640, 0o644])
+def test_nobody_but_its_owner_can_take_a_lock(name: str, before: int | None, tmp_path: Path) -> None:
+    """Whoever may read a file can lock it: a member of the socket's group kept the next agent from starting."""
+    path = tmp_path / name
+    if before is not None:
+        path.write_text("")
+        path.chmod(before)
+    takes: dict[str, Callable[[], object]] = {
+        "node.lock": lambda: acquire_node_lock(tmp_path).release(),
+        "nodevet.db.lock": lambda: os.close(lock(tmp_path / "nodevet.db")),
+        "load.lock": lambda: os.close(LoadLock(tmp_path).acquire()),
+    }
+    mask = os.umask(0)
+    try:
+        takes[name]()
+    finally:
+        os.umask(mask)
+    assert path.stat().st_mode & 0o7777 == 0o600

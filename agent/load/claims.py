@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.agent.lock import open_lock_file
 from nodevet.checks.errors import BusyError, StoreError
 
 __all__ = ["CLAIMS_NAME", "LOAD_LOCK_NAME", "Claims", "ClaimsSeen", "LoadLock"]
@@ -154,7 +155,7 @@ class LoadLock:
 
     def _open(self) -> int:
         try:
-            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            return open_lock_file(self._path)
         except OSError as error:
             raise StoreError(f"{self._path}: cannot be opened ({error.strerror}): check its directory") from error
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from nodevet.agent.lock import open_lock_file
 from nodevet.checks.errors import BusyError, StoreError
 
 __all__ = [
@@ -225,7 +226,7 @@ def lock(path: Path) -> int:
     """Keep other writers of *path* out and return the descriptor to close at the end. Raises BusyError, StoreError."""
     name = path.with_name(path.name + ".lock")
     try:
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        descriptor = open_lock_file(name)
     except OSError as error:
         raise _refusal(error)(
             f"{name}: cannot be written by uid {os.geteuid()} ({error.strerror}): choose another state_dir"
