@@ -6,6 +6,7 @@ import argparse
 import os
 import selectors
 import shlex
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -1217,6 +1218,35 @@ NodeName=n1 Arch=x86_64
 
 
 IN_SERVICE = SHOWN.format(state="IDLE").replace("   Reason", "   Comment")
+
+
+def test_a_directory_service_that_does_not_answer_holds_up_no_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent of another user waits for its own name in the thread, and says so; root's is asked of nobody."""
+    (tmp_path / "node").write_text(SHOWN.format(state="IDLE"))
+    settings = msgspec.structs.replace(SETTINGS, scontrol=str(_answers(tmp_path)))
+    for uid in (0, 4242):
+        answered = threading.Event()
+
+        def ask(_uid: int, answered: threading.Event = answered) -> Any:
+            answered.wait(10.0)
+            raise KeyError
+
+        monkeypatch.setattr("nodevet.agent.slurm.reactor.pwd.getpwuid", ask)
+        monkeypatch.setattr("nodevet.agent.slurm.reactor.os.geteuid", lambda uid=uid: uid)
+        began = time.monotonic()
+        with selectors.DefaultSelector() as selector:
+            running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
+            running.submit(FAILED)
+            assert time.monotonic() - began < 5.0
+            if uid:
+                _until(lambda running=running: "getpwuid" in running.trouble)  # type: ignore[misc]
+                assert running.status.last_read_seconds is None
+                answered.set()
+            _until(lambda running=running: running.status.last_read_seconds is not None)  # type: ignore[misc]
+            assert "getpwuid" not in running.trouble
+            assert running.close(3.0)
 
 
 def test_a_prolog_at_a_node_that_is_still_drained_gets_its_answer(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ DRAINS_SECONDS = 10.0
 DRAINED_YET_SECONDS = 1.0
 """Between two looks for it."""
 
+NAMELESS = "the name of the agent's user is asked for (getpwuid), and until it is known SLURM is not read"
+
 STILL_DRAINED = "drained"
 """What a prolog finds in its claim where its job was allocated before the drain."""
 
@@ -90,9 +92,9 @@ class Reactor:
             random=Random().random,  # noqa: S311 (spreads calls, keeps no secret)
             boot_id=boot_id,
             memory=self._kept.memory,
-            user=_user(),
             host=socket.gethostname(),
         )
+        self._has_name = False
         self._condition = threading.Condition()
         self._snapshot: Snapshot | None = None
         self._seen: tuple[str, ...] = ()
@@ -181,8 +183,18 @@ class Reactor:
             snapshot = self._snapshot
             if self._closing or snapshot is None:
                 return True
+        if not self._has_name:
+            self._take_name()
         self._pass(snapshot)
         return False
+
+    def _take_name(self) -> None:
+        """Have the writer know its own name; a directory service that does not answer holds up this thread alone."""
+        with self._condition:
+            before, self._trouble = self._trouble, NAMELESS
+        self._writer.user = _user()
+        with self._condition:
+            self._has_name, self._trouble = True, before
 
     def _pass(self, snapshot: Snapshot) -> None:
         """Have the writer look at *snapshot*, and keep what it found."""
@@ -272,9 +284,15 @@ class Reactor:
 
 
 def _user() -> str | None:
-    """Return the name that SLURM puts at what this process writes, or None where it has none."""
+    """Return the name that SLURM puts at what this process writes, or None where it has none.
+
+    SLURM asks nobody for root's, and neither may this: a directory service may take minutes to answer.
+    """
+    uid = os.geteuid()
+    if not uid:
+        return "root"
     try:
-        return pwd.getpwuid(os.geteuid()).pw_name
+        return pwd.getpwuid(uid).pw_name
     except KeyError:
         return None
 

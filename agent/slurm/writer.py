@@ -123,8 +123,8 @@ class Writer:
     ) -> None:
         """Write for *node*, as SLURM calls it, going on with *memory*.
 
-        *random* gives numbers from 0 to 1; *user* is the name that SLURM puts at our reasons, *host* that of this
-        machine.
+        *random* gives numbers from 0 to 1; *user* is the name that SLURM puts at our reasons, which may be
+        set later, *host* that of this machine.
         """
         self._slurm = slurm
         self._settings = settings
@@ -135,7 +135,7 @@ class Writer:
         self._boot_id = boot_id
         self._memory = memory
         self._given = memory.resumed
-        self._user = user
+        self.user = user
         self._host = host
         self._machine: str | None = None
         self._note = BY_SOMEBODY
@@ -482,7 +482,7 @@ class Writer:
         settings = self._settings
         if self._marked_again or settings.writer != "drain" or settings.permit == "local" or free_field(node) is None:
             return False
-        return lacks_mark(node, settings.reason_prefix, self._user, permitted=before.permit == self._boot_id)
+        return lacks_mark(node, settings.reason_prefix, self.user, permitted=before.permit == self._boot_id)
 
     def _mark_again(self, node: NodeState) -> Generator[Call, Any, NodeState]:
         """Write the mark of our drain at *node*, and return what SLURM shows then."""
@@ -533,7 +533,7 @@ class Writer:
         """Return what is closed besides this one of all *nodes*. Raises SlurmError where it is not among them."""
         name = self.status.node
         try:
-            found = rooms(nodes, name, self._limits, wall_seconds=self._wall_seconds(), user=self._user, before=before)
+            found = rooms(nodes, name, self._limits, wall_seconds=self._wall_seconds(), user=self.user, before=before)
         except OutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show nodes: {error}") from error
         self._remember(nodes=len(nodes))
