@@ -59,13 +59,14 @@ class Start(_Message, frozen=True):
     ``skip`` names quarantined devices, by id and by PCI address: they are not to be touched. ``last`` names devices
     to read after all others, because an earlier child hung or crashed there. ``prove`` names files to read through
     before anything is loaded: an earlier child met an address that could not be served. One that is to ``stand_still``
-    there waits until its files were looked at.
+    there waits until its files were looked at. ``leave_out`` names functions of the library that are not to be called.
     """
 
     backend: str
     root: str = "/"
     skip: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
+    leave_out: tuple[str, ...] = ()
     prove: tuple[str, ...] = ()
     stand_still: bool = False
     options: dict[str, Any] = {}

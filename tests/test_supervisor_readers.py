@@ -18,6 +18,7 @@ from fakes.pass_time import pass_time
 from fakes.stopping import stop_readers
 
 from nodevet.agent.clock import SteppedClock, SystemClock
+from nodevet.agent.readers.calls_of_users import LEFT_OUT_SECONDS
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.checks.model import Event, ReaderState, ReaderStatus, Sample
 from nodevet.checks.view import Cadence
@@ -213,13 +214,37 @@ def test_a_call_whose_length_users_decide_is_no_hang_of_the_driver(
     node.round()
     node.machine.hang(call, gpu=SLOT)
     node.clock.advance(INTERVAL)
-    for times in (1, 2):
-        node.fall(call)
-        assert "which files it has open, and a user may open hundreds of thousands" in node.status().detail
-        assert (node.status().hangs, node.status().witnessed) == (times, 0)
-        node.clock.advance(1.0)
-    assert node.round(2.0) == node.all_ok() | {node.wedged: "reader"}
-    assert node.status().quarantined == (node.wedged,)
+    node.fall(call)
+    assert "which files it has open, and a user may open hundreds of thousands" in node.status().detail
+    assert (node.status().hangs, node.status().witnessed) == (1, 0)
+    assert node.round(2.0) == node.all_ok()
+    assert node.status().quarantined == ()
+    node.close()
+
+
+def test_a_call_that_users_brought_down_is_left_out_and_its_boards_are_read(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """AMD SMI ends over the name of a user's control group: what lists processes is unread, the rest of all is read."""
+    node = Node(tmp_path, request.getfixturevalue("fake_amdsmi"))
+    call = "amdsmi_get_gpu_process_list"
+    assert node.round() == node.all_ok()
+    node.machine.crash(call, gpu=SLOT)
+    node.clock.advance(INTERVAL)
+    node.until(lambda: node.status().state is ReaderState.CRASHED and node.status().pid is None)
+    assert node.round(1.0) == node.all_ok()
+    for _ in range(4):
+        assert node.round(INTERVAL) == node.all_ok()
+    assert (node.status().starts, node.status().crashes, node.status().quarantined) == (2, 1, ())
+    last = next(sample for sample in reversed(node.samples) if (sample.device, sample.group) == (node.wedged, "fast"))
+    unread = {reading.quantity for reading in last.readings if "brought the reader down in it" in reading.detail}
+    assert unread == {"compute_processes", "compute_process_ids"}
+    node.machine.clear(f"abort.{call}.{SLOT}")
+    node.clock.advance(LEFT_OUT_SECONDS)
+    node.until(lambda: node.status().starts == 3 and node.supervisor.settled)
+    assert node.round(INTERVAL) == node.all_ok()
+    last = next(sample for sample in reversed(node.samples) if (sample.device, sample.group) == (node.wedged, "fast"))
+    assert {reading.value for reading in last.readings if reading.quantity == "compute_processes"} == {0}
     node.close()
 
 

@@ -15,6 +15,7 @@ from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
 from nodevet.agent.readers.blame import Blame, Fallen, device_at_work, no_start, stuck_seconds
+from nodevet.agent.readers.calls_of_users import LeftOut
 from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.plan import ReaderPlan
 from nodevet.agent.readers.predecessor import Predecessor
@@ -81,6 +82,7 @@ class Reader:
         self._round: Round | None = None
         self._schedules = {group: Schedule(cadence, clock.monotonic()) for group, cadence in plan.cadences.items()}
         self._quarantine = Quarantine()
+        self._left_out = LeftOut()
         self._guilty: str | None = None
         self._lines_left = LINES_PER_ROUND
         self._state = ReaderState.STARTING
@@ -161,7 +163,7 @@ class Reader:
             due = min((entry.due for entry in self._offered()), default=None)
             current = self._round
             candidates.append(self._blame.look_at(current.deadline, self._patience(current)) if current else due)
-            candidates.append(self._quarantine.next_deadline)
+            candidates += [self._quarantine.next_deadline, self._left_out.next_deadline]
         elif self._wish is Wish.READ:
             candidates.append(self._start_at)
             candidates += [entry.given_up for entry in self._missable().values()]
@@ -374,6 +376,9 @@ class Reader:
         if self._quarantine.try_again(now):
             self._load_anew("tries a quarantined device again")
             return
+        if self._left_out.try_again(now):
+            self._load_anew("tries a call again that was left out")
+            return
         for schedule in self._offered():
             if schedule.due <= now:
                 self._ask_round(schedule, now)
@@ -476,6 +481,7 @@ class Reader:
                 root=self._plan.root,
                 skip=(*skipped, *addresses),
                 last=self._quarantine.suspects,
+                leave_out=self._left_out.names,
                 prove=self._blame.to_prove,
                 stand_still=self._blame.stands_still,
                 options=dict(self._plan.options),
@@ -490,6 +496,8 @@ class Reader:
         failure = fallen.failure
         device = self._guilty = self._busy_with() if fallen.charged else None
         self._blame.count(fallen, device)
+        if fallen.charged and self._child.in_call and self._left_out.note(self._child.call, self._clock.monotonic()):
+            self._note("warning", "call is left out for a while", call=self._child.call)
         if device is not None:
             self._quarantine.charge(device, failure, self._clock.monotonic())
             for group in {self._round.group} if self._round else self._missable():

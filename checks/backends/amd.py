@@ -57,7 +57,10 @@ def open_backend(context: Context) -> AmdBackend:
     if not tree.exists(MODULE) and not _boards(tree):
         raise BackendError(FailureKind.NO_DEVICES, "no AMD accelerator on the PCI bus, and amdgpu is not loaded")
     generation = tree.text_or_none(GENERATION)  # before the library looks: what comes meanwhile is noticed
-    return AmdBackend(context, tree, load(context.progress), generation)
+    library = load(context.progress)
+    left_out = context.options.get("leave_out", ())
+    library.left_out = frozenset(map(str, left_out)) if isinstance(left_out, (list, tuple)) else frozenset()
+    return AmdBackend(context, tree, library, generation)
 
 
 class _Gpu:

@@ -34,12 +34,14 @@ __all__ = ["Call", "Item", "Library", "Plan", "Target", "load", "number"]
 
 SUCCESS, INVALID, NOT_SUPPORTED, NOT_YET_IMPLEMENTED = 0, 1, 2, 3
 NOT_INITIALIZED, DRIVER_NOT_LOADED = 32, 34
-NO_FUNCTION, UNREADABLE = -1, -2
-"""Not of the library: this wrapper or library has no such function; the wrapper could not take the answer apart."""
+NO_FUNCTION, UNREADABLE, LEFT_OUT = -1, -2, -3
+"""Not of the library: this wrapper or library has no such function; the wrapper could not take the answer apart; it
+brought an earlier reader down by what users left about (reference/calls_of_users.csv)."""
 
 CODE_NAMES = {
     NO_FUNCTION: "this release has no such function",
     UNREADABLE: "the wrapper could not read the answer",
+    LEFT_OUT: "left out for a while, because what a user did brought the reader down in it: see the agent's log",
     INVALID: "invalid parameter",
     NOT_SUPPORTED: "not supported",
     NOT_YET_IMPLEMENTED: "not implemented yet",
@@ -67,7 +69,7 @@ CODE_NAMES = {
 
 UNSUPPORTED = frozenset({NO_FUNCTION, NOT_SUPPORTED, NOT_YET_IMPLEMENTED})
 DENIED = frozenset({10})
-UNAVAILABLE = frozenset({8, 9, 11, 15, 30, 40})
+UNAVAILABLE = frozenset({LEFT_OUT, 8, 9, 11, 15, 30, 40})
 LIBRARY_NAME = "amdsmi"
 """Its rows of reference/driver_errors.csv, which lists the codes that are evidence against a driver or a device."""
 GONE = of_kind(LIBRARY_NAME, FailureKind.LOST)
@@ -131,6 +133,7 @@ class Library:
     def __init__(self, module: Any, progress: Progress) -> None:
         """Take over the module ``amdsmi``; nothing is called yet."""
         self.module = module
+        self.left_out: frozenset[str] = frozenset()
         self.failures = 0
         """How many questions of ``optional`` found no answer that another time may bring."""
         self._progress = progress
@@ -146,6 +149,8 @@ class Library:
         function = getattr(self.module, symbol, None)
         if function is None:
             return NO_FUNCTION, None
+        if symbol in self.left_out:
+            return LEFT_OUT, None
         self._progress.call(text)
         try:
             done = attempt(partial(function, *arguments), let=(self._refused, AttributeError, *expected))

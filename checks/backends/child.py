@@ -80,9 +80,12 @@ class ChildContext:
     """What the child lends to its backend."""
 
     def __init__(self, end: ChildEnd, start: Start) -> None:
-        """Take the root and the options of *start*; the devices not to be touched are the option ``skip``."""
+        """Take the root and the options of *start*; the devices not to be touched are the option ``skip``.
+
+        Functions not to be called are the option ``leave_out``.
+        """
         self.root = start.root
-        self.options: dict[str, object] = {**start.options, "skip": start.skip}
+        self.options: dict[str, object] = {**start.options, "skip": start.skip, "leave_out": start.leave_out}
         self.progress: Progress = end.progress
         self._channel = end.channel
         self._clock = SystemClock(start.root)
