@@ -316,6 +316,21 @@ def test_memory_of_an_amd_board_without_any_limit_is_judged_by_the_table(
         assert Node(fake_amdsmi, reader).settled() == verdict
 
 
+@pytest.mark.parametrize("answer", [0, 300, 65535])
+def test_amd_board_whose_chip_tells_no_heat_is_unknown(fake_amdsmi: FakeAmdSmi, answer: int) -> None:
+    """AMD SMI tells no core: a hot spot that is dead for ever was ok beside the memory. The edge stands in for it."""
+    fake_amdsmi.set("temperature.3", answer)
+    with amd_reader(fake_amdsmi) as reader:
+        made = Node(fake_amdsmi, reader)
+        assert made.settled() == (State.UNKNOWN, {"reading.temperature_celsius"})
+    fake_amdsmi.set("edge_temperature.3", 45)
+    with amd_reader(fake_amdsmi) as reader:
+        assert Node(fake_amdsmi, reader).settled() == (State.OK, set())
+    fake_amdsmi.update({"edge_temperature.3": -1, "temperature.3": 40, "memory_temperature.3": 0})
+    with amd_reader(fake_amdsmi) as reader:
+        assert Node(fake_amdsmi, reader).settled() == (State.OK, set())
+
+
 def amd_reader(machine: FakeAmdSmi) -> ReaderProcess:
     """Return a reader of *machine* below the tree that its kernel shows."""
     root = write_tree(machine.path.parent / "root", machine.host_files())

@@ -107,6 +107,8 @@ ANY = msgspec.structs.replace(
 )
 """Of boards of which few readings can be had, and one of them must."""
 CORE = Part(PartKind.SENSOR, "core")
+ON_CHIP = frozenset({"core", "hotspot", "edge", "package"})
+"""Sensors of the chip itself, of which one must answer: AMD SMI tells no core, and memory may be cool on a hot chip."""
 ADVICE = {
     "link_active": "none of its links can be seen: start the fabric manager of the driver's own version and read its "
     "log; when it runs, have board, baseboard and switches inspected"
@@ -361,9 +363,11 @@ def _missing(
     missing = [look for look in bad if look not in lapsed]
     there = [*(look for look in entries if look.measured), *lapsed]
     lacks_core = any(look.part == CORE and not _has_margin(view, look) for look in missing)
+    chip = [look for look in entries if look.part.kind is PartKind.SENSOR and look.part.name in ON_CHIP]
+    lacks_chip = bool(chip) and not any(look in there or _has_margin(view, look) for look in chip)
     unseen = next((look for look in missing if _alike(look, missing) > _alike(look, there)), None)
-    if lacks_core or unseen is not None:
-        look = unseen or missing[0]
+    if lacks_core or lacks_chip or unseen is not None:
+        look = unseen or (missing or chip)[0]
         of = f" of {look.part}" if look.part.kind is PartKind.MEMORY_BLOCK else ""
         said = f" ({look.reading.detail})" if look.reading.detail else ""
         return f"{quantity}{of} is {look.reading.status.value}{said}"
@@ -378,7 +382,7 @@ def _alike(look: Look, entries: Iterable[Look]) -> int:
 def _has_margin(view: View, look: Look) -> bool:
     """Return whether the core's distance to its limit is told, although its temperature could not be read."""
     margin = view.number(look.device, "temperature_margin_celsius", CORE)
-    return margin is not None and look.reading.status is not ReadingStatus.UNSUPPORTED
+    return margin is not None and look.part == CORE and look.reading.status is not ReadingStatus.UNSUPPORTED
 
 
 def _turned_off(view: View, device: Device, quantity: str, entries: tuple[Look, ...]) -> bool:
