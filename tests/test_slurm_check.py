@@ -530,6 +530,31 @@ def test_a_writer_beside_a_gate_that_observes_is_told_by_what_it_does(good: Fact
         assert f"the agent {does}" in item.next_step
 
 
+def test_scripts_on_a_network_file_system_are_told(node: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it stands still a prolog waits, and SLURM drains every node at its next job; seen on SLURM 22.05."""
+    shared = {node.gate.gres}
+
+    def kind(path: Path) -> str:
+        return "nfs4" if path in shared else "ext4"
+
+    monkeypatch.setattr("nodevet.agent.slurm.survey.file_system_of", kind)
+    assert statuses(node.facts())["file system"] is Status.WARNING
+    node.gate.set(gpus="minor")
+    assert statuses(node.facts())["file system"] is Status.OK, "gres.conf is not read then"
+    shared.add(node.gate.scripts)
+    found = next(item for item in items(node.facts(), only_node=True) if item.name == "file system")
+    assert (found.status, str(node.gate.gres) in found.says) == (Status.WARNING, False)
+    assert "nfs4" in found.says
+
+
+def test_that_every_gpu_counts_may_be_meant_so(node: Installed) -> None:
+    """As with slices of boards: the page says to go on only where nothing is warned of."""
+    node.gate.gres.unlink()
+    assert statuses(node.facts())["gres mapping"] is Status.WARNING
+    node.gate.set(gpus="all")
+    assert statuses(node.facts())["gres mapping"] is Status.OK
+
+
 def test_a_state_is_as_old_as_when_it_was_read(node: Installed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts and a SLURM that take minutes to answer made the state of a live agent old."""
     began = uptime_seconds()

@@ -106,12 +106,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What SLURM calls this machine, where that is another node than ``node``."""
     forgotten: str = ""
     """What to type where a mark of nodevet stands at a node in service."""
+    remote: tuple[str, ...] = ()
+    """What a prolog reads from a network file system."""
 
 
 def items(facts: Facts, *, only_node: bool = False) -> tuple[Item, ...]:
     """Return every item; those of this node alone where nothing of SLURM's should be asked."""
-    found = [_present(facts), _owned(facts), _rehearsed(facts), *_settings(facts), _runtime(facts), _state(facts)]
-    found += [_claims(facts), _mapping(facts), _consistent(facts)]
+    found = [_present(facts), _owned(facts), _placed(facts), _rehearsed(facts), *_settings(facts)]
+    found += [_runtime(facts), _state(facts), _claims(facts), _mapping(facts), _consistent(facts)]
     return tuple(found) if only_node else (*found, *_cluster(facts))
 
 
@@ -168,6 +170,18 @@ def _present(facts: Facts) -> Item:
             "copy them anew and chmod 755 them; SLURM drains a node whose prolog it cannot execute",
         )
     return Item("scripts", NODE, Status.OK, f"{len(facts.scripts)} in {facts.folder}")
+
+
+def _placed(facts: Facts) -> Item:
+    """Judge whether a prolog waits for no other machine: SLURM kills one that does, and drains the node."""
+    says = f"on a network file system: {', '.join(facts.remote)}"
+    step = (
+        "let Prolog= and Epilog= name copies on each node's own disk, and set gpus= in gate.conf where gres.conf is"
+        " shared: where it stands still for PrologEpilogTimeout=, SLURM drains each node at its next job"
+    )
+    if facts.remote:
+        return Item("file system", NODE, Status.WARNING, says, step)
+    return Item("file system", NODE, Status.OK, "of this node")
 
 
 def _owned(facts: Facts) -> Item:
@@ -292,14 +306,12 @@ def _mapping(facts: Facts) -> Item:
         return Item("gres mapping", NODE, Status.OK, "the node has no accelerators")
     if isinstance(facts.gres, str):
         return Item("gres mapping", NODE, Status.CANNOT_TELL, facts.gres)
+    if isinstance(facts.gate, Mapping) and facts.gate.get("gpus") == "all":
+        return Item("gres mapping", NODE, Status.OK, "every GPU counts for every job: gpus=all in gate.conf")
     if any(numbers == "all" for _, numbers in facts.gres):
-        return Item(
-            "gres mapping",
-            NODE,
-            Status.WARNING,
-            f"{facts.gres_path} does not tell which GPUs a job has: every GPU counts for every job",
-            "say how with gpus= in gate.conf (docs/reference/slurm-gate.md)",
-        )
+        says = f"{facts.gres_path} does not tell which GPUs a job has: every GPU counts for every job"
+        step = "say how with gpus= in gate.conf, or that it is meant so with gpus=all (docs/reference/slurm-gate.md)"
+        return Item("gres mapping", NODE, Status.WARNING, says, step)
     order = facts.gres[0][0]
     numbers = [int(numbers) for _, numbers in facts.gres]
     known = [place if order == "pci" else device.minor for place, device in enumerate(found)]

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from nodevet.agent.settings import Configuration
 from nodevet.agent.slurm.checkup import SCRIPTS, Entry, Facts, Hook
+from nodevet.agent.storage.database import NETWORK_FILE_SYSTEMS, file_system_of
 from nodevet.exporters.slurm import SEARCHED, Scontrol, SlurmError
 from nodevet.exporters.slurm_permit import forgotten_words
 from nodevet.exporters.slurm_rules import is_machine, machine_of, parse_node
@@ -89,13 +90,15 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
     if asked is not None and isinstance(config, str) and environment.get("SLURM_CONF") and not settings.slurm.conf:
         config += f'; SLURM_CONF is set here and not for the agent: set [slurm] conf = "{conf}"'
     shown = None if asked is None or isinstance(config, str) else _shown(asked, node)
+    gate = doubt or _gate(folder)
+    gres_path = conf.with_name("gres.conf")
     return Facts(
         node=node,
         folder=str(folder),
         uid=os.geteuid(),
         scripts=scripts,
         parents=parents,
-        gate=doubt or _gate(folder),
+        gate=gate,
         rehearsal=doubt or _rehearsal(folder),
         settings=settings,
         state_path=str(state_path),
@@ -103,8 +106,9 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
         state_uid=state_uid,
         uptime_seconds=now,
         claims=_entry(state_path.with_name("claims"), folder=True),
-        gres_path=str(conf.with_name("gres.conf")),
-        gres=doubt or _gres(folder, conf.with_name("gres.conf"), node, state),
+        gres_path=str(gres_path),
+        gres=doubt or _gres(folder, gres_path, node, state),
+        remote=_remote(folder, gres_path, gate),
         config=config,
         written=_written(conf),
         machine=_machine(asked, node) if asked is not None and isinstance(shown, str) else "",
@@ -136,6 +140,13 @@ def _entry(path: Path, *, folder: bool = False) -> Entry:
     kind = "no folder" if folder else "no regular file"
     unstartable = "" if folder or not fits else _unstartable(path)
     return Entry(str(path), status.st_uid, stat.S_IMODE(status.st_mode), "" if fits else kind, unstartable)
+
+
+def _remote(folder: Path, gres_path: Path, gate: Mapping[str, str] | str) -> tuple[str, ...]:
+    """Return what a prolog reads from a network file system, each with the type of that."""
+    reads = [folder] if isinstance(gate, Mapping) and gate.get("gpus") != "auto" else [folder, gres_path]
+    kinds = [(path, file_system_of(path)) for path in reads]
+    return tuple(f"{path} ({kind})" for path, kind in kinds if kind in NETWORK_FILE_SYSTEMS)
 
 
 def _unstartable(path: Path) -> str:
