@@ -26,6 +26,7 @@ import msgspec
 
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_kind
+from nodevet.checks.exhaustion import next_step
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.wire import Progress
@@ -366,7 +367,8 @@ def _import() -> Any:
 
 
 def _no_library(why: str) -> BackendError:
-    return BackendError(FailureKind.NO_LIBRARY, f"libamd_smi.so cannot be loaded ({why}): install ROCm's amd-smi-lib")
+    step = next_step(why, "install ROCm's amd-smi-lib")
+    return BackendError(FailureKind.NO_LIBRARY, f"libamd_smi.so cannot be loaded ({why}): {step}")
 
 
 def _mismatch(error: str) -> str:

@@ -21,6 +21,7 @@ import msgspec
 
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_kind
+from nodevet.checks.exhaustion import next_step
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.wire import Progress
@@ -480,7 +481,8 @@ def why_not_loaded(library: str) -> str:
         ctypes.CDLL(library)
     except OSError as error:
         if "cannot open shared object file: No such file" not in str(error):
-            return f"{library} is there and cannot be loaded ({error}): install that of the NVIDIA driver anew"
+            step = next_step(str(error), "install that of the NVIDIA driver anew")
+            return f"{library} is there and cannot be loaded ({error}): {step}"
     return f"{library} was not found: install the NVIDIA driver, or mount its libraries"
 
 

@@ -24,6 +24,7 @@ import msgspec
 
 from nodevet.checks.child import become_child
 from nodevet.checks.clock import SystemClock
+from nodevet.checks.exhaustion import next_step
 from nodevet.checks.model import Result, ResultState
 from nodevet.checks.wire import Burn, Channel, Closed, Found, Message, Progress, Ready, Start, Stop, Ticked, Worked
 
@@ -209,9 +210,8 @@ def _burn(burn: Burn, session: Session, choose: Callable[..., Any] | None) -> Re
             raise
         return blank(ResultState.REFUSED, HOW_TO_GET_TORCH)
     except (ImportError, OSError) as error:
-        return blank(
-            ResultState.REFUSED, f"torch cannot be loaded: {error}; reinstall it: pip install 'nodevet[burnin]'"
-        )
+        step = next_step(str(error), "reinstall it: pip install 'nodevet[burnin]'")
+        return blank(ResultState.REFUSED, f"torch cannot be loaded: {error}; {step}")
 
 
 if __name__ == "__main__":
