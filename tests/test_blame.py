@@ -24,9 +24,10 @@ from fakes.views import at, healthy
 
 from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import SteppedClock
-from nodevet.agent.processes import ChildRecord
+from nodevet.agent.processes import ChildRecord, start_ticks
 from nodevet.agent.readers.blame import Blame, fault_rows, no_start
 from nodevet.agent.readers.heartbeat import Heartbeat
+from nodevet.agent.readers.predecessor import Predecessor
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.witness import (
@@ -888,6 +889,26 @@ def test_a_crash_in_a_call_that_takes_names_of_users_apart_is_nobodys_fault(benc
     assert (users.fault, users.charged, users.failure.of_driver) == ("", True, False)
     assert "a group whose name ends with docker or lxc (cat /proc/PID/cgroup)" in users.failure.detail
     assert found["amdsmi_get_temp_metric"].fault
+
+
+@pytest.mark.parametrize(
+    ("call", "is_hard"), [("amdsmi_get_gpu_process_list", False), ("amdsmi_get_temp_metric", True)]
+)
+def test_a_call_of_users_that_cannot_be_killed_is_nobodys_fault(bench: Bench, call: str, is_hard: bool) -> None:
+    """What it waits for may be a user's process: neither this agent nor the next blames the driver, however long."""
+    looks, boot = Told(bench.clock, "D"), bench.clock.instant().boot_id
+    words, ticks = f"{call} on GPU-1 (PCI 0000:0c:00.0)", start_ticks(os.getpid())
+    assert ticks is not None
+    child = cast(Child, SimpleNamespace(call=words, in_call=True, where="here", pid=os.getpid()))
+    blame = Blame("amd", bench.clock, looks, Heartbeat(bench.clock, bench.selector))
+    blame.stuck(child, 50.0)
+    record = ChildRecord("amd", os.getpid(), ticks, boot, words, in_call=True)
+    orphan = Predecessor(record, bench.clock, looks, 50.0)
+    orphan._killed = True  # it stands for this very process
+    bench.clock.advance(60.0)
+    orphan.tick(bench.clock.monotonic())
+    assert orphan.failure is not None
+    assert (blame.stuck(child, 50.0).failure.of_driver, orphan.failure.of_driver) == (is_hard, is_hard)
 
 
 def test_only_libraries_under_a_bus_error_are_read_through(bench: Bench, tmp_path: Path) -> None:

@@ -296,7 +296,7 @@ class Blame:
         cause = disturbance(look, look, 1.0) or disturbance(before.look, look, now - before.seen)
         self._stuck = _Stuck(now if cause else before.since, now, look)
         out = f"{child.call} cannot be ended ({child.where}); no second reader is started beside it"
-        if cause:
+        if cause := cause or ((users := _of_users(child)) and users.meaning) or "":
             return _soft(f"{out}: {cause}")
         if not child.in_call:
             return _soft(f"{out}: it is in no call of the driver")

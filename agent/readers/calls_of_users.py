@@ -10,7 +10,7 @@ import msgspec
 from nodevet.checks.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["CallRow", "LeftOut", "calls_of_users"]
+__all__ = ["CallRow", "LeftOut", "calls_of_users", "meaning_of_users"]
 
 LEFT_OUT_SECONDS = from_table("reader.left_out").value
 """A call that users brought down is made again after so long: their program may have ended."""
@@ -29,6 +29,12 @@ class CallRow(msgspec.Struct, frozen=True):
 def calls_of_users() -> Mapping[str, CallRow]:
     """Return the rows of reference/calls_of_users.csv by the name of the call."""
     return {row.call: row for row in load_table("calls_of_users.csv", CallRow)}
+
+
+def meaning_of_users(call: str) -> str:
+    """Return why users decide how long *call* takes; empty where they do not."""
+    row = calls_of_users().get(call.partition(" ")[0])
+    return row.meaning if row is not None else ""
 
 
 class LeftOut:

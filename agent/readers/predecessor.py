@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord, describe, is_alive
+from nodevet.agent.readers.calls_of_users import meaning_of_users
 from nodevet.agent.readers.witness import Surroundings, disturbance
 from nodevet.checks.model import Failure, FailureKind, ReaderState
 
@@ -57,7 +58,7 @@ class Predecessor:
             self.detail = f"{call} cannot be ended ({where}); no second reader is started beside it"
             self.failure = Failure(FailureKind.STUCK, self.detail, of_driver=True)
             look = self._surroundings.look(self.record.pid)
-            cause = disturbance(look, look, 1.0)
+            cause = disturbance(look, look, 1.0) or meaning_of_users(call)
             early = waited < ORPHAN_SECONDS + self._patience_seconds
             if cause:
                 self._since = now - ORPHAN_SECONDS - KILLED_SECONDS
