@@ -1056,6 +1056,13 @@ def test_the_memory_survives_in_file_and_store(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["slurm.json"]
 
 
+def test_the_size_of_a_cluster_is_that_of_this_boot() -> None:
+    """A store that came with the image of a node has another cluster's, and thousands of nodes asked in one second."""
+    stored = pack(Kept("boot-0", Memory("older", nodes=4)))
+    (here, elsewhere) = (load_memory(Path("/nonexistent"), stored, boot).memory for boot in ("boot-0", "boot-1"))
+    assert (here.nodes, elsewhere.nodes, elsewhere.drained) == (4, 0, "older")
+
+
 def test_of_file_and_store_the_later_one_counts(tmp_path: Path) -> None:
     """A file that could not be written is older than the store, and would have a resume fought."""
     path = tmp_path / "slurm.json"

@@ -51,7 +51,10 @@ def load_memory(path: Path, stored: bytes | None, boot_id: str) -> Kept:
     """
     in_store, in_file = _stored(stored), _in_file(path)
     if in_file is None or in_file.boot_id != boot_id:
-        return in_store or Kept(boot_id, Memory())
+        if in_store is None or in_store.boot_id == boot_id:
+            return in_store or Kept(boot_id, Memory())
+        # The store may have come with an image of a node of a smaller cluster: all would ask SLURM at one moment.
+        return msgspec.structs.replace(in_store, memory=msgspec.structs.replace(in_store.memory, nodes=0))
     is_later = in_store is not None and in_store.boot_id == boot_id and in_store.edition > in_file.edition
     return in_store if in_store is not None and is_later else in_file
 
