@@ -37,6 +37,7 @@ from nodevet.checks.view import Growth, View, device_name
 __all__ = ["Confirmation", "Look", "Rule", "look_again", "looks", "number_of"]
 
 NO_GROWTH = "a second sample is needed to see growth"
+NOTHING_TO_COMPARE = "nothing to compare with"
 SOON_SECONDS = 0.5
 
 CONFIGURED = "configuration"
@@ -134,7 +135,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def judge(
         self,
         look: Look,
-        broken: bool | Callable[[float], bool],
+        broken: bool | Callable[[float], bool | None] | None,
         facts: str | Callable[[float], str],
         *,
         value: Scalar | None = None,
@@ -146,7 +147,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         """Return what the rule says of *look*, or that it is unmeasured where it has no value.
 
         *facts* tell what was seen, *beside* what else was read: without its values nothing is judged either. *broken*
-        and *facts* may be functions of the measured number, which are then only called where there is one.
+        and *facts* may be functions of the measured number, which are then only called where there is one. Where
+        *broken* is None, as ``limit and value > limit`` is without a limit, nothing was compared: no pass either.
         """
         beside = tuple(beside)
         blind = self.blind(look, *beside)
@@ -157,6 +159,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             return self._unjudged(look, Outcome.UNMEASURED, f"{look.quantity} is no number")
         asked = math.nan if number is None else number  # a word, about which no function is asked
         is_broken = broken(asked) if callable(broken) else broken
+        if is_broken is None or (limit is not None and math.isnan(limit.value)):
+            return self._unjudged(look, Outcome.UNMEASURED, NOTHING_TO_COMPARE)
         seen = facts(asked) if callable(facts) else facts
         others = {entry.quantity: None for entry in beside if entry.quantity != look.quantity}
         return Finding(
@@ -185,7 +189,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Finding:
         """Return what the rule says of *value*, which is broken where *limit* holds; unmeasured where it is None."""
         if value is None or not math.isfinite(value):
-            return self.blind(look, *beside) or self._unjudged(look, Outcome.UNMEASURED, "nothing to compare with")
+            return self.blind(look, *beside) or self._unjudged(look, Outcome.UNMEASURED, NOTHING_TO_COMPARE)
         return self.judge(look, limit.holds(value), facts, value=value, unit=limit.unit, limit=limit, beside=beside)
 
     def rate(
@@ -199,7 +203,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def grown(
         self,
         look: Look,
-        broken: Callable[[Growth], bool],
+        broken: Callable[[Growth], bool | None],
         facts: Callable[[Growth], str],
         *,
         value: Callable[[Growth], float] | None = None,

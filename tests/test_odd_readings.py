@@ -29,7 +29,7 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.quantities import QUANTITIES, UNKNOWN_ACTION, QuantityKind, measured
 from nodevet.checks.registry import Check, check, discover
-from nodevet.checks.view import View
+from nodevet.checks.view import Growth, View
 
 SM, MEMORY = Part(PartKind.CLOCK, "sm"), Part(PartKind.CLOCK, "memory")
 CHECKS = discover()
@@ -258,6 +258,22 @@ def test_no_rule_passes_on_a_reading_that_is_not_there(reading: Reading) -> None
         HOT.grown(look, lambda _growth: False, lambda _growth: ""),
     ):
         assert (finding.outcome, finding.required) == (blind, False)
+
+
+def test_no_rule_passes_where_nothing_was_compared() -> None:
+    """``limit and value > limit`` is None where there is no limit, and no number compares with one that is none."""
+    grown = Look(GPU, "GPU 0", Reading("link_crc_errors", 5, link(0)), at(), Growth(1, 10.0, at()))
+    good = Look(GPU, "GPU 0", Reading("temperature_celsius", 40, CORE), at())
+    blank = Limit("<", math.nan, "celsius", "a test")
+    for finding in (
+        HOT.judge(good, None, "cool"),
+        HOT.judge(good, lambda _celsius: None, "cool"),
+        HOT.judge(good, False, "cool", limit=blank),
+        HOT.against(good, 40.0, blank, "cool"),
+        HOT.grown(grown, lambda _growth: None, lambda _growth: "quiet"),
+        HOT.rate(grown, blank, lambda growth: growth.per_second, lambda _growth: "quiet"),
+    ):
+        assert finding.outcome is Outcome.UNMEASURED
 
 
 def test_growth_without_an_earlier_value_is_not_judged() -> None:
