@@ -330,11 +330,12 @@ def escalated(
     serial = next((told_serial(device.serial) for device in devices if device.id == finding.device), None)
     board = serial or finding.device
     longest = row.replace_within_days * _DAY_SECONDS
-    kept = {(entry.board, entry.load): entry for entry in known if entry.age_seconds <= longest}
+    # Those that are too old to count stay: a finding that stands shows them in each round, as if they were new.
+    kept = {(entry.board, entry.load): entry for entry in known}
     for entry in finding.shown:
         kept.setdefault((board, entry.load), WrongResult(board, entry.load, now))
     memory = tuple(kept.values())[-REMEMBERED_AT_MOST:]
-    count = sum(name == board for name, _ in kept)
+    count = sum(entry.board == board and entry.age_seconds <= longest for entry in kept.values())
     if count < row.replace_after:
         return memory, finding
     said = f"{finding.message}; wrong in {count} loads within {row.replace_within_days:.0f} days: replace the board"
@@ -350,7 +351,9 @@ def _aged(entry: WrongResult, now: Instant) -> WrongResult:
     if entry.counted.boot_id != now.boot_id:
         return msgspec.structs.replace(entry, counted=now)
     seconds = (now.boottime_ns - entry.counted.boottime_ns) / 1e9
-    if seconds < AGED_EVERY_SECONDS:
+    longest = clearing_table()[Clearing.WRONG_RESULT].replace_within_days
+    is_old = longest is not None and entry.age_seconds > longest * _DAY_SECONDS  # it counts no more, however old it is
+    if seconds < AGED_EVERY_SECONDS or is_old:
         return entry
     return msgspec.structs.replace(entry, counted=now, age_seconds=entry.age_seconds + seconds)
 

@@ -194,6 +194,24 @@ def test_a_second_wrong_result_within_ninety_days_asks_for_another_board(days: i
     assert (story.run(passed) is None) is (asked is Action.INSPECT)
 
 
+@pytest.mark.parametrize(("days", "asked"), [(89, Action.REPLACE), (100, Action.INSPECT)])
+def test_a_wrong_result_that_stands_grows_old_like_one_that_was_disproved(days: int, asked: Action) -> None:
+    """A finding shows its loads in each round, the acknowledged one too: that does not make them new."""
+    story = Story("1234")
+    seen = story.run(wrong())
+    assert seen is not None
+    done = acknowledge(story.ledger, seen.key, note="known", actor="uid 0")
+    assert done is not None
+    story.ledger = done[0]
+    for day in range(1, days + 1):
+        moment = Instant(story.now.boot_id, int(day * DAY * 1e9), day * DAY)
+        seen = story.run(*([wrong(started=day * DAY - 600)] if day == days else []), now=moment)
+        assert seen is not None
+        expected = asked if day == days else Action.INSPECT
+        state = EpisodeState.OPEN if expected is Action.REPLACE else EpisodeState.ACKNOWLEDGED
+        assert (seen.finding.action, seen.state) == (expected, state)
+
+
 @pytest.mark.parametrize("error", [-1e9, 1e9])
 def test_a_change_of_the_wall_clock_forgets_no_wrong_result(error: float) -> None:
     """Within a boot the time since boot counts."""
