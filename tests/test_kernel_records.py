@@ -82,6 +82,18 @@ def test_a_record_that_comes_in_two_pieces_is_judged_as_one(kind: str, pause: fl
             assert finding(event).gates and finding(event).device != NODE
 
 
+def test_other_records_of_one_family_part_no_record() -> None:
+    """Corrected errors of another board, each a record of its own number, stand between the lines of a fatal one."""
+    record, log = lines("PCIe"), Log()
+    log.write(*record[:-1])
+    for number in range(10, 30):
+        source, *others = (line.replace("{7}", f"{{{number}}}") for line in lines("PCIe", "corrected"))
+        log.write(source, *(line.replace(BOARD, "0000:2b:00.0") for line in others))
+    log.wait(0.2)
+    log.write(record[-1])
+    assert [event.pci for event in log.events if event.severity == "fatal"] == [BOARD]
+
+
 def test_a_record_that_names_no_device_is_told_all_the_same() -> None:
     """The firmware need not know which one it was; the node is to blame then, after a while."""
     log = Log()
