@@ -17,7 +17,9 @@ PASSED_ON = frozenset(
 )
 
 BY_THE_KERNEL = 0x80
-"""SI_KERNEL of sigaction(2): a terminal has told its whole process group, the command too."""
+"""SI_KERNEL of sigaction(2): a terminal has told its whole process group, the command too.
+
+But its hang-up: that is told to the leader of the session alone, which is process 1."""
 
 
 def under_init() -> int | None:
@@ -36,7 +38,7 @@ def under_init() -> int | None:
     while True:
         told = signal.sigwaitinfo(awaited)
         if told.si_signo != signal.SIGCHLD:
-            if told.si_code != BY_THE_KERNEL:
+            if told.si_signo == signal.SIGHUP or told.si_code != BY_THE_KERNEL:
                 os.kill(command, told.si_signo)
             continue
         code = _taken(command)

@@ -218,13 +218,14 @@ def _lease(served: Served, call: Call) -> None:
     _refuse_simulated(served, "lease")
     if served.stop_probe("gives way to a burn-in"):
         raise BusyError("lease: the agent's probe is ending: ask again in two seconds")
-    devices = _targets(served.snapshot, wanted.devices)
-    reason = busy_reason(served.snapshot, devices)
+    snapshot = served.snapshot
+    devices = _targets(snapshot, wanted.devices)
+    reason = busy_reason(snapshot, devices)
     if reason:
         raise BusyError(f"lease: {reason}; a load runs on idle devices only")
     pid = call.peer.pid
     names = (device.id for device in devices)
-    refusal = served.guard.announce("burn-in", pid, names, wanted.seconds, served.snapshot.generation)
+    refusal = served.guard.announce("burn-in", pid, names, wanted.seconds, snapshot.generation)
     if refusal:
         raise BusyError(f"lease: {refusal}")
 
@@ -235,7 +236,8 @@ def _lease(served: Served, call: Call) -> None:
         if refused:
             call.refuse(f"lease: {refused}")
         else:
-            among = msgspec.to_builtins(served.snapshot.devices)
+            # Of the look that chose them: a board that came until now counts as one that came during the load.
+            among = msgspec.to_builtins(snapshot.devices)
             call.answer({"granted": True, "devices": msgspec.to_builtins(devices), "among": among})
 
     call.when_gone(give_back)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import subprocess
 import sys
@@ -36,6 +37,11 @@ signal.signal(signal.SIGTERM, lambda *_: os._exit(9))
 print(os.getpid(), flush=True)
 time.sleep(30)
 """
+HUNG_UP = """
+signal.signal(signal.SIGHUP, lambda *_: (os.write(2, b"hung up"), os._exit(9)))
+os.write(2, b"ready")
+time.sleep(30)
+"""
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
@@ -65,6 +71,22 @@ def test_signals_reach_the_command() -> None:
         (first,) = children(started.pid)
         subprocess.run(["kill", f"-{int(signal.SIGTERM)}", first], check=True)
         assert started.wait(timeout=20) == 9
+
+
+@needs_root
+def test_the_hang_up_of_a_terminal_reaches_the_command() -> None:
+    """The kernel tells the leader of the session alone, which is process 1: a load would go on with nobody there."""
+    above, below = os.openpty()
+    heard, said = os.pipe()
+    command = (*ALONE, "setsid", "--ctty", sys.executable, "-c", BEGIN + HUNG_UP)
+    with subprocess.Popen(command, stdin=below, stdout=below, stderr=said) as started:
+        os.close(below)
+        os.close(said)
+        assert os.read(heard, 100) == b"ready"
+        os.close(above)
+        assert os.read(heard, 100) == b"hung up"
+        assert started.wait(timeout=20) == 9
+    os.close(heard)
 
 
 @needs_root

@@ -21,6 +21,7 @@ from nodevet.checks.burnin.launch import Launch
 from nodevet.checks.burnin.plan import GemmRequest
 from nodevet.checks.completeness import account
 from nodevet.checks.model import Device, DeviceKind, Result, ResultState, State
+from nodevet.checks.wire import Ticked
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
 DEVICES = tuple(
@@ -165,6 +166,16 @@ def test_what_a_child_knew_before_its_end_is_never_lost(campaign: Callable[[int]
             assert account((), (result,)).state is State.FAILED
 
 
+def put_to_rest(child: LoadChild, selector: selectors.BaseSelector) -> None:
+    """Stop *child* and wait until it is gone."""
+    child.stop()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not child.at_rest and time.monotonic() < deadline:
+        for key, mask in selector.select(0.02):
+            key.data(mask)
+        child.tick()
+
+
 def test_a_load_that_was_suspended_with_its_parent_is_not_silent() -> None:
     """SLURM suspends all processes of a job: nobody spoke, and nobody could hear. Then silence counts again."""
     clock, argv = LateClock(), (sys.executable, "-I", str(PROGRAM), json.dumps({"bf16": "hang"}))
@@ -184,12 +195,27 @@ def test_a_load_that_was_suspended_with_its_parent_is_not_silent() -> None:
             assert not child.alive
             assert "no sign of life" in child.detail
         finally:
-            child.stop()
-            deadline = time.monotonic() + PATIENCE_SECONDS
-            while not child.at_rest and time.monotonic() < deadline:
-                for key, mask in selector.select(0.02):
-                    key.data(mask)
+            put_to_rest(child, selector)
+
+
+def test_a_load_that_spoke_as_its_suspension_ended_may_hang_no_longer() -> None:
+    """Its last words lay in the pipe: they are read first, and the time of the suspension is no time to come."""
+    clock, argv = LateClock(), (sys.executable, "-I", str(PROGRAM), json.dumps({"bf16": "hang"}))
+    with selectors.DefaultSelector() as selector:
+        child = LoadChild("load", argv, ("GPU-0",), clock, selector)
+        try:
+            child.burn("gemm", {"device": "GPU-0", "dtype": "bf16"}, 5 * PATIENCE_SECONDS)
+            clock.ahead += 3600.0
+            child.on_message(Ticked(0.5))
+            child.tick()
+            assert child.alive
+            for _ in range(70):
+                clock.ahead += 1.0 if child.alive else 0.0
                 child.tick()
+            assert not child.alive
+            assert "no sign of life" in child.detail
+        finally:
+            put_to_rest(child, selector)
 
 
 def test_a_wrong_result_outlives_its_child() -> None:

@@ -15,7 +15,7 @@ from nodevet.agent.commands.release import seconds_of
 from nodevet.agent.control import LONGEST_RELEASE_SECONDS
 from nodevet.agent.verbs import LeaseArguments, ReleaseArguments, ResultArguments, verbs
 from nodevet.checks.errors import UsageError
-from nodevet.checks.model import Result
+from nodevet.checks.model import Result, Snapshot
 from nodevet.exporters.schema import BurnInDocument, burn_in_document
 
 VERBS = verbs(cast(Any, None))
@@ -86,12 +86,15 @@ def test_the_answer_to_results_says_that_they_are_not_kept(trouble: str) -> None
     assert ("not kept" in notices, "disk full" in notices) == (bool(trouble), bool(trouble))
 
 
-def test_a_lease_names_all_devices_of_the_node() -> None:
-    """Whoever loads one of them must see whether another one has its name."""
-    snapshot = cpu_node()
-    wanted = cpu(1).id
+def leased(snapshot: Snapshot, later: Snapshot, wanted: str) -> dict[str, Any]:
+    """Return the answer to a lease of *wanted* that is asked at *snapshot* and granted at *later*."""
     told: list[dict[str, Any]] = []
-    guard = SimpleNamespace(announce=lambda *_of: None, tell=lambda _pid, answer: answer(None))
+
+    def grant(_pid: int, answer: Callable[[str | None], None]) -> None:
+        served.snapshot = later
+        answer(None)
+
+    guard = SimpleNamespace(announce=lambda *_of: None, tell=grant)
     served = SimpleNamespace(snapshot=snapshot, guard=guard, stop_probe=lambda _why: False)
     call = SimpleNamespace(
         arguments=LeaseArguments(60.0, (wanted,)),
@@ -101,5 +104,20 @@ def test_a_lease_names_all_devices_of_the_node() -> None:
         refuse=pytest.fail,
     )
     verbs(cast(Any, served))["lease"].handler(cast(Any, call))
-    assert [device["id"] for device in told[0]["devices"]] == [wanted]
-    assert [device["id"] for device in told[0]["among"]] == [device.id for device in snapshot.devices]
+    return told[0]
+
+
+def test_a_lease_names_all_devices_of_the_node() -> None:
+    """Whoever loads one of them must see whether another one has its name."""
+    snapshot, wanted = cpu_node(), cpu(1).id
+    told = leased(snapshot, snapshot, wanted)
+    assert [device["id"] for device in told["devices"]] == [wanted]
+    assert [device["id"] for device in told["among"]] == [device.id for device in snapshot.devices]
+
+
+def test_a_lease_names_no_device_that_came_while_it_was_granted() -> None:
+    """It is not loaded: the load tells of it as of one that was listed late, where it was not among those before."""
+    every = cpu_node()
+    first = msgspec.structs.replace(every, devices=every.devices[:1])
+    wanted = first.devices[0].id
+    assert [device["id"] for device in leased(first, every, wanted)["among"]] == [wanted]

@@ -155,7 +155,7 @@ class LoadChild:
         now = self._clock.monotonic()
         gap, self._ticked = now - self._ticked, now
         if gap > HELD_UP_SECONDS and self._job is not None:
-            self._heard += gap
+            self._heard = min(self._heard + gap, now)  # what lay in the pipe was heard after the gap
             self._job = msgspec.structs.replace(self._job, deadline=self._job.deadline + gap)
 
     def on_message(self, message: Message) -> None:
