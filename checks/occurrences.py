@@ -34,6 +34,9 @@ def is_dealt_with(occurrence: str | None, settled: str | None) -> bool:
 
 
 def is_ahead(occurrence: str, boottime_ns: int) -> bool:
-    """Return whether *occurrence* has a stamp that is still to come: a virtual machine was set back to a snapshot."""
+    """Return whether *occurrence* has a stamp that is still to come: a virtual machine was set back to a snapshot.
+
+    What a driver told a moment ago is stamped ahead by the time that the log may take to tell it, and no more.
+    """
     found = _STAMPED.fullmatch(occurrence)
-    return found is not None and int(found["stamp"]) * 1000 > boottime_ns
+    return found is not None and int(found["stamp"]) * 1000 > boottime_ns + int(SOURCES_APART_SECONDS * 1e9)

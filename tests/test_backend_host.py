@@ -237,6 +237,18 @@ def test_uncorrected_errors_of_two_modules_are_not_those_of_one_controller(host:
     assert read_values["ecc_uncorrected_errors memory_block controller 0"] == 4  # a kernel that counts no modules
 
 
+@pytest.mark.parametrize(("total", "rest"), [(6, 3), (4, 1), (2, 1)])
+def test_an_uncorrected_error_that_only_the_sum_has_is_not_lost(host: Opener, total: int, rest: int) -> None:
+    """A kernel that knows the channel and not the slot may count neither a module nor "no information".
+
+    Where an error came between two files, the sum that was read first is the smaller one.
+    """
+    mc0 = f"{EDAC}/mc0"
+    files = {f"{mc0}/ue_count": f"{total}\n", f"{mc0}/ue_noinfo_count": "1\n", f"{mc0}/dimm0/dimm_ue_count": "3\n"}
+    read_values = values(read(host(server() | files), "memory"))
+    assert read_values["ecc_uncorrected_errors memory_block controller 0"] == rest
+
+
 def test_a_virtual_machine_says_unsupported_and_never_zero(host: Opener) -> None:
     """Without sensors, counters and controllers nothing is measured, and each says why."""
     backend = host(virtual_machine())

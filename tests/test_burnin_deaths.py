@@ -54,7 +54,7 @@ def ended(end: str) -> Result:
         while not child.at_rest and time.monotonic() < deadline:
             for key, mask in selector.select(0.05):
                 key.data(mask)
-            if end == "hang" and child.known is not None:
+            if end == "hang" and child.known is not None and child.alive:
                 clock.ahead += 2.0  # a leap would be a suspension, and no silence
             child.tick()
             if child.results or time.monotonic() > deadline - 5:

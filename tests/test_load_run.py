@@ -166,6 +166,15 @@ def test_what_a_child_knew_before_its_end_is_never_lost(campaign: Callable[[int]
             assert account((), (result,)).state is State.FAILED
 
 
+def fall_silent(child: LoadChild, clock: LateClock) -> None:
+    """Let the time go by in which *child* must speak, and assert that it is given up for that."""
+    for _ in range(70):
+        clock.ahead += 1.0 if child.alive else 0.0
+        child.tick()
+    assert not child.alive
+    assert "no sign of life" in child.detail
+
+
 def put_to_rest(child: LoadChild, selector: selectors.BaseSelector) -> None:
     """Stop *child* and wait until it is gone."""
     child.stop()
@@ -189,11 +198,7 @@ def test_a_load_that_was_suspended_with_its_parent_is_not_silent() -> None:
                 child.tick()
                 assert child.busy
                 assert child.alive
-            for _ in range(70):
-                clock.ahead += 1.0 if child.alive else 0.0
-                child.tick()
-            assert not child.alive
-            assert "no sign of life" in child.detail
+            fall_silent(child, clock)
         finally:
             put_to_rest(child, selector)
 
@@ -209,11 +214,7 @@ def test_a_load_that_spoke_as_its_suspension_ended_may_hang_no_longer() -> None:
             child.on_message(Ticked(0.5))
             child.tick()
             assert child.alive
-            for _ in range(70):
-                clock.ahead += 1.0 if child.alive else 0.0
-                child.tick()
-            assert not child.alive
-            assert "no sign of life" in child.detail
+            fall_silent(child, clock)
         finally:
             put_to_rest(child, selector)
 

@@ -235,6 +235,28 @@ def test_an_end_waits_in_the_mirror_until_the_store_has_it(tmp_path: Path) -> No
     opened.store.close()
 
 
+def test_an_end_that_the_store_has_is_written_once(tmp_path: Path) -> None:
+    """An agent that stops before its next round leaves it in the mirror: history told of a second end."""
+    clock, settings = SystemClock(), configuration(tmp_path)
+    now = clock.instant()
+    fault = episode(boot_id=now.boot_id)
+    over = msgspec.structs.replace(fault, state=CLEARED, cleared=now)
+    Path(settings.agent.runtime_dir).mkdir(exist_ok=True)
+    write_mirror(Path(settings.agent.runtime_dir) / MIRROR_NAME, (), now.boot_id, (over,))
+    database = Path(settings.agent.state_dir) / DATABASE_NAME
+    opened = open_store(database, wall_seconds=0)
+    opened.store.save_round([fault], {}, time=now)
+    opened.store.save_round([over], {}, time=now)
+    opened.store.close()
+    with Journal(settings, clock) as journal:
+        journal.restore(Engine((), node="node", clock=clock.instant))
+        kept(journal)
+    opened = open_store(database, wall_seconds=0)
+    rows = [row.episode.state for row in opened.store.history(limit=9)]
+    opened.store.close()
+    assert rows.count(CLEARED) == 1
+
+
 def kept(journal: Journal) -> None:
     """Keep two rounds, so that the second knows that the first is on the disk."""
     for number in (b"2", b"3"):

@@ -7,7 +7,7 @@ import pytest
 from fakes.views import at, burn_in, event, fault, gpu, healthy, judge
 
 from nodevet.agent.readers.supervisor import by_clock_of_log
-from nodevet.checks.episodes import Evidence, Ledger, fold
+from nodevet.checks.episodes import Evidence, Ledger, Settled, fold
 from nodevet.checks.kernel_log.lines import split_record
 from nodevet.checks.kernel_log.parse import KernelLogParser
 from nodevet.checks.model import Action, Clearing, Event, Finding, Outcome, Provenance
@@ -51,9 +51,17 @@ def test_a_new_event_opens_what_was_disproved(retested: Ledger) -> None:
     assert episode.count == 1
 
 
+def test_what_a_driver_told_a_moment_ago_is_not_told_anew_by_the_log() -> None:
+    """Its stamp is ahead by the time that the log may take, which is no virtual machine that was set back."""
+    settled = Settled(told(110.0).key, stamped("b", at(110.0).boottime_ns // 1000, is_of_log=False))
+    ended = after(Ledger(settled=(settled,)), 111.0)
+    assert not after(ended, 113.0, told(112.0)).episodes
+    assert after(ended, 120.0, told(116.0)).episodes
+
+
 def test_a_virtual_machine_that_is_set_back_hides_no_new_event(retested: Ledger) -> None:
     """Its clock then stands before what was disproved, and comes by that moment once more."""
-    back = after(retested, 15.0)
+    back = after(retested, 12.0)
     (episode,) = after(back, 19.0, told(18.0)).episodes
     assert episode.finding.occurrence == told(18.0).occurrence
 

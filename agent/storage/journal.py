@@ -158,9 +158,9 @@ class Journal:
         adopted = restore(known, self._mirror, boot_id, self._ended)
         engine.adopt(adopted)
         only_mirrored = tuple(episode for episode in adopted if episode not in known)
-        going_on = {episode.key for episode in adopted}
+        dealt_with = {episode.key for episode in (*adopted, *self._ended)}
         over = self._mirror.ended if self._mirror is not None and self._mirror.boot_id == boot_id else ()
-        only_mirrored += tuple(episode for episode in over if episode.key not in going_on)
+        only_mirrored += tuple(episode for episode in over if episode.key not in dealt_with)
         if only_mirrored:
             self._remember_ends(only_mirrored, self._writer.submit_round(only_mirrored, {}, time=self._clock.instant()))
         return self._memory

@@ -115,9 +115,9 @@ def _episode(raw: msgspec.Raw) -> Episode | str:
 
 
 def ends(store: Store, mirror: Mirror | None) -> tuple[Episode, ...]:
-    """Return what the journal of *store* ends and *mirror* does not, which could not be written then."""
+    """Return what the journal of *store* ends of all that *mirror* tells of, open there or over."""
     stored = {episode.key for episode in store.load_episodes()}
-    unsure = sorted({episode.key for episode in mirror.episodes} - stored) if mirror else []
+    unsure = sorted({episode.key for episode in (*mirror.episodes, *mirror.ended)} - stored) if mirror else []
     last = [row.episode for row in map(store.last_row, unsure) if row is not None]
     return tuple(entry for entry in last if entry.state is EpisodeState.CLEARED and not is_covering(entry))
 

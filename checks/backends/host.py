@@ -164,31 +164,40 @@ class HostBackend:
         for name in controllers:
             part = Part(PartKind.MEMORY_BLOCK, "controller", int(name.removeprefix("mc")))
             yield number_reading(self._tree, "ecc_corrected_errors", f"{_CONTROLLERS}/{name}/ce_count", part=part)
-            for unit, file in self._uncorrected(name, part):
-                yield number_reading(self._tree, "ecc_uncorrected_errors", file, part=unit)
+            yield from self._uncorrected(name, part)
         if not controllers:
             part = Part(PartKind.MEMORY_BLOCK, "controller")
             for quantity in ("ecc_corrected_errors", "ecc_uncorrected_errors"):
                 detail = f"no memory controller in /{_CONTROLLERS}: no EDAC driver is loaded"
                 yield Reading(quantity, None, part, ReadingStatus.UNSUPPORTED, detail)
 
-    def _uncorrected(self, name: str, controller: Part) -> Iterator[tuple[Part, str]]:
-        """Yield where the uncorrected errors of each module of memory are counted, then those of no known module.
+    def _uncorrected(self, name: str, controller: Part) -> Iterator[Reading]:
+        """Yield the uncorrected errors of each module of memory, then those of no known module.
 
-        Where the firmware tells of errors (ghes_edac), one controller stands for all the memory of the machine.
+        Where the firmware tells of errors (ghes_edac), one controller stands for all the memory of the machine. Where
+        the kernel knows the channel of an error but not the slot, only the controller's sum may count it: what the sum
+        has beyond its modules is of no known one. The sum is read first: an error meanwhile is then not counted twice.
         """
+        quantity = "ecc_uncorrected_errors"
         place = f"{_CONTROLLERS}/{name}"
         modules = self._tree.names(place, r"(?:dimm|rank)\d+")
         counted = [module for module in modules if self._tree.exists(f"{place}/{module}/dimm_ue_count")]
         rest = f"{place}/ue_noinfo_count"
         if not counted or not self._tree.exists(rest):
-            yield controller, f"{place}/ue_count"
+            yield number_reading(self._tree, quantity, f"{place}/ue_count", part=controller)
             return
+        every = number_reading(self._tree, quantity, f"{place}/ue_count", part=controller)
+        known = 0.0
         for module in counted:
             label = self._tree.text_or_none(f"{place}/{module}/dimm_label") or ""
             words = " ".join("".join(letter if letter.isprintable() else " " for letter in label).split())
-            yield of_memory(f"{name} {module} {words}".strip()), f"{place}/{module}/dimm_ue_count"
-        yield controller, rest
+            unit = of_memory(f"{name} {module} {words}".strip())
+            reading = number_reading(self._tree, quantity, f"{place}/{module}/dimm_ue_count", part=unit)
+            known += _number(reading)
+            yield reading
+        unknown = number_reading(self._tree, quantity, rest, part=controller)
+        beyond = max(_number(unknown), _number(every) - known)
+        yield unknown if unknown.value is None else msgspec.structs.replace(unknown, value=int(beyond))
 
     def _read_socket(self, group: str, device: Device) -> Iterator[Reading]:
         socket = next((entry for entry in self._sockets if f"cpu-{entry.index}" == device.id), None)
@@ -238,6 +247,11 @@ def _memory_facts(tree: Tree) -> dict[str, int]:
         number, _, unit = value.strip().partition(" ")
         facts[key] = int(number) * (1024 if unit == "kB" else 1)
     return facts
+
+
+def _number(reading: Reading) -> float:
+    """Return the number of *reading*; 0 where it has none, which *reading* itself tells."""
+    return reading.value if isinstance(reading.value, int | float) else 0.0
 
 
 def _unread(quantity: str, error: OSError | ValueError, relative: str) -> Reading:
