@@ -9,6 +9,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -1307,8 +1308,9 @@ def test_a_gate_that_closes_has_the_drain_by_slurm_seen_at_once(tmp_path: Path) 
         assert running.close(3.0)
 
 
-def test_a_gate_that_closes_is_reason_to_look_until_the_drain_is_seen(tmp_path: Path) -> None:
-    """Asked of a thread that has ended: the answer is there at once."""
+@contextmanager
+def standing_fault(tmp_path: Path) -> Iterator[Reactor]:
+    """Yield the reactor of a node with a permit of its own, a fault that stands, and a look at SLURM that is over."""
     (tmp_path / "node").write_text(IN_SERVICE)
     settings = msgspec.structs.replace(
         SETTINGS, scontrol=str(_answers(tmp_path)), poll_seconds=3600.0, writer="observe", permit="local"
@@ -1317,6 +1319,12 @@ def test_a_gate_that_closes_is_reason_to_look_until_the_drain_is_seen(tmp_path: 
         running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
         running.submit(FAILED)
         _until(lambda: running.status.permit.held and running.status.last_read_seconds)
+        yield running
+
+
+def test_a_gate_that_closes_is_reason_to_look_until_the_drain_is_seen(tmp_path: Path) -> None:
+    """Asked of a thread that has ended: the answer is there at once."""
+    with standing_fault(tmp_path) as running:
         assert running.close(3.0)
     (tmp_path / GATE_LOG_NAME).write_text("open 1.00 7 generation 3\n")
     assert not running._is_due()
@@ -1333,14 +1341,7 @@ def test_a_fault_that_stands_has_the_log_looked_at_once_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a permit of its own a node may stay so for days, and no prolog waits for what the log says."""
-    (tmp_path / "node").write_text(IN_SERVICE)
-    settings = msgspec.structs.replace(
-        SETTINGS, scontrol=str(_answers(tmp_path)), poll_seconds=3600.0, writer="observe", permit="local"
-    )
-    with selectors.DefaultSelector() as selector:
-        running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
-        running.submit(FAILED)
-        _until(lambda: running.status.permit.held and running.status.last_read_seconds)
+    with standing_fault(tmp_path) as running:
         looks: list[float] = []
         plain = Path.lstat
 

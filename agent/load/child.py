@@ -15,6 +15,7 @@ import msgspec
 from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
+from nodevet.checks.burnin.stops import STOPPED_SECONDS
 from nodevet.checks.model import Instant, Result, ResultState
 from nodevet.checks.wire import Burn, Failed, Found, Message, Note, Ready, Ticked, Worked
 
@@ -25,10 +26,6 @@ STOP = Patience(terminate=0.1, kill=1.3, abandon=1.95)
 the agent that stops it is: else the last state said for two minutes that it runs, and prologs waited for it."""
 PAST_DEADLINE = Patience(terminate=0.0, kill=2.0, abandon=4.0)
 """The child takes up to 1 s after SIGTERM to tell what it knows."""
-
-HELD_UP_SECONDS = 5.0
-"""A loop that turns later than that was stopped or frozen, as a suspended job is with all its processes: its silence is
-not the child's."""
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -151,10 +148,14 @@ class LoadChild:
             self._give_up(f"no sign of life for {now - self._heard:.0f} s in: {self._child.call} ({self._child.where})")
 
     def _allow_for_stop(self) -> None:
-        """Give the workload the time in which its parent could not hear it."""
+        """Give the workload the time in which its parent could not hear it.
+
+        A loop that turns so late was stopped or frozen, as a suspended job is with all its processes: its silence is
+        not the child's.
+        """
         now = self._clock.monotonic()
         gap, self._ticked = now - self._ticked, now
-        if gap > HELD_UP_SECONDS and self._job is not None:
+        if gap > STOPPED_SECONDS and self._job is not None:
             self._heard = min(self._heard + gap, now)  # what lay in the pipe was heard after the gap
             self._job = msgspec.structs.replace(self._job, deadline=self._job.deadline + gap)
 
