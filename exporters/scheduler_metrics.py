@@ -37,6 +37,11 @@ def scheduler_metrics(snapshot: Snapshot) -> Iterator[Family]:
         {"": slurm.closed},
     )
     yield gauge(
+        "slurm_partition_info",
+        "The partitions of this node, as SLURM showed them last: nodevet closes nodes under a limit in each.",
+        {labels_text(partition=name): 1 for name in slurm.partitions},
+    )
+    yield gauge(
         "slurm_drain_limit_reached",
         "Whether this node stays in service because nodevet has closed as many as it may: look for a common cause.",
         {"": slurm.limit_reached},

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.acknowledgement import is_announced, is_word
-from nodevet.checks.completeness import Planned, account, judged
+from nodevet.checks.acknowledgement import covering_end, is_announced, is_covering, is_word
+from nodevet.checks.completeness import Planned, Standing, account, judged
 from nodevet.checks.model import (
     WHOLE,
     Device,
@@ -86,6 +86,8 @@ _STATE_OF = {
     Outcome.UNMEASURED: State.UNKNOWN,
     Outcome.FAIL: State.FAILED,
 }
+
+_AT_BEST = {Standing.WRONG: State.FAILED, Standing.UNPROVEN: State.UNKNOWN}
 
 
 def status_document(snapshot: Snapshot) -> StatusDocument:
@@ -231,7 +233,7 @@ def _acknowledged(snapshot: Snapshot) -> tuple[AcknowledgedDocument, ...]:
             actor=episode.actor,
             note=episode.note,
             time=timestamp(episode.acknowledged),
-            until=timestamp(episode.until),
+            until=timestamp(covering_end(episode) if is_covering(episode) else episode.until),
             ends_soon=is_announced(episode, snapshot.time),
             expired=episode.expired is not None,
             present=is_word(episode),
@@ -333,12 +335,19 @@ def _curves(results: Iterable[Result]) -> Iterator[SeriesDocument]:
 
 
 def _judged(result: Result, findings: Iterable[Finding]) -> str | None:
-    """Return the worst that a check of burn-in results said of the devices of *result*, or None."""
+    """Return the worst that a check of burn-in results said of the devices of *result*, and what it proves at best.
+
+    None where no check said anything, and for a format that its device lacks.
+    """
+    standings = {entry.standing for entry in account((), (result,)).accounts}
+    if Standing.LACKING in standings:
+        return None
     said = [
         _STATE_OF[finding.outcome]
         for finding in findings
         if finding.check.startswith("burn-in") and finding.device in result.devices and finding.outcome in _STATE_OF
     ]
+    said += [_AT_BEST[standing] for standing in standings if standing in _AT_BEST]
     return max(said, key=lambda state: state.rank).value if said else None
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
+from itertools import islice
 
 import msgspec
 
@@ -20,6 +21,7 @@ from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Outcome
 from nodevet.checks.reference.tables import load_table
 from nodevet.exporters.slurm_known import HELD_SECONDS, Known, as_known, not_resumed
+from nodevet.exporters.slurm_names import names_in
 from nodevet.exporters.slurm_reasons import without_additions
 
 __all__ = [
@@ -89,6 +91,7 @@ _HOST = re.compile(r"^[ \t]{1,8}NodeAddr=\S+ NodeHostName=(\S+)", re.MULTILINE)
 _SLURMD = re.compile(r"^\s+BootTime=\S+ SlurmdStartTime=(\S+)", re.MULTILINE)
 _RESUMES = re.compile(r"^\s+LastBusyTime=\S+ ResumeAfterTime=(\S+)", re.MULTILINE)
 _SIZE = re.compile(r"\bTotalNodes=(\d+)")
+_NODES = re.compile(r"^[ \t]+Nodes=(\S+)$", re.MULTILINE)
 _STARTED = re.compile(r"^BOOT_TIME\s*=\s*(\S+)$", re.MULTILINE)
 _PRIMARY_IS_DOWN = re.compile(r"^Slurmctld\(primary\) at .* is DOWN$", re.MULTILINE)
 _PREFIX = re.compile(PREFIX)
@@ -272,12 +275,25 @@ def parse_node(text: str, name: str) -> NodeState:
 def parse_size(text: str) -> int:
     """Return about how many nodes a cluster has, by what ``scontrol show partitions`` printed. Raises OutputError.
 
-    A node in several partitions counts in each.
+    A node in several partitions counts once, as far as they name theirs: on a sum of many partitions that share their
+    nodes an agent would wait for hours.
     """
-    found = _SIZE.findall(text)
-    if not found:
+    if _SIZE.search(text) is None:
         raise OutputError("no partition says TotalNodes=")
-    return sum(map(int, found))
+    names: set[str] = set()
+    lists: set[str] = set()
+    nameless = 0
+    for block in re.split(r"^(?=PartitionName=)", text, flags=re.MULTILINE):
+        size, listed = _SIZE.search(block), _NODES.search(block)
+        total = int(size[1]) if size else 0
+        nodes = listed[1] if listed else ""
+        if nodes in lists:
+            continue
+        named = set(islice(names_in(nodes), total))
+        names |= named
+        nameless += total - len(named)
+        lists |= {nodes} - {""}
+    return len(names) + nameless
 
 
 def parse_started(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from fakes.privileges import needs_root
-from fakes.slurm_gate import GATE_FILES, Gate, accelerator
+from fakes.slurm_gate import GATE_FILES, Gate, accelerator, linked
 
 from nodevet.agent.cli import main
 from nodevet.agent.config import load_configuration
@@ -119,6 +119,13 @@ SPOILED: dict[str, tuple[Callable[[Installed], object], str, Status]] = {
     "the prolog is not executable": (lambda n: (n.gate.scripts / "prolog.sh").chmod(0o644), "scripts", Status.WRONG),
     "others may write a script": (lambda n: (n.gate.scripts / "gate.sh").chmod(0o666), "owner", Status.WRONG),
     "others may write the folder": (lambda n: n.gate.scripts.chmod(0o777), "owner", Status.WRONG),
+    "others may write gate.conf": (lambda n: (n.gate.scripts / "gate.conf").chmod(0o666), "owner", Status.WRONG),
+    "a folder by a link of others": (lambda n: linked(n.gate.scripts, n.file.parent), "owner", Status.WRONG),
+    "gate.conf by a link of others": (
+        lambda n: linked(n.gate.scripts / "gate.conf", n.file.parent),
+        "owner",
+        Status.WRONG,
+    ),
     "a script is cut off": (
         lambda n: (n.gate.scripts / "gate.sh").write_text((n.gate.scripts / "gate.sh").read_text()[:3000]),
         "rehearsal",
@@ -171,6 +178,7 @@ SPOILED: dict[str, tuple[Callable[[Installed], object], str, Status]] = {
         "gres mapping",
         Status.WARNING,
     ),
+    "GPUs with commas": (lambda n: n.gate.set(gpus="0,1,2,3,4,5,6,7"), "gate.conf", Status.WRONG),
     "no gres.conf": (lambda n: n.gate.gres.unlink(), "gres mapping", Status.WARNING),
     "a gate that nobody permits to close": (
         lambda n: n.configure('[slurm]\nwriter = "off"\n'),
@@ -551,6 +559,8 @@ def test_that_every_gpu_counts_may_be_meant_so(node: Installed) -> None:
     """As with slices of boards: the page says to go on only where nothing is warned of."""
     node.gate.gres.unlink()
     assert statuses(node.facts())["gres mapping"] is Status.WARNING
+    older = msgspec.structs.replace(node.facts(), gres=(("minor", "0,1"),))  # by scripts that took commas for numbers
+    assert statuses(older)["gres mapping"] is Status.WARNING
     node.gate.set(gpus="all")
     assert statuses(node.facts())["gres mapping"] is Status.OK
 

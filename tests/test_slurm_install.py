@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,8 +109,10 @@ def test_the_page_followed_to_the_letter_drains_nobody(
     )
     slurm.configuration.write_text(before)
 
+    slurm.run("scontrol", "update", "PartitionName=main", "Nodes=n[1-2]")  # as for a repair; its first job comes later
     (told,) = site.follow(check)
     assert told.output == ("n3 is not ready",)
+    slurm.run("scontrol", "update", "PartitionName=main", "Nodes=n[1-3]")
     assert "Go on only when this prints nothing" in (Path(__file__).parents[1] / "docs/how-to/slurm.md").read_text()
     assert slurm.configuration.read_text() == before
 
@@ -142,6 +146,23 @@ def test_the_page_followed_to_the_letter_drains_nobody(
         (site.directory / "n3/etc" / name).unlink()
     assert slurm.srun("-w", "n3", "true").returncode != 0
     slurm.wait(lambda: site.states()["n3"] == "drained", "a node without scripts is drained")
+
+
+def test_the_page_asks_every_node_also_one_in_no_partition(repository: Path, tmp_path: Path) -> None:
+    """``sinfo`` goes by partitions: a node that comes back to one after its repair had no scripts, and was drained."""
+    page = blocks((repository / "docs/how-to/slurm.md").read_text())
+    (check,) = [block for block in page if "is not ready" in block.text]
+    environment = shell_environment(tmp_path, {})
+    lines = "".join(
+        f"NodeName={name} Arch=x86_64 CPUs=8 State=IDLE {rest} Comment=NodeName=n9\n"
+        for name, rest in (("n1", "Partitions=main"), ("n2", ""))
+    )
+    programs = {"ssh": "exit 1", "sinfo": "printf 'n1\\n'", "scontrol": f"cat <<END\n{lines}END"}
+    for name, does in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    (told,) = runs(check, tmp_path, environment)
+    assert told.output == ("n1 is not ready", "n2 is not ready")
 
 
 def test_a_step_of_the_page_typed_twice_restarts_no_agent(repository: Path, tmp_path: Path) -> None:
@@ -231,3 +252,92 @@ def test_the_last_step_of_the_page_leaves_the_modes_of_checks_alone(repository: 
     runs(step, tmp_path, shell_environment(tmp_path, {}), replace)
     after = (tmp_path / "nodevet.toml").read_text()
     assert after == before.replace('# ours\nmode = "gate"', '# ours\nmode = "drain"')
+
+
+def test_a_file_that_is_a_link_stays_one(repository: Path, tmp_path: Path) -> None:
+    """Cluster managers keep slurm.conf elsewhere: a file in the place of the link would be another than theirs."""
+    typed = re.findall(r"^sed -i .*", (repository / "docs/how-to/slurm.md").read_text(), re.MULTILINE)
+    texts = {
+        "/etc/slurm/slurm.conf": "SchedulerParameters=bf_interval=30\n",
+        "/etc/slurm/nodevet/gate.conf": "mode=observe\n",
+        "/etc/nodevet/nodevet.toml": '[slurm]\nwriter = "observe"\n[gate]\nmode = "gate"\n',
+    }
+    (tmp_path / "shared").mkdir()
+    for name, text in texts.items():
+        link, file = tmp_path / Path(name).name, tmp_path / "shared" / Path(name).name
+        file.write_text(text)
+        link.symlink_to(file)
+        typed = [line.replace(name, str(link)) for line in typed]
+    for line in typed:
+        subprocess.run(["/bin/sh", "-c", line], check=True)
+    for name, text in texts.items():
+        assert (tmp_path / Path(name).name).is_symlink(), name
+        assert (tmp_path / "shared" / Path(name).name).read_text() != text, name
+
+
+def placed(capsys: pytest.CaptureFixture[str], scripts: Path) -> tuple[str, str]:
+    """Return what ``nodevet slurm check --node`` says of where *scripts* and what they read lie."""
+    main(["slurm", "check", "--node", "--json", "--scripts", str(scripts)])
+    document = json.loads(capsys.readouterr().out)
+    (item,) = [item for item in document["items"] if item["name"] == "file system"]
+    return item["status"], item["says"]
+
+
+@pytest.mark.parametrize("name", ["gate.conf", "prolog.sh", "gres.sh", "runtime_dir"])
+def test_what_leads_to_a_network_file_system_is_told(
+    repository: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    """A gate.conf that a cluster manager keeps on a share holds each prolog, like scripts that lie there."""
+    gate = Gate(repository, tmp_path, ("sh",))
+    gate.write(*EIGHT)
+    share = tmp_path / "share"
+    share.mkdir()
+    for variable, value in (("RUNTIME_DIRECTORY", gate.runtime), ("CONFIGURATION_DIRECTORY", tmp_path)):
+        monkeypatch.setenv(variable, str(value))
+    monkeypatch.setattr(
+        "nodevet.agent.slurm.survey.file_system_of", lambda path: "nfs4" if share in (path, *path.parents) else "ext4"
+    )
+    assert placed(capsys, gate.scripts) == ("ok", "of this node")
+    if name == "runtime_dir":
+        gate.set(runtime_dir=share / "run")
+    else:
+        (gate.scripts / name).rename(share / name)
+        (gate.scripts / name).symlink_to(share / name)
+    status, says = placed(capsys, gate.scripts)
+    assert (status, says.count("(nfs4)"), str(share) in says) == ("warning", 1, True)
+
+
+def test_links_that_lead_in_a_circle_are_no_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The scripts are not there, and that is told; before, a traceback."""
+    (tmp_path / "there").symlink_to("back")
+    (tmp_path / "back").symlink_to("there")
+    assert placed(capsys, tmp_path / "there")[0] == "ok"
+    assert main(["slurm", "check", "--node", "--scripts", str(tmp_path / "there")]) == 2
+
+
+def test_a_folder_that_may_not_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever is not root may not look into /etc/slurm on some sites; before, a traceback."""
+    locked, is_link, readlink = tmp_path / "slurm", Path.is_symlink, Path.readlink
+
+    def refuse(path: Path) -> bool:
+        if locked in path.parents:
+            raise PermissionError(13, "Permission denied")
+        return is_link(path)
+
+    def gone(path: Path) -> Path:
+        if path.name == "gone":
+            raise FileNotFoundError(2, "No such file or directory")
+        return readlink(path)
+
+    monkeypatch.setattr(Path, "is_symlink", refuse)
+    monkeypatch.setattr(Path, "readlink", gone)
+    (tmp_path / "gone").symlink_to("there")
+    for folder in (locked / "nodevet", tmp_path / "gone"):
+        assert main(["slurm", "check", "--node", "--scripts", str(folder)]) == 2
+        assert "Traceback" not in capsys.readouterr().err

@@ -86,6 +86,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     scripts: tuple[Entry, ...]
     parents: tuple[Entry, ...]
+    gate_conf: Entry
     gate: Mapping[str, str] | str
     rehearsal: tuple[str, ...] | str
     settings: Configuration
@@ -186,14 +187,13 @@ def _placed(facts: Facts) -> Item:
 
 def _owned(facts: Facts) -> Item:
     trusted = {0, facts.state_uid if facts.state_uid is not None else 0}
+    entries = (*facts.scripts, facts.gate_conf, *facts.parents)
     foreign = [
-        f"{entry.path} (uid {entry.uid})"
-        for entry in (*facts.scripts, *facts.parents)
-        if entry.uid is not None and entry.uid not in trusted
+        f"{entry.path} (uid {entry.uid})" for entry in entries if entry.uid is not None and entry.uid not in trusted
     ]
     open_to_all = [
         f"{entry.path} (mode {entry.mode & 0o7777:04o})"
-        for entry in (*facts.scripts, *facts.parents)
+        for entry in entries
         if entry.uid is not None and entry.mode & WRITABLE_BY_OTHERS and not _is_sticky(entry)
     ]
     if foreign or open_to_all:
@@ -308,7 +308,7 @@ def _mapping(facts: Facts) -> Item:
         return Item("gres mapping", NODE, Status.CANNOT_TELL, facts.gres)
     if isinstance(facts.gate, Mapping) and facts.gate.get("gpus") == "all":
         return Item("gres mapping", NODE, Status.OK, "every GPU counts for every job: gpus=all in gate.conf")
-    if any(numbers == "all" for _, numbers in facts.gres):
+    if not all(numbers.isdecimal() for _, numbers in facts.gres):
         says = f"{facts.gres_path} does not tell which GPUs a job has: every GPU counts for every job"
         step = "say how with gpus= in gate.conf, or that it is meant so with gpus=all (docs/reference/slurm-gate.md)"
         return Item("gres mapping", NODE, Status.WARNING, says, step)

@@ -6,16 +6,17 @@ Forgetting that a person resumed the node would mean to drain it against them.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from nodevet.agent.storage.durable import replace_file
 from nodevet.checks.documents import decoded
-from nodevet.checks.errors import ModelError
+from nodevet.checks.errors import ModelError, StoreError
 from nodevet.exporters.slurm_rules import Memory
 
-__all__ = ["MEMORY_NAME", "Kept", "load_memory", "pack", "save_memory"]
+__all__ = ["MEMORY_NAME", "Kept", "end_permit", "load_memory", "pack", "save_memory"]
 
 MEMORY_NAME = "slurm.json"
 
@@ -41,6 +42,17 @@ def pack(kept: Kept) -> bytes:
 def save_memory(path: Path, kept: Kept) -> None:
     """Replace the file at *path* atomically and durably. Raises StoreError."""
     replace_file(path, msgspec.json.encode(kept))
+
+
+def end_permit(path: Path, stored: bytes | None, boot_id: str) -> None:
+    """Forget a permit of the cluster, for an agent that takes none: it does not see when the permit ends.
+
+    The next agent that takes one asks anew. A file that cannot be written stays as it is.
+    """
+    kept = load_memory(path, stored, boot_id)
+    if kept.memory.permit:
+        with suppress(StoreError):
+            save_memory(path, kept.followed_by(msgspec.structs.replace(kept.memory, permit=""), boot_id))
 
 
 def load_memory(path: Path, stored: bytes | None, boot_id: str) -> Kept:

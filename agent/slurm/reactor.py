@@ -21,9 +21,10 @@ import msgspec
 
 from nodevet.agent.load.claims import Claims
 from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.slurm.acknowledged import Acknowledged
 from nodevet.agent.slurm.gate_log import Closings
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, load_memory, pack, save_memory
-from nodevet.agent.slurm.writer import Acknowledged, Pass, Writer
+from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.checks.errors import StoreError
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Snapshot

@@ -31,6 +31,8 @@ SHELL = "/bin/sh"
 LIMIT_SECONDS = 10.0
 MOST_BYTES = 1 << 20
 MOST_GPUS = 64
+MOST_LINKS = 40
+"""As many the kernel follows in one path."""
 
 SETTINGS = """
 . "$1/gate.sh"
@@ -77,7 +79,8 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
     node = settings.slurm.node_name or settings.agent.node_name
     conf = _slurm_conf(settings, environment)
     scripts = tuple(_entry(folder / name) for name in SCRIPTS)
-    parents = tuple(_entry(parent, folder=True) for parent in (folder, *folder.parents))
+    gate_conf = folder / "gate.conf"
+    parents = _parents(folder, gate_conf)
     state_path = Path(settings.agent.runtime_dir) / "state"
     state_uid = _entry(state_path).uid
     # How old the state is counts now: SLURM may answer so slowly that a good one expires behind it.
@@ -98,6 +101,7 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
         uid=os.geteuid(),
         scripts=scripts,
         parents=parents,
+        gate_conf=_entry(gate_conf),
         gate=gate,
         rehearsal=doubt or _rehearsal(folder),
         settings=settings,
@@ -142,10 +146,49 @@ def _entry(path: Path, *, folder: bool = False) -> Entry:
     return Entry(str(path), status.st_uid, stat.S_IMODE(status.st_mode), "" if fits else kind, unstartable)
 
 
+def _parents(folder: Path, gate_conf: Path) -> tuple[Entry, ...]:
+    """Return every folder on the way to the scripts in *folder* and to *gate_conf*, this one first.
+
+    Those in which a link lies are on it too: who may write there leads elsewhere.
+    """
+    ways = (_way(path) for path in (*(folder / name for name in SCRIPTS), gate_conf))
+    found = dict.fromkeys([folder, *(parent for way in ways for parent in way)])
+    return tuple(_entry(parent, folder=True) for parent in found)
+
+
+def _way(path: Path) -> list[Path]:
+    """Return the folders that are passed where *path* is opened, link by link; one that leads nowhere ends it."""
+    found: list[Path] = []
+    for _ in range(MOST_LINKS):
+        link = next((part for part in reversed((path, *path.parents)) if _is_link(part)), None)
+        found += path.parents if link is None else link.parents
+        if link is None:
+            break
+        try:
+            target = link.readlink()
+        except OSError:  # it was removed meanwhile, or nobody but root may read it
+            break
+        # All above a first link are folders, so that .. in its text means what it says.
+        path = Path(os.path.normpath(link.parent / target / path.relative_to(link)))
+    return found
+
+
+def _is_link(path: Path) -> bool:
+    """Return whether *path* is a link; not where its folder may not be read, which its entry tells."""
+    try:
+        return path.is_symlink()
+    except OSError:
+        return False
+
+
 def _remote(folder: Path, gres_path: Path, gate: Mapping[str, str] | str) -> tuple[str, ...]:
-    """Return what a prolog reads from a network file system, each with the type of that."""
-    reads = [folder] if isinstance(gate, Mapping) and gate.get("gpus") != "auto" else [folder, gres_path]
-    kinds = [(path, file_system_of(path)) for path in reads]
+    """Return what a prolog reads from a network file system, each with the type of that; a link lies where it leads."""
+    known = gate if isinstance(gate, Mapping) else {}
+    files = (folder / name for name in (*SCRIPTS, "gate.conf"))
+    reads = [folder, *(Path(os.path.realpath(path)).parent for path in files if _is_link(path))]
+    reads += [Path(known["runtime_dir"])] if "runtime_dir" in known else []
+    reads += [] if known and known.get("gpus") != "auto" else [gres_path]
+    kinds = [(path, file_system_of(path)) for path in dict.fromkeys(reads)]
     return tuple(f"{path} ({kind})" for path, kind in kinds if kind in NETWORK_FILE_SYSTEMS)
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, told
 from nodevet.agent.slurm.calls import Call, Slurm, Work
 from nodevet.agent.slurm.first import LOCAL, first_status
 from nodevet.agent.slurm.words import WORDS, returned_words
-from nodevet.checks.model import Episode, EpisodeState, Instant, Mode, Modes, Snapshot
+from nodevet.checks.model import Episode, Instant, Mode, Modes, Snapshot
 from nodevet.checks.modes import draining, gating, named
 from nodevet.checks.scheduler import Permit, WriterStatus
 from nodevet.exporters.slurm import SlurmError
@@ -42,7 +43,6 @@ from nodevet.exporters.slurm_permit import (
 from nodevet.exporters.slurm_rules import (
     PROLOG_ERROR,
     Decision,
-    Known,
     Memory,
     NodeState,
     OutputError,
@@ -58,7 +58,7 @@ from nodevet.exporters.slurm_rules import (
     seconds_of,
 )
 
-__all__ = ["Acknowledged", "Pass", "Writer"]
+__all__ = ["Pass", "Writer"]
 
 SOON_SECONDS = 1.0
 """Until the next look at a node that changed while it was about to be drained."""
@@ -81,18 +81,7 @@ UNKNOWN_SIZE_SECONDS = 2.0
 WORTH_WAITING_SECONDS = 4.0
 """A job may wait at the gate for a permit that is asked for within so long."""
 
-BY_SOMEBODY = "resumed by somebody in SLURM"
-
-
-class Acknowledged(msgspec.Struct, frozen=True):
-    """A fault that a person resumed the node with, and what to note at it."""
-
-    known: Known
-    note: str
-
-    def meant(self, episode: Episode) -> bool:
-        """Return whether *episode* is that fault, still open, and asks for nothing harder since then."""
-        return episode.state is EpisodeState.OPEN and self.known.covers(episode)
+BY_SOMEBODY = f"resumed by {RESUMER}"
 
 
 class Pass(msgspec.Struct, frozen=True):
@@ -139,10 +128,10 @@ class Writer:
         self._host = host
         self._machine: str | None = None
         self._note = BY_SOMEBODY
-        self._met: frozenset[object] = frozenset()
-        self._begins_at = 0.0
-        self._clear_settles_at = self._remembered_until()
-        self._drain_settles_at = 0.0
+        self._said: tuple[Episode, ...] = ()
+        self._met: frozenset[str] = frozenset()
+        self._begins_at, self._waits = 0.0, False
+        self._clear_settles_at, self._drain_settles_at = self._remembered_until(), 0.0
         self._holds, self._keeps_marks = 0, False
         self._slurmctld, self._slurmctld_seen_at, self._took_over = "", 0.0, False
         self._unseen = self._marked_again = False
@@ -172,15 +161,16 @@ class Writer:
     def steps(self, snapshot: Snapshot, *, job_waits: bool = False) -> Generator[Call, Any, Pass]:
         """Make one pass for *snapshot*: yield each call to SLURM and take its answer, or the SlurmError thrown.
 
-        A job that came to a node which is drained, as far as is known, means that a person resumed it: it is looked at
-        at once. Nothing else hurries, so that requeued jobs do not have a whole cluster ask together.
+        A job that came to a node which is drained, as far as is known, means that a person resumed it: that node is
+        looked at at once. Nothing else hurries, so that requeued jobs do not have a whole cluster ask together.
         """
         present = {device.id for device in snapshot.devices}
         names = {old: new for old, new in snapshot.names.items() if old not in present}
         self._memory = self._memory.renamed(names) if names else self._memory
         faults = self.due(snapshot)
-        wait = 0.0 if job_waits and self.status.drained else self._wait(faults)
-        if wait > 0:
+        self._said = answered(snapshot.episodes)
+        wait = self._wait(faults)
+        if wait > 0 and not (job_waits and self.status.drained):
             asking = bool(faults) and wait <= WORTH_WAITING_SECONDS
             self.status = msgspec.structs.replace(self.status, asking=asking, considered=named(faults))
             return self._done(faults, wait)
@@ -210,14 +200,15 @@ class Writer:
         return self._settings.writer == "drain" or self._settings.permit == "local"
 
     def _wait(self, faults: tuple[Episode, ...]) -> float:
-        """Return how long to wait before SLURM is asked for the first time, or for a fault that is new."""
-        met = frozenset((episode.key, episode.opened) for episode in faults)
+        """Return how long to wait before SLURM is asked: what begins, ends or grows does so on many nodes at once."""
+        met = frozenset(named(faults))
         now = self._monotonic()
-        if (self._first or met - self._met) and now >= self._begins_at:
+        if (self._first or (met and met != self._met)) and now >= self._begins_at and not self._waits:
             spread = self._memory.nodes / FIRST_PER_SECOND if self._memory.nodes else UNKNOWN_SIZE_SECONDS
             self._begins_at = now + self._random() * spread
-        self._first, self._met = False, met
-        return max(self._begins_at - now, 0.0)
+        wait = max(self._begins_at - now, 0.0)
+        self._first, self._met, self._waits = False, met, wait > 0
+        return wait
 
     def _unanswered(self, error: SlurmError, faults: tuple[Episode, ...]) -> float:
         """Say that SLURM could not be asked or told; what was permitted before stays so. Return when to try again."""
@@ -419,6 +410,10 @@ class Writer:
             if field is None:
                 self._skip(Why.FOREIGN_COMMENT)
                 return self._again()
+            wait = self._begins_at - self._monotonic()
+            if wait > 0:
+                self._say(self.status.doing, asking=wait <= WORTH_WAITING_SECONDS)
+                return wait
             found = self._rooms((yield Call("read_all")))
             if not permits(found):
                 self._refuse(found)
@@ -558,6 +553,7 @@ class Writer:
             self.status,
             trouble="" if self._settings.writer == "drain" else forgotten_words(node),
             states=tuple(sorted(node.states)),
+            partitions=node.partitions,
             drained_by=("nodevet" if ours else "other") if node.drained else "",
             closed=shows_permit(node, self._settings.reason_prefix),
             last_read_seconds=self._wall_seconds(),
@@ -575,10 +571,8 @@ class Writer:
 
     def _acknowledged(self, faults: tuple[Episode, ...]) -> tuple[Acknowledged, ...]:
         """Return what was resumed and still counts: told again until it does not."""
-        resumed = self._memory.resumed
-        return tuple(
-            Acknowledged(one.of(fault), self._note) for one in resumed for fault in faults if one.covers(fault)
-        )
+        now = Instant(self._boot_id, round(self._monotonic() * 1e9), self._wall_seconds())
+        return tuple(told(self._memory.resumed, faults, self._said, self._note, now))
 
     def _remember(self, **changes: object) -> None:
         self._memory = msgspec.structs.replace(self._memory, **changes)

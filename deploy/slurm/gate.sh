@@ -21,6 +21,13 @@ is_count() {
     is_number "$1"
 }
 
+# Numbers with blanks between them. Of others, such as 0,1,2 or 00 01, no line of the state file has the name.
+are_counts() {
+    for count in $1; do
+        is_count "$count" || return 1
+    done
+}
+
 # Take the settings of gate.conf, which lies beside the scripts. It is read, never executed: a slip of the pen in it
 # costs a word in the log and closes nothing: a mode that is not understood, wherever it stands, is `observe`. The file
 # ends at a line of its own, because a shell reads byte by byte and explanations would cost as much as the verdict.
@@ -33,11 +40,13 @@ read_settings() {
             case $setting in
             '# end of settings') break ;;
             '' | '#'*) ;;
+            runtime_dir=/*[[:blank:]]*) slip=$setting ;;
             runtime_dir=/*) runtime_dir=$value ;;
             on_stale=pass | on_stale=fail) on_stale=$value ;;
             on_driver_refusal=pass | on_driver_refusal=fail) on_driver_refusal=$value ;;
             mode=gate | mode=observe) mode=$value ;;
-            gpus=auto | gpus=pci | gpus=minor | gpus=all | gpus=[0-9]*) gpus=$value ;;
+            gpus=auto | gpus=pci | gpus=minor | gpus=all) gpus=$value ;;
+            gpus=[0-9]*) are_counts "$value" && gpus=$value || slip=$setting ;;
             probe_wait_seconds=[0-9]*) is_count "$value" && probe_wait_seconds=$value || slip=$setting ;;
             drain_wait_seconds=[0-9]*) is_count "$value" && drain_wait_seconds=$value || slip=$setting ;;
             boot_wait_seconds=[0-9]*) is_count "$value" && boot_wait_seconds=$value || slip=$setting ;;

@@ -40,7 +40,7 @@ _SIGNS = {
 """Scale and sign for people of what a condition's key ends in."""
 
 
-_NO_SETTINGS = ("load", "simulated")
+_NO_SETTINGS = ("load", "planned_results", "simulated")
 """Conditions that the page tells elsewhere, or that tell people nothing."""
 
 

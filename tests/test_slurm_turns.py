@@ -1,0 +1,162 @@
+"""When a node may have all nodes read: in its turn, whatever changed, for it changes on a whole cluster at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from fakes.slurm_in_memory import MemorySlurm
+from fakes.snapshots import at, failed_node
+
+from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.slurm.writer import Writer
+from nodevet.checks.model import Action, Episode, Snapshot
+from nodevet.exporters.scheduler_metrics import scheduler_metrics
+from nodevet.exporters.slurm_names import names_in
+from nodevet.exporters.slurm_rules import Memory, parse_size
+
+FAILED = failed_node()
+FIRST = FAILED.episodes[0]
+SECOND = msgspec.structs.replace(FIRST, opened=at(5))
+HARDER = msgspec.structs.replace(FIRST, finding=msgspec.structs.replace(FIRST.finding, action=Action.REPLACE))
+OURS = "nodevet: hw thermal: hot [inspect]"
+
+PARTITION = """\
+PartitionName={name}
+   AllocNodes=ALL Default=NO QoS=N/A
+   MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED
+   Nodes={nodes}
+   State=UP TotalCPUs=8000 TotalNodes={total} SelectTypeParameters=NONE
+
+"""
+
+
+def of(*faults: Episode) -> Snapshot:
+    """Return a node with *faults*, which close its gate."""
+    return msgspec.structs.replace(FAILED, episodes=faults)
+
+
+def writer(slurm: MemorySlurm, clock: Callable[[], float]) -> Writer:
+    """Return the writer of n1 in a cluster of two thousand, whose turn comes 40 s after a change."""
+    settings = SlurmSettings(writer="drain", maximum_drained_ratio=0.0)
+    return Writer(
+        slurm, settings, "n1", wall_seconds=clock, monotonic=clock, random=lambda: 0.5,
+        boot_id="boot-1", memory=Memory(nodes=2000),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((FIRST, SECOND), (FIRST,)), ((FIRST,), (HARDER,)), ((FIRST,), (SECOND,))],
+    ids=["one of two ends", "asks for more", "another one"],
+)
+def test_whatever_changes_on_all_nodes_at_once_has_them_ask_one_after_the_other(
+    before: tuple[Episode, ...], after: tuple[Episode, ...]
+) -> None:
+    """A node that the limit refused, and two thousand like it: a rule is corrected, or a count reaches a mark."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    slurm.set("n2", "IDLE", "DRAIN", reason=OURS)
+    passes = writer(slurm, lambda: now[0])
+    passes.step(of(*before))
+    now[0] = 40.0
+    assert passes.step(of(*before)).status.limit_reached
+    slurm.calls.clear()
+    now[0] = 100.0
+    done = passes.step(of(*after))
+    assert (slurm.calls, done.again_seconds) == ([], 40.0)
+    now[0] = 140.0
+    assert passes.step(of(*after)).status.limit_reached
+    assert slurm.calls == ["read", "read_all"]
+
+
+def test_a_fault_that_changes_when_its_turn_has_come_does_not_lose_it() -> None:
+    """Else one that comes and goes would never be asked about."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    passes = writer(slurm, lambda: now[0])
+    passes.step(of(FIRST))
+    now[0] = 41.0
+    assert passes.step(of(FIRST, SECOND)).status.writes["drain"] == 1
+
+
+def test_a_job_at_a_drained_node_has_that_node_read_and_no_other_before_its_turn() -> None:
+    """A person resumes a whole cluster after a maintenance that brought a bad rule, and jobs start on all of it."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    slurm.set("n1", "IDLE", "DRAIN", reason="ops: new driver", user="alice")
+    passes = writer(slurm, lambda: now[0])
+    passes.step(of())
+    now[0] = 40.0
+    assert passes.step(of()).status.drained
+    slurm.set("n1", "IDLE")
+    slurm.calls.clear()
+    done = passes.step(FAILED, job_waits=True)
+    assert ("read_all" in slurm.calls, done.again_seconds, done.status.permit.held) == (False, 40.0, False)
+    now[0] = 80.0
+    assert passes.step(FAILED).status.writes["drain"] == 1
+
+
+def test_the_metrics_name_the_partitions_of_the_node() -> None:
+    """The limits are those of each partition, and so is the warning before them."""
+    slurm = MemorySlurm()
+    slurm.change("n1", partitions=("main", "debug"))
+    now = [0.0]
+    passes = writer(slurm, lambda: now[0])
+    passes.step(of())
+    now[0] = 40.0
+    status = passes.step(of()).status
+    agent = msgspec.structs.replace(FAILED.agent, slurm=status)
+    (family,) = [
+        entry
+        for entry in scheduler_metrics(msgspec.structs.replace(FAILED, agent=agent))
+        if entry.name.endswith("slurm_partition_info")
+    ]
+    assert sorted(family.samples) == ['{partition="debug"}', '{partition="main"}']
+
+
+def partitions(*lists: tuple[str, int]) -> str:
+    """Return what SLURM shows of partitions with those *lists* of nodes and how many they are."""
+    return "".join(PARTITION.format(name=f"p{place}", nodes=nodes, total=n) for place, (nodes, n) in enumerate(lists))
+
+
+@pytest.mark.parametrize(
+    ("shown", "size"),
+    [
+        (partitions(*[("n[0001-1000]", 1000)] * 40), 1000),
+        (partitions(*[(f"n[{first:04d}-1000]", 1001 - first) for first in range(1, 41)]), 1000),
+        (partitions(("n[08-11,13],m1", 6), ("n[10-11],m[1-2]", 4)), 7),
+        (partitions(("r[1-2]c[0-3]", 8), ("r1c[2-3],r2c0", 3)), 8),
+        (partitions(("a", 1), ("(null)", 0)), 1),
+        (partitions(("n[a-b]", 2), ("n[0-999999999]", 7)), 9),
+    ],
+    ids=["all alike", "each of its own", "several ranges", "several brackets", "an empty one", "not understood"],
+)
+def test_a_node_in_many_partitions_counts_once(shown: str, size: int) -> None:
+    """As SLURM 22.05 shows them, also those of a set of nodes; the fewest are never less than the largest partition."""
+    assert parse_size(shown) == size
+
+
+def test_a_turn_is_one_of_nodes_and_not_of_partitions() -> None:
+    """A thousand nodes in forty partitions each: before, a node waited half an hour, and after a lost answer hours."""
+
+    class Shared(MemorySlurm):
+        def size(self) -> int:
+            return parse_size(partitions(*[("n[1-1000]", 1000)] * 40))
+
+    now = [0.0]
+    passes = Writer(
+        Shared(), SlurmSettings(writer="drain"), "n1", wall_seconds=lambda: now[0], monotonic=lambda: now[0],
+        random=lambda: 0.5, boot_id="boot-1", memory=Memory(),
+    )  # fmt: skip
+    now[0] = passes.step(FAILED).again_seconds
+    assert now[0] == 1.0
+    assert passes.step(FAILED).again_seconds == 20.0
+
+
+def test_the_longest_range_of_a_list_has_an_end() -> None:
+    """SLURM knows none of more than 65,536 nodes, and what is no list of SLURM's costs no memory."""
+    assert len(list(names_in("n[0-999999999]"))) == 65537
+
+
+def test_names_keep_their_zeros() -> None:
+    """``n01`` and ``n1`` are two nodes."""
+    assert list(names_in("n[08-10],n8")) == ["n08", "n09", "n10", "n8"]
