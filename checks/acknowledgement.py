@@ -32,6 +32,7 @@ from nodevet.checks.model import (
 __all__ = [
     "ANNOUNCED_SECONDS",
     "RANK",
+    "Returns",
     "acknowledged_words",
     "anchored",
     "are_other_boards",
@@ -39,7 +40,9 @@ __all__ = [
     "counted_words",
     "covered",
     "covering_count",
+    "covering_end",
     "covering_words",
+    "covers_at",
     "date_words",
     "expire",
     "extended",
@@ -65,19 +68,35 @@ RANK = {Outcome.UNMEASURED: 0, Outcome.WARN: 1, Outcome.FAIL: 2}
 """Which outcome is worse."""
 
 
-def granted(episode: Episode, *, note: str, actor: str, time: Instant | None, until: Instant | None) -> Episode:
+class Returns(msgspec.Struct, frozen=True):
+    """The end of a word that has no term of its own, and covers returns of its fault ``until`` then, in its boot."""
+
+    until: Instant
+
+
+def granted(
+    episode: Episode, *, note: str, actor: str, time: Instant | None, until: Instant | Returns | None
+) -> Episode:
     """Return *episode* as *actor* acknowledges it at *time*; a later word replaces an earlier one.
 
-    What the earlier one was about stays known: who gives a word another term or note does not take it back.
+    What the earlier one was about stays known: who gives a word another term or note does not take it back. A resume of
+    the node says less than a word that stands: it adds for how long returns are covered, where that has no term.
     """
+    stands = is_word(episode) and episode.expired is None
+    covers = until.until if isinstance(until, Returns) else None
+    if stands and episode.until is None and not isinstance(until, Instant):
+        covers = max(filter(None, (covers, episode.covers)), key=lambda end: end.boottime_ns, default=None)
+    if stands and isinstance(until, Returns):
+        return episode if episode.until is not None else msgspec.structs.replace(episode, covers=covers)
     return msgspec.structs.replace(
         episode,
         state=EpisodeState.ACKNOWLEDGED,
         note=note,
         actor=actor,
         acknowledged=time,
-        until=until,
+        until=until if isinstance(until, Instant) else None,
         expired=None,
+        covers=covers,
         known=_known(episode),
     )
 
@@ -96,7 +115,7 @@ def _hardness(action: Action) -> int:
 
 def extended(word: Episode, *, note: str, actor: str, time: Instant | None, until: Instant) -> Episode:
     """Return the *word* about a fault that is not there at *time*, as *actor* says it anew: until another moment."""
-    return msgspec.structs.replace(word, note=note, actor=actor, acknowledged=time, until=until)
+    return msgspec.structs.replace(word, note=note, actor=actor, acknowledged=time, until=until, covers=None)
 
 
 def covered(episode: Episode, word: Episode | None) -> Episode:
@@ -111,6 +130,7 @@ def covered(episode: Episode, word: Episode | None) -> Episode:
         acknowledged=word.acknowledged,
         until=word.until,
         expired=None,
+        covers=word.covers,
         known=word.known,
     )
 
@@ -165,8 +185,21 @@ def anchored(episode: Episode, now: Instant) -> Episode:
     return msgspec.structs.replace(episode, until=moment)
 
 
+def covering_end(episode: Episode) -> Instant | None:
+    """Return until when the return of *episode* is covered; None where it is not, or for as long as it lasts."""
+    return episode.until or episode.covers
+
+
+def covers_at(episode: Episode, now: Instant) -> bool:
+    """Return whether the word about *episode* covers a return of it *now*: a term does so over a reboot too."""
+    end = covering_end(episode)
+    return end is not None and not is_over(end, now) and (episode.until is not None or end.boot_id == now.boot_id)
+
+
 def expire(episode: Episode, now: Instant) -> Episode:
-    """Return *episode* with the mark of its expiry, where that is reached *now*."""
+    """Return *episode* with the mark of its expiry, where that is reached *now*, or without a cover that is over."""
+    if episode.covers is not None and not covers_at(episode, now):
+        return msgspec.structs.replace(episode, covers=None)
     is_due = episode.state is EpisodeState.ACKNOWLEDGED and episode.expired is None and is_over(episode.until, now)
     return msgspec.structs.replace(episode, expired=now) if is_due else episode
 
@@ -196,11 +229,14 @@ def was_seen(shown: Episode, newest: Episode) -> bool:
 
 
 def reopens_after_expiry(episode: Episode, finding: Finding, now: Instant) -> bool:
-    """Return whether the bad look *finding* was taken after the acknowledgement of *episode* was over."""
+    """Return whether the bad look *finding* was taken after the acknowledgement of *episode* was over.
+
+    What each round tells without a look of its own is as old as the last one.
+    """
     expired = episode.expired
     if expired is None:
         return False
-    taken = finding.evidence_time or now
+    taken = finding.evidence_time or finding.as_of or now
     return taken.boot_id != expired.boot_id or taken.boottime_ns > expired.boottime_ns
 
 
@@ -230,7 +266,7 @@ def is_word(episode: Episode) -> bool:
 
 def is_covering(episode: Episode) -> bool:
     """Return whether *episode* is over, and what a person said of it covers its return."""
-    return episode.state is EpisodeState.CLEARED and episode.until is not None and episode.expired is None
+    return episode.state is EpisodeState.CLEARED and covering_end(episode) is not None and episode.expired is None
 
 
 def is_announced(episode: Episode, now: Instant) -> bool:
@@ -255,7 +291,8 @@ def acknowledged_words(episodes: Iterable[Episode]) -> str:
 
 def longest_first(covered: Iterable[Episode]) -> list[Episode]:
     """Return the acknowledgements of *covered* faults, those that end last first."""
-    return sorted(covered, key=lambda entry: (-(entry.until.wall_seconds if entry.until else 0.0), entry.key))
+    ends = ((covering_end(entry), entry) for entry in covered)
+    return [entry for _, entry in sorted(ends, key=lambda end: (-(end[0].wall_seconds if end[0] else 0.0), end[1].key))]
 
 
 def covering_words(covered: Iterable[Episode]) -> str:
@@ -287,8 +324,9 @@ def person_words(episode: Episode) -> str:
     said = f"acknowledged by {episode.actor or 'a person'}"
     if episode.acknowledged is not None:
         said += f" on {date_words(episode.acknowledged)}"
-    if episode.until is not None:
-        said += f", until {date_words(episode.until)}"
+    end = covering_end(episode) if is_covering(episode) else episode.until
+    if end is not None:
+        said += f", until {date_words(end)}"
     return said + (f": {episode.note}" if episode.note else "")
 
 

@@ -13,23 +13,26 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.model import Episode, EpisodeState, Result, ResultState, Shown, State, Verdict
+from nodevet.checks.model import NODE, Episode, EpisodeState, Result, ResultState, Shown, State, Verdict
 from nodevet.checks.retest import is_passed_retest
 
 __all__ = [
     "ASKED",
     "LOAD",
+    "PLANNED",
     "REFUSAL",
     "Account",
     "Completeness",
     "Planned",
     "Standing",
+    "absent",
     "account",
     "judged",
     "last_load",
     "last_proof",
     "planned_in",
     "standing_wrong",
+    "without",
 ]
 
 ASKED = "asked"
@@ -40,6 +43,9 @@ REFUSAL = "refusal"
 
 LOAD = "load"
 """The condition of a result that names the load it is of: boot and moment of its start."""
+
+PLANNED = "planned_results"
+"""The condition of a result that says how many results its load leaves: one for each planned format of each device."""
 
 NAMED_AT_MOST = 4
 
@@ -133,6 +139,21 @@ def planned_in(results: Iterable[Result]) -> tuple[Planned, ...]:
     )
 
 
+def absent(load: Sequence[Result]) -> int:
+    """Return how many results of a *load* are not among these: still to come, or lost. They may tell of anything."""
+    told = [result for result in load if isinstance(result.conditions.get(PLANNED), int)]
+    planned = max((result.conditions[PLANNED] for result in told), default=0)
+    return max(0, planned - len({(result.devices, result.dtype) for result in told}))
+
+
+def without(load: Completeness, count: int, where: str) -> Completeness:
+    """Return what a *load* proved of which *count* results are not in *where*."""
+    if not count:
+        return load
+    why = f"{count} of its results are not in {where}"
+    return Completeness((*load.accounts, Account(NODE, "", Standing.UNPROVEN, why)))
+
+
 def last_load(results: Iterable[Result]) -> tuple[Result, ...]:
     """Return those of *results* that the newest load left, and whatever else is wrong: it stands until it is disproved.
 
@@ -155,14 +176,19 @@ def standing_wrong(episodes: Iterable[Episode]) -> tuple[tuple[str, Shown], ...]
 
 
 def last_proof(results: Iterable[Result], episodes: Iterable[Episode]) -> Completeness:
-    """Return what the newest load proved beside the wrong results that stand: a shorter one takes none of them away."""
-    accounts = {(entry.device, entry.dtype): entry for entry in account((), last_load(results)).accounts}
+    """Return what the newest load proved beside the wrong results that stand: a shorter one takes none of them away.
+
+    A load that goes on, or whose end the agent did not live to see, has proved nothing of what it has not told yet.
+    """
+    everything = tuple(results)
+    accounts = {(entry.device, entry.dtype): entry for entry in account((), last_load(everything)).accounts}
     for device, shown in standing_wrong(episodes):
         key = (device, shown.dtype or "")
         if accounts.get(key) is None or accounts[key].standing is not Standing.WRONG:
             why = f"{shown.wrong} wrong in an earlier load, which no re-test has disproved"
             accounts[key] = Account(*key, Standing.WRONG, why)
-    return Completeness(tuple(accounts.values()))
+    newest = [result for result in everything if result.conditions.get(LOAD) == everything[-1].conditions.get(LOAD)]
+    return without(Completeness(tuple(accounts.values())), absent(newest), "the agent's memory")
 
 
 def judged(verdict: Verdict, load: Completeness, names: Mapping[str, str] | None = None) -> Verdict:

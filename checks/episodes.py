@@ -14,14 +14,15 @@ import msgspec
 
 from nodevet.checks.acknowledgement import (
     RANK,
+    Returns,
     anchored,
     covered,
+    covers_at,
     expire,
     extended,
     granted,
     is_covering,
     is_harder,
-    is_over,
     is_word,
     may_be_of_another,
     person_words,
@@ -53,6 +54,7 @@ __all__ = [
     "Holders",
     "Knew",
     "Ledger",
+    "Returns",
     "Settled",
     "acknowledge",
     "anybody",
@@ -77,8 +79,9 @@ class Settled(msgspec.Struct, frozen=True):
 class Ledger(msgspec.Struct, frozen=True):
     """The fold's whole state: episodes that are not cleared, and occurrences that are settled.
 
-    ``flaps`` are conditions that came and went. ``standing`` are cleared episodes whose acknowledgement has a term that
-    is not over: it covers their return. ``wrong`` are wrong results of loads, also those that were disproved.
+    ``flaps`` are conditions that came and went. ``standing`` are cleared episodes whose acknowledgement is not over: it
+    covers their return, for its term, or for an hour behind a resume of the node. ``wrong`` are wrong results of loads,
+    also those that were disproved.
     """
 
     episodes: tuple[Episode, ...] = ()
@@ -151,8 +154,10 @@ def fold(ledger: Ledger, findings: Iterable[Finding], evidence: Evidence) -> tup
     # Wrong results first: what else the same load disproves waits for them, and must not for another round.
     for episode in sorted(active.values(), key=lambda entry: not entry.finding.shown):
         proof = over.get(episode.key) or disproof(episode, evidence, active.values())
-        if proof:
+        if proof and (episode.key in over or not _outlasts_job(work, episode)):
             active[episode.key] = _cleared(episode, proof, evidence.now)
+            if _is_damped(episode) and _row(episode).job_ended:
+                work.flaps[episode.key] = closed(work.flaps.get(episode.key), episode.key, evidence.now)
             if episode.finding.occurrence is not None:  # its counter still shows it; behind a good look none does
                 work.settled[episode.key] = episode.finding.occurrence
     said = (*active.values(), *work.standing.values())
@@ -180,7 +185,7 @@ def acknowledge(
     note: str,
     actor: str,
     time: Instant | None = None,
-    until: Instant | None = None,
+    until: Instant | Returns | None = None,
     knew: Knew = anybody,
 ) -> tuple[Ledger, Episode] | None:
     """Return the ledger with the episode of *key* acknowledged *until* a moment, and that episode.
@@ -189,9 +194,9 @@ def acknowledge(
     is covered, can become another.
     """
     episode = ledger.spoken_of(key)
-    if episode is None or not knew(episode) or (is_covering(episode) and until is None):
+    if episode is None or not knew(episode) or (is_covering(episode) and not isinstance(until, Instant)):
         return None
-    if is_covering(episode) and until is not None:
+    if is_covering(episode) and isinstance(until, Instant):
         word = extended(episode, note=note, actor=actor, time=time, until=until)
         standing = tuple(word if entry.key == key else entry for entry in ledger.standing)
         told = msgspec.structs.replace(word, cleared_by=f"its return is covered, {person_words(word)}")
@@ -213,7 +218,7 @@ def _begun(ledger: Ledger, before: Mapping[Key, Episode], evidence: Evidence) ->
     for key, episode in active.items():
         if episode.flapping and not is_held(flaps.get(key), now):
             active[key] = msgspec.structs.replace(episode, flapping=0)
-    standing = {entry.key: entry for entry in words if not is_over(entry.until, now)}
+    standing = {entry.key: entry for entry in words if covers_at(entry, now)}
     for key, episode in active.items():
         active[key] = known_loss(episode, chain(active.values(), standing.values()))
     return _Work(
@@ -359,6 +364,11 @@ def _is_damped(episode: Episode) -> bool:
     return _row(episode).damped and not _is_hard(episode)
 
 
+def _outlasts_job(work: _Work, episode: Episode) -> bool:
+    """Return whether *episode* stays although its process may have ended: one after the other fails, as in a loop."""
+    return _row(episode).job_ended and _is_damped(episode) and is_held(work.flaps.get(episode.key), work.now)
+
+
 def _is_hard(episode: Episode) -> bool:
     """Return whether *episode* is a failure that may close a gate."""
     return episode.outcome is Outcome.FAIL and episode.finding.hard
@@ -456,10 +466,10 @@ def _good_look(work: _Work, episode: Episode, finding: Finding) -> Episode | Non
 
 
 def _gone(work: _Work, episode: Episode, proof: str) -> Episode:
-    """Return *episode* ended because it is not seen any more; a word whose term is not over covers its return."""
+    """Return *episode* ended because it is not seen any more; a word that is not over yet may cover its return."""
     ended = _cleared(episode, proof, work.now)
     is_own = not is_word(episode) or not any(follows(episode, word) for word in work.active.values())
-    if is_own and episode.state is EpisodeState.ACKNOWLEDGED and episode.until is not None and episode.expired is None:
+    if is_own and is_word(episode) and is_covering(ended):
         work.standing[episode.key] = ended
     return ended
 

@@ -32,13 +32,16 @@ from nodevet.checks.model import (
     ReadingStatus,
     Scalar,
 )
-from nodevet.checks.view import Growth, View, device_name
+from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.view import Growth, View, device_name, refuse_other_part
 
-__all__ = ["Confirmation", "Look", "Rule", "look_again", "looks", "number_of"]
+__all__ = ["FEW", "Confirmation", "Look", "Rule", "look_again", "looks", "number_of"]
 
 NO_GROWTH = "a second sample is needed to see growth"
 NOTHING_TO_COMPARE = "nothing to compare with"
 SOON_SECONDS = 0.5
+FEW = 4.0
+"""Errors come by chance: where so many are awaited, or so many more than are allowed, hardly ever none is."""
 
 CONFIGURED = "configuration"
 """The source of a limit that the site has set."""
@@ -92,11 +95,13 @@ class Look(msgspec.Struct, frozen=True):
     @property
     def grew(self) -> float | None:
         """Return by how much the counter grew; None where there is no earlier value to compare with."""
+        _refuse_ungrowing(self)
         return self.growth.amount if self.growth else None
 
     @property
     def per_second(self) -> float | None:
         """Return the rate at which it grew; None where there is no earlier value to compare with."""
+        _refuse_ungrowing(self)
         return self.growth.per_second if self.growth else None
 
     @property
@@ -248,7 +253,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return self._unjudged(look, Outcome.SKIPPED if unsupported else Outcome.UNMEASURED, why)
 
     def ungrown(self, look: Look) -> Finding | None:
-        """Return why the growth of *look* cannot be judged: no value, or none before it; None where it can be."""
+        """Return why the growth of *look* cannot be judged: no value, or none before it; None where it can be.
+
+        Raises LookupError for a quantity of which no growth is kept.
+        """
+        _refuse_ungrowing(look)
         if look.growth is not None:
             return self.blind(look)
         finding = self.blind(look) or self.skip(look, NO_GROWTH)
@@ -270,6 +279,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         value: Scalar | None = None,
         limit: Limit | None = None,
         evidence_time: Instant | None = None,
+        as_of: Instant | None = None,
     ) -> Finding:
         """Return a finding that rests on no reading: on the inventory, on a reader, on the kernel log."""
         bad = outcome in (Outcome.WARN, Outcome.FAIL)
@@ -291,6 +301,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             gates=self.gates and not _is_of_the_site(limit),
             required=required,
             evidence_time=evidence_time,
+            as_of=as_of,
         )
 
     def _unjudged(self, look: Look, outcome: Outcome, why: str) -> Finding:
@@ -342,9 +353,19 @@ def looks(view: View, device: Device, quantity: str) -> tuple[Look, ...]:
     return (Look(device.id, name, Reading(quantity, None, WHOLE, ReadingStatus.UNAVAILABLE, failure.detail)),)
 
 
+def _refuse_ungrowing(look: Look) -> None:
+    """Raise LookupError where no growth of what *look* reads is kept: who asks for it would see none for ever."""
+    known = QUANTITIES.get(look.quantity)
+    if look.measured and look.growth is None and known is not None and not known.judged_by_growth:
+        raise LookupError(f"no growth of {look.quantity} is kept: compare its value with a limit")
+
+
 def number_of(entries: Iterable[Look], part: Part) -> Look | None:
-    """Return the measured look of *entries* at *part*, or None."""
-    return next((entry for entry in entries if entry.part == part and entry.measured), None)
+    """Return the measured look of *entries* at *part*, or None. Raises LookupError for a part that none can have."""
+    found = tuple(entries)
+    for entry in found:
+        refuse_other_part(entry.quantity, part)
+    return next((entry for entry in found if entry.part == part and entry.measured), None)
 
 
 def _growth(view: View, device_id: str, reading: Reading, taken: Instant) -> Growth | None:

@@ -264,7 +264,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     quantities that were looked at, ``evidence_time`` says when the judged one was read. ``pid`` is the process that an
     application event belongs to. ``shown`` are the wrong results that it rests on. ``follows`` names the lost device
     that it follows from. ``required``: the node must be able to measure this, or is unknown. ``again``: another look
-    after so many seconds may tell what this one could not; 0 is none.
+    after so many seconds may tell what this one could not; 0 is none. ``as_of``: when that was looked into last which
+    each round tells anew without a look of its own, such as a driver that is asked again after minutes.
     ``gates`` is False for what never closes a gate or drains: it rests on a user's text, a site's number, or our fault.
     """
 
@@ -291,6 +292,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     shown: tuple[Shown, ...] = ()
     evidence: tuple[str, ...] = ()
     evidence_time: Instant | None = None
+    as_of: Instant | None = None
 
     @property
     def key(self) -> Key:
@@ -325,8 +327,9 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     warning or nothing where it is a failure; ``looked`` is when the evidence of the last look was taken, so that one
     sample is never counted twice. ``serial`` and ``pci`` are the device's at the time.
     A person of the name ``actor`` acknowledged it at ``acknowledged`` with a ``note``, ``known`` being its outcome and
-    action then; that holds to ``until``, and the first round after it was at ``expired``. ``flapping`` says how often
-    it came back while it is held open for that.
+    action then; that holds to ``until``, and the first round after it was at ``expired``. One without such an end may
+    cover returns until ``covers`` all the same, as a resume of the node does. ``flapping`` says how often it came back
+    while it is held open for that.
     """
 
     key: Key
@@ -350,6 +353,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     acknowledged: Instant | None = None
     until: Instant | None = None
     expired: Instant | None = None
+    covers: Instant | None = None
     known: tuple[Outcome, Action] | None = None
     flapping: int = 0
     milder: int = 0
@@ -421,6 +425,7 @@ class ReaderState(StrEnum):
 class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One reader: what it does, ``since`` when its present process reads, and what it hung in.
 
+    ``looked`` is when it told last how its driver does: at the end of a round, with a refusal, or by its fall.
     ``required``: somebody said that this node has such devices, so that their absence is no proof of health.
     ``hangs`` and ``crashes`` count since the agent's start, ``witnessed`` those of late inside a call of the driver
     while nothing else kept the reader from running, ``blamed`` the same for each device. ``left_alone`` says what each
@@ -444,6 +449,7 @@ class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True):
     blamed: dict[str, int] = {}
     refusals: int = 0
     since: Instant | None = None
+    looked: Instant | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ in a library's own code, or in the kernel in state D, is not interrupted: then t
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -18,6 +19,7 @@ AGAIN_SECONDS = 0.2
 """How soon code that caught the interruption and goes on is interrupted again."""
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
+KEPT = (signal.SIGALRM, signal.SIGCHLD)
 
 Returned = TypeVar("Returned")
 Handler = Callable[[int, FrameType | None], Any]
@@ -56,12 +58,15 @@ def within(seconds: float, work: Callable[[], Returned]) -> Returned:
     """Return what *work* returns; raise Overrun where that takes longer than *seconds*. Main thread only.
 
     A signal is taken as ever; where its handler returns True the work is over too. In another thread the work runs to
-    its end, for a signal reaches none.
+    its end, for a signal reaches none. What the work sets for the whole process is undone: with a time-out for each
+    socket, or SIGCHLD ignored, no child of the agent could be read.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
     alarm = _Alarm()
-    before = {signal.SIGALRM: signal.signal(signal.SIGALRM, alarm.ring)}
+    before: dict[signal.Signals, Any] = {number: signal.getsignal(number) or signal.SIG_DFL for number in KEPT}
+    timeout = socket.getdefaulttimeout()
+    signal.signal(signal.SIGALRM, alarm.ring)
     try:
         for number in ENDS:
             handler = signal.getsignal(number)
@@ -80,6 +85,7 @@ def within(seconds: float, work: Callable[[], Returned]) -> Returned:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         for number, handler in before.items():
             signal.signal(number, handler)
+        socket.setdefaulttimeout(timeout)
     if alarm.rang:
         raise Overrun(alarm.rang)
     return done

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterable
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -151,6 +152,7 @@ class LatestResults:
 
     def take(self, result: Result) -> None:
         """Take *result*, which came after all others."""
+        result = _sound(result)
         keep_latest(self._latest, result)
         is_kept = any(each is result for each in self._latest.values())
         if is_kept and result.metric("mismatches"):
@@ -174,6 +176,25 @@ class LatestResults:
     def judged(self, devices: Container[str]) -> None:
         """Note that a check has seen all results of *devices*."""
         self._unjudged = [result for result in self._unjudged if not all(name in devices for name in result.devices)]
+
+
+def _sound(result: Result) -> Result:
+    """Return *result* as it can be judged: what is no number is none, and a condition of another kind is left out.
+
+    One that raised in each judgement would blind the node, over restarts too.
+    """
+    metrics = tuple(
+        entry if entry.value is None or math.isfinite(entry.value) else msgspec.structs.replace(entry, value=None)
+        for entry in result.metrics
+    )
+    conditions = {name: value for name, value in result.conditions.items() if _is_condition(name, value)}
+    return msgspec.structs.replace(result, metrics=metrics, conditions=conditions)
+
+
+def _is_condition(name: str, value: Any) -> bool:
+    if name in CONDITIONS:
+        return isinstance(value, int | float) and math.isfinite(value)
+    return name != "unsupported" or isinstance(value, list | tuple)
 
 
 def _is_further(result: Result, known: Result) -> bool:

@@ -81,12 +81,14 @@ class Failure(msgspec.Struct, frozen=True):
 
     ``of_driver`` tells that this is evidence against the driver or the device: a listed error code, what the kernel
     shows, or a witness. Whatever nobody showed to be evidence is none: a wrapper of another release cannot ask the
-    driver, the machine refuses memory, and a library has codes that nobody here knows.
+    driver, the machine refuses memory, and a library has codes that nobody here knows. ``as_of``: when that was seen
+    which each round tells anew of a device that is left alone.
     """
 
     kind: FailureKind
     detail: str
     of_driver: bool = False
+    as_of: Instant | None = None
 
 
 class Sample(msgspec.Struct, frozen=True):

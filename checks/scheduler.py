@@ -21,18 +21,20 @@ class Permit(msgspec.Struct, frozen=True):
 class WriterStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the writer to SLURM is doing: ``writer`` is what it may do, ``node`` what SLURM calls this node.
 
-    ``states`` are the words that SLURM said last, ``drained_by`` whose reason stood there (``nodevet``, ``other``, or
-    empty), ``closed`` whether it shows that nodevet closed the node, by its reason or by a mark beside a closed gate,
-    ``wanted`` the reason of a drain that is due and not written, ``doing`` the last pass in words, ``trouble``
-    what went wrong with SLURM. ``considered`` are the faults of the last pass, as ``modes.named`` calls them;
-    ``asking``: the permit is being asked for, and the answer comes within seconds. ``unanswered``: it was asked for,
-    and SLURM did not answer. ``returned`` says that the node came back into service by no person, and what to type
-    where it was one. ``writes`` are counted by kind, ``skipped`` by why a drain that was due was not written.
+    ``states`` are the words that SLURM said last, ``partitions`` those that the node is in, ``drained_by`` whose
+    reason stood there (``nodevet``, ``other``, or empty), ``closed`` whether it shows that nodevet closed the node,
+    by its reason or by a mark beside a closed gate, ``wanted`` the reason of a drain that is due and not written,
+    ``doing`` the last pass in words, ``trouble`` what went wrong with SLURM. ``considered`` are the faults of the
+    last pass, as ``modes.named`` calls them; ``asking``: the permit is being asked for, and the answer comes within
+    seconds. ``unanswered``: it was asked for, and SLURM did not answer. ``returned`` says that the node came back
+    into service by no person, and what to type where it was one. ``writes`` are counted by kind, ``skipped`` by why
+    a drain that was due was not written.
     """
 
     writer: str
     node: str
     states: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
     drained_by: str = ""
     closed: bool = False
     wanted: str = ""

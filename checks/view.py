@@ -29,7 +29,17 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.quantities import QUANTITIES
 
-__all__ = ["Cadence", "Growth", "KernelLogState", "Memory", "Seen", "View", "device_name", "node_name"]
+__all__ = [
+    "Cadence",
+    "Growth",
+    "KernelLogState",
+    "Memory",
+    "Seen",
+    "View",
+    "device_name",
+    "node_name",
+    "refuse_other_part",
+]
 
 STALE_ROUNDS = 3
 """A sample is old once this many rounds and one deadline went by without another."""
@@ -181,7 +191,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     def reading(self, device_id: str, quantity: str, part: Part = WHOLE) -> Reading | None:
-        """Return the reading of *quantity* of one *part*, or None where nothing ever reported it."""
+        """Return the reading of *quantity* of one *part*, or None where nothing ever reported it.
+
+        Raises LookupError for a part that none of its readings has.
+        """
+        refuse_other_part(quantity, part)
         return next((entry for entry, _ in self.readings(device_id, quantity) if entry.part == part), None)
 
     def number(self, device_id: str, quantity: str, part: Part = WHOLE) -> float | None:
@@ -246,6 +260,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 shown = _unavailable(entry, self.age_seconds(sample)) if stale else entry
                 index.setdefault((sample.device, entry.quantity), []).append((shown, sample))
         return {key: tuple(entries) for key, entries in index.items()}
+
+
+def refuse_other_part(quantity: str, part: Part) -> None:
+    """Raise LookupError where *quantity* has no reading of such a *part*: who asks for it would see none for ever."""
+    known = QUANTITIES.get(quantity)
+    if known is not None and part.kind is not known.part:
+        raise LookupError(f"{quantity} is of a {known.part}, not of a {part.kind}: name the part")
 
 
 def _unavailable(entry: Reading, age_seconds: float | None) -> Reading:

@@ -80,6 +80,8 @@ SCOPE_NODE = 0
 
 HEXADECIMAL = re.compile("[0-9a-f]{4,8}")
 UNNAMED = "unknown"
+NOT_LISTED = "Unknown"
+"""What the page of the kernel driver calls each board that its list of names lacks, healthy or not; NVML names it."""
 
 LINK_COUNT = Item("link_count", Part(PartKind.LINK), (Field(91),))
 """Not a quantity: only asked for while a device is identified."""
@@ -525,11 +527,12 @@ def _information(path: Path) -> dict[str, str]:
 def _unknown(name: str, pci: str | None, told: dict[str, str]) -> Device:
     uuid = told.get("GPU UUID", "?")
     minor = told.get("Device Minor", "")
+    model = told.get("Model", NOT_LISTED)
     return Device(
         id=name if "?" in uuid else uuid,
         kind=DeviceKind.ACCELERATOR,
         vendor="nvidia",
-        model=told.get("Model", "unknown"),
+        model=UNNAMED if model == NOT_LISTED else model,
         backend="nvidia",
         uuid=None if "?" in uuid else uuid,
         pci=pci,

@@ -166,10 +166,11 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
     name = f"reader of {reader.backend}"
     running = reader.state is ReaderState.RUNNING
     down = _down(reader)
+    looked = None if reader.state is ReaderState.STUCK else reader.looked  # one that cannot be killed is seen all along
     if down is FailureKind.READER:
         rule = HELD if reader.state is ReaderState.STUCK else DOWN
         why = reader.failure.detail if reader.failure else reader.detail  # its detail is the new one's call by now
-        yield rule.on_node(Outcome.UNMEASURED, f"{name} does not read: {why}", part=part, required=True)
+        yield rule.on_node(Outcome.UNMEASURED, f"{name} does not read: {why}", part=part, required=True, as_of=looked)
         return
     if running and nameless:
         yield DOWN.on_node(
@@ -183,14 +184,14 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
             again = reader.witnessed >= policy.hangs and not reader.quarantined
             final = kind is FailureKind.STUCK or again
             message = f"{name} is {reader.state.value}: {reader.detail or 'no detail'}"
-            yield _broken(kind, final).on_node(_severity(final), message, part=part, required=not final)
+            yield _broken(kind, final).on_node(_severity(final), message, part=part, required=not final, as_of=looked)
         elif running:
             yield _broken(kind, True).on_node(
                 Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round
             )
     if reader.state is ReaderState.FAILED or (reader.state is ReaderState.ABSENT and reader.required):
         detail = reader.failure.detail if reader.failure else reader.detail
-        yield FAILED.on_node(Outcome.UNMEASURED, f"{name} failed: {detail}", part=part, required=True)
+        yield FAILED.on_node(Outcome.UNMEASURED, f"{name} failed: {detail}", part=part, required=True, as_of=looked)
     elif running:
         yield FAILED.on_node(Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round)
     elif reader.state is ReaderState.ABSENT:  # boards that nothing reads are told by the inventory
@@ -223,8 +224,9 @@ def _broken_by(view: View, device: Device, quarantined: bool, blamed: bool) -> I
         guilty = failure is not None and failure.kind is kind
         if guilty and failure is not None:
             final = blamed or kind is FailureKind.STUCK
+            seen = None if kind is FailureKind.STUCK else failure.as_of  # as above
             yield _broken(kind, final).on_node(
-                _severity(final), f"{name}: {failure.detail}", device=device.id, required=not final
+                _severity(final), f"{name}: {failure.detail}", device=device.id, required=not final, as_of=seen
             )
         elif failure is None and not quarantined and _samples(view, device):
             yield _broken(kind, True).on_node(Outcome.PASS, f"{name}: answers", device=device.id)

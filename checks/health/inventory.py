@@ -412,6 +412,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     failure = reader.failure if reader else None
     says = f"; the reader says: {failure.detail}" if failure else ""
     read_from = reader.last_round if reader else None
+    looked = reader.looked if reader else None
 
     known = vendor_of(vendor)
     mismatch = msgspec.structs.replace(
@@ -421,7 +422,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     )
     for rule, kind in ((NO_DEVICES, FailureKind.NO_DEVICES), (mismatch, FailureKind.VERSION_MISMATCH)):
         if failure is not None and failure.kind is kind and boards:
-            finding = rule.on_node(Outcome.FAIL, f"{vendor}: {where} cannot be used{says}", part=part)
+            finding = rule.on_node(Outcome.FAIL, f"{vendor}: {where} cannot be used{says}", part=part, as_of=looked)
             may_load = kind is FailureKind.NO_DEVICES and _is_booting(view)
             # Jobs need no wrapper of the agent's.
             yield msgspec.structs.replace(finding, gates=failure.of_driver and not may_load)
@@ -447,6 +448,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
             f"{len(boards)} {vendor} accelerators without a working driver: {where}{says}",
             part=part,
             value=len(boards),
+            as_of=looked,
         )
         # A library that the agent lacks, or that is refused memory, says nothing of the driver; jobs bring their own.
         is_said = failure is None or (failure.kind is not FailureKind.NO_LIBRARY and failure.of_driver)

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from nodevet.checks.expected_links import ExpectedLinks, Which, expected_links
 from nodevet.checks.fabric import SEPARATOR, FabricFault, fault_named
-from nodevet.checks.judging import Look, Rule, looks
+from nodevet.checks.judging import FEW, Look, Rule, look_again, looks
 from nodevet.checks.limits import choose
 from nodevet.checks.model import (
     NODE,
@@ -437,12 +437,13 @@ def _leads_to_switch(device: Device, port: int | None) -> bool:
 
 def _counted(rule: Rule, look: Look, key: str) -> Finding:
     in_all = f"{look.number:.0f} in all" if look.number is not None else ""
-    return rule.rate(
+    finding = rule.rate(
         look,
         choose(key),
         lambda growth: growth.amount,
         lambda growth: f"{growth.amount:.0f} more in {growth.seconds:.0f} s, {in_all}",
     )
+    return look_again(finding, look, 0.0, lambda rate: FEW / rate)
 
 
 def _crc_rate(rule: Rule, look: Look, policy: Links) -> Finding:

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.judging import Look, Rule, look_again, looks, number_of
+from nodevet.checks.judging import FEW, Look, Rule, look_again, looks, number_of
 from nodevet.checks.limits import choose
 from nodevet.checks.model import Action, Clearing, Device, Finding, Limit, Outcome
 from nodevet.checks.registry import check
@@ -215,13 +215,13 @@ def _replays(view: View, device: Device, look: Look, policy: Pcie) -> Finding:
         limit=limit,
         beside=beside,
     )
-    return look_again(finding, look, limit.value / 60, lambda rate: 1 / (rate - limit.value / 60))
+    return _again(finding, look, limit)
 
 
 def _correctable(look: Look, policy: Pcie) -> Finding:
     rule = CORRECTABLE.confirmed_by(policy)
     limit = choose("pcie.correctable_rate", configuration=policy.correctable_per_minute)
-    return rule.rate(
+    finding = rule.rate(
         look,
         limit,
         lambda growth: growth.per_second * 60,
@@ -229,6 +229,12 @@ def _correctable(look: Look, policy: Pcie) -> Finding:
             f"{growth.amount:.0f} correctable errors in {growth.seconds:.0f} s, limit {limit.value:.0f} per minute"
         ),
     )
+    return _again(finding, look, limit)
+
+
+def _again(finding: Finding, look: Look, limit: Limit) -> Finding:
+    """Return *finding* with when more than *limit* a minute are told from what chance brings."""
+    return look_again(finding, look, limit.value / 60, lambda rate: FEW / (rate - limit.value / 60))
 
 
 def _grown(rule: Rule, look: Look, word: str) -> Finding:

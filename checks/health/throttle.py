@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.judging import Look, Rule, looks
+from nodevet.checks.judging import FEW, Look, Rule, look_again, looks
 from nodevet.checks.limits import choose
 from nodevet.checks.model import Action, Finding, Outcome, Part
 from nodevet.checks.registry import check
@@ -143,8 +143,9 @@ def _by_time(rule: Rule, look: Look, policy: Throttle) -> Finding:
 
 
 def _by_events(rule: Rule, look: Look) -> Finding:
-    return rule.grown(
+    finding = rule.grown(
         look,
         lambda growth: growth.amount > 0,
         lambda growth: f"{growth.amount:.0f} thermal throttle events in {growth.seconds:.0f} s",
     )
+    return look_again(finding, look, 0.0, lambda rate: FEW / rate)
