@@ -1,15 +1,18 @@
 """Lines on which health depends, each broken on purpose: the named test must fail.
 
 A mutant is a copy of the package with one line changed. That the unchanged copy passes the same tests shows that it
-is the change which kills. The mutants are listed by topic in tests/mutants/*.toml.
+is the change which kills. The mutants are listed by topic in tests/mutants/*.toml. They are a campaign: the tests run
+a tenth of them, `make soak` runs all.
 """
 
 from __future__ import annotations
 
+import compileall
 import itertools
 import os
 import shutil
 import tomllib
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -43,15 +46,33 @@ def _mutants() -> tuple[Mutant, ...]:
 
 MUTANTS = _mutants()
 KILLERS = sorted({mutant.killer for mutant in MUTANTS})
+ROOMS = {package.__name__.rsplit(".", 1)[-1]: Path(next(iter(package.__path__))) for package in PACKAGES}
+
+
+def _drawn() -> list[Mutant]:
+    """About a tenth. The text of the changed file draws it, so that each change of a file tries others of its lines."""
+
+    def draw(mutant: Mutant) -> int:
+        room, _, rest = mutant.file.partition("/")
+        return zlib.crc32((ROOMS[room] / rest).read_bytes() + mutant.name.encode()) % 10
+
+    return [mutant for mutant in MUTANTS if draw(mutant) == 0]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """All of them under --soak."""
+    if "mutant" in metafunc.fixturenames:
+        mutants = MUTANTS if metafunc.config.getoption("--soak") else _drawn()
+        metafunc.parametrize("mutant", mutants, ids=lambda mutant: mutant.name)
 
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package outside of the tree."""
     home = tmp_path_factory.mktemp("pristine")
-    for package in PACKAGES:
-        source = Path(next(iter(package.__path__)))
-        shutil.copytree(source, home / "nodevet" / package.__name__.rsplit(".", 1)[-1])
+    for room, source in ROOMS.items():
+        shutil.copytree(source, home / "nodevet" / room)
+    compileall.compile_dir(home, quiet=1)  # once, not once for each copy
     return home
 
 
@@ -80,6 +101,11 @@ def test_every_killer_exists(pristine: Path, server: PytestServer) -> None:
     assert done.returncode == 0, done.output[-4000:]
 
 
+def test_a_tenth_is_drawn() -> None:
+    """Neither none nor nearly all: a draw that is always the same number would be one of both."""
+    assert len(MUTANTS) / 20 < len(_drawn()) < len(MUTANTS) / 5
+
+
 def test_unchanged_copy_passes(
     pristine: Path, server: PytestServer, tmp_path: Path, campaign: Callable[[int], int]
 ) -> None:
@@ -94,7 +120,7 @@ def test_unchanged_copy_passes(
     assert done.returncode == 0, done.output[-4000:]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.soak
 def test_mutant_is_killed(mutant: Mutant, pristine: Path, server: PytestServer, tmp_path: Path) -> None:
     """The named test fails, and fails because of an assertion or error in a test, not for want of one."""
     shutil.copytree(pristine / "nodevet", tmp_path / "nodevet", copy_function=os.link)

@@ -8,9 +8,10 @@ import itertools
 import os
 import selectors
 import signal
+import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,8 @@ from nodevet.agent.engine import Engine
 from nodevet.agent.exits import OK
 from nodevet.agent.signals import SignalPipe, undisturbed
 from nodevet.checks import registry
-from nodevet.checks.model import AgentInfo, Finding, Outcome, Snapshot, State
+from nodevet.checks.judging import Rule, looks, number_of
+from nodevet.checks.model import WHOLE, AgentInfo, Finding, Outcome, Part, PartKind, Snapshot, State
 from nodevet.checks.overrun import Overrun, within
 from nodevet.checks.registry import Check, discover, installed
 from nodevet.checks.view import View
@@ -145,13 +147,53 @@ def test_a_check_that_is_not_asked_any_more_leaves_no_error_behind(packages: Pat
 @pytest.mark.parametrize("asked", ["readings", "reading", "number"])
 def test_a_check_of_a_quantity_that_does_not_exist_is_not_green(packages: Path, asked: str) -> None:
     """A typing error, or a name of another version: before, it found nothing to look at, and the node was ok."""
-    for name, state in (("temprature_celsius", State.UNKNOWN), ("temperature_celsius", State.OK)):
+    for name, state in (("uptime_second", State.UNKNOWN), ("uptime_seconds", State.OK)):
         sys.modules.pop("site_checks", None)
         site_package(packages, body=f"view.{asked}('node', '{name}')")
         snapshot = judged(engine_of(SteppedClock()), SteppedClock())
         errors = [finding.message for finding in snapshot.findings if finding.code == CHECK_ERROR]
         assert [f"no quantity is called '{name}'" in words for words in errors] == [True] * (state is not State.OK)
         assert (snapshot.verdict.state is State.UNKNOWN) >= (state is State.UNKNOWN)
+
+
+SITE = Rule(check="site", code="site.x")
+UNANSWERED: dict[str, tuple[Callable[[View], object], str]] = {
+    "no growth is kept": (
+        lambda view: [SITE.ungrown(look) for look in looks(view, view.devices[0], "remapped_rows_uncorrectable")],
+        "no growth of remapped_rows_uncorrectable is kept",
+    ),
+    "grew": (lambda view: looks(view, view.devices[0], "energy_joules")[0].grew, "no growth of energy_joules is kept"),
+    "rate of no counter": (
+        lambda view: looks(view, view.devices[0], "bad_pages_retired")[0].per_second,
+        "no growth of bad_pages_retired is kept",
+    ),
+    "no part": (
+        lambda view: view.number(view.devices[0].id, "temperature_celsius"),
+        "temperature_celsius is of a sensor, not of a device: name the part",
+    ),
+    "other part": (
+        lambda view: number_of(looks(view, view.devices[0], "temperature_celsius"), WHOLE),
+        "temperature_celsius is of a sensor, not of a device: name the part",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNANSWERED)
+def test_a_check_that_asks_what_nothing_can_answer_is_not_green(name: str) -> None:
+    """The growth of what none is kept of, a part that no reading has: before, nothing was ever wrong with it."""
+    ask, words = UNANSWERED[name]
+
+    def judge(view: View, _policy: Any) -> Iterator[Finding]:
+        ask(view)
+        yield Finding(check="site", code="site.fine", outcome=Outcome.PASS, message="fine")
+
+    energy = ("energy_joules", Part(PartKind.POWER_SCOPE, "device"))
+    view = healthy({("remapped_rows_uncorrectable", WHOLE): 3, ("bad_pages_retired", WHOLE): 3, energy: 3.0})
+    policy = type("Policy", (msgspec.Struct,), {})
+    declared = Check(name="site", summary="", judge=judge, policy=policy, module="site_checks")
+    ran = run_check(Armed(declared, policy()), msgspec.structs.replace(view, growth={}))
+    told = [ran.error, *(finding.message for finding in ran.findings if finding.outcome is Outcome.UNMEASURED)]
+    assert any(words in line for line in told)
 
 
 def test_a_typing_error_in_a_table_is_refused_where_every_package_can_be_had(packages: Path) -> None:
@@ -338,8 +380,9 @@ def test_what_ends_in_time_is_returned_and_no_alarm_is_left() -> None:
         within(5.0, lambda: 1 / 0)
     with pytest.raises(Overrun):
         within(0.05, lambda: time.sleep(60))
+    left = signal.setitimer(signal.ITIMER_REAL, 0.0)  # an alarm that is left would end the tests' own process
+    assert left == (0.0, 0.0)
     assert signal.getsignal(signal.SIGALRM) is before
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 PROGRAM = """
@@ -390,3 +433,21 @@ def test_an_agent_that_its_watchdog_ends_says_where_it_stood(tmp_path: Path) -> 
         process.send_signal(signal.SIGABRT)
         assert process.wait(10.0) == -signal.SIGABRT
     assert 'site_checks.py", line 12 in judge' in agent.log.read_text()
+
+
+def test_what_a_check_of_a_site_sets_for_the_whole_process_is_undone() -> None:
+    """A time-out for each socket leaves no channel to a reader, and SIGCHLD that is ignored no end of one."""
+    before = socket.getdefaulttimeout(), signal.getsignal(signal.SIGCHLD)
+
+    def judge() -> None:
+        socket.setdefaulttimeout(2.0)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        raise LookupError
+
+    try:
+        with suppress(LookupError):
+            within(60.0, judge)
+        assert (socket.getdefaulttimeout(), signal.getsignal(signal.SIGCHLD)) == before
+    finally:
+        socket.setdefaulttimeout(before[0])
+        signal.signal(signal.SIGCHLD, before[1])

@@ -15,6 +15,7 @@ from fakes.stopping import stop_readers
 
 from nodevet.agent.clock import SteppedClock, SystemClock
 from nodevet.agent.processes import ChildRecord
+from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.model import Event, Failure, ReaderState, ReaderStatus, Sample
@@ -46,7 +47,7 @@ class Bench:
         self.notes: list[Note] = []
         self.dropped = 0
         # The freezer of a test stands for a driver: that it is the freezer is not to be seen.
-        self.surroundings = Surroundings(cgroups=cgroups or folder)
+        self.surroundings = Surroundings(cgroups=cgroups or folder, disk=Disk(REAL_SECONDS))
         self.supervisor = Supervisor([self.plan()], self.clock, self.selector, remembered, self.surroundings)
 
     def plan(self) -> ReaderPlan:
@@ -85,7 +86,7 @@ class Bench:
         end = time.monotonic() + REAL_SECONDS
         while True:
             self.supervisor.tick()
-            self._collect()
+            self.collect()
             deadline = self.supervisor.next_deadline
             if done():
                 return
@@ -134,7 +135,8 @@ class Bench:
         """Stop the reader, in real time."""
         stop_readers(self.supervisor, self.selector, self.clock)
 
-    def _collect(self) -> None:
+    def collect(self) -> None:
+        """Take what was told."""
         collected = self.supervisor.collect()
         self.samples += collected.samples
         self.events += collected.events

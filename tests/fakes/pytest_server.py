@@ -105,8 +105,7 @@ def _test(request: dict[str, Any], main: Callable[[list[str]], int]) -> int:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.environ.update(PYTHONPATH=home, PYTHONDONTWRITEBYTECODE="1")
-    sys.dont_write_bytecode = True
+    os.environ["PYTHONPATH"] = home
     sys.path.insert(0, home)
     # Short: the path of a socket has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as scratch:

@@ -191,7 +191,8 @@ def _damping_lines() -> list[str]:
         f" {row.longest_hold_seconds / 3600:g} h. It ends with its good looks once",
         "that time is over, and is forgotten when it was quiet for as long, or an hour. A hard failure, which may",
         "close the gate, is never held open, and neither is what could not be measured. Times are those of the boot; a",
-        "restart of the agent changes nothing, a reboot begins anew.",
+        "restart of the agent changes nothing, a reboot begins anew. An error of an application is held open",
+        "alike, where processes fail one after the other.",
         "",
         f"Source: {row.source}",
     ]

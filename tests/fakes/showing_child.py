@@ -90,7 +90,6 @@ class Shower:
             memory |= {"ledger": str(number).encode()}
             if kind_of(number) == "result":
                 journal.keep_result(result(number))
-                memory["results"] = str(number).encode()
             elif kind_of(number) == "release":
                 memory["release"] = str(number).encode()
             ticket = journal.keep_round(changes(number), memory)

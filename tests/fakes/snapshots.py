@@ -262,6 +262,7 @@ def eventful_node() -> Snapshot:
         slurm=WriterStatus(
             writer="drain",
             node="n0042",
+            partitions=("main",),
             states=("IDLE",),
             last_read_seconds=at(20).wall_seconds,
             writes={"drain": 1, "update": 0},

@@ -25,6 +25,7 @@ def whole_node(profile: str) -> Snapshot:
         slurm=WriterStatus(
             writer="drain",
             node="n1",
+            partitions=("main",),
             last_read_seconds=snapshot.time.wall_seconds,
             writes={"drain": 0, "update": 0},
             skipped=dict.fromkeys(Why, 0),
