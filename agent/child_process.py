@@ -32,6 +32,8 @@ READ_BYTES = 1 << 18
 
 LINE_CHARACTERS = 500
 TAIL_LINES = 20
+GIVEN_UP_SECONDS = 0.2
+"""How long the loop waits for the end of a process that was killed as it could not be followed; it takes a few ms."""
 EXIT_POLL_SECONDS = 0.1
 """How often an ending child is looked at where the kernel has no pidfd."""
 
@@ -126,14 +128,15 @@ class Child:
         self._partial = b""
         self._steps: deque[tuple[float, Callable[[], None]]] = deque()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.abandoned = False
+        self.abandoned = self._is_told = False
         self._memory_limit: str | None = None
         self._last_call: tuple[str, int] | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_own:
             self._open(argv, environment, inherit, on_failure, childs_own)
+            on_failure.callback(self._give_up)
+            self._start_ticks = start_ticks(self.pid)
+            self._watch(on_failure)
             on_failure.pop_all()
-        self._start_ticks = start_ticks(self.pid)
-        self._watch()
 
     @property
     def pid(self) -> int:
@@ -212,7 +215,7 @@ class Child:
         }
         left = {step: when for when, step in self._steps} or wanted
         self._steps = deque((min(when, left[step]), step) for step, when in wanted.items() if step in left)
-        self.tick()
+        self._take_steps()
 
     def hear_out(self) -> None:
         """Take everything that the child has said so far: what lies in the pipe already is not late."""
@@ -220,12 +223,14 @@ class Child:
             pass
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Do what is due, and look for its end, whatever became of the last look."""
+        self._take_steps()
+        self._look_for_end()
+
+    def _take_steps(self) -> None:
         while self._steps and self._steps[0][0] <= self._clock.monotonic():
             _, step = self._steps.popleft()
             step()
-        if self._pidfd is None:
-            self._look_for_end()
 
     def _open(
         self,
@@ -260,15 +265,27 @@ class Child:
             start_new_session=True,
         )
 
-    def _watch(self) -> None:
+    def _give_up(self) -> None:
+        """End a process that cannot be followed: nobody else ever would."""
+        self._kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GIVEN_UP_SECONDS)
+
+    def _watch(self, on_failure: contextlib.ExitStack) -> None:
+        watched: dict[int | socket.socket, Callable[[], object]] = {
+            self._connection: self._read_channel,
+            self._errors: self._read_errors,
+        }
         try:
             self._pidfd: int | None = os.pidfd_open(self.pid)
         except OSError:
             self._pidfd = None  # kernels before 5.3: the end is polled for
         else:
-            self._selector.register(self._pidfd, selectors.EVENT_READ, lambda mask: self._look_for_end())
-        self._selector.register(self._connection, selectors.EVENT_READ, lambda mask: self._read_channel())
-        self._selector.register(self._errors, selectors.EVENT_READ, lambda mask: self._read_errors())
+            on_failure.callback(os.close, self._pidfd)
+            watched[self._pidfd] = self._look_for_end
+        for file, take in watched.items():
+            self._selector.register(file, selectors.EVENT_READ, lambda _mask, take=take: take())
+            on_failure.callback(self._selector.unregister, file)
 
     def _read_channel(self) -> bool:
         """Take what the channel holds; return whether there may be more."""
@@ -315,21 +332,27 @@ class Child:
         return bool(data)
 
     def _look_for_end(self) -> None:
-        """Tell the owner where the process has ended; what it said last is read before."""
-        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            return
-        self._signal(signal.SIGKILL)  # whatever it left behind in its group, while the id is still its own
-        if not self.abandoned:
-            self.hear_out()
-            while self._is_watched(self._errors) and self._read_errors():
-                pass
-        self._memory_limit = memory_limit(self.pid)
-        self._process.wait()
+        """Tell the owner, once, where the process has ended; what it said last is read before.
+
+        Where that raises, the next look goes on from there: without it the process would be taken for one that lives.
+        """
+        if self._process.returncode is None:
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return
+            self._signal(signal.SIGKILL)  # whatever it left behind in its group, while the id is still its own
+            if not self.abandoned:
+                self.hear_out()
+                while self._is_watched(self._errors) and self._read_errors():
+                    pass
+            self._memory_limit = memory_limit(self.pid)
+            self._process.wait()
+        self._last_call = self._last_call or (self.call, self.call_number)
         self._steps.clear()
-        self._last_call = (self.call, self.call_number)
         self._progress.close()
         self._close()
-        self._owner.on_end(Exit(self._process.returncode))
+        if not self._is_told:
+            self._owner.on_end(Exit(self._process.wait()))
+            self._is_told = True
 
     def _terminate(self) -> None:
         self._signal(signal.SIGTERM)

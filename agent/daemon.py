@@ -60,13 +60,13 @@ from nodevet.agent.signals import SignalPipe
 from nodevet.agent.simulated.node import Simulate, SimulatedNode
 from nodevet.agent.simulated.origin import keep_apart
 from nodevet.agent.simulated.prober import SimulatedProber
-from nodevet.agent.slurm.writer import Acknowledged
+from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged
 from nodevet.agent.storage.journal import Journal
 from nodevet.agent.strays import Strays
 from nodevet.agent.telling import Teller, greeting
 from nodevet.agent.verbs import verbs
 from nodevet.checks.burnin.launch import burn_command
-from nodevet.checks.episodes import Knew
+from nodevet.checks.episodes import Knew, Returns
 from nodevet.checks.errors import ConfigurationError
 from nodevet.checks.guard import Bug, Guard, attempt
 from nodevet.checks.model import AgentInfo, Episode, Instant, Key, Result, Snapshot
@@ -169,7 +169,7 @@ class Daemon:
         return self._clock.instant()
 
     def acknowledge(
-        self, key: Key, *, note: str, actor: str, knew: Knew, until: Instant | None = None
+        self, key: Key, *, note: str, actor: str, knew: Knew, until: Instant | Returns | None = None
     ) -> Episode | None:
         """Acknowledge the episode of *key*, where who does so *knew* it as it is now, and judge anew."""
         episode = self._engine.acknowledge(key, note=note, actor=actor, knew=knew, until=until)
@@ -533,7 +533,7 @@ class Daemon:
     def _take_resumed(self, entries: tuple[Acknowledged, ...]) -> None:
         """Take what a person acknowledged by resuming the node in SLURM, and what the writer has to tell."""
         for entry in entries:
-            self.acknowledge(entry.known.key, note=entry.note, actor="somebody in SLURM", knew=entry.meant)
+            self.acknowledge(entry.known.key, note=entry.note, actor=RESUMER, knew=entry.meant, until=entry.returns)
         self._pace.hurry()
 
     # What it is told from outside.

@@ -18,7 +18,7 @@ import msgspec
 from nodevet.agent.check_run import Armed, Rests, not_asked, nothing_found, runs_again, told_run
 from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
 from nodevet.agent.verdicts import verdicts_of
-from nodevet.checks.acknowledgement import are_other_boards
+from nodevet.checks.acknowledgement import Returns, are_other_boards
 from nodevet.checks.backends.command import PREFIX
 from nodevet.checks.baseline import (
     by_name,
@@ -241,7 +241,7 @@ class Engine:
         self._modes, self._checks, self._cadences = modes, tuple(checks), dict(cadences)
 
     def acknowledge(
-        self, key: Key, *, note: str, actor: str, until: Instant | None = None, knew: Knew = anybody
+        self, key: Key, *, note: str, actor: str, until: Instant | Returns | None = None, knew: Knew = anybody
     ) -> Episode | None:
         """Stop the episode of *key* from counting *until* then; None where there is none, or its *actor* *knew* less.
 

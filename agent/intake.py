@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+
+import msgspec
 
 from nodevet.agent.engine import Engine
 from nodevet.agent.kernel_watch import KernelWatch
@@ -14,6 +16,7 @@ from nodevet.agent.storage.journal import Journal
 from nodevet.agent.telling import Teller
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import Device, Event, ReaderState, Sample
+from nodevet.checks.quantities import QUANTITIES
 
 __all__ = ["Intake"]
 
@@ -32,15 +35,19 @@ class Intake:
         self._pace = pace
         self._teller = teller
         self._states: list[ReaderState] = []
+        self._listed_anew = False
+        self._unknown: set[str] = set()
 
     def take_readings(self, supervisor: Supervisor, backends: Iterable[str]) -> None:
         """Drive the readers of *supervisor*, which read *backends*, and take what they told."""
-        supervisor.tick()
+        self._guard.run("readers: turn", supervisor.tick, _nothing)  # what the others told is taken
         collected = supervisor.collect()
         for note in collected.notes:
-            self._teller.note(note)
-        if collected.inventory_changed:
-            self._take_inventory(supervisor.devices, backends)
+            self._guard.run("log of readers", partial(self._teller.note, note), _nothing)
+        self._guard.run("log of what was cut", partial(self._teller.cut, collected.dropped), _nothing)
+        self._listed_anew = self._listed_anew or collected.inventory_changed
+        if self._listed_anew:  # what is listed is told once: until all of it is taken it is new
+            self._listed_anew = not self._take_inventory(supervisor.devices, backends)
         for sample in collected.samples:
             part = f"intake of {sample.group} of {sample.device}"
             self._guard.run(part, partial(self._take_sample, sample), _nothing)
@@ -61,7 +68,7 @@ class Intake:
         events = watch.tick()
         for event in events:
             self._take_event(event)
-            self._teller.kernel_event(event)
+            self._guard.run("log of the kernel", partial(self._teller.kernel_event, event), _nothing)
         self._engine.take_kernel_log(watch.state)
         if events:
             self._pace.hurry()
@@ -70,17 +77,36 @@ class Intake:
         self._guard.run(f"intake of event {event.code}", partial(self._engine.take_event, event), _nothing)
 
     def _take_sample(self, sample: Sample) -> None:
+        unknown = {entry.quantity for entry in sample.readings} - QUANTITIES.keys()
+        if unknown:  # of a reader of a later release, as after an upgrade
+            sample = msgspec.structs.replace(
+                sample, readings=tuple(entry for entry in sample.readings if entry.quantity not in unknown)
+            )
+        for name in sorted(unknown - self._unknown):
+            self._teller.trouble(f"readings of {name!r} are left out: restart the agent after the upgrade")
+        self._unknown |= unknown
         self._engine.take_sample(sample)
         self._recorder.take(sample)
         self._journal.keep_sample(sample)
 
-    def _take_inventory(self, devices: tuple[Device, ...], backends: Iterable[str]) -> None:
+    def _take_inventory(self, devices: tuple[Device, ...], backends: Iterable[str]) -> bool:
+        """Hand *devices* on; return whether all of them were taken."""
         by_backend: dict[str, list[Device]] = {name: [] for name in backends}
         for device in devices:
             by_backend.setdefault(device.backend, []).append(device)
-        for backend, listed in by_backend.items():
-            self._engine.take_devices(backend, listed)
-        self._journal.keep_devices(devices)
+        steps = {name: partial(self._engine.take_devices, name, listed) for name, listed in by_backend.items()}
+        steps["the store"] = partial(self._journal.keep_devices, devices)
+        taken = [self._is_done(f"intake of devices: {name}", step) for name, step in steps.items()]
+        return all(taken)
+
+    def _is_done(self, part: str, step: Callable[[], None]) -> bool:
+        """Do *step* of *part*; return whether it raised nothing."""
+
+        def done() -> bool:
+            step()
+            return True
+
+        return self._guard.run(part, done, bool)
 
 
 def _nothing() -> None:

@@ -35,9 +35,10 @@ from nodevet.agent.settings import Configuration
 from nodevet.agent.showing import Showing
 from nodevet.agent.simulated.node import SimulatedNode
 from nodevet.agent.simulated.origin import MARKER_NAME, claim
+from nodevet.agent.slurm.acknowledged import Acknowledged
 from nodevet.agent.slurm.gate_log import GateLog
+from nodevet.agent.slurm.memory import MEMORY_NAME, end_permit
 from nodevet.agent.slurm.reactor import Reactor
-from nodevet.agent.slurm.writer import Acknowledged
 from nodevet.agent.storage.journal import Journal
 from nodevet.agent.strays import Strays
 from nodevet.agent.telling import Teller
@@ -336,15 +337,18 @@ def slurm(
     told: Callable[[tuple[Acknowledged, ...]], None],
 ) -> Member | None:
     """Return the writer to SLURM, or None where it is off; *told* takes what people did there, and any news."""
+    runtime, boot_id = Path(configuration.agent.runtime_dir), clock.instant().boot_id
+    if configuration.slurm.writer != "drain" or configuration.slurm.permit == "local":
+        end_permit(runtime / MEMORY_NAME, memory, boot_id)
     if configuration.slurm.writer == "off":
         return None
     reactor = Reactor(
         configuration.slurm,
         configuration.slurm.node_name or node_name(configuration),
         selector,
-        runtime=Path(configuration.agent.runtime_dir),
+        runtime=runtime,
         memory=memory,
-        boot_id=clock.instant().boot_id,
+        boot_id=boot_id,
         told=lambda: told(reactor.take()),
     )
     cleanup.callback(reactor.close)

@@ -100,9 +100,9 @@ class Showing:
         self.tick()
 
     def when_shown(self, act: Act) -> None:
-        """Call *act* when all that was offered so far is shown: at once where nothing waits."""
+        """Call *act* when all that was offered so far is shown: at once where nothing waits, and as what is shown."""
         if not self._waiting:
-            act("")
+            act(self._still_wrong())
             return
         last = self._waiting[-1]
         self._waiting[-1] = msgspec.structs.replace(last, acts=(*last.acts, act))

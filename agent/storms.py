@@ -52,14 +52,22 @@ class Storms:
 
     def admits(self, kind: Hashable, now: float) -> bool:
         """Return whether a line of *kind* is written; one that is not is counted."""
-        if kind not in self._windows and len(self._windows) >= self._kinds:
-            kind = None
-        window = self._windows.setdefault(kind, _Window(now))
+        kind, window = self._window(kind, now)
         if kind is not None and window.written < self._lines:
             window.written += 1
             return True
         window.folded += 1
         return False
+
+    def fold(self, kind: Hashable, count: int, now: float) -> None:
+        """Count *count* lines of *kind* of which none is written."""
+        self._window(kind, now)[1].folded += count
+
+    def _window(self, kind: Hashable, now: float) -> tuple[Hashable | None, _Window]:
+        """Return *kind*, or None where there are too many kinds, and what it said since its window began."""
+        if kind not in self._windows and len(self._windows) >= self._kinds:
+            kind = None
+        return kind, self._windows.setdefault(kind, _Window(now))
 
     def ended(self, now: float) -> tuple[Folded, ...]:
         """Return what was folded in the windows that are over by *now*, and begin those anew."""

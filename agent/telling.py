@@ -29,6 +29,9 @@ LEVELS = ("debug", "info", "warning", "error")
 STORM_KINDS = {"finding": 512, "kernel event": 64, "note": 64, "trouble": 64}
 """How many kinds of line each source may write one by one within a minute: a node has hundreds of parts to fail."""
 
+CUT = "events and lines of readers beyond what is taken at once"
+"""The kind of what readers told too much of."""
+
 
 class Teller:
     """Writes lines to *log*, and the verdict to the service manager. Every thread may call ``trouble``."""
@@ -100,6 +103,12 @@ class Teller:
         """Pass on what a child has to say."""
         if self._admits("note", f"{note.event} {note.fields.get('line', '')}".strip()):
             self._write(note.level if note.level in LEVELS else "info", note.event, **note.fields)
+
+    def cut(self, count: int) -> None:
+        """Tell, with the storms, that *count* events and lines of children were too many to be taken one by one."""
+        if count:
+            with self._lock:
+                self._storms["note"].fold(CUT, count, self._monotonic())
 
     def load_ended(self, result: Result) -> None:
         """Tell what a load came to."""

@@ -33,10 +33,11 @@ def headline(document: StatusDocument) -> str:
 
 
 def verdict_words(verdict: str, reason: str) -> str:
-    """Return *verdict* with its *reason*; of a healthy node alone without one: what is acknowledged stays visible."""
+    """Return *verdict* with its *reason*; of a healthy node only what persons acknowledged, which stays visible."""
+    said = reason.partition("; ")[2] if verdict == "ok" and reason.startswith("healthy") else reason
     if verdict != "ok":
-        return f"{paint(verdict)}: {reason}"
-    return paint(verdict) if not reason or reason.startswith("healthy") else f"{paint(verdict)}, {reason}"
+        return f"{paint(verdict)}: {said}"
+    return f"{paint(verdict)}, {said}" if said else paint(verdict)
 
 
 def status_text(document: StatusDocument) -> str:

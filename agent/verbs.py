@@ -13,7 +13,7 @@ from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.term import checked_note, end_of
 from nodevet.agent.verdicts import narrowed
-from nodevet.checks.acknowledgement import command_words, date_words, is_covering, was_seen
+from nodevet.checks.acknowledgement import command_words, covering_end, date_words, is_covering, was_seen
 from nodevet.checks.episodes import Knew
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import NODE, WHOLE, Device, Episode, Instant, Key, Outcome, Result, Snapshot
@@ -153,7 +153,8 @@ def _ack(served: Served, call: Call) -> None:
     key = shown.key
     until = None if wanted.until is None else end_of(wanted.until, served.now)
     if is_covering(shown) and until is None:
-        end = "" if shown.until is None else f" until {date_words(shown.until)}"
+        covers = covering_end(shown)
+        end = "" if covers is None else f" until {date_words(covers)}"
         raise UsageError(f"ack: {key} is not seen now, and its return is covered{end}: give --until to change that")
     actor = f"uid {call.peer.uid}"
     if call.peer.uid == 0 and wanted.sudo_uid is not None:

@@ -7,7 +7,7 @@ import pytest
 from fakes.views import GPU, SIBLING, bare_board, event, reader, sample
 from test_engine_acknowledged import DAY, PAIR, Node
 
-from nodevet.agent.slurm.writer import Acknowledged
+from nodevet.agent.slurm.acknowledged import Acknowledged
 from nodevet.checks.damping import later
 from nodevet.checks.losses import LossCode
 from nodevet.checks.model import NODE, EpisodeState, Failure, FailureKind, ReaderState, Snapshot, State
@@ -57,7 +57,7 @@ def load(node: Node, code: str, *boards: str, wait: float = 10.0) -> Snapshot:
         node.engine.take_sample(msgspec.structs.replace(sample(board, {}), time=node.now))
     if code in SAYS:
         failure = Failure(SAYS[code], "for a test", True)
-        status = reader("nvidia", ReaderState.ABSENT, failure=failure, last_round=None)
+        status = reader("nvidia", ReaderState.ABSENT, failure=failure, last_round=None, looked=node.now)
         node.engine.take_readers((reader("host", last_round=node.now), status))
     else:
         node.engine.take_readers((reader("nvidia", last_round=node.now),))
@@ -202,3 +202,18 @@ def test_a_resume_is_not_about_a_board_that_nobody_knew_to_be_lost(code: str) ->
 def test_every_code_of_a_driver_without_a_board_is_one_that_is_told() -> None:
     """A slip in the table would be silent."""
     assert set(DRIVERLESS) <= {rule.code for rule in kernel_rules()} | set(SAYS)
+
+
+@pytest.mark.parametrize("code", sorted(SAYS))
+def test_the_end_of_a_word_about_a_driver_waits_until_it_is_asked_again(code: str) -> None:
+    """A driver that refused is asked again after up to half an hour, and somebody may have installed it by then."""
+    node = Node(*PAIR)
+    load(node, code, *BOTH, wait=3600.0)
+    assert node.snapshot.verdict.hard
+    know(node, NODE, days=1)
+    for wait in (DAY + 1.0, 1.0, 600.0):
+        node.seconds += wait
+        assert not node.judge().verdict.hard
+    assert word(node.snapshot, code)[0] is EpisodeState.ACKNOWLEDGED
+    load(node, code, *BOTH)
+    assert (node.snapshot.verdict.hard, word(node.snapshot, code)[0]) == (True, EpisodeState.OPEN)

@@ -22,7 +22,7 @@ from nodevet.agent.commands import ack
 from nodevet.agent.commands.ack import _sudo_uid
 from nodevet.agent.control import Call
 from nodevet.agent.engine import MOST_NAMES, Armed, Engine, Round
-from nodevet.agent.slurm.writer import Acknowledged
+from nodevet.agent.slurm.acknowledged import Acknowledged
 from nodevet.agent.verbs import AckArguments, _find, verbs
 from nodevet.checks.acknowledgement import command_words, date_words, is_announced
 from nodevet.checks.damping import later
@@ -421,6 +421,25 @@ def test_a_board_that_is_left_alone_stays_unknown_under_every_word() -> None:
     )
 
 
+def test_the_end_of_a_word_about_a_board_that_is_left_alone_waits_until_it_is_tried_again() -> None:
+    """It hung its reader twice, and each round tells that anew for up to ten minutes without a look of its own."""
+    node = Node()
+
+    def hung(fell: Instant) -> Snapshot:
+        node.seconds += 10
+        node.engine.take_readers((reader("nvidia", last_round=node.now, quarantined=(GPU,), blamed={GPU: 2}),))
+        failure = Failure(FailureKind.HUNG, "a call has not returned", of_driver=True, as_of=fell)
+        for taken in (sample(PAIR[0], {}, failure=failure), sample(PAIR[1], GPU_READINGS)):
+            node.engine.take_sample(msgspec.structs.replace(taken, time=node.now))
+        return node.judge()
+
+    assert hung(at()).verdict.hard
+    node.ask(code="reader.hung", device=GPU, note="known", until="1h")
+    node.seconds += 3600
+    assert [hung(at()).verdict.hard for _ in range(3)] == [False] * 3
+    assert hung(node.now).verdict.hard
+
+
 def test_the_answer_names_the_end_of_the_term() -> None:
     """With the actor that the kernel names, and who became root by sudo."""
     node = Node()
@@ -527,7 +546,10 @@ def test_what_is_not_shown_yet_is_not_acknowledged_with_what_is(change: str) -> 
     else:
         node.ask(code=FAILED, device=GPU, note="n")
         assert node.judge().verdict.state is State.OK
-        assert node.acknowledge(fault.key, note="n", actor="somebody in SLURM", knew=resumed.meant) is None  # no news
+        word = node.acknowledge(fault.key, note="r", actor="r", knew=resumed.meant, until=resumed.returns)
+        assert word is not None
+        assert (word.note, word.actor, word.covers) == ("n", "uid 0", known.until)
+        assert node.acknowledge(fault.key, note="r", actor="r", knew=resumed.meant, until=resumed.returns) is None
     node.late = None
     node.ask(code=FAILED, device=GPU, note="n")
     assert node.judge().verdict.state is State.OK

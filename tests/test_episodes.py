@@ -101,7 +101,10 @@ def test_table_has_the_rows_that_these_tests_hold() -> None:
         row.clearing: (row.good_samples, row.passed_retest, row.other_serial, row.job_ended) for row in table.values()
     } == EXPECTED
     assert table.keys() == set(Clearing)
-    assert {clearing for clearing, row in table.items() if row.damped} == {Clearing.CONDITION}
+    assert {clearing for clearing, row in table.items() if row.damped} == {
+        Clearing.CONDITION,
+        Clearing.APPLICATION_EVENT,
+    }
     assert table[Clearing.HARDWARE_EVENT].retest_needs_reboot == (Action.REBOOT, Action.POWER_CYCLE)
 
 

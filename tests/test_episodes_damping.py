@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodevet.checks.damping import damping, hold_seconds
-from nodevet.checks.episodes import Evidence, Ledger, Settled, fold, node_verdict, verdict
+from nodevet.checks.episodes import Evidence, Holders, Ledger, Settled, fold, node_verdict, verdict
 from nodevet.checks.model import Action, Clearing, EpisodeState, Finding, Outcome, State
 
 WELL = fault("c.c", Outcome.PASS, evidence_time=at())
@@ -20,6 +20,7 @@ WARM = fault(outcome=Outcome.WARN, clearing=Clearing.CONDITION)
 MEASURED = fault(clearing=Clearing.CONDITION, needed=3, window=5)
 DOWN = fault(clearing=Clearing.CONDITION)
 TEXT = fault(clearing=Clearing.CONDITION, gates=False)
+CRASH = fault("nvidia.xid.31", outcome=Outcome.WARN, clearing=Clearing.APPLICATION_EVENT, gates=False)
 HOUR, DAY = 3600.0, 86_400.0
 DEVICES = (gpu(),)
 
@@ -280,3 +281,54 @@ def test_a_table_of_many_conditions_is_forgotten_in_time() -> None:
 def looks(number: int, well: bool, _moment: int) -> Iterable[Finding]:
     """Yield the look at condition *number*; without a time each look is a new one."""
     yield msgspec.structs.replace(WARM, code=f"code.{number}", outcome=Outcome.PASS if well else Outcome.WARN)
+
+
+class Users:
+    """A device on which one process after the other fails, and what a journal keeps of that."""
+
+    def __init__(self) -> None:
+        """Begin with nothing known."""
+        self.ledger, self.seconds = Ledger(), 0.0
+        self.rows: list[EpisodeState] = []
+
+    def round(self, pid: int | None, *, wall: float = 0.0) -> None:
+        """Judge ten seconds later, *pid* having failed, or with no process on the device."""
+        self.seconds += 10
+        now = msgspec.structs.replace(at(self.seconds), wall_seconds=at(self.seconds).wall_seconds + wall)
+        failed = msgspec.structs.replace(CRASH, pid=pid, occurrence=f"boot:{self.seconds}", evidence_time=now)
+        held = Holders(frozenset({pid} if pid else ()), now)
+        evidence = Evidence(now=now, devices=DEVICES, processes={GPU: held})
+        self.ledger, changes = fold(self.ledger, [failed] if pid else [], evidence)
+        self.rows += [
+            episode.state for episode in changes if episode.state is EpisodeState.CLEARED or episode.count == 1
+        ]
+
+    def crash(self, seconds: float) -> None:
+        """Let a process fail in every other round."""
+        end = self.seconds + seconds
+        while self.seconds < end:
+            self.round(1000 + round(self.seconds))
+            self.round(None)
+
+
+def test_a_program_that_fails_in_a_loop_opens_and_ends_a_few_times_a_day() -> None:
+    """Each opening and each end is kept for ever: any user could have filled the disk with them."""
+    users = Users()
+    users.crash(DAY)
+    assert 4 < len(users.rows) <= 24
+    assert [episode.flapping > 0 for episode in users.ledger.episodes] == [True]
+    assert users.ledger.episodes[0].count > 100, "each is counted"
+
+
+def test_an_error_of_a_user_opens_at_once_and_ends_with_its_process() -> None:
+    """Also behind a loop of them, once the last hold is over: nothing is delayed for the next user but that end."""
+    users = Users()
+    for number in range(1, 4):
+        users.round(number)
+        assert users.ledger.episodes[0].finding.pid == number
+        users.round(None)
+        assert users.ledger.episodes == ()
+    users.crash(60)
+    users.seconds += hold_seconds(1)
+    users.round(None)
+    assert users.ledger.episodes == ()

@@ -97,6 +97,8 @@ CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
         with_setting((Line(verdict="unknown", hard="observed", reason="refused"), *EIGHT), on_stale="fail"),
         (0, "open"),
     ),
+    "numbers with commas": (with_setting(BROKEN, gpus="0,1,2,3,4,5,6,7"), (1, "closed")),
+    "words behind a folder": (with_setting(BROKEN, runtime_dir="/run/nodevet # ours"), (1, "closed")),
     "resumed": (resumed, (0, "resumed")),
     "of another node": (with_setting((Line(id="node:n2"), *BROKEN)), (0, "unpermitted")),
     "of this node": (with_setting((Line(id="node:n1"), *BROKEN)), (1, "closed")),
@@ -125,6 +127,16 @@ WANTED = {"behind a gone board": "1"}
 """The GPU of the job, where it is not the first."""
 
 MUTANTS = {
+    "whatever begins with a digit numbers GPUs": (
+        "gate.sh",
+        'is_count "$count" || return 1',
+        "true",
+    ),
+    "a folder has words behind it": (
+        "gate.sh",
+        "runtime_dir=/*[[:blank:]]*) slip=$setting ;;",
+        "never) ;;",
+    ),
     "slurmd forgets a board before it is started anew": (
         "gate.sh",
         '"$((place + gone))" ]; do',

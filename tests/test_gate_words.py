@@ -200,6 +200,28 @@ def test_a_number_that_shells_read_differently_is_a_slip(gate: Gate, seconds: st
     assert gate.prolog("0").decision == "closed"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gpus=0,1,2,3",
+        "gpus=0, 1, 2, 3",
+        "gpus=0-3",
+        "gpus=00 01 02 03",
+        "gpus=0 1 2 3 # ours",
+        "runtime_dir=/run/n # ours",
+    ],
+)
+def test_numbers_and_folders_that_are_not_understood_close_nothing_and_hide_nothing(gate: Gate, line: str) -> None:
+    """With commas no GPU had a line: healthy ones closed every gate without a permit, broken ones got jobs."""
+    with (gate.scripts / "gate.conf").open("a") as settings:
+        settings.write(f"on_stale=fail\n{line}\n")
+    gate.write(*HEALTHY)
+    healthy = gate.prolog("0")
+    assert (healthy.decision, f"not understood: {line}" in healthy.words) == ("open", True)
+    gate.write(*FAULTY, never=True)
+    assert gate.prolog("0").decision == "closed"
+
+
 def test_a_gate_conf_that_is_being_written_closes_nothing_without_a_permit(gate: Gate) -> None:
     """An editor that writes in place leaves the beginning of the file for a moment, while jobs start."""
     settings = ("mode=gate", "on_stale=pass", "on_driver_refusal=pass", "gpus=3 2 1 0", "drain_wait_seconds=0")

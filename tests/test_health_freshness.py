@@ -161,12 +161,15 @@ def test_reader_that_hangs_is_unknown_first_and_failed_the_second_time(
     """One hang is measured inability, a second one a failure that only evidence ends; one in state D is final."""
     for hangs, final in ((1, kind is FailureKind.STUCK), (2, True)):
         detail = "nvmlDeviceGetTemperature of GPU 3 for 5.0 s"
-        status = reader("nvidia", state, witnessed=hangs, detail=detail, failure=Failure(kind, detail, of_driver=True))
+        failure = Failure(kind, detail, of_driver=True)
+        status = reader("nvidia", state, witnessed=hangs, detail=detail, failure=failure, looked=at(-60.0))
         finding = of(judge("freshness", healthy(readers=(status,))), code, NODE)
         assert finding.outcome is (FAIL if final else UNMEASURED)
         assert finding.required is not final
         assert "nvmlDeviceGetTemperature of GPU 3 for 5.0 s" in finding.message
         assert (finding.clearing is Clearing.HARDWARE_EVENT) is final
+        # What each round tells again is as old as the fall; a process that cannot be killed is seen all along.
+        assert finding.as_of == (None if state is ReaderState.STUCK else at(-60.0))
     twin = [f for f in judge("freshness", healthy()) if f.code == code and f.key == finding.key]
     assert [f.outcome for f in twin] == [PASS]
 

@@ -35,12 +35,12 @@ sys.exit(5)
 ENDED = """
 signal.signal(signal.SIGTERM, lambda *_: os._exit(9))
 print(os.getpid(), flush=True)
-time.sleep(30)
+time.sleep(8)
 """
 HUNG_UP = """
 signal.signal(signal.SIGHUP, lambda *_: (os.write(2, b"hung up"), os._exit(9)))
 os.write(2, b"ready")
-time.sleep(30)
+time.sleep(8)
 """
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
 

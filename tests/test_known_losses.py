@@ -10,7 +10,7 @@ import pytest
 from fakes.views import GPU, GPU_READINGS, SIBLING, bare_board, event, reader, sample
 from test_engine_acknowledged import DAY, PAIR, Node, lose
 
-from nodevet.agent.slurm.writer import Acknowledged
+from nodevet.agent.slurm.acknowledged import Acknowledged
 from nodevet.checks.consequences import LOSSES
 from nodevet.checks.damping import later
 from nodevet.checks.health.inventory import RESET_REQUIRED

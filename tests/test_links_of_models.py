@@ -71,6 +71,8 @@ BRIDGED: dict[str, int] = {
     "NVIDIA A100 80GB PCIe": 12,
     "NVIDIA A100-PCIE-40GB": 12,
     "NVIDIA A800 80GB PCIe": 8,
+    "NVIDIA A30": 4,
+    "NVIDIA A40": 4,
     "NVIDIA H100 PCIe": 12,
     "NVIDIA H100 NVL": 12,
     "NVIDIA H800 PCIe": 8,
@@ -142,7 +144,7 @@ def test_board_with_links_must_tell_of_them(model: str, count: int) -> None:
     assert row is not None
     kind = Which.ALIKE if "00-SXM2" in model else Which.EVERY if model in EVERY else Which.BRIDGED
     assert (row.links, row.which) == (count, kind)
-    if "PC" not in model:
+    if "PC" not in model and model not in ("NVIDIA A30", "NVIDIA A40"):
         assert "link_active" in requirements(gpu(model=model))
 
 
@@ -180,6 +182,17 @@ def test_board_that_no_table_names_is_known_by_its_architecture(architecture: st
     assert row.which is Which.SOME
     assert said(node(ports(row.links, False), model, architecture=architecture))[0] is State.FAILED
     assert said(node(ports(row.links + 18, True), model, architecture=architecture))[0] is State.OK
+
+
+@pytest.mark.parametrize("model", ["NVIDIA A100-PG509-200", "NVIDIA PG509-210", "NVIDIA PG506-230", "NVIDIA PG506-232"])
+def test_module_that_goes_by_the_number_of_its_board_is_not_ok_without_links(model: str) -> None:
+    """The makers of large machines order modules of A100 that NVML calls so, and Ampere tells of no fabric."""
+    unjoined: States = {("fabric_state", WHOLE): bad("fabric_state")}
+    boards = (gpu(model=model), gpu(SIBLING, slot="0000:2b:00.0", model=model))
+    for state, verdicts in ((False, State.FAILED), (None, State.UNKNOWN), (True, State.OK)):
+        view = node(ports(12, state), model, architecture="ampere")
+        told = {**GPU_READINGS, **readings(ports(12, state)), **unjoined}
+        assert said(with_samples(view, *(sample(board, told) for board in boards)))[0] is verdicts
 
 
 @pytest.mark.parametrize(("model", "count"), EVERY.items())

@@ -77,16 +77,17 @@ def test_what_was_there_is_not_late_and_what_has_no_load_is() -> None:
 
 
 def serve(listener: socket.socket, answers: list[dict[str, Any]], asked: list[dict[str, Any]]) -> None:
-    """Answer one caller after the other, and hang up where an answer is empty."""
+    """Answer one caller after the other, hang up where an answer is empty, and take no caller after the last one."""
     while answers:
         caller, _ = listener.accept()
         with caller, caller.makefile("rb") as lines:
             for line in lines:
                 asked.append(json.loads(line))
-                answer = answers.pop(0)
+                answer = answers.pop(0) if answers else None
                 if not answer:
                     break
                 caller.sendall(json.dumps(answer).encode() + b"\n")
+    listener.close()
 
 
 def test_what_an_agents_status_adds_is_delivered_with_the_results_and_the_same_again(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_what_an_agents_status_adds_is_delivered_with_the_results_and_the_same_a
         listener.listen()
         answers: list[dict[str, Any]] = [{"devices": [1, 2]}, {}, document]
         threading.Thread(target=serve, args=(listener, answers, asked), daemon=True).start()
-        delivery = Delivery(path, "quick", print, also=also)
+        delivery = Delivery(path, "quick", print, patience_seconds=4.0, also=also)
         with Session(path) as session:
             assert delivery.ended((burn_in("GPU-0"),), session) is not None
     assert [request["verb"] for request in asked] == ["status", "result", "result"]

@@ -10,7 +10,7 @@ import pytest
 from fakes.snapshots import burn_in, cpu_node, open_episode
 
 from nodevet.agent.text import status_text, verdict_words
-from nodevet.checks.completeness import account
+from nodevet.checks.completeness import PLANNED, account
 from nodevet.checks.model import (
     Clearing,
     EpisodeState,
@@ -22,7 +22,7 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.retest import shown_by
+from nodevet.checks.retest import LatestResults, shown_by
 from nodevet.exporters.page.render import StatusPage
 from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, read_document, render, render_file
@@ -106,6 +106,24 @@ def test_every_surface_says_what_a_load_proved(name: str) -> None:
     assert f"nodevet_burnin_complete {int(state is State.OK)}\n" in metrics
     passed = re.findall(r"nodevet_burnin_passed\{.*?\} (\d)", metrics)
     assert passed.count("1") == document.completeness.verified
+
+
+def test_no_row_of_a_load_is_green_that_was_not_verified() -> None:
+    """A format that was stopped or refused, beside one that passed on the same device: before, its row said ``ok``."""
+    finding = msgspec.structs.replace(MISMATCH, device="cpu-0", outcome=Outcome.PASS, message="none wrong", shown=())
+    stopped = msgspec.structs.replace(STOPPED, devices=("cpu-0",), dtype="bf16")
+    asked = msgspec.structs.replace(ASKED, dtype="int8")
+    wrong = msgspec.structs.replace(WRONG, devices=("cpu-0",), dtype="fp64")
+    snapshot = msgspec.structs.replace(node(GOOD, stopped, LACKING, asked, wrong), findings=(finding,))
+    for document in (burn_in_document(snapshot, plan="quick"), status_document(snapshot)):
+        verdicts = {(entry.dtype, entry.verdict) for entry in document.results}
+        assert verdicts == {
+            (GOOD.dtype, "ok"),
+            ("bf16", "unknown"),
+            ("fp8_e4m3", None),
+            ("int8", "unknown"),
+            ("fp64", "failed"),
+        }
 
 
 IN_PART = msgspec.structs.replace(GOOD, detail="in part: a quota leaves half of it", conditions={"left_out": "half"})
@@ -252,3 +270,20 @@ def test_where_rows_of_one_run_disagree_the_worst_counts() -> None:
         assert read_document(json.dumps(document | {"results": rows}).encode()).verdict == "failed"
     died = [row | {"state": "died"} for row in document["results"] if row["metric"] == "mismatches"]
     assert read_document(json.dumps(document | {"results": document["results"] + died}).encode()).verdict == "unknown"
+
+
+@pytest.mark.parametrize(("told", "complete"), [(1, 0), (2, 1)])
+def test_what_a_load_has_not_told_is_not_proved_on_page_and_metrics(told: int, complete: int) -> None:
+    """A probe goes on, its agent was killed, or a board of it was replaced: before, what it had told was all of it."""
+    before = [msgspec.structs.replace(each, conditions={"load": "before", PLANNED: 2}) for each in (GOOD, OTHER)]
+    today = [msgspec.structs.replace(each, conditions={"load": "today", PLANNED: 2}) for each in (GOOD, OTHER)]
+    latest = LatestResults()
+    for result in (*before, *today[:told]):
+        latest.take(result)
+    snapshot = msgspec.structs.replace(cpu_node(), results=latest.everything)
+    assert f"nodevet_burnin_complete {complete}\n" in metrics_of(snapshot)
+    section = render_page(snapshot).split('id="burn-in-name"')[1]
+    assert re.findall(r'class="badge ([a-z]+)"', section)[0] == ("ok" if complete else "unknown")
+    assert ("1 of its results are not in the agent" in section) is not bool(complete)
+    latest.forget("cpu-1")
+    assert "nodevet_burnin_complete 0\n" in metrics_of(msgspec.structs.replace(snapshot, results=latest.everything))

@@ -11,10 +11,12 @@ from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi
 from fakes.nvml.scenario import FakeNvml, NvmlReturn
 from fakes.rig import Rig
 from fakes.views import gpu
+from test_split_boards import Driver, backend_of
 
 from nodevet.checks.backends.amd_identity import identify
 from nodevet.checks.backends.amdsmi import Library, Target
 from nodevet.checks.backends.tree import Tree
+from nodevet.checks.baseline import UNNAMED as NO_MODEL
 from nodevet.checks.baseline import requirements
 from nodevet.checks.expected_links import ExpectedLinks, Which, expected_links
 from nodevet.checks.model import Snapshot, State
@@ -45,14 +47,23 @@ def codes(snapshot: Snapshot) -> set[str]:
         ("nvidia", "NVIDIA RTX A1000", "ampere", BASE),
         ("nvidia", "NVIDIA A100X", "ampere", BASE | MEMORY | ROWS),
         ("nvidia", "GRID A100-40C", "ampere", BASE | MEMORY | ROWS),
+        ("nvidia", "NVIDIA A100-PG509-200", "ampere", BASE | MEMORY | ROWS | LINKS),
+        ("nvidia", "NVIDIA PG509-210", "ampere", BASE | MEMORY | ROWS | LINKS),
+        ("nvidia", "NVIDIA PG506-232", "ampere", BASE | MEMORY | ROWS | LINKS),
         ("amd", "AMD Instinct MI300X HF", None, BASE | MEMORY | LINKS),
         ("amd", "AMD Instinct MI308X HF", "gfx942", BASE | MEMORY | LINKS),
         ("amd", "AMD Instinct MI300X OAM", None, BASE | MEMORY | LINKS),
         ("amd", "MI300X-O", None, BASE | MEMORY | LINKS),
         ("amd", "AMD Instinct MI300A", "gfx942", BASE | MEMORY),
         ("amd", "AMD Instinct MI350P", "gfx950", BASE | MEMORY),
+        ("amd", "AMD Instinct MI100", "gfx908", BASE | MEMORY),
+        ("amd", "AMD Instinct MI210", None, BASE | MEMORY),
+        ("amd", "AMD Instinct MI250X", None, BASE | {"ecc_uncorrected_errors"}),
+        ("amd", "AMD Instinct MI250X / MI250", None, BASE | {"ecc_uncorrected_errors"}),
         ("amd", UNNAMED, "gfx942", BASE | MEMORY),
         ("amd", UNNAMED, "gfx950", BASE | MEMORY),
+        ("amd", UNNAMED, "gfx908", {"ecc_uncorrected_errors"}),
+        ("amd", UNNAMED, "gfx90a", {"ecc_uncorrected_errors"}),
         ("amd", UNNAMED, "gfx1100", set()),
     ],
 )
@@ -80,6 +91,7 @@ def test_every_board_with_links_tells_them_unless_its_row_says_otherwise() -> No
     assert silent == {"*MI250*", "*MI300A*", "*MI[2-9][0-9][0-9]X*", "*", "*HL-2[0-9][0-9]*", "*HL-3[0-9][0-9]*"}
     for row in rows:
         model = row.model.replace("[18]", "1").replace("[0-9]", "2").replace("[123]", "2").replace("[08]", "8")
+        model = model.replace("[69]", "6")
         board = gpu(vendor=row.vendor, backend=row.vendor, model=model.replace("*", ""), architecture=row.architecture)
         found = expected_links(board)
         told = found is not None and found.told
@@ -107,6 +119,21 @@ def test_an_amd_board_that_tells_less_than_its_like_is_not_ok(
     with Rig(fake_amdsmi) as rig:
         snapshot = rig.look(4)
     assert (snapshot.verdict.state, codes(snapshot)) == (State.UNKNOWN, {code})
+
+
+@pytest.mark.parametrize(("model", "chip"), [("MI100", 0x908), ("MI210", 0x90A), ("MI250X", 0x90A)])
+@pytest.mark.parametrize(("mode", "state"), [(0, State.DEGRADED), (1, State.UNKNOWN)])
+def test_an_amd_board_before_mi300_that_counts_no_memory_errors_is_not_ok(
+    fake_amdsmi: FakeAmdSmi, model: str, chip: int, mode: int, state: State
+) -> None:
+    """Whether its error correction is off, or on and not told: it was ok, as if such boards came without."""
+    fake_amdsmi.update({"name": f"AMD Instinct {model}", "graphics_version": chip, "ecc_mode": mode})
+    with Rig(fake_amdsmi.fail("amdsmi_get_gpu_ecc_count", AmdSmiStatus.NOT_SUPPORTED)) as rig:
+        snapshot = rig.look(3)
+    assert (snapshot.verdict.state, codes(snapshot)) == (
+        state,
+        {"reading.ecc_uncorrected_errors" if mode else "memory.ecc_disabled"},
+    )
 
 
 @pytest.mark.parametrize("model", ["NVIDIA H100", "NVIDIA H20Z"])
@@ -169,3 +196,36 @@ def test_the_name_that_a_board_tells_stands_unless_it_is_that_of_another(
     device = identify(Library(module, progress), tree, Target(None, "a board"), "0000:0c:00.0", None, None)
     assert device.model == model
     assert device.virtual is virtual
+
+
+def page(rig: Rig, name: str, told: str) -> None:
+    """Let the kernel driver show a page about the board in slot 3 that names its model *name* and its UUID *told*."""
+    for slot in range(8):
+        file = rig.root / f"proc/driver/nvidia/gpus/{FakeNvml.pci(slot)}/information"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"Model: \t\t {name}\nGPU UUID: \t {told if slot == 3 else FakeNvml.uuid(slot)}\n")
+
+
+@pytest.mark.parametrize("told", ["GPU-????????-????-????-????-????????????", FakeNvml.uuid(3)])
+def test_a_board_whose_page_knows_no_model_is_the_one_that_its_slot_remembers(fake_nvml: FakeNvml, told: str) -> None:
+    """The open driver says Unknown of each board that its list of names lacks: that is no other model."""
+    with Rig(fake_nvml) as rig:
+        page(rig, "Unknown", FakeNvml.uuid(3))
+        board = next(device for device in rig.look().devices if device.id == FakeNvml.uuid(3))
+        page(rig, "Unknown", told)
+        fake_nvml.fail_device(3)
+        rig.reboot()
+        snapshot = rig.look(2)
+    assert codes(snapshot) == {"device.lost"}
+    kept = next(device for device in snapshot.devices if device.id == board.id)
+    assert (kept.serial, kept.model, kept.pci) == (board.serial, board.model, board.pci)
+
+
+@pytest.mark.parametrize(("name", "model"), [("Unknown", NO_MODEL), ("NVIDIA H100 NVL", "NVIDIA H100 NVL")])
+def test_a_page_that_knows_no_model_names_none(tmp_path: Path, name: str, model: str) -> None:
+    """A board that is not opened has the name of its page, where that is one."""
+    file = tmp_path / "proc/driver/nvidia/gpus/0000:1b:00.0/information"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"Model: \t\t {name}\n")
+    (board,) = backend_of(Driver(), tmp_path).devices()
+    assert (board.model, board.uuid, board.pci) == (model, None, "0000:1b:00.0")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -57,6 +59,8 @@ class OneShot:
         self.looks = 0
         self.waited: list[float] = []
         self.refused: dict[int, dict[Quantity, ReadingStatus]] = {}
+        self.phase: float | None = None
+        self.chance: Random | None = None
         self.values: dict[tuple[str, Quantity], Scalar] = {
             **{(BOARD.id, key): value for key, value in GPU_READINGS.items()},
             **{(CONTROLLER.id, key): value for key, value in CONTROLLER_READINGS.items()},
@@ -75,17 +79,29 @@ class OneShot:
         self.clock.advance(seconds)
         self.waited.append(seconds)
 
+    def _arrived(self, chance: Random, rate: float) -> int:
+        """Return how many came since the last look, each at its own moment."""
+        number, passed = 0, chance.expovariate(rate)
+        while passed <= self.waited[-1]:
+            number, passed = number + 1, passed + chance.expovariate(rate)
+        return number
+
     def _take(self) -> Snapshot:
         for key, amounts in self.grows.items():
             if self.looks:
                 value = self.values[key]
                 assert not isinstance(value, str)
-                self.values[key] = value + amounts[min(self.looks, len(amounts)) - 1] * self.waited[-1]
+                rate = amounts[min(self.looks, len(amounts)) - 1]
+                grown = rate * self.waited[-1] if self.chance is None else self._arrived(self.chance, rate)
+                self.values[key] = value + grown
         self.looks += 1
         for owner in (BOARD, CONTROLLER):
             read: dict[Quantity, Scalar | Reading | None] = {
                 key: value for (device, key), value in self.values.items() if device == owner.id
             }
+            if self.phase is not None:
+                whole = (key for key in self.grows if key[0] == owner.id)
+                read |= {key[1]: math.floor(float(self.values[key]) + self.phase) for key in whole}
             read |= {key: bad(key[0], key[1], status) for key, status in self.refused.get(self.looks, {}).items()}
             self.engine.take_sample(msgspec.structs.replace(sample(owner, read), time=self.clock.instant()))
         return self.engine.evaluate(AgentInfo(version="0", started=self.clock.instant(), interval_seconds=1)).snapshot
@@ -145,6 +161,48 @@ def test_errors_that_are_few_in_a_second_are_counted_for_longer(
     assert shot.waited[0] == APART_SECONDS
     assert max(shot.waited) <= LONGEST_APART_SECONDS
     assert shot.looks == MOST_LOOKS
+
+
+@pytest.mark.parametrize(
+    ("quantity", "code"),
+    [("pcie_replays", "pcie.replay_rate"), ("pcie_correctable_errors", "pcie.correctable_rate")],
+)
+@pytest.mark.parametrize(("per_minute", "is_told"), [(10, False), (20, False), (30, False), (60, True), (100, True)])
+def test_whole_errors_are_told_from_a_rate_whenever_they_come(
+    quantity: str, code: str, per_minute: float, is_told: bool
+) -> None:
+    """About thirty a minute are allowed: in one second a single error is no rate, and none is no proof of health."""
+    told = []
+    for phase in range(20):
+        shot = OneShot({(BOARD.id, (quantity, PCIE)): [per_minute / 60]})
+        shot.phase = phase / 20
+        told.append((code, BOARD.id) in counting(shot.run()))
+    assert told == [is_told] * 20
+
+
+@pytest.mark.parametrize(
+    ("owner", "quantity", "part", "rate", "code"),
+    [
+        (BOARD, "link_replay_errors", link(0), 1, "link.replay"),
+        (BOARD, "link_recovery_errors", link(0), 1, "link.recovery"),
+        (BOARD, "link_effective_errors", link(0), 1, "link.effective"),
+        (CONTROLLER, "throttle_events", reason("package"), 1, "throttle.package"),
+        (BOARD, "pcie_replays", PCIE, 3, "pcie.replay_rate"),
+        (BOARD, "pcie_correctable_errors", PCIE, 3, "pcie.correctable_rate"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_errors_that_come_by_chance_are_told_once_one_was_seen(
+    owner: Device, quantity: str, part: Part, rate: float, code: str
+) -> None:
+    """The next second may have none, although many come in a minute: it looks for as long as some must come."""
+    told = seen = 0
+    for seed in range(30):
+        shot = OneShot({(owner.id, (quantity, part)): [rate]})
+        shot.chance = Random(seed)  # noqa: S311
+        told += (code, owner.id) in counting(shot.run())
+        seen += Random(seed).expovariate(rate) <= APART_SECONDS  # noqa: S311
+    assert told == seen > 10
 
 
 def test_a_burst_below_what_tells_a_rate_is_looked_at_once_more() -> None:

@@ -17,10 +17,11 @@ from fakes.snapshots import cpu_node, gpu_node
 
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.load.guard import LoadGuard
-from nodevet.agent.load.prober import Prober, phase_of_day, scheduler_here
+from nodevet.agent.load.prober import RETRY_SECONDS, Prober, phase_of_day, scheduler_here
 from nodevet.agent.settings import LoadSettings
 from nodevet.checks.burnin.launch import Launch
-from nodevet.checks.model import Device, Reading, Result, ResultState, Snapshot
+from nodevet.checks.completeness import account, last_proof
+from nodevet.checks.model import Device, DeviceKind, Reading, Result, ResultState, Snapshot, State
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
 PATIENCE_SECONDS = 20.0
@@ -314,3 +315,22 @@ def test_a_probe_that_is_announced_can_be_stopped(make_bench: MakeBench) -> None
     bench.publish(cpu_node())
     bench.prober.tick(ready(cpu_node()))
     assert not bench.prober.running
+
+
+@pytest.mark.parametrize("before", [0, 7])
+def test_a_board_that_is_listed_while_a_probe_runs_is_not_proved_and_probed_soon(
+    make_bench: MakeBench, before: int
+) -> None:
+    """The driver still loads as the agent starts: before, the processors, or seven boards, were all of the node."""
+    bench, whole = make_bench(), held_by()
+    boards = [device for device in whole.devices if device.kind is DeviceKind.ACCELERATOR]
+    late = boards[before:]
+    bench.due(msgspec.structs.replace(whole, devices=tuple(each for each in whole.devices if each not in late)))
+    results = bench.finish(whole)
+    proved = account((), results)
+    assert proved.state is State.UNKNOWN
+    assert {entry.device for entry in proved.unproven} == {each.id for each in late}
+    assert last_proof(results, ()).state is State.UNKNOWN
+    assert (bench.prober.next_deadline or 0) <= bench.clock.monotonic() + RETRY_SECONDS
+    bench.due(whole)
+    assert account((), bench.finish(whole)).state is State.OK

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nodevet.checks.episodes import Evidence, Ledger, acknowledge, fold
 from nodevet.checks.model import Action, Clearing, Episode, EpisodeState, Finding, Instant, Outcome, Result
-from nodevet.checks.retest import clearing_table, demand_words, merged, shown_by
+from nodevet.checks.retest import LatestResults, clearing_table, demand_words, merged, shown_by
 
 SHAPE = (4096, 4096, 8192)
 WARM = {"temperature_celsius": 70.0, "power_watts": 600.0}
@@ -385,3 +385,30 @@ def test_a_load_that_did_not_reach_all_of_a_device_disproves_nothing() -> None:
     assert story.run(load(15, part, **ENOUGH)) is not None
     assert story.run(load(800, **ENOUGH)) is None
     assert Story().run(wrong(conditions=part)) is not None
+
+
+@pytest.mark.parametrize(
+    ("figures", "conditions"),
+    [
+        ({"mismatches": 3}, {"unsupported": None}),
+        ({"mismatches": 3}, {"unsupported": 5}),
+        ({"mismatches": 3, "gemms_checked": math.inf}, {}),
+        ({"mismatches": 3}, {"temperature_celsius": "hot", "power_watts": math.nan, "load": {"a": [1]}}),
+        ({"mismatches": math.nan}, {}),
+        ({"mismatches": math.inf}, {}),
+    ],
+)
+def test_a_result_that_is_no_such_blinds_no_judgement(figures: dict[str, Any], conditions: dict[str, Any]) -> None:
+    """What of it can be judged is judged, now and after a restart; a count that is no number proves nothing."""
+    poison = load(**figures, conditions={**WARM, **conditions})
+    taken = LatestResults()
+    for _ in range(2):
+        taken.take(poison)
+        taken.known(())
+        found = judge("burn-in", msgspec.structs.replace(healthy(), results=taken.everything))
+        wrong = [finding for finding in found if finding.outcome is Outcome.FAIL]
+        assert bool(wrong) is (figures["mismatches"] == 3)
+        again = LatestResults()
+        for result in taken.everything:
+            again.take(msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=Result))
+        taken = again

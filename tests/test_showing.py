@@ -22,7 +22,7 @@ import msgspec
 import pytest
 from fakes.episodes import episode
 from fakes.running_agent import RunningAgent
-from fakes.showing_child import changes, kind_of, result
+from fakes.showing_child import changes, configuration, kind_of, result
 from fakes.snapshots import gpu_node
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -41,6 +41,7 @@ from nodevet.agent.simulated.node import Simulate, simulated_configuration
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Pass
+from nodevet.agent.storage.journal import Journal
 from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
 from nodevet.agent.storage.store import open_store
 from nodevet.agent.storage.writer import Keeping
@@ -203,6 +204,32 @@ def test_an_answer_waits_for_what_was_judged_before_it() -> None:
     surfaces.disk.kept = 1
     surfaces.showing.tick()
     assert told == ["", ""]
+
+
+def test_an_answer_behind_what_is_not_kept_says_so() -> None:
+    """The results of a load that come again, because their answer was lost, or a disk that refuses at once."""
+    surfaces = Surfaces()
+    surfaces.disk.trouble = "nodevet.db: disk full: free space in /state"
+    told: list[str] = []
+    ticket = surfaces.disk.ticket()
+    surfaces.disk.attempted = ticket
+    surfaces.showing.offer(numbered(1), (episode(),), ticket)
+    for _ in range(2):
+        surfaces.showing.when_shown(told.append)
+    surfaces.disk.kept = ticket
+    surfaces.showing.when_shown(told.append)
+    assert told == [surfaces.disk.trouble, surfaces.disk.trouble, ""]
+
+
+def test_a_result_is_waited_for_also_where_it_changes_nothing_else(tmp_path: Path) -> None:
+    """One that was stopped leaves a wrong one before it as the latest: nothing else said that somebody must wait."""
+    memory = {"results": b"the wrong one"}
+    with Journal(configuration(tmp_path), SystemClock()) as journal:
+        assert journal.keep_round((), memory) is not None
+        assert journal.keep_round((), memory) is None
+        journal.keep_result(result(1))
+        assert journal.keep_round((), memory) is not None
+        assert journal.keep_round((), memory) is None
 
 
 class Keeper(RuleBasedStateMachine):

@@ -90,8 +90,10 @@ def test_a_device_that_fell_twice_is_left_alone_and_tried_again(
             bench.fall(state, "b")
         else:
             bench.until(lambda: bench.status().state is state and bench.status().pid is None)
-    told = outcome(bench.round(2.0))
-    assert told == {"a": "ok", "c": "ok", "b": state.value}
+    fell = bench.status().looked
+    told = bench.round(2.0)
+    assert outcome(told) == {"a": "ok", "c": "ok", "b": state.value}
+    assert {entry.failure.as_of for entry in told if entry.failure} == {fell}
     assert bench.status().quarantined == ("b",)
     assert bench.status().state is ReaderState.RUNNING
     bench.write(read={})

@@ -316,5 +316,6 @@ def test_a_node_without_the_library_is_absent(tmp_path: Path, vendor: type[FakeM
     node.round()
     assert node.status().state is ReaderState.ABSENT
     assert node.status().failure is not None
+    assert node.status().looked == node.clock.instant()
     assert node.status("host").state is ReaderState.RUNNING
     node.close()

@@ -222,6 +222,7 @@ def test_a_word_whose_fault_is_not_there_is_on_every_surface(number: int) -> Non
     }
     assert MetricsPage().render(snapshot).decode().count("nodevet_acknowledgement_expiry_timestamp_seconds{") == 1
     text = status_text(document)
+    assert f": ok, {said} what is not seen now (GPU 3, link 0: down; acknowledged by uid 7 on " in text.splitlines()[0]
     assert text.count("not seen now, its return is covered: link.down on ") == number
     assert "note: cable <b>ordered</b>" in text
     assert ", 1 acknowledged" not in devices_table(document)

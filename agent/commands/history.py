@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Container, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from nodevet.agent.storage.database import DamagedError
 from nodevet.agent.storage.store import DATABASE_NAME, HistoryRow, SeenDevice, Store, read_store
 from nodevet.agent.terminal import paint, say, table
 from nodevet.checks.acknowledgement import date_words, is_word
-from nodevet.checks.completeness import LOAD, account
+from nodevet.checks.completeness import LOAD, Completeness, absent, account, without
 from nodevet.checks.errors import StoreError, UsageError
 from nodevet.checks.model import NODE, Device, Episode, Instant, Result, State
 from nodevet.checks.naming import are_called, is_place
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if simulated is not None:
         say(f"history of the simulated node {simulated}")
     lines = [(row.time.wall_seconds, _line(row)) for row in rows]
-    lines += [(load[-1].ended.wall_seconds, _load_line(load)) for load in loads[-arguments.limit :]]
+    lines += [(load.ended.wall_seconds, _load_line(load)) for load in loads[-arguments.limit :]]
     if lines:
         ordered = [line for _, line in sorted(lines, key=lambda entry: entry[0])]
         say(table(ordered, ("WHEN", "STATE", "CODE", "WHERE", "WHAT")))
@@ -86,7 +87,27 @@ def run(arguments: argparse.Namespace) -> int:
     return exits.OK
 
 
-def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, ...], list[tuple[Result, ...]], int]:
+class _Load(msgspec.Struct, frozen=True):
+    """The results of one load, on the devices that were asked for, and how many of its results are not here.
+
+    These may have told of anything.
+    """
+
+    results: tuple[Result, ...]
+    absent: int
+
+    @property
+    def ended(self) -> Instant:
+        """Return when its last result came."""
+        return self.results[-1].ended
+
+    @property
+    def proved(self) -> Completeness:
+        """Return what it proved."""
+        return without(account((), self.results), self.absent, "the history")
+
+
+def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, ...], tuple[_Load, ...], int]:
     """Return what changed, newest first, the loads that ran, oldest first, and how many damaged rows are left out."""
     store = read_store(path)
     try:
@@ -94,13 +115,9 @@ def _rows(path: Path, arguments: argparse.Namespace) -> tuple[tuple[HistoryRow, 
         devices = _device_ids(arguments.device, seen, _inventory(store)) if arguments.device else None
         rows = store.history(devices=devices, serial=arguments.serial, limit=arguments.limit)
         serials = {entry.device for entry in seen if entry.serial == arguments.serial}
-        loads = tuple(
-            result
-            for result in reversed(store.results(limit=RESULTS_AT_MOST))
-            if (devices is None or set(devices) & set(result.devices))
-            and (not arguments.serial or serials & set(result.devices))
-        )
-        return rows, _by_load(loads), len(store.left_out)
+        wanted = [chosen for chosen in (devices, serials if arguments.serial else None) if chosen is not None]
+        loads = _by_load(tuple(reversed(store.results(limit=RESULTS_AT_MOST))))
+        return rows, tuple(_narrowed(loads, wanted)), len(store.left_out)
     finally:
         store.close()
 
@@ -173,29 +190,39 @@ def _change(row: HistoryRow) -> dict[str, object]:
 def _by_load(results: tuple[Result, ...]) -> list[tuple[Result, ...]]:
     """Return *results*, oldest first, by the load that they are of, the last word of each format of each device.
 
-    A wrong result may be there twice: as it was found, and as its load ended.
+    A wrong result may be there twice: as it was found, and as its load ended. Where there are more than are looked
+    through, the oldest load is one of which the first ones may be missing, and left out.
     """
     loads: dict[object, dict[tuple[object, ...], Result]] = {}
     for result in results:
         load = loads.setdefault(result.conditions.get(LOAD) or result.ended, {})
         load[result.workload, result.devices, result.dtype] = result  # the last word of each
-    return [tuple(load.values()) for load in loads.values()]
+    told = [tuple(load.values()) for load in loads.values()]
+    return told[1:] if len(results) >= RESULTS_AT_MOST and len(told) > 1 else told
 
 
-def _load_line(load: tuple[Result, ...]) -> tuple[str, ...]:
-    proved = account((), load)
-    devices = sorted({device for result in load for device in result.devices})
+def _narrowed(loads: Iterable[tuple[Result, ...]], wanted: Sequence[Container[str]]) -> Iterator[_Load]:
+    """Yield what each of *loads* left on devices that are in each of *wanted*, if anything."""
+    for load in loads:
+        own = tuple(each for each in load if all(any(name in chosen for name in each.devices) for chosen in wanted))
+        if own:
+            yield _Load(own, absent(load))
+
+
+def _load_line(load: _Load) -> tuple[str, ...]:
+    proved = load.proved
+    devices = sorted({device for result in load.results for device in result.devices})
     where = devices[0] if len(devices) == 1 else f"{len(devices)} devices"
-    verified = sum(int(result.metric("gemms_verified") or 0) for result in load)
+    verified = sum(int(result.metric("gemms_verified") or 0) for result in load.results)
     said = f"{proved.verified} of {len(proved.accounts)} planned formats verified, {verified} products, none wrong"
-    return (_when(load[-1].ended), _PROVED[proved.state], load[-1].workload, where, proved.reason() or said)
+    return (_when(load.ended), _PROVED[proved.state], load.results[-1].workload, where, proved.reason() or said)
 
 
-def _load(load: tuple[Result, ...]) -> dict[str, object]:
-    proved = account((), load)
+def _load(load: _Load) -> dict[str, object]:
+    proved = load.proved
     return {
-        "ended": _when(load[-1].ended),
-        "workload": load[-1].workload,
+        "ended": _when(load.ended),
+        "workload": load.results[-1].workload,
         "state": _PROVED[proved.state],
         "reason": proved.reason(),
         "accounts": [msgspec.to_builtins(entry) for entry in proved.accounts],

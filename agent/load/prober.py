@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.load.guard import POLL_SECONDS, LoadGuard
+from nodevet.agent.load.late import LateDevices
 from nodevet.agent.load.lease import IDLE_MEMORY_BYTES, busy_reason, load_targets
 from nodevet.agent.load.run import LoadRun, Spawn
 from nodevet.agent.load.wrong import UntoldWrong
@@ -205,20 +206,22 @@ class Prober:
         fresh = run.results[self._taken :]
         self._taken += len(fresh)
         if run.done and self._taken == len(run.results):
-            self._finish(run)
-        else:
-            self.status = f"probing {run.ratio:.0%}"
+            return (*fresh, *self._finish(run, snapshot))
+        self.status = f"probing {run.ratio:.0%}"
         return fresh
 
-    def _finish(self, run: LoadRun) -> None:
+    def _finish(self, run: LoadRun, snapshot: Snapshot | None) -> tuple[Result, ...]:
+        """End the probe; return what it left out because that was listed only after it began: probed soon."""
         self._run = None
         self._ended = now = self._clock.instant()
         self._refresh()
         refused = next((result for result in run.results if result.state is ResultState.REFUSED), None)
         self.status = f"no probe: {refused.detail}" if refused else _in_part(run.results)
         interval = self._settings.interval_seconds
-        wait = (phase_of_day(self._node, interval) - now.wall_seconds) % interval
+        late = LateDevices(self._among, _requests).told(() if snapshot is None else snapshot.devices, run.results, now)
+        wait = 0.0 if late else (phase_of_day(self._node, interval) - now.wall_seconds) % interval
         self._due = self._clock.monotonic() + max(wait, RETRY_SECONDS)
+        return late
 
     def _leave(self, ended: Instant, snapshot: Snapshot | None) -> None:
         """Give the lease back once no process of the probe is left and its memory is seen free."""
@@ -263,7 +266,8 @@ def scheduler_here(root: str = "/") -> str | None:
 
 
 def _requests(device: Device) -> tuple[GemmRequest, ...]:
-    return requests_for(PLAN, device.id, compute_kind(device) or "cpu", pci_device_id=device.pci_device_id)
+    kind = compute_kind(device)
+    return () if kind is None else requests_for(PLAN, device.id, kind, pci_device_id=device.pci_device_id)
 
 
 def _why_off(settings: LoadSettings, root: str) -> str:

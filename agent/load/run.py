@@ -18,7 +18,7 @@ from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.load.curve import Curve
 from nodevet.checks.burnin.launch import Launch, burn_command, chosen_by, why_not_chosen
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
-from nodevet.checks.completeness import ASKED, LOAD, REFUSAL
+from nodevet.checks.completeness import ASKED, LOAD, PLANNED, REFUSAL
 from nodevet.checks.model import Device, Result, ResultState
 from nodevet.checks.retest import LEFT_OUT
 from nodevet.checks.wire import Note, Ticked
@@ -89,6 +89,7 @@ class LoadRun:
         )
         began = clock.instant()
         self._load = f"{began.boot_id}:{began.boottime_ns}"
+        self._planned = sum(len(requests.get(device.id, ())) or 1 for device in devices)
         self._stopped = ""
         self._results: list[Result] = []
         self._workers: list[_Worker] = []
@@ -209,7 +210,7 @@ class LoadRun:
 
     def _stamped(self, result: Result, request: GemmRequest | None) -> Result:
         """Return *result* with the load that it is of, and whether somebody asked for its format by name."""
-        conditions = {**result.conditions, LOAD: self._load}
+        conditions = {**result.conditions, LOAD: self._load, PLANNED: self._planned}
         if request is not None and request.asked:
             conditions[ASKED] = True
         dtype = result.dtype or (request.dtype if request is not None else None)

@@ -8,9 +8,8 @@ from running. Everything else is told as what it is, and is over when reading wo
 from __future__ import annotations
 
 import os
-import re
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 
@@ -24,23 +23,22 @@ from nodevet.agent.readers.last_words import INTERPRETER, NOT_INSTALLED, WANTS
 from nodevet.agent.readers.stages import HELD_UP_SECONDS
 from nodevet.agent.readers.start_failure import start_step
 from nodevet.agent.readers.witness import (
+    UNNOTED,
     Look,
     Other,
     Stamp,
     Surroundings,
     disturbance,
     disturbed,
-    replaced,
-    stamp,
     unscheduled,
 )
 from nodevet.checks.backends.standstill import WAKE
 from nodevet.checks.limits import from_table
-from nodevet.checks.model import Device, Failure, FailureKind, Instant, Sample
+from nodevet.checks.model import Failure, FailureKind, Instant, Sample
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.refusal import REFUSALS
 
-__all__ = ["PROOF_SECONDS", "Blame", "Fall", "Fallen", "device_at_work", "no_start", "stuck_seconds"]
+__all__ = ["PROOF_SECONDS", "Blame", "Fall", "Fallen", "no_start", "stuck_seconds"]
 
 PROOF_SECONDS = from_table("reader.proof").value
 """How long past its deadline a call may stay out until it is known whether the machine kept time meanwhile."""
@@ -70,8 +68,6 @@ OF_NOBODY_ASKED = frozenset({FailureKind.ERROR, FailureKind.NO_DRIVER, FailureKi
 
 HANG = "hang"
 KEPT_FALLS = 50
-
-PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 
 SAID = "said"
 """The row of reader_faults.csv for crashes that their words excuse, and nothing else does."""
@@ -164,6 +160,7 @@ class Blame:
         self._proven = False
         self._stuck: _Stuck | None = None
         self._libraries: dict[str, Stamp | None] = {}
+        self._unnoted: int | None = None  # the process whose libraries are not known yet
         self._shared: tuple[str, ...] | None = None
         self._unproven: tuple[str, ...] = ()
         self._unread = False
@@ -263,9 +260,8 @@ class Blame:
         out = f"{child.call or 'its start'} has not returned for {seconds:.1f} s ({child.where})"
         if users := _of_users(child):
             return _soft(f"{out}, but {users.meaning}", charged=True)
-        library = replaced(self._libraries)
-        if library is not None:
-            return _soft(f"{out}, but {library} was replaced on disk meanwhile: it is loaded anew")
+        if loaded := self._of_files():
+            return _soft(f"{out}, but {loaded}")
         elapsed = self._clock.monotonic() - seen.since
         cause = seen.held or disturbance(seen.look, self._surroundings.look(child.pid), elapsed)
         cause = cause or disturbed(seen.others, self._surroundings.others(child.pid), elapsed)
@@ -336,20 +332,26 @@ class Blame:
     def starts(self) -> None:
         """Note that another process takes the place of the last: what was replaced before is no cause of its end."""
         self._loading, self._stood = True, False
-        stamps = {path: stamp(path) for path in self._libraries}
-        self._libraries = {path: seen for path, seen in stamps.items() if seen is not None}
+        self._unnoted = None
+        stamps = self._surroundings.stamps(self._libraries)
+        if stamps is not None:
+            self._libraries = {path: seen for path, seen in stamps.items() if seen is not None}
 
     def loaded(self, child: Child) -> None:
         """Note which libraries *child* has loaded."""
         self._loading = self._unseen = False
         self._unproven = ()
-        self._note_files(child)
+        self._note_files(child.pid)
 
-    def _note_files(self, child: Child) -> None:
-        self._shared = self._surroundings.shared(child.pid)
-        found = self._surroundings.libraries(child.pid)
+    def _note_files(self, pid: int) -> None:
+        self._shared = self._surroundings.shared(pid)
+        found = self._surroundings.libraries(pid)
+        self._unnoted = pid if found is None else None
+        if found is None:
+            return
+        there = self._surroundings.stamps(path for path, seen in found.items() if seen is None) or {}
         # One that never had a place on disk cannot be replaced there.
-        self._libraries = {path: seen for path, seen in found.items() if seen is not None or stamp(path) is not None}
+        self._libraries = {path: seen for path, seen in found.items() if seen is not None or there.get(path)}
 
     @property
     def to_prove(self) -> tuple[str, ...]:
@@ -369,8 +371,16 @@ class Blame:
         return self._unseen
 
     def replaced(self) -> str | None:
-        """Return a library that is another one on disk than the one that is loaded, or None."""
-        return replaced(self._libraries)
+        """Return a library that is another one on disk than the one that is loaded, or None.
+
+        Files that a slow disk kept from being noted are noted now.
+        """
+        if self._unnoted is not None:
+            self._note_files(self._unnoted)
+        return self._surroundings.replaced(self._libraries)
+
+    def _of_files(self) -> str:
+        return self._surroundings.of_files(self._libraries) if self._unnoted is None else UNNOTED
 
     def ended(self, child: Child, end: Exit) -> Fallen:
         """Return what it means that *child* ended without being asked to."""
@@ -382,9 +392,8 @@ class Blame:
                 f"{self._name} was killed by SIGKILL {_while(child)}: by the out of memory killer or a person; "
                 "see `journalctl -k`"
             )
-        library = replaced(self._libraries)
-        if library is not None:
-            return _soft(f"{self._name} {end} {where}: {library} was replaced on disk meanwhile: it is loaded anew")
+        if loaded := self._of_files():
+            return _soft(f"{self._name} {end} {where}: {loaded}")
         words = "\n".join(child.tail)
         is_crash = end.fault in fault_rows() and child.in_call
         for pattern, want, step in WANTS:
@@ -435,7 +444,7 @@ class Blame:
         if not (is_told and child.in_call and self._surroundings.stands_still(child.pid)):
             return False
         self._stood = True
-        self._note_files(child)
+        self._note_files(child.pid)
         with suppress(ProcessLookupError):
             os.kill(child.pid, WAKE)
         return True
@@ -548,22 +557,6 @@ def fault_rows() -> Mapping[str, FaultRow]:
 
 def _of_users(child: Child) -> CallRow | None:
     return calls_of_users().get(child.call.partition(" ")[0])
-
-
-def device_at_work(child: Child, devices: Sequence[Device], following: str | None) -> str | None:
-    """Return which of *devices* the *child* was busy with: the one that its call names, else *following* of its round.
-
-    A call that names none, such as one for the events of all, is no doing of a device that others name. An address of
-    one that was never listed stands for it.
-    """
-    first = [device for device in devices if device.id == following]
-    for device in (*first, *devices):
-        if any(name in child.call for name in (device.uuid, device.pci) if name):
-            return device.id
-    if address := PCI_ADDRESS.search(child.call):
-        return address.group()
-    others_name_it = any(device.uuid or device.pci for device in first)
-    return None if child.in_call and others_name_it else following
 
 
 def stuck_seconds(deadline_seconds: float, start_deadline_seconds: float) -> float:

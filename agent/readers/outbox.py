@@ -11,7 +11,9 @@ __all__ = ["Outbox"]
 
 
 class Outbox:
-    """What readers have to tell, until the daemon's loop collects it. Bounded: a flood is cut and counted."""
+    """What readers have to tell, until it is collected. A flood is cut and counted; of events the first of each kind is
+    taken behind any flood, because a driver tells some of them once.
+    """
 
     EVENTS = 1000
     NOTES = 500
@@ -28,11 +30,14 @@ class Outbox:
         self.notes: list[Note] = []
         self.inventory_changed = False
         self.dropped = 0
+        self._kinds: set[tuple[str, str | None, str | None]] = set()
 
     def event(self, event: Event) -> None:
-        """Add *event* unless there are too many already."""
-        if len(self.events) < self.EVENTS:
+        """Add *event* unless there are too many already, and one of its kind among them."""
+        kind = (event.code, event.device, event.pci)
+        if len(self.events) < self.EVENTS or kind not in self._kinds:
             self.events.append(event)
+            self._kinds.add(kind)
         else:
             self.dropped += 1
 
@@ -40,5 +45,12 @@ class Outbox:
         """Add a line for the log unless there are too many already."""
         if len(self.notes) < self.NOTES:
             self.notes.append(Note(level, event, dict(fields)))
+        else:
+            self.dropped += 1
+
+    def line(self, backend: str, line: str, *, room: bool) -> None:
+        """Add a *line* that the reader of *backend* printed, where there is *room* for another of that reader."""
+        if room:
+            self.note("info", "reader said", {"line": line, "backend": backend})
         else:
             self.dropped += 1

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.readers.blame import Blame, Fallen, device_at_work, no_start, stuck_seconds
+from nodevet.agent.readers.at_work import device_at_work
+from nodevet.agent.readers.blame import Blame, Fallen, no_start, stuck_seconds
 from nodevet.agent.readers.calls_of_users import LeftOut
 from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.plan import ReaderPlan
@@ -38,7 +39,7 @@ from nodevet.agent.readers.stages import (
     Round,
     Wish,
 )
-from nodevet.agent.readers.unread import unread, why_unread
+from nodevet.agent.readers.unread import seen_at, unread, why_unread
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.model import Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
 from nodevet.checks.wire import PROTOCOL, Failed, Happened, Message, Note, Read, Ready, RoundDone, Sampled, Start
@@ -76,9 +77,8 @@ class Reader:
         self._wish = Wish.READ
         self._outcome: Outcome | None = None
         self._start_at: float | None = clock.monotonic()
-        self._start_deadline = 0.0
-        self._stuck_look = 0.0
-        self._falls = self._absences = self._refusals = 0
+        self._start_deadline = self._stuck_look = 0.0
+        self._falls = self._absences = self._refusals = self._starts = self._hangs = self._crashes = 0
         self._round: Round | None = None
         self._schedules = {group: Schedule(cadence, clock.monotonic()) for group, cadence in plan.cadences.items()}
         self._quarantine = Quarantine()
@@ -88,8 +88,8 @@ class Reader:
         self._state = ReaderState.STARTING
         self._detail = ""
         self._failure: Failure | None = None
-        self._starts = self._hangs = self._crashes = 0
         self._last_round: Instant | None = None
+        self._looked: Instant | None = None
         self._since: Instant | None = None
         self._versions: dict[str, str] = {}
         self._groups: tuple[str, ...] = ()
@@ -123,6 +123,7 @@ class Reader:
             blamed=self._blame.of_devices,
             refusals=self._refusals,
             since=self._since if self._phase is Phase.SERVING else None,
+            looked=self._looked,
         )
 
     @property
@@ -142,9 +143,8 @@ class Reader:
             return self.at_rest
         if self._predecessor is not None:
             return self._state is ReaderState.STUCK
-        return (
-            self._phase is Phase.NONE and self._start_at is not None and self._start_at > now + LONGEST_RESTART_SECONDS
-        )
+        waits_long = self._start_at is not None and self._start_at > now + LONGEST_RESTART_SECONDS
+        return self._phase is Phase.NONE and waits_long
 
     @property
     def at_rest(self) -> bool:
@@ -210,6 +210,7 @@ class Reader:
         now = self._clock.monotonic()
         if self._child:
             self._child.tick()
+        self._mend(now)
         if self._phase is Phase.LOADING:
             self._tick_loading(now)
         elif self._phase is Phase.STUCK:
@@ -228,7 +229,7 @@ class Reader:
         match message:
             case Note():
                 self._note(message.level, message.event, **message.fields)
-            case Happened() if self._phase is Phase.SERVING:
+            case Happened() if self._phase in (Phase.SERVING, Phase.ENDING):  # told once, also on its way out
                 self._outbox.event(message.event)
             case Ready() if self._phase is Phase.LOADING:
                 self._on_ready(message)
@@ -242,9 +243,8 @@ class Reader:
                 self.on_nonsense(f"{type(message).__name__} while {self._phase.value}")
 
     def on_line(self, line: str) -> None:
-        """Pass a line of the child's standard error to the log, a few per round."""
-        if self._lines_left > 0:
-            self._note("info", "reader said", line=line)
+        """Pass a line of the child's standard error to the log, a few per round; the others are counted."""
+        self._outbox.line(self._plan.backend, line, room=self._lines_left > 0)
         self._lines_left -= 1
 
     def on_nonsense(self, detail: str) -> None:
@@ -282,7 +282,7 @@ class Reader:
             self._say(ReaderState.RELEASED, "no handle of a device is open")
         elif outcome is not None:
             self._say(outcome.state, outcome.detail, outcome.failure)
-            self._start_at = self._in(outcome.restart_after_seconds)
+            self._start_at = self._clock.monotonic() + outcome.restart_after_seconds
 
     def _on_ready(self, ready: Ready) -> None:
         if ready.protocol != PROTOCOL:
@@ -293,7 +293,6 @@ class Reader:
             self._on_failed(Failure(FailureKind.NO_DEVICES, f"backend {self._plan.backend} lists no device"))
             return
         assert self._child is not None
-        self._phase = Phase.SERVING
         self._blame.acquit()
         self._blame.loaded(self._child)
         self._since = self._clock.instant()
@@ -302,10 +301,12 @@ class Reader:
         self._versions = ready.versions
         self._list_devices(ready.devices)
         self._say(ReaderState.RUNNING, "")
+        self._phase = Phase.SERVING
 
     def _on_failed(self, failure: Failure) -> None:
         """Take back a backend that cannot load, or that lost its library; look again later."""
         self._refusals += 1
+        self._looked = self._clock.instant()
         never_there = failure.kind in ABSENT and not self._devices
         state = ReaderState.ABSENT if never_there else ReaderState.FAILED
         self._absences = self._absences + 1 if never_there and not self._plan.required else 0
@@ -344,7 +345,7 @@ class Reader:
         if self._child is not None:
             self._child.tail.clear()  # what was printed before is no reason for what follows
         self._lines_left = LINES_PER_ROUND
-        self._last_round = self._clock.instant()
+        self._last_round = self._looked = self._clock.instant()
         for device, failure in self._quarantine.skipped.items():
             self._tell_failure(device, current.group, current.number, failure)
         if done.devices is not None:
@@ -452,7 +453,7 @@ class Reader:
             self._start(now)
 
     def _start(self, now: float) -> None:
-        self._start_at = None
+        self._start_at = now + FIRST_RESTART_SECONDS
         self._starts += 1
         self._lines_left = LINES_PER_ROUND
         try:
@@ -469,9 +470,9 @@ class Reader:
             self._say(ReaderState.CRASHED, failure.detail, failure)
             self._start_at = now + self._next_wait()
             return
-        self._blame.starts()
-        self._phase = Phase.LOADING
+        self._phase, self._start_at = Phase.LOADING, None
         self._start_deadline = now + self._plan.start_deadline_seconds
+        self._blame.starts()
         self._state = self._state_before_answer
         skipped = self._quarantine.skipped
         addresses = (device.pci for device in self._devices if device.id in skipped and device.pci)
@@ -493,7 +494,9 @@ class Reader:
     def _fell(self, fallen: Fallen, state: ReaderState) -> None:
         """Note that the reader went down, charge the device it was busy with, and plan the restart."""
         assert self._child is not None
-        failure = fallen.failure
+        self._phase = Phase.ENDING  # whatever raises below, it fell once
+        self._looked = self._clock.instant()
+        failure = seen_at(fallen.failure, self._looked)
         device = self._guilty = self._busy_with() if fallen.charged else None
         self._blame.count(fallen, device)
         if fallen.charged and self._child.in_call and self._left_out.note(self._child.call, self._clock.monotonic()):
@@ -562,6 +565,13 @@ class Reader:
         elif self._phase is not Phase.STUCK:
             self._finish(patience, ask=True)
 
+    def _mend(self, now: float) -> None:
+        """Go on where an exception of ours broke a step off: without an end, or a time to start, it stood for ever."""
+        if self._phase is Phase.ENDING and self._child is not None and not self._child.ending:
+            self._finish(PAST_DEADLINE, ask=False)
+        if self._phase is Phase.NONE and self._wish is Wish.READ and self._start_at is None:
+            self._start_at = now + self._next_wait()
+
     def _finish(self, patience: Patience, *, ask: bool) -> None:
         assert self._child is not None
         self._phase = Phase.ENDING
@@ -569,11 +579,8 @@ class Reader:
 
     def _list_devices(self, devices: tuple[Device, ...]) -> None:
         """Keep *devices*, and quarantined ones that the backend could not list without touching them."""
-        listed = {device.id for device in devices}
-        left_alone = [
-            device for device in self._devices if device.id in self._quarantine.skipped and device.id not in listed
-        ]
-        together = (*devices, *left_alone)
+        left_alone = self._quarantine.skipped.keys() - {device.id for device in devices}
+        together = (*devices, *(device for device in self._devices if device.id in left_alone))
         if together != self._devices:
             self._outbox.listed_anew = self._outbox.listed_anew or bool(self._devices)
             self._devices = together
@@ -584,9 +591,6 @@ class Reader:
 
     def _say(self, state: ReaderState, detail: str, failure: Failure | None = None) -> None:
         self._state, self._detail, self._failure = state, detail, failure
-
-    def _in(self, seconds: float | None) -> float | None:
-        return None if seconds is None else self._clock.monotonic() + seconds
 
     def _next_wait(self) -> float:
         """Return the seconds to wait before the next start, twice as long each time."""

@@ -86,4 +86,4 @@ class Outcome(msgspec.Struct, frozen=True):
     state: ReaderState
     detail: str
     failure: Failure | None
-    restart_after_seconds: float | None
+    restart_after_seconds: float

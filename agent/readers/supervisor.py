@@ -19,6 +19,7 @@ from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.plan import ReaderPlan
 from nodevet.agent.readers.reader import RETRY_SECONDS, Reader
 from nodevet.agent.readers.witness import Surroundings
+from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Device, DeviceKind, Event, ReaderState, ReaderStatus, Sample
 from nodevet.checks.wire import Note
 
@@ -32,7 +33,7 @@ loading yet, and one refusal proves nothing (reference/refusals.csv)."""
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """What the readers told since the last time. ``dropped`` counts events and log lines cut from a flood."""
+    """What the readers told since the last time. ``dropped`` counts events and log lines cut from floods."""
 
     samples: tuple[Sample, ...] = ()
     events: tuple[Event, ...] = ()
@@ -79,7 +80,10 @@ class Supervisor:
         key.data(mask)
 
     def tick(self) -> None:
-        """Do what is due: start children, ask for rounds, end those past their deadline."""
+        """Do what is due: start children, ask for rounds, end those past their deadline.
+
+        A reader that raises costs itself: RuntimeError, once all have had their turn.
+        """
         if self._resume_at is not None and self._clock.monotonic() >= self._resume_at:
             self.resume()
         if self._outbox.listed_anew:
@@ -90,9 +94,10 @@ class Supervisor:
             wait = EARLY_SECONDS if self._looks < EARLY_LOOKS else RETRY_SECONDS
             self._look_at = self._clock.monotonic() + wait
             self._look_again(self._shown())
-        self.heartbeat.tick()
-        for reader in self._readers.values():
-            reader.tick()
+        turns = [self.heartbeat.tick, *(reader.tick for reader in self._readers.values())]
+        bugs = [done for done in map(attempt, turns) if isinstance(done, Bug)]
+        if bugs:
+            raise RuntimeError(str(bugs[0]))
 
     @property
     def next_deadline(self) -> float | None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from nodevet.agent.readers.plan import ReaderPlan
 from nodevet.agent.readers.stages import FALLEN
 from nodevet.checks.model import Failure, FailureKind, Instant, Sample
 
-__all__ = ["unread", "why_unread"]
+__all__ = ["seen_at", "unread", "why_unread"]
+
+
+def seen_at(failure: Failure, instant: Instant) -> Failure:
+    """Return *failure* as it was seen at *instant*, however often it is told after that."""
+    return msgspec.structs.replace(failure, as_of=instant)
 
 
 def unread(plan: ReaderPlan, device: str, group: str, number: int, instant: Instant, failure: Failure) -> Sample:

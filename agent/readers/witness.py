@@ -10,13 +10,14 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 
 import msgspec
 
 from nodevet.agent.readers.device_nodes import closed_nodes
+from nodevet.agent.readers.disk import Disk
 from nodevet.checks.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
@@ -49,6 +50,10 @@ UNSCHEDULED_SECONDS = from_table("reader.unscheduled").value
 
 AVAILABLE_RATIO = from_table("reader.want.available").value
 """Where less than this share of the memory may be had, some may have been refused."""
+
+SILENT = "the disk or file server of a library that it has loaded gives no answer: look at file systems"
+
+UNNOTED = "it is not known which libraries it has loaded: their disk gave no answer in time; look at file systems"
 
 FILE_PAGES = ("active_file", "inactive_file")
 """What the kernel takes back before it refuses memory (cgroup-v2.rst, memory.stat)."""
@@ -117,8 +122,13 @@ class Surroundings:
         preloads: Path = Path("/etc/ld.so.preload"),
         devices: Path = Path("/dev"),
         modules: Path = Path("/sys/module"),
+        disk: Disk | None = None,
     ) -> None:
-        """Read below these folders, and of the file *preloads*; nothing is kept open."""
+        """Read below these folders, and of the file *preloads*; nothing is kept open.
+
+        What a reader has mapped may lie on any disk, and is asked of *disk*.
+        """
+        self.disk = disk or Disk()
         self._proc = proc
         self._cgroups = cgroups
         self._preloads = preloads
@@ -156,8 +166,14 @@ class Surroundings:
                     found[Other(int(thread), self._read(int(thread), "comm").strip())] = look
         return found
 
-    def libraries(self, pid: int) -> dict[str, Stamp | None]:
-        """Return the shared libraries that *pid* has loaded, and its program; None for one that is gone from disk."""
+    def libraries(self, pid: int) -> dict[str, Stamp | None] | None:
+        """Return the shared libraries that *pid* has loaded, and its program; None for one that is gone from disk.
+
+        None at all where their disk does not answer.
+        """
+        return self.disk.ask(partial(self._libraries, pid), None)
+
+    def _libraries(self, pid: int) -> dict[str, Stamp | None]:
         found: dict[str, Stamp | None] = {}
         for line in self._read(pid, "maps").splitlines():
             path = line.partition("/")[2]
@@ -168,11 +184,29 @@ class Surroundings:
             found[name] = None if path.endswith(" (deleted)") else stamp(name)
         return found
 
-    def shared(self, pid: int) -> tuple[str, ...]:
+    def stamps(self, paths: Iterable[str]) -> dict[str, Stamp | None] | None:
+        """Return what tells each of *paths* from another file in its place; None where their disk does not answer."""
+        return self.disk.ask(partial(_stamps, tuple(paths)), None)
+
+    def replaced(self, known: Mapping[str, Stamp | None]) -> str | None:
+        """Return a library of *known* whose file on disk is another one now; None also where it cannot be told."""
+        return replaced(known, self.stamps(known) or known)
+
+    def of_files(self, known: Mapping[str, Stamp | None]) -> str:
+        """Return what became of the files of the libraries *known* since they were loaded; empty where nothing did."""
+        if (library := self.replaced(known)) is not None:
+            return f"{library} was replaced on disk meanwhile: it is loaded anew"
+        return SILENT if self.disk.is_silent else ""
+
+    def shared(self, pid: int) -> tuple[str, ...] | None:
         """Return the files that *pid* has mapped together with other programs: whoever cuts one short ends it (SIGBUS).
 
-        A device is none, nor is memory that has no name in the file system, nor what nobody writes.
+        A device is none, nor is memory that has no name in the file system, nor what nobody writes. None where their
+        disk does not answer.
         """
+        return self.disk.ask(partial(self._shared, pid), None)
+
+    def _shared(self, pid: int) -> tuple[str, ...]:
         found = []
         for line in self._read(pid, "maps").splitlines():
             permissions = line.partition(" ")[2][:4]
@@ -344,9 +378,13 @@ def disturbed(before: Mapping[Other, Look], after: Mapping[Other, Look], seconds
     return ""
 
 
-def replaced(known: Mapping[str, Stamp | None]) -> str | None:
-    """Return the first library of *known* whose file on disk is another one now, or None."""
-    return next((path for path, seen in known.items() if seen is None or stamp(path) != seen), None)
+def replaced(known: Mapping[str, Stamp | None], present: Mapping[str, Stamp | None]) -> str | None:
+    """Return the first library of *known* whose file on disk is another one at *present*, or None."""
+    return next((path for path, seen in known.items() if seen is None or present[path] != seen), None)
+
+
+def _stamps(paths: Iterable[str]) -> dict[str, Stamp | None]:
+    return {path: stamp(path) for path in paths}
 
 
 def _is_shared(path: str, *, written: bool) -> bool:

@@ -177,7 +177,7 @@ def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str 
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
         return None
-    place = path.resolve()
+    place = Path(os.path.realpath(path))  # also where links lead in a circle
     found: tuple[int, str] | None = None
     for line in lines:
         fields = line.split(" ")

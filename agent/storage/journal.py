@@ -73,6 +73,7 @@ class Journal:
         self._unkept_ends: dict[Key, tuple[int, Episode]] = {}
         self._told_ends: tuple[Episode, ...] = ()
         self._handed: dict[str, bytes] = {}
+        self._has_result = False
         self._told = ""
         self._bell = -1
 
@@ -193,10 +194,11 @@ class Journal:
         Return the ticket to ask ``keeping`` for, or None where nothing changed that outlives the agent and is shown.
         """
         lasting = tuple(changes)
-        is_news = bool(lasting) or any(
-            self._handed.get(name) != value for name, value in memory.items() if name not in BOOKKEEPING
-        )
+        # Not every result changes the memory: one that was stopped leaves a wrong one before it in its place.
+        is_news = bool(lasting) or self._has_result
+        is_news = is_news or any(self._handed.get(name) != memory[name] for name in memory.keys() - BOOKKEEPING)
         self._handed.update(memory)
+        self._has_result = False
         self._writer.shown(self._told)
         ticket = self._writer.submit_round(lasting, memory, time=self._clock.instant())
         self._remember_ends(lasting, ticket)
@@ -237,8 +239,9 @@ class Journal:
         self._writer.submit_devices(tuple(devices), self._clock.instant().wall_seconds)
 
     def keep_result(self, result: Result) -> None:
-        """Keep the *result* of a load."""
+        """Keep the *result* of a load; who waits for the round behind it waits for the result, too."""
         self._writer.submit_result(result)
+        self._has_result = True
 
 
 def _as_it_lies(path: Path, machine: Machine) -> tuple[dict[str, bytes], tuple[Episode, ...]]:

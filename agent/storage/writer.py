@@ -53,7 +53,7 @@ class Retention(msgspec.Struct, frozen=True):
     size_limit_bytes: int = 256 << 20
     waiting_rounds: int = 64
     waiting_episodes: int = 4096
-    waiting_results: int = 64
+    waiting_results: int = 512
     waiting_rollups: int = 20_000
 
 
@@ -134,6 +134,7 @@ class StoreWriter:
         self._dropped = ""
         self._incident = ""
         self._aside = 0
+        self._results_dropped = 0
         self._told_aside: tuple[str, ...] = ()
         self._learned: tuple[str, ...] = ()
         self._tender = self._tending()
@@ -188,11 +189,15 @@ class StoreWriter:
             return self._ask()
 
     def submit_result(self, result: Result) -> None:
-        """Keep the *result* of a workload."""
+        """Keep the *result* of a workload; the oldest are dropped first, and counted, while the disk refuses."""
         kept = self._keepable((result,))
         with self._condition:
             self._results.extend(kept)
-            del self._results[: -self._retention.waiting_results]
+            over = len(self._results) - self._retention.waiting_results
+            if over > 0:
+                del self._results[:over]
+                self._results_dropped += over
+                self._incident = f"{self._path}: {self._results_dropped} results of loads are not kept: too many waited"
             self._ask()
 
     def submit_devices(self, devices: Sequence[Device], wall_seconds: float) -> None:
