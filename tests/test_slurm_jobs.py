@@ -173,7 +173,7 @@ def test_past_the_limit_the_gate_stays_open_and_below_it_the_reason_names_the_fa
         agent.wait_for(lambda status: status["slurm"]["limit_reached"], what="the limit is not told")
         done = slurm.srun("-w", "n1", "--gres=gpu:1", "true")
         assert done.returncode == 0, done.stderr
-        assert slurm.node_state("n1") in ("idle", "completing")
+        slurm.wait(lambda: slurm.node_state("n1") == "idle", "n1 takes jobs again, undrained")
         agent.wait_for(
             lambda status: status["agent"]["gate_decisions"]["unpermitted"] == 1, what="the decision was not counted"
         )
