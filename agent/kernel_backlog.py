@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Callable
 
 import msgspec
 
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.command_run import Runner
+from nodevet.checks.background import Background
 from nodevet.checks.errors import Closed
 from nodevet.checks.kernel_log.journal import ARGUMENTS, Span
 from nodevet.checks.kernel_log.lines import Line
@@ -47,7 +47,7 @@ class JournalReader:
         self._output = output
         self._place = place
         self._told = Told(trouble="its reader ended early")
-        self._thread = threading.Thread(target=self._read, name="journal", daemon=True)
+        self._thread = Background(self._read)
         self._thread.start()
 
     @property

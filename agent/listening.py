@@ -7,10 +7,10 @@ need no port.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from nodevet.agent.clock import Clock
+from nodevet.checks.background import Background
 from nodevet.checks.errors import BusyError, NodevetError
 from nodevet.exporters.http import HttpServer
 from nodevet.exporters.listen_address import AbsentAddressError, is_free, is_name
@@ -140,7 +140,7 @@ class _Attempt:
         self.server: HttpServer | None = None
         self.error: NodevetError | None = None
         self._make = make
-        self._thread = threading.Thread(target=self._open, name="listen", daemon=True)
+        self._thread = Background(self._open)
         try:
             self._thread.start()
         except RuntimeError as error:

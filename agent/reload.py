@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import msgspec
 
 from nodevet.agent.settings import Configuration
+from nodevet.checks.background import Background
 from nodevet.checks.errors import ConfigurationError
 from nodevet.checks.guard import Bug, attempt
 
@@ -34,14 +34,14 @@ class Reread:
         """Read by *load*, for at most *seconds*."""
         self._load = load
         self._seconds = seconds
-        self._thread: threading.Thread | None = None
+        self._thread: Background | None = None
         self._found: Configuration | ConfigurationError | Bug | None = None
 
     def __call__(self) -> Configuration:
         """Return what was read. Raises ConfigurationError, also where nothing answers in time."""
         if self._thread is None or not self._thread.is_alive():  # else one waits already, and would read what was then
             self._found = None
-            thread = threading.Thread(target=self._read, name="nodevet-reload", daemon=True)
+            thread = Background(self._read)
             try:
                 thread.start()
             except RuntimeError as error:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from nodevet.agent.settings import Configuration
+from nodevet.checks.background import Background
 from nodevet.checks.errors import BusyError
 from nodevet.checks.files import replace
 from nodevet.checks.guard import Bug, attempt
@@ -130,7 +131,7 @@ class Reports:
                 return
             self._works_since = time.monotonic()
         try:
-            threading.Thread(target=self._run, name="nodevet-reports", daemon=True).start()
+            Background(self._run).start()
         except RuntimeError as error:
             with self._condition:
                 self._works_since, self._wanted = None, None

@@ -25,6 +25,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from nodevet.checks.background import Background
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import BusyError, ConfigurationError
 from nodevet.checks.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
@@ -117,7 +118,7 @@ class HttpServer:
         except TypeError as error:  # a NUL byte, or letters that no name of a host has
             raise ConfigurationError(f"cannot listen on {host}:{port}: {host} is no name of a host") from error
         self._stopped = False
-        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
+        self._thread = Background(self._server.serve)
 
     @property
     def address(self) -> tuple[str, int]:

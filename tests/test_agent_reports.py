@@ -16,6 +16,7 @@ from fakes.snapshots import cpu_node
 from nodevet.agent import reports as module
 from nodevet.agent.config import load_configuration
 from nodevet.agent.reports import END_SECONDS, Reports
+from nodevet.checks import background
 from nodevet.checks.errors import BusyError
 from nodevet.checks.registry import installed
 from nodevet.exporters.schema import burn_in_document
@@ -159,11 +160,11 @@ def test_a_thread_that_cannot_be_had_costs_the_page(tmp_path: Path, monkeypatch:
     told: list[str] = []
     kept = reports(tmp_path, told)
 
-    def refuse(_thread: threading.Thread) -> None:
+    def refuse(*_: object) -> int:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
+        patched.setattr(background, "start_new_thread", refuse)
         rendered(kept)
     assert told == ["report: no thread can be started: can't start new thread"]
     rendered(kept)

@@ -497,7 +497,9 @@ def stuck(tmp_path: Path, freeze: Freeze) -> Iterator[Stick]:
     def stick(surroundings: Callable[[SteppedClock], Surroundings]) -> Bench:
         bench = Bench(tmp_path)
         bench.surroundings = surroundings(bench.clock)
-        bench.supervisor = Supervisor([bench.plan()], bench.clock, bench.selector, surroundings=bench.surroundings)
+        bench.supervisor = Supervisor(
+            [bench.plan()], bench.clock, bench.selector, surroundings=lambda: bench.surroundings
+        )
         bench.round()
         made.append((bench, freeze(hang(bench))))
         bench.pass_time(DEADLINE)
@@ -1138,7 +1140,7 @@ def test_a_reader_that_gets_no_processor_at_all_is_nobodys_fault(tmp_path: Path,
     """The kernel adds to run_delay only when the process runs again: real-time tasks on its only processor."""
     bench = Bench(tmp_path)
     bench.surroundings = Unscheduled(bench.clock, "R")
-    bench.supervisor = Supervisor([bench.plan()], bench.clock, bench.selector, surroundings=bench.surroundings)
+    bench.supervisor = Supervisor([bench.plan()], bench.clock, bench.selector, surroundings=lambda: bench.surroundings)
     bench.round()
     bench.surroundings.since = bench.clock.monotonic() + INTERVAL + share * DEADLINE
     hang(bench)

@@ -150,7 +150,7 @@ def test_a_reader_that_always_raises_costs_no_other_its_turn(tmp_path: Path, mon
     """The one behind it is read, and what it told is taken."""
     bench = Bench(tmp_path)
     plans = [msgspec.structs.replace(bench.plan(), backend=name) for name in ("broken", "fake")]
-    bench.supervisor = Supervisor(plans, bench.clock, bench.selector, (), bench.surroundings)
+    bench.supervisor = Supervisor(plans, bench.clock, bench.selector, (), lambda: bench.surroundings)
     monkeypatch.setattr(bench.supervisor._readers["broken"], "tick", lambda: 1 / 0)
     assert reads_again_beside(bench)
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):

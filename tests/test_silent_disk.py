@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, Bench, outcome
 
 from nodevet.agent.readers.disk import Disk
+from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.readers.witness import Surroundings
+from nodevet.checks import background
 from nodevet.checks.model import FailureKind, ReaderState
 
 
@@ -63,11 +67,11 @@ def test_an_answer_that_does_not_come_is_waited_for_once() -> None:
 def test_without_a_thread_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked again, and nobody calls the disk silent."""
 
-    def refuse(_thread: threading.Thread) -> None:
+    def refuse(*_: object) -> int:
         raise RuntimeError("can't start new thread")
 
     disk = Disk()
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(background, "start_new_thread", refuse)
     assert disk.ask(lambda: "told", "nothing") == "nothing"
     assert not disk.is_silent
 
@@ -100,6 +104,26 @@ def test_what_falls_while_the_disk_of_a_library_is_silent_is_nobodys_fault(bench
         bench.write(read={})
         bench.round(61.0 + DEADLINE)
         assert bench.status().state is ReaderState.RUNNING
+
+
+def test_a_silent_disk_of_one_reader_excuses_no_other(tmp_path: Path, library: Path) -> None:
+    """Two vendors, and the files of one lie on a server that gives no answer: the other's crash is its driver's."""
+    looks: list[Surroundings] = []
+
+    def look() -> Surroundings:
+        looks.append(Surroundings(cgroups=tmp_path, disk=Disk(REAL_SECONDS)))
+        return looks[-1]
+
+    bench = Bench(tmp_path, map=str(library))
+    plans = [msgspec.structs.replace(bench.plan(), backend=name) for name in ("fake", "other")]
+    bench.supervisor = Supervisor(plans, bench.clock, bench.selector, surroundings=look)
+    bench.round()
+    with silent(looks[1].disk):
+        bench.write(read={"b": "segv"})
+        bench.clock.advance(INTERVAL)
+        bench.until(lambda: not bench.supervisor.records)
+    assert {status.backend: status.witnessed for status in bench.supervisor.statuses} == {"fake": 1, "other": 0}
+    bench.close()
 
 
 @pytest.mark.parametrize("rounds", [0, 1])

@@ -5,9 +5,10 @@ A driver's libraries may lie on one, as ROCm often does, and the main loop must 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TypeVar
+
+from nodevet.checks.background import Background
 
 __all__ = ["Disk"]
 
@@ -23,7 +24,7 @@ class Disk:
     def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
         """Wait for at most *seconds*, once: nothing is asked while an answer is out."""
         self._seconds = seconds
-        self._thread: threading.Thread | None = None
+        self._thread: Background | None = None
 
     @property
     def is_silent(self) -> bool:
@@ -35,9 +36,9 @@ class Disk:
         if self.is_silent:
             return otherwise
         found: list[Answer] = []
-        thread = threading.Thread(target=lambda: found.append(look()), name="nodevet-disk", daemon=True)
+        thread = Background(lambda: found.append(look()))
         try:
-            thread.start()
+            thread.start(self._seconds)
         except RuntimeError:  # it is asked again
             return otherwise
         self._thread = thread

@@ -51,11 +51,12 @@ class Supervisor:
         clock: Clock,
         selector: selectors.BaseSelector,
         remembered: Iterable[ChildRecord] = (),
-        surroundings: Surroundings | None = None,
+        surroundings: Callable[[], Surroundings] = Surroundings,
     ) -> None:
         """Prepare a reader per plan; *remembered* are the records that an earlier agent left.
 
-        *surroundings* look at processes; by default those of this machine.
+        *surroundings* makes what looks at a reader's process, by default on this machine: one for each reader, for a
+        question about the files of one that is not answered says nothing of another.
         Children register with *selector* as they start; the data of each key is a function of the event mask.
         """
         self._clock = clock
@@ -65,13 +66,12 @@ class Supervisor:
         self._looks = 0
         self._look_at = clock.monotonic() + EARLY_SECONDS
         earlier = {record.name: record for record in remembered}
-        looks = surroundings or Surroundings()
         self.heartbeat = Heartbeat(clock, selector)
         """What tells whether the machine keeps time, while a call is out for long."""
         self._blames: dict[str, Blame] = {}
         self._readers: dict[str, Reader] = {}
         for plan in plans:
-            name = plan.backend
+            name, looks = plan.backend, surroundings()
             blame = self._blames[name] = Blame(name, clock, looks, self.heartbeat)
             self._readers[name] = Reader(plan, clock, selector, self._outbox, blame, looks, earlier.get(name))
 

@@ -8,7 +8,6 @@ it anew. On the way rows of schema version 1 are sorted into changes, which stay
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from nodevet.agent.storage.database import DamagedError, checksum, connect_for_reading, translated
 from nodevet.agent.storage.rows import CHANGE, COUNT, nature_of, whole_row
 from nodevet.agent.storage.store import Store
+from nodevet.checks.background import Background
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Episode, Key
 
@@ -32,7 +32,7 @@ class WholeFile:
         self._path = path
         self._connection = connect_for_reading(path)
         self._found: StoreError | BusyError | None = None
-        self._thread = threading.Thread(target=self._run, name="nodevet-store-check", daemon=True)
+        self._thread = Background(self._run)
         self._thread.start()
 
     @property

@@ -48,7 +48,7 @@ class Bench:
         self.dropped = 0
         # The freezer of a test stands for a driver: that it is the freezer is not to be seen.
         self.surroundings = Surroundings(cgroups=cgroups or folder, disk=Disk(REAL_SECONDS))
-        self.supervisor = Supervisor([self.plan()], self.clock, self.selector, remembered, self.surroundings)
+        self.supervisor = Supervisor([self.plan()], self.clock, self.selector, remembered, lambda: self.surroundings)
 
     def plan(self) -> ReaderPlan:
         """How the scripted reader is run."""
