@@ -22,6 +22,7 @@ import msgspec
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord, describe, memory_limit, start_ticks
+from nodevet.agent.readers.last_words import LastWords
 from nodevet.checks.errors import WireError
 from nodevet.checks.wire import Decoder, Message, Progress, Stop, encode
 
@@ -31,7 +32,6 @@ READ_BYTES = 1 << 18
 """Most that is taken from a child at once, so that one that floods its channel does not starve the others."""
 
 LINE_CHARACTERS = 500
-TAIL_LINES = 20
 GIVEN_UP_SECONDS = 0.2
 """How long the loop waits for the end of a process that was killed as it could not be followed; it takes a few ms."""
 EXIT_POLL_SECONDS = 0.1
@@ -127,8 +127,8 @@ class Child:
         self._decoder = Decoder(owner.on_unreadable)
         self._partial = b""
         self._steps: deque[tuple[float, Callable[[], None]]] = deque()
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.abandoned = self._is_told = False
+        self.tail = LastWords()
+        self.abandoned = self.was_ended = self._is_told = False
         self._memory_limit: str | None = None
         self._last_call: tuple[str, int] | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_own:
@@ -355,10 +355,12 @@ class Child:
             self._is_told = True
 
     def _terminate(self) -> None:
+        self.was_ended = True
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)  # a child that somebody stopped sees neither signal nor lifeline until it goes on
 
     def _kill(self) -> None:
+        self.was_ended = True
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:

@@ -21,6 +21,7 @@ from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, Bench
 from fakes.freezer import FREEZER, Freeze
 from fakes.privileges import NO_TRACING
 from fakes.views import at, healthy
+from test_silent_disk import silent
 
 from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import SteppedClock
@@ -28,6 +29,7 @@ from nodevet.agent.processes import ChildRecord, start_ticks
 from nodevet.agent.readers.blame import Blame, fault_rows, no_start
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.heartbeat import Heartbeat
+from nodevet.agent.readers.last_words import LastWords
 from nodevet.agent.readers.predecessor import Predecessor
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.readers.supervisor import Supervisor
@@ -63,6 +65,8 @@ NOT_THE_DRIVERS = {
     "no_memory": "for want of memory; it said last: terminate called after throwing an instance of 'std::bad_alloc'",
     "no_threads": "for want of threads; it said last: what():  Resource temporarily unavailable; see pids.max",
     "interpreter": "it said last: Fatal Python error: none_dealloc: deallocating None; no fault of the driver is shown",
+    "fatal": "it said last: Fatal Python error: none_dealloc: deallocating None; no fault of the driver is shown",
+    "talkative": "for want of memory",
     "linker": "(required by python3); a part of nodevet is missing or broken: reinstall nodevet",
     "import_error": "a part of nodevet is missing or broken: reinstall nodevet",
     "raise": "it said last: ValueError: invalid literal for int() with base 16: ''",
@@ -533,6 +537,22 @@ def test_a_killed_process_that_stays_in_its_call_is_the_drivers_after_ten_deadli
     assert [finding.code for finding in findings(bench) if finding.device == NODE and finding.hard] == ["reader.stuck"]
 
 
+def test_a_killed_process_whose_library_lies_on_a_silent_disk_is_nobodys_fault(stuck: Stick) -> None:
+    """It may wait there, in a function that tells nothing of it; once the disk answers, it has the usual time."""
+    bench = stuck(lambda clock: Told(clock, "R"))
+    with silent(bench.surroundings.disk):
+        for _ in range(3 * STUCK_SECONDS // INTERVAL_SECONDS):
+            bench.clock.advance(INTERVAL_SECONDS)
+            bench.until(lambda: True)
+            assert not is_hard(bench)
+        assert "gives no answer: look at file systems" in said(bench)
+    for _ in range(STUCK_SECONDS // INTERVAL_SECONDS):
+        assert not is_hard(bench)
+        bench.clock.advance(INTERVAL_SECONDS)
+        bench.until(lambda: True)
+    assert is_hard(bench)
+
+
 def test_a_killed_process_without_a_processor_is_nobodys_fault(stuck: Stick) -> None:
     """It could end and gets no turn: however long."""
     bench = stuck(lambda clock: Told(clock, "R", share=0.2))
@@ -630,6 +650,8 @@ QUIET = Look(state="S", frozen=False, major_faults=100, waited_seconds=1.0)
         ({"state": "D", "function": "__mem_cgroup_handle_over_high"}, "the memory limit of its cgroup is reached"),
         ({"state": "D", "function": "reclaim_throttle"}, "memory is short"),
         ({"state": "D", "function": "request_wait_answer"}, "(FUSE) is waited for"),
+        ({"state": "S", "function": "request_wait_answer"}, "(FUSE) is waited for"),
+        ({"state": "R", "function": "request_wait_answer"}, ""),
         ({"state": "D", "function": "fanotify_handle_event"}, "a virus scanner, is waited for"),
         ({"state": "D", "function": "autofs_wait"}, "(automount) is waited for"),
     ],
@@ -661,10 +683,11 @@ def test_what_keeps_a_reader_from_running_is_seen(changes: dict[str, object], wo
     ],
 )
 def test_a_wait_for_a_clusters_file_system_is_no_hang_of_the_driver(function: str, name: str) -> None:
-    """A library on /home or /scratch is read through it, in the middle of a call; only in state D is it the cause."""
-    waiting = msgspec.structs.replace(QUIET, state="D", function=function)
-    assert f"it waits in {function}: a network file system ({name}" in disturbance(QUIET, waiting, 5.0)
-    assert disturbance(QUIET, msgspec.structs.replace(waiting, state="S"), 5.0) == ""
+    """A library on /home or /scratch is read through it, in the middle of a call: in D, S (FUSE) or I (Lustre)."""
+    for state in "DSI":
+        waiting = msgspec.structs.replace(QUIET, state=state, function=function)
+        assert f"it waits in {function}: a network file system ({name}" in disturbance(QUIET, waiting, 5.0)
+    assert disturbance(QUIET, msgspec.structs.replace(QUIET, state="R", function=function), 5.0) == ""
 
 
 def test_no_wait_of_a_driver_is_one_for_a_file_system() -> None:
@@ -867,7 +890,10 @@ def test_a_restart_of_the_agent_proves_no_library(bench: Bench) -> None:
     assert [entry.fault for entry in kept] == ["SIGBUS"]
     blame = Blame("fake", bench.clock, Surroundings(), Heartbeat(bench.clock, bench.selector))
     blame.recall(kept)
-    child = cast(Child, SimpleNamespace(tail=[], in_call=True, call="fake", memory_limit="", pid=os.getpid()))
+    child = cast(
+        Child,
+        SimpleNamespace(tail=LastWords(), was_ended=False, in_call=True, call="fake", memory_limit="", pid=os.getpid()),
+    )
     ends = []
     for _ in range(2):
         blame.loaded(child)
@@ -887,7 +913,12 @@ def test_a_crash_in_a_call_that_takes_names_of_users_apart_is_nobodys_fault(benc
     blame = Blame("amd", bench.clock, Surroundings(), Heartbeat(bench.clock, bench.selector))
     found = {}
     for call in ("amdsmi_get_gpu_process_list on GPU-1 (PCI 0000:0c:00.0)", "amdsmi_get_temp_metric on GPU-1"):
-        child = cast(Child, SimpleNamespace(tail=[], in_call=True, call=call, memory_limit="", pid=os.getpid()))
+        child = cast(
+            Child,
+            SimpleNamespace(
+                tail=LastWords(), was_ended=False, in_call=True, call=call, memory_limit="", pid=os.getpid()
+            ),
+        )
         found[call.partition(" ")[0]] = blame.ended(child, Exit(-number))
     users = found["amdsmi_get_gpu_process_list"]
     assert (users.fault, users.charged, users.failure.of_driver) == ("", True, False)
@@ -920,7 +951,10 @@ def test_only_libraries_under_a_bus_error_are_read_through(bench: Bench, tmp_pat
     library = tmp_path / "libfake.so.1"
     library.write_bytes(b"x" * 4096)
     blame = Blame("fake", bench.clock, Surroundings(), Heartbeat(bench.clock, bench.selector))
-    child = cast(Child, SimpleNamespace(tail=[], in_call=True, call="fake", memory_limit="", pid=os.getpid()))
+    child = cast(
+        Child,
+        SimpleNamespace(tail=LastWords(), was_ended=False, in_call=True, call="fake", memory_limit="", pid=os.getpid()),
+    )
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
         blame.loaded(child)
         for number, proves in ((signal.SIGSEGV, False), (signal.SIGBUS, True)):

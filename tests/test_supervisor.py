@@ -308,6 +308,8 @@ def test_a_child_that_breaks_the_protocol_is_replaced(bench: Bench, behaviour: s
         bench.until(lambda: (bench.supervisor.next_deadline or 0) <= bench.clock.monotonic() + 1.0)
         bench.clock.advance(1.0)
     bench.until(lambda: bench.status().state is ReaderState.CRASHED and bench.status().pid is None)
+    words = "closed its channel, and was ended for that" if behaviour == "hang_up" else "broke the protocol"
+    assert words in bench.status().detail
     bench.write(read={})
     assert outcome(bench.round(1.0)) == ALL_OK
 

@@ -203,7 +203,7 @@ class LoadChild:
         """Learn that the process is gone."""
         self._ended = True
         if not self._reason and (self._job is not None or ended.status):
-            last = f"; it said last: {self._child.tail[-1]}" if self._child.tail else ""
+            last = f"; it said last: {said}" if (said := self._child.tail.last) else ""
             self._reason = f"the load {ended} in: {self._child.call}{last}"
         elif not self._reason and self.results:
             self._reason = self.results[-1].detail  # it ended by itself, and said why

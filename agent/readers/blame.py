@@ -290,6 +290,7 @@ class Blame:
         now, look = self._clock.monotonic(), self._surroundings.look(child.pid)
         before = self._stuck or _Stuck(now, now, look)
         cause = disturbance(look, look, 1.0) or disturbance(before.look, look, now - before.seen)
+        cause = cause or self._surroundings.silence(self._libraries)
         self._stuck = _Stuck(now if cause else before.since, now, look)
         out = f"{child.call} cannot be ended ({child.where}); no second reader is started beside it"
         if cause := cause or ((users := _of_users(child)) and users.meaning) or "":
@@ -384,9 +385,10 @@ class Blame:
 
     def ended(self, child: Child, end: Exit) -> Fallen:
         """Return what it means that *child* ended without being asked to."""
-        last = child.tail[-1] if child.tail else ""
-        said = f"; it said last: {last}" if last else ""
+        said = f"; it said last: {child.tail.last}" if child.tail.last else ""
         where = f"in: {child.call}" if child.in_call else f"outside of any call of the driver (last: {child.call})"
+        if child.was_ended:
+            return self._ours("closed its channel, and was ended for that" + said)
         if end.signal == signal.SIGKILL:
             return _soft(
                 f"{self._name} was killed by SIGKILL {_while(child)}: by the out of memory killer or a person; "
@@ -394,7 +396,7 @@ class Blame:
             )
         if loaded := self._of_files():
             return _soft(f"{self._name} {end} {where}: {loaded}")
-        words = "\n".join(child.tail)
+        words = child.tail.text
         is_crash = end.fault in fault_rows() and child.in_call
         for pattern, want, step in WANTS:
             if pattern.search(words):

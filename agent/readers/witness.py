@@ -53,6 +53,9 @@ AVAILABLE_RATIO = from_table("reader.want.available").value
 
 SILENT = "the disk or file server of a library that it has loaded gives no answer: look at file systems"
 
+WAITING = "DSI"
+"""States of what waits in the kernel: FUSE can be interrupted at first (S), and Lustre waits idle (I, TASK_IDLE)."""
+
 UNNOTED = "it is not known which libraries it has loaded: their disk gave no answer in time; look at file systems"
 
 FILE_PAGES = ("active_file", "inactive_file")
@@ -196,6 +199,11 @@ class Surroundings:
         """Return what became of the files of the libraries *known* since they were loaded; empty where nothing did."""
         if (library := self.replaced(known)) is not None:
             return f"{library} was replaced on disk meanwhile: it is loaded anew"
+        return SILENT if self.disk.is_silent else ""
+
+    def silence(self, known: Iterable[str]) -> str:
+        """Return that the disk of one of the libraries *known* gives no answer now; empty where each does."""
+        self.stamps(known)
         return SILENT if self.disk.is_silent else ""
 
     def shared(self, pid: int) -> tuple[str, ...] | None:
@@ -350,7 +358,7 @@ def disturbance(before: Look | None, after: Look | None, seconds: float) -> str:
         return "it is frozen by its cgroup: thaw it (freezer.state, or cgroup.freeze)"
     function = after.function.lstrip("_")  # versions of Linux differ in them
     meaning = next((words for prefix, words in _meanings().items() if function.startswith(prefix)), "")
-    if after.state == "D" and meaning:
+    if after.state in WAITING and meaning:
         return f"it waits in {after.function}: {meaning}; look at disks, network file systems and memory"
     faults = after.major_faults - before.major_faults
     if faults > SWAPPED_FAULTS_PER_SECOND * max(seconds, 1.0):

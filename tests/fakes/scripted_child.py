@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,11 @@ class Child:
             case "helper":  # as libnvidia-ml, which runs nvidia-modprobe
                 helper = subprocess.Popen([sys.executable, "-S", "-c", "import os; os.kill(os.getpid(), 19)"])
                 helper.wait()
+            case "fatal":  # as the interpreter does it: the line about the cause, and all that it was in
+                at_depth(lambda: ctypes.pythonapi.Py_FatalError(b"none_dealloc: deallocating None"), 30)
+            case "talkative":
+                os.write(2, b"what():  std::bad_alloc\n" + b"#0 0x7f in library\n" * 30)
+                os.abort()
             case "linker":
                 os.write(2, b"python3: /lib/libc.so.6: version `GLIBC_2.38' not found (required by python3)\n")
                 sys.exit(1)
@@ -229,6 +235,14 @@ class Child:
         now = CLOCK.instant()
         result = Result(workload=burn.workload, devices=("a",), state=ResultState.FINISHED, started=now, ended=now)
         self._end.channel.send(Worked(result))
+
+
+def at_depth(work: Callable[[], object], frames: int) -> None:
+    """Do *work* below so many *frames*."""
+    if frames:
+        at_depth(work, frames - 1)
+    else:
+        work()
 
 
 def sample(device: str, request: Read, *, lost: bool) -> Sample:
