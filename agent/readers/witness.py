@@ -199,11 +199,15 @@ class Surroundings:
         """Return what became of the files of the libraries *known* since they were loaded; empty where nothing did."""
         if (library := self.replaced(known)) is not None:
             return f"{library} was replaced on disk meanwhile: it is loaded anew"
-        return SILENT if self.disk.is_silent else ""
+        return self._silence
 
     def silence(self, known: Iterable[str]) -> str:
         """Return that the disk of one of the libraries *known* gives no answer now; empty where each does."""
         self.stamps(known)
+        return self._silence
+
+    @property
+    def _silence(self) -> str:
         return SILENT if self.disk.is_silent else ""
 
     def shared(self, pid: int) -> tuple[str, ...] | None:
