@@ -7,9 +7,7 @@ import pytest
 from nodevet.agent.readers.last_words import LastWords
 
 
-@pytest.mark.parametrize(
-    "line", ["Fatal Python error: deallocating None", "std::bad_alloc", "ImportError: no"]
-)
+@pytest.mark.parametrize("line", ["Fatal Python error: deallocating None", "std::bad_alloc", "ImportError: no"])
 def test_words_of_a_cause_are_kept_whatever_followed(line: str) -> None:
     """The interpreter prints all that it was in behind its one line, and a library may print as much."""
     words = LastWords()
