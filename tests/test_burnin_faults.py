@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from fakes.burnin import CPU_FORMATS, SEED, BatchClock, M, N, make_ring, make_stage, prepared
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nodevet.checks.burnin.certify import Golden, certify
 from nodevet.checks.burnin.faults import STUCK_COLUMNS, Expected, OutputFault, Planted, slow_down
@@ -269,3 +272,33 @@ def test_slowed_call_is_held_up_once() -> None:
 def test_checking_is_chosen_by_its_cost(kind: str, dtype: str, checking: Checking) -> None:
     """Both directions of sums are compared only where that costs about 2 % of the product."""
     assert checking_for(kind, dtype) is checking
+
+
+class NoWork(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A device that takes every piece of work, says that it is done, and does none: results are as the memory was."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Leave what *func* writes into as it is, and what it allocates at zero; a view is no work."""
+        given = kwargs or {}
+        if "out" in given:
+            return given["out"]
+        if func.is_view or func.overloadpacket is torch.ops.aten._local_scalar_dense:
+            return func(*args, **given)
+        if func._schema.is_mutable:
+            return args[0]
+        return torch.zeros_like(func(*args, **given))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_a_device_that_does_no_work_verifies_nothing(dtype: str) -> None:
+    """A product is right where the device says so of this very product, not where it says nothing."""
+    ring = make_ring(prepared(dtype), checking=checking_for("cpu", dtype))
+    checked, failed = ring.run_batch(3)()
+    assert (len(checked), failed) == (2, [])
+    with NoWork():  # type: ignore[no-untyped-call]
+        for outcome in (ring.run_batch(3)(), ring.drain()):
+            checked, failed = outcome
+            assert checked
+            assert failed == checked

@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 from fakes.burnin import NO_TORCH  # skips this file where torch is not installed
 
+from nodevet.checks.burnin.device import ComputeDevice
 from nodevet.checks.burnin.layout import Layout
+from nodevet.checks.burnin.library import torch
+from nodevet.checks.burnin.peak import DeviceFacts
 from nodevet.checks.burnin.plan import GemmRequest
-from nodevet.checks.burnin.rates import usual
+from nodevet.checks.burnin.rates import believed, usual
 from nodevet.checks.burnin.stops import STOPPED_SECONDS, Stops
 from nodevet.checks.burnin.workload import Run, measure
 from nodevet.checks.clock import SystemClock
@@ -78,3 +81,21 @@ def test_a_batch_that_was_stopped_counts_as_the_others_do() -> None:
     assert usual([1.0, 2.0, 9.0], 70.0) == 2.0
     assert usual([], 70.0) < 1.0
     assert usual([3.0], 2.0) == 2.0
+
+
+@pytest.mark.parametrize("told", [200.0, 0.0, -1.0, float("nan"), float("inf")])
+def test_a_timer_of_the_device_is_not_believed_beyond_what_passed(told: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is the suspect: with a timer that is a hundred times too fast, six seconds were ten minutes."""
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda _end: told * 1e3)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+    facts = DeviceFacts(vendor="nvidia", architecture="sm90", name="any")
+    device = ComputeDevice(kind="cuda", torch_device=torch.device("cpu"), facts=facts, cache_bytes=None)
+    seconds, outcome = device.timed(lambda: lambda: "done")
+    assert outcome == "done"
+    assert 0 < seconds < 100.0
+
+
+def test_a_timer_of_the_device_is_believed_within_what_passed() -> None:
+    """Its time is that of the load alone."""
+    assert believed(0.5, 0.6) == 0.5
+    assert believed(0.7, 0.6) == 0.6

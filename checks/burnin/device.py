@@ -19,6 +19,7 @@ from .errors import RefusedError
 from .host import cpu_quota, host_memory_allowance, last_level_cache_bytes, online_processors
 from .library import torch
 from .peak import DeviceFacts, table_cache_bytes
+from .rates import believed
 
 __all__ = ["ComputeDevice", "open_device"]
 
@@ -56,9 +57,12 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
         return int(free)
 
     def timed(self, start: Callable[[], Callable[[], Outcome]]) -> tuple[float, Outcome]:
-        """Call *start*, then what it returns, which waits for the device; return device seconds and the outcome."""
+        """Call *start*, then what it returns, which waits for the device; return device seconds and the outcome.
+
+        A device's own timer is not believed beyond what passed on the host.
+        """
+        begin_seconds = time.perf_counter()
         if self.kind == "cpu":
-            begin_seconds = time.perf_counter()
             outcome = start()()
             return time.perf_counter() - begin_seconds, outcome
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -67,7 +71,7 @@ class ComputeDevice(msgspec.Struct, frozen=True, kw_only=True):
         end.record()
         outcome = wait()
         end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3, outcome
+        return believed(float(begin.elapsed_time(end)) / 1e3, time.perf_counter() - begin_seconds), outcome
 
     def release(self) -> None:
         """Give cached memory back to the driver."""

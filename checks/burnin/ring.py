@@ -1,5 +1,8 @@
 """The ring of result slots: multiply into one slot, check an older one, keep the verdict on the device.
 
+The verdict of a product is its own number, which the device writes where its sums agree. One that takes work and does
+none leaves what was there before, and no product of it counts as right.
+
 A slot is checked ``lag`` products after it was written, when the caches hold newer data, so the memory itself is
 in the loop. Slots and operand sets rotate with lengths that share no factor: a write that never happened leaves
 the result of another operand set behind. Each product takes its rows of A at another offset.
@@ -7,6 +10,7 @@ the result of another operand set behind. Each product takes its rows of A at an
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from enum import StrEnum
 
@@ -92,12 +96,12 @@ class Ring:
         Returns a function that waits for the device and gives (checked, failed) products. Call it before the
         next batch, and keep *count* within ``longest_batch``, so that a failed slot is still as it was.
         """
-        flags = self._flags(count)
+        proofs = self._proofs(count)
         checked: list[Product | None] = []
         for position in range(count):
             self._multiply()
-            checked.append(self._check(flags[position]) if len(self._unchecked) > self._lag else None)
-        return lambda: _outcome(checked, flags)
+            checked.append(self._check(proofs[position]) if len(self._unchecked) > self._lag else None)
+        return lambda: _outcome(checked, proofs)
 
     def run_unchecked(self, count: int) -> None:
         """Start *count* products and check none: what checking costs is measured against this."""
@@ -120,9 +124,9 @@ class Ring:
         return self._check_oldest(len(self._unchecked))
 
     def _check_oldest(self, count: int) -> tuple[list[Product], list[Product]]:
-        flags = self._flags(count)
-        checked: list[Product | None] = [self._check(flags[position]) for position in range(len(flags))]
-        return _outcome(checked, flags)
+        proofs = self._proofs(count)
+        checked: list[Product | None] = [self._check(proofs[position]) for position in range(len(proofs))]
+        return _outcome(checked, proofs)
 
     def operands_of(self, product: Product) -> tuple[Tensor, Tensor]:
         """Return the matrices that *product* multiplied: (M, K) and (K, N)."""
@@ -156,15 +160,17 @@ class Ring:
         self._unchecked.append(product)
         self._number += 1
 
-    def _check(self, flag: Tensor) -> Product:
+    def _check(self, proof: Tensor) -> Product:
         product = self._unchecked.pop(0)
         result = self.slots[product.slot]
         rows, columns = self._expected(product)
         visit = product.number // len(self.slots)
+        agree = []
         if self._checking is Checking.BOTH or visit % 2 == 0:
-            flag.logical_or_((row_sums(result) != rows).any())
+            agree.append((row_sums(result) == rows).all())
         if self._checking is Checking.BOTH or visit % 2 == 1:
-            flag.logical_or_((column_sums(result) != columns).any())
+            agree.append((column_sums(result) == columns).all())
+        torch.mul(functools.reduce(torch.logical_and, agree), _proof_of(product), out=proof)
         return product
 
     def _expected(self, product: Product) -> tuple[Tensor, Tensor]:
@@ -172,12 +178,18 @@ class Ring:
         rows = golden.rows[product.offset : product.offset + self._m]
         return rows, golden.columns[product.offset // OFFSET_STEP]
 
-    def _flags(self, count: int) -> Tensor:
-        return torch.zeros(count, dtype=torch.bool, device=self.slots[0].device)
+    def _proofs(self, count: int) -> Tensor:
+        return torch.zeros(count, dtype=torch.int64, device=self.slots[0].device)
 
 
-def _outcome(checked: list[Product | None], flags: Tensor) -> tuple[list[Product], list[Product]]:
-    """Read the flags from the device once; a single copy tells of the whole batch."""
-    wrong = flags.tolist()
+def _proof_of(product: Product) -> int:
+    """Return what the device writes where *product* is right: nothing that it wrote for another one of this ring."""
+    return product.number + 1
+
+
+def _outcome(checked: list[Product | None], proofs: Tensor) -> tuple[list[Product], list[Product]]:
+    """Read the proofs from the device once; a single copy tells of the whole batch."""
+    told = proofs.tolist()
     done = [product for product in checked if product is not None]
-    return done, [product for product, bad in zip(checked, wrong, strict=True) if bad and product is not None]
+    pairs = zip(checked, told, strict=True)
+    return done, [product for product, proof in pairs if product is not None and proof != _proof_of(product)]
