@@ -10,7 +10,7 @@ import pytest
 from fakes.burnin import NO_TORCH, make_ring, prepared  # skips this file where torch is not installed
 
 from nodevet.checks.burnin.device import open_device
-from nodevet.checks.burnin.errors import InterruptionError, RefusedError
+from nodevet.checks.burnin.errors import FormatError, InterruptionError, RefusedError
 from nodevet.checks.burnin.families import data_types
 from nodevet.checks.burnin.faults import STUCK_COLUMNS, Planted
 from nodevet.checks.burnin.flags import apply_flags, forbidden_variables, relevant_variables, require_clean_environment
@@ -18,7 +18,8 @@ from nodevet.checks.burnin.host import online_processors
 from nodevet.checks.burnin.library import Tensor, torch
 from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
 from nodevet.checks.burnin.operands import build_sets, make_sets
-from nodevet.checks.burnin.plan import GemmRequest
+from nodevet.checks.burnin.peak import Architecture
+from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
 from nodevet.checks.burnin.selftest import Planting
 from nodevet.checks.burnin.sums import bit_view
 from nodevet.checks.burnin.witness import find_witness
@@ -26,6 +27,7 @@ from nodevet.checks.burnin.workload import ChooseMultiplication, Run, run_gemm
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.completeness import account
 from nodevet.checks.model import Result, ResultState, State
+from nodevet.checks.reference.tables import load_table
 from nodevet.checks.retest import is_passed_retest
 
 REQUEST = GemmRequest(device="cpu-0", dtype="fp32", seconds=0.15, shape=(256, 256, 512), maximum_memory_bytes=64 << 20)
@@ -512,3 +514,19 @@ def test_a_single_wrong_cell_of_a_first_product_has_a_witness_wherever_it_is() -
         wrong, cell = right.clone(), (torch.tensor([7]), torch.tensor([column]))
         bit_view(wrong)[7, column] ^= 1
         assert find_witness(operands, data_type, wrong, cell, cell), column
+
+
+@pytest.mark.parametrize("plan", list(load_plans()))
+@pytest.mark.parametrize("row", load_table("arch_flops.csv", Architecture), ids=lambda row: row.architecture)
+def test_each_plan_has_a_format_that_the_device_has(row: Architecture, plan: str) -> None:
+    """Else no load of it can be complete: V100 has neither bf16 nor fp8 nor int8, and T4 no bf16."""
+    kind = "cuda" if row.architecture.startswith("sm") else "rocm"
+
+    def is_there(dtype: str) -> bool:
+        try:
+            choose_multiplication(dtype, kind, row.architecture)
+        except FormatError:
+            return False
+        return True
+
+    assert any(is_there(request.dtype) for request in requests_for(plan, "GPU-1", kind))

@@ -40,7 +40,7 @@ class Bench:
         self.leases = self.guard.leases
 
         def spawn(_device: Device, environment: Mapping[str, str]) -> Launch:
-            script = json.dumps(dict.fromkeys(("fp32", "bf16"), behaviour))
+            script = json.dumps(dict.fromkeys(("fp32", "bf16", "fp16"), behaviour))
             return Launch((sys.executable, "-I", str(PROGRAM), script), dict(environment))
 
         settings = msgspec.convert({"probe": probe}, LoadSettings)
