@@ -478,9 +478,8 @@ def _past(fault: Finding, good: Finding) -> Finding:
     """Return *fault* told as what was: it stays open until it is disproved, and its text must not deny what is seen."""
     if BEFORE in fault.message:
         return fault
-    return msgspec.structs.replace(
-        fault, message=f"{good.message} now, which a re-test must prove{BEFORE}{fault.message}"
-    )
+    proof = "a re-test must prove" if clearing_table()[fault.clearing].passed_retest else "ends nothing"
+    return msgspec.structs.replace(fault, message=f"{good.message} now, which {proof}{BEFORE}{fault.message}")
 
 
 def _cleared(episode: Episode, proof: str, now: Instant) -> Episode:

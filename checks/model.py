@@ -241,7 +241,8 @@ class Key(msgspec.Struct, frozen=True, order=True):
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """A wrong result as it showed: *wrong* of *of* products of one format and shape, in how many seconds, how warm.
 
-    A condition that is None was not recorded, unless ``unsupported`` names it: then the device cannot tell it.
+    A condition that is None was not recorded, unless ``unsupported`` names it: then the device cannot tell it. The
+    memory that the load took is told by each load; what an earlier version kept has None.
     """
 
     load: str
@@ -254,6 +255,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     temperature_celsius: float | None = None
     power_watts: float | None = None
     unsupported: tuple[str, ...] = ()
+    memory_bytes: int | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,8 +2,8 @@
 
 reference/clearing.csv says for each class which proof ends it. What happened once in n products is not disproved by a
 load of two seconds: a wrong result asks for as many products of the same kind as make another one likely, in one load,
-as warm and at as much power as when it showed. Several short loads do not add up, because each of them begins cold.
-What was not recorded cannot be compared, so it is not proved; what a device cannot tell is left out.
+as warm, at as much power and over as much memory as when it showed. Several short loads do not add up, because each of
+them begins cold. What was not recorded cannot be compared, so it is not proved; what a device cannot tell is left out.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class ClearingRow(msgspec.Struct, frozen=True):
     retest_products_per_wrong: int | None
     retest_seconds: float | None
     retest_cooler_celsius: float | None
+    retest_memory_ratio: float | None
     retest_longest_seconds: float | None
     replace_after: int | None
     replace_within_days: float | None
@@ -242,7 +243,14 @@ def _disproves(result: Result, shown: Shown, row: ClearingRow) -> bool:
         result.metric("measured_seconds") or 0
     ) >= seconds
     slack = {"temperature_celsius": row.retest_cooler_celsius or 0.0}
+    if shown.memory_bytes is not None and (result.metric("memory_bytes") or 0) < _least_memory(shown.memory_bytes, row):
+        return False  # the bad cell may lie in what it did not reach
     return long_enough and all(_is_as_hard(name, result, shown, slack.get(name, 0.0)) for name in CONDITIONS)
+
+
+def _least_memory(shown: int, row: ClearingRow) -> float:
+    """Return how many bytes a re-test must take: what is free differs a little from load to load."""
+    return shown * (1.0 if row.retest_memory_ratio is None else row.retest_memory_ratio)
 
 
 def _demand(shown: Shown, row: ClearingRow) -> tuple[int, float] | None:
@@ -272,6 +280,7 @@ def shown_by(result: Result) -> Shown:
     """Return how the wrong *result* showed."""
     of, conditions = result.metric("gemms_checked") or result.metric("gemms_verified"), result.conditions
     temperature, power = (conditions.get(name) for name in CONDITIONS)
+    memory = result.metric("memory_bytes")
     return Shown(
         load=str(conditions.get("load") or f"{result.started.boot_id}:{result.started.boottime_ns}"),
         workload=result.workload,
@@ -283,6 +292,7 @@ def shown_by(result: Result) -> Shown:
         temperature_celsius=temperature if isinstance(temperature, int | float) else None,
         power_watts=power if isinstance(power, int | float) else None,
         unsupported=tuple(str(name) for name in conditions.get("unsupported", ())),
+        memory_bytes=None if memory is None else int(memory),
     )
 
 
@@ -314,11 +324,16 @@ def demand_words(shown: Shown, row: ClearingRow) -> str:
     known = ((_condition(shown, name), sign) for name, sign in zip(CONDITIONS, ("°C", "W"), strict=True))
     limits = [f"{value:.0f} {sign}" for value, sign in known if value is not None]
     warm = f" at {' and '.join(limits)}" if limits else ""
+    wide = "" if shown.memory_bytes is None else f" over {_size(_least_memory(shown.memory_bytes, row))} of memory"
     shape = " x ".join(map(str, shown.shape))
     return (
         f"a re-test disproves it with {products} {shown.dtype or ''} products of {shape} in one load of "
-        f"{seconds / 60:.0f} min{warm}"
+        f"{seconds / 60:.0f} min{warm}{wide}"
     )
+
+
+def _size(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes >= 2**30 else f"{math.ceil(size_bytes / 2**20)} MiB"
 
 
 def _plain(name: str) -> str:
@@ -348,18 +363,22 @@ def escalated(
     row = clearing_table()[Clearing.WRONG_RESULT]
     if not finding.shown or row.replace_after is None or row.replace_within_days is None:
         return known, finding
-    serial = next((told_serial(device.serial) for device in devices if device.id == finding.device), None)
-    board = serial or finding.device
+    serials = (told_serial(device.serial) for device in devices if device.id == finding.device)
+    names = (*filter(None, serials), finding.device)  # by its name, where its driver once did not tell the serial
+    board = names[0]
     longest = row.replace_within_days * _DAY_SECONDS
     # Those that are too old to count stay: a finding that stands shows them in each round, as if they were new.
     kept = {(entry.board, entry.load): entry for entry in known}
     for entry in finding.shown:
-        kept.setdefault((board, entry.load), WrongResult(board, entry.load, now))
+        if not any((name, entry.load) in kept for name in names):
+            kept[board, entry.load] = WrongResult(board, entry.load, now)
     memory = tuple(kept.values())[-REMEMBERED_AT_MOST:]
-    count = sum(entry.board == board and entry.age_seconds <= longest for entry in kept.values())
+    count = len({entry.load for entry in kept.values() if entry.board in names and entry.age_seconds <= longest})
     if count < row.replace_after:
         return memory, finding
-    said = f"{finding.message}; wrong in {count} loads within {row.replace_within_days:.0f} days: replace the board"
+    # Neither a re-test nor another slot is what it asks for now.
+    facts = finding.message.partition(f"; {demand_words(finding.shown[-1], row)}")[0]
+    said = f"{facts}; wrong in {count} loads within {row.replace_within_days:.0f} days: replace the board"
     return memory, msgspec.structs.replace(finding, action=Action.REPLACE, clearing=Clearing.REPLACEMENT, message=said)
 
 

@@ -191,6 +191,16 @@ def test_two_sensors_of_one_device_are_one_figure_as_in_a_long_load() -> None:
     assert recorder.stamped(wrong(101, 102), ()).conditions["temperature_celsius"] == 70
 
 
+def test_a_processor_of_several_dies_has_a_heat() -> None:
+    """Each die has a sensor with a number: 91 degrees were left out as if it could not tell, so a cold re-test did."""
+    recorder, dies = LoadRecorder(), [(index, Part(PartKind.SENSOR, "package", index)) for index in range(4)]
+    samples = [sample(now, *(heat(90 + index, die) for index, die in dies)) for now in range(100, 200, 10)]
+    for each in samples:
+        recorder.take(each)
+    told = recorder.stamped(wrong(101, 190), samples).conditions
+    assert (told["temperature_celsius"], told["unsupported"]) == (91.5, ["power_watts"])
+
+
 def test_the_last_readings_of_a_retest_are_no_record_of_it() -> None:
     """It may have been cold until then."""
     recorder = LoadRecorder()

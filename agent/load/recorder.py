@@ -10,22 +10,19 @@ from itertools import pairwise
 import msgspec
 
 from nodevet.agent.load.curve import Curve
-from nodevet.checks.model import Part, PartKind, ReadingStatus, Result, Sample
+from nodevet.checks.model import PartKind, Reading, ReadingStatus, Result, Sample
 from nodevet.checks.retest import CONDITIONS
 from nodevet.exporters.schema import SeriesDocument
 
 __all__ = ["LoadRecorder", "cannot_tell"]
 
 RECORDED = {
-    ("temperature_celsius", Part(PartKind.SENSOR, "core")),
-    ("temperature_celsius", Part(PartKind.SENSOR, "hotspot")),
-    ("temperature_celsius", Part(PartKind.SENSOR, "package")),
-    ("power_watts", Part(PartKind.POWER_SCOPE, "device")),
-    ("clock_hertz", Part(PartKind.CLOCK, "sm")),
-    ("clock_hertz", Part(PartKind.CLOCK, "graphics")),
-    ("clock_hertz", Part(PartKind.CLOCK, "core")),
+    ("temperature_celsius", PartKind.SENSOR): ("core", "hotspot", "package"),
+    ("power_watts", PartKind.POWER_SCOPE): ("device",),
+    ("clock_hertz", PartKind.CLOCK): ("sm", "graphics", "core"),
 }
-"""What says whether a device was hot, capped or slow: one sensor of each kind, the device's own."""
+"""What says whether a device was hot, capped or slow: one sensor of each kind, the device's own; where it has several,
+as a processor of several dies, all of them."""
 
 
 RECENT_POINTS = 64
@@ -138,7 +135,7 @@ class LoadRecorder:
         """Add what *sample* says of the recorded quantities."""
         seconds = sample.time.boottime_ns / 1e9
         for reading in sample.readings:
-            if (reading.quantity, reading.part) not in RECORDED or reading.status is not ReadingStatus.OK:
+            if not _is_recorded(reading) or reading.status is not ReadingStatus.OK:
                 continue
             name, value = (sample.device, reading.quantity), float(reading.value or 0)
             self._recent.setdefault(name, _Recent()).add(seconds, value)
@@ -146,9 +143,13 @@ class LoadRecorder:
                 self._curves.setdefault(name, Curve()).add(seconds - self._began, value)
 
 
+def _is_recorded(reading: Reading) -> bool:
+    """Return whether *reading* is of a sensor that is recorded, whatever its number."""
+    return reading.part.name in RECORDED.get((reading.quantity, reading.part.kind), ())
+
+
 def cannot_tell(device: str, quantity: str, samples: Iterable[Sample]) -> bool:
     """Return whether *device* was read and has no sensor of *quantity* that is recorded: absence alone is no proof."""
-    parts = [part for name, part in RECORDED if name == quantity]
     own = [sample for sample in samples if sample.device == device]
     if not own or any(sample.failure is not None for sample in own):
         return False
@@ -156,6 +157,6 @@ def cannot_tell(device: str, quantity: str, samples: Iterable[Sample]) -> bool:
         reading.status
         for sample in own
         for reading in sample.readings
-        if reading.quantity == quantity and reading.part in parts
+        if reading.quantity == quantity and _is_recorded(reading)
     ]
     return all(status is ReadingStatus.UNSUPPORTED for status in found)
