@@ -29,6 +29,7 @@ from nodevet.agent.storage.database import DamagedError
 from nodevet.agent.storage.machine import Machine, is_of, this_machine
 from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
+from nodevet.agent.verdicts import proved
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import AgentInfo, Device, Episode, EpisodeState, Result, Snapshot
@@ -81,7 +82,7 @@ def look(
         engine.take_result(result)
     with nullcontext() if locked else acquire_node_lock(Path(configuration.agent.runtime_dir), purpose):
         most = MOST_LOOKS if confirmed else 1
-        return _look(engine, info, configuration, clock, memory.get("kernel_log"), keep, also, most)
+        return proved(_look(engine, info, configuration, clock, memory.get("kernel_log"), keep, also, most), names)
 
 
 def _look(

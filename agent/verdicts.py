@@ -7,16 +7,20 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from nodevet.checks.acknowledgement import standing
+from nodevet.checks.completeness import Completeness, Standing, judged, last_proof
 from nodevet.checks.consequences import parts_lost, seen_by
 from nodevet.checks.episodes import NOT_EVALUATED, node_verdict, verdict
 from nodevet.checks.losses import taken_out
 from nodevet.checks.model import NODE, Device, Episode, Finding, Outcome, Snapshot, State, Verdict
 from nodevet.checks.view import View, device_name
 
-__all__ = ["narrowed", "verdicts_of"]
+__all__ = ["narrowed", "proved", "verdicts_of"]
 
 INVENTORY = "inventory"
 """The check whose failures say why a device answers nothing: missing, lost, refused until a reset."""
+
+BURN_IN = "burn-in"
+"""The check that judges what loads found."""
 
 
 def narrowed(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
@@ -27,7 +31,7 @@ def narrowed(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
     known = {device.id: device for device in snapshot.devices}
     covered = tuple(episode for episode in snapshot.covered if episode.check in names)
     verdicts, of_node = verdicts_of(view, known, episodes, findings, partial=True, covered=covered)
-    return msgspec.structs.replace(
+    alone = msgspec.structs.replace(
         snapshot,
         findings=findings,
         episodes=episodes,
@@ -36,6 +40,30 @@ def narrowed(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
         device_verdicts=verdicts,
         verdict=of_node,
     )
+    return proved(alone, names)
+
+
+def proved(snapshot: Snapshot, checks: Collection[str]) -> Snapshot:
+    """Return the *snapshot* of *checks*: where it answers for loads, no better than the last one proved.
+
+    That a load was stopped is no fault of its node, so the verdict over all checks does not change by it.
+    """
+    if BURN_IN not in checks or not snapshot.results:
+        return snapshot
+    accounts = last_proof(snapshot.results, snapshot.episodes).accounts
+    # What was wrong is judged by the check itself, which knows what a person acknowledged.
+    load = Completeness(tuple(entry for entry in accounts if entry.standing is not Standing.WRONG))
+    if not load.unproven:
+        return snapshot
+    view = View(now=snapshot.time, devices=snapshot.devices)
+    names = {entry.device: device_name(view, entry.device) for entry in load.accounts}
+    verdicts = {
+        device: judged(verdict, Completeness(tuple(entry for entry in load.accounts if entry.device == device)), names)
+        if any(entry.device == device for entry in load.unproven)
+        else verdict
+        for device, verdict in snapshot.device_verdicts.items()
+    }
+    return msgspec.structs.replace(snapshot, device_verdicts=verdicts, verdict=judged(snapshot.verdict, load, names))
 
 
 def verdicts_of(

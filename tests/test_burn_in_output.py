@@ -72,9 +72,9 @@ class BurnIn:
         """Show the history."""
         return history.run(self._parsed(history.configure))
 
-    def check(self) -> int:
-        """Look at the node."""
-        return check.run(self._parsed(check.configure))
+    def check(self, *names: str) -> int:
+        """Look at the node, by the checks of *names* alone where some are given."""
+        return check.run(self._parsed(check.configure, *names))
 
     def _parsed(self, configure: Callable[[argparse.ArgumentParser], None], *words: str) -> argparse.Namespace:
         parser = argparse.ArgumentParser()
@@ -113,6 +113,18 @@ def test_every_surface_of_a_load_tells_what_is_proved(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[2:4] for line in lines if " gemm " in line and "burnin." not in line] == [[state, "gemm"]]
     assert any("burnin.mismatch" in line for line in lines) is (state == "wrong")
+
+
+def test_whoever_asks_for_the_check_is_told_what_the_load_did_not_prove(
+    run: BurnIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`nodevet check burn-in` is asked for the load. The node as a whole is as it was: to be stopped is no fault."""
+    assert run({"fp32": "finish", "bf16": "no_format", "int8": "die"}) == 3
+    capsys.readouterr()
+    assert run.check("burn-in") == 3
+    assert "incomplete: 2 of 3 planned formats are not proved" in capsys.readouterr().out.splitlines()[0]
+    assert run({"int8": "long", "fp32": "finish"}) == 0
+    assert run.check("burn-in") == 0
 
 
 def test_a_wrong_result_that_no_agent_saw_still_counts_at_the_next_look(

@@ -10,6 +10,7 @@ import pytest
 from fakes.snapshots import burn_in, cpu_node, open_episode
 
 from nodevet.agent.text import status_text, verdict_words
+from nodevet.agent.verdicts import narrowed
 from nodevet.checks.completeness import PLANNED, account
 from nodevet.checks.model import (
     Clearing,
@@ -126,6 +127,34 @@ def test_no_row_of_a_load_is_green_that_was_not_verified() -> None:
         }
 
 
+@pytest.mark.parametrize("names", [("burn-in",), ("burn-in", "thermal"), ("thermal",)])
+@pytest.mark.parametrize("unproved", [(), (STOPPED,), (ASKED,), (LACKING,)])
+def test_the_check_of_loads_is_no_better_than_the_last_one(
+    names: tuple[str, ...], unproved: tuple[Result, ...]
+) -> None:
+    """Alone or among others; a check of something else does not answer for loads."""
+    snapshot = node(GOOD, *unproved)
+    found = [
+        Finding(check=name, code=f"{name}.good", outcome=Outcome.PASS, message="good", device="cpu-0") for name in names
+    ]
+    alone = narrowed(msgspec.structs.replace(snapshot, findings=tuple(found)), names)
+    is_proved = unproved in ((), (LACKING,)) or "burn-in" not in names
+    assert alone.verdict.state is (State.OK if is_proved else State.UNKNOWN)
+    if not is_proved:
+        assert alone.verdict.reason.startswith("incomplete: 1 of 2 planned formats are not proved: ")
+        assert alone.device_verdicts[unproved[0].devices[0]].state is State.UNKNOWN
+
+
+def test_the_check_of_loads_leaves_what_was_wrong_to_its_finding() -> None:
+    """A person may have acknowledged it. What else was not proved is told as ever."""
+    alone = narrowed(msgspec.structs.replace(node(GOOD, WRONG), findings=(PASSED,)), ("burn-in",))
+    assert alone.verdict.state is State.OK
+    stopped = msgspec.structs.replace(STOPPED, dtype="int8")
+    alone = narrowed(msgspec.structs.replace(node(GOOD, WRONG, stopped), findings=(PASSED,)), ("burn-in",))
+    assert alone.verdict.state is State.UNKNOWN
+
+
+PASSED = Finding(check="burn-in", code="burnin.mismatch", outcome=Outcome.PASS, message="good", device="cpu-0")
 IN_PART = msgspec.structs.replace(GOOD, detail="in part: a quota leaves half of it", conditions={"left_out": "half"})
 BLIND = msgspec.structs.replace(GOOD, conditions={"verification": "unmeasured: 9 of 10 planted faults found"})
 
