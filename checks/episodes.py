@@ -29,7 +29,7 @@ from nodevet.checks.acknowledgement import (
     reopens_after_expiry,
     says_more,
 )
-from nodevet.checks.damping import Flap, closed, is_forgotten, is_held, reopened
+from nodevet.checks.damping import Flap, closed, hold_seconds, is_forgotten, is_held, reopened
 from nodevet.checks.disproof import Evidence, Holders, disproof, other_serial
 from nodevet.checks.lapses import is_excuse
 from nodevet.checks.losses import driverless, ended_with_loss, follows, known_loss, loss_word, with_word
@@ -365,8 +365,15 @@ def _is_damped(episode: Episode) -> bool:
 
 
 def _outlasts_job(work: _Work, episode: Episode) -> bool:
-    """Return whether *episode* stays although its process may have ended: one after the other fails, as in a loop."""
-    return _row(episode).job_ended and _is_damped(episode) and is_held(work.flaps.get(episode.key), work.now)
+    """Return whether *episode* stays although its process may have ended: one after the other fails, as in a loop.
+
+    Once none has failed for as long as the first hold lasts, the loop is over, and the error ends with its process.
+    """
+    if not (_row(episode).job_ended and _is_damped(episode)):
+        return False
+    since = work.now.seconds_since(episode.last_seen)
+    goes_on = since is not None and since <= hold_seconds(1)
+    return goes_on and is_held(work.flaps.get(episode.key), work.now)
 
 
 def _is_hard(episode: Episode) -> bool:

@@ -332,3 +332,28 @@ def test_an_error_of_a_user_opens_at_once_and_ends_with_its_process() -> None:
     users.seconds += hold_seconds(1)
     users.round(None)
     assert users.ledger.episodes == ()
+
+
+def test_an_error_of_a_user_is_held_open_only_while_the_loop_goes_on() -> None:
+    """However long the last hold is, it ends with the first ten minutes without another: with the job, as ever."""
+    users = Users()
+    users.crash(DAY)
+    last = users.seconds
+    while users.ledger.episodes:
+        users.seconds += 10.0
+        users.round(None)
+        assert users.seconds - last <= hold_seconds(1) + 20.0
+    assert users.seconds - last >= hold_seconds(1) - 20.0
+    users.round(1)
+    assert users.ledger.episodes[0].flapping > 0
+
+
+def test_a_user_who_waits_out_each_hold_fills_no_disk() -> None:
+    """A program that fails as rarely as that is let go of each time, and each failure but the held ones is kept."""
+    for pause in (60.0, 300.0, 610.0, 900.0, 1500.0):
+        users = Users()
+        while users.seconds < DAY:
+            users.round(1000 + round(users.seconds))
+            users.round(None)
+            users.seconds += pause
+        assert len(users.rows) <= 2 * DAY / hold_seconds(1)
