@@ -55,6 +55,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     ``minor`` is the number of the device node (``/dev/nvidia3``, ``/dev/dri/renderD128``), which schedulers use.
     ``virtual``: a share of a device that another machine, its host, reads and judges; the node itself where it is a
     virtual machine. ``withheld``: of the node, addresses of boards that the cgroup of its reader (a job's) denies it.
+    ``offline``: of the node, whether its kernel knows processors that it does not use.
     ``shares_uuid``: its driver gives another board the same UUID, which tells neither from the other.
     """
 
@@ -80,6 +81,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     virtual: bool = False
     withheld: tuple[str, ...] = ()
     shares_uuid: bool = False
+    offline: bool = False
 
     def is_chip_number(self, *serials: str | None) -> bool:
         """Return whether one of *serials* is the number in the UUID, as where the board's own could not be read."""

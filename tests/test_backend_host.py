@@ -18,6 +18,7 @@ from fakes.host_tree import (
     Files,
     amd_server,
     pci_device,
+    processor_files,
     server,
     virtual_machine,
     write_tree,
@@ -26,20 +27,29 @@ from fakes.node_exporter import NodeExporter
 from fakes.pass_time import pass_time
 
 from nodevet.agent.clock import SteppedClock, SystemClock
+from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.host import HostBackend, open_backend
+from nodevet.checks.backends.sound import sound_readings
 from nodevet.checks.model import (
+    AgentInfo,
     Device,
     DeviceKind,
+    Episode,
     FailureKind,
     Firmware,
     Instant,
+    Outcome,
     ReaderState,
+    ReaderStatus,
     Reading,
     ReadingStatus,
+    Sample,
+    Snapshot,
 )
 from nodevet.checks.quantities import measured
+from nodevet.checks.registry import discover
 from nodevet.checks.view import Cadence
 from nodevet.checks.wire import Progress
 
@@ -353,15 +363,70 @@ def test_a_tree_without_processors_cannot_be_listed(
     assert "cpuinfo" in caught.value.failure.detail
 
 
-def test_a_socket_that_went_offline_is_lost(host: Opener, tmp_path: Path) -> None:
-    """A socket whose processors are all gone answers with a lost device, not with old values."""
+def test_a_socket_that_went_offline_is_not_lost(host: Opener, tmp_path: Path) -> None:
+    """It answers with no old values, and nothing blames it: an administrator may take processors offline."""
     backend = host(server())
     known = devices(backend)["cpu-1"]
     write_tree(tmp_path, {"proc/cpuinfo": virtual_machine()["proc/cpuinfo"]})
     backend.devices()
     with pytest.raises(BackendError) as caught:
         list(backend.read("fast", known))
-    assert caught.value.failure.kind is FailureKind.LOST
+    assert (caught.value.failure.kind, caught.value.failure.of_driver) == (FailureKind.ERROR, False)
+
+
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [
+        ({}, False),
+        ({"present": "0-7\n", "online": "0-7\n"}, False),
+        ({"present": "0-7\n", "online": "0-1,4-5\n"}, True),
+        ({"present": "0-7\n", "online": "0-6\n"}, True),
+        ({"present": "0-7\n"}, False),
+        ({"present": "nonsense\n", "online": "0-1\n"}, False),
+    ],
+)
+def test_processors_that_are_not_used_are_known_by_the_lists_of_the_kernel(
+    host: Opener, lists: Files, expected: bool
+) -> None:
+    """Which may come, as in a virtual machine that can grow, are not present and none of them."""
+    files = {f"{CPU}/{name}": text for name, text in lists.items()} | {f"{CPU}/possible": "0-63\n"}
+    assert devices(host(server() | files))["node"].offline is expected
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_a_socket_whose_processors_were_taken_offline_is_told_and_closes_no_gate(
+    host: Opener, tmp_path: Path, offline: bool
+) -> None:
+    """It ends with them back. One that the kernel does not know any more is missing."""
+    lists = {f"{CPU}/present": "0-7\n", f"{CPU}/online": "0-7\n"}
+    backend = host(server() | lists)
+    clock = SteppedClock()
+    engine = Engine([Armed(check, check.policy()) for check in discover()], node="node", clock=clock.instant)
+
+    def look() -> Snapshot:
+        clock.advance(60.0)
+        listed, now = backend.devices(), clock.instant()
+        engine.take_devices("host", listed)
+        for device in listed:
+            readings = sound_readings(backend.read("fast", device))
+            engine.take_sample(Sample("host", "fast", device.id, 1, now, 0.01, readings))
+        engine.take_readers([ReaderStatus(backend="host", state=ReaderState.RUNNING, last_round=now)])
+        return engine.evaluate(AgentInfo(version="0", started=now, interval_seconds=10)).snapshot
+
+    def of_second() -> list[Episode]:
+        """Return what is open on the second socket after three looks."""
+        return [entry for entry in [look() for _ in range(3)][-1].episodes if entry.key.device == "cpu-1"]
+
+    assert of_second() == []
+    present = "0-7\n" if offline else "0-1,4-5\n"
+    every = processor_files(2, 2, 2, vendor="GenuineIntel", model="Xeon Test 8000")["proc/cpuinfo"].split("\n\n")
+    first = "\n\n".join(entry for entry in every if "physical id\t: 0" in entry)
+    write_tree(tmp_path, {"proc/cpuinfo": first, f"{CPU}/present": present, f"{CPU}/online": "0-1,4-5\n"})
+    (gone,) = of_second()
+    told = ("processor.offline", Outcome.WARN, False) if offline else ("device.missing", Outcome.FAIL, True)
+    assert (gone.key.code, gone.outcome, gone.outcome is Outcome.FAIL and gone.finding.hard) == told
+    write_tree(tmp_path, server() | lists)
+    assert [entry.key.code for entry in of_second()] == ([] if offline else ["device.missing"])
 
 
 def test_a_quarter_of_a_thousand_processors_is_listed_by_number(host: Opener) -> None:

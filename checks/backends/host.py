@@ -15,6 +15,7 @@ from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.processors import (
     Socket,
+    are_offline,
     clock_readings,
     find_sockets,
     heat_readings,
@@ -121,6 +122,7 @@ class HostBackend:
             serial=board["product_serial"],
             firmware=(Firmware("bios", bios),) if bios else (),
             virtual=self._is_guest(f"{board['sys_vendor'] or ''} {board['product_name'] or ''}"),
+            offline=are_offline(self._tree),
         )
 
     def _is_guest(self, board: str) -> bool:
@@ -202,7 +204,7 @@ class HostBackend:
     def _read_socket(self, group: str, device: Device) -> Iterator[Reading]:
         socket = next((entry for entry in self._sockets if f"cpu-{entry.index}" == device.id), None)
         if socket is None:
-            raise BackendError(FailureKind.LOST, f"{device.id} has no processor online any more", of_driver=True)
+            raise BackendError(FailureKind.ERROR, f"{device.id} has no processor online any more")
         if group == FAST:
             yield from heat_readings(self._tree, self._sensors[socket.index])
             yield from clock_readings(self._tree, socket)

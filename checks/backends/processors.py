@@ -12,6 +12,7 @@ from nodevet.checks.model import Device, DeviceKind, Firmware, Part, PartKind, R
 __all__ = [
     "Processor",
     "Socket",
+    "are_offline",
     "clock_readings",
     "find_sockets",
     "heat_readings",
@@ -85,6 +86,20 @@ def find_sockets(tree: Tree) -> tuple[Socket, ...]:
         Socket(index, package, tuple(packages[package]), facts[packages[package][0].number])
         for index, package in enumerate(sorted(packages))
     )
+
+
+def are_offline(tree: Tree) -> bool:
+    """Return whether the kernel knows processors that it does not use, as after ``chcpu -d``; no where it tells none.
+
+    Those that may come but are not there (``possible``), as in a virtual machine that can grow, are none of them.
+    """
+    present, online = (tree.text_or_none(f"{_CPU}/{name}") for name in ("present", "online"))
+    if present is None or online is None:
+        return False
+    try:
+        return not {*_numbers(present)} <= {*_numbers(online)}
+    except ValueError:
+        return False
 
 
 def socket_device(tree: Tree, socket: Socket, backend: str) -> Device:

@@ -102,6 +102,16 @@ WITHHELD = Rule(
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
 )
+OFFLINE = Rule(
+    check="inventory",
+    code="processor.offline",
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,
+    next_step="bring its processors online (chcpu -e), or acknowledge it where it is meant; when they stay away, have "
+    "the socket inspected",
+)
+"""An administrator may take processors offline; a socket that the kernel does not know any more is missing."""
 COUNT = Rule(
     check="inventory",
     code="inventory.count",
@@ -163,12 +173,14 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
     present = {device.id for device in view.devices}
     for device in view.devices:
         yield MISSING.on_node(Outcome.PASS, f"{device_name(view, device.id)}: is there", device=device.id)
+        if device.kind is DeviceKind.CPU:
+            yield OFFLINE.on_node(Outcome.PASS, f"{device_name(view, device.id)}: is online", device=device.id)
         yield _lost(view, device)
         for rule, kind, why, well in REFUSED:
             yield _refused(view, device, rule, kind, why, well)
     for seen in view.memory.seen.values():
         if seen.device.id not in present and not _merged(seen.device, present):
-            yield _missing(view, seen.device)
+            yield _offline(view, seen.device) or _missing(view, seen.device)
     yield _listed_twice(view)
     if _withheld(view):
         facts = f"{', '.join(_withheld(view))}: denied to this process by its cgroup, as in a job; not judged"
@@ -253,6 +265,15 @@ def _refused(view: View, device: Device, rule: Rule, kind: FailureKind, why: str
         device=device.id,
         evidence_time=newest.time,
     )
+
+
+def _offline(view: View, device: Device) -> Finding | None:
+    """Return that no processor of the socket *device*, which is not listed, is online; None where it is missing."""
+    node = next(iter(view.of_kind(DeviceKind.NODE)), None)
+    if device.kind is not DeviceKind.CPU or node is None or not node.offline or not _enumerated(view, device.backend):
+        return None
+    name = device_name(view, device.id)
+    return OFFLINE.on_node(Outcome.WARN, f"{name}: none of its processors is online", device=device.id)
 
 
 def _missing(view: View, device: Device) -> Finding:
