@@ -26,9 +26,9 @@ from nodevet.checks.baseline import (
     links_noted,
     listed_twice,
     named,
+    owed,
     recognised,
     remember,
-    requirements,
     without_pages,
     without_ports,
 )
@@ -470,7 +470,7 @@ class Engine:
             cadences=MappingProxyType(self._cadences),
             events=tuple(self._events),
             results=self._results.everything,
-            required=MappingProxyType({device.id: requirements(device) for device in present}),
+            required=MappingProxyType(owed(present, self._samples.values())),
             kernel_log=self._kernel_log,
         )
 

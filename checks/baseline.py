@@ -27,6 +27,7 @@ __all__ = [
     "links_noted",
     "listed_twice",
     "named",
+    "owed",
     "recognised",
     "remember",
     "requirements",
@@ -40,6 +41,9 @@ UNNAMED = "unknown"
 OR = "|"
 """Between quantities of which a device owes any one."""
 
+FABRIC = "fabric"
+"""In the place of a chip: each board that says that it has joined a fabric, whatever its name and its chip are."""
+
 LASTING = ("uuid", "pci_device_id", "memory_bytes", "compute_units", "maximum_clock_hertz", "architecture")
 """What a board is made of, besides its serial and model: None where it does not tell."""
 
@@ -48,8 +52,8 @@ class Requirement(msgspec.Struct, frozen=True):
     """A row of reference/requirements.csv: devices of this make must be able to report the quantity.
 
     ``model`` may hold ``*``; an empty ``architecture`` fits all, and one that is named no share of a board, which owes
-    only what its name says. One with several, as ``a|b``, says that they owe no more than one of these, whatever other
-    rows say.
+    only what its name says; ``fabric`` is none, and fits what has joined one. A quantity with several, as ``a|b``, says
+    that they owe no more than one of these, whatever other rows say.
     """
 
     vendor: str
@@ -59,29 +63,38 @@ class Requirement(msgspec.Struct, frozen=True):
     quantity: str
     source: str
 
-    def applies_to(self, device: Device) -> bool:
-        """Return whether *device* is of this make."""
+    def applies_to(self, device: Device, *, joined: bool) -> bool:
+        """Return whether *device* is of this make; *joined*: it says that it has joined a fabric."""
+        made_so = {"", device.architecture, FABRIC if joined else ""} if not device.virtual else {""}
         return (
             self.vendor == device.vendor
             and self.kind is device.kind
-            and self.architecture in ("", None if device.virtual else device.architecture)
+            and self.architecture in made_so
             and fnmatchcase(device.model, self.model)
         )
 
 
-def requirements(device: Device) -> frozenset[str]:
+def owed(devices: Iterable[Device], samples: Iterable[Sample]) -> dict[str, frozenset[str]]:
+    """Return by id what each of *devices* must be able to report, by what it is and by what it says in *samples*."""
+    told = ((sample.device, entry) for sample in samples for entry in sample.readings)
+    joined = {name for name, entry in told if entry.quantity == "fabric_state" and entry.value == "completed"}
+    return {device.id: requirements(device, joined=device.id in joined) for device in devices}
+
+
+def requirements(device: Device, *, joined: bool = False) -> frozenset[str]:
     """Return the quantities that *device* must be able to report; of ``a|b`` any one.
 
-    A part of a device owes nothing itself. What has links tells of them where its driver can, whatever its name is.
+    A part of a device owes nothing itself. What has links tells of them where its driver can, whatever its name is, and
+    so does one that has *joined* a fabric.
     """
     if device.backend == "host" or device.parent is not None:
         return frozenset()
     rows = load_table("requirements.csv", Requirement)
-    owed = frozenset(row.quantity for row in rows if row.applies_to(device))
+    quantities = frozenset(row.quantity for row in rows if row.applies_to(device, joined=joined))
     links = expected_links(device)
     if links is not None and links.told:
-        owed |= {"link_active"}
-    return frozenset(entry for entry in owed if OR in entry) or owed
+        quantities |= {"link_active"}
+    return frozenset(entry for entry in quantities if OR in entry) or quantities
 
 
 def remember(

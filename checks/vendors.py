@@ -18,7 +18,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
 
     ``kernel_module`` drives its boards, ``links`` is what its own links are called, ``install`` says how to get a
     driver that works. ``release_action`` and ``release_advice`` say what to do where the parts of that are of different
-    releases, ``ecc_advice`` how the correction of memory errors is switched on. ``renumbers_ports``: a release of its
+    releases, ``ecc_advice`` how the correction of memory errors is switched on, ``links_advice`` how links come up of
+    which none can be seen. ``renumbers_ports``: a release of its
     driver gave the ports of links other numbers. ``retired_pages_limit``: it takes a board back that has so many
     retired pages of memory, where the board itself does not say how many.
     """
@@ -30,6 +31,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     release_action: Action | None = None
     release_advice: str | None = None
     ecc_advice: str | None = None
+    links_advice: str | None = None
     renumbers_ports: bool = False
     retired_pages_limit: int | None = None
     source: str = ""

@@ -165,6 +165,16 @@ def test_argument_that_a_driver_refuses_is_no_lost_board(node: Callable[..., Nod
     assert made.settled() == (State.FAILED, {"device.lost"})
 
 
+@pytest.mark.parametrize("code", [NvmlReturn.NOT_SUPPORTED, NvmlReturn.DEPRECATED])
+def test_what_a_younger_driver_gave_up_has_another_source(node: Callable[..., Node], code: NvmlReturn) -> None:
+    """Drivers say so of single queries (570 of whether a reset is required, 595 of the power state)."""
+    made = node({})
+    for field in (12, 145, 165, 185):
+        made.machine.fail(f"field.{field}", code)
+    made.reader.enumerate_again()
+    assert made.settled() == (State.OK, set())
+
+
 def test_board_that_is_split_between_two_slow_rounds_is_not_dark(node: Callable[..., Node]) -> None:
     """Its links read as down from one fast round to the next: whether it is split is read with them."""
     made = node({})

@@ -254,7 +254,7 @@ STEPS = {
 """Functions that a judgement can do without: what they give is as it was, and the node is unknown for it."""
 
 CORE = {
-    "requirements",  # without it a reading that must be there would not be missed
+    "owed",  # without it a reading that must be there would not be missed
     "told_run",
     "nothing_found",
     "runs_again",

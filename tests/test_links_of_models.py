@@ -51,6 +51,8 @@ EVERY: dict[str, int] = {
     "Tesla V100-SXM2-16GB": 6,
     "Tesla V100-SXM2-32GB": 6,
     "Tesla V100-SXM3-32GB": 6,
+    "Tesla V100-DGXS-16GB": 4,
+    "Tesla V100-DGXS-32GB": 4,
     "NVIDIA A100-SXM4-40GB": 12,
     "NVIDIA A100-SXM4-80GB": 12,
     "NVIDIA A800-SXM4-80GB": 8,
@@ -84,8 +86,8 @@ NONE = ("NVIDIA L40S", "NVIDIA L4", "Tesla T4", "Tesla V100-PCIE-32GB", "NVIDIA 
 AMD = {"AMD Instinct MI100": 3, "AMD Instinct MI210": 3, "AMD Instinct MI250X": 3, "AMD Instinct MI300A": 3,
        "AMD Instinct MI300X": 7, "AMD Instinct MI308X": 7, "AMD Instinct MI325X": 7, "AMD Instinct MI350X": 7,
        "AMD Instinct MI355X": 7}  # fmt: skip
-GAUDI = {"HL-225": 21, "HL-225H": 21, "HL-325L": 21, "HL-335": 21}
-IN_SLOTS = ("HL-328", "HL-338")
+GAUDI = {"HL-205": 7, "HL-225": 21, "HL-225H": 21, "HL-325L": 21, "HL-335": 21}
+IN_SLOTS = ("HL-200", "HL-202", "HL-328", "HL-338")
 TOMORROW = [("volta", "NVIDIA V900-SXM9"), ("ampere", "NVIDIA A900-SXM9"), ("hopper", "NVIDIA H900 SXM9"),
             ("hopper", "NVIDIA H900 99GB HBM9"), ("blackwell", "NVIDIA B900 SXM9"), ("blackwell", "NVIDIA GB900"),
             ("rubin", "NVIDIA R100 SXM7"), ("rubin", "NVIDIA R300")]  # fmt: skip
@@ -142,7 +144,7 @@ def test_board_with_links_must_tell_of_them(model: str, count: int) -> None:
     """The table knows how many it has."""
     row = expected_links(gpu(model=model))
     assert row is not None
-    kind = Which.ALIKE if "00-SXM2" in model else Which.EVERY if model in EVERY else Which.BRIDGED
+    kind = Which.ALIKE if "00-SXM2" in model or "DGXS" in model else Which.EVERY if model in EVERY else Which.BRIDGED
     assert (row.links, row.which) == (count, kind)
     if "PC" not in model and model not in ("NVIDIA A30", "NVIDIA A40"):
         assert "link_active" in requirements(gpu(model=model))
@@ -404,6 +406,16 @@ def test_amd_board_that_no_table_names_is_known_by_its_module(model: str, archit
     """By the end of its name, or by a chip that only modules have."""
     states = node(ports(8, False), model, vendor="amd", backend="amd", architecture=architecture)
     assert of(judge("links", states), "link.all_down", GPU, ALL_LINKS).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("cabled", [7, 8, 10])
+def test_first_gaudi_has_ten_ports_of_which_seven_join_its_node(cabled: int) -> None:
+    """Three lead outside, and may have no cable; one of the seven that is left out is told, and so is none at all."""
+    ten = ports(10, False) | ports(cabled, True)
+    assert said(node(ten, "HL-205", vendor="habana", backend="command gaudi"))[0] is State.OK
+    six = ports(10, False) | ports(6, True)
+    assert said(node(six, "HL-205", vendor="habana", backend="command gaudi"))[0] is State.DEGRADED
+    assert said(node(ports(10, False), "HL-205", vendor="habana", backend="command gaudi"))[0] is State.FAILED
 
 
 @pytest.mark.parametrize("model", IN_SLOTS)

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
+from fakes.nvml.scenario import NvmlReturn
 from fakes.views import CORE, GPU, GPU_READINGS, at, gpu, healthy, judge, link, of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nodevet.checks.backends.nvidia_items import fast_items, slow_items
+from nodevet.checks.backends.nvml import is_unsupported
 from nodevet.checks.episodes import Evidence, Ledger, fold, verdict
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.model import (
@@ -337,3 +339,9 @@ def test_power_limit_in_force_counts_where_no_other_is_told(told: Reading | None
     """Boards that do not tell what was requested are judged by what they enforce."""
     changes = {("power_limit_watts", SCOPE): 400, ("power_limit_requested_watts", SCOPE): told}
     assert of(judge("power", healthy(changes)), "power.limit_lowered").outcome is Outcome.WARN
+
+
+def test_a_query_that_the_driver_gave_up_does_not_exist() -> None:
+    """The next source of the reading is tried, as where the library lacks the function; a refusal is another matter."""
+    assert is_unsupported(NvmlReturn.DEPRECATED)
+    assert not is_unsupported(NvmlReturn.NO_PERMISSION)

@@ -45,7 +45,7 @@ LIBRARY = "libnvidia-ml.so.1"
 
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
 DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 10, 12, 13
-LIB_RM_VERSION_MISMATCH, ARGUMENT_VERSION_MISMATCH, UNKNOWN = 18, 25, 999
+LIB_RM_VERSION_MISMATCH, ARGUMENT_VERSION_MISMATCH, DEPRECATED, UNKNOWN = 18, 25, 26, 999
 UNREADABLE = -1
 """Not of the library: the wrapper could not take the answer apart."""
 
@@ -72,13 +72,14 @@ CODE_NAMES = {
     21: "no data",
     23: "the library was refused resources",
     ARGUMENT_VERSION_MISMATCH: "this driver's library lacks this version of the structure",
+    DEPRECATED: "the driver gave it up",
     27: "not ready",
     28: "the device was not found",
     29: "invalid state",
     UNKNOWN: "unknown error",
 }
 
-UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH})
+UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED})
 HANDLE_ALONE = "nvmlDeviceGetIndex"
 """Takes a handle, and neither a structure nor a choice: what it calls invalid is the handle."""
 LIBRARY_NAME = "nvml"

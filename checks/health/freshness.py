@@ -31,6 +31,7 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.parts import are_alike
 from nodevet.checks.registry import check
+from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import View, device_name
 
 __all__ = ["Freshness", "judge"]
@@ -109,11 +110,8 @@ ANY = msgspec.structs.replace(
 CORE = Part(PartKind.SENSOR, "core")
 ON_CHIP = frozenset({"core", "hotspot", "edge", "package"})
 """Sensors of the chip itself, of which one must answer: AMD SMI tells no core, and memory may be cool on a hot chip."""
-ADVICE = {
-    "link_active": "none of its links can be seen: start the fabric manager of the driver's own version and read its "
-    "log; when it runs, have board, baseboard and switches inspected"
-}
-"""What to do about a reading that is missing for another reason than permissions or an old driver."""
+INSPECT_LINKS = "have board, baseboard and switches inspected"
+"""What to do where nobody told how links of such a vendor come up."""
 SPLIT = frozenset({"row_remap_failed", "link_active"})
 """What a device does not tell while it is split into instances (nvml.h nvmlDeviceGetRemappedRows: "not supported if MIG
 is enabled"); what was found before the split stays open."""
@@ -297,9 +295,7 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
         if OR in quantity:
             yield _any(view, device, quantity.split(OR), readable=readable)
             continue
-        rule = msgspec.structs.replace(
-            READING, code=f"reading.{quantity}", next_step=ADVICE.get(quantity, READING.next_step)
-        )
+        rule = msgspec.structs.replace(READING, code=f"reading.{quantity}", next_step=_advice(device, quantity))
         name = device_name(view, device.id)
         if not readable:
             yield rule.on_node(Outcome.UNMEASURED, f"{name}: the device was not read", device=device.id)
@@ -327,6 +323,13 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
             required=counts,
             evidence_time=view.evidence_time(device.id, quantity),
         )
+
+
+def _advice(device: Device, quantity: str) -> str:
+    """Return what to do where *quantity* is missing; links are not for want of permissions or a younger driver."""
+    if quantity != "link_active":
+        return READING.next_step
+    return f"none of its links can be seen: {vendor_of(device.vendor).links_advice or INSPECT_LINKS}"
 
 
 def _any(view: View, device: Device, quantities: list[str], *, readable: bool) -> Finding:

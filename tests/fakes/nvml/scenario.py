@@ -65,6 +65,7 @@ class NvmlReturn(IntEnum):
     LIB_RM_VERSION_MISMATCH = 18
     NO_DATA = 21
     ARGUMENT_VERSION_MISMATCH = 25
+    DEPRECATED = 26
     NOT_READY = 27
     UNKNOWN = 999
 
