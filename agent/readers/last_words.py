@@ -20,7 +20,8 @@ NO_TASKS = re.compile(
 INTERPRETER = re.compile(r"^Fatal Python error", re.MULTILINE)
 NO_DESCRIPTORS = re.compile(r"too many open files|EMFILE|ENFILE", re.IGNORECASE)
 NOT_INSTALLED = re.compile(
-    r"ModuleNotFoundError|ImportError|error while loading shared libraries|version `[^']+' not found|by ld\.so:"
+    r"ModuleNotFoundError|ImportError|SyntaxError|marshal data|\[Errno 5\]|error while loading shared libraries|"
+    r"version `[^']+' not found|by ld\.so:"
 )
 WANTS = (
     (NO_MEMORY, "memory", "see free -m and journalctl -k"),

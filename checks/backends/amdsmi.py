@@ -24,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.base import BackendError, imported
 from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_kind
 from nodevet.checks.exhaustion import next_step
 from nodevet.checks.guard import Bug, attempt
@@ -351,7 +351,7 @@ def _import() -> Any:
     printed = io.StringIO()  # the wrapper says on standard output which library it did not find
     try:
         with contextlib.redirect_stdout(printed):
-            import amdsmi
+            return imported("the wrapper amdsmi", _wrapper, let=(ImportError, OSError, KeyError, AttributeError))
     except ImportError as error:
         raise BackendError(
             FailureKind.NO_LIBRARY,
@@ -363,6 +363,11 @@ def _import() -> Any:
         raise _no_library(said[0]) from error
     except AttributeError as error:
         raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(str(error))) from error
+
+
+def _wrapper() -> Any:
+    import amdsmi
+
     return amdsmi
 
 

@@ -6,14 +6,17 @@ BackendError for a whole device or library; it never judges and never returns a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
 
 from nodevet.checks.errors import NodevetError
+from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Device, Event, Failure, FailureKind, Instant, Reading
 from nodevet.checks.wire import Progress
 
-__all__ = ["Backend", "BackendError", "BackendFactory", "Context"]
+__all__ = ["Backend", "BackendError", "BackendFactory", "Context", "imported"]
+
+Loaded = TypeVar("Loaded")
 
 
 class BackendError(NodevetError):
@@ -23,6 +26,18 @@ class BackendError(NodevetError):
         """Keep *kind* and *detail* as the failure to report, and whether it is evidence, a word *of_driver*."""
         super().__init__(detail)
         self.failure = Failure(kind, detail, of_driver)
+
+
+def imported(what: str, load: Callable[[], Loaded], *, let: tuple[type[Exception], ...] = ()) -> Loaded:
+    """Return what *load* imports; *let* passes. Raises BackendError where files of *what* are damaged or unreadable.
+
+    That is no fault of a driver, nor a bug of nodevet.
+    """
+    done = attempt(load, let=(BackendError, *let))
+    if isinstance(done, Bug):
+        step = "install it anew; where its disk cannot be read, see journalctl -k"
+        raise BackendError(FailureKind.READER, f"{what} cannot be imported ({done.error}): {step}")
+    return done
 
 
 class Context(Protocol):

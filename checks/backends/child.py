@@ -19,7 +19,7 @@ from functools import partial
 
 import msgspec
 
-from nodevet.checks.backends.base import Backend, BackendError, BackendFactory
+from nodevet.checks.backends.base import Backend, BackendError, BackendFactory, imported
 from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
 from nodevet.checks.backends.standstill import end_at_bus_errors, stand_still_at_bus_errors
 from nodevet.checks.child import ChildEnd, become_child
@@ -291,7 +291,8 @@ def _factory(start: Start) -> BackendFactory:
             FailureKind.READER,
             f"agent speaks protocol {start.protocol}, reader {PROTOCOL}: restart the agent after the upgrade",
         )
-    factory: BackendFactory = importlib.import_module(known(start.backend).module).open_backend
+    module = known(start.backend).module
+    factory: BackendFactory = imported("nodevet", lambda: importlib.import_module(module).open_backend)
     return factory
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.base import BackendError, imported
 from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_kind
 from nodevet.checks.exhaustion import next_step
 from nodevet.checks.guard import Bug, attempt
@@ -489,7 +489,7 @@ def why_not_loaded(library: str) -> str:
 
 def load(progress: Progress, root: str) -> Library:
     """Load nvidia-ml-py and the driver's library; raise BackendError that says what is missing and what to do."""
-    library = Library(_import(), progress)
+    library = Library(imported("nvidia-ml-py", _import), progress)
     code, _ = library.attempt("nvmlInit", "nvmlInit")
     if code == SUCCESS:
         return library
@@ -510,7 +510,11 @@ def _import() -> Any:
     try:
         import pynvml
     except ImportError as error:
+        if error.name not in (None, "pynvml"):
+            raise
         raise BackendError(FailureKind.NO_LIBRARY, "nvidia-ml-py is missing: pip install nvidia-ml-py") from error
+    if not hasattr(pynvml, "nvmlInit"):
+        raise BackendError(FailureKind.READER, "nvidia-ml-py is there and holds nothing: install it anew")
     if not hasattr(pynvml, "NVML_FI_MAX"):
         raise BackendError(
             FailureKind.NO_LIBRARY,
