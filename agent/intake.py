@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 import msgspec
@@ -35,7 +35,7 @@ class Intake:
         self._pace = pace
         self._teller = teller
         self._states: list[ReaderState] = []
-        self._listed_anew = False
+        self._untaken: frozenset[str] = frozenset()
         self._unknown: set[str] = set()
 
     def take_readings(self, supervisor: Supervisor, backends: Iterable[str]) -> None:
@@ -45,9 +45,9 @@ class Intake:
         for note in collected.notes:
             self._guard.run("log of readers", partial(self._teller.note, note), _nothing)
         self._guard.run("log of what was cut", partial(self._teller.cut, collected.dropped), _nothing)
-        self._listed_anew = self._listed_anew or collected.inventory_changed
-        if self._listed_anew:  # what is listed is told once: until all of it is taken it is new
-            self._listed_anew = not self._take_inventory(supervisor.devices, backends)
+        if collected.inventory_changed or self._untaken:  # what is listed is told once: until it is taken it is new
+            only = None if collected.inventory_changed else self._untaken
+            self._untaken = self._take_inventory(supervisor.devices, backends, only)
         for sample in collected.samples:
             part = f"intake of {sample.group} of {sample.device}"
             self._guard.run(part, partial(self._take_sample, sample), _nothing)
@@ -89,15 +89,17 @@ class Intake:
         self._recorder.take(sample)
         self._journal.keep_sample(sample)
 
-    def _take_inventory(self, devices: tuple[Device, ...], backends: Iterable[str]) -> bool:
-        """Hand *devices* on; return whether all of them were taken."""
+    def _take_inventory(
+        self, devices: tuple[Device, ...], backends: Iterable[str], only: Collection[str] | None
+    ) -> frozenset[str]:
+        """Hand *devices* on, to all or *only* to those who did not take them; return who did not."""
         by_backend: dict[str, list[Device]] = {name: [] for name in backends}
         for device in devices:
             by_backend.setdefault(device.backend, []).append(device)
         steps = {name: partial(self._engine.take_devices, name, listed) for name, listed in by_backend.items()}
         steps["the store"] = partial(self._journal.keep_devices, devices)
-        taken = [self._is_done(f"intake of devices: {name}", step) for name, step in steps.items()]
-        return all(taken)
+        due = {name: step for name, step in steps.items() if only is None or name in only}
+        return frozenset(name for name, step in due.items() if not self._is_done(f"intake of devices: {name}", step))
 
     def _is_done(self, part: str, step: Callable[[], None]) -> bool:
         """Do *step* of *part*; return whether it raised nothing."""

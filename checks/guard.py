@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import TypeVar
 
@@ -104,7 +105,7 @@ class Guard:
             told = before is not None and not before.works and before.error == str(bug)
             self._faults[part] = PartFault(part, before.count + 1 if before else 1, str(bug))
         if not told:
-            self._log(f"{part} failed: {bug}; the agent goes on without it: please report this")
+            self._tell(f"{part} failed: {bug}; the agent goes on without it: please report this")
 
     def works(self, part: str) -> None:
         """Note that *part* worked; what it failed with is over."""
@@ -113,7 +114,11 @@ class Guard:
             if before is None or before.works:
                 return
             self._faults[part] = msgspec.structs.replace(before, works=True)
-        self._log(f"{part} works again")
+        self._tell(f"{part} works again")
+
+    def _tell(self, line: str) -> None:
+        """Log *line*; a log that fails, too, costs that line: the part is among the faults all the same."""
+        attempt(partial(self._log, line))
 
 
 def fault_findings(faults: Iterable[PartFault]) -> tuple[Finding, ...]:

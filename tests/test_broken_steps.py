@@ -218,3 +218,26 @@ def test_what_came_in_beside_a_step_that_raises_is_taken(step: str) -> None:
     assert once.calls > 1 or step == "note"
     assert set(taken) == {"nvidia", "host", "kept", "fast", "nvidia.xid.79", "nvidia.xid.48"}
     assert [taken.count(event.code) for event in events] == [2, 2]
+
+
+def test_only_a_step_that_raised_is_done_again() -> None:
+    """The list of one backend is never taken: the others, and the store, are given theirs once and not in each turn."""
+    taken: list[str] = []
+
+    def take(backend: str, _listed: object) -> None:
+        taken.append(backend)
+        if backend == "nvidia":
+            raise MemoryError
+
+    names = ("take_readers", "note", "cut", "hurry")
+    idle = SimpleNamespace(**dict.fromkeys(names, lambda *_: None), take_devices=take)
+    idle.readings_came = idle.look = lambda **_: None
+    idle.keep_devices = lambda _devices: taken.append("kept")
+    told = [Collected(inventory_changed=changed) for changed in (True, False, False, True)]
+    supervisor = SimpleNamespace(tick=print, collect=lambda: told.pop(0), devices=(), statuses=(), settled=True)
+    intake = Intake(*cast(Any, (idle, idle, idle, idle, idle, Guard(lambda _line: None))))
+    counts = []
+    while told:
+        intake.take_readings(cast(Any, supervisor), ["nvidia", "host"])
+        counts.append([taken.count(name) for name in ("nvidia", "host", "kept")])
+    assert counts == [[1, 1, 1], [2, 1, 1], [3, 1, 1], [4, 2, 2]]

@@ -50,6 +50,15 @@ def planted(*_: object) -> NoReturn:
     raise PlantedError("planted")
 
 
+def test_a_log_that_raises_costs_the_line() -> None:
+    """What failed is among the faults all the same; before, the log's own failure ended the agent."""
+    guard = Guard(planted)
+    assert guard.run("reports: tick", planted, lambda: "instead") == "instead"
+    assert [(fault.part, fault.works) for fault in guard.faults] == [("reports: tick", False)]
+    assert guard.run("reports: tick", lambda: "done", lambda: "instead") == "done"
+    assert [(fault.part, fault.works) for fault in guard.faults] == [("reports: tick", True)]
+
+
 def test_what_a_part_raises_is_told_once_counted_and_over_when_it_works() -> None:
     """Two failures of one kind are one line; a success ends the finding, which never gates."""
     lines: list[str] = []
