@@ -21,6 +21,7 @@ import msgspec
 
 from nodevet.checks.errors import Closed, ModelError, WireError
 from nodevet.checks.model import Device, Event, Failure, Result, Sample
+from nodevet.checks.salvage import salvaged
 
 __all__ = [
     "Burn",
@@ -46,6 +47,7 @@ __all__ = [
 
 PROTOCOL = 2
 MAXIMUM_FRAME_BYTES = 64 << 20
+MAXIMUM_WORDS = 1000
 _HEADER = struct.Struct(">I")
 
 
@@ -168,7 +170,10 @@ class Decoder:
     """Collects bytes and yields whole messages. One per connection."""
 
     def __init__(self, unreadable: Callable[[str], None] | None = None) -> None:
-        """Start with an empty buffer. *unreadable* takes why a message is no such; without it, that is an error."""
+        """Start with an empty buffer. *unreadable* takes why a message is no such; without it, that is an error.
+
+        Of one whose words are not all known the rest is taken, behind a note on what was left out.
+        """
         self._buffer = bytearray()
         self._unreadable = unreadable
 
@@ -190,9 +195,26 @@ class Decoder:
                 words = f"message of {length} bytes cannot be read: {error}"
                 if self._unreadable is None:
                     raise WireError(words) from error
-                self._unreadable(words)
+                rest = _rest(body)
+                if not rest:
+                    self._unreadable(words)
+                yield from rest
                 continue
             yield message
+
+
+def _rest(body: bytes) -> tuple[Message, ...]:
+    """Return what can be read of a message that cannot be read as it is, behind a note; nothing where that is nothing.
+
+    It was sent by a program of another release, or of our own with a bug.
+    """
+    try:
+        raw = msgspec.msgpack.decode(body)
+        repaired, left_out = salvaged(raw) if isinstance(raw, dict) else (raw, ())
+        message = msgspec.convert(repaired, Message)
+    except (msgspec.MsgspecError, ModelError, UnicodeDecodeError):
+        return ()
+    return (Note("warning", "words left out", {"detail": "; ".join(left_out)[:MAXIMUM_WORDS]}), message)
 
 
 class Channel:

@@ -1,0 +1,89 @@
+"""What can be read of a message that cannot be read as a whole: a word that this release does not know costs itself.
+
+After an upgrade under a living agent a reader that starts anew may know more words than the agent: of a status, a
+part, a kind of failure, a severity. A message is a mapping here, as it came. A device of a kind that is not known
+cannot be read at all, and its message is not repaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.errors import ModelError
+from nodevet.checks.model import Event, Failure, FailureKind, Part, Reading, ReadingStatus
+
+__all__ = ["salvaged"]
+
+Raw = Mapping[str, Any]
+
+STEP = "restart the agent after the upgrade"
+
+WORDS_OF_EVENTS = ("severity", "provenance")
+"""Fields of an event whose words may be new. Without them it is an error that nobody vouches for: it closes no gate."""
+
+
+def salvaged(message: Raw) -> tuple[Raw, tuple[str, ...]]:
+    """Return *message* with what is not known replaced by what says so, and in words what that was."""
+    left_out: list[str] = []
+    repairs: dict[str, Callable[[Raw, list[str]], Raw]] = {"sample": _sample, "failure": _failure, "event": _event}
+    repaired = {
+        name: repairs[name](value, left_out) if name in repairs and isinstance(value, dict) else value
+        for name, value in message.items()
+    }
+    return repaired, tuple(left_out)
+
+
+def _sample(sample: Raw, left_out: list[str]) -> Raw:
+    """Never healthy for what was left out: a reading is an error, a failure stays one."""
+    readings, failure = sample.get("readings"), sample.get("failure")
+    found = dict(sample)
+    if isinstance(readings, list):
+        found["readings"] = [known for raw in readings if (known := _reading(raw, left_out)) is not None]
+    if isinstance(failure, dict):
+        found["failure"] = _failure(failure, left_out)
+    return found
+
+
+def _reading(raw: Any, left_out: list[str]) -> Any:
+    """Return *raw*, an error where it is not understood, or None where not even what was read is known."""
+    problem = _problem(raw, Reading)
+    if not problem:
+        return raw
+    quantity = raw.get("quantity") if isinstance(raw, dict) else None
+    left_out.append(f"reading {quantity}: {problem}")
+    if not isinstance(quantity, str) or _problem(raw.get("part", {}), Part):
+        return None
+    words = f"cannot be understood ({problem}): {STEP}"
+    return {**raw, "value": None, "status": ReadingStatus.ERROR.value, "detail": words}
+
+
+def _failure(raw: Raw, left_out: list[str]) -> Raw:
+    """Return *raw*, or a failure that blames no driver where its kind is not known."""
+    problem = _problem(raw, Failure)
+    if not problem:
+        return raw
+    left_out.append(f"failure: {problem}")
+    words = f"{raw.get('kind')}: {raw.get('detail')}: this kind of failure is not known ({problem}): {STEP}"
+    return {"kind": FailureKind.READER.value, "detail": words}
+
+
+def _event(raw: Raw, left_out: list[str]) -> Raw:
+    known = {name: value for name, value in raw.items() if name not in WORDS_OF_EVENTS}
+    for name in WORDS_OF_EVENTS:
+        if name in raw and (problem := _problem({**known, name: raw[name]}, Event)):
+            left_out.append(f"{name} of event {raw.get('code')}: {problem}")
+        elif name in raw:
+            known[name] = raw[name]
+    return known
+
+
+def _problem(raw: Any, kind: type[msgspec.Struct]) -> str:
+    """Return why *raw* is no *kind*; empty where it is one."""
+    try:
+        msgspec.convert(raw, kind)
+    except (msgspec.ValidationError, ModelError) as error:
+        return str(error)
+    return ""
