@@ -60,12 +60,12 @@ from nodevet.checks.model import (
     Sample,
     Snapshot,
     State,
-    Verdict,
 )
 from nodevet.checks.overflow import without_those_not_kept
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.refusal import counted
 from nodevet.checks.retest import LatestResults
+from nodevet.checks.verdicts import not_judged
 from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View
 
 __all__ = ["Armed", "Counter", "Engine", "Round"]
@@ -302,12 +302,13 @@ class Engine:
     def unjudged(self, before: Snapshot, agent: AgentInfo, why: str) -> Snapshot:
         """Return *before* as it stands when judging itself failed: what was failed stays so, all else is unknown."""
         self._generation += 1
-        unknown = Verdict(state=State.UNKNOWN, reason=f"the agent could not judge the node: {why}")
+        unknown = not_judged(f"the agent could not judge the node: {why}", (), ())
         verdicts = {
             device: entry if entry.state is State.FAILED else unknown
             for device, entry in before.device_verdicts.items()
         }
-        verdict = before.verdict if before.verdict.state is State.FAILED else unknown
+        of_node = not_judged(unknown.reason, before.episodes, before.covered)
+        verdict = before.verdict if before.verdict.state is State.FAILED else of_node
         return msgspec.structs.replace(
             before,
             generation=self._generation,

@@ -12,6 +12,7 @@ from nodevet.checks.consequences import parts_lost, seen_by
 from nodevet.checks.episodes import NOT_EVALUATED, node_verdict, verdict
 from nodevet.checks.losses import taken_out
 from nodevet.checks.model import NODE, Device, Episode, Finding, Outcome, Snapshot, State, Verdict
+from nodevet.checks.verdicts import not_judged
 from nodevet.checks.view import View, device_name
 
 __all__ = ["narrowed", "proved", "verdicts_of"]
@@ -105,6 +106,6 @@ def verdicts_of(
         if unlisted.episodes:
             judged[device] = unlisted
     if not findings and not any(entry.state is State.FAILED for entry in judged.values()):
-        return verdicts, Verdict(state=State.UNKNOWN, reason="starting: nothing was evaluated yet")
+        return verdicts, not_judged("starting: nothing was evaluated yet", episodes, covered)
     names = {device: device_name(view, device) for device in judged}
     return verdicts, node_verdict(judged, names, episodes, covered)

@@ -231,13 +231,16 @@ def was_seen(shown: Episode, newest: Episode) -> bool:
 def reopens_after_expiry(episode: Episode, finding: Finding, now: Instant) -> bool:
     """Return whether the bad look *finding* was taken after the acknowledgement of *episode* was over.
 
-    What each round tells without a look of its own is as old as the last one.
+    What each round tells without a look of its own is as old as the last one. A look of this boot is later than an end
+    that an earlier one noticed; one of another boot is not later than anything.
     """
     expired = episode.expired
     if expired is None:
         return False
-    taken = finding.evidence_time or finding.as_of or now
-    return taken.boot_id != expired.boot_id or taken.boottime_ns > expired.boottime_ns
+    taken = finding.as_of or finding.evidence_time or now
+    if taken.boot_id == expired.boot_id:
+        return taken.boottime_ns > expired.boottime_ns
+    return taken.boot_id == now.boot_id
 
 
 def standing(episodes: Iterable[Episode]) -> tuple[Episode, ...]:

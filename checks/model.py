@@ -14,10 +14,11 @@ import msgspec
 from nodevet.checks.device import NODE, Device, DeviceKind, Firmware, Link, told_serial
 from nodevet.checks.errors import ModelError
 from nodevet.checks.parts import PART_NAMES, WHOLE, Part, PartKind
-from nodevet.checks.sample import Failure, FailureKind, Instant, Reading, ReadingStatus, Sample, Scalar
+from nodevet.checks.sample import NEVER, Failure, FailureKind, Instant, Reading, ReadingStatus, Sample, Scalar
 from nodevet.checks.scheduler import Permit, WriterStatus
 
 __all__ = [
+    "NEVER",
     "NODE",
     "PART_NAMES",
     "WHOLE",

@@ -12,7 +12,7 @@ import msgspec
 from nodevet.checks.errors import ModelError
 from nodevet.checks.parts import WHOLE, Part
 
-__all__ = ["Failure", "FailureKind", "Instant", "Reading", "ReadingStatus", "Sample", "Scalar"]
+__all__ = ["NEVER", "Failure", "FailureKind", "Instant", "Reading", "ReadingStatus", "Sample", "Scalar"]
 
 Scalar = float | int | bool | str
 
@@ -29,6 +29,10 @@ class Instant(msgspec.Struct, frozen=True):
         if earlier.boot_id != self.boot_id:
             return None
         return (self.boottime_ns - earlier.boottime_ns) / 1e9
+
+
+NEVER = Instant("", 0, 0.0)
+"""When something was looked into that was not since the agent's start: in no boot."""
 
 
 class ReadingStatus(StrEnum):

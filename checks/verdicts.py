@@ -28,7 +28,7 @@ from nodevet.checks.model import (
     Verdict,
 )
 
-__all__ = ["NOT_EVALUATED", "node_verdict", "verdict"]
+__all__ = ["NOT_EVALUATED", "node_verdict", "not_judged", "verdict"]
 
 NOT_EVALUATED = "nothing was evaluated"
 """The reason of a verdict that rests on nothing."""
@@ -75,9 +75,8 @@ def node_verdict(
     is *covered*: faults that are over, and whose return does not count.
     """
     known = standing(episodes)
-    words = (counted_words(known) if known else "", covering_count(covered))
     if not verdicts:
-        return Verdict(state=State.UNKNOWN, reason="; ".join((NOT_EVALUATED, *filter(None, words))))
+        return not_judged(NOT_EVALUATED, known, covered)
     worst_id, worst = max(verdicts.items(), key=lambda item: (item[1].state.rank, item[1].hard, item[1].action.rank))
     times = [entry.oldest_evidence for entry in verdicts.values() if entry.oldest_evidence]
     oldest = min(times, key=lambda time: time.boottime_ns) if times else None
@@ -91,12 +90,22 @@ def node_verdict(
     )
     return Verdict(
         state=worst.state,
-        reason="; ".join((reason, *filter(None, words))),
+        reason=_with_words(reason, known, covered),
         action=_hardest((entry.state, entry.action) for entry in verdicts.values()),
         episodes=tuple(key for entry in verdicts.values() for key in entry.episodes),
         oldest_evidence=oldest,
         hard=any(entry.hard for entry in verdicts.values()),
     )
+
+
+def not_judged(why: str, episodes: Iterable[Episode], covered: Collection[Episode]) -> Verdict:
+    """Return the verdict of a node that was not judged, and *why*; what is acknowledged stays in its reason."""
+    return Verdict(state=State.UNKNOWN, reason=_with_words(why, standing(episodes), covered))
+
+
+def _with_words(reason: str, known: tuple[Episode, ...], covered: Collection[Episode]) -> str:
+    """Return *reason* with how many persons' words stand beside it: about what is *known*, and what is *covered*."""
+    return "; ".join(filter(None, (reason, counted_words(known) if known else "", covering_count(covered))))
 
 
 def _counts(episode: Episode) -> bool:

@@ -345,16 +345,16 @@ def decide(
         own = msgspec.structs.replace(sight, ends=_ends_itself(node))
         seen = msgspec.structs.replace(kept, drained=node.reason, known=as_known((*due, *said)), sight=own)
         return _on_drained(due, node, seen, prefix, hindered) if due else Decision(Step.NOTHING, seen)
-    if memory.drained is not None and (due or said):
+    if memory.drained is not None and not node.drained and (due or said or memory.known):
         if hindered not in (None, Why.MAINTENANCE):
             still = msgspec.structs.replace(memory, resumed=resumed)
             return Decision(Step.NOTHING, still, why=hindered)
         # Nothing of ours resumes a node: it was a person, unless something was started anew.
         after = "something unknown" if memory.sight is None else memory.sight.changed(sight)
-        told = tuple(known for known in memory.known if any(map(known.covers, (*due, *said))))
+        told = _known_then(memory.known, (*due, *said), alive)
         if told and not after:
             held = _held(told, resumed, later(now, HELD_SECONDS))
-            known_due = any(known.covers(episode) for known in told for episode in due)
+            known_due = any(known.covers(episode) for known in held for episode in due)
             kept = msgspec.structs.replace(kept, resumed=held, returned="")
             if known_due or not due:
                 return Decision(Step.ACKNOWLEDGE if known_due else Step.NOTHING, kept)
@@ -512,14 +512,15 @@ def _ends_itself(node: NodeState) -> str:
 
 
 def answered(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
-    """Return the hard faults of *episodes* that a person acknowledged without a term: who resumes the node knows them.
+    """Return the hard faults of *episodes* that a person acknowledged, and that who resumes the node knows.
 
-    A term says by itself how long their return is covered.
+    A term says by itself how long they are known, until it is over.
     """
     return tuple(
         entry
         for entry in episodes
-        if (entry.state, entry.outcome, entry.until) == (EpisodeState.ACKNOWLEDGED, Outcome.FAIL, None)
+        if (entry.state, entry.outcome) == (EpisodeState.ACKNOWLEDGED, Outcome.FAIL)
+        and (entry.until is None or entry.expired is not None)
         and entry.finding.hard
     )
 
@@ -531,6 +532,16 @@ def _held(told: tuple[Known, ...], before: tuple[Known, ...], until: Instant) ->
         *(old for old in before if old.action.rank > news.get((old.key, old.serial, old.measured), -1)),
         *(msgspec.structs.replace(known, until=until) for known in told),
     )
+
+
+def _known_then(
+    known: tuple[Known, ...], present: tuple[Episode, ...], alive: tuple[Episode, ...]
+) -> tuple[Known, ...]:
+    """Return what who resumed a node knew of what was *known* when it was seen drained last, and is *present* yet.
+
+    What is not *alive* any more was there then: its end while the node was drained would have had that seen once more.
+    """
+    return tuple(entry for entry in known if any(map(entry.covers, present)) or not any(map(entry.is_same, alive)))
 
 
 def _renamed(known: Known, names: Mapping[str, str]) -> Known:

@@ -24,11 +24,13 @@ from nodevet.agent.control import Call
 from nodevet.agent.engine import MOST_NAMES, Armed, Engine, Round
 from nodevet.agent.slurm.acknowledged import Acknowledged
 from nodevet.agent.verbs import AckArguments, _find, verbs
-from nodevet.checks.acknowledgement import command_words, date_words, is_announced
+from nodevet.checks.acknowledgement import command_words, date_words, is_announced, reopens_after_expiry
 from nodevet.checks.damping import later
 from nodevet.checks.errors import UsageError
 from nodevet.checks.losses import loss_word
 from nodevet.checks.model import (
+    NEVER,
+    NODE,
     WHOLE,
     Action,
     AgentInfo,
@@ -41,6 +43,7 @@ from nodevet.checks.model import (
     Outcome,
     Part,
     PartKind,
+    ReaderState,
     Scalar,
     Snapshot,
     State,
@@ -117,6 +120,29 @@ class Node:
 
 BROKEN = {("row_remap_failed", WHOLE): True}
 FAILED = "memory.row_remap_failed"
+
+
+def test_a_node_that_is_not_judged_tells_what_is_acknowledged() -> None:
+    """An agent that starts, until its first round, and one that cannot judge: the headline says so beside that."""
+    node = Node()
+    (key,) = (entry.key for entry in node.look(PAIR[1]).episodes if entry.key.code == "device.missing")
+    node.acknowledge(key, note="in repair", actor="uid 0", until=later(node.now, 7 * DAY))
+    info = node.snapshot.agent
+    fresh = Engine([], node="n1", clock=lambda: node.now)
+    fresh.restore(node.engine.memory())
+    starting = fresh.remembered(info).verdict
+    assert (starting.state, starting.reason) == (
+        State.UNKNOWN,
+        "starting: nothing was evaluated yet; 1 acknowledged failure",
+    )
+    broken = node.engine.unjudged(node.snapshot, info, "Planted: x").verdict
+    assert broken.reason == "the agent could not judge the node: Planted: x; 1 acknowledged failure"
+    node.look()
+    node.engine.restore(node.engine.memory())
+    assert (
+        "; 1 acknowledgement covers what is not seen now"
+        in node.engine.unjudged(node.snapshot, info, "x").verdict.reason
+    )
 
 
 def test_a_missing_device_is_looked_for_until_the_word_is_over() -> None:
@@ -438,6 +464,41 @@ def test_the_end_of_a_word_about_a_board_that_is_left_alone_waits_until_it_is_tr
     node.seconds += 3600
     assert [hung(at()).verdict.hard for _ in range(3)] == [False] * 3
     assert hung(node.now).verdict.hard
+
+
+@pytest.mark.parametrize("looked", ["before", "never"], ids="looked {}".format)
+def test_the_end_of_a_word_about_what_is_not_read_waits_until_its_driver_is_asked(looked: str) -> None:
+    """No process can be forked for its reader: that is told in each round, and is no look at the board."""
+    node = Node()
+
+    def blind(asked: Instant | None) -> dict[str, EpisodeState]:
+        node.seconds += 10
+        failure = Failure(FailureKind.READER, "cannot be started: no process may be started", as_of=asked or NEVER)
+        crashed = reader("nvidia", ReaderState.CRASHED, last_round=None, failure=failure, looked=asked)
+        node.engine.take_readers((crashed,))
+        for board in PAIR:
+            node.engine.take_sample(msgspec.structs.replace(sample(board, {}, failure=failure), time=node.now))
+        node.judge()
+        return {entry.key.code: entry.state for entry in node.snapshot.episodes if entry.key.device in (GPU, NODE)}
+
+    asked = node.now if looked == "before" else None
+    assert set(blind(asked)) == {"device.unread", "reader.down"}
+    for code, device in (("device.unread", GPU), ("reader.down", NODE)):
+        node.ask(code=code, device=device, note="more memory comes", until="1h")
+    node.seconds += 3600
+    assert [set(blind(asked).values()) for _ in range(3)] == [{EpisodeState.ACKNOWLEDGED}] * 3
+    assert all(entry.expired for entry in node.snapshot.episodes if entry.key.device in (GPU, NODE))
+    assert set(blind(node.now).values()) == {EpisodeState.OPEN}
+
+
+def test_a_look_of_another_boot_is_behind_no_end() -> None:
+    """An end that was noticed in this boot is later than all of those before; a look of now is later than it."""
+    (word,) = (entry for entry in Node().look(first=BROKEN).episodes if entry.key.code == FAILED)
+    now, earlier = at(60.0), msgspec.structs.replace(at(90.0), boot_id="an earlier boot")
+    for expired, taken, counts in ((now, earlier, False), (earlier, now, True), (earlier, NEVER, False)):
+        over = msgspec.structs.replace(word, state=EpisodeState.ACKNOWLEDGED, expired=expired)
+        finding = msgspec.structs.replace(word.finding, evidence_time=now, as_of=taken)
+        assert reopens_after_expiry(over, finding, now) is counts
 
 
 def test_the_answer_names_the_end_of_the_term() -> None:

@@ -177,3 +177,38 @@ def test_the_hour_of_a_resume_is_about_what_it_was_about() -> None:
     for now, codes in ((word.opened, [FAILED]), (end, [])):
         entries = told(resumed, (), (word, later_on), "n", now)
         assert [entry.known.key.code for entry in entries] == codes
+
+
+def test_a_resume_is_about_what_a_term_that_is_over_was_about() -> None:
+    """Every surface shows it, and nobody looked since: who drains the node to see and resumes it knows it."""
+    site = Site()
+    site.node.ask(uid=7, code=FAILED, device=GPU, note="known until Friday", until="2d")
+    site.resume()
+    site.node.seconds += 3 * DAY
+    assert not site.node.judge().verdict.hard
+    assert (site.fault.expired, site.writer.step(site.snapshot).acknowledged) == (site.node.now, ())
+    site.slurm.set("n1", "IDLE", "DRAIN", reason="ops: what is it?", user="alice")
+    assert site.writer.step(site.snapshot).memory.drained == "ops: what is it?"
+    site.slurm.set("n1", "IDLE")
+    site.take(site.writer.step(site.snapshot).acknowledged)
+    assert (site.fault.actor, site.fault.until, site.fault.expired) == (RESUMER, None, None)
+    assert site.fault.covers == later(site.node.now, HOUR)
+    for _ in range(3):
+        assert site.look(bad=True, wait=600.0).verdict.state is State.OK
+    assert len(site.slurm.writes) == 1
+
+
+def test_a_term_that_is_given_after_the_resume_and_is_over_counts() -> None:
+    """Within the hour of the resume: what was said last counts, also by its end."""
+    site = Site()
+    site.resume()
+    resumed = tuple(msgspec.structs.replace(k, until=later(site.node.now, HOUR)) for k in as_known((site.fault,)))
+    site.node.seconds += 60.0
+    site.node.ask(code=FAILED, device=GPU, note="n", until="10m")
+    site.node.seconds += 900.0
+    site.node.judge()
+    assert site.fault.expired is not None
+    assert list(told(resumed, (), (site.fault,), "n", site.node.now)) == []
+    before = msgspec.structs.replace(site.fault, acknowledged=site.fault.opened)
+    assert [entry.known.key.code for entry in told(resumed, (), (before,), "n", site.node.now)] == [FAILED]
+    assert site.look(bad=True, passes=False).verdict.state is State.FAILED

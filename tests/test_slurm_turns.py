@@ -11,7 +11,7 @@ from fakes.snapshots import at, failed_node
 
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.writer import Writer
-from nodevet.checks.model import Action, Episode, Snapshot
+from nodevet.checks.model import Action, Episode, Mode, Modes, Snapshot
 from nodevet.exporters.scheduler_metrics import scheduler_metrics
 from nodevet.exporters.slurm_names import names_in
 from nodevet.exporters.slurm_rules import Memory, parse_size
@@ -34,12 +34,13 @@ PartitionName={name}
 
 def of(*faults: Episode) -> Snapshot:
     """Return a node with *faults*, which close its gate."""
-    return msgspec.structs.replace(FAILED, episodes=faults)
+    verdict = msgspec.structs.replace(FAILED.verdict, episodes=tuple(fault.key for fault in faults))
+    return msgspec.structs.replace(FAILED, episodes=faults, verdict=verdict)
 
 
-def writer(slurm: MemorySlurm, clock: Callable[[], float]) -> Writer:
+def writer(slurm: MemorySlurm, clock: Callable[[], float], **changes: object) -> Writer:
     """Return the writer of n1 in a cluster of two thousand, whose turn comes 40 s after a change."""
-    settings = SlurmSettings(writer="drain", maximum_drained_ratio=0.0)
+    settings = msgspec.structs.replace(SlurmSettings(writer="drain", maximum_drained_ratio=0.0), **changes)
     return Writer(
         slurm, settings, "n1", wall_seconds=clock, monotonic=clock, random=lambda: 0.5,
         boot_id="boot-1", memory=Memory(nodes=2000),
@@ -89,10 +90,48 @@ def test_a_job_at_a_drained_node_has_that_node_read_and_no_other_before_its_turn
     assert passes.step(of()).status.drained
     slurm.set("n1", "IDLE")
     slurm.calls.clear()
-    done = passes.step(FAILED, job_waits=True)
+    done = passes.step(FAILED)
     assert ("read_all" in slurm.calls, done.again_seconds, done.status.permit.held) == (False, 40.0, False)
     now[0] = 80.0
     assert passes.step(FAILED).status.writes["drain"] == 1
+
+
+@pytest.mark.parametrize("closed", ["by a drain", "by its gate", "by a person"])
+def test_a_second_fault_of_a_closed_node_waits_for_no_turn(closed: str) -> None:
+    """Forty seconds later somebody may have resumed it, who knew of both: the node itself is read at once."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    mode = Modes(Mode.GATE if closed == "by its gate" else Mode.DRAIN)
+    both = FIRST, msgspec.structs.replace(SECOND, key=msgspec.structs.replace(FIRST.key, code="nvidia.xid.48"))
+    one, two = (msgspec.structs.replace(of(*faults), modes=mode) for faults in (both[:1], both))
+    if closed == "by a person":
+        slurm.set("n1", "IDLE", "DRAIN", reason="ops: fan", user="alice")
+    passes = writer(slurm, lambda: now[0])
+    passes.step(one)
+    now[0] = 41.0
+    while not passes.step(one).again_seconds:
+        assert not passes.status.drained
+    if closed == "by its gate":
+        slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
+    now[0] = 60.0
+    slurm.calls.clear()
+    assert len(passes.step(two).memory.known) == 2
+    assert "read_all" not in slurm.calls
+    slurm.set("n1", "IDLE")
+    assert len(passes.step(two).acknowledged) == 2
+    assert not passes.step(two).status.permit.held
+
+
+def test_a_job_that_found_the_gate_closed_has_its_node_read_before_its_turn() -> None:
+    """SLURM drains that node now, for a fault of which the agent has not spoken to SLURM yet: a resume shall count."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    passes = writer(slurm, lambda: now[0], permit="local")
+    assert passes.step(FAILED).again_seconds == 40.0
+    slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
+    assert not passes.step(FAILED).status.drained
+    assert passes.step(FAILED, gate_closed=True).status.drained
+    slurm.set("n1", "IDLE")
+    assert passes.step(FAILED).acknowledged
+    assert "read_all" not in slurm.calls
 
 
 def test_the_metrics_name_the_partitions_of_the_node() -> None:

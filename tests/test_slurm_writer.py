@@ -272,10 +272,10 @@ def test_half_an_answer_does_not_show_the_node_in_service(call: str) -> None:
     slurm.set("n1", "IDLE")
     slurm.fail = {call: Why.READ_TIMEOUT}
     for _ in range(2):
-        done = passes.step(FAILED, job_waits=True)
+        done = passes.step(FAILED)
         assert (done.status.drained, done.status.permit.held, done.acknowledged) == (True, True, ())
     slurm.fail = {}
-    done = passes.step(FAILED, job_waits=True)
+    done = passes.step(FAILED)
     assert (done.status.drained, done.status.permit.held, len(done.acknowledged)) == (False, False, 1)
 
 
@@ -294,7 +294,7 @@ def test_a_resume_between_two_reads_of_one_pass_does_not_close_the_gate() -> Non
     slurm.before = resumes
     done = passes.step(graver)
     assert (skips(done), done.status.drained) == ({"changed": 1}, True)
-    assert len(passes.step(graver, job_waits=True).acknowledged) == 1
+    assert len(passes.step(graver).acknowledged) == 1
 
 
 def test_a_resume_holds_for_an_hour_over_restarts_and_a_count_that_grows() -> None:
@@ -413,11 +413,11 @@ def test_a_resume_waits_until_slurmctld_knows_when_slurmd_was_started(slurmd: st
     settled(passes)
     slurm.set("n1", "IDLE")
     for _ in range(2):
-        waits = passes.step(FAILED, job_waits=True)
+        waits = passes.step(FAILED)
         assert (waits.status.drained, waits.acknowledged, waits.status.returned) == (True, (), "")
     after = writer(slurm, passes.step(FAILED).memory)  # also over a restart of the agent
     slurm.change("n1", slurmd_started=slurmd)
-    done = after.step(FAILED, job_waits=True)
+    done = after.step(FAILED)
     if slurmd == "2026-11-20T08:00:00":
         assert (done.status.drained, len(done.acknowledged), len(slurm.writes)) == (False, 1, 1)
     else:
@@ -525,23 +525,49 @@ def test_a_job_at_a_node_without_a_permit_changes_nothing() -> None:
     slurm.set("n1", "IDLE", "DRAIN", reason=OTHER)
     passes = writer(slurm, name="n2", maximum_drained_ratio=0.25)
     for _ in range(3):
-        done = passes.step(FAILED, job_waits=True)
+        done = passes.step(FAILED)
         assert (done.status.limit_reached, done.status.permit.held, slurm.writes) == (True, False, [])
     slurm.set("n2", "IDLE", "DRAIN", reason="Prolog error")
-    assert not passes.step(FAILED, job_waits=True).status.permit.held
+    assert not passes.step(FAILED).status.permit.held
 
 
-def test_a_job_at_a_drained_node_has_it_looked_at_at_once() -> None:
-    """However long the wait for a new fault would be: a job there means that somebody resumed the node."""
+@pytest.mark.parametrize(("looks", "known"), [("drained away", False), ("away", True), ("", True)])
+def test_a_fault_that_ends_before_its_resume_is_seen_was_known_to_who_resumed(looks: str, known: bool) -> None:
+    """Between two looks somebody resumed the node and the fault ended: its return within the hour is that fault.
+
+    One that had ended while the node was drained is news.
+    """
+    well = msgspec.structs.replace(gpu_node(), episodes=())
+    back = msgspec.structs.replace(FAILED.episodes[0], opened=Instant(BOOT, 60 * 10**9, 60.0))
     slurm = MemorySlurm()
     passes = writer(slurm)
     settled(passes)
+    for look in looks.split():
+        if look == "away":
+            slurm.set("n1", "IDLE")
+        assert (passes.step(well).acknowledged, len(slurm.writes)) == ((), 1)
     slurm.set("n1", "IDLE")
-    new = msgspec.structs.replace(FAILED.episodes[0], opened=at(77))
-    late = msgspec.structs.replace(FAILED, episodes=(new,))
+    done = passes.step(msgspec.structs.replace(FAILED, episodes=(back,)))
+    assert (len(done.acknowledged), done.status.writes["drain"]) == ((1, 1) if known else (0, 2))
+
+
+def test_a_new_fault_at_a_drained_node_has_it_looked_at_at_once() -> None:
+    """However long the wait for a new fault would be: who resumes the node knows it, as every surface shows it."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    settled(passes)
+    first = FAILED.episodes[0]
+    second = msgspec.structs.replace(first, key=msgspec.structs.replace(first.key, code="nvidia.xid.48"), opened=at(77))
+    named = msgspec.structs.replace(FAILED.verdict, episodes=(first.key, second.key))
+    both = msgspec.structs.replace(FAILED, episodes=(first, second), verdict=named)
     passes._random = lambda: 1.0
-    assert passes.step(late).again_seconds == pytest.approx(3 / 25)
-    assert passes.step(FAILED, job_waits=True).acknowledged
+    slurm.calls.clear()
+    done = passes.step(both)
+    assert (slurm.calls, len(done.memory.known), done.again_seconds) == (["read", "started"], 2, 30.0)
+    slurm.set("n1", "IDLE")
+    done = passes.step(both)
+    assert {entry.known.key for entry in done.acknowledged} == {first.key, second.key}
+    assert len(slurm.writes) == 1
 
 
 def test_a_drain_of_slurm_itself_is_left_and_told_apart() -> None:
@@ -911,7 +937,7 @@ def test_before_the_first_look_a_node_is_drained_as_it_was_seen_last() -> None:
     slurm.set("n1", "IDLE")
     again = writer(slurm, done.memory)
     assert again.status.drained
-    looked = again.step(FAILED, job_waits=True)
+    looked = again.step(FAILED)
     assert (len(looked.acknowledged), looked.status.drained) == (1, False)
     assert not writer(slurm, done.memory, boot_id="boot-2").status.drained, "that was another boot"
 
@@ -1324,7 +1350,9 @@ def standing_fault(tmp_path: Path) -> Iterator[Reactor]:
         yield running
 
 
-def test_a_gate_that_closes_is_reason_to_look_until_the_drain_is_seen(tmp_path: Path) -> None:
+def test_a_gate_that_closes_is_reason_to_look_until_the_drain_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Asked of a thread that has ended: the answer is there at once."""
     with standing_fault(tmp_path) as running:
         assert running.close(3.0)
@@ -1337,6 +1365,15 @@ def test_a_gate_that_closes_is_reason_to_look_until_the_drain_is_seen(tmp_path: 
     assert running._again_seconds(seen) <= 1.0
     drained = msgspec.structs.replace(running.status, states=("IDLE", "DRAIN"))
     assert running._again_seconds(msgspec.structs.replace(seen, status=drained)) == 3600.0
+    asked: list[bool] = []
+
+    def step(_snapshot: Snapshot, *, gate_closed: bool) -> Pass:
+        asked.append(gate_closed)
+        return seen
+
+    monkeypatch.setattr(running._writer, "step", step)
+    running._pass(FAILED)
+    assert asked == [True], "the turn of this node, which may be a minute away, is not waited for"
 
 
 def test_a_fault_that_stands_has_the_log_looked_at_once_a_second(

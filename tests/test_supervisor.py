@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import selectors
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +23,7 @@ from nodevet.agent.load.child import LoadChild
 from nodevet.agent.processes import ChildRecord, is_alive, start_ticks
 from nodevet.agent.readers.quarantine import Quarantine
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
-from nodevet.checks.model import Failure, FailureKind, ReaderState, ResultState
+from nodevet.checks.model import NEVER, Failure, FailureKind, ReaderState, ResultState
 from nodevet.checks.view import Cadence
 from nodevet.checks.wire import Ticked
 
@@ -103,6 +105,38 @@ def test_a_device_that_fell_twice_is_left_alone_and_tried_again(
     assert bench.status().quarantined == ()
     assert outcome(bench.samples) == ALL_OK
     assert bench.log[-2:] == ["stop", "start skip= last=b"]
+
+
+def test_a_reader_that_cannot_be_forked_looks_at_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round tells that nothing is read; how its driver does is as old as when that was told last."""
+
+    def fork(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    bench.round()
+    os.kill(bench.status().pid or 0, signal.SIGKILL)
+    bench.until(lambda: bench.status().pid is None)
+    fell = bench.status().looked
+    monkeypatch.setattr("nodevet.agent.readers.reader.Child", fork)
+    told = len(bench.samples)
+    for _ in range(3):
+        bench.clock.advance(INTERVAL)
+        bench.supervisor.tick()
+        bench.collect()
+    assert "no process may be started" in bench.failure.detail
+    assert outcome(bench.samples[told:]) == {"a": "reader", "b": "reader", "c": "reader"}
+    assert {entry.failure.as_of for entry in bench.samples[told:] if entry.failure} == {fell} == {bench.status().looked}
+
+
+def test_a_reader_that_was_never_forked_has_never_looked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same from the agent's start on."""
+
+    def fork(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr("nodevet.agent.readers.reader.Child", fork)
+    bench.supervisor.tick()
+    assert (bench.failure.as_of, bench.status().looked) == (NEVER, None)
 
 
 def test_a_crash_tells_signal_call_and_last_words(bench: Bench) -> None:

@@ -41,7 +41,7 @@ from nodevet.agent.readers.stages import (
 )
 from nodevet.agent.readers.unread import seen_at, unread, why_unread
 from nodevet.agent.readers.witness import Surroundings
-from nodevet.checks.model import Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
+from nodevet.checks.model import NEVER, Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
 from nodevet.checks.wire import PROTOCOL, Failed, Happened, Message, Note, Read, Ready, RoundDone, Sampled, Start
 
 __all__ = ["RETRY_SECONDS", "Reader", "ReaderPlan"]
@@ -466,7 +466,7 @@ class Reader:
                 environment=self._plan.own_environment,
             )
         except OSError as error:
-            failure = no_start(self._plan.backend, error).failure
+            failure = seen_at(no_start(self._plan.backend, error).failure, self._looked or NEVER)
             self._say(ReaderState.CRASHED, failure.detail, failure)
             self._start_at = now + self._next_wait()
             return

@@ -6,7 +6,7 @@ import msgspec
 
 from nodevet.agent.readers.plan import ReaderPlan
 from nodevet.agent.readers.stages import FALLEN
-from nodevet.checks.model import Failure, FailureKind, Instant, Sample
+from nodevet.checks.model import NEVER, Failure, FailureKind, Instant, Sample
 
 __all__ = ["seen_at", "unread", "why_unread"]
 
@@ -28,9 +28,9 @@ def why_unread(device: str, failure: Failure | None, guilty: str | None) -> Fail
     A device is not charged with what another one did to the reader.
     """
     if failure is None:
-        return Failure(FailureKind.READER, "the reader has not started yet")
+        return Failure(FailureKind.READER, "the reader has not started yet", as_of=NEVER)
     if failure.kind is FailureKind.READER:
         return failure
     if failure.kind in FALLEN and device != guilty:
-        return Failure(FailureKind.READER, f"its reader went down: {failure.detail}")
+        return Failure(FailureKind.READER, f"its reader went down: {failure.detail}", as_of=failure.as_of)
     return failure

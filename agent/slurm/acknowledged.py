@@ -30,15 +30,21 @@ class Acknowledged(msgspec.Struct, frozen=True):
     def meant(self, episode: Episode) -> bool:
         """Return whether *episode* is that fault and asks for nothing harder, and the resume says something new of it.
 
-        That is, where it is open, or a word without a term covers its returns for less long.
+        That is, where it is open, or a word about it is over, or one without a term covers its returns for less long.
         """
         return (episode.state is EpisodeState.OPEN or self.adds_to(episode)) and self.known.covers(episode)
 
     def adds_to(self, word: Episode) -> bool:
-        """Return whether the resume covers returns for longer than the *word* in force, which has no term."""
-        stands = word.state is EpisodeState.ACKNOWLEDGED and word.until is None and word.expired is None
+        """Return whether the resume covers returns for longer than the *word*, which has no term or whose term is over.
+
+        A term that was given after the resume is the later word, also once it is over.
+        """
         end, known = self.known.until, word.covers
-        return stands and end is not None and (known is None or known.boottime_ns < end.boottime_ns)
+        if word.state is not EpisodeState.ACKNOWLEDGED or end is None:
+            return False
+        if word.expired is not None:
+            return not self.known.gives_way(word)
+        return word.until is None and (known is None or known.boottime_ns < end.boottime_ns)
 
 
 def told(

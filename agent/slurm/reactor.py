@@ -200,7 +200,7 @@ class Reactor:
     def _pass(self, snapshot: Snapshot) -> None:
         """Have the writer look at *snapshot*, and keep what it found."""
         jobs, waiting = self._jobs(), self._claims.waiting()
-        done = self._writer.step(snapshot, job_waits=bool(jobs - self._met))
+        done = self._writer.step(snapshot, gate_closed=time.monotonic() < self._drains_until)
         self._keep(snapshot, done)
         if done.status.drained and not done.status.trouble:
             # They were there before SLURM was asked, and it says that nobody resumed the node.

@@ -142,9 +142,9 @@ class Writer:
         """Return the faults of *snapshot* that close the gate; none before the first round is complete."""
         return gating(snapshot) if snapshot.agent.ready and not snapshot.agent.stopping else ()
 
-    def step(self, snapshot: Snapshot, *, job_waits: bool = False) -> Pass:
+    def step(self, snapshot: Snapshot, *, gate_closed: bool = False) -> Pass:
         """Make one pass for *snapshot*; see ``steps``."""
-        work = self.steps(snapshot, job_waits=job_waits)
+        work = self.steps(snapshot, gate_closed=gate_closed)
         try:
             call = next(work)
             while True:
@@ -158,11 +158,12 @@ class Writer:
             made: Pass = done.value
             return made
 
-    def steps(self, snapshot: Snapshot, *, job_waits: bool = False) -> Generator[Call, Any, Pass]:
+    def steps(self, snapshot: Snapshot, *, gate_closed: bool = False) -> Generator[Call, Any, Pass]:
         """Make one pass for *snapshot*: yield each call to SLURM and take its answer, or the SlurmError thrown.
 
-        A job that came to a node which is drained, as far as is known, means that a person resumed it: that node is
-        looked at at once. Nothing else hurries, so that requeued jobs do not have a whole cluster ask together.
+        A node that is out of service, as far as is known, or whose gate a job found closed a moment ago, is looked at
+        at once: who resumes it knows what is known then, and a job that comes means that somebody did. Nothing else
+        hurries, so that requeued jobs do not have a whole cluster ask together.
         """
         present = {device.id for device in snapshot.devices}
         names = {old: new for old, new in snapshot.names.items() if old not in present}
@@ -170,7 +171,7 @@ class Writer:
         faults = self.due(snapshot)
         self._said = answered(snapshot.episodes)
         wait = self._wait(faults)
-        if wait > 0 and not (job_waits and self.status.drained):
+        if wait > 0 and not (gate_closed or self.status.drained or self.status.closed):
             asking = bool(faults) and wait <= WORTH_WAITING_SECONDS
             self.status = msgspec.structs.replace(self.status, asking=asking, considered=named(faults))
             return self._done(faults, wait)
@@ -180,7 +181,8 @@ class Writer:
             considered=named(faults),
         )  # fmt: skip
         again = self._settings.poll_seconds
-        if faults or not self._memory.rests or before.drained or before.last_read_seconds is None:
+        is_over = any(word.expired for word in self._said)  # somebody may drain the node to see what is left of it
+        if faults or is_over or not self._memory.rests or before.drained or before.last_read_seconds is None:
             try:
                 again = yield from self._look(snapshot, faults)
             except SlurmError as error:

@@ -15,12 +15,14 @@ from nodevet.checks.baseline import OR
 from nodevet.checks.judging import Look, Rule, looks
 from nodevet.checks.limits import from_table
 from nodevet.checks.model import (
+    NEVER,
     Action,
     Clearing,
     Device,
     FailureKind,
     FaultClass,
     Finding,
+    Instant,
     Outcome,
     Part,
     PartKind,
@@ -164,7 +166,8 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
     name = f"reader of {reader.backend}"
     running = reader.state is ReaderState.RUNNING
     down = _down(reader)
-    looked = None if reader.state is ReaderState.STUCK else reader.looked  # one that cannot be killed is seen all along
+    # One that cannot be killed is seen all along.
+    looked = None if reader.state is ReaderState.STUCK else reader.looked or NEVER
     if down is FailureKind.READER:
         rule = HELD if reader.state is ReaderState.STUCK else DOWN
         why = reader.failure.detail if reader.failure else reader.detail  # its detail is the new one's call by now
@@ -199,7 +202,7 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
         facts = f"{name} has not answered yet" + (f", it is in {reader.detail}" if reader.detail else "")
         next_step = "a driver may take a minute to start; after that it counts as hung"
         rule = msgspec.structs.replace(FAILED, action=Action.WATCH, next_step=next_step)
-        yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True)
+        yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True, as_of=looked)
     elif reader.state in AWAY:
         yield FAILED.on_node(Outcome.SKIPPED, f"{name} is {reader.state.value}: {reader.detail}", part=part)
 
@@ -256,6 +259,7 @@ def _unread(view: View, device: Device) -> Finding:
             f"{name}: was never read",
             device=device.id,
             required=not waiting,
+            as_of=NEVER,
         )
     if reader is not None and reader.state is ReaderState.RELEASED:
         return UNREAD.on_node(Outcome.UNMEASURED, f"{name}: released, not read meanwhile", device=device.id)
@@ -274,7 +278,14 @@ def _unread(view: View, device: Device) -> Finding:
         device=device.id,
         required=bool(why),
         evidence_time=view.now if why else newest,
+        as_of=_asked(samples) if why else None,
     )
+
+
+def _asked(samples: Iterable[Sample]) -> Instant:
+    """Return when the driver was asked last for any of *samples*: not as often as it is told that it cannot be."""
+    times = (sample.failure.as_of if sample.failure and sample.failure.as_of else sample.time for sample in samples)
+    return max(times, key=lambda time: time.boottime_ns)
 
 
 def _age(view: View, sample: Sample) -> str:
