@@ -946,6 +946,22 @@ def test_a_call_of_users_that_cannot_be_killed_is_nobodys_fault(bench: Bench, ca
     assert (blame.stuck(child, 50.0).failure.of_driver, orphan.failure.of_driver) == (is_hard, is_hard)
 
 
+@pytest.mark.parametrize(("share", "is_hard"), [(0.6, False), (0.1, True)])
+def test_an_orphan_without_a_processor_is_nobodys_fault(bench: Bench, share: float, is_hard: bool) -> None:
+    """The agent before was killed on a machine that has no time for its reader's end either: however long."""
+    looks, ticks = Told(bench.clock, "R", share), start_ticks(os.getpid())
+    assert ticks is not None
+    record = ChildRecord("fake", os.getpid(), ticks, bench.clock.instant().boot_id, "fake_read(b)", in_call=True)
+    orphan = Predecessor(record, bench.clock, looks, 50.0)
+    orphan._killed = True  # it stands for this very process
+    for _ in range(70):
+        bench.clock.advance(1.0)
+        orphan.tick(bench.clock.monotonic())
+    assert orphan.failure is not None
+    assert orphan.failure.of_driver is is_hard
+    assert ("for a processor" in orphan.detail) is not is_hard
+
+
 def test_only_libraries_under_a_bus_error_are_read_through(bench: Bench, tmp_path: Path) -> None:
     """Hundreds of files are read for that alone; a reader that serves again has proven them."""
     library = tmp_path / "libfake.so.1"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord, describe, is_alive
 from nodevet.agent.readers.calls_of_users import meaning_of_users
-from nodevet.agent.readers.witness import Surroundings, disturbance
+from nodevet.agent.readers.witness import Look, Surroundings, disturbance
 from nodevet.checks.model import Failure, FailureKind, ReaderState
 
 __all__ = ["Predecessor"]
@@ -44,6 +44,7 @@ class Predecessor:
         self._clock = clock
         self._since = clock.monotonic()
         self._killed = False
+        self._seen: tuple[float, Look | None] | None = None
 
     def tick(self, now: float) -> None:
         """Look whether it is gone; kill it where it does not end by itself, tell where that has no effect."""
@@ -58,7 +59,9 @@ class Predecessor:
             self.detail = f"{call} cannot be ended ({where}); no second reader is started beside it"
             self.failure = Failure(FailureKind.STUCK, self.detail, of_driver=True)
             look = self._surroundings.look(self.record.pid)
-            cause = disturbance(look, look, 1.0) or meaning_of_users(call)
+            before, seen = self._seen or (now, look)
+            self._seen = now, look
+            cause = disturbance(look, look, 1.0) or disturbance(seen, look, now - before) or meaning_of_users(call)
             early = waited < ORPHAN_SECONDS + self._patience_seconds
             if cause:
                 self._since = now - ORPHAN_SECONDS - KILLED_SECONDS
