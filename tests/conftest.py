@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 from fakes.freezer import NO_FREEZER, freeze
@@ -48,6 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Golden files are written anew on request; the difference is then read in the diff."""
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
     parser.addoption("--soak", action="store_true", help="run campaigns in full, not a tenth or less of each")
+
+
+def pytest_configure() -> None:
+    """A property is judged by its outcome: how long one example took says how busy the machine is."""
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("busy", hypothesis.settings(), deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("busy")
 
 
 @pytest.fixture(scope="session")
