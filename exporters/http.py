@@ -400,6 +400,9 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without the reverse name lookup of the base class, which may wait for a name server."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Each connection inherits it: once the client has all of the answer it is reset (tcp(7)), also where it never
+        # closes its end. Else it would hold a port of the machine, and of some 28,000 none would be left for a scraper.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, -1)
         asked = str(self.server_address[0])
         self.socket.bind(with_zone(asked, self.server_address[1]))
         bound = self.socket.getsockname()

@@ -387,6 +387,40 @@ def test_an_incomplete_request_ends(start: Start) -> None:
     assert server.refused == 1
 
 
+HELD_SECONDS = 1.5
+"""A kernel acknowledges an end within 0.2 s (TCP_DELACK_MAX), and is told within that how the connection is."""
+
+
+def is_held(connection: socket.socket) -> bool:
+    """Return whether *connection* still holds its port: it was ended from the other side, and was not reset."""
+    poll = select.poll()
+    poll.register(connection, 0)  # POLLHUP comes when both directions are over, and needs no asking for
+    return not poll.poll(HELD_SECONDS * 1000)
+
+
+def test_a_client_that_never_closes_keeps_no_port_of_the_machine(start: Start) -> None:
+    """Whoever is hung up on and stays would hold a port each, until a scraper finds none to come from."""
+    server = start(gpu_node(), connections=Connections(most=1))
+    with socket.create_connection(server.address, timeout=5) as stalled:
+        for _ in range(2):  # the first takes its place; when the second is answered, it has been closed
+            assert ask(server, "/-/healthy").status == 200
+        assert not is_held(stalled)
+        assert stalled.recv(1) == b"", "it sees an end, no error"
+
+
+def test_a_client_that_was_answered_and_never_closes_keeps_no_port_either(start: Start) -> None:
+    """It may read its answer when it likes, whole and without an error."""
+    server = start(gpu_node())
+    with socket.create_connection(server.address, timeout=5) as kept:
+        kept.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert kept.recv(1, socket.MSG_PEEK) == b"H"
+        assert not is_held(kept)
+        answer = b"".join(iter(lambda: kept.recv(1 << 16), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    assert f"Content-Length: {len(body)}".encode() in head
+
+
 def test_stopping_takes_half_a_second_and_frees_the_port(start: Start) -> None:
     """Also with a client that never asks; the port can be opened again at once."""
     server, took = start(gpu_node()), []
