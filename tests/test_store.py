@@ -859,7 +859,7 @@ def test_what_lies_on_a_read_only_disk_is_read(small_disk: Path, ended: str) -> 
     with pytest.raises(StoreError):
         open_store(path)
     found = read_store(path)
-    assert [entry.note for entry in found.episodes_of_journal()] == ["7"]
+    assert [entry.note for entry in found.episodes_at_rest()] == ["7"]
     assert found.load_memory() == {"round": b"7"}
     found.close()
 

@@ -11,9 +11,9 @@ import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from nodevet.agent.clock import SystemClock
+from nodevet.agent.storage.at_rest import rows_if_known
 from nodevet.agent.storage.database import (
     SQLITE_WAIT_SECONDS,
     DamagedError,
@@ -81,20 +81,10 @@ def _understood(path: Path) -> tuple[dict[str, bytes], tuple[Episode, ...], str]
     with translated(path), closing(sqlite3.connect(path, timeout=SQLITE_WAIT_SECONDS, isolation_level=None)) as newer:
         if newer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
             raise StoreError(f"{path}: locked by another process: close what has it open")
-        blobs = _rows(newer, "SELECT name, value, checksum FROM memory") or []
-        state = _rows(newer, "SELECT code, device, part, payload, number, checksum FROM state")
+        blobs = rows_if_known(newer, "SELECT name, value, checksum FROM memory") or []
+        state = rows_if_known(newer, "SELECT code, device, part, payload, number, checksum FROM state")
     memory = {name: value for name, value, mark in blobs if checksum(name, value) == mark}
     read = [verified_episode(row[3], row[5], *row[:5]) for row in state or ()]
     episodes = tuple(episode for episode in read if episode is not None)
     unread = "those" if state is None else str(len(read) - len(episodes))
     return memory, episodes, "" if unread == "0" else f", {unread} of the newer version cannot be read by this one"
-
-
-def _rows(connection: sqlite3.Connection, query: str) -> list[tuple[Any, ...]] | None:
-    """Return the rows of *query*, or None where the newer version has no such table or column."""
-    try:
-        return connection.execute(query).fetchall()
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_ERROR:
-            raise
-        return None

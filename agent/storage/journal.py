@@ -252,7 +252,7 @@ def _as_it_lies(path: Path, machine: Machine) -> tuple[dict[str, bytes], tuple[E
         return {}, ()
     try:
         memory = store.load_memory()
-        return (memory, store.episodes_of_journal()) if is_of(memory, machine) else ({}, ())
+        return (memory, store.episodes_at_rest()) if is_of(memory, machine) else ({}, ())
     except (StoreError, BusyError):
         return {}, ()
     finally:

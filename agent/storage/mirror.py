@@ -116,10 +116,16 @@ def _episode(raw: msgspec.Raw) -> Episode | str:
 
 def ends(store: Store, mirror: Mirror | None) -> tuple[Episode, ...]:
     """Return what the journal of *store* ends of all that *mirror* tells of, open there or over."""
+    if mirror is None:
+        return ()
     stored = {episode.key for episode in store.load_episodes()}
-    unsure = sorted({episode.key for episode in (*mirror.episodes, *mirror.ended)} - stored) if mirror else []
-    last = [row.episode for row in map(store.last_row, unsure) if row is not None]
-    return tuple(entry for entry in last if entry.state is EpisodeState.CLEARED and not is_covering(entry))
+    told = [episode for episode in (*mirror.episodes, *mirror.ended) if episode.key not in stored]
+    if not told:
+        return ()
+    since_ns = min(_order(episode, mirror.boot_id)[0] for episode in told)  # what ended before that is no news
+    last = (row.episode for row in store.newest_rows({each.key for each in told}, mirror.boot_id, since_ns))
+    over = (entry for entry in last if entry.state is EpisodeState.CLEARED and not is_covering(entry))
+    return tuple(sorted(over, key=lambda entry: entry.key))
 
 
 def restore(

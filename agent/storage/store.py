@@ -16,13 +16,14 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from nodevet.agent.storage.at_rest import newest_rows, open_episodes
 from nodevet.agent.storage.database import (
     ROW,
     DamagedError,
@@ -213,11 +214,10 @@ class Store:
         """Return every episode that is not cleared."""
         return tuple(entry.episode for _, entry in sorted(self._last.items()))
 
-    def episodes_of_journal(self) -> tuple[Episode, ...]:
-        """Return every episode that is not cleared, by the journal alone: slow, and there in every schema version."""
-        rows = self._journal_rows("ORDER BY id", ())
-        latest = {row.episode.key: row.episode for row in rows}
-        return tuple(episode for _, episode in sorted(latest.items()) if episode.state is not EpisodeState.CLEARED)
+    def episodes_at_rest(self) -> tuple[Episode, ...]:
+        """Return every episode that is not cleared, of any schema version, where the database is only read."""
+        with translated(self.path):
+            return open_episodes(self._connection)
 
     def load_memory(self) -> dict[str, bytes]:
         """Return every blob by name."""
@@ -249,11 +249,14 @@ class Store:
         tail = (f"WHERE {where} " if where else "") + "ORDER BY id DESC LIMIT ?"
         return self._journal_rows(tail, (*(value for _, values in conditions for value in values), limit))
 
-    def last_row(self, key: Key) -> HistoryRow | None:
-        """Return the newest row of the journal about *key*; None where there is none, or where it is damaged."""
-        tail = "WHERE device = ? AND code = ? AND part = ? ORDER BY id DESC LIMIT 1"
-        rows = self._journal_rows(tail, (key.device, key.code, str(key.part)))
-        return rows[0] if rows else None
+    def newest_rows(self, keys: Collection[Key], boot_id: str, since_ns: int) -> tuple[HistoryRow, ...]:
+        """Return the newest row about each of *keys* in the journal of the boot *boot_id*, from *since_ns* of it on.
+
+        One that is damaged, or not there, is left out.
+        """
+        with translated(self.path):
+            numbers = newest_rows(self._connection, keys, boot_id, since_ns)
+        return tuple(row for number in numbers for row in self._journal_rows("WHERE id = ?", (number,)))
 
     def append_result(self, result: Result) -> None:
         """Keep the *result* of a workload, once however often it is delivered. Raises StoreError or BusyError."""
