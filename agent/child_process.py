@@ -8,6 +8,7 @@ cannot be killed by anybody.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import selectors
 import signal
@@ -115,10 +116,12 @@ class Child:
         *,
         environment: Mapping[str, str] | None = None,
         inherit: tuple[int, ...] = (),
+        orphaned: signal.Signals = signal.SIGCONT,
     ) -> None:
         """Start *argv* with descriptors appended, and register with *selector*; keys carry a callback as data.
 
-        The child also gets the descriptors *inherit*, which it knows nothing of.
+        The child also gets the descriptors *inherit*, which it knows nothing of. *orphaned* is what the kernel sends it
+        when this process ends: one that is stopped sees no lifeline, and may be stopped before it can ask for anything.
         """
         self._name = name
         self._selector = selector
@@ -132,7 +135,8 @@ class Child:
         self._memory_limit: str | None = None
         self._last_call: tuple[str, int] | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_own:
-            self._open(argv, environment, inherit, on_failure, childs_own)
+            stdin = self._open(argv, environment, inherit, on_failure, childs_own)
+            _signal_at_end(stdin, self.pid, orphaned)
             on_failure.callback(self._give_up)
             self._start_ticks = start_ticks(self.pid)
             self._watch(on_failure)
@@ -239,7 +243,8 @@ class Child:
         inherit: tuple[int, ...],
         on_failure: contextlib.ExitStack,
         childs_own: contextlib.ExitStack,
-    ) -> None:
+    ) -> int:
+        """Start the process, and return its end of the lifeline."""
         self._connection, theirs = socket.socketpair()
         on_failure.callback(self._connection.close)
         childs_own.callback(theirs.close)
@@ -264,6 +269,7 @@ class Child:
             cwd="/",
             start_new_session=True,
         )
+        return stdin
 
     def _give_up(self) -> None:
         """End a process that cannot be followed: nobody else ever would."""
@@ -398,6 +404,13 @@ class Child:
     def _forget(self, file: socket.socket | int) -> None:
         if self._is_watched(file):
             self._selector.unregister(file)
+
+
+def _signal_at_end(pipe: int, pid: int, number: signal.Signals) -> None:
+    """Have the kernel send *number* to the process *pid* when the other end of *pipe* is closed (fcntl(2), O_ASYNC)."""
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, number)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
 
 
 def python_module(module: str) -> tuple[str, ...]:

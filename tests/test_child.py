@@ -17,6 +17,7 @@ import pytest
 
 from nodevet.agent.child_process import Child, Exit, Patience, python_module
 from nodevet.agent.clock import SystemClock
+from nodevet.agent.load.child import LoadChild
 from nodevet.checks.burnin.child import is_stopped
 from nodevet.checks.model import FailureKind
 from nodevet.checks.wire import Failed, Message, Read, Ready, Start, Stop
@@ -195,6 +196,45 @@ def test_a_child_whose_agent_is_gone_closes_and_ends(start: Starter, tmp_path: P
     while "orphan" not in (tmp_path / "log").read_text() and time.monotonic() < end:
         time.sleep(0.01)
     assert (tmp_path / "log").read_text().splitlines()[-1] == "orphan"
+
+
+HELD_SECONDS = 1.5
+"""The kernel ends a process that is killed within milliseconds, however busy the machine is."""
+
+
+def cut_lifeline(child: Child) -> None:
+    """Have the lifeline of *child* end as with this process; its number stays taken."""
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), child._lifeline)
+
+
+def test_a_load_that_is_stopped_before_it_began_ends_with_its_agent() -> None:
+    """Its interpreter takes 0.1 s until it can ask the kernel for that itself; one that was stopped then lived on."""
+    with selectors.DefaultSelector() as selector:
+        argv = (sys.executable, "-c", "import time; time.sleep(60)")
+        load = LoadChild("load", argv, ("a",), SystemClock(), selector)
+        os.kill(load._child.pid, signal.SIGSTOP)
+        cut_lifeline(load._child)
+        deadline = time.monotonic() + HELD_SECONDS
+        while not load.at_rest and time.monotonic() < deadline:
+            for key, mask in selector.select(0.05):
+                key.data(mask)
+            load.tick()
+        ended = load.at_rest
+        if not ended:
+            os.kill(load._child.pid, signal.SIGKILL)
+        while not load.at_rest:
+            load.tick()
+    assert ended
+
+
+def test_a_reader_that_is_stopped_before_it_began_goes_on_when_its_agent_ends(start: Starter) -> None:
+    """It sees then that its lifeline is gone, and closes what it has open."""
+    bench = start(sys.executable, "-c", "import sys; sys.stdin.read()")
+    os.kill(bench.child.pid, signal.SIGSTOP)
+    cut_lifeline(bench.child)
+    bench.until(lambda: bench.owner.ended)
+    assert bench.owner.ended == Exit(0)
 
 
 def test_an_orphan_that_hangs_kills_itself() -> None:

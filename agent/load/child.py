@@ -7,6 +7,7 @@ result that says so, hence whoever waits for one result per workload never waits
 from __future__ import annotations
 
 import selectors
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -71,7 +72,16 @@ class LoadChild:
         self._stuck = False
         self._ended = False
         self.results: list[Result] = []
-        self._child = Child(name, argv, selector, self, clock, environment=environment, inherit=inherit)
+        self._child = Child(
+            name,
+            argv,
+            selector,
+            self,
+            clock,
+            environment=environment,
+            inherit=inherit,
+            orphaned=signal.SIGKILL,
+        )
 
     @property
     def busy(self) -> bool:
