@@ -32,10 +32,10 @@ from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.agent.verdicts import proved
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.guard import Guard
-from nodevet.checks.model import AgentInfo, Device, Episode, EpisodeState, Result, Snapshot
+from nodevet.checks.model import AgentInfo, Device, Episode, EpisodeState, ReaderStatus, Result, Snapshot
 from nodevet.checks.registry import installed
 
-__all__ = ["impatient", "look", "look_until_settled"]
+__all__ = ["impatient", "is_given_up", "look", "look_until_settled"]
 
 LOOKS = 2
 MOST_LOOKS = 4
@@ -48,6 +48,8 @@ MARGIN = 2.0
 UNASKED_SECONDS = 3600.0
 """Until a reader reads by itself: a round of its own between two looks would leave the later one a moment to count."""
 STOP_SECONDS = 2.0
+STARTS = 3
+"""So often a reader is started in vain, a second apart, before nothing more is expected of it."""
 
 Keep = Callable[[Sequence[Episode], Mapping[str, bytes]], None]
 Also = Callable[[Snapshot], Sequence[Result]]
@@ -146,7 +148,7 @@ def look_until_settled(take: Callable[[], Snapshot], wait: Callable[[float], Non
 
 
 def _take_look(engine: Engine, supervisor: Supervisor, patience_seconds: float, guard: Guard) -> None:
-    supervisor.wait(lambda: supervisor.settled, patience_seconds)
+    supervisor.wait(lambda: all(map(is_given_up, supervisor.unsettled)), patience_seconds)
     collected = supervisor.collect()
     by_backend: dict[str, list[Device]] = {status.backend: [] for status in supervisor.statuses}
     for device in supervisor.devices:
@@ -159,6 +161,11 @@ def _take_look(engine: Engine, supervisor: Supervisor, patience_seconds: float, 
         guard.run(f"intake of event {event.code}", partial(engine.take_event, event), _nothing)
     engine.take_readers(supervisor.statuses)
     engine.take_faults(guard.faults)
+
+
+def is_given_up(status: ReaderStatus) -> bool:
+    """Return whether nothing is expected of a reader any more: no process came of it, as without a descriptor."""
+    return status.starts >= STARTS and status.pid is None and not status.hangs and not status.crashes
 
 
 def _nothing() -> None:

@@ -17,7 +17,7 @@ from nodevet.exporters.schema import (
     StatusDocument,
 )
 
-__all__ = ["devices_table", "findings_lines", "headline", "status_text", "verdict_words"]
+__all__ = ["devices_table", "findings_lines", "headline", "status_text", "unread_lines", "verdict_words"]
 
 LISTED_IN_FULL = 3
 """So many things that could not be measured are told one by one, each with its reason."""
@@ -177,12 +177,21 @@ def _figure(result: ResultDocument | None, text: str) -> str:
     return "" if result is None or result.value is None else text.format(result.value)
 
 
+def unread_lines(document: StatusDocument) -> Iterator[str]:
+    """Yield a line for each reader that reads nothing: what it would list is missing."""
+    yield from (line for _, line in _unread(document))
+
+
+def _unread(document: StatusDocument) -> Iterator[tuple[str, str]]:
+    """Yield the state of each reader that reads nothing and should, and a line that says why."""
+    for reader in document.readers:
+        if reader.state not in ("running", "absent", "starting", "stopped"):
+            yield reader.state, f"reader {reader.backend}: {reader.state}: {reader.detail}"
+
+
 def _troubles(document: StatusDocument) -> Iterator[str]:
     told = {finding.code for finding in document.findings}
-    for reader in document.readers:
-        quiet = reader.state in ("running", "absent", "starting", "stopped")
-        if not quiet and f"reader.{reader.state}" not in told:
-            yield f"reader {reader.backend}: {reader.state}: {reader.detail}"
+    yield from (line for state, line in _unread(document) if f"reader.{state}" not in told)
     for check in document.checks:
         if not check.success:
             yield f"check {check.check} did not run: {check.error}"

@@ -5,12 +5,41 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import selectors
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
+from fakes.snapshots import gpu_node
 
+from nodevet.agent.cli import COMMANDS
+from nodevet.agent.clock import SteppedClock
+from nodevet.agent.commands import topo
+from nodevet.agent.oneshot import STARTS, is_given_up
+from nodevet.agent.readers.plan import ReaderPlan
+from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.text import unread_lines
 from nodevet.checks.backends.nvml import why_not_loaded
+from nodevet.checks.errors import BusyError
 from nodevet.checks.exhaustion import EXHAUSTED, next_step
+from nodevet.checks.model import ReaderState, ReaderStatus
+from nodevet.checks.view import Cadence
+from nodevet.exporters.schema import status_document
+
+
+@contextmanager
+def no_descriptor_free() -> Iterator[None]:
+    """Let this process open nothing more; what it has open it keeps."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("number", [*EXHAUSTED, errno.ENOENT, errno.EIO])
@@ -25,10 +54,68 @@ def test_a_library_for_which_no_descriptor_is_free_is_not_to_be_installed(tmp_pa
     """As the loader itself tells it."""
     library = tmp_path / "libnvidia-ml.so.1"
     library.write_text("")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
+    with no_descriptor_free():
         words = why_not_loaded(str(library))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert words.endswith("raise fs.file-max or LimitNOFILE of the unit")
+
+
+ASKED = {
+    "ack": ("gpu5", "--note", "x"),
+    "explain": ("xid", "79"),
+    "readings": ("check", "none.json"),
+    "report": ("render", "none.json"),
+    "slurm": ("check",),
+    "config": ("check",),
+}
+LOOKING = {"agent", "check", "devices", "burn-in"}
+"""These start readers, which is tried three times: other tests have them."""
+
+
+@pytest.mark.parametrize("descriptors", [6, 8, 12])
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - LOOKING))
+def test_no_command_ends_with_a_traceback_for_want_of_descriptors(
+    tmp_path: Path, command: str, descriptors: int
+) -> None:
+    """It says what lacks; before, `nodevet topo` called it a bug of ours (`ulimit -n 8`)."""
+    places = ("--state-dir", str(tmp_path), "--runtime-dir", str(tmp_path)) if command in ("topo", "status") else ()
+    words = (sys.executable, "-m", "nodevet.agent.cli", command, *ASKED.get(command, ()), *places)
+    shell = ("sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *words)
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "Traceback" not in done.stderr
+    assert done.returncode not in (1, 70)
+
+
+def test_the_links_of_a_node_cannot_be_read_without_a_descriptor() -> None:
+    """That is told with what to raise."""
+    with no_descriptor_free(), pytest.raises(BusyError, match="ulimit -n"):
+        topo._read("amd", "/")
+
+
+def test_a_reader_that_cannot_be_started_is_waited_for_no_longer() -> None:
+    """`nodevet devices` said nothing for a minute, and then printed an empty table."""
+    clock = SteppedClock()
+    plan = ReaderPlan(backend="host", cadences={"fast": Cadence(10, 5)}, argv=("/none",))
+    with selectors.DefaultSelector() as selector:
+        readers = Supervisor([plan], clock, selector)
+        seconds = 0
+        while not all(map(is_given_up, readers.unsettled)):
+            clock.advance(1.0)
+            readers.tick()
+            seconds += 1
+    assert STARTS <= seconds <= 2 * STARTS
+
+
+@pytest.mark.parametrize("living", [{"pid": 7}, {"hangs": 1}, {"crashes": 1}, {"starts": STARTS - 1}])
+def test_a_reader_that_came_up_is_waited_for(living: dict[str, int]) -> None:
+    """However often it fell: the next may answer."""
+    status = {"backend": "host", "state": ReaderState.CRASHED, "starts": STARTS} | living
+    assert not is_given_up(ReaderStatus(**status))  # type: ignore[arg-type]
+
+
+def test_an_inventory_says_which_reader_is_missing_in_it() -> None:
+    """And why."""
+    why = "the reader of nvidia cannot be started"
+    down = ReaderStatus(backend="nvidia", state=ReaderState.CRASHED, detail=why)
+    up = ReaderStatus(backend="host", state=ReaderState.RUNNING, detail="")
+    document = status_document(msgspec.structs.replace(gpu_node(), readers=(down, up)))
+    assert list(unread_lines(document)) == [f"reader nvidia: crashed: {why}"]

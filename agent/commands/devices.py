@@ -9,7 +9,7 @@ import msgspec
 from nodevet.agent import exits
 from nodevet.agent.commands import options
 from nodevet.agent.terminal import emit, say
-from nodevet.agent.text import devices_table
+from nodevet.agent.text import devices_table, unread_lines
 from nodevet.exporters.schema import encode, status_document
 
 SUMMARY = "what is in this node"
@@ -41,4 +41,6 @@ def run(arguments: argparse.Namespace) -> int:
         if document.simulated:
             say(f"{document.node} is simulated: none of these devices exists")
         say(devices_table(document))
+        for line in unread_lines(document):
+            say(line)
     return exits.of_state(document.verdict)

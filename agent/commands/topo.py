@@ -16,6 +16,7 @@ import msgspec
 
 from nodevet.agent import exits
 from nodevet.agent.commands import options
+from nodevet.agent.readers.start_failure import start_step
 from nodevet.agent.simulated.origin import simulated_owner
 from nodevet.agent.terminal import say
 from nodevet.checks.backends.topology import ABSENT, VENDORS
@@ -93,3 +94,5 @@ def _read(vendor: str, root: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, capture_output=True, timeout=READ_SECONDS, check=False, text=True)
     except subprocess.TimeoutExpired as error:
         raise BusyError(f"topo: the driver of {vendor} did not answer within {READ_SECONDS:g} s") from error
+    except OSError as error:
+        raise BusyError(f"topo: no process can be started to read {vendor}: {start_step(error)}") from error

@@ -7,9 +7,9 @@ import errno
 __all__ = ["start_step"]
 
 START_STEPS = {
-    errno.EMFILE: "the agent has no descriptor left: raise LimitNOFILE of its unit",
+    errno.EMFILE: "no descriptor is left: raise LimitNOFILE of the agent's unit, or ulimit -n of the shell",
     errno.ENFILE: "the machine has no descriptor left: raise fs.file-max, or end what holds them",
-    errno.EAGAIN: "no process may be started: raise TasksMax of its unit, ulimit -u or kernel.pid_max",
+    errno.EAGAIN: "no process may be started: raise TasksMax of the agent's unit, ulimit -u or kernel.pid_max",
     errno.ENOMEM: "the machine has no memory left: see free -m and journalctl -k",
     errno.ENOENT: "its interpreter is gone: reinstall nodevet",
     errno.EACCES: "its interpreter may not be run: check the permissions of the installation",

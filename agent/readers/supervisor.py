@@ -146,7 +146,12 @@ class Supervisor:
     @property
     def settled(self) -> bool:
         """Return whether every reader has answered what was due, or cannot."""
-        return all(reader.settled for reader in self._readers.values())
+        return not self.unsettled
+
+    @property
+    def unsettled(self) -> tuple[ReaderStatus, ...]:
+        """Return how those readers do of which something is to be expected soon."""
+        return tuple(reader.status for reader in self._readers.values() if not reader.settled)
 
     @property
     def at_rest(self) -> bool:
