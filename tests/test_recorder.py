@@ -164,6 +164,30 @@ def test_what_was_known_when_it_was_found_is_known_at_the_end_of_the_load() -> N
     assert recorder.stamped(found, ()).conditions == AS_IT_SHOWED
 
 
+def test_a_wrong_result_of_a_device_that_grew_hot_has_the_heat_of_when_it_showed() -> None:
+    """A fan fails after an hour at 60 degrees; by the median of the load a cold re-test disproved it."""
+    recorder = LoadRecorder()
+    recorder.begin(0)
+    for now in range(0, 4200, 10):
+        hot = now >= 3960
+        recorder.take(sample(now, heat(93.0 if hot else 60.0), Reading("power_watts", 690.0 if hot else 500.0, WATTS)))
+    showed = {"temperature_celsius": 93.0, "power_watts": 690.0, "unsupported": []}
+    assert recorder.stamped(wrong(5, 4195), ()).conditions == showed
+    for now in range(4200, 9000, 10):
+        recorder.take(sample(now, heat(50), Reading("power_watts", 300.0, WATTS)))
+    assert recorder.stamped(wrong(5, 9000), ()).conditions == showed
+
+
+def test_what_a_load_grew_to_behind_a_wrong_result_is_asked_of_its_retest_too() -> None:
+    """The median of its whole time, where that is more than the heat of when the first product was wrong."""
+    recorder = LoadRecorder()
+    recorder.begin(0)
+    for now in range(0, 4200, 10):
+        recorder.take(sample(now, heat(60.0 if now < 600 else 80.0)))
+    assert recorder.stamped(wrong(5, 595), ()).conditions["temperature_celsius"] == 60.0
+    assert recorder.stamped(wrong(5, 4195), ()).conditions["temperature_celsius"] == 80.0
+
+
 def test_a_probe_of_seconds_and_an_agent_that_is_new_know_the_heat_before() -> None:
     """Neither has a reading within the load that it recorded from its beginning."""
     recorder = LoadRecorder()

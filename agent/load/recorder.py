@@ -31,6 +31,9 @@ STAMPED_AT_MOST = 64
 FIRST_GAP_SECONDS = 10.0
 """How far apart readings are where only one came so far: the agent's interval where nobody chose another."""
 
+SHOWING_SECONDS = 60.0
+"""Heat and power of a wrong result are of so long before it: more than noise, less than a device takes to heat."""
+
 LATE = 1.5
 """A reading stands for what comes until the next one is due, which may be late by half of that."""
 
@@ -111,25 +114,26 @@ class LoadRecorder:
         return curve.median(first, last)
 
     def _filled(self, device: str, result: Result, told: dict[str, float | None]) -> dict[str, float | None]:
-        """Return what was *told* of the wrong *result*, else what was told of it before, else what was read last.
+        """Return what was *told* of the wrong *result*, or more: what was told of it before, else what was read last.
 
-        What was read last would prove too much of a passed one, whose whole time counts.
+        It may have shown only when a fan had failed, an hour behind a cool start. What was read last would prove too
+        much of a passed one, whose whole time counts.
         """
         name = (result.workload, result.devices, result.dtype, result.started)
         before = self._stamped.pop(name, {})
-        known = {key: before.get(key) if value is None else value for key, value in told.items()}
-        full = {key: self._last(device, key, result) if value is None else value for key, value in known.items()}
+        known = {key: self._last(device, key, result) if before.get(key) is None else before[key] for key in told}
+        full = {key: _most(value, known[key]) for key, value in told.items()}
         self._stamped[name] = full
         while len(self._stamped) > STAMPED_AT_MOST:
             del self._stamped[next(iter(self._stamped))]
         return full
 
     def _last(self, device: str, quantity: str, result: Result) -> float | None:
-        """Return what was read last before *result*, or None where it was not read from the start of *result* on."""
+        """Return what was read last before the end of *result*; None where it was not read from its start on."""
         recent = self._recent.get((device, quantity))
         first, last = (moment.boottime_ns / 1e9 for moment in (result.started, result.ended))
         is_all = recent is not None and (recent.since <= first or (self._began is not None and self._began <= first))
-        return recent.median(first, last) if recent is not None and is_all else None
+        return recent.median(max(first, last - SHOWING_SECONDS), last) if recent is not None and is_all else None
 
     def take(self, sample: Sample) -> None:
         """Add what *sample* says of the recorded quantities."""
@@ -141,6 +145,11 @@ class LoadRecorder:
             self._recent.setdefault(name, _Recent()).add(seconds, value)
             if self._began is not None:
                 self._curves.setdefault(name, Curve()).add(seconds - self._began, value)
+
+
+def _most(*values: float | None) -> float | None:
+    """Return the largest of *values*, or None where none is known."""
+    return max((value for value in values if value is not None), default=None)
 
 
 def _is_recorded(reading: Reading) -> bool:

@@ -122,8 +122,8 @@ def _wrong_result_words(row: ClearingRow) -> list[str]:
         f"Of a `{row.clearing.value}`, where k of n products were wrong, a re-test must be one load of at least",
         f"{row.retest_products_per_wrong}n/k verified products and {(row.retest_seconds or 0) / 60:.0f} minutes, in the"
         f" same number format and shape, no more than {row.retest_cooler_celsius:.0f} °C cooler, at",
-        "no less power than the load that showed them, and over no less than"
-        f" {(row.retest_memory_ratio or 1) * 100:.0f} % of its memory. A heat or power",
+        "no less power than the load that showed them, or its last minute before they showed, and over no less than",
+        f"{(row.retest_memory_ratio or 1) * 100:.0f} % of its memory. A heat or power",
         "that was not recorded proves nothing; one that the device cannot tell is left out. Where such a load takes",
         f"longer than {(row.retest_longest_seconds or 0) / 3600:.0f} hours, only a person or another serial ends it."
         f" {row.replace_after} loads with a wrong result of one serial",
