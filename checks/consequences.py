@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from nodevet.checks.expected_links import Which, expected_links
 from nodevet.checks.losses import GONE
 from nodevet.checks.model import NODE, Action, Device, Finding, Key, Outcome
 from nodevet.checks.view import Memory
@@ -225,11 +226,20 @@ class _Fabric(msgspec.Struct, frozen=True):
             seen, own = self.memory.seen.get(name), [key for key in untold if key.device == name]
             went = [key for key in told if key.device == name and told[key] in lost]
             ports = {*(seen.links_up if seen else ()), *(key.part.index for key in own + went)}
-            share, rest = divmod(len(ports), len(makes) - 1)
-            if rest or not share or len(own) + len(went) != share * len(lost) or self._has_switch(name):
+            shares = self._shares(name, len(ports), len(makes) - 1)
+            if len(own) + len(went) not in {share * len(lost) for share in shares} or self._has_switch(name):
                 return {}
             found |= dict.fromkeys(own, end)
         return found
+
+    def _shares(self, name: str, ports: int, others: int) -> set[int]:
+        """Return how many links may join a board that has so many *ports* with each of the *others* of its make.
+
+        Some ports may lead outside the node: the table knows how many do not.
+        """
+        row = expected_links(self.boards[name])
+        inside = {ports} | ({row.links} if row is not None and row.which is Which.SOME and row.links < ports else set())
+        return {links // others for links in inside if links >= others and links % others == 0}
 
     def all_of(self, name: str) -> str | None:
         """Return a lost board where all links of *name* led to lost ones, or every other board of its make is lost."""

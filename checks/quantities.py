@@ -144,6 +144,8 @@ POWER = Bounds(
     "the largest single accelerator, a whole wafer, is sold with 23 kW; 65535 W and 4294967 W are empty registers, and "
     "0 W drawn by a device that answers is one too",
 )
+BOARD = frozenset({"device"})
+"""The scope of power that is the whole board: while it answers it draws some, and no limit of it is 0."""
 CLOCK = Bounds(
     0,
     48e9,
@@ -203,13 +205,21 @@ _TABLE: tuple[Quantity, ...] = (
         _P.POWER_SCOPE,
         "Power drawn, averaged by the device (about one second).",
         POWER,
-        never_zero=frozenset({"device"}),
+        never_zero=BOARD,
     ),
-    Quantity("power_limit_watts", _G, _P.POWER_SCOPE, "Power limit in force.", POWER),
+    Quantity("power_limit_watts", _G, _P.POWER_SCOPE, "Power limit in force.", POWER, never_zero=BOARD),
     Quantity(
-        "power_limit_requested_watts", _G, _P.POWER_SCOPE, "Power limit that was asked for.", POWER, exported=False
+        "power_limit_requested_watts",
+        _G,
+        _P.POWER_SCOPE,
+        "Power limit that was asked for.",
+        POWER,
+        exported=False,
+        never_zero=BOARD,
     ),
-    Quantity("power_limit_default_watts", _G, _P.POWER_SCOPE, "Power limit that the vendor set.", POWER),
+    Quantity(
+        "power_limit_default_watts", _G, _P.POWER_SCOPE, "Power limit that the vendor set.", POWER, never_zero=BOARD
+    ),
     Quantity("energy_joules", _C, _P.POWER_SCOPE, "Energy used since the driver was loaded.", COUNT),
     # Clocks and throttling.
     Quantity("clock_hertz", _G, _P.CLOCK, "Clock held now.", CLOCK),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from fakes.amdsmi.scenario import FakeAmdSmi
 from fakes.rig import Rig
-from fakes.views import GPU_READINGS, at, fault, gpu, link, reader, sample
+from fakes.views import GPU_READINGS, at, bare_board, fault, gpu, link, reader, sample
 
 from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.verdicts import narrowed
@@ -214,3 +214,57 @@ def test_real_reader_names_the_lost_board_at_the_other_end(fake_amdsmi: FakeAmdS
                 fake_amdsmi.set(f"link_state.{slot}.{port_to(slot, DEAD)}", 0)
         snapshot = rig.look()
         assert [entry.key.code for entry in snapshot.episodes] == ["device.lost"]
+
+
+DOOR = "command.hl"
+LINKS_EACH, OUTSIDE = 3, 3
+
+
+class Modules:
+    """Eight modules of Gaudi 2 as a command tells of them: three links to each other one, and three ports outside."""
+
+    def __init__(self) -> None:
+        """Begin with three healthy looks."""
+        make = {"vendor": "habana", "model": "HL-225", "backend": DOOR}
+        self.boards = [gpu(f"hl:{number}", f"0000:{number:02x}:00.0", **make) for number in range(BOARDS)]
+        pages = (bare_board(entry.pci or "", "habanalabs") for entry in self.boards)
+        self.pages = [msgspec.structs.replace(entry, vendor="habana") for entry in pages]
+        self.seconds = 5000.0
+        checks = [Armed(entry, entry.policy()) for entry in discover()]
+        self.engine = Engine(
+            checks, node="n1", clock=lambda: at(self.seconds), cadences={(DOOR, "fast"): Cadence(10, 5)}
+        )
+        assert [self.look().verdict.state for _ in range(3)] == [State.OK] * 3
+
+    def look(self, *dead: int, also: tuple[int, int] | None = None) -> Snapshot:
+        """Judge a round in which the command lists no module that is *dead*, and the kernel still its PCI page.
+
+        What links lead there are down, and *also* a port of a module.
+        """
+        self.seconds += 10
+        self.engine.take_devices("host", self.pages)
+        self.engine.take_devices(DOOR, [entry for number, entry in enumerate(self.boards) if number not in dead])
+        self.engine.take_readers(tuple(reader(name, last_round=at(self.seconds)) for name in (DOOR, "host")))
+        whole = {key: value for key, value in GPU_READINGS.items() if not key[0].startswith(("link", "fabric"))}
+        for entry in self.pages:
+            self.engine.take_sample(msgspec.structs.replace(sample(entry, {}), time=at(self.seconds)))
+        for number, entry in enumerate(self.boards):
+            if number in dead:
+                continue
+            ends = [other for other in range(BOARDS) if other != number for _ in range(LINKS_EACH)] + [None] * OUTSIDE
+            links = {
+                ("link_active", link(port)): end not in dead and (number, port) != also for port, end in enumerate(ends)
+            }
+            taken = sample(entry, {**whole, **links})
+            self.engine.take_sample(msgspec.structs.replace(taken, time=at(self.seconds)))
+        return self.engine.evaluate(AgentInfo(version="0", started=at(), interval_seconds=10)).snapshot
+
+
+def test_a_dead_module_is_one_finding_where_some_ports_lead_outside() -> None:
+    """It was 23, of all eight modules: 24 ports are no multiple of seven, and its page on the bus was one more."""
+    node = Modules()
+    looked = [node.look(DEAD) for _ in range(3)]
+    assert [counting(snapshot) for snapshot in looked] == [{("device.missing", "hl:2")}] * 3
+    assert looked[-1].device_verdicts["hl:0"].state is State.OK
+    assert {device for _, device in counting(Modules().look(DEAD, 5))} == {"hl:2", "hl:5"}
+    assert len({device for _, device in counting(Modules().look(DEAD, also=(0, 0)))}) == BOARDS

@@ -96,6 +96,9 @@ STUCK = (
     ("temperature_celsius", "inlet", False),
     ("power_watts", "device", True),
     ("power_watts", "module", False),
+    ("power_limit_watts", "device", True),
+    ("power_limit_requested_watts", "device", True),
+    ("power_limit_default_watts", "device", True),
 )
 
 
@@ -104,13 +107,23 @@ STUCK = (
 def test_sensor_of_a_chip_that_tells_exactly_zero_is_not_measured(
     quantity: str, name: str, is_odd: bool, zero: float
 ) -> None:
-    """What answers is warmer than its air and draws power; the air itself may be at 0, and a module be idle."""
+    """What answers is warmer than its air, draws power and may; the air itself may be at 0, and a module be idle."""
     part = Part(QUANTITIES[quantity].part, name)
     reading = odd(quantity, part, zero)
     assert (reading.status is ReadingStatus.ERROR) is is_odd
     assert not is_odd or "empty register" in reading.detail
     assert odd(quantity, part, 0.5).status is ReadingStatus.OK
     assert name != "core" or odd(quantity, part, -3).status is ReadingStatus.OK
+
+
+def test_power_limit_of_nothing_is_none() -> None:
+    """It was a limit that somebody lowered, and as a default one that every limit kept."""
+    for quantity in ("power_limit_watts", "power_limit_requested_watts", "power_limit_default_watts"):
+        view = healthy({(quantity, SCOPE): odd(quantity, SCOPE, 0)})
+        assert state(view) is State.OK
+        told = [finding.outcome for finding in judge("power", view) if finding.device == GPU]
+        assert Outcome.UNMEASURED in told
+        assert Outcome.WARN not in told
 
 
 def test_accelerator_whose_sensors_are_stuck_at_zero_is_never_ok() -> None:

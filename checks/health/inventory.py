@@ -409,6 +409,16 @@ def _remembered(view: View, vendor: str) -> set[str | None]:
     return {seen.device.pci for seen in view.memory.seen.values() if seen.device.backend == vendor}
 
 
+def _named_by_another(view: View, vendor: str) -> set[str | None]:
+    """Return the addresses of the boards of *vendor* that a reader besides its own, such as a command, once named.
+
+    While that reader runs, one that it does not list any more is missing under that name.
+    """
+    running = {reader.backend for reader in view.readers if reader.state is ReaderState.RUNNING}
+    known = (seen.device for seen in view.memory.seen.values() if seen.device.vendor == vendor)
+    return {board.pci for board in known if board.backend in running - {"host", vendor}}
+
+
 def _is_read(view: View, vendor: str) -> bool:
     """Return whether the backend of *vendor* runs, or another one that lists devices of it, such as a command."""
     backends = {device.backend for device in view.of_kind(DeviceKind.ACCELERATOR) if device.vendor == vendor}
@@ -424,6 +434,8 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     part = Part(PartKind.DEVICE, f"vendor:{vendor}")
     remembered = _remembered(view, vendor)
     boards = [board for board in _bare(view, vendor) if board.driver not in LENT_DRIVERS]
+    others = _named_by_another(view, vendor)
+    boards = [board for board in boards if board.pci not in others or _may_be_bound_yet(view, board)]
     reader = _reader(view, vendor)
     if reader is not None and reader.state is ReaderState.RUNNING:
         # One that is remembered is told as device.missing, one that its driver holds and does not list as device.lost.
