@@ -20,7 +20,9 @@ from fakes.slurm_gate import GATE_FILES, Gate, accelerator, linked
 
 from nodevet.agent.cli import main
 from nodevet.agent.config import load_configuration
-from nodevet.agent.slurm.checkup import CLUSTER, NODE, Entry, Facts, Hook, Status, items, modes, worst
+from nodevet.agent.slurm.checkup import CLUSTER, NODE, items, modes, worst
+from nodevet.agent.slurm.facts import Entry, Facts, Hook, Status
+from nodevet.agent.slurm.loaded import Running
 from nodevet.agent.slurm.survey import hooks_of, survey
 from nodevet.checks.model import Mode
 from nodevet.checks.registry import installed
@@ -112,6 +114,20 @@ def test_a_good_installation_is_ok(good: Facts) -> None:
     assert all(item.says for item in found)
     assert dict(modes(facts))["together"] == "a hard fault closes the gate and drains the node"
     assert worst(found) is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("running", "status"),
+    [
+        (Running("drain", "drain", "cluster"), Status.OK),
+        (Running("observe", "drain", "cluster"), Status.WRONG),
+        ("the agent does not answer", Status.CANNOT_TELL),
+    ],
+    ids=["alike", "other", "silent"],
+)
+def test_an_agent_with_other_modes_than_the_file_is_wrong(good: Facts, running: Running | str, status: Status) -> None:
+    """A file that was written and not loaded closes nothing, or goes on to drain."""
+    assert statuses(good, running=running)["modes"] is status
 
 
 SPOILED: dict[str, tuple[Callable[[Installed], object], str, Status]] = {

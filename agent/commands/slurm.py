@@ -14,8 +14,12 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent import exits
+from nodevet.agent.client import AgentRefused, AgentSilent
 from nodevet.agent.commands import options
-from nodevet.agent.slurm.checkup import Item, Status, items, modes, worst
+from nodevet.agent.settings import Configuration
+from nodevet.agent.slurm.checkup import items, modes, worst
+from nodevet.agent.slurm.facts import Item, Status
+from nodevet.agent.slurm.loaded import Running, running_of
 from nodevet.agent.slurm.survey import survey
 from nodevet.agent.terminal import say, table
 
@@ -47,7 +51,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the items and the modes, and exit by the worst of them."""
     settings = options.configuration(arguments)
-    facts = survey(settings, Path(arguments.scripts), os.environ, only_node=arguments.node)
+    folder, running = Path(arguments.scripts), _running(settings)
+    facts = survey(settings, folder, os.environ, only_node=arguments.node, running=running)
     found = items(facts, only_node=arguments.node)
     verdict = worst(found)
     if arguments.json:
@@ -70,6 +75,15 @@ def run(arguments: argparse.Namespace) -> int:
     say()
     say(f"{facts.node}: {verdict.value}; {ELSEWHERE}")
     return EXITS[verdict]
+
+
+def _running(settings: Configuration) -> Running | str | None:
+    """Return what the agent has loaded, why it does not tell, or None where none runs, which the state file tells."""
+    try:
+        document = options.status_of_agent(settings)
+    except (AgentRefused, AgentSilent) as error:
+        return str(error)
+    return running_of(document) if document else None
 
 
 def _row(item: Item) -> tuple[str, str, str]:

@@ -7,108 +7,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 
-import msgspec
-
-from nodevet.agent.settings import Configuration
+from nodevet.agent.slurm.facts import Entry, Facts, Hook, Item, Status
 from nodevet.checks.model import Mode
-from nodevet.exporters.state_reader import Absent, StateFile
+from nodevet.exporters.state_reader import Absent
 
-__all__ = ["CLUSTER", "NODE", "SCRIPTS", "Entry", "Facts", "Hook", "Item", "Status", "items", "modes", "worst"]
+__all__ = ["CLUSTER", "NODE", "SCRIPTS", "items", "modes", "worst"]
 
 SCRIPTS = ("gate.sh", "gres.sh", "prolog.sh", "epilog.sh", "healthcheck.sh")
 EXECUTED = ("prolog.sh", "epilog.sh", "healthcheck.sh")
 NODE, CLUSTER = "node", "cluster"
 
 WRITABLE_BY_OTHERS = 0o022
-EXECUTABLE = 0o100
 UNSET = ("", "(null)")
 WITHOUT_END = 65534
 """What SLURM shows for a time without a limit."""
 
 PATIENCE_LEFT_SECONDS = 2
 """SLURM calls a prolog hung so long before MessageTimeout."""
-
-
-class Status(StrEnum):
-    """How an item stands."""
-
-    OK = "ok"
-    WARNING = "warning"
-    CANNOT_TELL = "cannot tell"
-    WRONG = "wrong"
-
-
-class Item(msgspec.Struct, frozen=True):
-    """One thing that was looked at: on this ``node`` or in the ``cluster``, how it stands, and what to do about it."""
-
-    name: str
-    area: str
-    status: Status
-    says: str
-    next_step: str = ""
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """A file or folder: owner, permission bits, what is wrong with its kind. ``uid`` is None where it is not there.
-
-    ``unstartable`` says why the kernel starts no such program, as far as its beginning tells.
-    """
-
-    path: str
-    uid: int | None = None
-    mode: int = 0
-    trouble: str = ""
-    unstartable: str = ""
-
-    @property
-    def not_run(self) -> str:
-        """Return the path with why SLURM cannot execute it, or an empty string."""
-        if not self.mode & EXECUTABLE or self.trouble:
-            return self.path
-        return f"{self.path} ({self.unstartable})" if self.unstartable else ""
-
-
-class Hook(msgspec.Struct, frozen=True):
-    """A script that SLURM runs: what is named, the files on this node that this means, and which of ours they call."""
-
-    named: str
-    files: tuple[Entry, ...] = ()
-    calls: tuple[str, ...] = ()
-
-
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was read. A text in the place of values says why they could not be had."""
-
-    node: str
-    folder: str
-    uid: int
-    scripts: tuple[Entry, ...]
-    parents: tuple[Entry, ...]
-    gate_conf: Entry
-    gate: Mapping[str, str] | str
-    rehearsal: tuple[str, ...] | str
-    settings: Configuration
-    state_path: str
-    state: StateFile | Absent
-    state_uid: int | None
-    uptime_seconds: float
-    claims: Entry
-    gres_path: str
-    gres: tuple[tuple[str, str], ...] | str
-    config: Mapping[str, str] | str
-    written: Mapping[str, str]
-    unknown_node: str
-    gres_of_node: str | None
-    hooks: Mapping[str, Hook]
-    admin_level: str | None
-    machine: str = ""
-    """What SLURM calls this machine, where that is another node than ``node``."""
-    forgotten: str = ""
-    """What to type where a mark of nodevet stands at a node in service."""
-    remote: tuple[str, ...] = ()
-    """What a prolog reads from a network file system."""
 
 
 def items(facts: Facts, *, only_node: bool = False) -> tuple[Item, ...]:
@@ -347,6 +263,11 @@ def _consistent(facts: Facts) -> Item:
     together = _together(facts, mode or "")
     if mode is None:
         return Item("modes", NODE, Status.CANNOT_TELL, str(facts.gate))
+    if isinstance(facts.running, str):
+        return Item("modes", NODE, Status.CANNOT_TELL, facts.running, "systemctl restart nodevet")
+    others = facts.running.others(facts.settings) if facts.running else ""
+    if others:
+        return Item("modes", NODE, Status.WRONG, others, "systemctl restart nodevet: a reload does not take up [slurm]")
     if mode == "gate" and site is Mode.OBSERVE:
         return _contradiction(together, 'gate.conf closes, but [gate] mode = "observe" marks no fault as hard')
     if mode == "gate" and slurm.permit == "cluster" and slurm.writer != "drain":

@@ -18,7 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nodevet.agent.settings import Configuration
-from nodevet.agent.slurm.checkup import SCRIPTS, Entry, Facts, Hook
+from nodevet.agent.slurm.checkup import SCRIPTS
+from nodevet.agent.slurm.facts import Entry, Facts, Hook
+from nodevet.agent.slurm.loaded import Running
 from nodevet.agent.storage.database import NETWORK_FILE_SYSTEMS, file_system_of
 from nodevet.exporters.slurm import SEARCHED, Scontrol, SlurmError
 from nodevet.exporters.slurm_permit import forgotten_words
@@ -71,8 +73,17 @@ CASES = (
 """What a copy of the scripts must decide: verdict, what it rests on, exit code and decision."""
 
 
-def survey(settings: Configuration, folder: Path, environment: Mapping[str, str], *, only_node: bool = False) -> Facts:
+def survey(
+    settings: Configuration,
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    only_node: bool = False,
+    running: Running | str | None = None,
+) -> Facts:
     """Return what is there: the scripts in *folder*, the agent of *settings*, and, unless *only_node*, SLURM's answers.
+
+    *running* is what the agent has loaded.
 
     SLURM's files are those of the settings, else of *environment*, as slurmd hands it on, else where they usually lie.
     """
@@ -120,6 +131,7 @@ def survey(settings: Configuration, folder: Path, environment: Mapping[str, str]
         unknown_node="" if not isinstance(shown, SlurmError) else str(shown),
         gres_of_node=_gres_of_node(shown) if isinstance(shown, str) else None,
         hooks={} if isinstance(config, str) else hooks_of(config, folder),
+        running=running,
         admin_level=None if isinstance(config, str) or settings.slurm.writer != "drain" else _admin_level(state_uid),
     )
 

@@ -1,0 +1,98 @@
+"""What a look at the installation for SLURM reads, and how one of its items stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from nodevet.agent.settings import Configuration
+from nodevet.agent.slurm.loaded import Running
+from nodevet.exporters.state_reader import Absent, StateFile
+
+__all__ = ["Entry", "Facts", "Hook", "Item", "Status"]
+
+EXECUTABLE = 0o100
+
+
+class Status(StrEnum):
+    """How an item stands."""
+
+    OK = "ok"
+    WARNING = "warning"
+    CANNOT_TELL = "cannot tell"
+    WRONG = "wrong"
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One thing that was looked at: on this ``node`` or in the ``cluster``, how it stands, and what to do about it."""
+
+    name: str
+    area: str
+    status: Status
+    says: str
+    next_step: str = ""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A file or folder: owner, permission bits, what is wrong with its kind. ``uid`` is None where it is not there.
+
+    ``unstartable`` says why the kernel starts no such program, as far as its beginning tells.
+    """
+
+    path: str
+    uid: int | None = None
+    mode: int = 0
+    trouble: str = ""
+    unstartable: str = ""
+
+    @property
+    def not_run(self) -> str:
+        """Return the path with why SLURM cannot execute it, or an empty string."""
+        if not self.mode & EXECUTABLE or self.trouble:
+            return self.path
+        return f"{self.path} ({self.unstartable})" if self.unstartable else ""
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """A script that SLURM runs: what is named, the files on this node that this means, and which of ours they call."""
+
+    named: str
+    files: tuple[Entry, ...] = ()
+    calls: tuple[str, ...] = ()
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was read. A text in the place of values says why they could not be had."""
+
+    node: str
+    folder: str
+    uid: int
+    scripts: tuple[Entry, ...]
+    parents: tuple[Entry, ...]
+    gate_conf: Entry
+    gate: Mapping[str, str] | str
+    rehearsal: tuple[str, ...] | str
+    settings: Configuration
+    state_path: str
+    state: StateFile | Absent
+    state_uid: int | None
+    uptime_seconds: float
+    claims: Entry
+    gres_path: str
+    gres: tuple[tuple[str, str], ...] | str
+    config: Mapping[str, str] | str
+    written: Mapping[str, str]
+    unknown_node: str
+    gres_of_node: str | None
+    hooks: Mapping[str, Hook]
+    admin_level: str | None
+    machine: str = ""
+    """What SLURM calls this machine, where that is another node than ``node``."""
+    forgotten: str = ""
+    """What to type where a mark of nodevet stands at a node in service."""
+    remote: tuple[str, ...] = ()
+    """What a prolog reads from a network file system."""
+    running: Running | str | None = None
+    """The modes that the agent has loaded, why it does not tell them, or None where none runs."""

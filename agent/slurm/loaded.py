@@ -1,0 +1,45 @@
+"""The modes that the agent has loaded: nodevet.toml may say others since, and a reload does not take up all of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nodevet.agent.settings import Configuration
+from nodevet.agent.slurm.first import LOCAL
+from nodevet.exporters.schema import StatusDocument
+
+__all__ = ["Running", "running_of"]
+
+
+class Running(msgspec.Struct, frozen=True):
+    """How far a hard fault reaches in the agent that runs, and what it says of its configuration."""
+
+    mode: str
+    writer: str
+    permit: str
+    message: str = ""
+
+    def others(self, settings: Configuration) -> str:
+        """Return what of this the *settings* of the file say otherwise, or an empty string."""
+        slurm = settings.slurm
+        pairs = (
+            ("[gate] mode", self.mode, settings.gate.mode.value),
+            ("[slurm] writer", self.writer, slurm.writer),
+            ("[slurm] permit", self.permit, slurm.permit),
+        )
+        told = [f'{name} = "{loaded}" and not "{said}"' for name, loaded, said in pairs if loaded != said]
+        return "; ".join(
+            [*([f"the agent that runs has {', '.join(told)}"] if told else []), *filter(None, [self.message])]
+        )
+
+
+def running_of(document: StatusDocument) -> Running:
+    """Return the modes that the agent told in *document*."""
+    agent, gate = document.agent, document.gate
+    is_due = not agent.configuration_accepted or "[slurm]" in agent.configuration_message
+    return Running(
+        mode=gate.mode,
+        writer="off" if document.slurm is None else document.slurm.writer,
+        permit="local" if gate.permit_reason == LOCAL else "cluster",
+        message=agent.configuration_message if is_due else "",
+    )
