@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from itertools import islice
 
 import msgspec
 
@@ -21,7 +20,7 @@ from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Outcome
 from nodevet.checks.reference.tables import load_table
 from nodevet.exporters.slurm_known import HELD_SECONDS, Known, as_known, not_resumed
-from nodevet.exporters.slurm_names import names_in
+from nodevet.exporters.slurm_names import how_many
 from nodevet.exporters.slurm_reasons import without_additions
 
 __all__ = [
@@ -280,20 +279,9 @@ def parse_size(text: str) -> int:
     """
     if _SIZE.search(text) is None:
         raise OutputError("no partition says TotalNodes=")
-    names: set[str] = set()
-    lists: set[str] = set()
-    nameless = 0
-    for block in re.split(r"^(?=PartitionName=)", text, flags=re.MULTILINE):
-        size, listed = _SIZE.search(block), _NODES.search(block)
-        total = int(size[1]) if size else 0
-        nodes = listed[1] if listed else ""
-        if nodes in lists:
-            continue
-        named = set(islice(names_in(nodes), total))
-        names |= named
-        nameless += total - len(named)
-        lists |= {nodes} - {""}
-    return len(names) + nameless
+    blocks = re.split(r"^(?=PartitionName=)", text, flags=re.MULTILINE)
+    found = ((_NODES.search(block), _SIZE.search(block)) for block in blocks)
+    return how_many((nodes[1] if nodes else "", int(size[1]) if size else 0) for nodes, size in found)
 
 
 def parse_started(text: str) -> str:
