@@ -122,11 +122,11 @@ class Scontrol:
 
     def drain(self, name: str, reason: str, field: str = "", text: str = "") -> None:
         """Drain node *name* with *reason*, and write *text* into its *field* in the same step. Raises SlurmError."""
-        self._tell(name, "State=DRAIN", f"Reason={reason}", *([f"{field}={text}"] if field else []))
+        self._tell(name, "State=DRAIN", f"Reason={reason}", *_set(field, text))
 
     def mark(self, name: str, field: str, text: str) -> None:
-        """Write *text* into *field* of node *name*, ``Comment`` or ``Extra``. Raises SlurmError."""
-        self._tell(name, f"{field}={text}")
+        """Write *text* into *field* of node *name*: ``Comment``, ``Extra``, or both. Raises SlurmError."""
+        self._tell(name, *_set(field, text))
 
     def update(self, name: str, reason: str) -> None:
         """Give a drained node *name* another *reason*; one that was resumed meanwhile stays so. Raises SlurmError."""
@@ -208,6 +208,11 @@ class Scontrol:
                 break
         else:
             self._stuck = process
+
+
+def _set(field: str, text: str) -> list[str]:
+    """Return what scontrol is told to write *text* into *field*, which names none, one, or both with a blank."""
+    return [f"{name}={text}" for name in field.split()]
 
 
 class _Streams:

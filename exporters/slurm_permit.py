@@ -160,17 +160,21 @@ def _drained_since(node: NodeState) -> float | None:
 
 
 def mark_of(node: NodeState) -> Mark | None:
-    """Return the mark of nodevet at *node*, or None."""
-    for field, text in (("Comment", node.comment), ("Extra", node.extra)):
-        found = _MARK.fullmatch(text)
-        if found:
-            return Mark(found[1] == "gate closed", float(found[2]), field, found[1] == "drained")
-    return None
+    """Return the mark of nodevet at *node*, or None. That of a closed gate may stand in both fields."""
+    marks = {field: found for field, text in _fields(node) if (found := _MARK.fullmatch(text))}
+    if not marks:
+        return None
+    word, seconds, _ = next(iter(marks.values())).groups()
+    return Mark(word == "gate closed", float(seconds), " ".join(marks), word == "drained")
+
+
+def _fields(node: NodeState) -> tuple[tuple[str, str], ...]:
+    return ("Comment", node.comment), ("Extra", node.extra)
 
 
 def free_field(node: NodeState) -> str | None:
     """Return where a mark may be written without touching what a person wrote; None where both are taken."""
-    return next((field for field, text in (("Comment", node.comment), ("Extra", node.extra)) if not text), None)
+    return next((field for field, text in _fields(node) if not text), None)
 
 
 def forgotten_words(node: NodeState) -> str:
@@ -183,10 +187,11 @@ def forgotten_words(node: NodeState) -> str:
     if mark is None or not mark.closes or node.drained:
         return ""
     says = f"the gate of {node.name} is closed" if mark.holds else f"nodevet drained {node.name}"
+    empty = " ".join(f"{field.lower()}=" for field in mark.field.split())
     fills = "fills" if mark.holds else "fills, as soon as SLURM itself drains the node,"
     return (
         f"a mark says that {says}, nodevet may not take it back, and it {fills} a place in the limits of the cluster:"
-        f" where the gate is open, type: scontrol update nodename={node.name} {mark.field.lower()}="
+        f" where the gate is open, type: scontrol update nodename={node.name} {empty}"
     )
 
 

@@ -310,3 +310,62 @@ def test_a_drain_and_its_mark_are_one_call() -> None:
     marks = [mark_of(node) for node in seen if node.drained]
     assert marks and all(mark is not None and mark.drained for mark in marks)
     assert slurm.calls.count("mark") == 1, "that which asks"
+
+
+@pytest.mark.parametrize("note", [{"comment": "rack A1"}, {"extra": '{"rack": 1}'}, {"comment": ""}, {}])
+def test_a_note_of_the_site_at_every_node_opens_no_second_gate(note: dict[str, str]) -> None:
+    """Before, a closed gate without a drain was lost to the others until its agent's next look, and one more closed."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    assert settled(passes, GATE).status.permit.held
+    for name in slurm.nodes:
+        slurm.change(name, **note)
+    assert writer(slurm, "n2").step(GATE).status.limit_reached
+    assert settled(passes, GATE).status.permit.held
+    settled(passes, gpu_node())
+    node = slurm.nodes["n1"]
+    assert (node.comment, node.extra) == (note.get("comment", ""), note.get("extra", ""))
+
+
+def test_a_mark_that_can_stand_in_one_field_alone_stands_there() -> None:
+    """A release before 22.05 has no other, and a site may use it; nothing of theirs is touched."""
+    for changes, fail in (({"extra": "the site's"}, {}), ({}, {"mark": Why.WRITE_FAILED})):
+        slurm = MemorySlurm()
+        slurm.change("n1", **changes)
+        passes = writer(slurm)
+        calls = len(slurm.calls)
+
+        def fails(call: str, slurm: MemorySlurm = slurm, fail: dict[str, Why] = fail, begun: int = calls) -> None:
+            slurm.fail = fail if call == "mark" and slurm.calls[begun:].count("mark") > 2 else {}
+
+        slurm.before = fails
+        assert settled(passes, GATE).status.permit.held
+        assert (slurm.nodes["n1"].extra, passes.status.trouble) == (changes.get("extra", ""), "")
+        assert slurm.nodes["n1"].comment.startswith("nodevet: gate closed")
+        slurm.calls.clear()
+        passes.step(GATE)
+        assert "mark" not in slurm.calls, "it is tried once"
+
+
+@pytest.mark.parametrize("note", ["", "rack A1"], ids=["beside the other", "behind a note"])
+def test_a_copy_of_a_mark_that_comes_late_is_taken_back(note: str) -> None:
+    """Its call got no answer, the fault is over meanwhile: else the node fills a place in the limits for ever."""
+    slurm, now = MemorySlurm(), [0.0]
+    passes = Writer(
+        slurm, SETTINGS, "n1", wall_seconds=lambda: NOW + now[0], monotonic=lambda: now[0], random=lambda: 0.0,
+        boot_id="boot-1", memory=Memory(nodes=3),
+    )  # fmt: skip
+
+    def late(call: str) -> None:
+        slurm.fail = {"mark": Why.WRITE_TIMEOUT} if call == "mark" and slurm.calls.count("mark") == 3 else {}
+
+    slurm.before = late
+    assert settled(passes, GATE).status.permit.held
+    mark = slurm.nodes["n1"].comment
+    slurm.change("n1", comment=note or mark)
+    for seconds in range(30, 400, 30):
+        now[0] = float(seconds)
+        slurm.change("n1", extra=mark) if seconds == 210 else None
+        settled(passes, gpu_node())
+    assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].extra) == (note, "")
+    assert settled(passes, gpu_node()).memory.rests

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
+from random import Random
 
 import msgspec
 import pytest
@@ -13,7 +15,7 @@ from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.writer import Writer
 from nodevet.checks.model import Action, Episode, Mode, Modes, Snapshot
 from nodevet.exporters.scheduler_metrics import scheduler_metrics
-from nodevet.exporters.slurm_names import names_in
+from nodevet.exporters.slurm_names import how_many, names_in
 from nodevet.exporters.slurm_rules import Memory, parse_size
 
 FAILED = failed_node()
@@ -196,6 +198,95 @@ def test_the_longest_range_of_a_list_has_an_end() -> None:
     assert len(list(names_in("n[0-999999999]"))) == 65537
 
 
+def test_of_a_range_only_its_ends_are_looked_at() -> None:
+    """Forty partitions of tens of thousands of nodes: before, each name was made in each of them, by the agent."""
+    shown = partitions(*[(f"n[{first:05d}-60000]", 60001 - first) for first in range(1, 41)])
+    tracemalloc.start()
+    try:
+        assert parse_size(shown) == 60000
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_nodes_are_counted_as_if_each_were_written_out() -> None:
+    """Lists by chance, with numbers in the middle and at the end, zeros before them, and several brackets."""
+    chance = Random(1)  # noqa: S311 (a test that can be repeated)
+
+    def numbers() -> str:
+        first = chance.randrange(130)
+        width = chance.choice([1, 1, 2, 3])
+        last = f"-{first + chance.randrange(30):0{width}d}" if chance.random() < 0.7 else ""
+        return f"{first:0{width}d}{last}"
+
+    def term() -> str:
+        head, ranges = chance.choice(["n", "m", "r1-"]), ",".join(numbers() for _ in range(chance.randrange(1, 4)))
+        several = [f"{head}[{ranges}]c[{numbers()}]", f"{head}[{ranges}]-ib", f"{head}1[{ranges}]", f"x[{ranges}]y2"]
+        plain = [f"{head}{chance.randrange(130):0{chance.choice([1, 2, 3])}d}", "login", "gw[a-b]", "n12345678901"]
+        return chance.choice([f"{head}[{ranges}]", f"{head}[{ranges}]", *plain, *several])
+
+    for _ in range(400):
+        texts = {",".join(term() for _ in range(chance.randrange(1, 4))) for _ in range(4)}
+        named = {text: list(names_in(text)) for text in texts}
+        lists = {text: names for text, names in named.items() if len(set(names)) == len(names)}
+        every = {name for names in lists.values() for name in names}
+        assert how_many((text, len(names)) for text, names in lists.items()) == len(every)
+
+
+def test_what_has_no_end_is_counted_as_far_as_slurm_says() -> None:
+    """A list that is not understood, and more several brackets than are written out, cost neither time nor memory."""
+    assert how_many([("n[0-999999999]", 7), ("n[1-3]", 3)]) == 7
+    many = [(f"r[1-1000]c[1-1000]p{place}", 1_000_000) for place in range(40)]
+    assert how_many(many) == 40_000_000
+
+
 def test_names_keep_their_zeros() -> None:
     """``n01`` and ``n1`` are two nodes."""
     assert list(names_in("n[08-10],n8")) == ["n08", "n09", "n10", "n8"]
+
+
+def asking_beside_another(slurm: MemorySlurm, clock: Callable[[], float]) -> Writer:
+    """Return the writer of n1 that asks for the only place and waits for n2, which asked behind it."""
+
+    def another(call: str) -> None:
+        if call == "mark" and not slurm.nodes["n2"].comment:
+            slurm.change("n2", comment="nodevet: asks for a permit, 41 b")
+
+    slurm.before = another
+    return writer(slurm, clock)
+
+
+def test_a_fault_that_changes_while_a_permit_is_asked_for_does_not_leave_the_gate_open_for_longer() -> None:
+    """One of two ends: before, the node waited for another turn with its mark, up to 80 s, and so did all others."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    passes = asking_beside_another(slurm, lambda: now[0])
+    passes.step(of(FIRST, SECOND))
+    now[0] = 40.0
+    assert passes.step(of(FIRST, SECOND)).status.skipped["contended"] == 1
+    slurm.change("n2", comment="")
+    now[0] = 42.0
+    assert passes.step(of(FIRST)).status.writes["drain"] == 1
+
+
+def test_a_fault_that_changes_behind_a_drain_does_not_have_it_seen_later() -> None:
+    """The gate is closed as soon as SLURM shows the drain."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    passes = writer(slurm, lambda: now[0])
+    passes.step(of(FIRST, SECOND))
+    now[0] = 40.0
+    assert passes.step(of(FIRST, SECOND)).status.writes["drain"] == 1
+    assert passes.step(of(FIRST)).status.permit.held
+
+
+def test_a_node_whose_permit_was_refused_behind_its_mark_waits_for_its_turn() -> None:
+    """It gave way to others, and what ends on all of them ends at one moment."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    passes = asking_beside_another(slurm, lambda: now[0])
+    passes.step(of(FIRST, SECOND))
+    now[0] = 40.0
+    passes.step(of(FIRST, SECOND))
+    slurm.change("n2", comment="nodevet: gate closed, 41 b")
+    now[0] = 42.0
+    assert passes.step(of(FIRST, SECOND)).status.limit_reached
+    slurm.calls.clear()
+    assert (passes.step(of(FIRST)).again_seconds, slurm.calls) == (40.0, [])

@@ -59,10 +59,11 @@ def writer(
     name: str = "n1",
     boot_id: str = BOOT,
     clock: Callable[[], float] = lambda: 0.0,
+    chance: Callable[[], float] = lambda: 0.0,
     host: str = "",
     **changes: object,
 ) -> Writer:
-    """Return a writer for a node that waits for no other by chance."""
+    """Return a writer for a node that waits for no other by *chance*, unless a test says so."""
     settings = msgspec.structs.replace(SETTINGS, **changes)
     return Writer(
         slurm,
@@ -70,7 +71,7 @@ def writer(
         name,
         wall_seconds=clock,
         monotonic=clock,
-        random=lambda: 0.0,
+        random=chance,
         boot_id=boot_id,
         memory=memory or Memory(nodes=3),
         host=host,
@@ -553,14 +554,14 @@ def test_a_fault_that_ends_before_its_resume_is_seen_was_known_to_who_resumed(lo
 
 def test_a_new_fault_at_a_drained_node_has_it_looked_at_at_once() -> None:
     """However long the wait for a new fault would be: who resumes the node knows it, as every surface shows it."""
-    slurm = MemorySlurm()
-    passes = writer(slurm)
+    slurm, chance = MemorySlurm(), [0.0]
+    passes = writer(slurm, chance=lambda: chance[0])
     settled(passes)
     first = FAILED.episodes[0]
     second = msgspec.structs.replace(first, key=msgspec.structs.replace(first.key, code="nvidia.xid.48"), opened=at(77))
     named = msgspec.structs.replace(FAILED.verdict, episodes=(first.key, second.key))
     both = msgspec.structs.replace(FAILED, episodes=(first, second), verdict=named)
-    passes._random = lambda: 1.0
+    chance[0] = 1.0
     slurm.calls.clear()
     done = passes.step(both)
     assert (slurm.calls, len(done.memory.known), done.again_seconds) == (["read", "started"], 2, 30.0)
@@ -659,14 +660,14 @@ def test_a_mark_that_nobody_may_take_back_is_told_with_what_to_type(snapshot: Sn
     passes = writer(slurm, writer="observe")
     for _ in range(3):
         told = passes.step(snapshot).status
-        assert told.trouble.endswith("type: scontrol update nodename=n1 comment=")
+        assert told.trouble.endswith("type: scontrol update nodename=n1 comment= extra=")
     slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
     assert passes.step(snapshot).status.trouble == "", "it is out of service, and counts rightly"
     slurm.set("n1", "IDLE")
     assert passes.step(snapshot).status.trouble
-    slurm.change("n1", comment="")
+    slurm.change("n1", comment="", extra="")
     assert passes.step(snapshot).status.trouble == ""
-    assert (passes.step(snapshot).memory.marked, slurm.calls.count("mark")) == (False, 2)
+    assert (passes.step(snapshot).memory.marked, slurm.calls.count("mark")) == (False, 3)
 
 
 def test_a_closed_gate_counts_until_a_person_brings_the_node_back() -> None:
@@ -682,7 +683,7 @@ def test_a_closed_gate_counts_until_a_person_brings_the_node_back() -> None:
     assert writer(slurm, name="n2", maximum_drained_ratio=0.25).step(gate).status.limit_reached
     slurm.set("n1", "IDLE")
     settled(passes, gpu_node())
-    assert slurm.nodes["n1"].comment == ""
+    assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].extra) == ("", "")
     assert settled(writer(slurm, name="n2", maximum_drained_ratio=0.25), gate).status.permit.held
 
 
@@ -994,8 +995,7 @@ def test_not_all_nodes_ask_at_once() -> None:
     """A new fault waits for its share of the time that so many nodes need; a second one does not begin anew."""
     slurm = MemorySlurm()
     now = [0.0]
-    passes = writer(slurm, Memory(nodes=2000), clock=lambda: now[0])
-    passes._random = lambda: 0.5
+    passes = writer(slurm, Memory(nodes=2000), clock=lambda: now[0], chance=lambda: 0.5)
     done = passes.step(FAILED)
     assert (done.again_seconds, slurm.calls, done.status.asking) == (40.0, [], False)
     now[0] = 39.0
@@ -1307,6 +1307,25 @@ def test_a_prolog_at_a_node_that_is_still_drained_gets_its_answer(tmp_path: Path
         assert [msgspec.structs.replace(entry.known, until=None) for entry in running.take()] == list(KNOWN)
         assert (claims.directory / "10").read_text() == "closed\n"
         assert running.close(3.0)
+
+
+@pytest.mark.parametrize(("node", "due"), [(gpu_node(), False), (FAILED, True)], ids=["healthy", "failed"])
+def test_a_job_has_a_drained_node_looked_at_only_where_a_resume_says_something(
+    tmp_path: Path, node: Snapshot, due: bool
+) -> None:
+    """After a maintenance one job starts on thousands of nodes: before, all of their agents asked at that moment."""
+    (tmp_path / "node").write_text(SHOWN.format(state="IDLE+DRAIN"))
+    settings = msgspec.structs.replace(SETTINGS, scontrol=str(_answers(tmp_path)), poll_seconds=3600.0)
+    with selectors.DefaultSelector() as selector:
+        running = Reactor(settings, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
+        running.submit(node)
+        _until(lambda: running.status.drained)
+        assert running.close(3.0)
+    claims = Claims(tmp_path)
+    claims.prepare()
+    assert not running._is_due()
+    (claims.directory / "7").touch()
+    assert running._is_due() is due
 
 
 def test_a_gate_that_closes_has_the_drain_by_slurm_seen_at_once(tmp_path: Path) -> None:

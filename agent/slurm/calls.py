@@ -51,5 +51,5 @@ class Slurm(Protocol):
         ...
 
     def mark(self, name: str, field: str, text: str) -> None:
-        """Write *text* into *field* of node *name*."""
+        """Write *text* into *field* of node *name*; ``Comment Extra`` are both."""
         ...

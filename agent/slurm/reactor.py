@@ -214,8 +214,13 @@ class Reactor:
         if self._faults(self._snapshot) != self._seen or time.monotonic() >= self._due_at:
             return True
         if self._status.drained:
-            return bool(self._jobs() - self._met)
+            return self._follows_up and bool(self._jobs() - self._met)
         return self._must_watch() and self._was_closed()
+
+    @property
+    def _follows_up(self) -> bool:
+        """Return whether a resume says something: a job claims all of its nodes at one moment, most are healthy."""
+        return bool(self._seen) or self._kept.memory.drained is not None
 
     def _was_closed(self) -> bool:
         """Return whether a prolog has closed the gate since the last look: SLURM drains the node now."""

@@ -15,6 +15,7 @@ from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, told
 from nodevet.agent.slurm.calls import Call, Slurm, Work
 from nodevet.agent.slurm.first import LOCAL, first_status
+from nodevet.agent.slurm.turn import WORTH_WAITING_SECONDS, Turn, first_looks_seconds
 from nodevet.agent.slurm.words import WORDS, returned_words
 from nodevet.checks.model import Episode, Instant, Mode, Modes, Snapshot
 from nodevet.checks.modes import draining, gating, named
@@ -69,18 +70,6 @@ HOLD_SECONDS = 2.0
 MOST_HOLDS = 10
 """How often it reads so before it takes its mark back."""
 
-FIRST_PER_SECOND = 25.0
-"""How many nodes of a cluster begin to ask within a second at most, on average, where all fail at the same moment."""
-
-AGAIN_PER_SECOND = 3.0
-"""How many ask again within a second where all were refused."""
-
-UNKNOWN_SIZE_SECONDS = 2.0
-"""Over how long the first look is spread where it is not known yet how many nodes there are."""
-
-WORTH_WAITING_SECONDS = 4.0
-"""A job may wait at the gate for a permit that is asked for within so long."""
-
 BY_SOMEBODY = f"resumed by {RESUMER}"
 
 
@@ -129,13 +118,11 @@ class Writer:
         self._machine: str | None = None
         self._note = BY_SOMEBODY
         self._said: tuple[Episode, ...] = ()
-        self._met: frozenset[str] = frozenset()
-        self._begins_at, self._waits = 0.0, False
+        self._turn = Turn(random=random, monotonic=monotonic)
         self._clear_settles_at, self._drain_settles_at = self._remembered_until(), 0.0
         self._holds, self._keeps_marks = 0, False
         self._slurmctld, self._slurmctld_seen_at, self._took_over = "", 0.0, False
-        self._unseen = self._marked_again = False
-        self._first = True
+        self._asks = self._unseen = self._marked_again = False
         self.status = first_status(settings, node, memory, boot_id)
 
     def due(self, snapshot: Snapshot) -> tuple[Episode, ...]:
@@ -181,12 +168,16 @@ class Writer:
             considered=named(faults),
         )  # fmt: skip
         again = self._settings.poll_seconds
+        self._asks = False
         is_over = any(word.expired for word in self._said)  # somebody may drain the node to see what is left of it
         if faults or is_over or not self._memory.rests or before.drained or before.last_read_seconds is None:
             try:
                 again = yield from self._look(snapshot, faults)
             except SlurmError as error:
                 again = self._unanswered(error, faults)
+            else:
+                if self._asks:
+                    self._turn.keep()
         return self._done(faults, again)
 
     def _done(self, faults: tuple[Episode, ...], again_seconds: float) -> Pass:
@@ -202,15 +193,8 @@ class Writer:
         return self._settings.writer == "drain" or self._settings.permit == "local"
 
     def _wait(self, faults: tuple[Episode, ...]) -> float:
-        """Return how long to wait before SLURM is asked: what begins, ends or grows does so on many nodes at once."""
-        met = frozenset(named(faults))
-        now = self._monotonic()
-        if (self._first or (met and met != self._met)) and now >= self._begins_at and not self._waits:
-            spread = self._memory.nodes / FIRST_PER_SECOND if self._memory.nodes else UNKNOWN_SIZE_SECONDS
-            self._begins_at = now + self._random() * spread
-        wait = max(self._begins_at - now, 0.0)
-        self._first, self._met, self._waits = False, met, wait > 0
-        return wait
+        """Return how long to wait before SLURM is asked."""
+        return self._turn.wait(frozenset(named(faults)), self._memory.nodes)
 
     def _unanswered(self, error: SlurmError, faults: tuple[Episode, ...]) -> float:
         """Say that SLURM could not be asked or told; what was permitted before stays so. Return when to try again."""
@@ -226,9 +210,8 @@ class Writer:
         return self._settings.poll_seconds  # for those that ask
 
     def _again(self) -> float:
-        """Return after how long to ask again, spread so that a whole cluster asks a few times a second."""
-        least = max(self._settings.poll_seconds, self._memory.nodes / AGAIN_PER_SECOND)
-        return least * (1.0 + self._random())
+        """Return after how long to ask again."""
+        return self._turn.again(self._memory.nodes, self._settings.poll_seconds)
 
     # What is asked and decided.
 
@@ -237,10 +220,9 @@ class Writer:
         name = self.status.node
         if not self._memory.nodes:
             self._remember(nodes=(yield Call("size")))
-            spread = self._memory.nodes / FIRST_PER_SECOND
-            if spread > UNKNOWN_SIZE_SECONDS:  # all of them may have started at this moment
-                self._begins_at = self._monotonic() + self._random() * spread
-                return self._begins_at - self._monotonic()
+            wait = self._turn.sized(self._memory.nodes)
+            if wait is not None:
+                return wait
         node: NodeState = yield Call("read", (name,))
         if (faults or node.drained or mark_of(node) is not None) and (yield from self._is_elsewhere(node)):
             return self._settings.poll_seconds
@@ -286,6 +268,7 @@ class Writer:
                     yield from self._withdraw(node)
             case Step.CLOSE if self.status.permit.held:
                 self._say("the gate is closed; no fault here may drain the node")
+                yield from self._copy_mark(node)
             case Step.DRAIN | Step.CLOSE | Step.UPDATE if self._settings.writer == "drain":
                 return (yield from self._write(node, decision, snapshot.modes))
             case Step.DRAIN | Step.CLOSE | Step.UPDATE:
@@ -392,7 +375,7 @@ class Writer:
         if started != self._slurmctld:
             self._took_over = bool(self._slurmctld)  # one that stood by until now was started long ago
             self._slurmctld, self._slurmctld_seen_at = started, now
-        first_looks = self._memory.nodes / FIRST_PER_SECOND
+        first_looks = first_looks_seconds(self._memory.nodes)
         needs = 2 * self._settings.poll_seconds + self._settings.timeout_seconds + first_looks
         seconds = seconds_of(started)
         is_young = seconds is None or abs(self._wall_seconds() - seconds) <= needs + CLOCK_SECONDS
@@ -412,7 +395,7 @@ class Writer:
             if field is None:
                 self._skip(Why.FOREIGN_COMMENT)
                 return self._again()
-            wait = self._begins_at - self._monotonic()
+            wait = self._turn.left
             if wait > 0:
                 self._say(self.status.doing, asking=wait <= WORTH_WAITING_SECONDS)
                 return wait
@@ -428,6 +411,7 @@ class Writer:
         found = self._rooms(nodes)
         own = next(entry for entry in nodes if entry.name == node.name)
         mark = self._mark(own)
+        self._asks = mark is not None
         if mark is None or own.drained or own.reason != node.reason or obstacle(own.states) is not None:
             self._skip(Why.UNVERIFIED if mark is None else Why.CHANGED)
             return SOON_SECONDS if mark else self._again()
@@ -488,11 +472,24 @@ class Writer:
         shown: NodeState = yield Call("read", (node.name,))
         return shown
 
+    def _copy_mark(self, node: NodeState) -> Generator[Call, Any, None]:
+        """Write the mark of a closed gate into the other field too, once: a site notes what it likes in either."""
+        field = free_field(node)
+        if field is None or self._marked_again or self._settings.permit == "local":
+            return
+        self._marked_again = True
+        try:
+            yield Call("mark", (node.name, field, node.comment or node.extra))
+        except SlurmError:  # releases before 22.05 have one field; from others the write may still come
+            self._drain_settles_at = self._monotonic() + LATE_SECONDS
+
     def _withdraw(self, node: NodeState) -> Work:
         """Take back a mark of ours, once no drain of ours may still be under way; return when to look again."""
         mark = mark_of(node)
         if mark is None or self._settings.writer != "drain":
-            self._remember(marked=mark is not None)  # looked at until somebody takes it back
+            # Looked at until somebody takes it back, or until no late one of ours may come any more.
+            comes = self._settings.writer == "drain" and self._drain_settles_at > self._monotonic()
+            self._remember(marked=mark is not None or comes)
             if self._remembered_until() <= self._monotonic():
                 self._remember(clears=None)
             return self._settings.poll_seconds
@@ -539,6 +536,7 @@ class Writer:
     def _refuse(self, found: tuple[Room, ...]) -> float:
         """Say that as many nodes are closed as may be; return when to ask again."""
         words = next(room.words for room in found if not room.permits)
+        self._asks = False
         self._skip(Why.LIMIT)
         self._say(
             f"does not close the node: {words}: look for a common cause before raising a limit",
@@ -561,8 +559,9 @@ class Writer:
             last_read_seconds=self._wall_seconds(),
         )
         mark = mark_of(node)
-        self._marked_again = self._marked_again and node.drained
-        if node.drained or (mark is not None and mark.holds):
+        is_closed = node.drained or (mark is not None and mark.holds)
+        self._marked_again = self._marked_again and is_closed
+        if is_closed:
             self._unseen = False
         if first and mark is not None and not mark.drained:
             # Of an agent before this one, whose last write may still be under way.

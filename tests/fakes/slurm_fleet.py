@@ -188,14 +188,14 @@ class Fleet:
                 return "2026-11-20T07:00:00"
             case Call("drain", (name, reason, field, text)):
                 self._change(name, states=DRAINED, reason=reason, reason_user="root", reason_seconds=EPOCH + self.now)
-                self._change(name, **{field.lower(): text})
+                self._change(name, **dict.fromkeys(field.lower().split(), text))
                 if self._replaced_within_seconds:
                     after = self.now + self._random.uniform(0.0, self._replaced_within_seconds)
                     self._at(after, partial(self._change, name, reason="Kill task failed"))
                 self.closed.setdefault(name, self.now)
                 self._hold_against_limits(name)
             case Call("mark", (name, field, text)):
-                self._change(name, **{field.lower(): text})
+                self._change(name, **dict.fromkeys(field.lower().split(), text))
                 if _is_closed(self._nodes[name]):
                     self.closed.setdefault(name, self.now)
                     self._hold_against_limits(name)

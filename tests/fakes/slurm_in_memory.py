@@ -56,8 +56,7 @@ class MemorySlurm:
         self.writes.append(reason)
         if "drain" not in self.deaf:
             self.set(name, "IDLE", "DRAIN", reason=reason)
-            if field:
-                self.change(name, **{field.lower(): text})
+            self.change(name, **dict.fromkeys(field.lower().split(), text))
 
     def update(self, name: str, reason: str) -> None:
         """Change the reason, which is signed and dated anew."""
@@ -69,7 +68,7 @@ class MemorySlurm:
         """Write a mark."""
         self._called("mark")
         if "mark" not in self.deaf:
-            self.change(name, **{field.lower(): text})
+            self.change(name, **dict.fromkeys(field.lower().split(), text))
 
     def set(self, name: str, *states: str, reason: str = "", user: str = "root") -> None:
         """Put the node into *states*, as *user* does."""
