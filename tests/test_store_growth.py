@@ -532,6 +532,27 @@ def test_a_database_that_is_lost_while_the_agent_runs_is_told_and_made_anew(
         assert any(b"GPU-99" in data or data == b"not a database" for data in aside), "what lay there is kept"
 
 
+def test_of_databases_that_were_moved_aside_the_first_and_the_last_ones_stay(path: Path) -> None:
+    """A disk that damages the file again and again is not filled with it; the first has the history of years."""
+    path.parent.mkdir()
+    others = {
+        "corrupt-by-hand",
+        "strange-19700101T000000Z",
+        "other-machine-19700101T000000Z",
+        "schema-3-19700101T000000Z",
+    }
+    for name in others:
+        path.with_name(f"{path.name}.{name}").touch()
+    for day in (*range(2, 10), 9, 9, 1):  # at last the clock goes back
+        path.write_bytes(b"damaged" * 99)
+        path.with_name(f"{path.name}-wal").touch()
+        open_store(path, wall_seconds=(day - 1) * 86400.0).store.close()
+    found = {entry.name.removeprefix(f"{path.name}.") for entry in path.parent.glob(f"{path.name}.*-*")}
+    first, *last = (f"corrupt-197001{day}T000000Z" for day in ("02", "09", "01"))
+    aside = (first, *last, f"{last[0]}-2", f"{last[0]}-3")
+    assert found == others | {f"{name}{suffix}" for name in aside for suffix in ("", "-wal")}
+
+
 def test_an_index_of_the_log_that_is_cut_gets_its_length_back(path: Path) -> None:
     """SQLite maps it: before, the kernel killed the agent at its next write."""
     opened = open_store(path).store

@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import sqlite3
 import stat
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from nodevet.agent.lock import open_lock_file
@@ -76,6 +77,9 @@ CACHE_KIB = 512
 
 SMALLEST_BYTES = 512
 """A database has at least one page, and no page is smaller (https://sqlite.org/fileformat.html)."""
+
+KEPT_ASIDE = 5
+"""Of the databases that were moved aside for one cause so many stay: the first and the last ones."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -474,7 +478,24 @@ def move_aside(path: Path, wall_seconds: float, why: str = "corrupt") -> Path:
             if os.path.lexists(name := Path(f"{path}{suffix}")):
                 name.rename(f"{aside}{suffix}")
         _sync_directory(path.parent)
+    with suppress(OSError):  # what stays costs space, nothing else
+        _thin_out(path, why, aside.name)
     return aside
+
+
+def _thin_out(path: Path, why: str, newest: str) -> None:
+    """Remove what of *path* was moved aside for the same cause, but for the first, *newest* and those just before it.
+
+    A disk that damages the file again and again would be filled with copies, of which the first has the history.
+    """
+    shape = re.compile(rf"({re.escape(f'{path.name}.{why}')}-(\d{{8}}T\d{{6}}Z)(?:-(\d+))?)(?:-wal|-shm)?")
+    files = [found for entry in path.parent.iterdir() if (found := shape.fullmatch(entry.name))]
+    ages = {found[1]: (found[1] == newest, found[2], int(found[3] or 1)) for found in files}
+    kept = sorted(ages, key=lambda name: ages[name])
+    dropped = set(kept[1 : 1 - KEPT_ASIDE])
+    for found in files:
+        if found[1] in dropped:
+            path.with_name(found[0]).unlink()
 
 
 def _sync_directory(directory: Path) -> None:
