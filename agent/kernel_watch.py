@@ -29,6 +29,9 @@ LOOK_SECONDS = 10.0
 
 RETRY_SECONDS = 60.0
 
+PIECE_EVENTS = 1000
+"""So many events of the journal are taken in one turn of the loop, which hears signals between two turns."""
+
 
 class KernelWatch:
     """Reads new events when ``tick`` is called; *wake* is called when the selector sees that there are some."""
@@ -68,6 +71,7 @@ class KernelWatch:
         self._skipped_by_earlier_readers = 0
         self._recovered = 0
         self._heard = False
+        self._given = 0
         self._failure = ""
 
     @property
@@ -202,14 +206,24 @@ class KernelWatch:
             self._failed(str(error))
         if self._backlog is not None:
             self._backlog.wait()
-        return [*rest, *self._told_by_journal()]
+        while told := self._told_by_journal():
+            rest += told
+        return rest
 
     def _told_by_journal(self) -> list[Event]:
-        """Return the events in what the journal has of the overwritten records, once."""
+        """Return the next events in what the journal has of the overwritten records, each once."""
         asked = self._backlog
         if asked is None or self._heard or not asked.is_done:
             return []
-        self._heard = True
+        if not self._given:
+            self._tell_of_journal(asked)
+        piece = asked.told.events[self._given : self._given + PIECE_EVENTS]
+        self._given += len(piece)
+        self._heard = self._given == len(asked.told.events)
+        return list(piece)
+
+    def _tell_of_journal(self, asked: JournalReader) -> None:
+        """Count and tell how much of what was overwritten the journal has."""
         told, missing = asked.told, asked.missing.records
         self._recovered = min(told.records, missing)
         self._lost = max(self._lost - self._recovered, 0)
@@ -217,11 +231,12 @@ class KernelWatch:
             f"{self._path}: of {missing} overwritten records the journal has {self._recovered}"
             f"{f', and does not tell the rest: {told.trouble}' if told.trouble else ''}"
         )
-        return list(told.events)
 
     def _pause(self) -> float:
         if self._reader is not None and not self._reader.was_at_end:
             return BEGIN_SECONDS
+        if self._is_asking and self._given:
+            return 0.0
         return POLL_SECONDS if self._must_poll() else LOOK_SECONDS
 
     def _must_poll(self) -> bool:

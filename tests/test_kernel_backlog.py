@@ -9,6 +9,7 @@ import selectors
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -21,7 +22,7 @@ from nodevet.agent.clock import SystemClock
 from nodevet.agent.config import load_configuration
 from nodevet.agent.intake import Intake
 from nodevet.agent.kernel_backlog import Output, journal_output
-from nodevet.agent.kernel_watch import KernelWatch
+from nodevet.agent.kernel_watch import PIECE_EVENTS, KernelWatch
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.command_run import Runner
 from nodevet.checks.kernel_log.journal import ARGUMENTS, Span
@@ -133,6 +134,37 @@ def test_what_was_overwritten_before_the_start_is_read_from_the_journal(terminal
     assert watch.tick() == watch.settle() == []
     assert watch.state.lost_records == 0
     assert any("of 3 overwritten records the journal has 3" in note for note in rig.notes)
+    watch.close()
+
+
+def test_a_storm_in_the_journal_is_taken_in_pieces(terminal: str) -> None:
+    """300,000 XIDs of before the start kept the loop from SIGTERM for half a minute; half of that again, its watchdog.
+
+    Until all of them were taken, another agent would begin where this one did.
+    """
+    storm = output(*(entry(2.0 + number / 1e3, XID.format(31)) for number in range(2 * PIECE_EVENTS + 1)))
+    rig = Watch(terminal, lambda: storm)
+    rig.records = [record(5, 99.0)]
+    watch = rig.start()
+    found = [watch.tick()]
+    assert watch._backlog is not None
+    watch._backlog.wait()
+    while watch.memory is None:
+        found.append(watch.tick())
+        assert watch.memory or watch.next_deadline <= time.monotonic(), "the next piece is due at once"
+    assert max(map(len, found)) == PIECE_EVENTS
+    assert sum(map(len, found)) == 2 * PIECE_EVENTS + 1
+    assert sum("of 5 overwritten records" in note for note in rig.notes) == 1
+    assert watch.tick() == []
+    watch.close()
+
+
+def test_a_single_look_takes_all_of_a_storm_in_the_journal(terminal: str) -> None:
+    """Nobody comes back for the rest."""
+    rig = Watch(terminal, lambda: output(*(entry(2.0, XID.format(31)) for _ in range(PIECE_EVENTS + 1))))
+    rig.records = [record(5, 99.0)]
+    watch = rig.start()
+    assert len(watch.tick() + watch.settle()) == PIECE_EVENTS + 1
     watch.close()
 
 
