@@ -178,20 +178,25 @@ def _episodes(snapshot: Snapshot) -> Iterator[Family]:
 def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
     """Yield what persons acknowledged; parts of a device that one word covers are one series."""
     numbers: dict[str, int] = {}
+    said: dict[str, float] = {}
     ends: dict[str, float] = {}
     for episode in (*filter(is_word, snapshot.episodes), *snapshot.covered):
         where = {"code": episode.key.code, "device": episode.key.device}
         state = "expired" if episode.expired is not None else "standing" if is_word(episode) else "absent"
         labels = labels_text(**where, actor=episode.actor or "", note=episode.note or "", state=state)
         numbers[labels] = numbers.get(labels, 0) + 1
+        key = labels_text(**where)
+        if episode.acknowledged is not None:
+            said[key] = max(said.get(key, 0.0), episode.acknowledged.wall_seconds)
         if episode.until is not None:
-            key, end = labels_text(**where), episode.until.wall_seconds
+            end = episode.until.wall_seconds
             ends[key] = min(ends.get(key, end), end)
     yield gauge(
         "acknowledged_episodes",
         "Faults that a person acknowledged, by who and why; state absent: not there now, and a return is covered.",
         numbers,
     )
+    yield gauge("acknowledgement_timestamp_seconds", "When a person acknowledged a fault last, over parts.", said)
     yield gauge(
         "acknowledgement_expiry_timestamp_seconds", "When the first acknowledgement of a fault ends, over parts.", ends
     )

@@ -1328,6 +1328,23 @@ def test_a_job_has_a_drained_node_looked_at_only_where_a_resume_says_something(
     assert running._is_due() is due
 
 
+def test_a_job_that_comes_back_under_its_number_has_the_node_looked_at(
+    tmp_path: Path, reactor: tuple[Reactor, selectors.BaseSelector]
+) -> None:
+    """Its claim was met while the node was drained, and is gone: that it claims again means something new."""
+    running, _ = reactor
+    claims = Claims(tmp_path)
+    claims.prepare()
+    (claims.directory / "7").write_text("closed\n")
+    assert running._has_new_job()
+    running._met = running._jobs()
+    assert not running._has_new_job()
+    (claims.directory / "7").unlink()
+    assert not running._has_new_job()
+    (claims.directory / "7").write_text("closed\n")
+    assert running._has_new_job()
+
+
 def test_a_gate_that_closes_has_the_drain_by_slurm_seen_at_once(tmp_path: Path) -> None:
     """Else a resume before the next look counts for nothing, and the job that comes next drains the node again."""
     (tmp_path / "node").write_text(IN_SERVICE)

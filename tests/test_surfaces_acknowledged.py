@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import re
+from collections import Counter
 
 import msgspec
 import pytest
@@ -149,6 +150,27 @@ def test_every_acknowledged_failure_is_on_every_surface(episodes: list[Episode])
             assert "<script>alert" not in page
         assert f"acknowledged by {actor} on 2026-11-20" in text
         assert f"note: {note}" in text
+
+
+@given(st.lists(words(), min_size=1, max_size=5))
+@settings(max_examples=25, deadline=None)
+def test_the_metrics_tell_when_somebody_acknowledged_a_fault(episodes: list[Episode]) -> None:
+    """Of each code and device; of several parts that of the last word."""
+
+    def said(shown: Snapshot) -> dict[tuple[str, str], float]:
+        return {
+            (sample.labels["code"], sample.labels["device"]): sample.value
+            for family in parse_text(MetricsPage().render(shown).decode())
+            for sample in family.samples
+            if family.name == "nodevet_acknowledgement_timestamp_seconds"
+        }
+
+    snapshot = node_with(tuple(episodes))
+    faults = {(entry.key.code, entry.key.device) for entry in snapshot.episodes}
+    assert said(snapshot) == dict.fromkeys(faults, at(600).wall_seconds)
+    first, *others = snapshot.episodes
+    changed = msgspec.structs.replace(snapshot, episodes=(msgspec.structs.replace(first, acknowledged=at(60)), *others))
+    assert said(changed)[first.key.code, first.key.device] == at(60).wall_seconds
 
 
 @given(st.lists(words(), min_size=1, max_size=5))
@@ -299,9 +321,13 @@ def test_a_hundred_parts_under_one_word_are_one_series_per_device() -> None:
         for link in range(18)
     )
     body = MetricsPage().render(node_with(episodes)).decode()
-    found = re.findall(r"^nodevet_acknowledge\S+\{.*\} (\S+)$", body, re.MULTILINE)
-    assert len(found) == 16
-    assert [float(value) for value in found[:8]] == [18.0] * 8
+    found = re.findall(r"^(nodevet_acknowledge\w+)\{.*\} (\S+)$", body, re.MULTILINE)
+    assert Counter(family for family, _ in found) == {
+        "nodevet_acknowledged_episodes": 8,
+        "nodevet_acknowledgement_timestamp_seconds": 8,
+        "nodevet_acknowledgement_expiry_timestamp_seconds": 8,
+    }
+    assert [float(value) for _, value in found[:8]] == [18.0] * 8
 
 
 def test_the_figure_of_open_findings_of_a_report_leaves_out_what_is_acknowledged() -> None:

@@ -214,7 +214,7 @@ class Reactor:
         if self._faults(self._snapshot) != self._seen or time.monotonic() >= self._due_at:
             return True
         if self._status.drained:
-            return self._follows_up and bool(self._jobs() - self._met)
+            return self._follows_up and self._has_new_job()
         return self._must_watch() and self._was_closed()
 
     @property
@@ -228,6 +228,12 @@ class Reactor:
             return False
         self._drains_until = time.monotonic() + DRAINS_SECONDS
         return True
+
+    def _has_new_job(self) -> bool:
+        """Return whether a job claims this node that did not at the last look, or that was gone since."""
+        jobs = self._jobs()
+        self._met &= jobs
+        return bool(jobs - self._met)
 
     def _jobs(self) -> frozenset[tuple[str, bool]]:
         """Return the jobs that claim this node, and whether their prologs wait."""
