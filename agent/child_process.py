@@ -22,7 +22,7 @@ from typing import Protocol
 import msgspec
 
 from nodevet.agent.clock import Clock
-from nodevet.agent.processes import ChildRecord, describe, memory_limit, start_ticks
+from nodevet.agent.processes import ChildRecord, describe, start_ticks, tight_limit
 from nodevet.agent.readers.last_words import LastWords
 from nodevet.checks.errors import WireError
 from nodevet.checks.wire import Decoder, Message, Progress, Stop, encode
@@ -132,7 +132,7 @@ class Child:
         self._steps: deque[tuple[float, Callable[[], None]]] = deque()
         self.tail = LastWords()
         self.abandoned = self.was_ended = self._is_told = False
-        self._memory_limit: str | None = None
+        self._tight_limit: str | None = None
         self._last_call: tuple[str, int] | None = None
         with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_own:
             stdin = self._open(argv, environment, inherit, on_failure, childs_own)
@@ -148,9 +148,9 @@ class Child:
         return self._process.pid
 
     @property
-    def memory_limit(self) -> str:
-        """Return the limit on the memory that the child may ask for, or might until it ended; empty without one."""
-        return memory_limit(self.pid) if self._memory_limit is None else self._memory_limit
+    def tight_limit(self) -> str:
+        """Return the limit on memory or files that the child has, or had until it ended; empty without one."""
+        return tight_limit(self.pid) if self._tight_limit is None else self._tight_limit
 
     @property
     def record(self) -> ChildRecord | None:
@@ -350,7 +350,7 @@ class Child:
                 self.hear_out()
                 while self._is_watched(self._errors) and self._read_errors():
                     pass
-            self._memory_limit = memory_limit(self.pid)
+            self._tight_limit = tight_limit(self.pid)
             self._process.wait()
         self._last_call = self._last_call or (self.call, self.call_number)
         self._steps.clear()

@@ -6,12 +6,23 @@ A process is known by its id *and* the tick it started at, because ids are used 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
-__all__ = ["ChildRecord", "describe", "exists", "is_alive", "memory_limit", "recalled_records", "start_ticks"]
+from nodevet.agent.descriptors import WANTED
+
+__all__ = [
+    "ChildRecord",
+    "describe",
+    "exists",
+    "is_alive",
+    "memory_limit",
+    "recalled_records",
+    "start_ticks",
+    "tight_limit",
+]
 
 _STATE, _START = 0, 19
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 22 of proc(5)."""
@@ -83,17 +94,31 @@ def describe(pid: int) -> str:
     return f"{state}, in {where}" if where else state
 
 
+def tight_limit(pid: int) -> str:
+    """Return under which limit *pid* may be refused memory or files, and what to do; empty where none is tight."""
+    if limit := memory_limit(pid):
+        return f"{limit}, and may have been refused memory: lift LimitAS and LimitDATA"
+    files = _limits(pid, {"Max open files": "RLIMIT_NOFILE"}).get("RLIMIT_NOFILE", WANTED)
+    return f"RLIMIT_NOFILE of {files}, and may have been refused files: raise LimitNOFILE" if files < WANTED else ""
+
+
 def memory_limit(pid: int) -> str:
     """Return the limit on the memory that *pid* may ask for, as getrlimit(2) names it; empty where none is set.
 
     A process that has ended still tells it, until its parent takes note.
     """
+    return next((f"{name} of {soft} bytes" for name, soft in _limits(pid, _MEMORY_LIMITS).items()), "")
+
+
+def _limits(pid: int, names: Mapping[str, str]) -> dict[str, int]:
+    """Return the soft limits of *pid* that are numbers, by what *names* calls them."""
+    found = {}
     for line in _read(pid, "limits").splitlines():
-        for words, name in _MEMORY_LIMITS.items():
+        for words, name in names.items():
             soft = line.removeprefix(words).split()[:1] if line.startswith(words) else []
             if soft and soft[0].isdigit():
-                return f"{name} of {soft[0]} bytes"
-    return ""
+                found[name] = int(soft[0])
+    return found
 
 
 def _kernel_function(pid: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes as ctypes_of_this_machine
 import mmap
 import os
 import resource
@@ -27,6 +28,7 @@ from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import SteppedClock
 from nodevet.agent.processes import ChildRecord, start_ticks
 from nodevet.agent.readers.blame import Blame, fault_rows, no_start
+from nodevet.agent.readers.cut_short import cut_short
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.last_words import LastWords
@@ -654,6 +656,9 @@ QUIET = Look(state="S", frozen=False, major_faults=100, waited_seconds=1.0)
         ({"state": "R", "function": "request_wait_answer"}, ""),
         ({"state": "D", "function": "fanotify_handle_event"}, "a virus scanner, is waited for"),
         ({"state": "D", "function": "autofs_wait"}, "(automount) is waited for"),
+        ({"state": "D", "function": "audit_log_start"}, "the audit daemon is waited for"),
+        ({"state": "S", "function": "seccomp_do_user_notification"}, "allows or refuses system calls"),
+        ({"state": "D", "function": "p9_client_rpc"}, "(9p) is waited for"),
     ],
     ids=str,
 )
@@ -829,6 +834,63 @@ def test_a_bus_error_in_each_start_while_a_file_is_shared_is_nobodys_fault(tmp_p
     bench.close()
 
 
+@pytest.mark.parametrize("behaviour", ["null", "abort"])
+def test_a_crash_in_each_start_while_a_file_is_shared_is_nobodys_fault(tmp_path: Path, behaviour: str) -> None:
+    """Whoever may write the file can write nonsense into it, which a library reads while it is loaded."""
+    lock = tmp_path / "lock"
+    lock.write_bytes(bytes(4096))
+    bench = Bench(tmp_path, start=behaviour, share=str(lock))
+    for told in ("it is not known which files", *2 * (f"it shares {lock} with other programs: one may have written",)):
+        start(bench)
+        assert told in bench.status().detail
+        assert bench.status().witnessed == 0
+    bench.close()
+
+
+@pytest.mark.parametrize("behaviour", ["null", "abort", "segv"])
+def test_a_crash_in_each_start_of_a_library_that_shares_nothing_is_the_drivers(tmp_path: Path, behaviour: str) -> None:
+    """Also where it takes the signal itself, so that nobody can look at what it has mapped: segv stands still never."""
+    bench = Bench(tmp_path, start=behaviour)
+    for witnessed in (0, 1, 2):
+        start(bench)
+        assert (bench.status().witnessed, is_hard(bench)) == (witnessed, witnessed == 2)
+    bench.close()
+
+
+def test_a_library_that_a_full_disk_cut_short_is_no_crash_of_the_driver(tmp_path: Path) -> None:
+    """An update wrote a part of it: whoever loads or calls it meets an address that no file serves."""
+    library = tmp_path / "libfake.so.1"
+    whole = Path(ctypes_of_this_machine.__file__).read_bytes()
+    for size, told in ((len(whole), "was killed by SIGSEGV"), (4096, f"{library} is cut short")):
+        library.write_bytes(whole[:size])
+        bench = Bench(tmp_path, map=str(library))
+        bench.round()
+        fall(bench, "null")
+        assert told in said(bench)
+        assert bench.status().witnessed == (size == len(whole))
+        bench.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 100, b"#!/bin/sh\n", None])
+def test_what_is_no_library_is_not_cut_short(tmp_path: Path, content: bytes | None) -> None:
+    """Nothing is said of what is not understood, or not there."""
+    if content is not None:
+        (tmp_path / "file").write_bytes(content)
+    assert cut_short([str(tmp_path / "file")]) == ""
+
+
+def test_files_that_a_limit_refuses_are_no_crash_of_the_driver(bench: Bench) -> None:
+    """A library that does not look whether a file was opened dies of SIGSEGV; the limit alone shows the cause."""
+    for _ in range(2):
+        pid = bench.status().pid
+        assert pid is not None
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (24, 24))
+        fall(bench, "no_file")
+        assert "it ran under an RLIMIT_NOFILE of 24, and may have been refused files: raise LimitNOFILE" in said(bench)
+        assert (bench.status().witnessed, is_hard(bench)) == (0, False)
+        rise(bench)
+
+
 def test_a_call_that_goes_on_after_a_bus_error_has_its_deadline(tmp_path: Path) -> None:
     """The page could be read the second time, and a thread of the library blocks all signals: it looks the same."""
     bench = Bench(tmp_path, start="bus")
@@ -892,7 +954,7 @@ def test_a_restart_of_the_agent_proves_no_library(bench: Bench) -> None:
     blame.recall(kept)
     child = cast(
         Child,
-        SimpleNamespace(tail=LastWords(), was_ended=False, in_call=True, call="fake", memory_limit="", pid=os.getpid()),
+        SimpleNamespace(tail=LastWords(), was_ended=False, in_call=True, call="fake", tight_limit="", pid=os.getpid()),
     )
     ends = []
     for _ in range(2):
@@ -916,7 +978,7 @@ def test_a_crash_in_a_call_that_takes_names_of_users_apart_is_nobodys_fault(benc
         child = cast(
             Child,
             SimpleNamespace(
-                tail=LastWords(), was_ended=False, in_call=True, call=call, memory_limit="", pid=os.getpid()
+                tail=LastWords(), was_ended=False, in_call=True, call=call, tight_limit="", pid=os.getpid()
             ),
         )
         found[call.partition(" ")[0]] = blame.ended(child, Exit(-number))
@@ -969,7 +1031,7 @@ def test_only_libraries_under_a_bus_error_are_read_through(bench: Bench, tmp_pat
     blame = Blame("fake", bench.clock, Surroundings(), Heartbeat(bench.clock, bench.selector))
     child = cast(
         Child,
-        SimpleNamespace(tail=LastWords(), was_ended=False, in_call=True, call="fake", memory_limit="", pid=os.getpid()),
+        SimpleNamespace(tail=LastWords(), was_ended=False, in_call=True, call="fake", tight_limit="", pid=os.getpid()),
     )
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
         blame.loaded(child)

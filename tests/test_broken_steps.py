@@ -31,7 +31,7 @@ STEPS: dict[str, tuple[str, object, str]] = {
     "watch": ("segv", Child, "_watch"),
     "end": ("segv", Child, "_look_for_end"),
     "close": ("segv", Child, "_close"),
-    "limit": ("segv", child_process, "memory_limit"),
+    "limit": ("segv", child_process, "tight_limit"),
     "start": ("segv", Reader, "_start"),
     "fell": ("segv", Reader, "_fell"),
     "tell": ("segv", Reader, "_tell_failure"),

@@ -105,7 +105,7 @@ def test_what_a_library_says_that_may_not_open_its_devices_is_no_word_of_the_dri
     (tmp_path / "proc").mkdir()
     around = Surroundings(tmp_path / "proc", tmp_path, devices=made(tmp_path / "dev", *NVIDIA))
     blame = Blame("nvidia", bench.clock, around, Heartbeat(bench.clock, bench.selector))
-    child = cast(Child, SimpleNamespace(memory_limit=""))
+    child = cast(Child, SimpleNamespace(tight_limit=""))
     failure = Failure(kind, "for a test", of_driver=True)
     one = blame.of_one(child, sample(gpu("b"), {}, failure=failure)).failure
     assert one is not None

@@ -15,7 +15,7 @@ from fakes.views import gpu
 
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.child import ChildContext, Reader
-from nodevet.checks.backends.standstill import WAKE, end_at_bus_errors, stand_still_at_bus_errors
+from nodevet.checks.backends.standstill import WAKE, end_at_crashes, stand_still_at_crashes
 from nodevet.checks.child import ChildEnd
 from nodevet.checks.model import Device, Event, FailureKind, Instant, Reading
 from nodevet.checks.wire import (
@@ -214,7 +214,7 @@ def handlers() -> Iterator[Callable[[], bytes]]:
 
 def test_a_reader_that_serves_stands_still_at_no_bus_error(handlers: Callable[[], bytes]) -> None:
     """A call that sleeps in a handler of ours for seven seconds is past its deadline: a hang of the driver."""
-    stand_still_at_bus_errors()
+    stand_still_at_crashes()
     assert handlers() != bytes(8)
     served(Odd())
     assert handlers() == bytes(8)  # SIG_DFL
@@ -222,9 +222,9 @@ def test_a_reader_that_serves_stands_still_at_no_bus_error(handlers: Callable[[]
 
 def test_a_handler_of_a_library_for_bus_errors_stays_its_own(handlers: Callable[[], bytes]) -> None:
     """One that looks whether an address can be served would end its process otherwise."""
-    stand_still_at_bus_errors()
+    stand_still_at_crashes()
     signal.signal(signal.SIGBUS, lambda _number, _frame: None)
     own = handlers()
-    end_at_bus_errors()
+    end_at_crashes()
     assert handlers() == own
     signal.signal(signal.SIGBUS, signal.SIG_DFL)

@@ -158,7 +158,7 @@ class Machine:
         (root / "proc").mkdir()
         (root / "proc/meminfo").write_text(f"MemTotal: 1000000 kB\nMemAvailable: {available_kb} kB\n")
         around = Surroundings(proc=root / "proc", cgroups=root)
-        self.memory_limit = limit
+        self.tight_limit = limit
         self.blame = Blame("fake", bench.clock, around, Heartbeat(bench.clock, bench.selector))
 
     def weigh(self, failure: Failure) -> tuple[bool, bool]:
@@ -170,7 +170,9 @@ class Machine:
 
 
 @pytest.mark.parametrize("kind", sorted(REFUSALS))
-@pytest.mark.parametrize(("available_kb", "limit"), [(900_000, ""), (40_000, ""), (900_000, "RLIMIT_AS of 1 bytes")])
+@pytest.mark.parametrize(
+    ("available_kb", "limit"), [(900_000, ""), (40_000, ""), (900_000, "RLIMIT_AS of 1 bytes, and may")]
+)
 def test_a_refusal_while_the_machine_refuses_memory_is_no_word_of_the_driver(
     bench: Bench, tmp_path: Path, kind: FailureKind, available_kb: int, limit: str
 ) -> None:

@@ -365,9 +365,9 @@ class Blame:
 
     @property
     def stands_still(self) -> bool:
-        """Return whether the next process is to stand still at an address that cannot be served until it is looked at.
+        """Return whether the next process is to stand still where it crashes until it is looked at.
 
-        One before it met such an address while it was loaded, when nobody had seen its files yet.
+        One before it crashed while it was loaded, when nobody had seen its files yet.
         """
         return self._unseen
 
@@ -406,8 +406,7 @@ class Blame:
                     return told if shown else msgspec.structs.replace(told, fault=SAID)
         if end.signal is None and NOT_INSTALLED.search(words):
             return _soft(f"{self._name} {end}{said}; a part of nodevet is missing or broken: reinstall nodevet")
-        if end.signal == signal.SIGBUS and self._loading:
-            self._unseen = True
+        was_told, self._unseen = self._unseen, self._unseen or (is_crash and self._loading)
         if end.signal == signal.SIGBUS and child.in_call and (others := self._unserved()):
             return _soft(f"{self._name} {end} {where}, but {others}")
         if end.signal == signal.SIGBUS and child.in_call and self._unread:
@@ -416,7 +415,7 @@ class Blame:
             return _soft(f"{self._name} {end} {where}, but {words}")
         if is_crash and (users := _of_users(child)) and users.crash:
             return _soft(f"{self._name} {end} {where}, but {users.crash}{said}", charged=True)
-        if is_crash and (other := self._want(child) or self._surroundings.preloaded() or self._scribbled()):
+        if is_crash and (other := self._want(child) or self._surroundings.preloaded() or self._scribbled(was_told)):
             return _soft(f"{self._name} {end} {where}, but {other}")
         if is_crash and not INTERPRETER.search(words):
             if end.signal == signal.SIGBUS:
@@ -438,7 +437,7 @@ class Blame:
     # Small steps.
 
     def _stands(self, child: Child) -> bool:
-        """Return whether *child* stands still at an address that cannot be served; note its files and let it go on.
+        """Return whether *child* stands still where it crashes; note its files and let it go on.
 
         Once: one that goes on after that has its deadline as any other.
         """
@@ -512,8 +511,13 @@ class Blame:
             return f"it shares {self._shared[0]} with other programs: one may have cut it, or its file system is full"
         return ""
 
-    def _scribbled(self) -> str:
-        """Return what other programs may have written nonsense into, for the library to read; empty where nothing."""
+    def _scribbled(self, was_told: bool) -> str:
+        """Return what other programs may have written nonsense into, for the library to read; empty where nothing.
+
+        Nobody knows until a process *was_told* to stand still where it crashes.
+        """
+        if self._shared is None and not was_told:
+            return "it is not known which files it had mapped: the next start stands still where it crashes"
         return f"it shares {self._shared[0]} with other programs: one may have written into it" if self._shared else ""
 
     def _want(self, child: Child, *, said: bool = False) -> str:
@@ -521,8 +525,8 @@ class Blame:
 
         Where it *said* so, a machine that has hardly anything left is enough.
         """
-        if child.memory_limit:
-            return f"it ran under an {child.memory_limit}, and may have been refused memory: lift LimitAS and LimitDATA"
+        if child.tight_limit:
+            return f"it ran under an {child.tight_limit}"
         around = self._surroundings
         seen = around.commit_shortage() or around.task_shortage() or around.descriptor_shortage()
         return seen or (said and around.memory_shortage()) or ""

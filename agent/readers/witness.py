@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import stat
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, partial
@@ -16,8 +15,10 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.agent.readers.cut_short import cut_short
 from nodevet.agent.readers.device_nodes import closed_nodes
 from nodevet.agent.readers.disk import Disk
+from nodevet.checks.backends.standstill import CRASHES
 from nodevet.checks.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
@@ -199,6 +200,8 @@ class Surroundings:
         """Return what became of the files of the libraries *known* since they were loaded; empty where nothing did."""
         if (library := self.replaced(known)) is not None:
             return f"{library} was replaced on disk meanwhile: it is loaded anew"
+        if cut := self.disk.ask(partial(cut_short, tuple(known)), ""):
+            return f"{cut} is cut short, as by a disk that was full: install it anew"
         return self._silence
 
     def silence(self, known: Iterable[str]) -> str:
@@ -229,16 +232,14 @@ class Surroundings:
         return tuple(found)
 
     def stands_still(self, pid: int) -> bool:
-        """Return whether a thread of *pid* is in the handler of SIGBUS, which is for one time alone.
+        """Return whether a thread of *pid* is in the handler of a crash, which is for one time alone.
 
         While it is, the signal is blocked in that thread, and no handler is set any more.
         """
-        if not _has_signal(CAUGHT, self._read(pid, "status"), signal.SIGBUS):
-            threads = _names(self._proc / str(pid) / "task")
-            return any(
-                _has_signal(BLOCKED, self._read(pid, f"task/{thread}/status"), signal.SIGBUS) for thread in threads
-            )
-        return False
+        status = self._read(pid, "status")
+        met = [number for number in CRASHES if not _has_signal(CAUGHT, status, number)]
+        threads = [self._read(pid, f"task/{thread}/status") for thread in _names(self._proc / str(pid) / "task")]
+        return any(_has_signal(BLOCKED, thread, number) for thread in threads for number in met)
 
     def preloaded(self) -> str:
         """Return that the linker puts other libraries into every program of the machine; empty where it does not."""

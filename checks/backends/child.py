@@ -21,7 +21,7 @@ import msgspec
 
 from nodevet.checks.backends.base import Backend, BackendError, BackendFactory, imported
 from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
-from nodevet.checks.backends.standstill import end_at_bus_errors, stand_still_at_bus_errors
+from nodevet.checks.backends.standstill import end_at_crashes, stand_still_at_crashes
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import WireError
@@ -120,7 +120,7 @@ class Reader:
         """Answer with Ready, then read when asked. Returns on Stop; raises BackendError when the library is lost."""
         self._progress.write("list the devices")
         self._devices = self._listed()
-        end_at_bus_errors()
+        end_at_crashes()
         versions = {name: sound_text(version) for name, version in self._backend.versions.items()}
         self._channel.send(Ready(self._devices, self._backend.groups, versions))
         while True:
@@ -274,7 +274,7 @@ def prove_readable(files: Iterable[str], progress: Progress) -> None:
 def _load_and_serve(end: ChildEnd, start: Start) -> None:
     prove_readable(start.prove, end.progress)
     if start.stand_still:
-        stand_still_at_bus_errors()
+        stand_still_at_crashes()
     context = ChildContext(end, start)
     end.progress.write(f"load backend {start.backend}")
     backend = _factory(start)(context)

@@ -23,7 +23,7 @@ from typing import Any
 
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.child import prove_readable
-from nodevet.checks.backends.standstill import end_at_bus_errors, stand_still_at_bus_errors
+from nodevet.checks.backends.standstill import end_at_crashes, stand_still_at_crashes
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.model import (
@@ -110,6 +110,13 @@ class Child:
                     page = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
                     file.truncate(0)
                     page[0] = 1
+            case "null":
+                ctypes.string_at(0)
+            case "no_file":  # as a library that does not look whether a file could be opened
+                try:
+                    self._kept = [Path("/dev/null").open() for _ in range(40)]  # noqa: SIM115
+                except OSError:
+                    ctypes.string_at(0)
             case "touch":
                 self._shared[0] = 1
             case "lock":  # as AMD SMI does in each call of a board
@@ -186,8 +193,9 @@ class Child:
         self._skip, self._last = start.skip, start.last
         self.log(f"start skip={','.join(start.skip)} last={','.join(start.last)}")
         prove_readable([*start.prove, *self.script.get("unreadable", [])] if start.prove else [], self._end.progress)
-        if start.stand_still and self.script.get("start") != "bus":  # that one sends itself the signal, once
-            stand_still_at_bus_errors()
+        sends_itself_one = self.script.get("start") in ("bus", "segv", "ill")  # once: it goes on after a handler
+        if start.stand_still and not sends_itself_one:
+            stand_still_at_crashes()
         if "map" in self.script:  # as a library that is loaded
             with Path(self.script["map"]).open("rb") as file:
                 self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -199,7 +207,7 @@ class Child:
         if behaviour in set(FailureKind):
             self._end.channel.send(Failed(Failure(FailureKind(behaviour), "scripted", of_driver=True)))
             return
-        end_at_bus_errors()
+        end_at_crashes()
         protocol = 99 if behaviour == "other_protocol" else PROTOCOL
         self._end.channel.send(Ready(self.devices(), GROUPS, {"driver": "1.0"}, protocol))
 
