@@ -130,6 +130,16 @@ def test_an_agent_with_other_modes_than_the_file_is_wrong(good: Facts, running: 
     assert statuses(good, running=running)["modes"] is status
 
 
+def test_what_the_agent_cannot_ask_slurm_is_told(good: Facts) -> None:
+    """Its unit may read less than the shell of the person who looks: before, all was ok, and it never had a permit."""
+    running = Running("drain", "drain", "cluster")
+    assert statuses(good, running=running)["agent"] is Status.OK
+    denied = msgspec.structs.replace(running, trouble="could not be asked or told: slurm.conf: Permission denied")
+    assert statuses(good, running=denied)["agent"] is Status.WARNING
+    assert "agent" not in statuses(good, running=denied, forgotten=denied.trouble), "another item tells it"
+    assert "agent" not in statuses(good, running=msgspec.structs.replace(running, writer="off"))
+
+
 SPOILED: dict[str, tuple[Callable[[Installed], object], str, Status]] = {
     "a script is missing": (lambda n: (n.gate.scripts / "gres.sh").unlink(), "scripts", Status.WRONG),
     "the prolog is not executable": (lambda n: (n.gate.scripts / "prolog.sh").chmod(0o644), "scripts", Status.WRONG),

@@ -88,6 +88,13 @@ def test_what_waits_for_a_restart_is_told(accepted: bool, message: str, told: st
     assert running_of(status_document(msgspec.structs.replace(node, agent=agent))).message == told
 
 
+def test_what_slurm_could_not_be_asked_is_taken_from_the_agents_notices() -> None:
+    """Whatever else it says."""
+    node = failed_node()
+    agent = msgspec.structs.replace(node.agent, notices=("store: slow", "slurm: no answer: is it up?"))
+    assert running_of(status_document(msgspec.structs.replace(node, agent=agent))).trouble == "no answer: is it up?"
+
+
 def test_a_reload_that_takes_up_half_of_the_modes_is_told(repository: Path, tmp_path: Path) -> None:
     """Before: ok, "closes the gate and drains the node", while the agent closed and drained nothing."""
     node = RunningAgent(tmp_path, SETTINGS.format(writer="observe", mode="observe"))
@@ -95,10 +102,13 @@ def test_a_reload_that_takes_up_half_of_the_modes_is_told(repository: Path, tmp_
     with node:
         node.wait_for(lambda status: status["agent"]["ready"])
 
-        def modes() -> tuple[str, str]:
+        def modes(name: str = "modes") -> tuple[str, str]:
             done = node.command("slurm", "check", "--node", "--json", "--scripts", str(scripts))
-            (item,) = (entry for entry in json.loads(done.stdout)["items"] if entry["name"] == "modes")
+            (item,) = (entry for entry in json.loads(done.stdout)["items"] if entry["name"] == name)
             return item["status"], item["says"]
+
+        node.wait_for(lambda status: any(told.startswith("slurm:") for told in status["agent"]["notices"]))
+        assert modes("agent") == ("warning", "scontrol show partitions: status 1")
 
         settings(tmp_path)
         assert modes() == (

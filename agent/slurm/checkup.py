@@ -30,7 +30,7 @@ PATIENCE_LEFT_SECONDS = 2
 def items(facts: Facts, *, only_node: bool = False) -> tuple[Item, ...]:
     """Return every item; those of this node alone where nothing of SLURM's should be asked."""
     found = [_present(facts), _owned(facts), _placed(facts), _rehearsed(facts), *_settings(facts)]
-    found += [_runtime(facts), _state(facts), _claims(facts), _mapping(facts), _consistent(facts)]
+    found += [_runtime(facts), _state(facts), _claims(facts), _mapping(facts), _consistent(facts), *_agent(facts)]
     return tuple(found) if only_node else (*found, *_cluster(facts))
 
 
@@ -288,6 +288,23 @@ def _consistent(facts: Facts) -> Item:
         does = "drains" if site is Mode.DRAIN else "marks closed gates in SLURM"
         return _contradiction(together, f"the agent {does} while the gate only observes: set mode=gate in gate.conf")
     return Item("modes", NODE, Status.OK, together)
+
+
+def _agent(facts: Facts) -> Iterator[Item]:
+    """Tell what the agent that runs could not ask or tell SLURM: its unit may not do all that a person's shell does."""
+    running = facts.running
+    if (
+        running is None
+        or isinstance(running, str)
+        or running.writer == "off"
+        or running.trouble == facts.forgotten != ""
+    ):
+        return
+    if running.trouble:
+        step = "run scontrol as the unit does: may everybody read slurm.conf, and is it outside of /home and /root?"
+        yield Item("agent", NODE, Status.WARNING, running.trouble, step)
+    else:
+        yield Item("agent", NODE, Status.OK, "had no trouble with SLURM")
 
 
 def _contradiction(together: str, why: str) -> Item:

@@ -10,14 +10,18 @@ from nodevet.exporters.schema import StatusDocument
 
 __all__ = ["Running", "running_of"]
 
+TROUBLE = "slurm: "
+"""With this the agent begins what it could not ask or tell SLURM."""
+
 
 class Running(msgspec.Struct, frozen=True):
-    """How far a hard fault reaches in the agent that runs, and what it says of its configuration."""
+    """How far a hard fault reaches in the agent that runs, and what it says of its configuration and of SLURM."""
 
     mode: str
     writer: str
     permit: str
     message: str = ""
+    trouble: str = ""
 
     def others(self, settings: Configuration) -> str:
         """Return what of this the *settings* of the file say otherwise, or an empty string."""
@@ -42,4 +46,5 @@ def running_of(document: StatusDocument) -> Running:
         writer="off" if document.slurm is None else document.slurm.writer,
         permit="local" if gate.permit_reason == LOCAL else "cluster",
         message=agent.configuration_message if is_due else "",
+        trouble=next((notice for notice in agent.notices if notice.startswith(TROUBLE)), "").removeprefix(TROUBLE),
     )
