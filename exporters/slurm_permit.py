@@ -33,6 +33,7 @@ __all__ = [
     "Limits",
     "Mark",
     "Room",
+    "as_signed",
     "asking_text",
     "closing_text",
     "dated",
@@ -218,6 +219,13 @@ def lacks_mark(node: NodeState, prefix: str, user: str | None, *, permitted: boo
 def _is_signed(node: NodeState, user: str | None) -> bool:
     """Return whether the reason of *node* may be that of an agent, all of which run as *user*."""
     return user is None or node.reason_user in (None, user)
+
+
+def as_signed(node: NodeState, user: str | None) -> NodeState:
+    """Return *node* with a reason in the form of ours that somebody else than *user* gave it told as theirs."""
+    if not node.drained or _is_signed(node, user) or not is_nodevets(node.reason):
+        return node
+    return msgspec.structs.replace(node, reason=f"{node.reason} ({node.reason_user})")
 
 
 def mark_again(node: NodeState, prefix: str, wall_seconds: float, nonce: int) -> str:

@@ -369,3 +369,29 @@ def test_a_copy_of_a_mark_that_comes_late_is_taken_back(note: str) -> None:
         settled(passes, gpu_node())
     assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].extra) == (note, "")
     assert settled(passes, gpu_node()).memory.rests
+
+
+@pytest.mark.parametrize(("user", "is_theirs"), [("alice", True), ("root", False)])
+def test_a_reason_of_ours_that_a_person_wrote_into_is_theirs(user: str, is_theirs: bool) -> None:
+    """The ticket before the action, as the form is: a graver fault overwrote it, and the node counted again."""
+    slurm = MemorySlurm()
+    passes = Writer(
+        slurm, SETTINGS, "n1", wall_seconds=lambda: NOW, monotonic=lambda: 0.0, random=lambda: 0.0,
+        boot_id="boot-1", memory=Memory(nodes=3), user="root",
+    )  # fmt: skip
+    settled(passes)
+    ours = slurm.nodes["n1"].reason
+    theirs = ours.replace(" [", ", RMA 4711 [")
+    slurm.change("n1", reason=theirs, reason_user=user)
+    harder = msgspec.structs.replace(FAILED.episodes[0].finding, action=Action.REPLACE)
+    graver = msgspec.structs.replace(FAILED.episodes[0], finding=harder)
+    node = msgspec.structs.replace(FAILED, episodes=(graver,))
+    settled(passes, node)
+    done = settled(passes, node)
+    assert (slurm.nodes["n1"].reason == theirs, done.status.permit.held) == (is_theirs, not is_theirs)
+    assert counts(slurm.nodes["n1"]) is not is_theirs
+    assert (done.status.drained_by, slurm.nodes["n1"].comment == "") == (
+        ("other", True) if is_theirs else ("nodevet", False)
+    )
+    slurm.set("n1", "IDLE")
+    assert len(settled(passes, node).memory.resumed) == 1

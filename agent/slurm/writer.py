@@ -28,6 +28,7 @@ from nodevet.exporters.slurm_permit import (
     Limits,
     Mark,
     Room,
+    as_signed,
     asking_text,
     closing_text,
     dated,
@@ -223,7 +224,7 @@ class Writer:
             wait = self._turn.sized(self._memory.nodes)
             if wait is not None:
                 return wait
-        node: NodeState = yield Call("read", (name,))
+        node = as_signed((yield Call("read", (name,))), self.user)
         if (faults or node.drained or mark_of(node) is not None) and (yield from self._is_elsewhere(node)):
             return self._settings.poll_seconds
         before = self._memory
@@ -232,7 +233,7 @@ class Writer:
             started = yield Call("started")
             if before.sight is None or before.sight.slurmctld != started:
                 # A slurmctld that was ending may have answered before: what the new one shows is what counts.
-                node = yield Call("read", (name,))
+                node = as_signed((yield Call("read", (name,))), self.user)
             sight = Sight(self._boot_id, node.slurmd_started, started).after(before.sight)
             if before.sight is not None and before.sight.waits(node) and not before.sight.changed(sight):
                 raise SlurmError(Why.READ_EMPTY, f"{name}: slurmctld does not know yet when its slurmd was started")
@@ -338,7 +339,7 @@ class Writer:
             self._skip(Why.UNVERIFIED)
             return self._again()
         if decision.step is Step.UPDATE:
-            again: NodeState = yield Call("read", (name,))
+            again = as_signed((yield Call("read", (name,))), self.user)
             if (again.drained, again.reason) != (node.drained, node.reason):
                 self._skip(Why.CHANGED)
                 return SOON_SECONDS
