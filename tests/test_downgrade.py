@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes.episodes import episode, moment
@@ -80,6 +82,21 @@ def test_what_only_the_newer_version_understands_is_told(path: Path, statement: 
     opened = open_of_any_version(path)
     opened.store.close()
     assert told in opened.notice
+
+
+def test_of_newer_databases_that_were_set_aside_the_first_and_the_last_ones_stay(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollout that goes back and forth: before, each turn left a database, until the disk was full."""
+    found: list[Path] = []
+    for day in range(1, 9):
+        clock = SimpleNamespace(instant=partial(moment, day * 86400))
+        monkeypatch.setattr("nodevet.agent.storage.downgrade.SystemClock", lambda clock=clock: clock)
+        open_of_any_version(path).store.close()
+        found += [name for name in aside(path) if name not in found]
+        change(path, "PRAGMA user_version = 99")
+    assert len(found) == 8
+    assert set(aside(path)) == {found[0], *found[-4:]}
 
 
 def test_a_transaction_that_is_open_in_the_newer_database_leaves_it_where_it_is(path: Path) -> None:

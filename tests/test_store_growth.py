@@ -553,6 +553,22 @@ def test_of_databases_that_were_moved_aside_the_first_and_the_last_ones_stay(pat
     assert found == others | {f"{name}{suffix}" for name in aside for suffix in ("", "-wal")}
 
 
+@pytest.mark.parametrize("suffix", ["", "-wal", ".lock"])
+def test_of_what_lay_in_the_place_of_a_file_the_first_and_the_last_ones_stay(path: Path, suffix: str) -> None:
+    """A link, a folder or a pipe that something makes anew before each start; what is in a folder is not ours."""
+    path.parent.mkdir()
+    name = path.with_name(f"{path.name}{suffix}")
+    make: tuple[Callable[[], object], ...] = (name.mkdir, lambda: name.symlink_to("nowhere"), lambda: os.mkfifo(name))
+    for day in range(1, 10):
+        name.unlink(missing_ok=True)
+        make[day % 3]()
+        if day == 3:
+            (name / "of-a-site").touch()
+        open_store(path, wall_seconds=(day - 1) * 86400.0).store.close()
+    found = {entry.name.removeprefix(f"{name.name}.strange-1970010") for entry in path.parent.glob("*.strange-*")}
+    assert found == {f"{day}T000000Z" for day in (1, 3, 6, 7, 8, 9)}
+
+
 def test_an_index_of_the_log_that_is_cut_gets_its_length_back(path: Path) -> None:
     """SQLite maps it: before, the kernel killed the agent at its next write."""
     opened = open_store(path).store

@@ -427,6 +427,7 @@ def clear_the_way(path: Path, wall_seconds: float) -> str:
                 aside = _free_name(Path(f"{name}.strange-{_stamp(wall_seconds)}"))
                 name.rename(aside)
                 moved.append(f"{name}: no plain file, moved aside to {aside}")
+                _thin_out(name, "strange", aside.name)
     return "; ".join(moved)
 
 
@@ -466,6 +467,7 @@ def exchange(path: Path, fresh: Path, wall_seconds: float, version: int) -> Path
             path.rename(aside)
         fresh.rename(path)
         _sync_directory(path.parent)
+    _thin_out(path, f"schema-{version}", aside.name)
     return aside
 
 
@@ -478,8 +480,7 @@ def move_aside(path: Path, wall_seconds: float, why: str = "corrupt") -> Path:
             if os.path.lexists(name := Path(f"{path}{suffix}")):
                 name.rename(f"{aside}{suffix}")
         _sync_directory(path.parent)
-    with suppress(OSError):  # what stays costs space, nothing else
-        _thin_out(path, why, aside.name)
+    _thin_out(path, why, aside.name)
     return aside
 
 
@@ -487,15 +488,27 @@ def _thin_out(path: Path, why: str, newest: str) -> None:
     """Remove what of *path* was moved aside for the same cause, but for the first, *newest* and those just before it.
 
     A disk that damages the file again and again would be filled with copies, of which the first has the history.
+    What cannot be removed, such as a folder with something in it, costs space, and nothing else.
     """
     shape = re.compile(rf"({re.escape(f'{path.name}.{why}')}-(\d{{8}}T\d{{6}}Z)(?:-(\d+))?)(?:-wal|-shm)?")
-    files = [found for entry in path.parent.iterdir() if (found := shape.fullmatch(entry.name))]
+    files: list[re.Match[str]] = []
+    with suppress(OSError):
+        files += [found for entry in path.parent.iterdir() if (found := shape.fullmatch(entry.name))]
     ages = {found[1]: (found[1] == newest, found[2], int(found[3] or 1)) for found in files}
     kept = sorted(ages, key=lambda name: ages[name])
     dropped = set(kept[1 : 1 - KEPT_ASIDE])
     for found in files:
         if found[1] in dropped:
-            path.with_name(found[0]).unlink()
+            _remove(path.with_name(found[0]))
+
+
+def _remove(name: Path) -> None:
+    """Remove the file, link, pipe or empty folder *name*, where that can be."""
+    with suppress(OSError):
+        if name.is_dir() and not name.is_symlink():
+            name.rmdir()
+        else:
+            name.unlink()
 
 
 def _sync_directory(directory: Path) -> None:
