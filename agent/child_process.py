@@ -22,8 +22,8 @@ from typing import Protocol
 import msgspec
 
 from nodevet.agent.clock import Clock
+from nodevet.agent.last_words import LastWords
 from nodevet.agent.processes import ChildRecord, describe, start_ticks, tight_limit
-from nodevet.agent.readers.last_words import LastWords
 from nodevet.checks.errors import WireError
 from nodevet.checks.wire import Decoder, Message, Progress, Stop, encode
 

@@ -26,12 +26,12 @@ from test_silent_disk import silent
 
 from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import SteppedClock
+from nodevet.agent.last_words import LastWords
 from nodevet.agent.processes import ChildRecord, start_ticks
 from nodevet.agent.readers.blame import Blame, fault_rows, no_start
 from nodevet.agent.readers.cut_short import cut_short
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.heartbeat import Heartbeat
-from nodevet.agent.readers.last_words import LastWords
 from nodevet.agent.readers.predecessor import Predecessor
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.readers.supervisor import Supervisor

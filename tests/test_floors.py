@@ -20,6 +20,19 @@ ROOMS = ("backends", "burnin", "health", "kernel_log")
 
 AGENT_FOLDERS = ("commands", "load", "readers", "simulated", "slurm", "storage")
 
+BELOW_THE_AGENTS_ROOMS = (
+    "agent.child_process",
+    "agent.clock",
+    "agent.decoding",
+    "agent.descriptors",
+    "agent.last_words",
+    "agent.lock",
+    "agent.processes",
+    "agent.settings",
+    "agent.text",
+)
+"""What readers, loads, store and the writer to SLURM have in common: none of it knows one of them."""
+
 FLOOR_LIMITS = {
     "checks.errors": 0,
     "checks.device": 1,
@@ -151,6 +164,15 @@ def keeps_to_its_room(module: Module) -> Iterator[str]:
             yield f"{module.name}:{found.line} imports {found.target} out of another room"
 
 
+def keeps_below_the_agents_rooms(module: Module) -> Iterator[str]:
+    """What the rooms of the agent share imports none of them, or one could not be understood without the other."""
+    rooms = [f"agent.{folder}" for folder in AGENT_FOLDERS]
+    for found in _imports(module):
+        is_of_a_room = any(_within(found.target, room) for room in rooms)
+        if module.name in BELOW_THE_AGENTS_ROOMS and found.ours and is_of_a_room:
+            yield f"{module.name}:{found.line} imports {found.target}, which stands above it"
+
+
 def imports_by_the_public_name(module: Module) -> Iterator[str]:
     """`import checks` would load a second copy of every class where the working directory is the checkout."""
     for found in _imports(module):
@@ -231,6 +253,7 @@ def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 RULES: tuple[Rule, ...] = (
     keeps_its_floor,
     keeps_to_its_room,
+    keeps_below_the_agents_rooms,
     imports_by_the_public_name,
     keeps_libraries_at_home,
     catches_what_it_names,
@@ -258,6 +281,7 @@ FAULTS = [
     (keeps_its_floor, "exporters.http", "from nodevet.agent.engine import Engine"),
     (keeps_to_its_room, "checks.health.power", "from nodevet.checks.backends.base import Backend"),
     (keeps_to_its_room, "checks.health.power", "from ..burnin import plan"),
+    (keeps_below_the_agents_rooms, "agent.child_process", "from nodevet.agent.readers.blame import Fall"),
     (imports_by_the_public_name, "agent.cli", "import checks.model"),
     (imports_by_the_public_name, "agent.cli", "from exporters import schema"),
     (keeps_libraries_at_home, "agent.daemon", "import prometheus_client"),
@@ -283,6 +307,8 @@ ALLOWED = [
     (keeps_its_floor, "agent.engine", "from nodevet.exporters import schema"),
     (keeps_to_its_room, "checks.health.power", "from .thermal import judge\nfrom nodevet.checks.model import Finding"),
     (imports_by_the_public_name, "agent.cli", "import nodevet.checks.model\nimport checkstyle"),
+    (keeps_below_the_agents_rooms, "agent.child_process", "from nodevet.agent.processes import start_ticks"),
+    (keeps_below_the_agents_rooms, "agent.daemon", "from nodevet.agent.readers.release import Release"),
     (keeps_libraries_at_home, "checks.backends.nvml", "def f():\n    import pynvml"),
     (keeps_libraries_at_home, "checks.burnin.gemm", "import torch"),
     (keeps_libraries_at_home, "exporters.report.page", "import jinja2"),

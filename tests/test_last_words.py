@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodevet.agent.readers.last_words import LastWords
+from nodevet.agent.last_words import LastWords
 
 
 @pytest.mark.parametrize("line", ["Fatal Python error: deallocating None", "std::bad_alloc", "ImportError: no"])

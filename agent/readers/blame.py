@@ -17,9 +17,9 @@ import msgspec
 
 from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import Clock
+from nodevet.agent.last_words import INTERPRETER, NOT_INSTALLED, WANTS
 from nodevet.agent.readers.calls_of_users import CallRow, calls_of_users
 from nodevet.agent.readers.heartbeat import Heartbeat
-from nodevet.agent.readers.last_words import INTERPRETER, NOT_INSTALLED, WANTS
 from nodevet.agent.readers.stages import HELD_UP_SECONDS
 from nodevet.agent.readers.start_failure import start_step
 from nodevet.agent.readers.witness import (
