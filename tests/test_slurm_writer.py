@@ -126,7 +126,7 @@ def test_a_hard_fault_is_written_with_a_permit_and_read_back() -> None:
     assert slurm.calls == ["read", "read_all", "mark", "read_all", "drain"]
     assert (done.status.permit.held, done.again_seconds, done.status.asking) == (False, 0.0, True)
     done = passes.step(FAILED)
-    assert slurm.calls[5:] == ["read", "started", "read"]
+    assert slurm.calls[5:] == ["started", "read"]
     assert slurm.nodes["n1"].drained
     assert slurm.nodes["n1"].reason.endswith("[power_cycle]")
     assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].extra) == ("nodevet: drained, 0 0", "")
@@ -445,6 +445,36 @@ def test_a_controller_that_ends_between_two_questions_makes_nobody_a_person(know
         assert (done.acknowledged, done.memory.resumed) == ((), ())
         done = writer(slurm, done.memory).step(FAILED)
     assert done.status.permit.held, "it is drained again"
+
+
+def test_a_controller_that_ends_behind_a_drain_makes_nobody_a_person() -> None:
+    """It said when it was started and was gone; the one after it shows the drain, and then the node in service."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    assert passes.step(FAILED).status.writes["drain"] == 1
+
+    def restart(call: str) -> None:
+        if call == "read":
+            slurm.slurmctld = "2026-11-21T00:00:00"
+
+    slurm.before = restart
+    assert passes.step(FAILED).status.permit.held
+    slurm.set("n1", "IDLE")
+    done = passes.step(FAILED)
+    assert (done.acknowledged, done.memory.resumed) == ((), ())
+    assert "after a restart of slurmctld" in done.status.returned
+
+
+def test_a_gate_that_closes_without_a_drain_asks_for_no_start_of_slurmctld() -> None:
+    """No drain is looked for behind it, so it is one call of many."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    gated = msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE))
+    while not slurm.nodes["n1"].comment.startswith("nodevet: gate closed"):
+        passes.step(gated)
+    slurm.calls.clear()
+    assert passes.step(gated).status.permit.held
+    assert "started" not in slurm.calls
 
 
 def test_what_status_tells_to_type_names_one_finding_each() -> None:

@@ -224,14 +224,15 @@ class Writer:
             wait = self._turn.sized(self._memory.nodes)
             if wait is not None:
                 return wait
+        begun = (yield Call("started")) if self._awaits_drain(snapshot) else None
         node = as_signed((yield Call("read", (name,))), self.user)
         if (faults or node.drained or mark_of(node) is not None) and (yield from self._is_elsewhere(node)):
             return self._settings.poll_seconds
         before = self._memory
         sight = Sight(self._boot_id, None, None)
         if before.drained is not None or (node.drained and (faults or answered(snapshot.episodes))):
-            started = yield Call("started")
-            if before.sight is None or before.sight.slurmctld != started:
+            started = begun or (yield Call("started"))
+            if begun is None and (before.sight is None or before.sight.slurmctld != started):
                 # A slurmctld that was ending may have answered before: what the new one shows is what counts.
                 node = as_signed((yield Call("read", (name,))), self.user)
             sight = Sight(self._boot_id, node.slurmd_started, started).after(before.sight)
@@ -275,6 +276,13 @@ class Writer:
             case Step.DRAIN | Step.CLOSE | Step.UPDATE:
                 self._say(f"would {decision.step.value} with: {decision.reason}", wanted=decision.reason)
         return self._settings.poll_seconds
+
+    def _awaits_drain(self, snapshot: Snapshot) -> bool:
+        """Return whether the node is to be seen drained for the first time: then no resume is judged by this look.
+
+        The start of slurmctld that is asked for before it is never too new, and the node is read once.
+        """
+        return self._unseen and self._memory.drained is None and bool(draining(snapshot))
 
     def _is_elsewhere(self, node: NodeState) -> Generator[Call, Any, bool]:
         """Return whether *node* is another machine, as where one file with a node_name went to every node.
