@@ -380,7 +380,12 @@ def test_a_socket_that_went_offline_is_not_lost(host: Opener, tmp_path: Path) ->
         ({}, False),
         ({"present": "0-7\n", "online": "0-7\n"}, False),
         ({"present": "0-7\n", "online": "0-1,4-5\n"}, True),
-        ({"present": "0-7\n", "online": "0-6\n"}, True),
+        ({"present": "0-7\n", "online": "0-5\n"}, True),
+        ({"present": "0-7\n", "online": "0-6\n"}, False),
+        ({"present": "0-7\n", "online": "0-3\n", "smt/control": "on\n"}, True),
+        ({"present": "0-7\n", "online": "0-3\n", "smt/control": "off\n"}, False),
+        ({"present": "0-7\n", "online": "0-3\n", "smt/control": "forceoff\n"}, False),
+        ({"present": "0-7\n", "online": "0-1\n", "smt/control": "off\n"}, True),
         ({"present": "0-7\n"}, False),
         ({"present": "nonsense\n", "online": "0-1\n"}, False),
     ],
@@ -388,16 +393,27 @@ def test_a_socket_that_went_offline_is_not_lost(host: Opener, tmp_path: Path) ->
 def test_processors_that_are_not_used_are_known_by_the_lists_of_the_kernel(
     host: Opener, lists: Files, expected: bool
 ) -> None:
-    """Which may come, as in a virtual machine that can grow, are not present and none of them."""
+    """A socket's worth of them. Which may come, as in a virtual machine that can grow, are not present and none of
+    them, nor are the second threads of the cores in use where SMT is off."""
     files = {f"{CPU}/{name}": text for name, text in lists.items()} | {f"{CPU}/possible": "0-63\n"}
     assert devices(host(server() | files))["node"].offline is expected
 
 
-@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize(
+    ("present", "online", "smt", "offline"),
+    [
+        ("0-7", "0-1,4-5", "on", True),
+        ("0-7", "0-1", "off", True),
+        ("0-1,4-5", "0-1,4-5", "on", False),
+        ("0-1,4-5", "0-1", "off", False),
+        ("0-1,4-5", "0-1,4", "on", False),
+    ],
+)
 def test_a_socket_whose_processors_were_taken_offline_is_told_and_closes_no_gate(
-    host: Opener, tmp_path: Path, offline: bool
+    host: Opener, tmp_path: Path, present: str, online: str, smt: str, offline: bool
 ) -> None:
-    """It ends with them back. One that the kernel does not know any more is missing."""
+    """It ends with them back. One that the kernel does not know any more is missing, also where SMT is off or another
+    processor was taken offline."""
     lists = {f"{CPU}/present": "0-7\n", f"{CPU}/online": "0-7\n"}
     backend = host(server() | lists)
     clock = SteppedClock()
@@ -418,10 +434,10 @@ def test_a_socket_whose_processors_were_taken_offline_is_told_and_closes_no_gate
         return [entry for entry in [look() for _ in range(3)][-1].episodes if entry.key.device == "cpu-1"]
 
     assert of_second() == []
-    present = "0-7\n" if offline else "0-1,4-5\n"
     every = processor_files(2, 2, 2, vendor="GenuineIntel", model="Xeon Test 8000")["proc/cpuinfo"].split("\n\n")
     first = "\n\n".join(entry for entry in every if "physical id\t: 0" in entry)
-    write_tree(tmp_path, {"proc/cpuinfo": first, f"{CPU}/present": present, f"{CPU}/online": "0-1,4-5\n"})
+    lists_now = {f"{CPU}/present": present, f"{CPU}/online": online, f"{CPU}/smt/control": smt}
+    write_tree(tmp_path, {"proc/cpuinfo": first, **lists_now})
     (gone,) = of_second()
     told = ("processor.offline", Outcome.WARN, False) if offline else ("device.missing", Outcome.FAIL, True)
     assert (gone.key.code, gone.outcome, gone.outcome is Outcome.FAIL and gone.finding.hard) == told

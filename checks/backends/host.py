@@ -122,7 +122,7 @@ class HostBackend:
             serial=board["product_serial"],
             firmware=(Firmware("bios", bios),) if bios else (),
             virtual=self._is_guest(f"{board['sys_vendor'] or ''} {board['product_name'] or ''}"),
-            offline=are_offline(self._tree),
+            offline=are_offline(self._tree, self._sockets),
         )
 
     def _is_guest(self, board: str) -> bool:

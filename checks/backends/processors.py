@@ -32,6 +32,9 @@ CLOCK_SAMPLES = 8
 TEMPERATURE_DRIVERS = ("coretemp", "k10temp", "zenpower")
 """hwmon drivers whose sensors sit in the processor."""
 
+SMT_OFF = frozenset({"off", "forceoff"})
+"""What the kernel says where it uses one thread of each core: the others stay present and are offline."""
+
 CLOCK = Part(PartKind.CLOCK, "core")
 CORE = Part(PartKind.REASON, "core")
 PACKAGE = Part(PartKind.REASON, "package")
@@ -88,18 +91,24 @@ def find_sockets(tree: Tree) -> tuple[Socket, ...]:
     )
 
 
-def are_offline(tree: Tree) -> bool:
-    """Return whether the kernel knows processors that it does not use, as after ``chcpu -d``; no where it tells none.
+def are_offline(tree: Tree, sockets: Sequence[Socket]) -> bool:
+    """Return whether the kernel knows a socket's worth of processors that it does not use, as after ``chcpu -d``.
 
-    Those that may come but are not there (``possible``), as in a virtual machine that can grow, are none of them.
+    The *sockets* of a node are alike, and so another one has as many cores as the smallest. With SMT switched off the
+    other threads of the cores in use are offline and belong to no other socket. Those that may come but are not there
+    (``possible``), as in a virtual machine that can grow, are none; nor is there any where the kernel tells no lists.
     """
     present, online = (tree.text_or_none(f"{_CPU}/{name}") for name in ("present", "online"))
     if present is None or online is None:
         return False
     try:
-        return not {*_numbers(present)} <= {*_numbers(online)}
+        used = {*_numbers(online)}
+        offline = len({*_numbers(present)} - used)
     except ValueError:
         return False
+    if tree.text_or_none(f"{_CPU}/smt/control") in SMT_OFF:
+        offline -= len(used)
+    return offline >= min((len(socket.first_threads) for socket in sockets), default=1)
 
 
 def socket_device(tree: Tree, socket: Socket, backend: str) -> Device:
