@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pynvml
 import pytest
-from fakes.views import GPU, bad, healthy, judge
+from fakes.views import GPU, GPU_READINGS, bad, healthy, judge
 
 from nodevet.checks.backends.nvidia_items import slow_items
-from nodevet.checks.fabric import fabric_faults, fault_named, words_of_mask
-from nodevet.checks.model import WHOLE, Action, FaultClass, Finding, Outcome, Reading, ReadingStatus
+from nodevet.checks.fabric import FabricFault, fabric_faults, fault_named, words_of_mask
+from nodevet.checks.model import WHOLE, Action, FaultClass, Finding, Outcome, Part, Reading, ReadingStatus, Scalar
 
 ROWS = fabric_faults()
 FINE = 0x51AA
@@ -78,6 +78,22 @@ def test_no_reset_is_asked_for_what_is_configuration() -> None:
     assert wrong >= {"no_partition", "incompatible_firmware", "wrong_location", "wrong_system", "wrong_chassis"}
     assert all(row.action is Action.INSPECT and "no reset" in row.next_step for row in ROWS if row.word in wrong)
     assert all(row.action in resets for row in ROWS if row.word not in wrong and row.static)
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row.fault_class is FaultClass.CONFIGURATION], ids=lambda row: row.word
+)
+def test_links_that_are_down_beside_a_configuration_fault_ask_for_what_cures_that(row: FabricFault) -> None:
+    """Of a board in no partition, or whose firmware does not fit, no reset brings up the links."""
+    said: dict[tuple[str, Part], Scalar] = {key: False for key in GPU_READINGS if key[0] == "link_active"}
+    said |= {("fabric_faults", WHOLE): row.word, ("fabric_state", WHOLE): "completed"}
+    (told,) = (f for f in judge("links", healthy(said)) if f.device == GPU and f.code == "link.all_down")
+    assert (told.outcome, told.fault_class, told.action) == (Outcome.FAIL, FaultClass.CONFIGURATION, row.action)
+    assert row.next_step in told.message
+    assert "drain the node" not in told.message
+    said[("fabric_faults", WHOLE)] = "too_few_links"
+    (told,) = (f for f in judge("links", healthy(said)) if f.device == GPU and f.code == "link.all_down")
+    assert (told.fault_class, told.action) == (FaultClass.HARDWARE, Action.DRAIN_RESET)
 
 
 def test_faults_of_both_classes_are_told_side_by_side() -> None:

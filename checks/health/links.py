@@ -220,8 +220,8 @@ def _all_down(view: View, device: Device, links: tuple[Look, ...], policy: Links
     rule = ALL_DOWN if joined else NOT_JOINED
     if _is_guest(view) and policy.expected is None and not (proven or unseen):
         rule = NOT_GIVEN
-    elif why == JOINED:
-        rule = UNNAMED
+    else:
+        rule = _cured_with(_misconfigured(view, device), UNNAMED if why == JOINED else rule)
     facts = f"{down}, {why}" if dark else f"{up} links are up"
     by_number_alone = policy.expected is not None and not proven
     return [
@@ -235,6 +235,13 @@ def _all_down(view: View, device: Device, links: tuple[Look, ...], policy: Links
             evidence_time=_oldest(links),
         )
     ]
+
+
+def _cured_with(fault: FabricFault | None, rule: Rule) -> Rule:
+    """Return *rule* with the advice of the configuration *fault* of the fabric beside it: no reset cures that."""
+    if fault is None:
+        return rule
+    return msgspec.structs.replace(rule, fault_class=fault.fault_class, action=fault.action, next_step=fault.next_step)
 
 
 def _of_split(view: View, device: Device, links: tuple[Look, ...]) -> Finding:
@@ -460,7 +467,7 @@ def _fabric_health(view: View, device: Device, policy: Links) -> Iterator[Findin
     """Yield what the device says of its fabric: the faults that it names, else only whether there are any."""
     healthy = looks(view, device, "fabric_healthy")
     named = looks(view, device, "fabric_faults")
-    faults = [fault_named(word) for look in named if look.measured for word in _words(look)]
+    faults = _faults(view, device)
     wrong = [fault for fault in faults if fault.fault_class is FaultClass.CONFIGURATION]
     for look in named:
         yield _named_faults(FABRIC_CONFIGURATION, look, wrong, policy)
@@ -472,6 +479,22 @@ def _fabric_health(view: View, device: Device, policy: Links) -> Iterator[Findin
         yield FABRIC_HEALTH.judge(look, look.number == 0, facts)
 
 
+def _faults(view: View, device: Device) -> list[FabricFault]:
+    """Return the faults of its fabric that *device* names."""
+    named = looks(view, device, "fabric_faults")
+    return [fault_named(word) for look in named if look.measured for word in _words(look)]
+
+
+def _misconfigured(view: View, device: Device) -> FabricFault | None:
+    """Return the worst configuration of its fabric that *device* names as wrong, or None."""
+    wrong = [fault for fault in _faults(view, device) if fault.fault_class is FaultClass.CONFIGURATION]
+    return _worst(wrong) if wrong else None
+
+
+def _worst(faults: list[FabricFault]) -> FabricFault:
+    return max(faults, key=lambda fault: (fault.outcome is Outcome.FAIL, fault.static, fault.action.rank))
+
+
 def _words(look: Look) -> list[str]:
     return [word for word in str(look.reading.value).split(SEPARATOR) if word]
 
@@ -480,7 +503,7 @@ def _named_faults(rule: Rule, look: Look, faults: list[FabricFault], policy: Lin
     """Judge all *faults* of one class by the worst of them; what the driver states for good counts in one look."""
     if not faults:
         return rule.judge(look, False, "the device names no such fault of its fabric")
-    worst = max(faults, key=lambda fault: (fault.outcome is Outcome.FAIL, fault.static, fault.action.rank))
+    worst = _worst(faults)
     rule = msgspec.structs.replace(
         rule,
         outcome=worst.outcome,
