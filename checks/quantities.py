@@ -18,6 +18,7 @@ from nodevet.checks.model import PartKind, Reading, ReadingStatus, Scalar
 __all__ = [
     "LARGEST_COUNT",
     "NO_VALUE",
+    "ONES",
     "QUANTITIES",
     "UNKNOWN_ACTION",
     "Bounds",
@@ -152,8 +153,33 @@ CLOCK = Bounds(
     "JEDEC JESD239: GDDR7 moves at most 48 Gbit/s per pin, and drivers tell the memory clock as transfers per second "
     "(12481 MHz on an RTX PRO 6000, 14001 MHz on an RTX 5090); 65535 MHz is an empty register",
 )
-COUNT = Bounds(0, LARGEST_COUNT, "a count begins at 0, and no driver counts beyond 63 bits")
-AT_LEAST_ONE = Bounds(1, LARGEST_COUNT, "less than one is none, and no driver counts beyond 63 bits")
+ONES = frozenset({2**32 - 1, 2**64 - 1})
+"""What a field of 32 or 64 bits reads that nobody fills, such as UINT_MAX in the metrics of a driver."""
+COUNT = Bounds(
+    0,
+    LARGEST_COUNT,
+    "a count begins at 0, and no driver counts beyond 63 bits; 4294967295, ones alone, is an empty register",
+)
+AT_LEAST_ONE = Bounds(
+    1,
+    LARGEST_COUNT,
+    "less than one is none, and no driver counts beyond 63 bits; 4294967295, ones alone, is an empty register",
+)
+REPAIRS = Bounds(
+    0,
+    65_534,
+    "lists of bad pages hold 64 (dynamic page retirement) to 10,921 of them (24 bytes each in 256 KiB of EEPROM), "
+    "and a board has a few thousand banks; 65535, ones alone, is an empty register",
+)
+CENTURY = 3.2e9
+"""Seconds in a hundred years."""
+HELD = Bounds(0, CENTURY, "no driver runs for a hundred years; 64 bits of ones in nanoseconds are 585")
+ENERGY = Bounds(
+    0,
+    50_000 * CENTURY,
+    "what the largest accelerator uses in a hundred years, see power_watts; 64 bits of ones in millijoules, or in "
+    "ticks of 15.3 microjoules, are more",
+)
 GENERATION = Bounds(1, 8, "PCI-SIG: generation 7 is published, 8 announced")
 LANES = Bounds(1, 32, "PCI Express base specification: x32 is the widest link")
 SHARE = Bounds(0, 1, "a share of the whole")
@@ -220,7 +246,7 @@ _TABLE: tuple[Quantity, ...] = (
     Quantity(
         "power_limit_default_watts", _G, _P.POWER_SCOPE, "Power limit that the vendor set.", POWER, never_zero=BOARD
     ),
-    Quantity("energy_joules", _C, _P.POWER_SCOPE, "Energy used since the driver was loaded.", COUNT),
+    Quantity("energy_joules", _C, _P.POWER_SCOPE, "Energy used since the driver was loaded.", ENERGY),
     # Clocks and throttling.
     Quantity("clock_hertz", _G, _P.CLOCK, "Clock held now.", CLOCK),
     Quantity("clock_maximum_hertz", _G, _P.CLOCK, "Highest clock of the device.", CLOCK),
@@ -230,7 +256,7 @@ _TABLE: tuple[Quantity, ...] = (
         _C,
         _P.REASON,
         "Time that the clock was held down for this reason.",
-        COUNT,
+        HELD,
         judged_by_growth=True,
     ),
     Quantity(
@@ -278,20 +304,22 @@ _TABLE: tuple[Quantity, ...] = (
     Quantity(
         "ecc_sram_threshold_exceeded", _F, _P.DEVICE, "Whether the device says that its SRAM errors exceed its limit."
     ),
-    Quantity("remapped_rows_correctable", _C, _P.DEVICE, "Memory rows replaced after corrected errors.", COUNT),
-    Quantity("remapped_rows_uncorrectable", _C, _P.DEVICE, "Memory rows replaced after uncorrected errors.", COUNT),
+    Quantity("remapped_rows_correctable", _C, _P.DEVICE, "Memory rows replaced after corrected errors.", REPAIRS),
+    Quantity("remapped_rows_uncorrectable", _C, _P.DEVICE, "Memory rows replaced after uncorrected errors.", REPAIRS),
     Quantity("row_remap_pending", _F, _P.DEVICE, "Whether a row waits for the next reset to be replaced."),
     Quantity("row_remap_failed", _F, _P.DEVICE, "Whether replacing a row failed: no spare rows are left in a bank."),
-    Quantity("row_remap_banks_without_spares", _G, _P.DEVICE, "Memory banks that have no spare row left.", COUNT),
-    Quantity("bad_pages_retired", _G, _P.DEVICE, "Memory pages that were found bad and are no longer used.", COUNT),
+    Quantity("row_remap_banks_without_spares", _G, _P.DEVICE, "Memory banks that have no spare row left.", REPAIRS),
+    Quantity("bad_pages_retired", _G, _P.DEVICE, "Memory pages that were found bad and are no longer used.", REPAIRS),
     Quantity(
         "bad_pages_pending",
         _G,
         _P.DEVICE,
         "Memory pages found bad that wait to be taken out of use; 1 where the driver only says that there are some.",
-        COUNT,
+        REPAIRS,
     ),
-    Quantity("bad_pages_unreservable", _G, _P.DEVICE, "Memory pages found bad that cannot be taken out of use.", COUNT),
+    Quantity(
+        "bad_pages_unreservable", _G, _P.DEVICE, "Memory pages found bad that cannot be taken out of use.", REPAIRS
+    ),
     Quantity(
         "bad_pages_threshold",
         _G,
@@ -399,6 +427,8 @@ def measured(reading: Reading) -> Reading:
     why = _doubt(reading.value, entry)
     if why is None and reading.value == 0 and reading.part.name in entry.never_zero:
         why = "exactly 0 is an empty register or a dead sensor"
+    if why is None and reading.value in ONES and entry.bounds in (COUNT, AT_LEAST_ONE):
+        why = "ones alone are an empty register"
     return _implausible(reading, why) if why else reading
 
 

@@ -259,6 +259,19 @@ def test_an_uncorrected_error_that_only_the_sum_has_is_not_lost(host: Opener, to
     assert read_values["ecc_uncorrected_errors memory_block controller 0"] == rest
 
 
+@pytest.mark.parametrize("ones", [2**32 - 1, 2**64 - 1])
+@pytest.mark.parametrize("name", ["ue_count", "ue_noinfo_count", "dimm0/dimm_ue_count", "ce_count"])
+def test_counter_of_ones_alone_is_in_no_sum(host: Opener, name: str, ones: int) -> None:
+    """An empty register counts no error, also not what is left of it beside others."""
+    counts = {"ue_count": 3, "ue_noinfo_count": 0, "dimm0/dimm_ue_count": 3, "ce_count": 0} | {name: ones}
+    files = {f"{EDAC}/mc0/{key}": f"{number}\n" for key, number in counts.items()}
+    every = values(read(host(server() | files), "memory"))
+    assert all(value in (0, 3) for key, value in every.items() if key.startswith("ecc_"))
+    core = {f"{CPU}/cpu0/thermal_throttle/core_throttle_count": f"{ones}\n"}
+    files = server() | {key: "4\n" for key in server() if key.endswith("core_throttle_count")} | core
+    assert "throttle_events reason core" not in values(read(host(files), "cpu-0"))
+
+
 def test_a_virtual_machine_says_unsupported_and_never_zero(host: Opener) -> None:
     """Without sensors, counters and controllers nothing is measured, and each says why."""
     backend = host(virtual_machine())

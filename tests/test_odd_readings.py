@@ -29,7 +29,13 @@ from nodevet.checks.model import (
     Scalar,
     State,
 )
-from nodevet.checks.quantities import QUANTITIES, UNKNOWN_ACTION, QuantityKind, measured
+from nodevet.checks.quantities import (
+    QUANTITIES,
+    UNKNOWN_ACTION,
+    QuantityKind,
+    is_implausible,
+    measured,
+)
 from nodevet.checks.registry import Check, check, discover
 from nodevet.checks.view import Growth, View
 
@@ -223,6 +229,37 @@ def test_each_bound_is_measured_and_one_beyond_is_not(key: str) -> None:
     for edge, beyond in ((entry.low, entry.low - 1), (entry.high, entry.high + 1)):
         assert odd(key, part, edge).status is ReadingStatus.OK
         assert odd(key, part, beyond).status is ReadingStatus.ERROR
+
+
+COUNTED = [entry.key for entry in QUANTITIES.values() if entry.kind is QuantityKind.COUNTER or "bad_pages" in entry.key]
+TOLD_IN_16_BITS = [key for key in QUANTITIES if key.startswith(("bad_pages_", "remapped_rows_", "row_remap_banks"))]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *itertools.product(COUNTED, (2**64 - 1, float(2**64))),
+        *itertools.product([key for key in COUNTED if QUANTITIES[key].unit == ""], (2**32 - 1, float(2**32 - 1))),
+        *itertools.product([key for key in TOLD_IN_16_BITS if key != "bad_pages_threshold"], (2**16 - 1,)),
+        ("row_remap_banks_without_spares", 2**32 - 1),
+        ("throttle_seconds", (2**64 - 1) / 1e9),
+        ("energy_joules", (2**64 - 1) / 1e3),
+        ("energy_joules", (2**64 - 1) * 15.259 / 1e6),
+    ],
+)
+def test_count_of_ones_alone_is_an_empty_register(key: str, value: float) -> None:
+    """That reading alone: no board has four billion bad pages, and none of them is replaced for one."""
+    reading = odd(key, Part(QUANTITIES[key].part, "vendor:ones"), value)
+    assert (reading.status, reading.value) == (ReadingStatus.ERROR, None)
+    assert is_implausible(reading)
+
+
+@pytest.mark.parametrize("key", ["bad_pages_retired", "bad_pages_pending", "bad_pages_unreservable"])
+def test_pages_of_ones_alone_fail_no_board(key: str) -> None:
+    """It was replaced for them, for good."""
+    for value in (2**16 - 1, 2**32 - 1):
+        assert state(healthy({(key, WHOLE): odd(key, WHOLE, value)})) is State.OK
+    assert state(healthy({("bad_pages_unreservable", WHOLE): odd("bad_pages_unreservable", WHOLE, 3)})) is State.FAILED
 
 
 ANSWERS = {item.quantity: item.convert for item in (*fast_items(0, "13.590"), *slow_items(0))}

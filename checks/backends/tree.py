@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 
 from nodevet.checks.model import WHOLE, Part, Reading, ReadingStatus
+from nodevet.checks.quantities import ONES, measured
 from nodevet.checks.wire import Progress
 
 __all__ = ["Tree", "explain", "number_reading", "status_of", "sum_reading"]
@@ -127,16 +128,20 @@ def number_reading(
 def sum_reading(
     tree: Tree, quantity: str, files: Sequence[str], *, part: Part = WHOLE, scale: float | None = None
 ) -> Reading:
-    """Return the sum of the numbers in *files*; one that cannot be read makes the sum unknown."""
+    """Return the sum of the numbers in *files*; one that cannot be read, or is none, makes the sum unknown."""
     total = 0
     for relative in files:
         try:
-            total += _patient_integer(tree, relative)
+            number = _patient_integer(tree, relative)
         except (OSError, ValueError) as error:
             status = status_of(error)
             if status is ReadingStatus.UNSUPPORTED and relative != files[0]:
                 status = ReadingStatus.UNAVAILABLE  # the others are there, so this one has gone meanwhile
             return Reading(quantity, None, part, status, explain(error, relative))
+        odd = measured(Reading(quantity, number, part)) if number in ONES else None
+        if odd is not None and odd.value is None:
+            return odd
+        total += number
     return Reading(quantity, total if scale is None else total / scale, part)
 
 
