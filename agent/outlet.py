@@ -12,6 +12,8 @@ import threading
 from collections import deque
 from typing import NamedTuple
 
+from nodevet.checks.background import Background
+
 __all__ = ["Outlet", "Stream"]
 
 LIMIT_BYTES = 1 << 20
@@ -37,7 +39,7 @@ class Outlet:
         self._waiting_bytes = 0
         self._dropped = 0
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="outlet", daemon=True)
+        self._thread = Background(self._run)
         self._thread.start()
 
     @property

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from nodevet.agent.storage.mirror import MIRROR_NAME, write_mirror
+from nodevet.checks.background import Background
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import Episode, EpisodeState, Snapshot, State
@@ -53,7 +54,7 @@ class Publisher:
         self._failure = self._mirror_failure = self._state_failure = ""
         self._written: Snapshot | None = None
         self._mirrored: tuple[object, ...] | None = None
-        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+        self._thread = Background(self._run)
         self._thread.start()
 
     @property

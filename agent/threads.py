@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from nodevet.agent.processes import memory_limit
+from nodevet.checks.background import START_SECONDS, Background
 from nodevet.checks.errors import BusyError
 
 __all__ = ["prove_threads"]
@@ -19,13 +20,13 @@ NEEDED = 8
 """One each writes log, state file and database and accepts connections; a reader is a process with three."""
 
 
-def prove_threads(start: Callable[[threading.Thread], None] = threading.Thread.start) -> None:
+def prove_threads(start: Callable[[Background], None] = Background.start) -> None:
     """Start as many threads as the agent needs at once, and end them. Raises BusyError where one is refused."""
     done = threading.Event()
-    begun: list[threading.Thread] = []
+    begun: list[Background] = []
     try:
         for _ in range(NEEDED):
-            thread = threading.Thread(target=done.wait, daemon=True)
+            thread = Background(done.wait)
             start(thread)
             begun.append(thread)
     except RuntimeError as error:
@@ -35,7 +36,7 @@ def prove_threads(start: Callable[[threading.Thread], None] = threading.Thread.s
     finally:
         done.set()
         for thread in begun:
-            thread.join()
+            thread.join(START_SECONDS)
 
 
 def _remedy() -> str:

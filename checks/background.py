@@ -9,7 +9,7 @@ from __future__ import annotations
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 
-__all__ = ["Background"]
+__all__ = ["START_SECONDS", "Background"]
 
 START_SECONDS = 2.0
 """How long a thread may take to its first step, also on a loaded machine."""

@@ -17,9 +17,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from nodevet.checks.background import Background
 from nodevet.checks.wire import Channel, Progress
 
-__all__ = ["ChildEnd", "become_child", "watch_lifeline"]
+__all__ = ["THREAD_SECONDS", "ChildEnd", "become_child", "watch_lifeline"]
+
+THREAD_SECONDS = 30.0
+"""How long a thread of a child may take to its first step: half of what its own start may take."""
 
 GRACE_SECONDS = 3.0
 """How long a child without a parent may take to close its library before it ends itself."""
@@ -65,8 +69,10 @@ def watch_lifeline(orphaned: Callable[[], None], grace_seconds: float = GRACE_SE
     """
     _signal_when_orphaned(signal.SIGCONT if grace_seconds else signal.SIGKILL)
     previous = threading.stack_size(_WATCHER_STACK_BYTES)
-    threading.Thread(target=_wait_for_end, args=(orphaned, grace_seconds), name="lifeline", daemon=True).start()
-    threading.stack_size(previous)
+    try:
+        Background(lambda: _wait_for_end(orphaned, grace_seconds)).start(THREAD_SECONDS)
+    finally:
+        threading.stack_size(previous)
 
 
 def _signal_when_orphaned(number: signal.Signals) -> None:

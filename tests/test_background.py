@@ -14,11 +14,17 @@ from test_agent_reports import rendered, reports
 from test_listening import listening
 
 from nodevet.agent.config import load_configuration
+from nodevet.agent.outlet import Outlet
+from nodevet.agent.publisher import Publisher
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.reload import Reread
-from nodevet.checks import background
+from nodevet.agent.storage.writer import StoreWriter
+from nodevet.agent.threads import prove_threads
+from nodevet.checks import background, child
 from nodevet.checks.background import Background
-from nodevet.checks.errors import ConfigurationError
+from nodevet.checks.burnin.stops import Stops
+from nodevet.checks.child import watch_lifeline
+from nodevet.checks.errors import BusyError, ConfigurationError
 
 Started = list[Callable[[], None]]
 
@@ -101,6 +107,28 @@ def test_whoever_needs_a_thread_goes_on_without_it(started: Started, tmp_path: P
     rendered(reports(tmp_path, told))
     assert told[0].startswith("report: no thread can be started")
     assert len(started) > len(told)
+
+
+STARTS: dict[str, Callable[[Path], object]] = {
+    "log": lambda _path: Outlet(),
+    "state file": lambda path: Publisher(path, ttl_seconds=1.0),
+    "store": lambda path: StoreWriter(None, path=path / "nodevet.db"),
+    "threads of the agent": lambda _path: prove_threads(),
+    "lifeline of a child": lambda _path: watch_lifeline(lambda: None),
+    "stops of a load": lambda _path: Stops().__enter__(),
+}
+
+
+@pytest.mark.parametrize("what", STARTS)
+def test_what_needs_a_thread_from_its_start_says_so_at_once(
+    what: str, started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, an agent or a child that began without memory for a thread stood still, and nobody was told why."""
+    monkeypatch.setattr(child, "THREAD_SECONDS", 0.01, raising=False)
+    monkeypatch.setattr(child, "_signal_when_orphaned", lambda _number: None)
+    with pytest.raises((RuntimeError, BusyError), match=r"no step|threads can be started"):
+        STARTS[what](tmp_path)
+    assert started
 
 
 def test_a_machine_without_memory_holds_up_nobody() -> None:

@@ -66,6 +66,14 @@ LONGEST_FUNCTION_LINES = 60
 LONGEST_MODULE_LINES = 600
 BROAD_EXCEPT_HOME = "checks.guard"
 
+UNBOUNDED_THREADS = frozenset({"Thread", "Timer", "ThreadPoolExecutor", "to_thread", "start_new_thread"})
+THREAD_HOMES = {
+    "checks.background": "start_new_thread",
+    "exporters.http": "start_new_thread",
+    "checks.burnin.certify": "ThreadPoolExecutor",
+}
+"""What waits for no first step of a thread, and a child that its parent ends at a deadline."""
+
 
 class Module(NamedTuple):
     """A parsed file under its name without the `nodevet.` in front."""
@@ -250,6 +258,15 @@ def _length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return length - (first.end_lineno - first.lineno + 1 if has_docstring and first.end_lineno else 0)
 
 
+def starts_threads_within_a_bound(module: Module) -> Iterator[str]:
+    """`threading.Thread.start` waits for ever for a thread that the machine has no memory for."""
+    for node in ast.walk(module.tree):
+        names = [getattr(node, "id", ""), getattr(node, "attr", "")]
+        names += [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom | ast.Import) else []
+        if UNBOUNDED_THREADS.intersection(names) - {THREAD_HOMES.get(module.name)}:
+            yield f"{module.name}:{getattr(node, 'lineno', 0)} starts a thread without checks.background"
+
+
 RULES: tuple[Rule, ...] = (
     keeps_its_floor,
     keeps_to_its_room,
@@ -259,6 +276,7 @@ RULES: tuple[Rule, ...] = (
     catches_what_it_names,
     holds_no_state,
     stays_short,
+    starts_threads_within_a_bound,
 )
 
 
@@ -294,6 +312,9 @@ FAULTS = [
     (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept (OSError, BaseException):\n    g()"),
     (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept:\n    g()"),
     (catches_what_it_names, "checks.guard", "try:\n    f()\nexcept Exception:\n    g()\n" * 2),
+    (starts_threads_within_a_bound, "agent.publisher", "threading.Thread(target=f).start()"),
+    (starts_threads_within_a_bound, "agent.publisher", "from threading import Thread as Other"),
+    (starts_threads_within_a_bound, "agent.publisher", "start_new_thread(f, ())"),
     (holds_no_state, "checks.registry", "checks = {}"),
     (holds_no_state, "checks.registry", "_checks: list[str] = list()"),
     (holds_no_state, "checks.registry", "def f():\n    global x\n    x = 1"),
@@ -315,6 +336,8 @@ ALLOWED = [
     (catches_what_it_names, "checks.guard", "try:\n    f()\nexcept Exception:\n    g()"),
     (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept (OSError, ValueError):\n    g()"),
     (catches_what_it_names, "agent.store", "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),
+    (starts_threads_within_a_bound, "agent.publisher", "Background(f).start()\nthreading.Lock()"),
+    (starts_threads_within_a_bound, "exporters.http", "start_new_thread(f, ())"),
     (holds_no_state, "checks.registry", '__all__ = ["f"]\nLIMITS = {"a": 1}\nname = "x"'),
     (stays_short, "agent.cli", LONG_DOCSTRING),
 ]

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import resource
-import threading
 
 import pytest
 
 from nodevet.agent.threads import NEEDED, prove_threads
+from nodevet.checks.background import Background
 from nodevet.checks.errors import BusyError
 
 
 def test_too_few_threads_are_refused_at_the_start() -> None:
     """With the number that can be started, the number that is needed, and what to raise; none is left behind."""
-    before = threading.active_count()
-    begun: list[threading.Thread] = []
+    begun: list[Background] = []
 
-    def start(thread: threading.Thread) -> None:
+    def start(thread: Background) -> None:
         if len(begun) == 3:
             raise RuntimeError("can't start new thread")
         begun.append(thread)
@@ -25,28 +24,29 @@ def test_too_few_threads_are_refused_at_the_start() -> None:
 
     with pytest.raises(BusyError, match=re.escape(f"only 3 more threads can be started, and the agent needs {NEEDED}")):
         prove_threads(start)
-    assert threading.active_count() == before
+    assert [thread.is_alive() for thread in begun] == [False] * 3
 
 
 def test_enough_threads_are_proven_at_once_and_ended() -> None:
     """All at the same time, or a limit would not show."""
     alive: list[int] = []
-    before = threading.active_count()
+    begun: list[Background] = []
 
-    def start(thread: threading.Thread) -> None:
+    def start(thread: Background) -> None:
         thread.start()
-        alive.append(threading.active_count() - before)
+        begun.append(thread)
+        alive.append(sum(each.is_alive() for each in begun))
 
     prove_threads(start)
     assert alive == list(range(1, NEEDED + 1))
-    assert threading.active_count() == before
+    assert not any(thread.is_alive() for thread in begun)
 
 
 def test_a_limit_of_memory_is_named_where_there_is_one() -> None:
     """Each thread asks for its stack: before, only limits of processes were named, which nobody had to raise."""
     had = resource.getrlimit(resource.RLIMIT_AS)
 
-    def refuse(_thread: threading.Thread) -> None:
+    def refuse(_thread: Background) -> None:
         raise RuntimeError
 
     resource.setrlimit(resource.RLIMIT_AS, (1 << 44, had[1]))

@@ -25,6 +25,7 @@ from nodevet.agent.slurm.acknowledged import Acknowledged
 from nodevet.agent.slurm.gate_log import Closings
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, load_memory, pack, save_memory
 from nodevet.agent.slurm.writer import Pass, Writer
+from nodevet.checks.background import Background
 from nodevet.checks.errors import StoreError
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Snapshot
@@ -107,7 +108,7 @@ class Reactor:
         self._acknowledged: tuple[Acknowledged, ...] = ()
         self._receiver, self._sender = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         selector.register(self._receiver, selectors.EVENT_READ, self._ready)
-        self._thread = threading.Thread(target=self._run, name="reactor", daemon=True)
+        self._thread = Background(self._run)
         self._thread.start()
 
     @property

@@ -21,6 +21,7 @@ from nodevet.agent.storage.downgrade import open_of_any_version
 from nodevet.agent.storage.rows import Rollup, UnsavedRound, unkeepable
 from nodevet.agent.storage.store import OpenedStore, Store, open_store
 from nodevet.agent.storage.tending import Tender
+from nodevet.checks.background import Background
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.guard import Bug, attempt, culprits
 from nodevet.checks.model import Device, Episode, EpisodeState, Instant, Key, Result
@@ -140,7 +141,7 @@ class StoreWriter:
         self._tender = self._tending()
         self._must_tend = False
         self._lost = ""
-        self._thread = threading.Thread(target=self._run, name="nodevet-store", daemon=True)
+        self._thread = Background(self._run)
         self._thread.start()
 
     @property

@@ -22,7 +22,8 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.child import become_child
+from nodevet.checks.background import Background
+from nodevet.checks.child import THREAD_SECONDS, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.exhaustion import next_step
 from nodevet.checks.model import Result, ResultState
@@ -159,7 +160,7 @@ def main(arguments: Sequence[str], choose: Callable[..., Any] | None = None) -> 
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     end = become_child(arguments, grace_seconds=0.0)
     session = Session(end.channel, end.progress)
-    threading.Thread(target=session.end_on_sigterm, name="sigterm", daemon=True).start()
+    Background(session.end_on_sigterm).start(THREAD_SECONDS)
     try:
         while not session.interrupted:
             match session.next_message():

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from nodevet.checks.background import Background
+
 __all__ = ["LOOK_SECONDS", "STOPPED_SECONDS", "Stops"]
 
 LOOK_SECONDS = 0.5
@@ -32,7 +34,7 @@ class Stops:
 
     def __enter__(self) -> Self:
         """Begin to look."""
-        threading.Thread(target=self._watch, name="stops", daemon=True).start()
+        Background(self._watch).start()
         return self
 
     def __exit__(
