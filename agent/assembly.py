@@ -18,7 +18,7 @@ from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.processes import ChildRecord
 from nodevet.agent.readers.doors import command_plan
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
-from nodevet.agent.settings import Configuration, SlurmSettings
+from nodevet.agent.settings import AgentSettings, Configuration, SlurmSettings
 from nodevet.checks.errors import UsageError
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import AgentInfo, Instant, Mode, Modes
@@ -37,6 +37,7 @@ __all__ = [
     "modes_in_force",
     "node_name",
     "permit_of",
+    "ttl_seconds",
 ]
 
 SIMULATED = "simulated"
@@ -174,3 +175,8 @@ def _rules_digest(armed: Sequence[Armed], modes: Modes) -> str:
     for name, module, policy in ((entry.check.name, entry.check.module, entry.policy) for entry in armed):
         text.append(f"{name} {module} {modes.of(name).value} {msgspec.json.encode(policy).decode()}")
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
+
+
+def ttl_seconds(agent: AgentSettings) -> float:
+    """Return how long a state of *agent* is good for: three rounds and a deadline."""
+    return 3 * agent.interval_seconds + agent.deadline_seconds

@@ -29,6 +29,7 @@ from nodevet.agent.assembly import (
     engine_cadences,
     modes_in_force,
     node_name,
+    ttl_seconds,
 )
 from nodevet.agent.assembly import cadences as group_cadences
 from nodevet.agent.clock import Clock
@@ -253,7 +254,7 @@ class Daemon:
         for member in self._members:
             member.tick()
         if self._pace.due:
-            self._judge()
+            self._guard.run("round", self._judge, self._pace.judged)
 
     def _hear(self, key: selectors.SelectorKey, mask: int) -> None:
         """Let the owner of *key* take what came; one that only raises is heard no more, or the loop would spin."""
@@ -277,17 +278,18 @@ class Daemon:
         return min(max(wake - now, 0.0), BROKEN_WAIT_SECONDS if broken else LONGEST_WAIT_SECONDS)
 
     def _judge(self, also_changed: tuple[Episode, ...] = ()) -> None:
-        """Judge what is known, keep it, and have it shown once it is kept."""
+        """Judge what is known, keep it, and have it shown once it is kept; at once where that cannot be waited for."""
         for member in self._members:
             member.before_judging()
-        self._engine.take_faults(self._guard.faults)
+        self._guard.run("faults", partial(self._engine.take_faults, self._guard.faults), _nothing)
         done = self._round()
         self._pace.judged()
         self._judged = done.snapshot
         ticket = self._guard.run("store", partial(self._keep, (*also_changed, *done.changes)), _nothing)
         if ticket is not None:
-            self._publisher.mirror(done.snapshot)
-        self._showing.offer(done.snapshot, done.changes, ticket)
+            self._guard.run("mirror", partial(self._publisher.mirror, done.snapshot), _nothing)
+        show = partial(self._show, done.snapshot, done.changes)
+        self._guard.run("showing", partial(self._showing.offer, done.snapshot, done.changes, ticket), show)
 
     def _show(self, snapshot: Snapshot, changes: tuple[Episode, ...]) -> None:
         """Hand *snapshot* to every surface, and tell what changed."""
@@ -311,7 +313,7 @@ class Daemon:
 
     def _agent(self) -> AgentInfo:
         info = msgspec.structs.replace(self._info, ready=self._pace.ready, stopping=self._stopping)
-        return described(info, self._members, self._guard)
+        return self._guard.run("description", partial(described, info, self._members, self._guard), lambda: info)
 
     def _complaint(self) -> str | None:
         silent = time.monotonic() - self._last_turn
@@ -335,9 +337,8 @@ class Daemon:
         may_wait = self._notifier.active and self._simulated is None  # a person reads a refusal
         self._http = Listening(agent.listen, partial(page, guard=self._guard), self._clock, may_wait=may_wait)
         cleanup.callback(self._http.stop)
-        ttl_seconds = _ttl_seconds(self._configuration)
-        runtime, ended = Path(agent.runtime_dir), lambda: self._journal.ended
-        self._publisher = Publisher(runtime, ttl_seconds=ttl_seconds, guard=self._guard, ended=ended)
+        ttl, runtime, ended = ttl_seconds(agent), Path(agent.runtime_dir), lambda: self._journal.ended
+        self._publisher = Publisher(runtime, ttl_seconds=ttl, guard=self._guard, ended=ended)
         cleanup.callback(self._publisher.close, 0.3)
         self._showing = Showing(
             self._clock,
@@ -396,17 +397,20 @@ class Daemon:
 
     def _stop(self) -> None:
         """End within two seconds: no new work, loads and readers closed, last state written."""
-        self._notifier.stopping()
+        self._guard.run("end", self._notifier.stopping, _nothing)
         for member in self._members:
             member.stop()
         deadline = self._clock.monotonic() + STOP_SECONDS
-        while self._clock.monotonic() < deadline and not self._at_rest:
+        while self._clock.monotonic() < deadline and not self._guard.run("end", self._is_at_rest, bool):
             for key, mask in self._selector.select(0.05):
                 self._hear(key, mask)
             self._guard.run("readers: end", self._supervisor.tick, _nothing)
             self._guard.run("loads: end", self._end_probe, _nothing)
             self._guard.run("showing: end", self._showing.tick, _nothing)
         self._guard.run("showing: end", self._showing.finish, _nothing)
+        self._guard.run("state file: end", self._tell_end, _nothing)
+
+    def _tell_end(self) -> None:
         self._snapshot = msgspec.structs.replace(self.snapshot, agent=self._agent())
         self._publisher.publish(self._snapshot)
 
@@ -416,8 +420,7 @@ class Daemon:
         if results:
             self._take_results(results)
 
-    @property
-    def _at_rest(self) -> bool:
+    def _is_at_rest(self) -> bool:
         return self._supervisor.at_rest and not self._prober.running and not self._showing.pending
 
     # Its members, each with what it contributes.
@@ -593,8 +596,3 @@ def _owner(key: selectors.SelectorKey) -> str:
 
 def _nothing() -> None:
     """Go on without it."""
-
-
-def _ttl_seconds(configuration: Configuration) -> float:
-    """Return how long a state is good for: three rounds and a deadline."""
-    return 3 * configuration.agent.interval_seconds + configuration.agent.deadline_seconds

@@ -20,6 +20,7 @@ import msgspec
 import pytest
 from fakes.snapshots import at, failed_node, gpu_node
 
+from nodevet.agent import daemon as daemon_module
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.config import load_configuration
 from nodevet.agent.control import Control, NoArguments, Verb
@@ -27,8 +28,13 @@ from nodevet.agent.daemon import Daemon
 from nodevet.agent.engine import Engine
 from nodevet.agent.members import Member, described, guarded
 from nodevet.agent.outlet import Outlet
+from nodevet.agent.publisher import Publisher
+from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.settings import Configuration
+from nodevet.agent.showing import Showing
 from nodevet.agent.simulated.node import Simulate, simulated_configuration
+from nodevet.agent.storage.journal import Journal
+from nodevet.agent.telling import Teller
 from nodevet.agent.verbs import Served, verbs
 from nodevet.checks.guard import CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
 from nodevet.checks.model import Outcome, Snapshot, State
@@ -247,6 +253,42 @@ def test_every_member_may_raise_and_the_agent_goes_on(tmp_path: Path) -> None:
     last = drill.snapshots[-1]
     assert (open_parts(last), last.verdict.state) == (set(), State.OK), last.verdict
     assert {finding.check for finding in last.findings} > {"thermal", "freshness"}
+
+
+OF_A_ROUND: dict[str, tuple[object, str, object]] = {
+    "faults": (Engine, "take_faults", planted),
+    "description": (daemon_module, "described", planted),
+    "store": (Journal, "keep_round", planted),
+    "mirror": (Publisher, "mirror", planted),
+    "showing": (Showing, "offer", planted),
+    "showing: tick": (Showing, "tick", planted),
+    "log": (Teller, "changes", planted),
+    "end": (Supervisor, "at_rest", property(planted)),
+    "showing: end": (Showing, "finish", planted),
+}
+"""What a round and the end of an agent do besides what members do: the part that is named, and what of it raises."""
+
+
+@pytest.mark.parametrize("part", OF_A_ROUND)
+def test_whatever_a_round_does_may_raise_and_the_agent_goes_on(
+    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each of its calls: every GPU is judged well and shown, and the agent ends when told to, not before."""
+    monkeypatch.setattr(*OF_A_ROUND[part])
+    drill = Drill(tmp_path, lambda _name, _field, _call: False, was_read)
+    drill.run()
+    assert was_read(drill.snapshots[-1])
+    assert "round" not in open_parts(drill.snapshots[-1])
+
+
+def test_a_round_that_cannot_be_described_ends_no_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judging fails once, and so does what would be shown instead: the next round is shown."""
+    evaluate, calls = Engine.evaluate, iter(range(1000))
+    monkeypatch.setattr(Engine, "unjudged", planted)
+    monkeypatch.setattr(Engine, "evaluate", lambda *given: planted() if next(calls) < 1 else evaluate(*given))
+    drill = Drill(tmp_path, lambda _name, _field, _call: False, was_read)
+    drill.run()
+    assert was_read(drill.snapshots[-1])
 
 
 def test_members_that_always_raise_leave_the_readers_and_the_verdict(tmp_path: Path) -> None:
