@@ -243,6 +243,17 @@ def test_agents_that_know_nothing_of_the_cluster_ask_one_after_the_other() -> No
     assert model.most_calls_per_second <= 160
 
 
+def test_a_bad_rule_on_a_cluster_that_is_drained_as_a_whole_makes_no_flood() -> None:
+    """Two thousand closed nodes have their next look within half a minute anyway, each at another moment."""
+    model = Fleet(2000, Trouble(), seed=1, drained_until=90.0)
+    model.run(seconds=89.0)
+    assert model.seen_drained_with_a_fault == 0
+    model.run(seconds=122.0)
+    assert model.most_calls_per_second <= 240
+    assert model.seen_drained_with_a_fault == 2000
+    assert not model.closed
+
+
 def test_a_small_cluster_loses_no_time_to_its_size() -> None:
     """Where fifty or fewer nodes fail they have asked by then as slowly as they would."""
     model = Fleet(50, Trouble(), seed=1, fresh=True)

@@ -22,6 +22,7 @@ FAILED = failed_node()
 FIRST = FAILED.episodes[0]
 SECOND = msgspec.structs.replace(FIRST, opened=at(5))
 HARDER = msgspec.structs.replace(FIRST, finding=msgspec.structs.replace(FIRST.finding, action=Action.REPLACE))
+OF_TWO_THOUSAND = Memory(nodes=2000)
 OURS = "nodevet: hw thermal: hot [inspect]"
 
 PARTITION = """\
@@ -40,12 +41,14 @@ def of(*faults: Episode) -> Snapshot:
     return msgspec.structs.replace(FAILED, episodes=faults, verdict=verdict)
 
 
-def writer(slurm: MemorySlurm, clock: Callable[[], float], **changes: object) -> Writer:
+def writer(
+    slurm: MemorySlurm, clock: Callable[[], float], *, memory: Memory = OF_TWO_THOUSAND, **changes: object
+) -> Writer:
     """Return the writer of n1 in a cluster of two thousand, whose turn comes 40 s after a change."""
     settings = msgspec.structs.replace(SlurmSettings(writer="drain", maximum_drained_ratio=0.0), **changes)
     return Writer(
         slurm, settings, "n1", wall_seconds=clock, monotonic=clock, random=lambda: 0.5,
-        boot_id="boot-1", memory=Memory(nodes=2000),
+        boot_id="boot-1", memory=memory,
     )  # fmt: skip
 
 
@@ -92,19 +95,19 @@ def test_a_job_at_a_drained_node_has_that_node_read_and_no_other_before_its_turn
     assert passes.step(of()).status.drained
     slurm.set("n1", "IDLE")
     slurm.calls.clear()
-    done = passes.step(FAILED)
+    done = passes.step(FAILED, hurries=True)
     assert ("read_all" in slurm.calls, done.again_seconds, done.status.permit.held) == (False, 40.0, False)
     now[0] = 80.0
     assert passes.step(FAILED).status.writes["drain"] == 1
 
 
-@pytest.mark.parametrize("closed", ["by a drain", "by its gate", "by a person"])
-def test_a_second_fault_of_a_closed_node_waits_for_no_turn(closed: str) -> None:
-    """Forty seconds later somebody may have resumed it, who knew of both: the node itself is read at once."""
-    slurm, now = MemorySlurm(2000), [0.0]
+BOTH = FIRST, msgspec.structs.replace(SECOND, key=msgspec.structs.replace(FIRST.key, code="nvidia.xid.48"))
+
+
+def closed_at_60(slurm: MemorySlurm, now: list[float], closed: str) -> tuple[Writer, Snapshot, Snapshot]:
+    """Return the writer of a node that is *closed* since 41 s and was seen so, with one fault and with two of it."""
     mode = Modes(Mode.GATE if closed == "by its gate" else Mode.DRAIN)
-    both = FIRST, msgspec.structs.replace(SECOND, key=msgspec.structs.replace(FIRST.key, code="nvidia.xid.48"))
-    one, two = (msgspec.structs.replace(of(*faults), modes=mode) for faults in (both[:1], both))
+    one, two = (msgspec.structs.replace(of(*faults), modes=mode) for faults in (BOTH[:1], BOTH))
     if closed == "by a person":
         slurm.set("n1", "IDLE", "DRAIN", reason="ops: fan", user="alice")
     passes = writer(slurm, lambda: now[0])
@@ -116,11 +119,61 @@ def test_a_second_fault_of_a_closed_node_waits_for_no_turn(closed: str) -> None:
         slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
     now[0] = 60.0
     slurm.calls.clear()
+    return passes, one, two
+
+
+@pytest.mark.parametrize("closed", ["by a drain", "by its gate", "by a person"])
+def test_a_second_fault_of_a_closed_node_waits_for_its_next_look_and_no_longer(closed: str) -> None:
+    """It is not at one moment on all nodes. Who resumes the node after that knew of both."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    passes, _, two = closed_at_60(slurm, now, closed)
+    assert (passes.step(two).again_seconds, slurm.calls) == (11.0, [])
+    now[0] = 71.0
     assert len(passes.step(two).memory.known) == 2
     assert "read_all" not in slurm.calls
     slurm.set("n1", "IDLE")
     assert len(passes.step(two).acknowledged) == 2
     assert not passes.step(two).status.permit.held
+
+
+@pytest.mark.parametrize("closed", ["by a drain", "by a person"])
+def test_a_fault_that_ends_on_closed_nodes_waits_for_the_next_look(closed: str) -> None:
+    """A bad rule is corrected: before, each of them was read at that moment."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    passes, _, _ = closed_at_60(slurm, now, closed)
+    assert (passes.step(of()).again_seconds, slurm.calls) == (11.0, [])
+
+
+def test_a_job_at_a_drained_node_whose_faults_change_has_it_looked_at_at_once() -> None:
+    """Somebody resumed it with what was known; for what came at the same moment it asks in its turn."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    passes, _, two = closed_at_60(slurm, now, "by a drain")
+    slurm.set("n1", "IDLE")
+    assert len(passes.step(two, hurries=True).acknowledged) == 1
+    done = passes.step(two)
+    assert (done.status.permit.held, "read_all" in slurm.calls, done.again_seconds) == (False, False, 40.0)
+
+
+def test_faults_that_change_each_second_at_a_closed_node_have_it_looked_at_as_often_as_it_was() -> None:
+    """What flaps makes no calls, and does not keep the node from being looked at."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    passes, one, two = closed_at_60(slurm, now, "by a drain")
+    for second in range(60):
+        now[0] = 60.0 + second
+        passes.step(one if second % 2 else two)
+    assert slurm.calls.count("read") == 2
+
+
+def test_agents_that_start_on_drained_nodes_look_one_after_the_other() -> None:
+    """All of a cluster are started anew, as with a new package: half a minute is as long as they wait anyway."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    before, one, _ = closed_at_60(slurm, now, "by a drain")
+    again = writer(slurm, lambda: now[0], memory=before.step(one).memory)
+    slurm.calls.clear()
+    assert again.status.drained
+    assert (again.step(one).again_seconds, slurm.calls) == (15.0, [])
+    assert again.step(one).status.permit.held
+    assert slurm.calls == ["read", "started"]
 
 
 def test_a_job_that_found_the_gate_closed_has_its_node_read_before_its_turn() -> None:
@@ -130,7 +183,7 @@ def test_a_job_that_found_the_gate_closed_has_its_node_read_before_its_turn() ->
     assert passes.step(FAILED).again_seconds == 40.0
     slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
     assert not passes.step(FAILED).status.drained
-    assert passes.step(FAILED, gate_closed=True).status.drained
+    assert passes.step(FAILED, hurries=True).status.drained
     slurm.set("n1", "IDLE")
     assert passes.step(FAILED).acknowledged
     assert "read_all" not in slurm.calls

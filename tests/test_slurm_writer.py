@@ -1433,13 +1433,37 @@ def test_a_gate_that_closes_is_reason_to_look_until_the_drain_is_seen(
     assert running._again_seconds(msgspec.structs.replace(seen, status=drained)) == 3600.0
     asked: list[bool] = []
 
-    def step(_snapshot: Snapshot, *, gate_closed: bool) -> Pass:
-        asked.append(gate_closed)
+    def step(_snapshot: Snapshot, *, hurries: bool) -> Pass:
+        asked.append(hurries)
         return seen
 
     monkeypatch.setattr(running._writer, "step", step)
     running._pass(FAILED)
     assert asked == [True], "the turn of this node, which may be a minute away, is not waited for"
+
+
+def test_a_job_that_comes_as_the_faults_of_a_drained_node_change_is_not_overlooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then SLURM is asked before its prolog has an answer; a job that was there before the agent hurries nobody."""
+    claims = tmp_path / "claims"
+    claims.mkdir()
+    (claims / "7").touch()
+    with standing_fault(tmp_path) as running:
+        assert running.close(3.0)
+    drained = msgspec.structs.replace(running.status, states=("IDLE", "DRAIN"), trouble="made up: no answer is given")
+    running._status = drained
+    asked: list[bool] = []
+
+    def step(_snapshot: Snapshot, *, hurries: bool) -> Pass:
+        asked.append(hurries)
+        return Pass(drained, Memory(), (), 3600.0)
+
+    monkeypatch.setattr(running._writer, "step", step)
+    for job, words in (("7", ""), ("8", ""), ("8", ""), ("8", "closed\n"), ("8", "closed\n")):
+        (claims / job).write_text(words)
+        running._pass(FAILED)
+    assert asked == [False, True, False, True, True]
 
 
 def test_a_fault_that_stands_has_the_log_looked_at_once_a_second(

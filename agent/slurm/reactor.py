@@ -75,7 +75,7 @@ class Reactor:
         self._told = told
         self._settings = settings
         self._claims = Claims(runtime)
-        self._met: frozenset[tuple[str, bool]] = frozenset()
+        self._met = self._jobs()
         self._closings = Closings(runtime)
         self._drains_until = 0.0
         self._file = runtime / MEMORY_NAME
@@ -201,7 +201,8 @@ class Reactor:
     def _pass(self, snapshot: Snapshot) -> None:
         """Have the writer look at *snapshot*, and keep what it found."""
         jobs, waiting = self._jobs(), self._claims.waiting()
-        done = self._writer.step(snapshot, gate_closed=time.monotonic() < self._drains_until)
+        comes = self._status.drained and bool(waiting or jobs - self._met)
+        done = self._writer.step(snapshot, hurries=comes or time.monotonic() < self._drains_until)
         self._keep(snapshot, done)
         if done.status.drained and not done.status.trouble:
             # They were there before SLURM was asked, and it says that nobody resumed the node.

@@ -15,6 +15,9 @@ AGAIN_PER_SECOND = 3.0
 UNKNOWN_SIZE_SECONDS = 2.0
 """Over how long the first look is spread where it is not known yet how many nodes there are."""
 
+AT_ONCE = 50
+"""So many closed nodes may look at the same moment: with up to three calls each that is no flood."""
+
 WORTH_WAITING_SECONDS = 4.0
 """A job may wait at the gate for a permit that is asked for within so long."""
 
@@ -27,30 +30,44 @@ def first_looks_seconds(nodes: int) -> float:
 class Turn:
     """The turn of one agent among those of a cluster."""
 
-    def __init__(self, *, random: Callable[[], float], monotonic: Callable[[], float]) -> None:
+    def __init__(self, *, random: Callable[[], float], monotonic: Callable[[], float], poll_seconds: float) -> None:
         """Begin with a turn to be waited for; *random* gives numbers from 0 to 1."""
+        self._poll_seconds = poll_seconds
         self._random = random
         self._monotonic = monotonic
         self._met: frozenset[str] | None = None
         self._begins_at, self._is_awaited = 0.0, False
+        self._looks_at: float | None = None
 
     @property
     def left(self) -> float:
         """Return after how many seconds the turn comes."""
         return max(self._begins_at - self._monotonic(), 0.0)
 
-    def wait(self, met: frozenset[str], nodes: int) -> float:
+    def wait(self, met: frozenset[str], nodes: int, *, closed: bool = False) -> float:
         """Return how long to wait where the faults *met* are those of now.
 
-        What changes while a turn is awaited does not have it lost.
+        What changes while a turn is awaited does not have it lost. A node that is *closed* waits only where something
+        changed, and no longer than until its next look, for that is not at one moment on all nodes.
         """
-        is_new = self._met is None or (bool(met) and met != self._met)
-        if is_new and not self.left and not self._is_awaited:
+        is_first, changed = self._met is None, met != self._met
+        if (is_first or (changed and (met or closed))) and not self.left and not self._is_awaited:
             spread = first_looks_seconds(nodes) if nodes else UNKNOWN_SIZE_SECONDS
             self._begins_at = self._monotonic() + self._random() * spread
         left = self.left
         self._met, self._is_awaited = met, left > 0
-        return left
+        if not closed:
+            return left
+        return min(left, self._until_look()) if changed and not 0 < nodes <= AT_ONCE else 0.0
+
+    def _until_look(self) -> float:
+        if self._looks_at is None:
+            self._looks_at = self._monotonic() + self._random() * self._poll_seconds
+        return max(self._looks_at - self._monotonic(), 0.0)
+
+    def looks_in(self, seconds: float) -> None:
+        """Take in when the next look comes that nothing hurries."""
+        self._looks_at = self._monotonic() + seconds
 
     def sized(self, nodes: int) -> float | None:
         """Return how long to wait now that it is known how many *nodes* there are; None where that is no longer."""

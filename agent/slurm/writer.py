@@ -119,7 +119,7 @@ class Writer:
         self._machine: str | None = None
         self._note = BY_SOMEBODY
         self._said: tuple[Episode, ...] = ()
-        self._turn = Turn(random=random, monotonic=monotonic)
+        self._turn = Turn(random=random, monotonic=monotonic, poll_seconds=settings.poll_seconds)
         self._clear_settles_at, self._drain_settles_at = self._remembered_until(), 0.0
         self._holds, self._keeps_marks = 0, False
         self._slurmctld, self._slurmctld_seen_at, self._took_over = "", 0.0, False
@@ -130,9 +130,9 @@ class Writer:
         """Return the faults of *snapshot* that close the gate; none before the first round is complete."""
         return gating(snapshot) if snapshot.agent.ready and not snapshot.agent.stopping else ()
 
-    def step(self, snapshot: Snapshot, *, gate_closed: bool = False) -> Pass:
+    def step(self, snapshot: Snapshot, *, hurries: bool = False) -> Pass:
         """Make one pass for *snapshot*; see ``steps``."""
-        work = self.steps(snapshot, gate_closed=gate_closed)
+        work = self.steps(snapshot, hurries=hurries)
         try:
             call = next(work)
             while True:
@@ -146,21 +146,22 @@ class Writer:
             made: Pass = done.value
             return made
 
-    def steps(self, snapshot: Snapshot, *, gate_closed: bool = False) -> Generator[Call, Any, Pass]:
+    def steps(self, snapshot: Snapshot, *, hurries: bool = False) -> Generator[Call, Any, Pass]:
         """Make one pass for *snapshot*: yield each call to SLURM and take its answer, or the SlurmError thrown.
 
-        A node that is out of service, as far as is known, or whose gate a job found closed a moment ago, is looked at
-        at once: who resumes it knows what is known then, and a job that comes means that somebody did. Nothing else
-        hurries, so that requeued jobs do not have a whole cluster ask together.
+        With *hurries*, where a job found the gate closed a moment ago or came to a node that is out of service as far
+        as is known, the node is looked at at once: a job that comes there means that somebody resumed it. Of a large
+        cluster nothing else hurries, so that neither requeued jobs nor a bad rule have all of it ask together.
         """
         present = {device.id for device in snapshot.devices}
         names = {old: new for old, new in snapshot.names.items() if old not in present}
         self._memory = self._memory.renamed(names) if names else self._memory
         faults = self.due(snapshot)
         self._said = answered(snapshot.episodes)
-        wait = self._wait(faults)
-        if wait > 0 and not (gate_closed or self.status.drained or self.status.closed):
-            asking = bool(faults) and wait <= WORTH_WAITING_SECONDS
+        closed = self.status.drained or self.status.closed
+        wait = self._turn.wait(frozenset(named(faults)), self._memory.nodes, closed=closed)
+        if wait > 0 and not hurries:
+            asking = bool(faults) and not closed and wait <= WORTH_WAITING_SECONDS
             self.status = msgspec.structs.replace(self.status, asking=asking, considered=named(faults))
             return self._done(faults, wait)
         before = self.status
@@ -179,6 +180,7 @@ class Writer:
             else:
                 if self._asks:
                     self._turn.keep()
+        self._turn.looks_in(again)
         return self._done(faults, again)
 
     def _done(self, faults: tuple[Episode, ...], again_seconds: float) -> Pass:
@@ -192,10 +194,6 @@ class Writer:
     def _acts(self) -> bool:
         """Return whether what is decided here reaches jobs, so that a resume is a person's answer to it."""
         return self._settings.writer == "drain" or self._settings.permit == "local"
-
-    def _wait(self, faults: tuple[Episode, ...]) -> float:
-        """Return how long to wait before SLURM is asked."""
-        return self._turn.wait(frozenset(named(faults)), self._memory.nodes)
 
     def _unanswered(self, error: SlurmError, faults: tuple[Episode, ...]) -> float:
         """Say that SLURM could not be asked or told; what was permitted before stays so. Return when to try again."""
@@ -224,7 +222,7 @@ class Writer:
             wait = self._turn.sized(self._memory.nodes)
             if wait is not None:
                 return wait
-        begun = (yield Call("started")) if self._awaits_drain(snapshot) else None
+        begun = (yield Call("started")) if self._awaits_drain(snapshot, faults) else None
         node = as_signed((yield Call("read", (name,))), self.user)
         if (faults or node.drained or mark_of(node) is not None) and (yield from self._is_elsewhere(node)):
             return self._settings.poll_seconds
@@ -277,12 +275,13 @@ class Writer:
                 self._say(f"would {decision.step.value} with: {decision.reason}", wanted=decision.reason)
         return self._settings.poll_seconds
 
-    def _awaits_drain(self, snapshot: Snapshot) -> bool:
-        """Return whether the node is to be seen drained for the first time: then no resume is judged by this look.
+    def _awaits_drain(self, snapshot: Snapshot, faults: tuple[Episode, ...]) -> bool:
+        """Return whether the node is to be seen drained with faults for the first time: no resume is judged by that.
 
         The start of slurmctld that is asked for before it is never too new, and the node is read once.
         """
-        return self._unseen and self._memory.drained is None and bool(draining(snapshot))
+        drains = (self._unseen and bool(draining(snapshot))) or (self.status.drained and bool(faults))
+        return drains and self._memory.drained is None
 
     def _is_elsewhere(self, node: NodeState) -> Generator[Call, Any, bool]:
         """Return whether *node* is another machine, as where one file with a node_name went to every node.

@@ -16,12 +16,12 @@ from random import Random
 from typing import Any, cast
 
 import msgspec
-from fakes.snapshots import failed_node
+from fakes.snapshots import failed_node, gpu_node
 
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.calls import Call, Slurm
 from nodevet.agent.slurm.writer import Pass, Writer
-from nodevet.checks.model import Mode, Modes
+from nodevet.checks.model import Mode, Modes, Snapshot
 from nodevet.exporters.slurm import SlurmError
 from nodevet.exporters.slurm_rules import Memory, NodeState, Why
 
@@ -67,12 +67,14 @@ class Fleet:
         mode: Mode = Mode.DRAIN,
         fresh: bool = False,
         replaced_within_seconds: float = 0.0,
+        drained_until: float | None = None,
     ) -> None:
         """Share the nodes among *partitions*; agents are killed in *restarts* of their passes; faults reach to *mode*.
 
         With *stale_seconds* the controller shows other nodes as they were so long ago, which no real one does. Agents
         that are *fresh* know nothing of the cluster. Where *replaced_within_seconds* is given, SLURM puts a reason of
-        its own in the place of each of ours within so long.
+        its own in the place of each of ours within so long. With *drained_until* persons have drained all nodes, which
+        are healthy until then, and fail at that moment.
         """
         self.now = 0.0
         self.passed: list[str] = []
@@ -84,6 +86,9 @@ class Fleet:
         self._stale_seconds = stale_seconds
         self._replaced_within_seconds = replaced_within_seconds
         self._failed = msgspec.structs.replace(FAILED, modes=Modes(mode))
+        self._snapshot = self._failed if drained_until is None else gpu_node()
+        self._planned: dict[str, float] = {}
+        self._seen: dict[str, Snapshot] = {}
         self._random = Random(seed)  # noqa: S311 (a model that can be repeated)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -91,18 +96,27 @@ class Fleet:
             f"n{place}": NodeState(f"n{place}", IDLE, partitions=(f"p{place % partitions}",), slurmd_started="s")
             for place in range(size)
         }
+        if drained_until is not None:
+            foreign = {"states": DRAINED, "reason": "ops: maintenance", "reason_user": "alice", "reason_seconds": EPOCH}
+            self._nodes = {name: msgspec.structs.replace(node, **foreign) for name, node in self._nodes.items()}
+            self._at(drained_until, self._fail)
         self._views = [(0.0, tuple(self._nodes.values()))]
         self._scopes = {"": size} | Counter(node.partitions[0] for node in self._nodes.values())
         self._memory = dict.fromkeys(self._nodes, Memory(nodes=0 if fresh else size))
         self._writers: dict[str, Writer] = {}
         for name in self._nodes:
             self._start(name)
-            self._at(self._random.uniform(0.0, over_seconds), partial(self._begin, name))
+            self._plan(name, self._random.uniform(0.0, over_seconds))
 
     @property
     def most_calls_per_second(self) -> int:
         """Return the most calls that reached the controller within one second, but for those that ask its size."""
         return max(self.calls.values(), default=0)
+
+    @property
+    def seen_drained_with_a_fault(self) -> int:
+        """Return how many agents saw their node drained while it had a fault: a resume is a person's word there."""
+        return sum(bool(memory.known) for memory in self._memory.values())
 
     def run(self, *, seconds: float) -> None:
         """Let so much time go by."""
@@ -126,8 +140,20 @@ class Fleet:
             user="root",
         )
 
+    def _fail(self) -> None:
+        """Let all agents see the fault now: who is not amid a pass begins one, as with every change."""
+        self._snapshot = self._failed
+        for name in self._planned:
+            self._plan(name, self.now)
+
+    def _plan(self, name: str, when: float) -> None:
+        self._planned[name] = when
+        self._at(when, lambda: self._begin(name) if self._planned.get(name) == when else None)
+
     def _begin(self, name: str) -> None:
-        work = self._writers[name].steps(self._failed)
+        del self._planned[name]
+        self._seen[name] = self._snapshot
+        work = self._writers[name].steps(self._snapshot)
         self._go_on(name, work, lambda: next(work))
 
     def _go_on(self, name: str, work: Generator[Call, Any, Pass], resume: Callable[[], Call]) -> None:
@@ -136,13 +162,14 @@ class Fleet:
         except StopIteration as done:
             made: Pass = done.value
             self._memory[name] = made.memory
-            self._at(self.now + max(made.again_seconds, 0.01), lambda: self._begin(name))
+            again = made.again_seconds if self._seen[name] is self._snapshot else 0.0
+            self._plan(name, self.now + max(again, 0.01))
             return
         self._send(name, work, call)
         if self._random.random() < self._restarts / 5:
             work.close()
             self._start(name)
-            self._at(self.now + RESTART_SECONDS, lambda: self._begin(name))
+            self._plan(name, self.now + RESTART_SECONDS)
 
     def _send(self, name: str, work: Generator[Call, Any, Pass], call: Call) -> None:
         """Let *call* reach the controller, and its answer or a time-out the agent."""
