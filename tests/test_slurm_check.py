@@ -117,6 +117,34 @@ def test_a_good_installation_is_ok(good: Facts) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lacks", "not_told"),
+    [
+        ("scripts", {"owner", "file system", "rehearsal", "gate.conf", "PrologEpilogTimeout="}),
+        ("one script", {"owner", "file system", "rehearsal", "gate.conf", "PrologEpilogTimeout="}),
+        ("state file", {"gres mapping", "GresTypes=", "SlurmdUser=", "rights"}),
+    ],
+    ids=["scripts", "one script", "state file"],
+)
+def test_of_what_is_not_there_no_item_is_ok(node: Installed, lacks: str, not_told: set[str]) -> None:
+    """Each that would look at it cannot tell; one beside them says that it is missing."""
+    missing = {"scripts": GATE_FILES, "one script": GATE_FILES[:1], "state file": ()}[lacks]
+    for name in missing:
+        (node.gate.scripts / name).unlink()
+    if lacks == "state file":
+        (node.gate.runtime / "state").unlink()
+    found = items(msgspec.structs.replace(node.facts(), gres_of_node=None))
+    stands = {item.name: item.status for item in found}
+    assert stands["state file" if lacks == "state file" else "scripts"] is Status.WRONG
+    assert {name for name in not_told if stands[name] is not Status.CANNOT_TELL} == set()
+    assert all(item.says for item in found)
+
+
+def test_a_file_system_of_which_half_was_looked_at_is_not_ok(good: Facts) -> None:
+    """Where runtime_dir lies, gate.conf says."""
+    assert statuses(good, gate="gate.sh cannot be read")["file system"] is Status.CANNOT_TELL
+
+
+@pytest.mark.parametrize(
     ("running", "status"),
     [
         (Running("drain", "drain", "cluster"), Status.OK),

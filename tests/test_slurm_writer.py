@@ -465,6 +465,22 @@ def test_a_controller_that_ends_behind_a_drain_makes_nobody_a_person() -> None:
     assert "after a restart of slurmctld" in done.status.returned
 
 
+def test_a_return_is_judged_by_a_start_of_slurmctld_that_was_asked_for_behind_it() -> None:
+    """The old one was there until the look, and the new one shows a node that it never knew as drained."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    settled(passes)
+
+    def cold_start(call: str) -> None:
+        if call == "read":
+            slurm.slurmctld = "2026-11-21T00:00:00"
+            slurm.set("n1", "IDLE")
+
+    slurm.before = cold_start
+    done = passes.step(FAILED)
+    assert (done.acknowledged, done.memory.resumed) == ((), ())
+
+
 def test_a_gate_that_closes_without_a_drain_asks_for_no_start_of_slurmctld() -> None:
     """No drain is looked for behind it, so it is one call of many."""
     slurm = MemorySlurm()
@@ -1449,7 +1465,8 @@ def test_a_job_that_comes_as_the_faults_of_a_drained_node_change_is_not_overlook
     claims = tmp_path / "claims"
     claims.mkdir()
     (claims / "7").touch()
-    with standing_fault(tmp_path) as running:
+    with selectors.DefaultSelector() as selector:
+        running = Reactor(SETTINGS, "n1", selector, runtime=tmp_path, memory=None, boot_id=BOOT, told=lambda: None)
         assert running.close(3.0)
     drained = msgspec.structs.replace(running.status, states=("IDLE", "DRAIN"), trouble="made up: no answer is given")
     running._status = drained

@@ -68,7 +68,7 @@ def _together(facts: Facts, mode: str) -> str:
 
 
 def _present(facts: Facts) -> Item:
-    missing = [entry.path for entry in facts.scripts if entry.uid is None or entry.trouble]
+    missing = _missing(facts)
     not_run = [entry.not_run for entry in facts.scripts if entry.path.endswith(EXECUTED) and entry.not_run]
     if missing:
         return Item(
@@ -89,6 +89,11 @@ def _present(facts: Facts) -> Item:
     return Item("scripts", NODE, Status.OK, f"{len(facts.scripts)} in {facts.folder}")
 
 
+def _missing(facts: Facts) -> list[str]:
+    """Return the scripts of which nothing can be told, because they are not there."""
+    return [entry.path for entry in facts.scripts if entry.uid is None or entry.trouble]
+
+
 def _placed(facts: Facts) -> Item:
     """Judge whether a prolog waits for no other machine: SLURM kills one that does, and drains the node."""
     says = f"on a network file system: {', '.join(facts.remote)}"
@@ -98,6 +103,8 @@ def _placed(facts: Facts) -> Item:
     )
     if facts.remote:
         return Item("file system", NODE, Status.WARNING, says, step)
+    if isinstance(facts.gate, str):  # also where a script is missing, and where runtime_dir lies is not known then
+        return Item("file system", NODE, Status.CANNOT_TELL, facts.gate)
     return Item("file system", NODE, Status.OK, "of this node")
 
 
@@ -118,6 +125,8 @@ def _owned(facts: Facts) -> Item:
             + ([f"others may write: {', '.join(open_to_all)}"] if open_to_all else [])
         )
         return Item("owner", NODE, Status.WRONG, says, "chown root, chmod go-w: slurmd runs the scripts as root")
+    if missing := _missing(facts):
+        return Item("owner", NODE, Status.CANNOT_TELL, f"not there: {', '.join(missing)}")
     return Item("owner", NODE, Status.OK, "root's, and nobody else may write there")
 
 
@@ -438,6 +447,8 @@ def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
             f"{limit} s, and the prolog may wait {needs} s: SLURM kills it then, and drains the node",
             f"set more than {needs}, such as {max(30, needs + 10)}",
         )
+    elif isinstance(facts.gate, str):
+        yield Item(f"{name}=", CLUSTER, Status.CANNOT_TELL, f"{limit} s; how long the prolog waits: {facts.gate}")
     else:
         yield Item(f"{name}=", CLUSTER, Status.OK, f"{limit} s" + (f", also for {own}" if own else ""))
     message = _seconds(config.get("MessageTimeout", ""))
@@ -469,7 +480,7 @@ def _gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
     counts = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", facts.gres_of_node or "")
     gpus = sum(map(int, counts))
     has = 0 if isinstance(facts.state, Absent) else sum(d.kind == "accelerator" for d in facts.state.devices)
-    if not has and not gpus:
+    if not has and not gpus and not isinstance(facts.state, Absent):
         return Item("GresTypes=", CLUSTER, Status.OK, "no accelerators on this node")
     if not loaded and "gpu" in facts.written.get("grestypes", "").split(","):
         return Item(
@@ -479,6 +490,8 @@ def _gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
             "slurm.conf has gpu, slurmctld has not loaded it",
             "restart slurmctld, then every slurmd: scontrol reconfigure does not load a new GresTypes",
         )
+    if isinstance(facts.state, Absent):
+        return Item("GresTypes=", CLUSTER, Status.CANNOT_TELL, "no state file to compare with", "start the agent")
     if not loaded or facts.gres_of_node is None:
         return Item(
             "GresTypes=",
@@ -501,9 +514,11 @@ def _gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
 def _slurmd_user(facts: Facts, config: Mapping[str, str]) -> Item:
     user = config.get("SlurmdUser", "")
     uid = re.search(r"\((\d+)\)$", user)
-    agents = facts.state_uid if facts.state_uid is not None else 0
+    agents = facts.state_uid
     if uid is None:
         return Item("SlurmdUser=", CLUSTER, Status.CANNOT_TELL, f"{user or 'not shown'}", "scontrol show config")
+    if agents is None:
+        return Item("SlurmdUser=", CLUSTER, Status.CANNOT_TELL, f"{user}; whose the agent is, no state file tells")
     if int(uid[1]) != agents:
         return Item(
             "SlurmdUser=",
