@@ -265,10 +265,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     ``needed`` of ``window`` looks must agree before it counts (1 of 1 for hard findings). ``occurrence`` tells a new
     fault from an old one that is still visible: an event's identity, or a counter's value. ``evidence`` names the
     quantities that were looked at, ``evidence_time`` says when the judged one was read. ``pid`` is the process that an
-    application event belongs to. ``shown`` are the wrong results that it rests on. ``follows`` names the lost device
-    that it follows from. ``required``: the node must be able to measure this, or is unknown. ``again``: another look
-    after so many seconds may tell what this one could not; 0 is none. ``as_of``: when that was looked into last which
-    each round tells anew without a look of its own, such as a driver that is asked again after minutes.
+    application event belongs to. ``shown`` are the wrong results that it rests on. ``follows`` names the lost device,
+    or says the switch, that it follows from. ``required``: the node must be able to measure this, or is unknown.
+    ``again``: another look after so many seconds may tell what this one could not; 0 is none. ``as_of``: when that was
+    looked into last which each round tells anew without a look of its own, such as a driver that is asked again after
+    minutes.
     ``gates`` is False for what never closes a gate or drains: it rests on a user's text, a site's number, or our fault.
     """
 

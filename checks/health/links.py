@@ -27,6 +27,7 @@ from nodevet.checks.model import (
     ReadingStatus,
 )
 from nodevet.checks.registry import check
+from nodevet.checks.switches import told_of_switch
 from nodevet.checks.view import View, device_name
 
 __all__ = ["Links", "judge"]
@@ -66,6 +67,13 @@ MAY_BE_SPLIT = msgspec.structs.replace(
 )
 UNNAMED = msgspec.structs.replace(ALL_DOWN, outcome=Outcome.WARN, action=Action.INSPECT)
 """Of a board that no table knows, which says itself that it is part of a fabric."""
+SWITCH = Rule(
+    check="links",
+    code="fabric.switch",
+    action=Action.DRAIN_RESET,
+    next_step="read the kernel log and the fabric manager's, drain the node, reset devices and switches; when they "
+    "stay down, have switches and baseboard inspected",
+)
 FEWER = Rule(
     check="links",
     code="link.fewer",
@@ -148,6 +156,11 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 )
 def judge(view: View, policy: Links) -> Iterator[Finding]:
     """Every link that this device should have is up and clean, and the device has joined its fabric."""
+    yield from told_of_switch(view, _settled(view, policy), SWITCH)
+
+
+def _settled(view: View, policy: Links) -> Iterator[Finding]:
+    """Yield what is found; it closes no gate while the node joins its fabric."""
     is_booted = choose("fabric.settling").holds(view.now.boottime_ns / 1e9)
     for finding in _judged(view, policy):
         # The fabric manager starts after the driver and takes its time: told at once, but no agent ends its own drain.
