@@ -40,6 +40,7 @@ NOT_RUN = {
     "a node, as root": "installs and starts a service: .ci/wheel-test installs, test_systemd.py checks the unit",
     "every node of a cluster, as root": "test_slurm_install.py follows the page on a cluster of three",
     "the controller of a cluster": "test_slurm_install.py follows the page on a cluster of three",
+    "the epilog of a site": "a line to copy: test_slurm_install.py runs it, also on a cluster",
     "a prolog": "a script to copy, not a command to type: tests/test_exporter_statefile.py runs it",
     "a terminal of its own": "starts the agent that the blocks behind it ask, which is the place `a fire drill`",
     "a node with a wrong result": "loads a GPU that computes wrongly for 20 minutes: tests/test_retest.py has the rule",

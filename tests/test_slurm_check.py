@@ -328,6 +328,11 @@ def test_what_slurm_has_loaded_is_judged(good: Facts, name: str, config: dict[st
     assert statuses(loading(good, **config)).get(name) is status
 
 
+def test_a_prolog_waits_for_the_agent_once(good: Facts) -> None:
+    """For the permit and the drain together, as long as `drain_wait_seconds` says; before, twice that was wanted."""
+    assert statuses(loading(good, PrologEpilogTimeout="10"))["PrologEpilogTimeout="] is Status.OK
+
+
 def test_a_gres_type_that_only_stands_in_the_file_needs_a_restart(good: Facts) -> None:
     """scontrol reconfigure does not load it, and says nothing."""
     facts = msgspec.structs.replace(loading(good, GresTypes="(null)"), written={"grestypes": "gpu"})
@@ -355,6 +360,15 @@ def test_the_prolog_that_slurm_runs_is_ours_or_calls_ours(good: Facts, hook: Hoo
     calls = tuple(call.format(folder=good.folder) for call in hook.calls)
     hooks = {**good.hooks, "Prolog": msgspec.structs.replace(hook, calls=calls)}
     assert statuses(good, hooks=hooks)["Prolog="] is status
+
+
+def test_what_to_merge_into_an_epilog_is_the_line_of_the_page(good: Facts, repository: Path) -> None:
+    """Which keeps the status of the site's: test_slurm_install.py tries it."""
+    facts = msgspec.structs.replace(good, folder="/etc/slurm/nodevet")
+    told = {item.name: item.next_step.removeprefix("merge: ") for item in items(facts)}
+    page = (repository / "docs/how-to/slurm.md").read_text()
+    assert told["Epilog="] in page.splitlines()
+    assert f"`{told['Prolog='].replace('|', chr(92) + '|')}`" in page
 
 
 def test_every_prolog_of_a_later_release_is_seen(good: Facts, tmp_path: Path) -> None:

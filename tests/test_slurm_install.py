@@ -148,6 +148,63 @@ def test_the_page_followed_to_the_letter_drains_nobody(
     slurm.wait(lambda: site.states()["n3"] == "drained", "a node without scripts is drained")
 
 
+def site_epilog(repository: Path, ours: Path, *, ends: str) -> str:
+    """Return an epilog of a site with the line of the page, which *ends* so."""
+    page = blocks((repository / "docs/how-to/slurm.md").read_text())
+    (block,) = [block for block in page if block.place == "the epilog of a site"]
+    return f"#!/bin/sh\n{block.text.replace('/etc/slurm/nodevet/epilog.sh', str(ours))}{ends}\n"
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash", "busybox sh"])
+@pytest.mark.parametrize(
+    ("ends", "status"),
+    [
+        ("true", 0),
+        ("false", 1),
+        ("exit 3", 3),
+        ("exit 3; true", 3),
+        ("set -e; (exit 4); true", 4),
+        ("exit 0; false", 0),
+    ],
+)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_epilog_of_the_site_keeps_its_status_beside_ours(
+    repository: Path, tmp_path: Path, shell: str, ends: str, status: int, is_there: bool
+) -> None:
+    """Before, that of ours hid it, so that a node which the site's epilog wanted drained took jobs."""
+    words = shell.split(" ")
+    if shutil.which(words[0]) is None:
+        pytest.skip(f"no {words[0]} here")
+    gate = Gate(repository, tmp_path, ("sh",))
+    (gate.claims / "7").touch()
+    script = tmp_path / "site.sh"
+    script.write_text(site_epilog(repository, gate.scripts / "epilog.sh" if is_there else tmp_path / "gone", ends=ends))
+    done = subprocess.run([*words, str(script)], env={"SLURM_JOB_ID": "7"}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (status, "")
+    assert (gate.claims / "7").exists() is not is_there
+
+
+def test_an_epilog_of_the_site_that_fails_drains_the_node_beside_ours(repository: Path, tmp_path: Path) -> None:
+    """With the line of the page, on a real SLURM; the claim is gone."""
+    gate = Gate(repository, tmp_path / "n1", ("sh",))
+    (gate.scripts / "epilog.sh").chmod(0o755)
+    script = tmp_path / "epilog.sh"
+    fails = f"touch {gate.claims}/$SLURM_JOB_ID\n[ $SLURM_JOB_ID != 2 ] || exit 3\ntrue"
+    script.write_text(site_epilog(repository, gate.scripts / "epilog.sh", ends=fails))
+    script.chmod(0o755)
+    try:
+        cluster = SlurmCluster(tmp_path / "cluster", SlurmOptions(nodes=1, epilog=script))
+    except PermissionError:
+        pytest.skip(NO_DEVICE_NODES)
+    with cluster:
+        assert cluster.srun("-w", "n1", "true").returncode == 0
+        cluster.wait(lambda: cluster.node_state("n1") == "idle", "the first job is over")
+        assert cluster.srun("-w", "n1", "true").returncode == 0
+        cluster.wait(lambda: cluster.node_state("n1") == "drained", "the epilog of the site drains the node")
+        assert cluster.node_reason("n1") == "Epilog error"
+        assert list(gate.claims.iterdir()) == []
+
+
 def test_the_page_asks_every_node_also_one_in_no_partition(repository: Path, tmp_path: Path) -> None:
     """``sinfo`` goes by partitions: a node that comes back to one after its repair had no scripts, and was drained."""
     page = blocks((repository / "docs/how-to/slurm.md").read_text())

@@ -389,10 +389,16 @@ def _hook(facts: Facts, name: str, script: str) -> Item:
             CLUSTER,
             Status.WARNING,
             f"{hook.named} does not call {ours}",
-            f"merge: [ ! -x {ours} ] || {ours} || exit 1",
+            f"merge: {_merged(name, ours)}",
         )
     merged = "" if hook.named == ours else f", by {hook.named}"
     return Item(f"{name}=", CLUSTER, Status.OK, ours + merged)
+
+
+def _merged(name: str, ours: str) -> str:
+    """Return the line with which a script of the site calls *ours*; an epilog keeps its own status."""
+    calls = f"[ ! -x {ours} ] || {ours}"
+    return f"{calls} || exit 1" if name == "Prolog" else f"trap 'status=$?; {calls}; exit \"$status\"' EXIT"
 
 
 def _flags(config: Mapping[str, str]) -> Item:
@@ -424,7 +430,7 @@ def _held(config: Mapping[str, str]) -> Item:
 def _patience(facts: Facts, config: Mapping[str, str]) -> Iterator[Item]:
     gate = facts.gate if isinstance(facts.gate, Mapping) else {}
     probe, drain = (_seconds(gate.get(name, "")) or 0 for name in ("probe_wait_seconds", "drain_wait_seconds"))
-    needs = probe + 2 * drain  # for the permit, and for the drain
+    needs = probe + drain  # the latter for the permit and the drain together
     # Releases from 25.05 on show both where a site sets them apart.
     name = "PrologTimeout" if "PrologTimeout" in config else "PrologEpilogTimeout"
     limit = _seconds(config.get(name, ""))
