@@ -189,6 +189,18 @@ def test_a_job_that_found_the_gate_closed_has_its_node_read_before_its_turn() ->
     assert "read_all" not in slurm.calls
 
 
+@pytest.mark.parametrize(
+    ("permit", "nodes", "seconds"),
+    [("local", 2000, 15.0), ("local", 500, 10.0), ("local", 50, 0.0), ("local", 0, 1.0), ("cluster", 2000, 0.0)],
+)
+def test_gates_that_no_limit_keeps_few_are_looked_at_one_after_the_other(
+    permit: str, nodes: int, seconds: float
+) -> None:
+    """One bad rule closes all gates where the permit is each node's own, and one job meets them at one moment."""
+    passes = writer(MemorySlurm(), lambda: 0.0, memory=Memory(nodes=nodes), permit=permit)
+    assert passes.behind_gate() == seconds
+
+
 def test_the_metrics_name_the_partitions_of_the_node() -> None:
     """The limits are those of each partition, and so is the warning before them."""
     slurm = MemorySlurm()

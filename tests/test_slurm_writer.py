@@ -24,7 +24,7 @@ from nodevet.agent.load.claims import Claims
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.gate_log import GATE_LOG_NAME, Closings
 from nodevet.agent.slurm.memory import Kept, load_memory, pack, save_memory
-from nodevet.agent.slurm.reactor import Reactor
+from nodevet.agent.slurm.reactor import DRAINS_SECONDS, Reactor
 from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.agent.text import status_text
 from nodevet.checks.errors import StoreError
@@ -1456,6 +1456,21 @@ def test_a_gate_that_closes_is_reason_to_look_until_the_drain_is_seen(
     monkeypatch.setattr(running._writer, "step", step)
     running._pass(FAILED)
     assert asked == [True], "the turn of this node, which may be a minute away, is not waited for"
+
+
+def test_a_gate_that_closes_among_two_thousand_of_no_limit_is_looked_at_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, each was read at that moment, and each second for ten seconds."""
+    with standing_fault(tmp_path) as running:
+        assert running.close(3.0)
+    monkeypatch.setattr(running._writer, "behind_gate", lambda: 900.0)
+    (tmp_path / GATE_LOG_NAME).write_text("closed 2.00 8 GPU 0 is lost\n")
+    before = time.monotonic()
+    assert not running._is_due()
+    assert before + 900.0 <= running._due_at <= time.monotonic() + 900.0
+    assert running._drains_until == running._due_at + DRAINS_SECONDS
+    assert running._again_seconds(Pass(running.status, Memory(), (), 3600.0)) == 901.0
 
 
 def test_a_job_that_comes_as_the_faults_of_a_drained_node_change_is_not_overlooked(

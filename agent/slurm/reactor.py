@@ -228,8 +228,10 @@ class Reactor:
         """Return whether a prolog has closed the gate since the last look: SLURM drains the node now."""
         if not self._closings.take():
             return False
-        self._drains_until = time.monotonic() + DRAINS_SECONDS
-        return True
+        now, wait = time.monotonic(), self._writer.behind_gate()
+        self._drains_until = now + wait + DRAINS_SECONDS
+        self._due_at = min(self._due_at, now + wait)
+        return now >= self._due_at
 
     def _has_new_job(self) -> bool:
         """Return whether a job claims this node that did not at the last look, or that was gone since."""
@@ -284,7 +286,8 @@ class Reactor:
     def _again_seconds(self, done: Pass) -> float:
         """Return when to look again: soon where SLURM is about to drain the node, so that a resume at once counts."""
         drains = not done.status.drained and time.monotonic() < self._drains_until
-        return min(done.again_seconds, DRAINED_YET_SECONDS) if drains else done.again_seconds
+        soon = DRAINED_YET_SECONDS + self._writer.behind_gate()
+        return min(done.again_seconds, soon) if drains else done.again_seconds
 
     def _wake(self) -> None:
         try:

@@ -65,6 +65,12 @@ class Turn:
             self._looks_at = self._monotonic() + self._random() * self._poll_seconds
         return max(self._looks_at - self._monotonic(), 0.0)
 
+    def behind_gate(self, nodes: int) -> float:
+        """Return after how long to look where a gate closed without a permit of the cluster: all may have, together."""
+        if 0 < nodes <= AT_ONCE:
+            return 0.0
+        return self._random() * min(first_looks_seconds(nodes) or UNKNOWN_SIZE_SECONDS, self._poll_seconds)
+
     def looks_in(self, seconds: float) -> None:
         """Take in when the next look comes that nothing hurries."""
         self._looks_at = self._monotonic() + seconds

@@ -208,6 +208,10 @@ class Writer:
         # They rely on it that closed nodes look this often after a cold start; the limits keep these few.
         return self._settings.poll_seconds  # for those that ask
 
+    def behind_gate(self) -> float:
+        """Return after how long to look where a job found the gate closed; the limits keep those with a permit few."""
+        return self._turn.behind_gate(self._memory.nodes) if self._settings.permit == "local" else 0.0
+
     def _again(self) -> float:
         """Return after how long to ask again."""
         return self._turn.again(self._memory.nodes, self._settings.poll_seconds)
@@ -276,10 +280,7 @@ class Writer:
         return self._settings.poll_seconds
 
     def _awaits_drain(self, snapshot: Snapshot, faults: tuple[Episode, ...]) -> bool:
-        """Return whether the node is to be seen drained with faults for the first time: no resume is judged by that.
-
-        The start of slurmctld that is asked for before it is never too new, and the node is read once.
-        """
+        """Return whether the node is to be seen drained with faults for the first time: no resume is judged by that."""
         drains = (self._unseen and bool(draining(snapshot))) or (self.status.drained and bool(faults))
         return drains and self._memory.drained is None
 
