@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -625,6 +626,34 @@ def test_a_database_that_somebody_tidies_up_is_kept(path: Path, statement: str) 
     assert (writer.status, writer.learned) == ("", ())
     assert writer.close(5.0)
     assert not list(path.parent.glob("*.corrupt-*"))
+
+
+def test_a_folder_that_the_service_may_not_make_anew_is_told_with_a_restart(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rm -rf` of state_dir from outside ends its mount, and ProtectSystem=strict leaves all else read-only."""
+    writer = StoreWriter(open_store(path).store)
+    writer.submit_round([episode()], {}, time=moment(1))
+    assert writer.flush(5.0) and writer.wait_until_tended(5.0)
+    delete_folder(path)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "mkdir", refuse)
+        for number in range(2):  # as it is met, and each time after
+            ticket = writer.submit_round([episode(count=2 + number)], {}, time=moment(2))
+            assert not writer.flush(5.0)
+            assert writer.keeping(ticket) is Keeping.FAILED
+            assert writer.status == (
+                f"{path}: deleted while the agent runs, and cannot be made anew from within (Read-only file system): "
+                "restart the agent"
+            )
+    writer.submit_round([episode(count=4)], {}, time=moment(3))
+    assert writer.flush(5.0)
+    assert f"{path}: deleted while the agent runs: made anew from memory" in writer.status
+    assert writer.close(5.0)
 
 
 def test_a_lost_database_that_cannot_be_made_at_once_is_made_later(path: Path) -> None:

@@ -6,6 +6,7 @@ state change stays in order as long as there is room, and then the newest state 
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -292,10 +293,22 @@ class StoreWriter:
                 self._renew(why)
                 self._write(batch, ticket)
         except (StoreError, BusyError) as error:
-            return str(error)
+            return self._why_not(error)
         if self._must_tend:
             self._tender, self._must_tend = self._tending(), False
         return ""
+
+    def _why_not(self, error: StoreError | BusyError) -> str:
+        """Return in words that nothing can be written because of *error*, and that a database was lost before.
+
+        Where its directory is removed, and a service sees all else read-only (ProtectSystem= of systemd), none can be
+        made from within: whoever starts the service makes the directory.
+        """
+        if not self._lost:
+            return str(error)
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EROFS:
+            return f"{self._lost}, and cannot be made anew from within ({error.__cause__.strerror}): restart the agent"
+        return f"{self._lost}, and cannot be made anew: {error}"
 
     def _sift(self, batch: _Batch, ticket: int) -> str:
         """Write *batch* in pieces and set aside those that cannot be written; return what failed besides.
@@ -470,7 +483,10 @@ class StoreWriter:
     def _prune(self, store: Store, wall_seconds: float) -> None:
         kept, limit = self._retention, self._retention.size_limit_bytes
         if not store.prune(
-            wall_seconds, rollup_days=kept.rollup_days, count_days=kept.count_days, size_limit_bytes=limit
+            wall_seconds,
+            rollup_days=kept.rollup_days,
+            count_days=kept.count_days,
+            size_limit_bytes=limit,
         ):
             raise StoreError(f"{self._path}: episodes alone exceed {limit} bytes: raise store.size_limit_bytes")
 
