@@ -590,6 +590,27 @@ def test_old_rollups_go_first_and_episodes_never(store: Store) -> None:
     assert (len(store.load_episodes()), store.load_memory()) == (1, {"a": b"1"})
 
 
+def test_what_has_to_go_for_its_size_waits_for_a_round(tmp_path: Path) -> None:
+    """A limit that is lowered below results of years took a minute of the only thread that keeps anything."""
+    store = open_store(tmp_path / "nodevet.db").store
+    for number in range(60):
+        store.append_result(gemm(value=float(number)))
+
+    def met_by_a_round() -> None:
+        if not begun:
+            begun.append(writer.submit_round([episode()], {}, time=moment(10)))
+
+    begun: list[int] = []
+    writer = StoreWriter(store, Retention(size_limit_bytes=1), attempted=met_by_a_round)
+    writer.submit_rollups([a_minute(30_000_000)])
+    assert writer.flush(5.0) and writer.flush(5.0)  # the figures, then the round that came meanwhile
+    assert writer.keeping(begun[0]) is Keeping.KEPT
+    assert writer.status == ""
+    assert writer.close(5.0)
+    with contextlib.closing(read_store(tmp_path / "nodevet.db")) as left:
+        assert (left.rollups("GPU-0", "temperature_celsius"), len(left.results())) == ((), 60), "one step was done"
+
+
 def test_rollup_of_a_minute_comes_back_as_it_went_in(store: Store) -> None:
     """A minute written twice keeps the later figures; devices and times are told apart."""
     store.append_rollups([a_minute(5), a_minute(6), a_minute(5, "GPU-1")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ __all__ = [
     "is_due",
     "journal_columns",
     "nature_of",
+    "set_aside",
     "unkeepable",
     "verified_episode",
     "whole_result",
@@ -195,3 +197,8 @@ def verified_episode(payload: bytes, mark: int, *columns: Any) -> Episode | None
         return _decoded(_EPISODE, payload, mark, *columns)
     except (sqlite3.DatabaseError, TypeError):
         return None
+
+
+def set_aside(run: Callable[..., sqlite3.Cursor], table: str, numbers: Sequence[int]) -> int:
+    """Note that the rows of *numbers* in *table* are damaged, and return of how many that is news."""
+    return sum(run("INSERT OR IGNORE INTO set_aside VALUES (?, ?)", (table, number)).rowcount for number in numbers)

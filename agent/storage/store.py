@@ -58,6 +58,7 @@ from nodevet.agent.storage.rows import (
     is_due,
     journal_columns,
     nature_of,
+    set_aside,
     unkeepable,
     verified_episode,
     whole_result,
@@ -350,12 +351,19 @@ class Store:
         return int((pages - free) * size)
 
     def prune(
-        self, wall_seconds: float, *, rollup_days: float, size_limit_bytes: int, count_days: float = 90.0
+        self,
+        wall_seconds: float,
+        *,
+        rollup_days: float,
+        size_limit_bytes: int,
+        count_days: float = 90.0,
+        gives_way: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Drop rollups older than *rollup_days*, counts older than *count_days*, then the oldest until the size fits.
 
         Rollups go first, then counts of the journal, at last results. What opened, changed or ended an episode is never
-        dropped. Returns whether the size fits. Raises StoreError or BusyError.
+        dropped. Returns whether the size fits, or will: the rest waits for the next time where something else is due
+        (*gives_way*). Raises StoreError or BusyError.
         """
         cutoff = int(wall_seconds // 60 - rollup_days * _MINUTES_PER_DAY)
         with self._transaction(durable=False) as run:
@@ -369,6 +377,8 @@ class Store:
             if not step:
                 return False
             dropped += step
+            if gives_way():
+                break
         if dropped:
             with translated(self.path):
                 self._connection.execute(f"PRAGMA incremental_vacuum({_VACUUM_PAGES})").fetchall()
@@ -470,7 +480,7 @@ class Store:
         with self._transaction(durable=False) as run:
             for number, kind in kinds.items():
                 run("UPDATE journal SET kind = ? WHERE id = ?", (kind, number))
-            return _set_aside(run, "journal", damaged)
+            return set_aside(run, "journal", damaged)
 
     def broken_results(self) -> int:
         """Return how many results do not match their checksum, once."""
@@ -480,7 +490,7 @@ class Store:
         if not damaged:
             return 0
         with self._transaction(durable=False) as run:
-            return _set_aside(run, "results", damaged)
+            return set_aside(run, "results", damaged)
 
     def missing_rows(self, interrupted: Callable[[], bool]) -> int | None:
         """Return how many rows the journal should have and has not, once; None where it was *interrupted*.
@@ -588,8 +598,3 @@ def read_store(path: Path, *, or_newer: bool = False) -> Store:
     Raises StoreError where it is absent.
     """
     return Store(connect_for_reading(path, or_newer=or_newer), path, None)
-
-
-def _set_aside(run: Callable[..., sqlite3.Cursor], table: str, numbers: Sequence[int]) -> int:
-    """Note that the rows of *numbers* are damaged, and return of how many that is news."""
-    return sum(run("INSERT OR IGNORE INTO set_aside VALUES (?, ?)", (table, number)).rowcount for number in numbers)

@@ -478,15 +478,16 @@ class StoreWriter:
         if batch.rollups:
             store.append_rollups(batch.rollups)
             self._forget(self._rollups, batch.rollups)
-            self._prune(store, batch.rollups[-1].minute * 60)
+            self._prune(store, batch.rollups[-1].minute * 60, ticket)
 
-    def _prune(self, store: Store, wall_seconds: float) -> None:
+    def _prune(self, store: Store, wall_seconds: float, ticket: int) -> None:
         kept, limit = self._retention, self._retention.size_limit_bytes
         if not store.prune(
             wall_seconds,
             rollup_days=kept.rollup_days,
             count_days=kept.count_days,
             size_limit_bytes=limit,
+            gives_way=lambda: self._closing or self._asked > ticket,
         ):
             raise StoreError(f"{self._path}: episodes alone exceed {limit} bytes: raise store.size_limit_bytes")
 
