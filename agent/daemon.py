@@ -61,7 +61,7 @@ from nodevet.agent.signals import SignalPipe
 from nodevet.agent.simulated.node import Simulate, SimulatedNode
 from nodevet.agent.simulated.origin import keep_apart
 from nodevet.agent.simulated.prober import SimulatedProber
-from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged
+from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, said
 from nodevet.agent.storage.journal import Journal
 from nodevet.agent.strays import Strays
 from nodevet.agent.telling import Teller, greeting
@@ -176,8 +176,7 @@ class Daemon:
         episode = self._engine.acknowledge(key, note=note, actor=actor, knew=knew, until=until)
         if episode is not None:
             self._judge((episode,))
-            told = partial(self._teller.log.warning, "acknowledged", code=key.code, device=key.device)
-            self.when_kept(lambda _trouble: told(note=note, actor=actor))
+            self.when_kept(partial(self._teller.acknowledged, (episode,), note, actor))
         return episode
 
     def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
@@ -213,8 +212,7 @@ class Daemon:
         """Judge wrong *results* of a load that goes on: its end may be hours away. History has the last one alone."""
         for result in results:
             if result.metric("mismatches"):
-                stamped = self._recorder.stamped(result, self.snapshot.samples)
-                take = partial(self._engine.take_result, stamped)
+                take = partial(self._engine.take_result, self._recorder.stamped(result, self.snapshot.samples))
                 self._guard.run(f"intake of result {result.workload}", take, _nothing)
         self._judge()
 
@@ -534,9 +532,11 @@ class Daemon:
         )
 
     def _take_resumed(self, entries: tuple[Acknowledged, ...]) -> None:
-        """Take what a person acknowledged by resuming the node in SLURM, and what the writer has to tell."""
-        for entry in entries:
-            self.acknowledge(entry.known.key, note=entry.note, actor=RESUMER, knew=entry.meant, until=entry.returns)
+        """Take what a person acknowledged by resuming the node in SLURM, judged once, and what is new there."""
+        words = said(entries, self._engine)
+        if words:
+            self._judge(words)
+            self.when_kept(partial(self._teller.acknowledged, words, entries[0].note, RESUMER))
         self._pace.hurry()
 
     # What it is told from outside.

@@ -114,6 +114,11 @@ class Teller:
         """Tell what a load came to."""
         self.log.info("load ended", **_figures(result))
 
+    def acknowledged(self, words: tuple[Episode, ...], note: str, actor: str, _trouble: str) -> None:
+        """Tell that *actor* acknowledged the faults of *words*, with which *note*."""
+        for word in words:
+            self.log.warning("acknowledged", code=word.key.code, device=word.key.device, note=note, actor=actor)
+
     def report_rendered(self, page: Path, url: str) -> None:
         """Tell where the *page* of a report is."""
         self.log.info("report rendered", page=str(page), url=url)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
+from pathlib import Path
+
 import msgspec
 import pytest
+from fakes.episodes import episode
 from fakes.slurm_in_memory import MemorySlurm
 from fakes.views import GPU
 from test_engine_acknowledged import BROKEN, DAY, FAILED, Node
+from test_guard import Drill, planted
 from test_slurm_writer import SETTINGS
 
+from nodevet.agent.clock import SystemClock
+from nodevet.agent.daemon import Daemon
+from nodevet.agent.engine import Round
+from nodevet.agent.outlet import Outlet
+from nodevet.agent.simulated.node import Simulate
 from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, told
 from nodevet.agent.slurm.writer import Writer
+from nodevet.agent.storage.store import DATABASE_NAME, read_store
 from nodevet.agent.text import status_text
 from nodevet.checks.acknowledgement import Returns, date_words, is_announced
 from nodevet.checks.damping import later
 from nodevet.checks.errors import UsageError
-from nodevet.checks.model import Episode, EpisodeState, Snapshot, State
+from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Snapshot, State
 from nodevet.exporters.page import StatusPage
 from nodevet.exporters.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, render
@@ -212,3 +223,34 @@ def test_a_term_that_is_given_after_the_resume_and_is_over_counts() -> None:
     before = msgspec.structs.replace(site.fault, acknowledged=site.fault.opened)
     assert [entry.known.key.code for entry in told(resumed, (), (before,), "n", site.node.now)] == [FAILED]
     assert site.look(bad=True, passes=False).verdict.state is State.FAILED
+
+
+def test_a_resume_of_a_hundred_faults_is_judged_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judged one by one they held up the loop for 18 s, in which nothing was read: the node was unknown after it."""
+    outlet = Outlet()
+    settings = Drill(tmp_path, lambda _name, _field, _call: False, lambda _snapshot: False).settings
+    daemon = Daemon(settings, SystemClock(), reload=planted, outlet=outlet, simulate=Simulate("dgx-h100"))
+    with ExitStack() as cleanup:
+        daemon._start(cleanup)
+        faults = tuple(episode(f"test.{number}", boot_id=daemon.now.boot_id) for number in range(100))
+        daemon._engine.adopt(faults)
+        judged: list[AgentInfo] = []
+        evaluate = daemon._engine.evaluate
+
+        def counted(info: AgentInfo) -> Round:
+            judged.append(info)
+            return evaluate(info)
+
+        monkeypatch.setattr(daemon._engine, "evaluate", counted)
+        daemon._take_resumed(tuple(Acknowledged(known, "resumed") for known in as_known(faults)))
+        assert len(judged) == 1
+        words = [entry for entry in daemon._engine.episodes if entry.actor == RESUMER]
+        assert {(entry.state, entry.note) for entry in words} == {(EpisodeState.ACKNOWLEDGED, "resumed")}
+        assert {entry.key for entry in words} == {entry.key for entry in faults}
+        daemon._stop()
+    with closing(read_store(tmp_path / "state" / DATABASE_NAME)) as store:
+        kept = {entry.key: entry.actor for entry in store.episodes_at_rest()}
+    assert {fault.key: kept.get(fault.key) for fault in faults} == dict.fromkeys(
+        (fault.key for fault in faults), RESUMER
+    )
+    assert outlet.close(5)

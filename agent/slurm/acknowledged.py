@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from nodevet.agent.engine import Engine
 from nodevet.checks.acknowledgement import Returns, is_over
 from nodevet.checks.model import Episode, EpisodeState, Instant
 from nodevet.exporters.slurm_rules import Known
 
-__all__ = ["RESUMER", "Acknowledged", "told"]
+__all__ = ["RESUMER", "Acknowledged", "said", "told"]
 
 RESUMER = "somebody in SLURM"
 """Who resumed the node: SLURM forgets the name."""
@@ -60,3 +61,16 @@ def told(
         if one.until is not None and one.until.boot_id == now.boot_id and not is_over(one.until, now):
             same = ((word, Acknowledged(one.of(word), note)) for word in words if one.covers(word))
             yield from (entry for word, entry in same if entry.adds_to(word))
+
+
+def said(entries: Iterable[Acknowledged], engine: Engine) -> tuple[Episode, ...]:
+    """Have *engine* acknowledge *entries*, and return what is acknowledged by that, as it stands after all of them.
+
+    Who judges anew does so once for all: a judgement takes up to a tenth of a second, and a resume knows any number.
+    """
+    done = [
+        engine.acknowledge(entry.known.key, note=entry.note, actor=RESUMER, knew=entry.meant, until=entry.returns)
+        for entry in entries
+    ]
+    keys = {episode.key for episode in done if episode is not None}
+    return tuple(episode for episode in engine.episodes if episode.key in keys)
