@@ -223,18 +223,21 @@ LINKS_EACH, OUTSIDE = 3, 3
 class Modules:
     """Eight modules of Gaudi 2 as a command tells of them: three links to each other one, and three ports outside."""
 
-    def __init__(self) -> None:
-        """Begin with three healthy looks."""
+    def __init__(self, *, addressed: bool = True, pages: int = BOARDS) -> None:
+        """Begin with three healthy looks; the command tells addresses where *addressed*, the kernel of *pages*."""
         make = {"vendor": "habana", "model": "HL-225", "backend": DOOR}
         self.boards = [gpu(f"hl:{number}", f"0000:{number:02x}:00.0", **make) for number in range(BOARDS)]
-        pages = (bare_board(entry.pci or "", "habanalabs") for entry in self.boards)
-        self.pages = [msgspec.structs.replace(entry, vendor="habana") for entry in pages]
+        listed = (bare_board(f"0000:{number:02x}:00.0", "habanalabs") for number in range(pages))
+        self.pages = [msgspec.structs.replace(entry, vendor="habana") for entry in listed]
+        if not addressed:
+            self.boards = [msgspec.structs.replace(entry, pci=None) for entry in self.boards]
         self.seconds = 5000.0
         checks = [Armed(entry, entry.policy()) for entry in discover()]
         self.engine = Engine(
             checks, node="n1", clock=lambda: at(self.seconds), cadences={(DOOR, "fast"): Cadence(10, 5)}
         )
-        assert [self.look().verdict.state for _ in range(3)] == [State.OK] * 3
+        expected = State.OK if pages == BOARDS else State.UNKNOWN
+        assert [self.look().verdict.state for _ in range(3)] == [expected] * 3
 
     def look(self, *dead: int, also: tuple[int, int] | None = None) -> Snapshot:
         """Judge a round in which the command lists no module that is *dead*, and the kernel still its PCI page.
@@ -268,3 +271,17 @@ def test_a_dead_module_is_one_finding_where_some_ports_lead_outside() -> None:
     assert looked[-1].device_verdicts["hl:0"].state is State.OK
     assert {device for _, device in counting(Modules().look(DEAD, 5))} == {"hl:2", "hl:5"}
     assert len({device for _, device in counting(Modules().look(DEAD, also=(0, 0)))}) == BOARDS
+
+
+def test_boards_that_tell_no_address_are_those_on_the_bus_where_there_are_as_many() -> None:
+    """The node was unknown for ever: their pages on the bus passed for other boards, which nothing reads."""
+    node = Modules(addressed=False)
+    snapshot = [node.look(DEAD) for _ in range(3)][-1]
+    assert counting(snapshot) == {("device.missing", "hl:2")}
+    node.pages[0] = msgspec.structs.replace(node.pages[0], driver=None)
+    assert ("driver.missing", "node") in counting(node.look())
+    more = Modules(addressed=False, pages=BOARDS + 1).look()
+    (told,) = (entry for entry in more.findings if entry.code == "driver.missing" and entry.required)
+    assert "9 habana accelerators, not read" in told.message
+    assert "8 that are read do not tell which they are" in told.message
+    assert "print the address" in told.message

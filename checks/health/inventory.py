@@ -144,6 +144,8 @@ HOW_TO_READ = (
     "readings (docs/reference/command-backend.md)"
 )
 
+HOW_TO_PLACE = "have the command print the address (pci) of each device, so that those that it does not list are known"
+
 
 class Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the node should have besides what it once had."""
@@ -419,6 +421,20 @@ def _named_by_another(view: View, vendor: str) -> set[str | None]:
     return {board.pci for board in known if board.backend in running - {"host", vendor}}
 
 
+def _without_address(view: View, vendor: str) -> int:
+    """Return how many boards of *vendor* a reader besides its own lists, or listed, that do not tell their address.
+
+    One that is listed no more is missing by its name; its page on the bus is no other board's.
+    """
+    running = {reader.backend for reader in view.readers if reader.state is ReaderState.RUNNING} - {"host", vendor}
+    known = {device.id: device for device in (*(seen.device for seen in view.memory.seen.values()), *view.devices)}
+    return sum(
+        board.backend in running and board.vendor == vendor and board.pci is None and board.parent is None
+        for board in known.values()
+        if board.kind is DeviceKind.ACCELERATOR
+    )
+
+
 def _is_read(view: View, vendor: str) -> bool:
     """Return whether the backend of *vendor* runs, or another one that lists devices of it, such as a command."""
     backends = {device.backend for device in view.of_kind(DeviceKind.ACCELERATOR) if device.vendor == vendor}
@@ -430,17 +446,30 @@ def _reader(view: View, backend: str) -> ReaderStatus | None:
     return next((reader for reader in view.readers if reader.backend == backend), None)
 
 
-def _driver(view: View, vendor: str) -> Iterator[Finding]:
-    part = Part(PartKind.DEVICE, f"vendor:{vendor}")
-    remembered = _remembered(view, vendor)
+def _unread_pages(view: View, vendor: str, reader: ReaderStatus | None, unplaced: int) -> list[Device]:
+    """Return the boards of *vendor* that only the PCI bus shows, and that no other finding or reader tells of.
+
+    As many as *unplaced* are told without an address: where no more are bound to a driver, they are these.
+    """
     boards = [board for board in _bare(view, vendor) if board.driver not in LENT_DRIVERS]
     others = _named_by_another(view, vendor)
     boards = [board for board in boards if board.pci not in others or _may_be_bound_yet(view, board)]
-    reader = _reader(view, vendor)
+    bound = [board for board in boards if board.driver is not None]
+    if len(bound) <= unplaced:
+        boards = [board for board in boards if board.driver is None]
     if reader is not None and reader.state is ReaderState.RUNNING:
         # One that is remembered is told as device.missing, one that its driver holds and does not list as device.lost.
+        remembered = _remembered(view, vendor)
         named = {board.pci for board in boards if board.pci in remembered and not _may_be_bound_yet(view, board)}
         boards = [board for board in boards if board.pci not in named and not _is_driven(view, board)]
+    return boards
+
+
+def _driver(view: View, vendor: str) -> Iterator[Finding]:
+    part = Part(PartKind.DEVICE, f"vendor:{vendor}")
+    reader = _reader(view, vendor)
+    unplaced = _without_address(view, vendor) if reader is None else 0
+    boards = _unread_pages(view, vendor, reader, unplaced)
     where = ", ".join(f"{board.pci} (bound to {board.driver or 'no driver'})" for board in boards)
     failure = reader.failure if reader else None
     says = f"; the reader says: {failure.detail}" if failure else ""
@@ -469,10 +498,10 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
         outcome = Outcome.PASS if _is_read(view, vendor) else Outcome.SKIPPED
         yield rule.on_node(outcome, f"{vendor}: no accelerator is without its driver", part=part)
     elif reader is None:
-        rule = msgspec.structs.replace(rule, next_step=HOW_TO_READ)
-        yield rule.on_node(
-            Outcome.UNMEASURED, f"{len(boards)} {vendor} accelerators, not read: {where}", part=part, required=True
-        )
+        rule = msgspec.structs.replace(rule, next_step=HOW_TO_PLACE if unplaced else HOW_TO_READ)
+        told = f", and {unplaced} that are read do not tell which they are" if unplaced else ""
+        facts = f"{len(boards)} {vendor} accelerators, not read: {where}{told}"
+        yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True)
     elif reader.state is ReaderState.RUNNING or (
         failure is not None and failure.kind in (FailureKind.NO_DRIVER, FailureKind.NO_LIBRARY)
     ):
