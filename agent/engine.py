@@ -63,6 +63,7 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.overflow import without_those_not_kept
 from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.recall import Recall
 from nodevet.checks.refusal import counted
 from nodevet.checks.retest import LatestResults
 from nodevet.checks.verdicts import not_judged
@@ -345,37 +346,29 @@ class Engine:
     def restore(self, memory: Mapping[str, bytes]) -> None:
         """Take over what ``memory`` returned; names that are absent stay empty.
 
-        One that cannot be read costs itself: the others are taken, and then msgspec.ValidationError names it.
+        An entry that cannot be read costs itself: the others are taken, and then msgspec.ValidationError tells of it.
         """
-        bad: list[str] = []
-
-        def decode(name: str, type: type[Returned], otherwise: Returned) -> Returned:
-            try:
-                return msgspec.msgpack.decode(memory[name], type=type) if name in memory else otherwise
-            except msgspec.MsgspecError as error:
-                bad.append(f"{name}: {error}")
-                return otherwise
-
-        self._ledger = decode("ledger", Ledger, self._ledger)
-        self._memory = decode("inventory", Memory, self._memory)
-        self._deduplicator = Deduplicator(state=decode("events", DeduplicatorState, self._deduplicator.state))
-        self._told = ToldEvents(decode("told_events", tuple[ToldEvent, ...], ()))
-        self._waiting = decode("waiting", dict[str, tuple[Event, ...]], {})
-        self._refusals = decode("refusals", dict[str, Refusal], {})
-        self._renamed = decode("renamed", dict[str, str], {})
-        for counter in decode("counters", tuple[Counter, ...], ()):
+        recall = Recall(memory)
+        self._ledger = recall.take("ledger", Ledger, self._ledger)
+        self._memory = recall.take("inventory", Memory, self._memory)
+        self._deduplicator = Deduplicator(state=recall.take("events", DeduplicatorState, self._deduplicator.state))
+        self._told = ToldEvents(recall.take("told_events", tuple[ToldEvent, ...], ()))
+        self._waiting = recall.take("waiting", dict[str, tuple[Event, ...]], {})
+        self._refusals = recall.take("refusals", dict[str, Refusal], {})
+        self._renamed = recall.take("renamed", dict[str, str], {})
+        for counter in recall.take("counters", tuple[Counter, ...], ()):
             self._counters[counter.device, counter.quantity, counter.part] = counter
-        self._hours = Hours(decode("hourly", tuple[Hourly, ...], ()))
-        self._lapses = Lapses(decode("lapses", tuple[Lapse, ...], ()))
-        for result in decode("results", tuple[Result, ...], ()):
+        self._hours = Hours(recall.take("hourly", tuple[Hourly, ...], ()))
+        self._lapses = Lapses(recall.take("lapses", tuple[Lapse, ...], ()))
+        for result in recall.take("results", tuple[Result, ...], ()):
             self.take_result(result)
         self._counts = {
-            (entry.code, entry.device): entry for entry in decode("event_counts", tuple[EventCount, ...], ())
+            (entry.code, entry.device): entry for entry in recall.take("event_counts", tuple[EventCount, ...], ())
         }
-        times = decode("times", tuple[tuple[str, str, Instant], ...], ())
+        times = recall.take("times", tuple[tuple[str, str, Instant], ...], ())
         self._times = {(device, group): moment for device, group, moment in times}
-        if bad:
-            raise msgspec.ValidationError("; ".join(bad))
+        if recall.lost:
+            raise msgspec.ValidationError("; ".join(recall.lost))
 
     @property
     def episodes(self) -> tuple[Episode, ...]:

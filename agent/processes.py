@@ -6,7 +6,7 @@ A process is known by its id *and* the tick it started at, because ids are used 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,6 @@ __all__ = [
     "exists",
     "is_alive",
     "memory_limit",
-    "recalled_records",
     "start_ticks",
     "tight_limit",
 ]
@@ -48,17 +47,6 @@ class ChildRecord(msgspec.Struct, frozen=True):
     boot_id: str
     detail: str = ""
     in_call: bool = False
-
-
-def recalled_records(packed: bytes | None, log: Callable[[str], None]) -> tuple[ChildRecord, ...]:
-    """Return the processes that an earlier version kept; *log* takes a line where it made something else."""
-    if packed is None:
-        return ()
-    try:
-        return msgspec.msgpack.decode(packed, type=tuple[ChildRecord, ...])
-    except msgspec.MsgspecError as error:
-        log(f"readers left by an agent of an earlier version are not looked for: {error}")
-        return ()
 
 
 def start_ticks(pid: int) -> int | None:

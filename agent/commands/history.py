@@ -20,6 +20,7 @@ from nodevet.checks.completeness import LOAD, Completeness, absent, account, wit
 from nodevet.checks.errors import StoreError, UsageError
 from nodevet.checks.model import NODE, Device, Episode, Instant, Result, State
 from nodevet.checks.naming import are_called, is_place
+from nodevet.checks.recall import recalled
 from nodevet.checks.view import Memory
 from nodevet.exporters.schema import timestamp
 
@@ -135,7 +136,7 @@ def _device_ids(name: str, seen: tuple[SeenDevice, ...], known: tuple[Device, ..
 def _inventory(store: Store) -> tuple[Device, ...]:
     """Return the devices that the agent remembers, none where that cannot be read: their numbers are known of these."""
     try:
-        memory = msgspec.msgpack.decode(store.load_memory()["inventory"], type=Memory)
+        memory = recalled(store.load_memory()["inventory"], Memory)[0]
     except (KeyError, msgspec.MsgspecError):
         return ()
     return tuple(seen.device for seen in memory.seen.values())

@@ -21,6 +21,7 @@ from nodevet.agent.storage.store import DATABASE_NAME, Store, open_store, read_s
 from nodevet.checks.episodes import Ledger, Settled
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Episode, Key, Result
+from nodevet.checks.recall import recalled
 from nodevet.checks.retest import LatestResults
 
 __all__ = ["FoundAlone", "History", "keep_unjudged", "memory_before"]
@@ -79,7 +80,7 @@ class History:
     def _ledger(self, store: Store) -> Ledger:
         """Return what the agent before had, with what the load changed."""
         stored = store.load_memory().get("ledger")
-        before = Ledger() if stored is None else msgspec.msgpack.decode(stored, type=Ledger)
+        before = Ledger() if stored is None else recalled(stored, Ledger)[0]
         after = Ledger() if not self._memory else msgspec.msgpack.decode(self._memory["ledger"], type=Ledger)
         episodes = [episode for episode in before.episodes if episode.key not in self._changes]
         episodes += [episode for episode in after.episodes if episode.key in self._changes]
@@ -135,7 +136,7 @@ def keep_unjudged(configuration: Configuration, results: Sequence[Result]) -> st
 
     def write(store: Store) -> None:
         stored = store.load_memory().get("results")
-        known = () if stored is None else msgspec.msgpack.decode(stored, type=tuple[Result, ...])
+        known = () if stored is None else recalled(stored, tuple[Result, ...])[0]
         latest = LatestResults()
         for result in (*known, *(each for each in results if each.metric("mismatches"))):
             latest.take(result)

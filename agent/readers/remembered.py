@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from nodevet.agent.processes import ChildRecord, recalled_records
+from nodevet.agent.processes import ChildRecord
 from nodevet.agent.readers.blame import Fall
+from nodevet.checks.recall import recalled
 
 __all__ = ["Remembered", "pack_readers", "recalled_readers"]
 
@@ -26,7 +26,17 @@ def pack_readers(records: Iterable[ChildRecord], falls: Iterable[Fall]) -> bytes
 
 
 def recalled_readers(packed: bytes | None, log: Callable[[str], None]) -> Remembered:
-    """Return what ``pack_readers`` made; an earlier version kept the processes alone. *log* takes a line otherwise."""
-    with contextlib.suppress(msgspec.MsgspecError):
-        return msgspec.msgpack.decode(packed or b"", type=Remembered)
-    return Remembered(recalled_records(packed, log))
+    """Return what ``pack_readers`` made; an earlier version kept the processes alone. *log* takes what is lost."""
+    if packed is None:
+        return Remembered()
+    try:
+        kept, lost = recalled(packed, Remembered)
+    except msgspec.MsgspecError:
+        try:
+            records, lost = recalled(packed, tuple[ChildRecord, ...])
+        except msgspec.MsgspecError as error:
+            records, lost = (), str(error)
+        kept = Remembered(records)
+    if lost:
+        log(f"what readers left to this agent: {lost}")
+    return kept

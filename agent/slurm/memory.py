@@ -14,6 +14,7 @@ import msgspec
 from nodevet.agent.storage.durable import replace_file
 from nodevet.checks.documents import decoded
 from nodevet.checks.errors import ModelError, StoreError
+from nodevet.checks.recall import recalled
 from nodevet.exporters.slurm_rules import Memory
 
 __all__ = ["MEMORY_NAME", "Kept", "end_permit", "load_memory", "pack", "save_memory"]
@@ -77,7 +78,7 @@ def _in_file(path: Path) -> Kept | None:
         try:
             trusted = os.fstat(descriptor).st_uid in (0, os.geteuid())
             with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return decoded(file.read(), Kept) if trusted else None
+                return recalled(msgspec.msgpack.encode(decoded(file.read(), dict)), Kept)[0] if trusted else None
         finally:
             os.close(descriptor)
     except (OSError, msgspec.MsgspecError, ModelError):
@@ -87,11 +88,8 @@ def _in_file(path: Path) -> Kept | None:
 def _stored(stored: bytes | None) -> Kept | None:
     if stored is None:
         return None
-    try:
-        return msgspec.msgpack.decode(stored, type=Kept)
-    except (msgspec.MsgspecError, ModelError):
-        pass
-    try:
-        return Kept("", msgspec.msgpack.decode(stored, type=Memory))  # of an agent before there were editions
-    except (msgspec.MsgspecError, ModelError):
-        return None
+    with suppress(msgspec.MsgspecError):
+        return recalled(stored, Kept)[0]
+    with suppress(msgspec.MsgspecError):
+        return Kept("", recalled(stored, Memory)[0])  # of an agent before there were editions
+    return None

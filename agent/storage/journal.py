@@ -154,6 +154,8 @@ class Journal:
             engine.restore(self._memory)
         except msgspec.MsgspecError as error:
             self._notices.append(f"a part of what was remembered cannot be read and begins anew: {error}")
+            remembered = {episode.key for episode in engine.episodes}
+            engine.adopt((*engine.episodes, *(each for each in self._episodes if each.key not in remembered)))
         known = engine.episodes or self._episodes
         boot_id = self._clock.instant().boot_id
         adopted = restore(known, self._mirror, boot_id, self._ended)
