@@ -99,7 +99,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     slow_interval_seconds: Annotated[
         float, _about("between readings of link errors, PCIe and inventory; at least interval_seconds", 1, 86400)
     ] = 60.0
-    deadline_seconds: Annotated[float, _about("a reading that takes longer counts as hung", 0.1, 600)] = 5.0
+    deadline_seconds: Annotated[float, _about("a reading that takes longer counts as hung", 1, 600)] = 5.0
     backends: BackendSettings = BackendSettings()
 
 

@@ -88,7 +88,10 @@ def test_a_wrong_command_is_refused_with_its_place(tmp_path: Path, line: str) ->
     assert told.startswith(f"{tmp_path}/nodevet.toml: agent.backends.commands[2].{REFUSED[line]}")
 
 
-def test_a_deadline_too_short_for_any_command_is_told(tmp_path: Path) -> None:
-    """The time of a run without a setting of its own follows the deadline, and must leave time to end it."""
-    with pytest.raises(ConfigurationError, match=r"timeout_seconds: found 0.28, expected at most 0.2: ending one"):
-        load(tmp_path, '[agent]\ndeadline_seconds = 0.4\n[[agent.backends.commands]]\nname = "a"\nargv = ["/bin/a"]\n')
+def test_the_shortest_deadline_leaves_time_for_a_command_and_to_end_it(tmp_path: Path) -> None:
+    """The time of a run without a setting of its own follows the deadline; a longer one is told."""
+    text = '[agent]\ndeadline_seconds = 1\n[[agent.backends.commands]]\nname = "a"\nargv = ["/bin/a"]\n'
+    (command,) = load(tmp_path, text).agent.backends.commands
+    assert command.run_seconds(1.0) == pytest.approx(0.7)
+    with pytest.raises(ConfigurationError, match=r"timeout_seconds: found 0.81, expected at most 0.8: ending one"):
+        load(tmp_path, f"{text}timeout_seconds = 0.81\n")
