@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fakes.burnin import CPU_FORMATS, SEED, BatchClock, M, N, make_ring, make_stage, prepared
+from fakes.burnin import CPU_FORMATS, SEED, BatchClock, K, M, N, make_ring, make_stage, prepared
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nodevet.checks.burnin.certify import Golden, certify
@@ -14,6 +14,7 @@ from nodevet.checks.burnin.faults import STUCK_COLUMNS, Expected, OutputFault, P
 from nodevet.checks.burnin.library import Tensor, torch
 from nodevet.checks.burnin.locate import Mismatch, locate
 from nodevet.checks.burnin.multiply import Multiply
+from nodevet.checks.burnin.operands import build_sets, make_sets
 from nodevet.checks.burnin.ring import Checking, Product, Ring, checking_for
 from nodevet.checks.burnin.selftest import self_test
 from nodevet.checks.burnin.sums import bit_view
@@ -136,6 +137,27 @@ def test_report_tells_expected_and_found_bits() -> None:
     ring.recompute(product, out)
     assert int(cell.want, 16) == int(bit_view(out)[3, 4]) & 0xFFFFFFFF
     assert int(cell.got, 16) == int(cell.want, 16) ^ (1 << 30)
+
+
+def test_dead_tiles_that_lie_apart_are_located() -> None:
+    """Of more lines than are looked at, not the first ones of both directions: these may cross where all is right."""
+    ready, side = prepared("fp32"), 512
+    recipes = make_sets(ready.multiplication.data_type, side, side, K, 256, SEED)
+    sets = build_sets(recipes, ready.multiplication.element, torch.device("cpu"))
+    certificates = [certify(each, ready.multiplication, side, SEED) for each in sets]
+    goldens = [each.golden for each in certificates if each.golden is not None]
+
+    def dead(a: Tensor, b: Tensor, out: Tensor) -> None:
+        ready.multiplication.run(a, b, out)
+        for tile in range(0, side, 128):
+            out[tile : tile + 128, side - tile - 128 : side - tile] = 1
+
+    slots = [torch.zeros(side, side) for _ in range(4)]
+    ring = Ring(dead, sets, goldens, slots, lag=1, seed=SEED, checking=Checking.BOTH)
+    found = run_until_wrong(ring, "fp32")
+    assert found is not None
+    assert (found.cells > 0, found.complete) == (True, False)
+    assert found.tiles == ((0, 3), (1, 2), (2, 1), (3, 0))
 
 
 def test_lasting_fault_is_hard() -> None:

@@ -19,7 +19,7 @@ from .library import Tensor, torch
 from .multiply import Multiplication, Multiply
 from .operands import Operand, OperandSet, Recipe, make_integers
 from .sums import bit_view, column_sums, row_sums
-from .witness import Witness, find_witness, true_block
+from .witness import Witness, find_witness, spread, true_block
 
 __all__ = ["Certificate", "Golden", "certify", "to_bits"]
 
@@ -184,7 +184,7 @@ def _prove(
     uc = _vector_times(u, _rows_of(integers))
     bad_rows, bad_columns = torch.nonzero(cv != a_bv).flatten(), torch.nonzero(uc != ua_b).flatten()
     if len(bad_rows) or len(bad_columns):
-        suspects = _suspects(operands, multiplication, result, bad_rows, bad_columns)
+        suspects = _suspects(operands, multiplication, result, bad_rows, bad_columns, pause)
         return _refuted(
             "C v = A (B v) does not hold", bad_rows, bad_columns, operands, data_type, result, suspects=suspects
         )
@@ -199,14 +199,27 @@ def _corners(broken: Tensor) -> Tensor:
 
 
 def _suspects(
-    operands: OperandSet, multiplication: Multiplication, result: Tensor, bad_rows: Tensor, bad_columns: Tensor
+    operands: OperandSet,
+    multiplication: Multiplication,
+    result: Tensor,
+    bad_rows: Tensor,
+    bad_columns: Tensor,
+    pause: Callable[[], None],
 ) -> tuple[Tensor, Tensor]:
-    """Return rows and columns of wrong cells among those that disagree. A change may cancel in one direction."""
-    rows = (bad_rows if len(bad_rows) else torch.arange(result.shape[0]))[:_SUSPECT_ROWS]
-    columns = (bad_columns if len(bad_columns) else torch.arange(result.shape[1]))[:_SUSPECT_COLUMNS]
-    want = to_bits(true_block(operands, rows, columns), multiplication, output=False)
-    wrong = torch.nonzero(want != bit_view(result)[rows][:, columns])
-    return rows[wrong[:, 0]], columns[wrong[:, 1]]
+    """Return rows and columns of wrong cells among those that disagree. A change may cancel in one direction.
+
+    Each row that disagrees is wrong in one of the columns that do, but not in each: dead tiles lie apart.
+    """
+    rows = spread(bad_rows if len(bad_rows) else torch.arange(result.shape[0]), _SUSPECT_ROWS)
+    columns = bad_columns if len(bad_columns) else torch.arange(result.shape[1])
+    for start in range(0, len(columns), _SUSPECT_COLUMNS):
+        pause()
+        some = columns[start : start + _SUSPECT_COLUMNS]
+        want = to_bits(true_block(operands, rows, some), multiplication, output=False)
+        wrong = torch.nonzero(want != bit_view(result)[rows][:, some])
+        if len(wrong):
+            return rows[wrong[:, 0]], some[wrong[:, 1]]
+    return rows[:0], columns[:0]
 
 
 def _tiles(operands: OperandSet, data_type: DataType, result: Tensor, integers: Tensor, seed: int) -> Certificate:

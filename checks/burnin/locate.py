@@ -16,7 +16,7 @@ from .multiply import Multiplication
 from .operands import OperandSet, digest
 from .ring import Product, Ring
 from .sums import bit_view
-from .witness import true_block
+from .witness import spread, true_block
 
 __all__ = ["Cell", "Mismatch", "Origin", "locate"]
 
@@ -131,7 +131,7 @@ def _suspects(rows: Tensor, words: Tensor, result: Tensor) -> tuple[tuple[Tensor
         columns = every_column
     limit = _SUSPECTS if len(rows) > _SUSPECTS and len(columns) > _SUSPECTS else max(result.shape)
     complete = len(rows) <= limit and len(columns) <= limit
-    return (rows[:limit], columns[:limit]), complete
+    return (spread(rows, limit), spread(columns, limit)), complete
 
 
 def _origin(
