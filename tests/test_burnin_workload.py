@@ -184,6 +184,54 @@ def test_one_cell_wrong_from_the_first_product_on_is_the_devices_fault(dtype: st
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(result), type=Result) == result
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+def test_dead_tiles_that_lie_apart_have_a_witness(dtype: str) -> None:
+    """Two tiles that are never written: right is where the rows of the one cross the columns of the other."""
+
+    def choose(name: str, kind: str, architecture: str | None) -> Multiplication:
+        real = choose_multiplication(name, kind, architecture)
+
+        def broken(a: Tensor, b: Tensor, out: Tensor) -> None:
+            real.run(a, b, out)
+            out[:128, 384:] = 0
+            out[256:384, :128] = 0
+
+        return msgspec.structs.replace(real, run=broken, exact=broken)
+
+    request = msgspec.structs.replace(REQUEST, dtype=dtype, shape=(512, 512, 512))
+    result = run_gemm(Run(request, SystemClock()), Watcher(), choose)
+    assert account((), (result,)).state is State.FAILED, result.detail
+    assert result.conditions["mismatch_reports"][0]["origin"] == "first_product"
+
+
+def test_rows_that_are_wrong_in_one_column_of_many_have_a_witness() -> None:
+    """Sixteen rows of those that disagree are looked at, in all columns that do: here the last one alone."""
+    cells = [(row, 200) for row in range(100) if row != 7] + [(7, column) for column in range(64)]
+    request = msgspec.structs.replace(REQUEST, dtype="int8")
+    result = run_gemm(Run(request, SystemClock()), Watcher(), broken_from_the_start(cells, 10))
+    assert account((), (result,)).state is State.FAILED, result.detail
+
+
+def test_each_tick_of_the_measurement_tells_what_was_compared_so_far() -> None:
+    """A wrong result of a child that dies later is one of as many products as that."""
+
+    class Ticks(Watcher):
+        """Keeps the figures."""
+
+        def tick(self, ratio: float, phase: str, shown: dict[str, float | int]) -> None:
+            """Keep them."""
+            super().tick(ratio, phase, shown)
+            figures.update(shown)
+
+    figures: dict[str, float | int] = {}
+    result = run_gemm(Run(REQUEST, SystemClock()), Ticks())
+    checked, verified = result.metric("gemms_checked"), result.metric("gemms_verified")
+    assert checked is not None and verified is not None
+    # The last few are compared behind the last tick.
+    assert checked - (verified - figures["gemms_verified"]) == figures["gemms_checked"] > 0
+    assert figures["measured_seconds"] == pytest.approx(result.metric("measured_seconds"))
+
+
 SPOILED: dict[str, Callable[[Tensor], object]] = {
     "nan in one cell": lambda out: out[7, 9].fill_(float("nan")),
     "infinity in one cell": lambda out: out[7, 9].fill_(float("inf")),

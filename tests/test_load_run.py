@@ -8,6 +8,7 @@ import selectors
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -17,10 +18,12 @@ from fakes.late_clock import LateClock
 from nodevet.agent.clock import SystemClock
 from nodevet.agent.load.child import LoadChild
 from nodevet.agent.load.run import LoadRun
+from nodevet.agent.load.wrong import UntoldWrong, carried_on
 from nodevet.checks.burnin.launch import Launch
 from nodevet.checks.burnin.plan import GemmRequest
 from nodevet.checks.completeness import account
-from nodevet.checks.model import Device, DeviceKind, Result, ResultState, State
+from nodevet.checks.model import Clearing, Device, DeviceKind, Metric, Result, ResultState, State
+from nodevet.checks.retest import clearing_table, demand_words, shown_by
 from nodevet.checks.wire import Ticked
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
@@ -225,13 +228,68 @@ def test_a_wrong_result_outlives_its_child() -> None:
     assert (result.metric("mismatches"), result.dtype) == (3, "bf16")
 
 
-def ended_with_wrong(ends: Sequence[str]) -> list[Result]:
+@pytest.mark.parametrize("end", ["kill", "hang", "stop", "exit"])
+def test_what_was_right_behind_a_wrong_result_counts_when_its_load_dies(end: str) -> None:
+    """3 of 120 products were wrong when it was told, 3 of 5000 when it died: a re-test is asked for by the latter."""
+    (result,) = ended_with_wrong([end], before="warm:wrong:on")
+    shown = shown_by(result)
+    assert (shown.wrong, shown.of, shown.seconds) == (3, 5000, 700.0)
+    words = demand_words(shown, clearing_table()[Clearing.WRONG_RESULT])
+    assert words.startswith("a re-test disproves it with 5000 bf16 products")
+
+
+def test_no_figure_of_a_load_that_goes_on_makes_less_of_its_wrong_result() -> None:
+    """One that is smaller, no number, or another one than those that grow."""
+    metrics = (Metric("gemms_checked", 120, "count"), Metric("mismatches", 3, "count"))
+    known = wrong_result(metrics)
+    for figures in (
+        {},
+        {"gemms_checked": 7},
+        {"gemms_checked": float("nan")},
+        {"gemms_checked": "9"},
+        {"mismatches": 9},
+    ):
+        assert carried_on(known, figures) == known
+    assert carried_on(known, {"gemms_checked": 121}).metric("gemms_checked") == 121
+
+
+def test_a_wrong_result_is_told_again_when_it_is_rarer() -> None:
+    """The agent outlives a load that is killed with its command: it must not know the first minute alone."""
+    untold, told = UntoldWrong(), []
+    for checked in range(100, 10_000, 10):
+        counts = (Metric("gemms_checked", checked, "count"), Metric("mismatches", 1, "count"))
+        fresh = untold.of((wrong_result(counts),))
+        untold.told(fresh)
+        told += [checked for _ in fresh]
+    assert (told[:2], len(told)) == ([100, 130], 20)
+    assert all(later <= 1.25 * earlier + 10 for earlier, later in pairwise((*told, 10_000)))
+    uncounted = wrong_result((Metric("mismatches", 1, "count"),), dtype="int8")
+    assert untold.of((uncounted,))
+    untold.told((uncounted,))
+    assert not untold.of((uncounted,))
+
+
+def wrong_result(metrics: tuple[Metric, ...], dtype: str = "fp32") -> Result:
+    """Return a result of a load that goes on."""
+    now = SystemClock().instant()
+    return Result(
+        workload="gemm",
+        devices=("GPU-0",),
+        dtype=dtype,
+        state=ResultState.DIED,
+        started=now,
+        ended=now,
+        metrics=metrics,
+    )
+
+
+def ended_with_wrong(ends: Sequence[str], before: str = "wrong") -> list[Result]:
     """Run a child per entry of *ends*, at once, that finds a wrong result and then ends so; return their results."""
     with selectors.DefaultSelector() as selector:
         children: list[LoadChild] = []
         clocks: list[LateClock] = []
         for end in ends:
-            script = {"bf16": f"wrong:{'hang' if end == 'stop' else end}"}
+            script = {"bf16": f"{before}:{'hang' if end == 'stop' else end}"}
             argv = (sys.executable, "-I", str(PROGRAM), json.dumps(script))
             clocks.append(LateClock())
             children.append(LoadChild("load", argv, ("GPU-0",), clocks[-1], selector))

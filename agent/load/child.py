@@ -15,6 +15,7 @@ import msgspec
 
 from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
+from nodevet.agent.load.wrong import carried_on
 from nodevet.agent.processes import ChildRecord
 from nodevet.checks.burnin.stops import STOPPED_SECONDS
 from nodevet.checks.model import Instant, Result, ResultState
@@ -174,6 +175,7 @@ class LoadChild:
         self._heard = self._clock.monotonic()
         match message:
             case Ticked():
+                self._known = None if self._known is None else carried_on(self._known, message.figures)
                 if self._on_tick is not None:
                     self._on_tick(message)
             case Note():

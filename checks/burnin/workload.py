@@ -434,6 +434,8 @@ def measure(
             {
                 "tflops": 2 * math.prod(layout.shape) * layout.batch / seconds / 1e12,
                 "gemms_verified": run.verified,
+                "gemms_checked": run.checked,
+                "measured_seconds": done,
                 "mismatches": run.mismatches,
             },
         )

@@ -4,6 +4,7 @@ Run as ``python -I scripted_load.py '{"fp32": "finish", "bf16": "die"}' --descri
 verified result, ``large`` one of 150 kB, ``long`` one of ten minutes, as warm as any wrong one, ``no_format`` and
 ``no_torch`` are refusals, ``hang`` never answers,
 ``die`` ends at once.
+``on:END`` tells of 5000 products compared in 700 s before it does END.
 ``wrong:END`` tells of a wrong result first, then does END: one of those, ``abort``, ``segv``, ``kill``, ``exit``,
 ``disk``, ``garbage``, ``forget``. ``warm:wrong:END``: one whose heat and power were recorded.
 ``copy:FROM:TO:WORD`` copies a file of the parent once that tells of a format with
@@ -68,7 +69,7 @@ def long(burn: Burn) -> Result:
 def wrong(burn: Burn, **conditions: Any) -> Result:
     """Return what is known of *burn* once it found three wrong products."""
     known = result(burn, ResultState.DIED, **conditions)
-    figures = {"gemms_verified": 100, "gemms_checked": 120, "mismatches": 3}
+    figures = {"gemms_verified": 100, "gemms_checked": 120, "mismatches": 3, "measured_seconds": 1.0}
     metrics = tuple(Metric(name, value, "count") for name, value in figures.items())
     return msgspec.structs.replace(known, metrics=metrics, detail="a wrong result was found")
 
@@ -121,6 +122,9 @@ def act(how: str, message: Burn, channel: Channel) -> None:
             act(":".join(then), message, channel)
         case ["wrong", *then]:
             channel.send(Found(wrong(message)))
+            act(":".join(then), message, channel)
+        case ["on", *then]:
+            channel.send(Ticked(0.5, "measuring", {"gemms_checked": 5000, "measured_seconds": 700.0}))
             act(":".join(then), message, channel)
         case ["touch", file, *then]:
             Path(f"{file}-{message.parameters['device']}").touch()
