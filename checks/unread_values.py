@@ -1,13 +1,16 @@
 """A document of a command with values that nobody can take: each costs its own reading, and the rest is judged.
 
 A tool prints "N/A", NaN or a number of a hundred digits for one broken sensor, and JSON itself knows neither NaN nor an
-end of digits. Whatever else is wrong in a document is a mistake of its program and refuses the whole.
+end of digits. C prints nan, and a shell whose variable is empty nothing at all. Whatever else is wrong in a document is
+a mistake of its program and refuses the whole.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,10 +25,17 @@ INTEGER_CHARACTERS = 20
 """No number of 64 bits has more, its sign included."""
 
 
-class _Odd(str):
-    """A number that JSON or 64 bits cannot hold, as it was printed."""
+_PIECE = re.compile(
+    r'"(?:[^"\\]|\\.)*+"?|(?P<empty>(?<=:)\s*(?=[,}]))|(?P<bare>[^\s",:{}\[\]][^",:{}\[\]\n]*)', re.DOTALL
+)
+_LITERAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null")
 
-    __slots__ = ()
+
+class _Odd:
+    """A value that JSON or 64 bits cannot hold, as it was printed; it stays nowhere but in a reading."""
+
+    def __init__(self, printed: str) -> None:
+        self.printed = printed
 
 
 def without_unread(data: bytes) -> Document | None:
@@ -34,13 +44,30 @@ def without_unread(data: bytes) -> Document | None:
     *data* is one that was refused as it stands.
     """
     try:
-        text = data.decode("utf-8")
-        raw = json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=_Odd)
+        text, odd = _without_bare_words(data.decode("utf-8"))
+        raw = json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=lambda _: _Odd(odd.popleft()))
         if next(repeated_keys(text), None) is not None or not _mark(raw):
             return None
         return parse(json.dumps(raw).encode())[0]
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):  # one of those that are odd stands elsewhere than in a reading
         return None
+
+
+def _without_bare_words(text: str) -> tuple[str, deque[str]]:
+    """Return *text* with NaN in the place of each word that is no JSON, and of each value that is missing; and these.
+
+    NaN is what Python takes for a number without being one.
+    """
+    odd = deque[str]()
+
+    def put(piece: re.Match[str]) -> str:
+        bare = (piece["bare"] or "").rstrip()
+        if (piece["bare"] is None and piece["empty"] is None) or _LITERAL.fullmatch(bare):
+            return piece[0]
+        odd.append(bare)
+        return "NaN"
+
+    return _PIECE.sub(put, text), odd
 
 
 def _mark(raw: object) -> int:
@@ -74,7 +101,7 @@ def _unread(entry: dict[str, Any]) -> str:
     if value is None:
         return f"{NO_VALUE}{quantity.key} has neither a value nor a status"
     if isinstance(value, _Odd):
-        return f"{NO_VALUE}{quantity.key} is no number that a device has, found {_shown(value)}"
+        return f"{NO_VALUE}{quantity.key} is no number that a device has, found {_shown(value.printed) or 'nothing'}"
     if isinstance(value, (list, dict)):
         return f"{NO_VALUE}{quantity.key} is one value, found {'a list' if isinstance(value, list) else 'an object'}"
     if isinstance(value, str) and not value.isprintable():

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import psutil
@@ -733,11 +733,21 @@ def test_a_library_that_was_replaced_on_disk_is_seen(tmp_path: Path) -> None:
             assert around.replaced(known) == (None if change == "none" else str(library))
 
 
-def test_a_reader_whose_library_was_replaced_loads_it_anew_without_blame(tmp_path: Path) -> None:
-    """A driver update under a running reader is no crash, not even where it brings the reader down inside a call."""
+def mapping(folder: Path, how: str, file: Path) -> Bench:
+    """Return a bench whose reader maps *file*, at once or late, alone or with others."""
+    script: dict[str, Any] = {how: str(file)}
+    return Bench(folder, **script)
+
+
+@pytest.mark.parametrize("loaded", ["map", "map_late"])
+def test_a_reader_whose_library_was_replaced_loads_it_anew_without_blame(tmp_path: Path, loaded: str) -> None:
+    """A driver update under a running reader is no crash, not even where it brings the reader down inside a call.
+
+    Some libraries are loaded with the first call that needs them, when the reader has long been ready.
+    """
     library = tmp_path / "libfake.so.1"
     library.write_bytes(b"x" * 4096)
-    bench = Bench(tmp_path, map=str(library))
+    bench = mapping(tmp_path, loaded, library)
     bench.round()
     (tmp_path / "new").write_bytes(b"y" * 4096)
     (tmp_path / "new").rename(library)
@@ -746,6 +756,7 @@ def test_a_reader_whose_library_was_replaced_loads_it_anew_without_blame(tmp_pat
         assert "was replaced on disk meanwhile" in said(bench)
         assert not is_hard(bench)
         rise(bench)
+        bench.round(INTERVAL)  # the first of this reader
         (tmp_path / "new").write_bytes(b"z" * 4096)
         (tmp_path / "new").rename(library)
     starts = bench.status().starts
@@ -776,11 +787,27 @@ def test_an_update_is_no_cause_of_what_the_new_library_does(tmp_path: Path) -> N
     bench.close()
 
 
-def test_a_file_that_another_program_cuts_short_is_no_crash_of_the_driver(tmp_path: Path) -> None:
+@pytest.mark.parametrize("loaded", ["map", "map_late"])
+def test_a_library_that_was_written_anew_in_its_place_is_loaded_anew(tmp_path: Path, loaded: str) -> None:
+    """It is compared with what it was when it was noted first, in whatever round that is."""
+    library = tmp_path / "libfake.so.1"
+    library.write_bytes(b"x" * 4096)
+    bench = mapping(tmp_path, loaded, library)
+    bench.round()
+    bench.round(INTERVAL)
+    library.write_bytes(b"y" * 8192)
+    bench.clock.advance(INTERVAL)
+    bench.until(lambda: bench.status().starts == 2 and bench.supervisor.settled)
+    assert said(bench) == ""
+    bench.close()
+
+
+@pytest.mark.parametrize("shared", ["share", "share_late"])
+def test_a_file_that_another_program_cuts_short_is_no_crash_of_the_driver(tmp_path: Path, shared: str) -> None:
     """A library keeps a lock in /dev/shm that every user may write: cut to nothing, the next touch of it is SIGBUS."""
     lock = tmp_path / "lock"
     lock.write_bytes(bytes(4096))
-    bench = Bench(tmp_path, share=str(lock))
+    bench = mapping(tmp_path, shared, lock)
     bench.round()
     for _ in range(3):
         os.truncate(lock, 0)
@@ -791,6 +818,7 @@ def test_a_file_that_another_program_cuts_short_is_no_crash_of_the_driver(tmp_pa
         assert bench.status().witnessed == 0
         lock.write_bytes(bytes(4096))
         rise(bench)
+        bench.round(INTERVAL)  # the first of this reader
     bench.close()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 import signal
 import socket
 import threading
@@ -100,7 +102,15 @@ def raising(error: Exception, only: str = "") -> Callable[..., Any]:
     return work
 
 
-ERRORS = (ValueError("invalid literal for int() with base 16: ''"), KeyError("x"), MemoryError(), RecursionError())
+ERRORS = (ValueError("invalid literal for int() with base 16: ''"), KeyError("x"), RecursionError())
+
+WANTS = (
+    (MemoryError(), "for want of memory: see free -m"),
+    (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "for want of memory: see free -m"),
+    (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc/cpuinfo"), "descriptors: raise LimitNOFILE of the agent"),
+    (OSError(errno.ENFILE, os.strerror(errno.ENFILE), "/proc/cpuinfo"), "for want of descriptors: raise fs.file-max"),
+    (RuntimeError("can't start new thread"), "for want of threads: raise TasksMax"),
+)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -113,6 +123,27 @@ def test_an_exception_while_a_device_is_read_costs_that_device(error: Exception)
     assert failure.kind is FailureKind.READER
     assert type(error).__name__ in failure.detail
     assert "please report this" in failure.detail
+
+
+@pytest.mark.parametrize(("error", "words"), WANTS, ids=[type(error).__name__ + words[-8:] for error, words in WANTS])
+@pytest.mark.parametrize("told", ["raised", "given up"])
+def test_what_was_refused_to_a_reader_is_no_bug_and_says_what_to_do(error: Exception, words: str, told: str) -> None:
+    """It costs what was read meanwhile; whether the backend knows of it or not, the want is named."""
+    raised = error if told == "raised" else BackendError(FailureKind.ERROR, f"cannot be listed: {error!r} {error}")
+    samples = [entry.sample for entry in served(Odd(read=raising(raised, "GPU-a"))) if isinstance(entry, Sampled)]
+    assert [sample.failure is None for sample in samples] == [False, True] * 2
+    failure = samples[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.of_driver) == (FailureKind.READER, False)
+    assert words in failure.detail
+    assert "please report this" not in failure.detail
+
+
+def test_what_a_driver_says_of_a_want_stays_its_own() -> None:
+    """It is weighed by the agent, which sees the machine."""
+    error = BackendError(FailureKind.ERROR, "too many open files", of_driver=True)
+    samples = [entry.sample for entry in served(Odd(read=raising(error, "GPU-a"))) if isinstance(entry, Sampled)]
+    assert samples[0].failure == error.failure
 
 
 def test_a_drivers_own_words_stay_its_own() -> None:

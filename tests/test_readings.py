@@ -422,6 +422,19 @@ def test_only_a_value_costs_no_more_than_its_reading(name: str) -> None:
 )
 def test_a_value_of_any_size_is_told_in_short(printed: str) -> None:
     """The detail names the quantity and shows how the value begins."""
+    assert_costs_itself(printed)
+
+
+@pytest.mark.parametrize(
+    "printed", ["nan", "-nan", "inf", "", " ", "N/A", "[N/A]", "[Not Supported]", "45 C", "01", ".5", "0x2d", "None"]
+)
+def test_a_value_that_is_no_json_costs_its_reading_alone(printed: str) -> None:
+    """C prints nan, a tool its own words, and a shell whose variable is empty nothing."""
+    assert_costs_itself(printed)
+
+
+def assert_costs_itself(printed: str) -> None:
+    """The reading of which *printed* is the value is an error in short, and the one beside it is taken."""
     text = json.dumps(document(device("a", temperature(45), temperature(0) | {"part": {**CORE, "name": "memory"}})))
     found = without_unread(text.replace("45", printed).encode())
     assert found is not None
@@ -429,6 +442,28 @@ def test_a_value_of_any_size_is_told_in_short(printed: str) -> None:
     assert (bad.status, good.value) == (ReadingStatus.ERROR, 0)
     assert bad.detail.startswith("no value: temperature_celsius ")
     assert len(bad.detail) < 200
+
+
+@pytest.mark.parametrize(
+    ("whole", "odd"),
+    [
+        ('"serial": "s"', '"serial": NaN'),
+        ('"serial": "s"', '"serial": nan'),
+        ('"serial": "s"', '"serial": '),
+        ('"serial": "s"', "serial: 1"),
+        ('"value": 0', '"value": 0,'),
+        ('"value": 0', '"value": 0 "unit": 1'),
+        ('"value": 0', '"value": 1,5'),
+        ('"value": 0', '"value": "0'),
+    ],
+)
+def test_a_word_elsewhere_than_as_a_value_refuses_the_whole(whole: str, odd: str) -> None:
+    """Also beside a value that costs its own reading: what the other half meant cannot be known."""
+    other = temperature(0) | {"part": {**CORE, "name": "memory"}}
+    text = json.dumps(document(device("a", temperature(45), other, serial="s"))).replace("45", "nan")
+    assert without_unread(text.encode()) is not None
+    assert whole in text
+    assert without_unread(text.replace(whole, odd).encode()) is None
 
 
 @pytest.mark.parametrize("name", NOT_JSON)

@@ -344,15 +344,18 @@ class Blame:
         self._unproven = ()
         self._note_files(child.pid)
 
-    def _note_files(self, pid: int) -> None:
-        self._shared = self._surroundings.shared(pid)
-        found = self._surroundings.libraries(pid)
-        self._unnoted = pid if found is None else None
+    def _note_files(self, pid: int, before: Mapping[str, Stamp | None] | None = None) -> None:
+        """Note what *pid* has loaded and shares; what it had *before* that is as it was noted."""
+        shared, found = self._surroundings.shared(pid), self._surroundings.libraries(pid)
+        if before is not None and (shared is None or found is None):
+            return
+        self._shared, self._unnoted = shared, pid if found is None else None
         if found is None:
             return
         there = self._surroundings.stamps(path for path, seen in found.items() if seen is None) or {}
         # One that never had a place on disk cannot be replaced there.
-        self._libraries = {path: seen for path, seen in found.items() if seen is not None or there.get(path)}
+        new = {path: seen for path, seen in found.items() if seen is not None or there.get(path)}
+        self._libraries = new | dict(before or {})
 
     @property
     def to_prove(self) -> tuple[str, ...]:
@@ -371,13 +374,12 @@ class Blame:
         """
         return self._unseen
 
-    def replaced(self) -> str | None:
-        """Return a library that is another one on disk than the one that is loaded, or None.
+    def replaced(self, pid: int) -> str | None:
+        """Return a library that is another one on disk than the one that *pid* has loaded, or None.
 
-        Files that a slow disk kept from being noted are noted now.
+        What it has loaded since its start is noted first, and what a slow disk kept from being noted.
         """
-        if self._unnoted is not None:
-            self._note_files(self._unnoted)
+        self._note_files(pid, self._libraries if self._unnoted is None else None)
         return self._surroundings.replaced(self._libraries)
 
     def _of_files(self) -> str:

@@ -342,8 +342,8 @@ class Reader:
             return
         self._round = None
         self._blame.acquit()
-        if self._child is not None:
-            self._child.tail.clear()  # what was printed before is no reason for what follows
+        assert self._child is not None
+        self._child.tail.clear()  # what was printed before is no reason for what follows
         self._lines_left = LINES_PER_ROUND
         self._last_round = self._looked = self._clock.instant()
         for device, failure in self._quarantine.skipped.items():
@@ -353,7 +353,7 @@ class Reader:
         if self._since and (self._clock.instant().seconds_since(self._since) or 0.0) >= STEADY_SECONDS:
             self._falls = 0
         last = [group for group in self._groups if group in self._schedules][-1:]
-        if done.group in last and self._plan.holds_devices and (library := self._blame.replaced()):
+        if done.group in last and self._plan.holds_devices and (library := self._blame.replaced(self._child.pid)):
             self._load_anew(f"{library} was replaced on disk: it is loaded anew")
             return
         self._tick_serving(self._clock.monotonic())  # another group may have waited for this round to end

@@ -27,6 +27,7 @@ from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import WireError
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Device, Event, Failure, FailureKind, Instant, Reading, Sample
+from nodevet.checks.wants import for_want
 from nodevet.checks.wire import (
     PROTOCOL,
     Closed,
@@ -170,7 +171,7 @@ class Reader:
         try:
             done = attempt(partial(self._readings, request.group, device), let=(BackendError, Closed))
         except BackendError as error:
-            failure = error.failure
+            failure = wanting(error.failure)
         else:
             failure = own_error("reading it", done) if isinstance(done, Bug) else None
             readings = () if isinstance(done, Bug) else done
@@ -244,15 +245,23 @@ def _run(end: ChildEnd) -> None:
     try:
         done = attempt(partial(_load_and_serve, end, start), let=(BackendError, Closed, WireError))
     except BackendError as error:
-        end.channel.send(Failed(error.failure))
+        end.channel.send(Failed(wanting(error.failure)))
     else:
         if isinstance(done, Bug):
             end.channel.send(Failed(own_error(f"in the reader of {start.backend}", done)))
 
 
 def own_error(doing: str, bug: Bug) -> Failure:
-    """Return the failure that a bug of ours is: no word of the driver's."""
+    """Return the failure that a bug of ours is: no word of the driver's. What was refused to us is no bug."""
+    if want := for_want(bug.error):
+        return Failure(FailureKind.READER, f"{doing}: {bug.error}, {want}")
     return Failure(FailureKind.READER, f"nodevet's own error {doing}: {bug}: please report this")
+
+
+def wanting(failure: Failure) -> Failure:
+    """Return *failure* as one of the machine where what was refused to us made the backend give up."""
+    want = "" if failure.of_driver else for_want(failure.detail)
+    return Failure(FailureKind.READER, f"{failure.detail}, {want}") if want else failure
 
 
 def prove_readable(files: Iterable[str], progress: Progress) -> None:

@@ -2,7 +2,8 @@
 
 Run as ``python -I scripted_child.py SCRIPT --descriptor N --progress M``. Keys of the script:
 ``start`` how loading goes, ``devices`` their ids, ``read`` what happens at a device (``device`` -> behaviour), ``burn``
-what a workload does. What it was asked is appended to the file named by ``log``.
+what a workload does, ``map`` and ``share`` files that it has mapped from its start on, with ``_late`` from its first
+round on. What it was asked is appended to the file named by ``log``.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Child:
         self._skip: tuple[str, ...] = ()
         self._last: tuple[str, ...] = ()
         self._listed: tuple[Device, ...] = ()
+        self._is_late = False
 
     @property
     def script(self) -> dict[str, Any]:
@@ -196,12 +198,7 @@ class Child:
         sends_itself_one = self.script.get("start") in ("bus", "segv", "ill")  # once: it goes on after a handler
         if start.stand_still and not sends_itself_one:
             stand_still_at_crashes()
-        if "map" in self.script:  # as a library that is loaded
-            with Path(self.script["map"]).open("rb") as file:
-                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        if "share" in self.script:  # as a lock between processes in /dev/shm
-            with Path(self.script["share"]).open("r+b") as file:
-                self._shared = mmap.mmap(file.fileno(), 0)
+        self.map("map", "share")
         behaviour = self.script.get("start", "ok")
         self.misbehave(behaviour, "fake_init")
         if behaviour in set(FailureKind):
@@ -210,6 +207,15 @@ class Child:
         end_at_crashes()
         protocol = 99 if behaviour == "other_protocol" else PROTOCOL
         self._end.channel.send(Ready(self.devices(), GROUPS, {"driver": "1.0"}, protocol))
+
+    def map(self, library: str, shared: str) -> None:
+        """Map the files that the script has under these keys."""
+        if library in self.script:  # as a library that is loaded
+            with Path(self.script[library]).open("rb") as file:
+                self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if shared in self.script:  # as a lock between processes in /dev/shm
+            with Path(self.script[shared]).open("r+b") as file:
+                self._shared = mmap.mmap(file.fileno(), 0)
 
     def devices(self) -> tuple[Device, ...]:
         """List the devices of the script anew: these are read from now on."""
@@ -220,7 +226,10 @@ class Child:
         return self._listed
 
     def read(self, request: Read) -> None:
-        """Answer a round."""
+        """Answer a round; what is loaded with the first call is loaded in the first."""
+        if not self._is_late:
+            self._is_late = True
+            self.map("map_late", "share_late")
         names = [device.id for device in self._listed if device.id not in self._skip]
         for name in sorted(names, key=lambda name: name in self._last):
             behaviour = self.script.get("read", {}).get(name, "ok")
