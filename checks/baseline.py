@@ -13,7 +13,7 @@ import msgspec
 
 from nodevet.checks.acknowledgement import are_other_boards
 from nodevet.checks.expected_links import expected_links
-from nodevet.checks.model import Device, DeviceKind, Instant, ReaderStatus, ReadingStatus, Sample, told_serial
+from nodevet.checks.model import Device, DeviceKind, Instant, Link, ReaderStatus, ReadingStatus, Sample, told_serial
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import Memory, Seen
@@ -255,7 +255,20 @@ def _completed(memory: Memory, told: Device) -> Device:
         lacking["serial"] = board.serial
     if _model(told) is None:
         lacking["model"] = board.model
-    return msgspec.structs.replace(told, **lacking)
+    return msgspec.structs.replace(told, **lacking, links=_with_ends(told, board))
+
+
+def _with_ends(told: Device, board: Device) -> tuple[Link, ...]:
+    """Return the ports of *told*, each that does not tell its other end with that which it told as one of *board*.
+
+    A port tells it only while it is up: one that went down with the board at its other end would lead nowhere for a
+    reader that starts later. In another slot it leads elsewhere, and under another driver it may be another port.
+    """
+    renumbered = told.driver != board.driver and vendor_of(told.vendor).renumbers_ports
+    ends = {} if renumbered or _slot(told) != _slot(board) else {link.port: link.peer for link in board.links}
+    return tuple(
+        msgspec.structs.replace(link, peer=ends.get(link.port)) if link.peer is None else link for link in told.links
+    )
 
 
 def _is_board(device: Device) -> bool:

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 from fakes.amdsmi.scenario import FakeAmdSmi
+from fakes.nvml.scenario import FakeNvml
 from fakes.rig import Rig
 from fakes.views import GPU_READINGS, at, bare_board, fault, gpu, link, reader, sample
 
 from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.verdicts import narrowed
+from nodevet.checks.baseline import recognised
 from nodevet.checks.consequences import joined
 from nodevet.checks.model import (
     AgentInfo,
@@ -55,11 +57,19 @@ class Node:
         """Begin with three healthy looks; *peers* says whether the ports tell where they lead."""
         self.boards = [board(number, peers) for number in range(BOARDS)]
         self.seconds = 5000.0
-        checks = [Armed(entry, entry.policy()) for entry in discover()]
-        cadences = {("amd", "fast"): Cadence(10, 5)}
-        self.engine = Engine(checks, node="n1", clock=lambda: at(self.seconds), cadences=cadences)
+        self.engine = self._engine()
         found = [self.look().verdict for _ in range(3)]
         assert [verdict.state for verdict in found] == [State.OK] * 3, found
+
+    def _engine(self) -> Engine:
+        checks = [Armed(entry, entry.policy()) for entry in discover()]
+        return Engine(checks, node="n1", clock=lambda: at(self.seconds), cadences={("amd", "fast"): Cadence(10, 5)})
+
+    def restart(self) -> None:
+        """Let another engine go on from what the first one would have kept."""
+        memory = self.engine.memory()
+        self.engine = self._engine()
+        self.engine.restore(memory)
 
     def look(
         self,
@@ -214,6 +224,92 @@ def test_real_reader_names_the_lost_board_at_the_other_end(fake_amdsmi: FakeAmdS
                 fake_amdsmi.set(f"link_state.{slot}.{port_to(slot, DEAD)}", 0)
         snapshot = rig.look()
         assert [entry.key.code for entry in snapshot.episodes] == ["device.lost"]
+
+
+MESH = {
+    (0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 2,
+    (2, 6): 1, (3, 7): 1, (4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 2,
+}  # fmt: skip
+"""How many links join two of the eight V100 of a DGX-1: no board is joined with each other one."""
+
+
+def wired(fake_nvml: FakeNvml) -> list[list[int]]:
+    """Let *fake_nvml* play a DGX-1 with V100, and return to which board each port of each leads."""
+    ends: list[list[int]] = [[] for _ in range(BOARDS)]
+    for (one, other), number in MESH.items():
+        ends[one] += [other] * number
+        ends[other] += [one] * number
+    make: dict[str, float | str] = {"name": "Tesla V100-SXM2-32GB", "architecture": 5, "links": 6, "link_version": 2}
+    told = {
+        f"link_remote_pci.{slot}.{port}": f"0000{FakeNvml.pci(end).upper()}"
+        for slot, peers in enumerate(ends)
+        for port, end in enumerate(peers)
+    }
+    fake_nvml.update({**make, **told, "link_remote_type": 0, "fabric_state": 0, "fabric_health_mask": 0})
+    return ends
+
+
+@pytest.mark.parametrize("reboots", [False, True])
+def test_reader_that_starts_beside_a_lost_board_knows_where_its_dark_ports_led(
+    fake_nvml: FakeNvml, reboots: bool
+) -> None:
+    """A port tells its other end only while it is up: a restart left six hard failures on four healthy boards."""
+    ends = wired(fake_nvml)
+    with Rig(fake_nvml) as rig:
+        assert rig.look(3).verdict.state is State.OK
+        fake_nvml.fail_device(DEAD)
+        for slot, peers in enumerate(ends):
+            fake_nvml.update({f"link_state.{slot}.{port}": 0 for port, end in enumerate(peers) if end == DEAD})
+        assert [entry.key.code for entry in rig.look(3).episodes] == ["device.lost"]
+        for start in (rig.reboot if reboots else rig.start_again, rig.start_again):
+            start()
+            snapshot = rig.look(3)
+            assert [entry.key.code for entry in snapshot.episodes] == ["device.lost"]
+        assert (
+            sum(entry.follows == FakeNvml.uuid(DEAD) and entry.code == "link.down" for entry in snapshot.findings) == 6
+        )
+
+
+def untold(entry: Device, *ends: int, **changes: str) -> Device:
+    """Return *entry* as it is listed anew while the links to the boards *ends* are down: these ports tell no end."""
+    dark = {f"0000:{end:02x}:00.0" for end in ends}
+    links = tuple(msgspec.structs.replace(port, peer=None) if port.peer in dark else port for port in entry.links)
+    return msgspec.structs.replace(entry, links=links, **changes)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_ports_that_tell_no_end_any_more_lead_where_they_led(restarts: bool) -> None:
+    """Beside another link that is down nothing else tells which of them went with the lost board."""
+    node = Node()
+    node.look(ALL_OF_DEAD, silent=[DEAD])
+    if restarts:
+        node.restart()
+    down = {entry: [DEAD, *({0: [1], 1: [0]}.get(entry, []))] for entry in range(BOARDS)}
+    node.boards = [untold(entry, *down[number]) for number, entry in enumerate(node.boards)]
+    for _ in range(2):
+        snapshot = node.look([*ALL_OF_DEAD, (0, 1)], silent=[DEAD])
+        assert {device for _, device in counting(snapshot)} == {"GPU-0", "GPU-1", "GPU-2"}
+
+
+def test_an_end_is_remembered_of_the_same_port_alone() -> None:
+    """Of a board in another slot, of a driver that may number its ports anew, and of another board it is not."""
+    one = board(0)
+    memory = Memory({one.id: Seen(one, at(), at(), (0,))})
+
+    def ends(told: Device) -> list[str | None]:
+        return [port.peer for port in recognised(memory, [told])[0].links]
+
+    known = ends(one)
+    assert None not in known
+    assert ends(untold(one, 1, 2)) == known
+    assert ends(untold(one, 1, driver="another")) == [None, *known[1:]]
+    assert ends(untold(one, 1, pci="0000:77:00.0")) == [None, *known[1:]]
+    assert ends(untold(one, 1, serial="another")) == [None, *known[1:]]
+    moved = msgspec.structs.replace(one, links=(Link(0, "switch"), *one.links[1:]))
+    assert ends(moved) == ["switch", *known[1:]]
+    nvidia = msgspec.structs.replace(one, vendor="nvidia", backend="nvidia")
+    memory = Memory({one.id: Seen(nvidia, at(), at(), (0,))})
+    assert ends(untold(nvidia, 1, driver="another")) == known
 
 
 DOOR = "command.hl"

@@ -129,8 +129,12 @@ class Rig:
 
     def reboot(self) -> None:
         """Boot the node again: new readers, and an engine that goes on from what was kept."""
-        self.__exit__(None, None, None)
         self.clock.reboot("boot-2", 60)
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Start the agent again: new readers, and an engine that goes on from what was kept."""
+        self.__exit__(None, None, None)
         self.readers = self._start()
         self.restart()
         self._wait()
