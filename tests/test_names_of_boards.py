@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi
+from fakes.host_tree import PCI
 from fakes.nvml.scenario import FakeNvml, NvmlReturn
 from fakes.rig import Rig
 from fakes.views import bad as refused
@@ -227,6 +229,23 @@ def test_a_board_whose_page_knows_no_model_is_the_one_that_its_slot_remembers(fa
     assert codes(snapshot) == {"device.lost"}
     kept = next(device for device in snapshot.devices if device.id == board.id)
     assert (kept.serial, kept.model, kept.pci) == (board.serial, board.model, board.pci)
+
+
+def test_a_silent_board_and_one_that_is_gone_are_two_losses(fake_nvml: FakeNvml) -> None:
+    """After a boot one answers by its page alone, without a name, and another one is on no bus: eight devices."""
+    with Rig(fake_nvml) as rig:
+        page(rig, "NVIDIA H100 80GB HBM3", FakeNvml.uuid(3))
+        before = {device.id: device.serial for device in rig.look(2).devices}
+        page(rig, "NVIDIA H100 80GB HBM3", "GPU-????????-????-????-????-????????????")
+        (rig.root / f"proc/driver/nvidia/gpus/{FakeNvml.pci(6)}/information").unlink()
+        shutil.rmtree(rig.root / PCI / FakeNvml.pci(6))
+        fake_nvml.fail_device(3).vanish(6)
+        rig.reboot()
+        snapshot = rig.look(3)
+    lost = {(episode.key.code, episode.key.device) for episode in snapshot.episodes}
+    assert lost == {("device.lost", FakeNvml.uuid(3)), ("device.missing", FakeNvml.uuid(6))}
+    assert {device.id: device.serial for device in snapshot.devices} == before
+    assert str(before[FakeNvml.uuid(6)]) in "".join(episode.finding.message for episode in snapshot.episodes)
 
 
 @pytest.mark.parametrize(("name", "model"), [("Unknown", NO_MODEL), ("NVIDIA H100 NVL", "NVIDIA H100 NVL")])
