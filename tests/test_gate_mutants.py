@@ -27,6 +27,13 @@ def after_a_wrong_mode(gate: Gate) -> None:
     gate.write(*BROKEN, never=True)
 
 
+def with_a_mode_below_the_end(gate: Gate) -> None:
+    """Somebody appended a line to gate.conf, to stop the gate."""
+    with (gate.scripts / "gate.conf").open("a") as settings:
+        settings.write("\nmode=gate\n# end of settings\nmode=observe\n")
+    gate.write(*BROKEN, never=True)
+
+
 def changed(old: str, new: str) -> Callable[[Gate], object]:
     """Return a way to write a state file with one word changed."""
     return lambda gate: gate.state.write_text(gate.text(*EIGHT).replace(old, new, 1))
@@ -110,6 +117,7 @@ CASES: dict[str, tuple[Callable[[Gate], object], tuple[int, str]]] = {
     "a type and none": (typed_in_part, (1, "closed")),
     "behind a gone board": (behind_a_gone_board, (1, "closed")),
     "before a gone board": (behind_a_gone_board, (1, "closed")),
+    "mode below the end": (with_a_mode_below_the_end, (0, "observed")),
     "wrong mode first": (after_a_wrong_mode, (0, "observed")),
     "stale": (lambda gate: gate.write(*EIGHT, expires_in=-5), (0, "no_verdict_open")),
     "unknown verdict": (changed("ok ", "fine "), (0, "no_verdict_open")),
@@ -151,6 +159,16 @@ MUTANTS = {
         "gate.sh",
         '[ -z "$unclear_mode" ] || mode=observe\n',
         "\n",
+    ),
+    "what stands below the end of settings is none": (
+        "prolog.sh",
+        'read_below_end "$here/gate.conf"',
+        ":",
+    ),
+    "a mode below the end of settings is only told": (
+        "gate.sh",
+        "| on_stale | on_driver_refusal) mode=observe ;;",
+        "| on_stale | on_driver_refusal) ;;",
     ),
     "the shipped default closes": ("prolog.sh", 'if [ "$mode" != gate ]; then', 'if [ "$mode" = no ]; then'),
     "a refusal that is not understood closes": (

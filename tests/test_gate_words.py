@@ -161,6 +161,37 @@ def test_a_mode_that_is_not_understood_is_observe(gate: Gate, line: str, place: 
     assert len(gate.lines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "decision"),
+    [
+        ("mode=observe", "observed"),
+        ("mode = observe", "observed"),
+        ("Mode=Observe\r", "observed"),
+        ("on_driver_refusal=pass", "observed"),
+        ("on_stale=pass", "observed"),
+        ("gpus=all", "closed"),
+        ("drain_wait_seconds=1", "closed"),
+        ("observe, as in the mode of gate.conf = observe", "closed"),
+    ],
+)
+def test_a_setting_below_the_end_of_settings_closes_nothing(
+    gate: Gate, repository: Path, line: str, decision: str
+) -> None:
+    """As ``echo mode=observe >>gate.conf`` writes it, to stop a gate: nobody reads it there. Before, it closed."""
+    shipped = (repository / "deploy/slurm/gate.conf").read_text().replace("mode=observe", "mode=gate", 1)
+    file = gate.scripts / "gate.conf"
+    file.write_text(shipped.replace("/run/nodevet", str(gate.runtime), 1))
+    gate.write(*FAULTY, never=True)
+    decided = gate.prolog("0")
+    assert (decided.decision, "not understood" in decided.words) == ("closed", False)
+    file.write_text(f"{file.read_text()}{line}\n")
+    decided = gate.prolog("0")
+    assert decided.decision == decision
+    assert ("not understood" in decided.words) is not line.startswith("observe")
+    gate.write(*HEALTHY)
+    assert gate.prolog("0").decision == "open"
+
+
 def test_without_gate_conf_or_a_mode_nothing_closes(gate: Gate) -> None:
     """The prolog begins by observing."""
     gate.write(*FAULTY, never=True)

@@ -206,6 +206,11 @@ SPOILED: dict[str, tuple[Callable[[Installed], object], str, Status]] = {
         "gate.conf",
         Status.WRONG,
     ),
+    "a mode below the end of settings": (
+        lambda n: (n.gate.scripts / "gate.conf").write_text("mode=gate\n# end of settings\nmode=observe\n"),
+        "gate.conf",
+        Status.WRONG,
+    ),
     "no gate.conf": (lambda n: (n.gate.scripts / "gate.conf").unlink(), "gate.conf", Status.WARNING),
     "another runtime directory": (lambda n: n.gate.set(runtime_dir="/run/elsewhere"), "runtime_dir", Status.WRONG),
     "no agent": (lambda n: n.gate.state.unlink(), "state file", Status.WRONG),
@@ -401,11 +406,15 @@ def test_every_prolog_of_a_later_release_is_seen(good: Facts, tmp_path: Path) ->
         ("#!/bin/sh {ours}\n", Status.WARNING),
         ("#!/bin/sh\necho 'a\n# b'; x=${{a#b}}; {ours} # first\n", Status.OK),
         ("#!/bin/sh\ncat <<END && {ours} || exit 1\nit's a job\nEND\n", Status.OK),
+        ("#!/bin/sh\n[ ! -x {ours} ] || . {ours} || exit 1\nmount /scratch\n", Status.WARNING),
+        ("#!/bin/bash\nsource '{ours}'\nmount /scratch\n", Status.WARNING),
+        ("#!/bin/sh\n. /etc/site.sh {ours}; {ours} || exit 1\n", Status.OK),
     ],
     ids=[
         "comment", "taken out", "behind a command", "called", "signs of no comment", "behind an expansion",
         "behind quotes", "behind a bracket", "behind an escaped quote", "behind a here-document", "in a here-document",
-        "the first line", "behind a quoted comment", "beside a here-document",
+        "the first line", "behind a quoted comment", "beside a here-document", "read in with a dot", "read in by bash",
+        "beside another that is read in",
     ],
 )  # fmt: skip
 def test_a_script_that_is_named_in_a_comment_is_not_called(

@@ -39,6 +39,7 @@ MOST_LINKS = 40
 SETTINGS = """
 . "$1/gate.sh"
 read_settings "$1/gate.conf"
+[ "$slip" ] || read_below_end "$1/gate.conf"
 for name in runtime_dir on_stale on_driver_refusal mode gpus probe_wait_seconds drain_wait_seconds slip; do
     eval "printf '%s=%s\\n' $name \\"\\$$name\\""
 done
@@ -386,7 +387,7 @@ def hooks_of(config: Mapping[str, str], folder: Path) -> Mapping[str, Hook]:
         paths = [path for word in patterns for path in sorted(Path("/").glob(word[1:]))]
         missing = [Entry(word, trouble="names no file here") for word in patterns if not any(Path("/").glob(word[1:]))]
         ours = str(folder / script)
-        calls = tuple(ours for path in paths if str(path) == ours or ours in _commands(_text(path) or ""))
+        calls = tuple(ours for path in paths if str(path) == ours or _calls(_commands(_text(path) or ""), ours))
         found[name] = Hook(named, (*map(_entry, paths), *missing) if paths else (), calls)
     return found
 
@@ -404,6 +405,11 @@ def _commands(script: str) -> str:
     """Return *script* without its comments: a script that is only named in one is not called."""
     # Before the first line there is a line end too: a sign there begins a comment.
     return _SHELL.sub(lambda found: found["kept"] or found["behind"] or "", f"\n{script}")
+
+
+def _calls(commands: str, ours: str) -> bool:
+    """Return whether *commands* run *ours*: with a dot it finds none of its files, and ends the script of the site."""
+    return ours in commands and not re.search(rf"(?<![^\s;&|(){{}}])(\.|source)[ \t]+[\"']?{re.escape(ours)}", commands)
 
 
 def _admin_level(uid: int | None) -> str | None:

@@ -56,10 +56,41 @@ read_settings() {
         done <"$1"
     fi
     [ -z "$unclear_mode" ] || mode=observe
-    # A line that a file of Windows ends would break the log's own.
-    case $slip in *[[:cntrl:]]*) slip="a line with a control character, as in a file of Windows" ;; esac
+    without_control
     state_file=$runtime_dir/state
     claims=$runtime_dir/claims
+}
+
+# A line that a file of Windows ends would break the log's own.
+without_control() {
+    case $slip in *[[:cntrl:]]*) slip="a line with a control character, as in a file of Windows" ;; esac
+}
+
+# Look for settings below the line that ends them in gate.conf ($1), as `echo mode=observe >>gate.conf` writes one. Nobody
+# reads them there, so what was meant by one that decides closes nothing. Only a job that would be kept off has the time.
+read_below_end() {
+    ended=''
+    [ -r "$1" ] || return 0
+    while read -r setting || [ -n "$setting" ]; do
+        case $ended$setting in
+        '# end of settings') ended=yes ;;
+        yes*=*)
+            name=${setting%%=*}
+            below "${name%"${name##*[![:blank:]]}"}"
+            ;;
+        esac
+    done <"$1"
+    without_control
+}
+
+# Take in that a setting with the name $1 stands there.
+below() {
+    case $1 in
+    [Mm][Oo][Dd][Ee] | on_stale | on_driver_refusal) mode=observe ;;
+    runtime_dir | gpus | probe_wait_seconds | drain_wait_seconds | boot_wait_seconds | boot_window_seconds) ;;
+    *) return ;;
+    esac
+    slip="below the end of settings: $setting"
 }
 
 # Remember the line of gate.conf that is not understood; what was meant by it closes nothing.

@@ -25,6 +25,7 @@ fi
 decide() {
     case $1 in
     closed | *_closed)
+        read_below_end "$here/gate.conf"
         if [ "$mode" != gate ]; then
             set -- observed "$2"
         fi
