@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from nodevet.exporters.slurm_reasons import is_slurms
+from nodevet.exporters.slurm_reasons import is_slurms, replaces_reasons
 from nodevet.exporters.slurm_rules import (
     LONGEST_REASON,
     PREFIX,
@@ -199,9 +199,16 @@ def forgotten_words(node: NodeState) -> str:
 def shows_permit(node: NodeState, prefix: str) -> bool:
     """Return whether SLURM shows that *node* was closed by nodevet, and nobody took it over since."""
     mark = mark_of(node)
+    return (node.drained and is_ours(node.reason, prefix)) or (mark is not None and mark.closes and _keeps(node, mark))
+
+
+def _keeps(node: NodeState, mark: Mark) -> bool:
+    """Return whether *node* is still closed as its *mark* says: nobody resumed it, or gave it a reason of their own."""
     if node.drained:
-        return is_ours(node.reason, prefix) or (mark is not None and mark.closes and is_slurms(node.reason))
-    return mark is not None and mark.holds
+        # SLURM leaves a drain as it is where a prolog fails: what such a reason replaced, somebody had resumed before.
+        return is_slurms(node.reason) if mark.holds else replaces_reasons(node.reason)
+    is_down = obstacle(node.states) is Why.DOWN
+    return mark.holds and not (is_down and node.reason and not is_slurms(node.reason) and not is_nodevets(node.reason))
 
 
 def lacks_mark(node: NodeState, prefix: str, user: str | None, *, permitted: bool) -> bool:
@@ -229,9 +236,10 @@ def as_signed(node: NodeState, user: str | None) -> NodeState:
 
 
 def mark_again(node: NodeState, prefix: str, wall_seconds: float, nonce: int) -> str:
-    """Return the mark of the drain of *node*, since when SLURM shows it."""
+    """Return the mark of the drain of *node*, or of its gate behind which SLURM drained it, since SLURM shows that."""
     since = _drained_since(node)
-    return drained_text(prefix, wall_seconds if since is None else since, nonce)
+    text = drained_text if is_ours(node.reason, prefix) or replaces_reasons(node.reason) else closing_text
+    return text(prefix, wall_seconds if since is None else since, nonce)
 
 
 def rooms(
@@ -294,9 +302,7 @@ def _closed_since(
     if mark is None:
         return None
     if mark.closes:
-        # With a reason of their own a person took it over; SLURM's own is nobody's word.
-        is_closed = is_slurms(node.reason) if node.drained else mark.holds
-        return mark.seconds if is_closed else None
+        return mark.seconds if _keeps(node, mark) else None
     if mark.seconds < wall_seconds - ASKS_SECONDS:
         return None
     return mark.seconds if before is None or (mark.seconds, node.name) < before else None

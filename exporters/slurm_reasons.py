@@ -13,17 +13,20 @@ import msgspec
 
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["is_slurms", "without_additions"]
+__all__ = ["is_slurms", "replaces_reasons", "without_additions"]
 
 BETWEEN = " : "
 """Stands between a reason and what SLURM adds to it (set_node_reason)."""
 
 
 class Words(msgspec.Struct, frozen=True):
-    """Words of SLURM's own, as a pattern, and whether they stand alone, behind another reason, or both."""
+    """Words of SLURM's own, as a pattern, and whether they stand alone, behind another reason, or both.
+
+    Those that come ``first`` stand alone too, and only at a node that was not drained before.
+    """
 
     words: str
-    place: Literal["alone", "behind", "both"]
+    place: Literal["alone", "behind", "both", "first"]
     source: str
 
 
@@ -37,12 +40,21 @@ def without_additions(reason: str) -> str:
 
 def is_slurms(reason: str) -> bool:
     """Return whether SLURM gave *reason* by itself; what a person added makes it theirs."""
+    return _is_all(reason, "alone", "first")
+
+
+def replaces_reasons(reason: str) -> bool:
+    """Return whether SLURM puts *reason* also at a node that is drained, in the place of what stands there."""
+    return _is_all(reason, "alone")
+
+
+def _is_all(reason: str, *places: str) -> bool:
     # A node that registers less than its line says may lack several things.
-    return all(_are(part, "alone") for part in without_additions(reason).split(", "))
+    return all(_are(part, *places) for part in without_additions(reason).split(", "))
 
 
-def _are(text: str, place: str) -> bool:
-    return any(fnmatchcase(text, row.words) for row in _table() if row.place in (place, "both"))
+def _are(text: str, *places: str) -> bool:
+    return any(fnmatchcase(text, row.words) for row in _table() if row.place in (*places, "both"))
 
 
 @lru_cache(maxsize=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from fakes.snapshots import failed_node, gpu_node
 from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.checks.model import Action, Mode, Modes, Snapshot
-from nodevet.exporters.slurm_permit import Limits, closing_text, drained_text, mark_of, rooms, shows_permit
+from nodevet.exporters.slurm_permit import Limits, closing_text, drained_text, mark_again, mark_of, rooms, shows_permit
 from nodevet.exporters.slurm_reasons import is_slurms, without_additions
 from nodevet.exporters.slurm_rules import Memory, NodeState, Why, parse_node
 
@@ -24,11 +25,17 @@ OURS = "nodevet: hw kernel-log: GPU 0 (0000:10:00.0): GPU lost [reboot]"
 NOW = 1_800_000_000.0
 SETTINGS = SlurmSettings(writer="drain", maximum_drained_ratio=0.25, maximum_new_ratio=1.0)
 
-ALONE = (
+FIRST = (
     "Prolog error",
     "Epilog error",
     "Job env setup error",
+    "Prolog/Epilog failure",
+    "Duplicate jobid",
     "batch job complete failure",
+)
+"""SLURM puts these only at nodes that are not drained yet."""
+
+ALONE = (
     "Kill task failed",
     "Kill task failed (JobId=4711 StepId=batch)",
     "SlurmdSpoolDir is full",
@@ -85,8 +92,9 @@ def test_what_slurm_adds_to_our_reason_makes_it_nobody_elses(words: str) -> None
     assert not counts(shown(f"{OURS} : {words} : ticket 4711"))
 
 
-@pytest.mark.parametrize("mark", [drained_text, closing_text])
-@pytest.mark.parametrize("reason", ALONE)
+@pytest.mark.parametrize(
+    ("reason", "mark"), [*product(ALONE, (drained_text, closing_text)), *product(FIRST, (closing_text,))]
+)
 def test_a_closed_node_whose_reason_slurm_replaced_counts_by_its_mark(
     reason: str, mark: Callable[[str, float, int], str]
 ) -> None:
@@ -95,6 +103,29 @@ def test_a_closed_node_whose_reason_slurm_replaced_counts_by_its_mark(
     assert (counts(node), shows_permit(node, "nodevet")) == (True, True)
     bare = shown(reason, user="root")
     assert (counts(bare), shows_permit(bare, "nodevet")) == (False, False)
+
+
+@pytest.mark.parametrize("reason", FIRST)
+def test_a_prolog_that_fails_on_a_drained_node_says_that_somebody_resumed_it(reason: str) -> None:
+    """SLURM leaves the reason of a drain there. That of a closed gate, which is no drain, it never replaced."""
+    node = shown(reason, mark=drained_text("nodevet", NOW, 7), user="root")
+    assert is_slurms(reason)
+    assert (counts(node), shows_permit(node, "nodevet")) == (False, False)
+    gate = shown(reason, mark=mark_again(shown(reason), "nodevet", NOW, 7), user="root")
+    assert (counts(gate), shows_permit(gate, "nodevet")) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_closed"),
+    [("RMA 4711", False), ("Not responding, ticket 4711", False), ("Not responding", True), (OURS, True), ("", True)],
+)
+def test_a_closed_gate_that_a_person_set_down_is_theirs(reason: str, is_closed: bool) -> None:
+    """Whoever sets a node down gives it a reason; without a drain SLURM shows ``DOWN`` alone."""
+    mark = closing_text("nodevet", NOW, 7)
+    node = NodeState("n1", frozenset({"DOWN"}), reason, "alice", NOW, comment=mark, partitions=("main",))
+    assert (counts(node), shows_permit(node, "nodevet")) == (is_closed, is_closed)
+    serves = msgspec.structs.replace(node, states=frozenset({"IDLE", "REBOOT_REQUESTED"}))
+    assert (counts(serves), shows_permit(serves, "nodevet")) == (True, True)
 
 
 @pytest.mark.parametrize("mark", [drained_text, closing_text])
@@ -171,6 +202,31 @@ def test_a_reason_that_slurm_replaced_makes_no_room(snapshot: Snapshot, reason: 
     settled(passes, gpu_node())
     assert slurm.nodes["n1"].comment == ""
     assert settled(writer(slurm, "n2")).status.permit.held
+
+
+def test_a_failed_prolog_of_the_site_behind_a_resume_makes_no_closure_of_it() -> None:
+    """Its file system is not there yet, say: the first job drained the node again before the agent's next look."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    settled(passes)
+    settled(passes, gpu_node())  # the board was replaced
+    slurm.set("n1", "IDLE", "DRAIN", reason="Prolog error")
+    assert not writer(slurm, "n2").step(FAILED).status.limit_reached
+    assert not settled(passes, gpu_node()).status.closed
+    assert slurm.nodes["n1"].comment == ""
+
+
+def test_a_closed_gate_that_a_person_set_down_makes_room_and_asks_anew() -> None:
+    """As where they give it a reason behind a drain of SLURM's."""
+    slurm = MemorySlurm()
+    passes = writer(slurm)
+    assert settled(passes, GATE).status.permit.held
+    slurm.set("n1", "DOWN", reason="RMA 4711, the vendor comes on Tuesday", user="alice")
+    assert settled(writer(slurm, "n2"), GATE).status.permit.held
+    assert not settled(passes, GATE).status.permit.held
+    assert (slurm.nodes["n1"].comment, slurm.nodes["n1"].extra) == ("", "")
+    slurm.set("n1", "IDLE")
+    assert passes.step(GATE).status.limit_reached
 
 
 def test_a_node_that_slurm_gave_its_own_reason_and_somebody_resumed_is_acknowledged() -> None:
@@ -299,6 +355,21 @@ def test_a_drain_of_another_machine_gets_no_mark_of_this_one() -> None:
     assert "mark" not in slurm.calls
     settled(writer(slurm, host="n1"), gpu_node())
     assert "mark" in slurm.calls
+
+
+@pytest.mark.parametrize("reason", ["ops: maintenance", "Kill task failed", ""])
+def test_a_healthy_agent_reads_no_fleet_for_a_drain_of_others(reason: str) -> None:
+    """SLURM has another host name for each machine (``slurmd -N``), and 2,000 agents start in a maintenance."""
+    slurm = MemorySlurm()
+    for name in slurm.nodes:
+        slurm.change(name, host="localhost")
+    slurm.set("n1", "IDLE", "DRAIN", reason=reason, user="alice")
+    passes = writer(slurm, host="pod-1")
+    for _ in range(3):
+        passes.step(gpu_node())
+    assert "read_all" not in slurm.calls
+    slurm.set("n1", "IDLE")
+    assert settled(passes).status.permit.held
 
 
 def test_a_drain_and_its_mark_are_one_call() -> None:

@@ -228,7 +228,8 @@ class Writer:
                 return wait
         begun = (yield Call("started")) if self._awaits_drain(snapshot, faults) else None
         node = as_signed((yield Call("read", (name,))), self.user)
-        if (faults or node.drained or mark_of(node) is not None) and (yield from self._is_elsewhere(node)):
+        concerns = faults or self._said or not self._memory.rests or mark_of(node) is not None
+        if (concerns or is_ours(node.reason, self._settings.reason_prefix)) and (yield from self._is_elsewhere(node)):
             return self._settings.poll_seconds
         before = self._memory
         sight = Sight(self._boot_id, None, None)
