@@ -9,8 +9,9 @@ from nodevet.checks.reference.tables import load_table
 
 __all__ = ["LENT_DRIVERS", "Vendor", "vendor_of"]
 
-LENT_DRIVERS = ("vfio-pci", "xen-pciback", "pci-stub")
-"""Drivers that hand a device on to a virtual machine."""
+LENT_DRIVERS = ("vfio-pci", "nvgrace_gpu_vfio_pci", "xen-pciback", "pci-stub")
+"""Drivers that hand a device on to a virtual machine. The second is that of Grace boards: Linux,
+drivers/vfio/pci/nvgrace-gpu, by the name of its module."""
 
 
 class Vendor(msgspec.Struct, frozen=True, kw_only=True):
