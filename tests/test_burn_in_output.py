@@ -177,6 +177,38 @@ def test_a_full_disk_costs_the_file_and_not_the_verdict(
     assert file.read_text() == "as it was"
 
 
+@pytest.mark.parametrize("script", [{"fp32": "wrong:finish"}, {"fp32": "finish", "int8": "no_torch"}])
+def test_a_full_disk_keeps_no_older_document(run: BurnIn, small_disk: Path, script: dict[str, str]) -> None:
+    """Whoever renders the file after a load that proved less must not find the green one of an earlier run."""
+    file = small_disk / "burn-in.json"
+    assert run({"fp32": "finish"}, "--output", str(file)) == 0
+    assert read_document(file.read_bytes()).verdict == "ok"
+    fill(small_disk)
+    assert run(script, "--output", str(file)) > 1
+    assert not file.exists() or read_document(file.read_bytes()).verdict != "ok"
+
+
+def test_what_gives_way_to_a_document_is_an_older_one_alone(small_disk: Path) -> None:
+    """It is told where nothing takes its place; what this run has written stays, and so does any other file."""
+    said: list[str] = []
+    older, foreign = small_disk / "older.json", small_disk / "foreign"
+    older.write_text('{"schema":"nodevet.burn-in/1","verdict":"ok"}')
+    foreign.write_text("as it was")
+    empty = fill(small_disk)
+    output = OutputFile(str(older), said.append)
+    assert not output.write(b"x" * 10_000)
+    assert not older.exists()
+    assert "No space left on device, and an older document there was removed" in said[-1]
+    assert not OutputFile(str(foreign), said.append).write(b"x" * 10_000)
+    assert foreign.read_text() == "as it was"
+    empty()
+    own = b'{"schema":"nodevet.burn-in/1","verdict":"unknown"}'
+    assert output.write(own)
+    fill(small_disk)
+    assert not output.write(b"x" * 10_000)
+    assert older.read_bytes() == own
+
+
 def test_a_state_directory_that_cannot_be_written_is_told(
     run: BurnIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """Where the document of a burn-in goes: tried before the load, written after each number format, whole or not at all.
 
 A disk that fills up while a load of hours runs costs this file, never the verdict: what could not be written is told.
+The document of an older run gives way even then: a good one must not stand for this run.
 A pipe or another stream gets the last document alone, and nobody waits for its reader while the load runs.
 """
 
@@ -23,6 +24,9 @@ __all__ = ["OutputFile"]
 
 STREAM_SECONDS = 10.0
 """How long a reader of a stream may let us wait for its next look."""
+
+_SCHEMA, _LONGEST_BYTES = b'"nodevet.burn-in/', 64 << 20
+"""What every document of a burn-in names, whoever formatted it anew, and more bytes than one has."""
 
 _MEMORY, _MEMORY_MINORS = 1, (3, 5, 7)
 """mem(4): null, zero and full are of the major of /dev/mem and /dev/kmsg."""
@@ -52,6 +56,7 @@ class OutputFile:
         self._path = Path(name)
         self._say = say
         self._told = ""
+        self._is_ours = False
         try:
             self._kind = _kind(self._path)
             if self._kind is not _Kind.STREAM:
@@ -73,7 +78,7 @@ class OutputFile:
                 case _Kind.IN_PLACE:
                     self._path.write_bytes(content)
                 case _Kind.REPLACED:
-                    replace(self._path, content, mode=0o644)
+                    self._replace(content)
         except OSError as error:
             reason = error.strerror or str(error)
             if reason != self._told:
@@ -82,6 +87,29 @@ class OutputFile:
             return False
         self._told = ""
         return True
+
+    def _replace(self, content: bytes) -> None:
+        """Replace the file by *content*, or remove what an older run left there. Raises OSError."""
+        try:
+            replace(self._path, content, mode=0o644)
+        except OSError:
+            if self._is_ours or not _is_document(self._path):
+                raise
+            self._path.unlink()
+            try:
+                replace(self._path, content, mode=0o644)
+            except OSError as error:
+                raise OSError(error.errno, f"{error.strerror}, and an older document there was removed") from error
+        self._is_ours = True
+
+
+def _is_document(path: Path) -> bool:
+    """Return whether a burn-in wrote what is at *path*: nothing else gives way to a document that finds no room."""
+    try:
+        with path.open("rb") as file:
+            return _SCHEMA in file.read(_LONGEST_BYTES)
+    except OSError:
+        return False
 
 
 def _write_stream(path: Path, content: bytes, patience_seconds: float) -> None:
