@@ -82,6 +82,28 @@ def test_a_result_says_how_warm_its_device_was_and_at_what_power() -> None:
     assert stamped.conditions == {"temperature_celsius": 62, "power_watts": 550, "unsupported": []}
 
 
+@pytest.mark.parametrize("hours", [1 / 3, 8.0])
+@pytest.mark.parametrize(
+    ("read_until", "read_again", "known"),
+    [(0.05, 1.1, False), (1.1, 1.1, True), (0.31, 0.9, False), (0.31, 0.7, True), (0.0, 0.45, True), (0.0, 0.6, False)],
+)
+def test_a_retest_of_which_half_was_not_read_has_no_conditions(
+    hours: float, read_until: float, read_again: float, *, known: bool
+) -> None:
+    """What nobody read may have been cold. A wrong result keeps what is known, which is asked of its re-test."""
+    recorder = LoadRecorder()
+    recorder.begin(0)
+    seconds = round(hours * 3600)
+    for moment in range(1, seconds, 10):
+        share = moment / seconds
+        if share < read_until or share >= read_again:
+            recorder.take(sample(moment, heat(70), Reading("power_watts", 600, WATTS)))
+    conditions = recorder.stamped(result(0, seconds), ()).conditions
+    assert (conditions["temperature_celsius"], conditions["power_watts"]) == ((70, 600) if known else (None, None))
+    wrong = msgspec.structs.replace(result(0, seconds), metrics=(Metric("mismatches", 1, "count"),))
+    assert recorder.stamped(wrong, ()).conditions["temperature_celsius"] == 70
+
+
 @pytest.mark.parametrize(
     ("samples", "unsupported"),
     [

@@ -15,7 +15,10 @@ _STRETCHES = (MAXIMUM_POINTS - 1) // 2
 
 
 class _Stretch(msgspec.Struct, frozen=True):
-    """So many points in a row: the first and last moment, the lowest and highest point, and the sum of the values."""
+    """So many points in a row: the first and last moment, the lowest and highest point, and the sum of the values.
+
+    ``gap`` is the longest time between two of them.
+    """
 
     first: float
     last: float
@@ -23,6 +26,7 @@ class _Stretch(msgspec.Struct, frozen=True):
     high: tuple[float, float]
     total: float
     count: int
+    gap: float = 0.0
 
     @classmethod
     def of(cls, seconds: float, value: float) -> Self:
@@ -38,6 +42,7 @@ class _Stretch(msgspec.Struct, frozen=True):
             max(self.high, later.high, key=_value),
             self.total + later.total,
             self.count + later.count,
+            max(self.gap, later.first - self.last, later.gap),
         )
 
 
@@ -82,6 +87,13 @@ class Curve:
         """
         within = [each for each in self._stretches if first <= (each.first + each.last) / 2 <= last]
         return statistics.median(each.total / each.count for each in within) if within else None
+
+    def longest_gap(self, first: float, last: float) -> float:
+        """Return the longest time from the moment *first* to *last* in which nothing was added, ends included."""
+        within = [each for each in self._stretches if first <= each.last and each.first <= last]
+        ends = [first, *(moment for each in within for moment in (each.first, each.last)), last]
+        between = [later - earlier for earlier, later in zip(ends[::2], ends[1::2], strict=True)]
+        return max(*between, *(each.gap for each in within), 0.0)
 
 
 def _value(point: tuple[float, float]) -> float:

@@ -107,10 +107,17 @@ class LoadRecorder:
         return msgspec.structs.replace(result, conditions={**result.conditions, **told, "unsupported": unsupported})
 
     def _median(self, device: str, quantity: str, result: Result) -> float | None:
+        """Return the median while *result* was made; for a passed one None where half of that time was not read.
+
+        What nobody read may have been cold, and a median of the other half would be that of a part.
+        """
         curve = self._curves.get((device, quantity))
         if self._began is None or curve is None:
             return None
         first, last = (moment.boottime_ns / 1e9 - self._began for moment in (result.started, result.ended))
+        longest = max(SHOWING_SECONDS, (last - first) / 2)
+        if not result.metric("mismatches") and curve.longest_gap(first, last) > longest:
+            return None
         return curve.median(first, last)
 
     def _filled(self, device: str, result: Result, told: dict[str, float | None]) -> dict[str, float | None]:
