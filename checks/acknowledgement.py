@@ -26,6 +26,7 @@ from nodevet.checks.model import (
     Key,
     Outcome,
     PartKind,
+    compared_serial,
     told_serial,
 )
 
@@ -143,7 +144,7 @@ def are_other_boards(serial: str | None, other: str | None) -> bool:
     serial, other = told_serial(serial), told_serial(other)
     if serial is None or other is None:
         return False
-    return serial != other and _is_chip(serial) == _is_chip(other)
+    return compared_serial(serial) != compared_serial(other) and _is_chip(serial) == _is_chip(other)
 
 
 def may_be_of_another(episode: Episode, now: Instant) -> bool:

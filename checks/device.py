@@ -10,7 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
-__all__ = ["NODE", "Device", "DeviceKind", "Firmware", "Link", "told_serial"]
+__all__ = ["NODE", "Device", "DeviceKind", "Firmware", "Link", "compared_serial", "told_serial"]
 
 NODE = "node"
 """The device id of the node itself, for findings that no single device owns."""
@@ -46,6 +46,12 @@ def told_serial(serial: str | None) -> str | None:
     """Return *serial*, or None where it is none: zeros, and words for none such as ``N/A``."""
     text = serial or ""
     return None if re.fullmatch(r"(?i)[\s0.-]*(?:n/?a|none|unknown)?[\s0.-]*", text) else text
+
+
+def compared_serial(serial: str | None) -> str | None:
+    """Return *serial* as it is compared: zeros, ``0x`` and blanks before it and capitals make no other board."""
+    told = told_serial(serial)
+    return None if told is None else told.strip().lower().removeprefix("0x").lstrip("0")
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):

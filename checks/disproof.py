@@ -9,7 +9,17 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.model import NODE, Device, DeviceKind, Episode, EpisodeState, Instant, PartKind, Result, told_serial
+from nodevet.checks.model import (
+    NODE,
+    Device,
+    DeviceKind,
+    Episode,
+    EpisodeState,
+    Instant,
+    PartKind,
+    Result,
+    compared_serial,
+)
 from nodevet.checks.retest import ClearingRow, clearing_table, is_later, retest_proof, stands_wrong
 
 __all__ = ["Evidence", "Holders", "disproof", "other_serial"]
@@ -83,15 +93,16 @@ def other_serial(episode: Episode, evidence: Evidence) -> str | None:
 
     A device that sat in another slot before replaced nothing: addresses change when a board falls out. Nor did one
     of the same name that tells the number of its chip, which is its UUID's, in the place of its serial, or did before.
+    Nor did one whose serial its driver writes another way.
     """
     devices = evidence.devices
-    serial = told_serial(episode.serial)
-    if serial is None or not episode.pci or any(device.serial == serial for device in devices):
+    serial = compared_serial(episode.serial)
+    if serial is None or not episode.pci or any(compared_serial(device.serial) == serial for device in devices):
         return None
     for device in devices:
         is_itself = device.id == episode.key.device and device.is_chip_number(device.serial, episode.serial)
         sits_there = device.pci == episode.pci and device.id not in evidence.moved
-        if sits_there and told_serial(device.serial) is not None and not is_itself:
+        if sits_there and compared_serial(device.serial) is not None and not is_itself:
             return f"replaced: serial {device.serial} where {episode.serial} was"
     return None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.device import NODE, Device, DeviceKind, Firmware, Link, told_serial
+from nodevet.checks.device import NODE, Device, DeviceKind, Firmware, Link, compared_serial, told_serial
 from nodevet.checks.errors import ModelError
 from nodevet.checks.parts import PART_NAMES, WHOLE, Part, PartKind
 from nodevet.checks.sample import NEVER, Failure, FailureKind, Instant, Reading, ReadingStatus, Sample, Scalar
@@ -60,6 +60,7 @@ __all__ = [
     "Snapshot",
     "State",
     "Verdict",
+    "compared_serial",
     "told_serial",
 ]
 

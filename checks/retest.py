@@ -26,6 +26,7 @@ from nodevet.checks.model import (
     Result,
     ResultState,
     Shown,
+    compared_serial,
     told_serial,
 )
 from nodevet.checks.reference.tables import load_table
@@ -368,18 +369,23 @@ def escalated(
     board = names[0]
     longest = row.replace_within_days * _DAY_SECONDS
     # Those that are too old to count stay: a finding that stands shows them in each round, as if they were new.
-    kept = {(entry.board, entry.load): entry for entry in known}
+    kept = list(known)
+    alike = {compared_serial(name) or name for name in names}
     for entry in finding.shown:
-        if not any((name, entry.load) in kept for name in names):
-            kept[board, entry.load] = WrongResult(board, entry.load, now)
-    memory = tuple(kept.values())[-REMEMBERED_AT_MOST:]
-    count = len({entry.load for entry in kept.values() if entry.board in names and entry.age_seconds <= longest})
+        if not any(_board(each) in alike and each.load == entry.load for each in kept):
+            kept.append(WrongResult(board, entry.load, now))
+    memory = tuple(kept)[-REMEMBERED_AT_MOST:]
+    count = len({entry.load for entry in kept if _board(entry) in alike and entry.age_seconds <= longest})
     if count < row.replace_after:
         return memory, finding
     # Neither a re-test nor another slot is what it asks for now.
     facts = finding.message.partition(f"; {demand_words(finding.shown[-1], row)}")[0]
     said = f"{facts}; wrong in {count} loads within {row.replace_within_days:.0f} days: replace the board"
     return memory, msgspec.structs.replace(finding, action=Action.REPLACE, clearing=Clearing.REPLACEMENT, message=said)
+
+
+def _board(wrong: WrongResult) -> str:
+    return compared_serial(wrong.board) or wrong.board
 
 
 def aged(known: tuple[WrongResult, ...], now: Instant) -> tuple[WrongResult, ...]:

@@ -403,6 +403,29 @@ def test_what_stands_beside_a_wrong_result_ends_with_it(is_first: bool) -> None:
     assert not story.ledger.episodes
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("0325018012345", "325018012345"),
+        ("0xDCFF75A0", "0xdcff75a0"),
+        ("0xdcff75a0", "DCFF75A0"),
+        (" 1323421012345 ", "1323421012345"),
+    ],
+)
+def test_a_serial_that_is_written_another_way_is_the_same_board(before: str, after: str) -> None:
+    """A driver that was updated replaced nothing, and the second wrong result is of the same board."""
+    story = Story(before)
+    assert story.run(wrong()) is not None
+    story.results.clear()
+    story.device = gpu(serial=after)
+    assert story.run() is not None
+    story.results.clear()
+    assert story.run(load(15, **ENOUGH)) is None
+    second = story.run(wrong(started=40.0))
+    assert second is not None
+    assert second.finding.action is Action.REPLACE
+
+
 @pytest.mark.parametrize("untold", ["at the first", "at the second", "while it stands"])
 def test_a_board_whose_serial_was_not_told_once_is_the_same_board(untold: str) -> None:
     """Its name is known, and the node remembers what it told; one wrong result that stands meanwhile is one."""
