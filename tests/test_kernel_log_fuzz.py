@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -165,3 +166,73 @@ def test_a_storm_is_read_in_bounded_turns_and_little_memory(terminal: str) -> No
     assert told == [10_000, 10_000, 10_000, 0]
     assert not log.holds_back
     log.close()
+
+
+LOOK_SECONDS = 0.1
+"""Of a processor. A look through the longest of these lines takes 2 ms, one from each of its places half a second."""
+
+STAMPS = ("", "[ 1.5] ", "<4>", "4,7,7,-;", "kern  :err   : ", "Jan  1 00:00:00 n kernel: ", "Jan  1 00:00:00 n a: ")
+BEGINS = (
+    "[",
+    '"msg": "x"',
+    '"fac": "x"',
+    "NVRM: Xid (PCI:0000:3b:00): 74, ",
+    "NVRM: Xid (PCI:0000:3b:00): 145, ",
+    "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, ",
+    "amdgpu 0000:03:00.0: amdgpu: ",
+    "Memory failure: 0x1: ",
+    "EDAC MC0: ",
+    "",
+)
+PIECES = (
+    " ",
+    "\t",
+    "\xa0",
+    "a",
+    "1",
+    "[",
+    "(",
+    ":",
+    ", ",
+    "x ",
+    "1 ",
+    "0:",
+    "=2E",
+    "^[[",
+    "NVLink ",
+    "pid=",
+    "Xid ",
+    "<",
+    "- ",
+)
+
+
+def seconds_of(line: str) -> float:
+    """Return how long *line* keeps a processor."""
+    began = time.thread_time()
+    events_from_lines([line])
+    return time.thread_time() - began
+
+
+LONGEST = {
+    "brackets": f"[{' ' * 8_000}[[",
+    "message": f'"msg": "x"{" " * 12_000}z',
+    "facility": f'"fac": "x"{" " * 8_000}z',
+}
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_blanks_without_end_are_looked_through_once(name: str) -> None:
+    """A user who can write the file that is read must not make one line hold up the loop."""
+    seconds_of(GOOD)  # what is made ready once is no cost of a line
+    assert seconds_of(LONGEST[name]) < LOOK_SECONDS
+
+
+@pytest.mark.parametrize("begin", BEGINS)
+def test_no_line_costs_more_than_a_look_through_it(begin: str) -> None:
+    """Whatever is repeated in it, behind whichever stamp and words."""
+    seconds_of(GOOD)
+    for stamp in STAMPS:
+        for piece in PIECES:
+            line = f"{stamp}{begin}{piece * (8_000 // len(piece))}!"
+            assert min(seconds_of(line) for _ in range(2)) < LOOK_SECONDS, (stamp, piece)

@@ -88,8 +88,9 @@ _MOST_MICROSECONDS = 10**15
 """No machine is up for longer. A clock that went below zero at a boot, as in virtual machines, stands near 2^64 ns."""
 _MICROSECONDS = re.compile(r"[0-9]{1,20}")
 _HEX_ESCAPE = re.compile(rb"\\x([0-9a-fA-F]{2})")
-_JSON_MESSAGE = re.compile(r'\s*"(?:msg|message|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*,?\s*')
-_JSON_FACILITY = re.compile(r'\s*"(?:fac|facility|SYSLOG_FACILITY)"\s*:\s*"?(?P<word>\w{1,20})"?\s*,?\s*')
+_JSON_MESSAGE = re.compile(r'\s*"(?:msg|message|MESSAGE)"\s*:\s*"(?P<text>(?:[^"\\]|\\.)*)"\s*+,?\s*')
+_JSON_FACILITY = re.compile(r'\s*"(?:fac|facility|SYSLOG_FACILITY)"\s*:\s*"?(?P<word>\w{1,20})"?\s*+,?\s*')
+"""What is taken is not given back (``*+``) where the next part would take it too: blanks cost a user's line seconds."""
 _DECORATION = re.compile(r"(?:[>|*`•]+\s*)+")
 _PRIORITY = re.compile(r"<(?P<priority>\d{1,3})>(?:\d )?\s*")
 _LEVEL = re.compile(
@@ -106,7 +107,7 @@ _RFC_5424 = re.compile(
     r"<(?P<priority>\d{1,3})>1\s+(?P<time>\S+)\s+\S+\s+(?P<program>\S+)\s+\S+\s+\S+\s+"
     r"(?:-|(?:\[(?:[^\]\\\"]|\\.|\"(?:[^\"\\]|\\.)*\")*\])+)\s+(?:\ufeff)?"
 )
-_BRACKETS = re.compile(r"\[\s*(?P<inside>[^\[\]]*)\]:?(?:\s+|$)?")
+_BRACKETS = re.compile(r"\[\s*+(?P<inside>[^\[\]]*)\]:?(?:\s+|$)?")
 _SECONDS = re.compile(r"(?P<seconds>\d{1,9}\.\d{1,9})(?:\s*<[^>]*>?)?$|[+-]\s*\d+\.\d+$")
 _CLOCK = re.compile(r"[\w. ]*\d{1,2}[:h]\d{2}(?:[:.]\d{2})?[^\]]*$")
 _THREAD = re.compile(r"[TC]\d+\s*$")
