@@ -1037,6 +1037,57 @@ def test_without_an_answer_a_permit_stays_and_no_new_one_is_given() -> None:
     assert (done.status.permit.held, done.status.unanswered, slurm.writes) == (False, True, slurm.writes[:1])
 
 
+@pytest.mark.parametrize(
+    ("call", "mark", "why", "again_seconds"),
+    [
+        ("read_all", "stands", Why.READ_TIMEOUT, SETTINGS.poll_seconds),
+        ("mark", "", Why.WRITE_TIMEOUT, 300.0 + 0.5 * SETTINGS.poll_seconds),
+        ("mark", "", Why.DENIED, 300.0 + 0.5 * SETTINGS.poll_seconds),
+        ("read", "", Why.READ_TIMEOUT, 1000.0),
+    ],
+    ids=["behind its mark", "with its mark", "without the right to write", "before its mark"],
+)
+def test_a_node_whose_mark_may_hold_up_others_does_not_wait_long_for_an_answer(
+    call: str, mark: str, why: Why, again_seconds: float
+) -> None:
+    """A mark that stands counts as a closure for all others; a node that has none asks again in its turn."""
+    slurm, now = MemorySlurm(2000), [0.0]
+
+    def lost(name: str) -> None:
+        if name == call and bool(mark) == bool(slurm.nodes["n1"].comment):
+            slurm.fail = {call: why}
+
+    slurm.before = lost
+    passes = writer(slurm, Memory(nodes=2000), clock=lambda: now[0], chance=lambda: 0.5)
+    passes.step(FAILED)
+    now[0] = 40.0
+    assert passes.step(FAILED).again_seconds == again_seconds
+
+
+def test_a_mark_that_could_not_be_taken_back_is_looked_at_soon() -> None:
+    """There is no room for the node, and SLURM does not take the mark away: others find less room until it does."""
+    slurm, now = MemorySlurm(2000), [0.0]
+    passes = writer(
+        slurm, Memory(nodes=2000), clock=lambda: now[0], chance=lambda: 0.5, maximum_drained_ratio=0.0005,
+        maximum_new_ratio=0.0005, minimum_new=1,
+    )  # fmt: skip
+    passes.step(FAILED)
+    now[0] = 40.0
+
+    def others(name: str) -> None:
+        if name == "read_all" and slurm.nodes["n1"].comment:
+            slurm.set("n2", "IDLE", "DRAIN", reason=OTHER)
+            slurm.fail = {"mark": Why.WRITE_TIMEOUT}
+
+    slurm.before = others
+    assert passes.step(FAILED).again_seconds == SETTINGS.poll_seconds
+    assert slurm.nodes["n1"].comment
+    slurm.before, slurm.fail = (lambda _: None), {}
+    now[0] = 400.0
+    assert passes.step(FAILED).again_seconds == 1000.0
+    assert not slurm.nodes["n1"].comment
+
+
 def test_not_all_nodes_ask_at_once() -> None:
     """A new fault waits for its share of the time that so many nodes need; a second one does not begin anew."""
     slurm = MemorySlurm()

@@ -17,7 +17,7 @@ from nodevet.checks.errors import ModelError, StoreError
 from nodevet.checks.recall import recalled
 from nodevet.exporters.slurm_rules import Memory
 
-__all__ = ["MEMORY_NAME", "Kept", "end_permit", "load_memory", "pack", "save_memory"]
+__all__ = ["MEMORY_NAME", "Kept", "clears_until", "end_permit", "load_memory", "pack", "save_memory"]
 
 MEMORY_NAME = "slurm.json"
 
@@ -33,6 +33,12 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def followed_by(self, memory: Memory, boot_id: str) -> Kept:
         """Return what is to be kept once *memory* is what is known in the boot *boot_id*."""
         return Kept(boot_id, memory, self.edition + (memory != self.memory))
+
+
+def clears_until(memory: Memory, boot_id: str) -> float:
+    """Return until when in the boot *boot_id* a withdrawal of a mark that was remembered may still take effect."""
+    clears = memory.clears
+    return clears.boottime_ns / 1e9 if clears is not None and clears.boot_id == boot_id else 0.0
 
 
 def pack(kept: Kept) -> bytes:

@@ -88,6 +88,10 @@ class Turn:
         """Go on with what was begun, whatever changes until the next look: it holds up other nodes, and a gate."""
         self._is_awaited = True
 
-    def again(self, nodes: int, least: float) -> float:
-        """Return after how long to ask again, spread so that a whole cluster asks a few times a second."""
-        return max(least, nodes / AGAIN_PER_SECOND) * (1.0 + self._random())
+    def again(self, nodes: int, least: float, *, most: float = 0.0) -> float:
+        """Return after how long to ask again, spread so that a whole cluster asks a few times a second.
+
+        Where *most* is above zero, a write may take effect for so long; then it is at most a look later than that.
+        """
+        seconds = max(least, nodes / AGAIN_PER_SECOND) * (1.0 + self._random())
+        return min(seconds, most + least * self._random()) if most > 0 else seconds

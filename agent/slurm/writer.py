@@ -15,6 +15,7 @@ from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, told
 from nodevet.agent.slurm.calls import Call, Slurm, Work
 from nodevet.agent.slurm.first import LOCAL, first_status
+from nodevet.agent.slurm.memory import clears_until
 from nodevet.agent.slurm.turn import WORTH_WAITING_SECONDS, Turn, first_looks_seconds
 from nodevet.agent.slurm.words import WORDS, returned_words
 from nodevet.checks.model import Episode, Instant, Mode, Modes, Snapshot
@@ -120,10 +121,10 @@ class Writer:
         self._note = BY_SOMEBODY
         self._said: tuple[Episode, ...] = ()
         self._turn = Turn(random=random, monotonic=monotonic, poll_seconds=settings.poll_seconds)
-        self._clear_settles_at, self._drain_settles_at = self._remembered_until(), 0.0
-        self._holds, self._keeps_marks = 0, False
-        self._slurmctld, self._slurmctld_seen_at, self._took_over = "", 0.0, False
-        self._asks = self._unseen = self._marked_again = False
+        self._clear_settles_at = clears_until(self._memory, self._boot_id)
+        self._drain_settles_at = self._mark_settles_at = 0.0
+        self._holds, self._slurmctld, self._slurmctld_seen_at, self._took_over = 0, "", 0.0, False
+        self._asks = self._unseen = self._marked_again = self._stands = self._keeps_marks = False
         self.status = first_status(settings, node, memory, boot_id)
 
     def due(self, snapshot: Snapshot) -> tuple[Episode, ...]:
@@ -213,8 +214,9 @@ class Writer:
         return self._turn.behind_gate(self._memory.nodes) if self._settings.permit == "local" else 0.0
 
     def _again(self) -> float:
-        """Return after how long to ask again."""
-        return self._turn.again(self._memory.nodes, self._settings.poll_seconds)
+        """Return after how long to ask again: soon while a mark of this node takes room from the others, or may."""
+        most, least = self._mark_settles_at - self._monotonic(), self._settings.poll_seconds
+        return least if self._stands else self._turn.again(self._memory.nodes, least, most=most)
 
     # What is asked and decided.
 
@@ -415,13 +417,14 @@ class Writer:
                 yield from self._withdraw(node)
                 return self._again()
             self._remember(marked=True)
+            self._mark_settles_at = self._monotonic() + LATE_SECONDS
             yield Call("mark", (node.name, field, asking_text(*self._signature())))
-            self._holds = 0
+            self._holds, self._stands, self._mark_settles_at = 0, True, 0.0
         nodes: tuple[NodeState, ...] = yield Call("read_all")
         found = self._rooms(nodes)
         own = next(entry for entry in nodes if entry.name == node.name)
         mark = self._mark(own)
-        self._asks = mark is not None
+        self._asks = self._stands = mark is not None
         if mark is None or own.drained or own.reason != node.reason or obstacle(own.states) is not None:
             self._skip(Why.UNVERIFIED if mark is None else Why.CHANGED)
             return SOON_SECONDS if mark else self._again()
@@ -500,7 +503,7 @@ class Writer:
             # Looked at until somebody takes it back, or until no late one of ours may come any more.
             comes = self._settings.writer == "drain" and self._drain_settles_at > self._monotonic()
             self._remember(marked=mark is not None or comes)
-            if self._remembered_until() <= self._monotonic():
+            if clears_until(self._memory, self._boot_id) <= self._monotonic():
                 self._remember(clears=None)
             return self._settings.poll_seconds
         self._remember(marked=True)
@@ -512,7 +515,7 @@ class Writer:
         settles_at = self._monotonic() + LATE_SECONDS
         # Also where this agent is killed meanwhile: it would empty the mark of the next one.
         clears = Instant(self._boot_id, round(settles_at * 1e9), self._wall_seconds())
-        if mark.drained and self._remembered_until() <= self._monotonic():
+        if mark.drained and clears_until(self._memory, self._boot_id) <= self._monotonic():
             # The next agent waits for the answer to any other mark that it finds, and this one may stand for days.
             self._remember(clears=clears)
             return 0.0
@@ -522,14 +525,10 @@ class Writer:
             self._clear_settles_at = settles_at
             self._remember(clears=clears)
             raise
+        self._stands = False
         if mark.drained and self._clear_settles_at <= self._monotonic():
             self._remember(clears=None)
         return self._settings.poll_seconds
-
-    def _remembered_until(self) -> float:
-        """Return until when a withdrawal of a mark that was remembered may still take effect."""
-        clears = self._memory.clears
-        return clears.boottime_ns / 1e9 if clears is not None and clears.boot_id == self._boot_id else 0.0
 
     # What is read.
 
@@ -569,6 +568,7 @@ class Writer:
             last_read_seconds=self._wall_seconds(),
         )
         mark = mark_of(node)
+        self._stands = mark is not None
         is_closed = node.drained or (mark is not None and mark.holds)
         self._marked_again = self._marked_again and is_closed
         if is_closed:
