@@ -1,8 +1,9 @@
 """A document of a command with values that nobody can take: each costs its own reading, and the rest is judged.
 
 A tool prints "N/A", NaN or a number of a hundred digits for one broken sensor, and JSON itself knows neither NaN nor an
-end of digits. C prints nan, and a shell whose variable is empty nothing at all. Whatever else is wrong in a document is
-a mistake of its program and refuses the whole.
+end of digits. C prints nan, a shell whose variable is empty nothing at all, one with a decimal comma 45,3, and for a
+dead board what a tool said of it, with colons and quotes. Whatever else is wrong in a document is a mistake of its
+program and refuses the whole.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from nodevet.checks.guard import one_line
 from nodevet.checks.model import ReadingStatus
 from nodevet.checks.quantities import NO_VALUE, QUANTITIES
 from nodevet.checks.readings import Document, ReadingEntry, parse, repeated_keys, value_mistakes
@@ -25,10 +27,22 @@ INTEGER_CHARACTERS = 20
 """No number of 64 bits has more, its sign included."""
 
 
-_PIECE = re.compile(
-    r'"(?:[^"\\]|\\.)*+"?|(?P<empty>(?<=:)\s*(?=[,}]))|(?P<bare>[^\s",:{}\[\]][^",:{}\[\]\n]*)', re.DOTALL
-)
 _LITERAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null")
+_END = r'(?=[ \t\n\r]*(?:\}|,[ \t\n\r]*"[^"\\]*"[ \t\n\r]*:))'
+"""Where the value of a reading ends: at the end of the reading, or before its next key."""
+
+_VALUE = (
+    r'"value"[ \t\n\r]*:[ \t\n\r]*+(?:'
+    rf'(?:{_LITERAL.pattern}|(?P<text>"(?:[^"\\]|\\.)*+")){_END}'
+    rf'|(?P<words>(?![\[{{])(?:[^{{}}"]|"[^"{{}}]*"(?![ \t\n\r]*:)){{0,1000}}?){_END})'
+)
+"""The value of a reading: what JSON knows, else any words up to where it ends, with commas, colons and quotes."""
+
+_PIECE = re.compile(
+    rf'{_VALUE}|(?P<other>"(?:[^"\\]|\\.)*+"?)|(?P<bare>[^\s",:{{}}\[\]][^",:{{}}\[\]\n]*)',
+    re.DOTALL,
+)
+_CONTROL = re.compile(r"[\x00-\x1f]")
 
 
 class _Odd:
@@ -54,26 +68,42 @@ def without_unread(data: bytes) -> Document | None:
 
 
 def _without_bare_words(text: str) -> tuple[str, deque[str]]:
-    """Return *text* with NaN in the place of each word that is no JSON, and of each value that is missing; and these.
+    """Return *text* with NaN in the place of each value and word that is no JSON, and of none at all; and these.
 
-    NaN is what Python takes for a number without being one.
+    NaN is what Python takes for a number without being one. Control characters in a text are written as JSON wants it.
     """
     odd = deque[str]()
 
     def put(piece: re.Match[str]) -> str:
+        words = piece["words"]
+        if words is not None and not words.rstrip().endswith(","):  # behind that one a key is missing
+            odd.append(words.strip())
+            return f"{piece[0].removesuffix(words)}NaN"
         bare = (piece["bare"] or "").rstrip()
-        if (piece["bare"] is None and piece["empty"] is None) or _LITERAL.fullmatch(bare):
-            return piece[0]
+        if piece["bare"] is None or _LITERAL.fullmatch(bare):
+            quoted = piece["text"] or piece["other"] or ""
+            return piece[0].removesuffix(quoted) + _CONTROL.sub(_escaped, quoted)
         odd.append(bare)
         return "NaN"
 
     return _PIECE.sub(put, text), odd
 
 
+def _escaped(control: re.Match[str]) -> str:
+    return f"\\u{ord(control[0]):04x}"
+
+
 def _mark(raw: object) -> int:
-    """Put an ``error`` in the place of each value in *raw* that cannot be taken; return how many there are."""
+    """Put an ``error`` in the place of each value in *raw* that cannot be taken; return how many there are.
+
+    Words about a reading that are no single line are made one, which counts too.
+    """
     marked = 0
     for entry in _readings(raw):
+        detail = entry.get("detail")
+        if isinstance(detail, str) and _CONTROL.search(detail):
+            entry["detail"] = one_line(detail)
+            marked += 1
         words = _unread(entry)
         if words:
             entry.pop("value", None)

@@ -426,11 +426,41 @@ def test_a_value_of_any_size_is_told_in_short(printed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "printed", ["nan", "-nan", "inf", "", " ", "N/A", "[N/A]", "[Not Supported]", "45 C", "01", ".5", "0x2d", "None"]
+    "printed",
+    [
+        *("nan", "-nan", "inf", "", " ", "N/A", "[N/A]", "[Not Supported]", "45 C", "01", ".5", "0x2d", "None"),
+        *("45,3", "45,3 C", "1,234.5", "12:30", "N/A, N/A", "41\n43", 'no such sensor "core"', '"a" "b"'),
+        "Unable to determine the device handle for GPU0: 0000:19:00.0: Unknown Error",
+        *('"4\n5"', '"4\t5"', '"\x1b[31mhot"'),
+    ],
 )
 def test_a_value_that_is_no_json_costs_its_reading_alone(printed: str) -> None:
-    """C prints nan, a tool its own words, and a shell whose variable is empty nothing."""
+    """C prints nan, a tool its own words, also of a dead board, and a shell whose variable is empty nothing."""
     assert_costs_itself(printed)
+
+
+@pytest.mark.parametrize("printed", ["45,3", "sensor: gone", '"4\n5"'])
+def test_words_are_told_from_what_follows_them(printed: str) -> None:
+    """The value may stand before other keys of its reading, on a line of its own, and beside a text with its words."""
+    gone = temperature(None) | {"part": {**CORE, "name": "memory"}, "status": "error", "detail": 'no "value": 4,5'}
+    text = json.dumps(document(device("a", gone, {"value": 45} | temperature(45)))).replace(
+        '"value": 45', f'"value":\n {printed} \n'
+    )
+    found = without_unread(text.encode())
+    assert found is not None
+    assert [entry.status for entry in found.devices[0].readings] == [ReadingStatus.ERROR] * 2
+    assert found.devices[0].readings[0].detail == 'no "value": 4,5'
+
+
+def test_a_line_break_in_the_words_of_a_reading_costs_nothing() -> None:
+    """A shell prints what a tool said on two lines."""
+    gone = temperature(None) | {"status": "error", "detail": "no answer\nfrom it"}
+    other = temperature(0) | {"part": {**CORE, "name": "memory"}}
+    text = json.dumps(document(device("a", gone, other)))
+    for printed in (text, text.replace("\\n", "\n")):
+        found = without_unread(printed.encode())
+        assert found is not None
+        assert [entry.detail for entry in found.devices[0].readings] == ["no answer from it", ""]
 
 
 def assert_costs_itself(printed: str) -> None:
@@ -453,8 +483,10 @@ def assert_costs_itself(printed: str) -> None:
         ('"serial": "s"', "serial: 1"),
         ('"value": 0', '"value": 0,'),
         ('"value": 0', '"value": 0 "unit": 1'),
-        ('"value": 0', '"value": 1,5'),
+        ('"value": 0', '"value": 1, "unit": 5'),
+        ('"value": 0', '"value": 1,5, }'),
         ('"value": 0', '"value": "0'),
+        ('"model": "X1"', '"model": "X\n1"'),
     ],
 )
 def test_a_word_elsewhere_than_as_a_value_refuses_the_whole(whole: str, odd: str) -> None:
