@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -329,6 +330,25 @@ def test_a_command_that_runs_ends_with_the_agent(tmp_path: Path, open_doors: Cal
     assert _group_of(tmp_path / "pid") != []
     doors.stop()
     doors.until(lambda: _group_of(tmp_path / "pid") == [])
+
+
+def test_a_signal_that_ends_the_reader_of_a_command_is_told_as_that(
+    tmp_path: Path, open_doors: Callable[..., Doors]
+) -> None:
+    """Tools against want of memory send SIGTERM: the program that runs is ended first, and it is no bug of ours."""
+    started = tmp_path / "started"
+    text = f"#!/bin/sh\necho $$ > {started}.new; mv {started}.new {started}\nexec sleep 60\n"
+    path = program(tmp_path / "door", text)
+    doors = open_doors(CommandSettings(name="acme", argv=(str(path),), timeout_seconds=20.0))
+    doors.until(started.exists)
+    (status,) = doors.supervisor.statuses
+    assert status.pid is not None
+    os.kill(status.pid, signal.SIGTERM)
+    doors.until(lambda: doors.supervisor.statuses[0].state is ReaderState.CRASHED)
+    words = doors.supervisor.statuses[0].detail
+    assert "was killed by SIGTERM" in words
+    assert words.endswith("somebody other than the agent sent it")
+    assert not psutil.pid_exists(int(started.read_text()))
 
 
 def test_groups_are_printed_apart_and_told_apart(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:

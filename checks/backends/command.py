@@ -7,6 +7,7 @@ the command, what it did and the next step.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -272,5 +273,12 @@ def _refused(door: Door, text: str, kind: FailureKind = FailureKind.ERROR) -> Ba
 
 
 def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Leave through every ``finally``, so that a command that runs is ended too."""
+    """Leave through every ``finally``, so that a command that runs is ended too, and end by the signal that came."""
+    atexit.register(_end_by_signal)
     raise SystemExit(128 + signal.SIGTERM)
+
+
+def _end_by_signal() -> None:
+    """End as whom the signal ended at once: whoever asks how this process ended sees what came."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
