@@ -53,8 +53,11 @@ def node_name(configuration: Configuration) -> str:
 
 
 def arm(checks: Iterable[Check], configuration: Configuration, names: Sequence[str] = ()) -> tuple[Armed, ...]:
-    """Return the enabled *checks* with their policies; only those of *names* where some are given."""
-    everything = {declared.name: declared for declared in checks}
+    """Return the enabled *checks* with their policies; only those of *names* where some are given.
+
+    One of a package that came, or could not be read, after *configuration* was made has no settings, and waits.
+    """
+    everything = {declared.name: declared for declared in checks if declared.name in configuration.checks}
     unknown = [name for name in names if name not in everything]
     if unknown:
         raise UsageError(f"check: no check is called {unknown[0]!r}; there are {', '.join(sorted(everything))}")

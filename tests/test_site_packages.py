@@ -93,6 +93,19 @@ def engine_of(clock: SteppedClock, configuration: Path | None = None) -> Engine:
     return Engine(arm(installed(), settings), node="n", clock=clock.instant)
 
 
+@pytest.mark.parametrize("options", [{}, BAD["entry_points"][0]], ids=["whole", "unreadable"])
+def test_a_package_that_comes_while_settings_are_read_waits_for_the_next_reading(
+    packages: Path, options: dict[str, Any]
+) -> None:
+    """It is listed with the settings first and with the checks after: what came between has no settings yet."""
+    settings = load_configuration(None, installed(), environment={})
+    site_package(packages, **options)
+    importlib.invalidate_caches()
+    found = installed()
+    assert len(found) > len(settings.checks)
+    assert {armed.check.name for armed in arm(found, settings)} == OURS
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_package_that_cannot_be_had_costs_its_own_checks(
     packages: Path, name: str, capsys: pytest.CaptureFixture[str]
