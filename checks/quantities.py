@@ -16,6 +16,7 @@ import msgspec
 from nodevet.checks.model import PartKind, Reading, ReadingStatus, Scalar
 
 __all__ = [
+    "IMPLAUSIBLE",
     "LARGEST_COUNT",
     "NO_VALUE",
     "ONES",
@@ -125,6 +126,7 @@ LARGEST_COUNT = 2**63 - 1
 SHOWN_LETTERS = 100
 """So much of an odd value is told."""
 IMPLAUSIBLE = " is implausible: "
+"""Stands in the detail of a reading whose value was told and is none."""
 NO_VALUE = "no value: "
 """The detail of a reading begins so where what a command printed for it is no value at all, such as NaN."""
 

@@ -28,6 +28,7 @@ from nodevet.checks.model import (
     Scalar,
     State,
 )
+from nodevet.checks.quantities import is_implausible
 from nodevet.checks.view import Memory, Seen
 
 Readings = dict[Quantity, Scalar | Reading | None]
@@ -268,6 +269,19 @@ def test_a_link_that_vanished_is_missed_whatever_other_port_came_up(restarts: bo
     desk = restarted(desk) if restarts else desk
     assert states(desk, *(ports({0, 1, 2, 4, 5, 6, 7}, {3}),) * 3)[-1] is State.FAILED
     assert links_down(desk) == {3}
+
+
+def test_answer_that_means_nothing_is_an_odd_value_and_no_refusal(tmp_path: Path) -> None:
+    """A torn flag of failed row repairs counts once the reading before it is old, as any other odd value does."""
+    driver = Driver()
+    backend = backend_of(driver, tmp_path)
+    (board,) = backend.devices()
+    for flag, is_odd in ((1, False), (65535, True), (0, False)):
+        driver.answers["nvmlDeviceGetRemappedRows"] = [0, 0, 0, flag]
+        (told,) = (entry for entry in backend.read("fast", board) if entry.quantity == "row_remap_failed")
+        assert is_implausible(told) is is_odd
+        assert told.status is (ERROR if is_odd else ReadingStatus.OK)
+        assert not is_odd or "nvmlDeviceGetRemappedRows: its answer is implausible: 65535" in told.detail
 
 
 def test_what_only_a_retest_ends_outlasts_the_number_of_its_port() -> None:

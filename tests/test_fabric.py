@@ -134,6 +134,16 @@ def test_only_a_mask_whose_every_group_says_fine_names_no_fault() -> None:
     assert (fault_named("bits_0").fault_class, fault_named("bits_0").action) == (FaultClass.UNKNOWN, Action.INSPECT)
 
 
+def test_status_that_is_no_answer_of_the_library_fails_no_board() -> None:
+    """Of a registration that is completed an empty register says nothing; what the library knows, or may know, does."""
+    state = next(item.convert for item in slow_items(0) if item.quantity == "fabric_state")
+    told = {status: state(SimpleNamespace(state=3, status=status)) for status in (0, 1, 50, 999)}
+    assert told == {0: "completed", 1: "failed", 50: "failed", 999: "failed"}
+    for status in (-1, 1000, 65535, 2**32 - 1):
+        with pytest.raises(ValueError, match="no answer"):
+            state(SimpleNamespace(state=3, status=status))
+
+
 def test_an_empty_register_is_no_mask() -> None:
     """Ones alone are what a register reads that nothing answers for: no fault, and no health either."""
     with pytest.raises(ValueError, match="empty register"):

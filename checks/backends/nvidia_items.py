@@ -33,6 +33,8 @@ NVLINK_STATES = {0: False, 1: True, 2: True}
 
 FABRIC_NOT_SUPPORTED, FABRIC_COMPLETED = 0, 3
 FABRIC_WORDS = {1: "not_started", 2: "in_progress"}
+MOST_STATUSES = 999
+"""The last of NVML's return codes, NVML_ERROR_UNKNOWN; what is larger is no answer."""
 FABRIC_FAULT_SHIFTS = (0, 2, 4, 6)
 """Two bits each (1 yes, 2 no): bandwidth degraded, route recovering, route unhealthy, access timeout recovering."""
 FABRIC_CONFIGURATION_SHIFT, FABRIC_CONFIGURATION_FINE = 8, 1
@@ -151,8 +153,13 @@ def _recovery_action(number: int) -> str:
 
 
 def _fabric_state(info: Any) -> str | None:
-    """Return where the registration with the fabric stands; None where the device is not part of one."""
+    """Return where the registration with the fabric stands; None where the device is not part of one.
+
+    Raise ValueError for a status that is no return code, such as an empty register: a registration fails by a code.
+    """
     if info.state == FABRIC_COMPLETED:
+        if not 0 <= info.status <= MOST_STATUSES:
+            raise ValueError(f"status {info.status} is no answer of the library")
         return "failed" if info.status else "completed"
     return None if info.state == FABRIC_NOT_SUPPORTED else FABRIC_WORDS.get(info.state, f"state {info.state}")
 

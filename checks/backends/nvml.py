@@ -24,6 +24,7 @@ from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_ki
 from nodevet.checks.exhaustion import next_step
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
+from nodevet.checks.quantities import IMPLAUSIBLE
 from nodevet.checks.wire import Progress
 
 __all__ = [
@@ -343,7 +344,11 @@ class _Slot:
         if isinstance(raw, int) and raw in NO_VALUE:
             self.reading = self.bad(ReadingStatus.UNAVAILABLE, "the driver has no value")
             return self.reading
-        value = attempt(partial(self.item.convert, raw))
+        try:
+            value = attempt(partial(self.item.convert, raw), let=(ValueError,))
+        except ValueError as odd:  # whoever raises it knows each answer that means something
+            self.reading = self.bad(ReadingStatus.ERROR, f"{_words(self.source)}: its answer{IMPLAUSIBLE}{odd}")
+            return self.reading
         if isinstance(value, Bug):
             words = f"{_words(self.source)}: {raw!r} cannot be understood: {value.error}"
             self.reading = self.bad(ReadingStatus.ERROR, words)
