@@ -168,6 +168,24 @@ def test_what_the_agent_cannot_ask_slurm_is_told(good: Facts) -> None:
     assert "agent" not in statuses(good, running=msgspec.structs.replace(running, writer="off"))
 
 
+@pytest.mark.parametrize(
+    ("spoil", "name"),
+    [
+        (lambda folder: (folder / "gres.sh").unlink(), "scripts"),
+        (lambda folder: (folder / "prolog.sh").chmod(0o644), "scripts"),
+        (lambda folder: (folder / "prolog.sh").write_text("#!/bin/sh\nexit 1\n"), "rehearsal"),
+    ],
+    ids=["missing", "not executable", "fails"],
+)
+def test_who_is_told_to_copy_scripts_is_told_not_to_write_into_them(
+    node: Installed, spoil: Callable[[Path], object], name: str
+) -> None:
+    """SLURM drains a node that starts one at that moment."""
+    spoil(node.gate.scripts)
+    (item,) = (item for item in items(node.facts()) if item.name == name)
+    assert (item.status, "then mv" in item.next_step) == (Status.WRONG, True)
+
+
 SPOILED: dict[str, tuple[Callable[[Installed], object], str, Status]] = {
     "a script is missing": (lambda n: (n.gate.scripts / "gres.sh").unlink(), "scripts", Status.WRONG),
     "the prolog is not executable": (lambda n: (n.gate.scripts / "prolog.sh").chmod(0o644), "scripts", Status.WRONG),

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from fakes.slurm_gate import GATE_FILES, Gate, accelerator
 from nodevet.agent.cli import main
 
 NODES = ("n1", "n2", "n3")
+ON_EACH = "every node of a cluster, as root"
 EIGHT = tuple(accelerator(minor) for minor in range(8))
 
 SSH = """#!/bin/sh
@@ -92,12 +94,34 @@ def site(repository: Path, tmp_path: Path) -> Iterator[Site]:
         yield laid_out
 
 
+def test_an_update_by_the_page_writes_into_no_script_that_may_be_starting(repository: Path, tmp_path: Path) -> None:
+    """The kernel starts none that is open for writing, and SLURM drains the node. The settings stay."""
+    (block,) = (found for found in blocks((repository / "docs/how-to/slurm.md").read_text()) if found.place == ON_EACH)
+    source, folder = tmp_path / "source", tmp_path / "etc"
+    shutil.copytree(repository / "deploy/slurm", source)
+    replace = {"/path/to/nodevet/deploy/slurm": str(source), "/etc/slurm/nodevet": str(folder)}
+    runs(block, tmp_path, shell_environment(tmp_path), replace)
+    assert {path.name for path in folder.iterdir()} == {*GATE_FILES, "gate.conf"}
+    (folder / "gate.conf").write_text("mode=gate\n")
+    with ExitStack() as stack:
+        starting = {name: stack.enter_context((folder / name).open()) for name in GATE_FILES}
+        for name in GATE_FILES:
+            (source / name).write_text("#!/bin/sh\n# of the update\n")
+        runs(block, tmp_path, shell_environment(tmp_path), replace)
+        written_into = [name for name, file in starting.items() if "# of the update" in file.read()]
+    assert written_into == []
+    assert all((folder / name).read_text().endswith("# of the update\n") for name in GATE_FILES)
+    assert {path.stat().st_mode & 0o777 for path in folder.glob("*.sh")} == {0o755}
+    assert {path.name for path in folder.iterdir()} == {*GATE_FILES, "gate.conf"}
+    assert (folder / "gate.conf").read_text() == "mode=gate\n"
+
+
 def test_the_page_followed_to_the_letter_drains_nobody(
     site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stops at the node without scripts, and drains none when it goes on: not even one with a broken GPU."""
     slurm = site.slurm
-    (install,) = site.on("every node of a cluster, as root")
+    (install,) = site.on(ON_EACH)
     check, merge, reconfigure = site.on("the controller of a cluster")
     running = slurm.submit("sleep 300", "-w", "n1", "--gres=gpu:1")
     slurm.wait(lambda: slurm.job_state(running) == "RUNNING", "a job runs")

@@ -23,6 +23,9 @@ UNSET = ("", "(null)")
 WITHOUT_END = 65534
 """What SLURM shows for a time without a limit."""
 
+BY_RENAMING = "each under another name first, and then mv: SLURM drains a node that starts one while cp writes it"
+"""The kernel starts no program that is open for writing."""
+
 PATIENCE_LEFT_SECONDS = 2
 """SLURM calls a prolog hung so long before MessageTimeout."""
 
@@ -76,7 +79,7 @@ def _present(facts: Facts) -> Item:
             NODE,
             Status.WRONG,
             f"not there or no files: {', '.join(missing)}",
-            f"copy deploy/slurm to {facts.folder}; SLURM drains a node on which a file that Prolog= names is missing",
+            f"copy deploy/slurm to {facts.folder}, {BY_RENAMING}, and one on which what Prolog= names is missing",
         )
     if not_run:
         return Item(
@@ -84,7 +87,7 @@ def _present(facts: Facts) -> Item:
             NODE,
             Status.WRONG,
             f"cannot be executed: {', '.join(not_run)}",
-            "copy them anew and chmod 755 them; SLURM drains a node whose prolog it cannot execute",
+            f"copy them anew with chmod 755, {BY_RENAMING}, and one whose prolog it cannot execute",
         )
     return Item("scripts", NODE, Status.OK, f"{len(facts.scripts)} in {facts.folder}")
 
@@ -139,7 +142,11 @@ def _rehearsed(facts: Facts) -> Item:
         return Item("rehearsal", NODE, Status.CANNOT_TELL, facts.rehearsal)
     if facts.rehearsal:
         return Item(
-            "rehearsal", NODE, Status.WRONG, "; ".join(facts.rehearsal), f"copy deploy/slurm to {facts.folder} anew"
+            "rehearsal",
+            NODE,
+            Status.WRONG,
+            "; ".join(facts.rehearsal),
+            f"copy deploy/slurm to {facts.folder} anew, {BY_RENAMING}",
         )
     return Item(
         "rehearsal",
