@@ -15,7 +15,7 @@ from nodevet.agent import __version__, exits
 from nodevet.agent.client import AgentRefused
 from nodevet.agent.init import under_init
 from nodevet.agent.signals import begin_undisposed
-from nodevet.agent.terminal import complete_streams, say
+from nodevet.agent.terminal import complete_streams, say, tell
 from nodevet.checks.errors import ConfigurationError, NodevetError, UnreadableConfigurationError, UsageError
 
 __all__ = ["COMMANDS", "main"]
@@ -119,15 +119,15 @@ def _overview() -> str:
 
 def _bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print what went wrong and end with the code of our own bugs: Python's own, 1, would read as ``degraded``."""
-    traceback.print_exception(kind, error, trace)
+    tell("".join(traceback.format_exception(kind, error, trace)).rstrip())
     _complain(NodevetError(f"this is a bug of nodevet {__version__}: please report the lines above"), exits.SOFTWARE)
-    sys.stderr.flush()
     os._exit(exits.SOFTWARE)
 
 
 def _complain(error: NodevetError, code: int) -> int:
+    """Tell of *error* where that is possible, and return *code*: without a reader it is all that a script learns."""
     text = str(error)
-    print(text if text.startswith("nodevet") else f"nodevet: {text}", file=sys.stderr)  # noqa: T201
+    tell(text if text.startswith("nodevet") else f"nodevet: {text}")
     return code
 
 

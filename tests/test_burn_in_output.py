@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import msgspec
 import pytest
 from fakes.host_tree import server, write_tree
 from fakes.privileges import NO_ROOT, needs_root
-from fakes.small_disk import fill
+from fakes.small_disk import fill, printing_nowhere
 
 from nodevet.agent.cli import main
 from nodevet.agent.clock import SystemClock
@@ -30,6 +31,7 @@ from nodevet.agent.config import load_configuration
 from nodevet.agent.load import alone
 from nodevet.agent.load.history import FOUND_AGAIN_SECONDS, FoundAlone
 from nodevet.agent.load.output import OutputFile
+from nodevet.agent.load.run import Spawn
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.oneshot import look
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, pack, save_memory
@@ -61,12 +63,12 @@ class BurnIn:
 
     def __call__(self, script: Mapping[str, str], *words: str) -> int:
         """Run each format of *script* by name and return the exit code."""
+        return burn_in.run(self._parsed(burn_in.configure, *_named(script), *words), _scripted(script))
 
-        def spawn(_device: Device, environment: Mapping[str, str]) -> Launch:
-            return Launch((sys.executable, "-I", str(PROGRAM), json.dumps(dict(script))), dict(environment))
-
-        named = [word for dtype in script for word in ("--dtype", dtype)]
-        return burn_in.run(self._parsed(burn_in.configure, *named, *words), spawn)
+    def as_command(self, script: Mapping[str, str], monkeypatch: Patch) -> int:
+        """Do the same as the installed command does, and return the exit code that it ends with."""
+        monkeypatch.setattr(burn_in, "run", partial(burn_in.run, spawn=_scripted(script)))
+        return main(["burn-in", *_named(script), *self._places])
 
     def history(self) -> int:
         """Show the history."""
@@ -80,6 +82,17 @@ class BurnIn:
         parser = argparse.ArgumentParser()
         configure(parser)
         return parser.parse_args([*words, *self._places])
+
+
+def _named(script: Mapping[str, str]) -> list[str]:
+    return [word for dtype in script for word in ("--dtype", dtype)]
+
+
+def _scripted(script: Mapping[str, str]) -> Spawn:
+    def spawn(_device: Device, environment: Mapping[str, str]) -> Launch:
+        return Launch((sys.executable, "-I", str(PROGRAM), json.dumps(dict(script))), dict(environment))
+
+    return spawn
 
 
 @pytest.fixture
@@ -175,6 +188,19 @@ def test_a_full_disk_costs_the_file_and_not_the_verdict(
     assert "fp32" in printed.out and "failed" in printed.out
     assert "cannot be written: No space left on device" in printed.err
     assert file.read_text() == "as it was"
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [({"fp32": "finish"}, 3), ({"fp32": "finish", "int8": "die"}, 3), ({"fp32": "wrong:finish"}, 2)],
+)
+def test_a_load_of_which_nothing_can_be_told_keeps_its_exit_code(
+    run: BurnIn, monkeypatch: Patch, script: dict[str, str], code: int
+) -> None:
+    """`nodevet burn-in >log 2>&1` on a full disk, or a terminal that is gone: before, 1, which is ``degraded``."""
+    with printing_nowhere(monkeypatch):
+        ended = run.as_command(script, monkeypatch)
+    assert ended == code
 
 
 @pytest.mark.parametrize("script", [{"fp32": "wrong:finish"}, {"fp32": "finish", "int8": "no_torch"}])

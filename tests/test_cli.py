@@ -18,7 +18,9 @@ import msgspec
 import pytest
 from fakes.gpu_node import GpuNode, pci
 from fakes.nvml.scenario import FakeNvml, uuid
+from fakes.small_disk import printing_nowhere
 
+from nodevet.agent import cli, exits
 from nodevet.agent.cli import COMMANDS
 from nodevet.agent.client import Session
 from nodevet.agent.commands import history
@@ -358,3 +360,31 @@ def test_status_watch_prints_again_when_something_changes(tmp_path: Path, fake_n
         guard.cancel()
         assert watch.returncode == 3
         assert error.startswith("nodevet: no agent runs here")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["chekc"], exits.USAGE),
+        (["burn-in", "--seconds", "0"], exits.USAGE),
+        (["check", "--config", "/nowhere/nodevet.toml"], exits.CONFIGURATION),
+        (["status", "--runtime-dir", "/nowhere"], exits.UNKNOWN),
+        (["--version"], exits.UNKNOWN),
+    ],
+)
+def test_an_exit_code_does_not_hang_on_a_line_that_cannot_be_told(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], code: int
+) -> None:
+    """An exception at the end would make it 1, which is ``degraded``: a script would keep the node in service."""
+    with printing_nowhere(monkeypatch):
+        ended = cli.main(words)
+    assert ended == code
+
+
+def test_a_bug_that_cannot_be_told_has_the_code_of_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception in what tells of it would make it 1."""
+    ended = list[int]()
+    monkeypatch.setattr(os, "_exit", ended.append)
+    with printing_nowhere(monkeypatch):
+        cli._bug(ValueError, ValueError("odd"), None)
+    assert ended == [exits.SOFTWARE]

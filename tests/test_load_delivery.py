@@ -555,7 +555,7 @@ def test_what_a_killed_load_left_is_kept_as_found_before_the_next_one(tmp_path: 
     assert "burnin.mismatch" in {episode.key.code for episode in ledger.episodes}
 
 
-@pytest.mark.parametrize(("how", "codes"), [("wrong:finish", {2}), ("finish", set(range(1, 256)) - {2})])
+@pytest.mark.parametrize(("how", "codes"), [("wrong:finish", {2}), ("finish", {3})])
 def test_a_verdict_that_cannot_be_printed_is_not_ok_and_failed_stays_failed(
     tmp_path: Path, how: str, codes: set[int]
 ) -> None:

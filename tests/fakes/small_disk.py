@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-__all__ = ["NO_SMALL_DISK", "fill", "small_disk"]
+__all__ = ["NO_SMALL_DISK", "fill", "printing_nowhere", "small_disk"]
 
 NO_SMALL_DISK = "no file system may be mounted here"
 
@@ -37,3 +39,19 @@ def fill(folder: Path) -> Callable[[], None]:
             except OSError:
                 continue
     return ballast.unlink
+
+
+@contextmanager
+def printing_nowhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All that is printed and told goes to a full disk, as under `>log 2>&1`."""
+    full = Path("/dev/full")
+    output, errors = full.open("w"), full.open("w", buffering=1)  # to close them raises
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", output)
+            patch.setattr(sys, "stderr", errors)
+            yield
+    finally:
+        for stream in (output, errors):
+            with suppress(OSError):  # what it still holds
+                stream.close()
