@@ -9,6 +9,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
@@ -20,6 +22,8 @@ from nodevet.agent.clock import SteppedClock
 from nodevet.agent.readers.doors import command_plan
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.settings import AgentSettings, CommandSettings, Group
+from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.backends.command import CommandBackend, Door
 from nodevet.checks.health.freshness import Freshness, judge
 from nodevet.checks.model import Event, FailureKind, Outcome, ReaderState, ReaderStatus, ReadingStatus, Sample
 from nodevet.checks.view import Cadence
@@ -251,6 +255,41 @@ def test_a_device_that_is_not_listed_any_more_is_lost_then_gone(
     assert failure is not None
     assert (failure.kind, failure.detail) == (FailureKind.LOST, "command.acme does not list it any more")
     assert [entry.id for entry in doors.supervisor.devices] == ["acme:a"]
+
+
+@pytest.mark.parametrize("cards", ["a", "ab"])
+def test_a_list_that_is_empty_all_at_once_loses_no_device(
+    tmp_path: Path, open_doors: Callable[..., Doors], cards: str
+) -> None:
+    """A script whose tool was killed for want of memory prints that: nobody vouches for a loss."""
+    door = SettableDoor(tmp_path)
+    door.print(*map(device, cards))
+    doors = open_doors(command(door.program))
+    doors.round()
+    door.print()
+    doors.samples = {}
+    doors.clock.advance(INTERVAL_SECONDS)
+    doors.until(lambda: len(doors.samples) == len(cards))
+    for sample in doors.samples.values():
+        assert sample.failure is not None
+        assert (sample.failure.kind, sample.failure.of_driver) == (FailureKind.NO_DEVICES, False)
+        assert "lists no device" in sample.failure.detail
+
+
+def test_a_backend_whose_list_is_empty_says_so_of_each_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lost is what is not in a list of others."""
+    monkeypatch.setattr("nodevet.checks.backends.command.LIFELINE", None)
+    door = SettableDoor(tmp_path)
+    door.print(device("a"), device("b"))
+    context = SimpleNamespace(root="/", progress=SimpleNamespace(write=lambda _: None))
+    settings = Door(name="acme", argv=(str(door.program),), timeout_seconds=REAL_SECONDS, groups=("fast",))
+    backend = CommandBackend(settings, cast(Context, context))
+    listed = backend.devices()
+    door.print()
+    for card in listed:
+        with pytest.raises(BackendError, match="lists no device") as found:
+            backend.read("fast", card)
+        assert found.value.failure.kind is FailureKind.NO_DEVICES
 
 
 def test_what_a_command_says_of_a_device_is_passed_on(tmp_path: Path, open_doors: Callable[..., Doors]) -> None:

@@ -659,6 +659,8 @@ QUIET = Look(state="S", frozen=False, major_faults=100, waited_seconds=1.0)
         ({"state": "D", "function": "audit_log_start"}, "the audit daemon is waited for"),
         ({"state": "S", "function": "seccomp_do_user_notification"}, "allows or refuses system calls"),
         ({"state": "D", "function": "p9_client_rpc"}, "(9p) is waited for"),
+        ({"state": "S", "function": "locks_lock_inode_wait"}, "a lock of a file (flock) that another"),
+        ({"state": "S", "function": "fcntl_setlk"}, "a lock of a file (fcntl) that another"),
     ],
     ids=str,
 )

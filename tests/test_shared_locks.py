@@ -90,6 +90,39 @@ def test_a_lock_that_another_program_holds_is_no_hang_of_the_driver(tmp_path: Pa
     bench.close()
 
 
+HOLD_FILE = """
+import fcntl, sys, time
+with open(sys.argv[1], "r+") as file:
+    getattr(fcntl, sys.argv[2])(file, fcntl.LOCK_EX)
+    print(flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("kind", ["flock", "lockf"])
+def test_a_lock_of_a_file_that_another_program_holds_is_no_hang_of_the_driver(tmp_path: Path, kind: str) -> None:
+    """It waits in the kernel for whoever may open the file: unknown, with what it waits for."""
+    file = tmp_path / "board"
+    file.touch()
+    bench = Bench(tmp_path, lock_of_file=str(file))
+    bench.round()
+    command = [sys.executable, "-S", "-c", HOLD_FILE, str(file), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        try:
+            for _ in range(2):
+                bench.write(read={"b": kind})
+                bench.clock.advance(INTERVAL)
+                bench.fall(ReaderState.HUNG, "b")
+                assert not is_hard(bench)
+                assert f"a lock of a file ({'flock' if kind == 'flock' else 'fcntl'}) that another" in said(bench)
+                rise(bench)
+        finally:
+            other.kill()
+            bench.close()
+
+
 def test_a_lock_that_another_program_damaged_is_no_crash_of_the_driver(tmp_path: Path, lock: Path) -> None:
     """The C library ends whoever takes it, by a signal that is a library's own."""
     bench = Bench(tmp_path, share=str(lock))

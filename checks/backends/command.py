@@ -92,7 +92,7 @@ class CommandBackend:
             self._take(self.groups[-1])
         devices = self._devices or ()
         if not devices:
-            raise BackendError(FailureKind.NO_DEVICES, f"{self._door.backend} ({self._door.argv[0]}) lists no device")
+            raise self._nothing()
         return devices
 
     def read(self, group: str, device: Device) -> Iterable[Reading]:
@@ -125,9 +125,14 @@ class CommandBackend:
     def _run(self, group: str) -> Round:
         """Run the command for *group*; what went wrong is told of every device of the round."""
         try:
-            return Round(self._take(group), None, set())
+            entries = self._take(group)
         except BackendError as error:
             return Round({}, error, set())
+        return Round(entries, None if entries else self._nothing(), set())
+
+    def _nothing(self) -> BackendError:
+        """Return that no device is listed: a script whose tool was killed prints that too, so that none is lost."""
+        return BackendError(FailureKind.NO_DEVICES, f"{self._door.backend} ({self._door.argv[0]}) lists no device")
 
     def _take(self, group: str) -> dict[str, DeviceEntry]:
         """Run the command and return its entries by the id of their device; raise BackendError."""

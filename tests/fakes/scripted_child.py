@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import mmap
 import os
@@ -122,9 +123,13 @@ class Child:
             case "touch":
                 self._shared[0] = 1
             case "lock":  # as AMD SMI does in each call of a board
-                lock = ctypes.c_char.from_buffer(self._shared)
-                ctypes.CDLL(None).pthread_mutex_lock(ctypes.byref(lock))
-                ctypes.CDLL(None).pthread_mutex_unlock(ctypes.byref(lock))
+                mutex = ctypes.c_char.from_buffer(self._shared)
+                ctypes.CDLL(None).pthread_mutex_lock(ctypes.byref(mutex))
+                ctypes.CDLL(None).pthread_mutex_unlock(ctypes.byref(mutex))
+            case "flock" | "lockf":  # as a library that keeps two programs from one board
+                lock = fcntl.flock if behaviour == "flock" else fcntl.lockf
+                with Path(self.script["lock_of_file"]).open("r+") as file:
+                    lock(file, fcntl.LOCK_EX)
             case "no_memory":
                 os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
                 os.abort()
