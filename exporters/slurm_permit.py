@@ -207,8 +207,9 @@ def _keeps(node: NodeState, mark: Mark) -> bool:
     if node.drained:
         # SLURM leaves a drain as it is where a prolog fails: what such a reason replaced, somebody had resumed before.
         return is_slurms(node.reason) if mark.holds else replaces_reasons(node.reason)
-    is_down = obstacle(node.states) is Why.DOWN
-    return mark.holds and not (is_down and node.reason and not is_slurms(node.reason) and not is_nodevets(node.reason))
+    # A state that nodevet does not know, such as FAIL, a person gave it.
+    is_out = obstacle(node.states) in (Why.DOWN, Why.UNKNOWN_STATE)
+    return mark.holds and not (is_out and node.reason and not is_slurms(node.reason) and not is_nodevets(node.reason))
 
 
 def lacks_mark(node: NodeState, prefix: str, user: str | None, *, permitted: bool) -> bool:

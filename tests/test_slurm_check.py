@@ -385,6 +385,23 @@ def test_the_prolog_that_slurm_runs_is_ours_or_calls_ours(good: Facts, hook: Hoo
     assert statuses(good, hooks=hooks)["Prolog="] is status
 
 
+def test_a_script_that_was_put_aside_with_a_dot_is_none(good: Facts, tmp_path: Path) -> None:
+    """A pattern of SLURM's passes over `.20-nodevet`, also where that is all there is: then the node drains."""
+    ours, site, loaded = tmp_path / "20-nodevet", tmp_path / "10-site", {"Prolog": f"{tmp_path}/*"}
+    for path, text in ((ours, f"#!/bin/sh\n{good.folder}/prolog.sh || exit 1\n"), (site, "#!/bin/sh\nexit 0\n")):
+        path.write_text(text)
+        path.chmod(0o755)
+    found = []
+    for aside in (None, ours, site):
+        if aside:
+            aside.rename(aside.with_name(f".{aside.name}"))
+        found.append(statuses(good, hooks=hooks_of(loaded, Path(good.folder)))["Prolog="])
+    assert found == [Status.OK, Status.WARNING, Status.WRONG]
+    (tmp_path / ".10-site.swp").write_text("of an editor")
+    ours.with_name(".20-nodevet").rename(ours)
+    assert statuses(good, hooks=hooks_of(loaded, Path(good.folder)))["Prolog="] is Status.OK
+
+
 def test_what_to_merge_into_an_epilog_is_the_line_of_the_page(good: Facts, repository: Path) -> None:
     """Which keeps the status of the site's: test_slurm_install.py tries it."""
     facts = msgspec.structs.replace(good, folder="/etc/slurm/nodevet")

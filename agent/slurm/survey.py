@@ -6,6 +6,7 @@ copies in a folder of its own, and their own reading of gate.conf and gres.conf,
 
 from __future__ import annotations
 
+import glob
 import os
 import pwd
 import re
@@ -384,8 +385,10 @@ def hooks_of(config: Mapping[str, str], folder: Path) -> Mapping[str, Hook]:
         lines = [value for key, value in config.items() if re.fullmatch(rf"{name}(\[\d+\])?", key)]
         named = " ".join(line for line in lines if line != "(null)")
         patterns = [word for word in re.split(r"[ ,]", named) if word.startswith("/") and len(word) > 1]
-        paths = [path for word in patterns for path in sorted(Path("/").glob(word[1:]))]
-        missing = [Entry(word, trouble="names no file here") for word in patterns if not any(Path("/").glob(word[1:]))]
+        # As with SLURM's glob(3), and unlike Path.glob, no pattern means names with a dot in front: scripts put aside.
+        files = {word: [Path(name) for name in sorted(glob.glob(word))] for word in patterns}  # noqa: PTH207
+        paths = [path for word in patterns for path in files[word]]
+        missing = [Entry(word, trouble="names no file here") for word in patterns if not files[word]]
         ours = str(folder / script)
         calls = tuple(ours for path in paths if str(path) == ours or _calls(_commands(_text(path) or ""), ours))
         found[name] = Hook(named, (*map(_entry, paths), *missing) if paths else (), calls)
