@@ -23,7 +23,7 @@ from nodevet.checks.backends.amd_identity import is_virtual
 from nodevet.checks.backends.amd_items import RESIDENCIES, ThrottleClock
 from nodevet.checks.backends.amdsmi import NO_FUNCTION, UNREADABLE, Library, Target, number
 from nodevet.checks.model import WHOLE, Failure, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
-from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.quantities import QUANTITIES, is_implausible
 from nodevet.checks.wire import Sampled
 
 HOTSPOT, MEMORY, EDGE = (Part(PartKind.SENSOR, name) for name in ("hotspot", "memory", "edge"))
@@ -270,7 +270,8 @@ def test_what_is_unsupported_is_not_asked_for_until_the_next_enumeration(fake_am
 def test_a_number_that_cannot_be_is_an_error(read: Read) -> None:
     """An implausible temperature and a rate of no PCIe generation are not measurements."""
     assert read("fast", {"temperature.3": 400})["temperature_celsius", HOTSPOT].status is ERROR
-    assert read("slow", {"pcie_generation.3": 0})["pcie_link_generation", PCIE].status is ERROR
+    rate = read("slow", {"pcie_generation.3": 0})["pcie_link_generation", PCIE]
+    assert (rate.status, is_implausible(rate)) == (ERROR, True)
 
 
 @pytest.mark.parametrize(

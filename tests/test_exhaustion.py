@@ -56,7 +56,7 @@ def test_a_library_for_which_no_descriptor_is_free_is_not_to_be_installed(tmp_pa
     library.write_text("")
     with no_descriptor_free():
         words = why_not_loaded(str(library))
-    assert words.endswith("raise fs.file-max or LimitNOFILE of the unit")
+    assert words.endswith("raise LimitNOFILE of the agent's unit, or ulimit -n of the shell")
 
 
 ASKED = {

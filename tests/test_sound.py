@@ -31,7 +31,7 @@ from nodevet.checks.model import (
     ReadingStatus,
     Sample,
 )
-from nodevet.checks.quantities import QUANTITIES
+from nodevet.checks.quantities import QUANTITIES, is_implausible
 from nodevet.checks.wire import Decoder, Message, Note, Sampled, encode
 
 ODD_TEXTS = ["", " ", "x", "N/A", "12", "-1", "0x", "1e999", "570", "570.", "\udcff\udcfe", "\x00\x1b[2J", "é" * 2000]
@@ -107,6 +107,22 @@ def test_no_answer_at_all_brings_a_reader_down(value: Any) -> None:
     """Whatever shape an answer has."""
     for plan in (nvidia_plan(value), amd_plan(value)):
         assert_sound(plan.read())
+
+
+def refuses(answer: object) -> NoReturn:
+    """Take no answer: each that means something is known."""
+    raise ValueError(f"{answer} means nothing")
+
+
+@pytest.mark.parametrize("vendor", [nvml, amdsmi])
+def test_an_answer_that_means_nothing_is_an_odd_value_of_either_vendor(vendor: Any) -> None:
+    """It counts as any implausible value does: no sooner than the reading before it is old."""
+    call = vendor.Call("odd") if vendor is nvml else vendor.Call("odd", take=refuses)
+    item = vendor.Item("pcie_link_generation", Part(PartKind.PCIE), (call,))
+    items = [msgspec.structs.replace(item, convert=refuses) if vendor is nvml else item]
+    (told,) = vendor.Plan(OddLibrary(7), vendor.Target(None, "GPU 0"), items).read()
+    assert is_implausible(told)
+    assert told.detail == "odd: its answer is implausible: 7 means nothing"
 
 
 FIELDS = [field for field in Device.__struct_fields__ if field != "kind"]

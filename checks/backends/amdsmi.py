@@ -29,6 +29,7 @@ from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_ki
 from nodevet.checks.exhaustion import next_step
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
+from nodevet.checks.quantities import IMPLAUSIBLE
 from nodevet.checks.wire import Progress
 
 __all__ = ["Call", "Item", "Library", "Plan", "Target", "load", "number"]
@@ -254,7 +255,10 @@ class _Slot:
 
     def taken(self, source: Call, answer: Any) -> Reading | None:
         """Return the reading of *answer*; None where there is no such value, and the next source is to be tried."""
-        value = attempt(partial(source.take, answer))
+        try:
+            value = attempt(partial(source.take, answer), let=(ValueError,))
+        except ValueError as odd:  # whoever raises it knows each answer that means something
+            return self.bad(ReadingStatus.ERROR, f"{source.symbol}: its answer{IMPLAUSIBLE}{odd}")
         if isinstance(value, Bug):
             return self.bad(ReadingStatus.ERROR, f"{source.symbol}: cannot be understood: {value.error}")
         if value is not None:

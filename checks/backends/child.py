@@ -25,9 +25,9 @@ from nodevet.checks.backends.standstill import end_at_crashes, stand_still_at_cr
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import WireError
+from nodevet.checks.exhaustion import for_want
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Device, Event, Failure, FailureKind, Instant, Reading, Sample
-from nodevet.checks.wants import for_want
 from nodevet.checks.wire import (
     PROTOCOL,
     Closed,
