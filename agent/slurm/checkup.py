@@ -23,7 +23,7 @@ UNSET = ("", "(null)")
 WITHOUT_END = 65534
 """What SLURM shows for a time without a limit."""
 
-BY_RENAMING = "each under another name first, and then mv: SLURM drains a node that starts one while cp writes it"
+BY_RENAMING = "each to another name, then mv: a prolog that cp writes while a job starts drains the node"
 """The kernel starts no program that is open for writing."""
 
 PATIENCE_LEFT_SECONDS = 2
@@ -79,7 +79,7 @@ def _present(facts: Facts) -> Item:
             NODE,
             Status.WRONG,
             f"not there or no files: {', '.join(missing)}",
-            f"copy deploy/slurm to {facts.folder}, {BY_RENAMING}, and one on which what Prolog= names is missing",
+            f"copy deploy/slurm to {facts.folder} ({BY_RENAMING}); SLURM drains a node that lacks its prolog",
         )
     if not_run:
         return Item(
@@ -87,7 +87,7 @@ def _present(facts: Facts) -> Item:
             NODE,
             Status.WRONG,
             f"cannot be executed: {', '.join(not_run)}",
-            f"copy them anew with chmod 755, {BY_RENAMING}, and one whose prolog it cannot execute",
+            f"copy them anew with chmod 755 ({BY_RENAMING}); SLURM drains a node whose prolog it cannot execute",
         )
     return Item("scripts", NODE, Status.OK, f"{len(facts.scripts)} in {facts.folder}")
 
@@ -146,7 +146,7 @@ def _rehearsed(facts: Facts) -> Item:
             NODE,
             Status.WRONG,
             "; ".join(facts.rehearsal),
-            f"copy deploy/slurm to {facts.folder} anew, {BY_RENAMING}",
+            f"copy deploy/slurm to {facts.folder} anew ({BY_RENAMING})",
         )
     return Item(
         "rehearsal",
