@@ -10,7 +10,10 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["file_identity", "replace", "temporary_name"]
+__all__ = ["file_identity", "foreign_link", "replace", "temporary_name"]
+
+_LINKS_AT_MOST = 40
+"""As many as the kernel follows: path_resolution(7)."""
 
 
 def replace(path: Path, content: bytes, *, mode: int = 0o640) -> None:
@@ -41,6 +44,43 @@ def file_identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def foreign_link(path: Path) -> Path | None:
+    """Return the first symbolic link on the way to *path* that another user made, and that must not be followed.
+
+    Root follows none of another user. Others follow as fs.protected_symlinks has it (Linux
+    Documentation/admin-guide/sysctl/fs.rst): not in a folder such as /tmp that anybody may write. Raises OSError.
+    """
+    at, left, followed = Path("/"), list(path.absolute().parts[1:]), 0
+    while left:
+        part = left.pop(0)
+        if part == "..":
+            at = at.parent
+            continue
+        try:
+            status = (at / part).lstat()
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISLNK(status.st_mode):
+            at /= part
+            continue
+        if _is_foreign(status, at):
+            return at / part
+        followed += 1
+        if followed > _LINKS_AT_MOST:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = (at / part).readlink()
+        at, left = (Path("/"), [*target.parts[1:], *left]) if target.is_absolute() else (at, [*target.parts, *left])
+    return None
+
+
+def _is_foreign(link: os.stat_result, folder: Path) -> bool:
+    own, around = os.geteuid(), folder.stat()
+    if link.st_uid in (0, own):
+        return False
+    anybody_writes = around.st_mode & stat.S_ISVTX and around.st_mode & stat.S_IWOTH
+    return own == 0 or bool(anybody_writes and link.st_uid != around.st_uid)
 
 
 def _is_link(name: str, folder: int) -> bool:

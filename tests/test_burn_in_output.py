@@ -26,7 +26,7 @@ from fakes.small_disk import fill, printing_nowhere
 
 from nodevet.agent.cli import main
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.commands import burn_in, check, history
+from nodevet.agent.commands import burn_in, check, history, report
 from nodevet.agent.config import load_configuration
 from nodevet.agent.load import alone
 from nodevet.agent.load.history import FOUND_AGAIN_SECONDS, FoundAlone
@@ -38,6 +38,7 @@ from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, pack, save_memory
 from nodevet.agent.storage.store import DATABASE_NAME, open_store, read_store
 from nodevet.checks.burnin.launch import Launch, burn_command
 from nodevet.checks.errors import BusyError, StoreError, UsageError
+from nodevet.checks.files import foreign_link
 from nodevet.checks.model import Device, Metric, Result, ResultState, Snapshot
 from nodevet.checks.registry import installed
 from nodevet.exporters import statefile
@@ -317,6 +318,30 @@ def test_what_cannot_be_written_is_told_once_for_each_reason(small_disk: Path) -
     assert len(said) == 1
 
 
+def burn_in_writes(name: Path) -> None:
+    """Write there as `nodevet burn-in --output` does."""
+    assert OutputFile(str(name), print).write(b"document", last=True)
+
+
+def report_writes(name: Path) -> None:
+    """Write there as `nodevet report render --output` does."""
+    report.write_page(name, b"page")
+
+
+@needs_root
+def test_a_user_follows_the_links_that_the_kernel_lets_a_process_follow(tmp_path: Path, monkeypatch: Patch) -> None:
+    """A colleague's link in a project's folder leads on; one in a folder such as /tmp does not."""
+    link = tmp_path / "link"
+    link.symlink_to("target")
+    os.chown(link, 4242, 4242, follow_symlinks=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 4243)
+    assert foreign_link(link) is None
+    tmp_path.chmod(0o1777)
+    assert foreign_link(link) == link
+    os.chown(tmp_path, 4242, 4242)
+    assert foreign_link(link) is None
+
+
 NO_PLACES = {
     "no device": ("/dev/nodevet-no-such-device", "no such device, and a plain file in /dev is gone"),
     "a device": ("/dev/urandom", "it is a device that is no terminal"),
@@ -343,6 +368,28 @@ def test_what_is_no_place_for_a_document_is_refused_with_its_reason(tmp_path: Pa
             OutputFile(name.format(folder=tmp_path), print)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert not Path("/dev/nodevet-no-such-device").exists()
+
+
+@needs_root
+@pytest.mark.parametrize("where", ["last", "folder", "behind our own"])
+@pytest.mark.parametrize("write", [burn_in_writes, report_writes])
+def test_a_link_of_another_user_is_not_followed(tmp_path: Path, where: str, write: Callable[[Path], object]) -> None:
+    """Root writes `--output /tmp/x.json`: what a user's link of that name leads to keeps its content."""
+    folder, target = tmp_path / "folder", tmp_path / "kept" / "file"
+    folder.mkdir()
+    target.parent.mkdir()
+    target.write_text("kept")
+    foreign = folder / "foreign"
+    foreign.symlink_to(target.parent if where == "folder" else target)
+    os.chown(foreign, 4242, 4242, follow_symlinks=False)
+    (tmp_path / "own").symlink_to("folder/../folder/foreign")
+    name = {"last": foreign, "folder": foreign / "file", "behind our own": tmp_path / "own"}[where]
+    with pytest.raises((UsageError, OSError), match=f"{re.escape(str(foreign))} is a symbolic link of another user"):
+        write(name)
+    assert target.read_text() == "kept"
+    os.chown(foreign, 0, 0, follow_symlinks=False)
+    write(name)
+    assert target.read_text() != "kept"
 
 
 @needs_root

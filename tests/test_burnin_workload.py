@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 from fakes.burnin import NO_TORCH, make_ring, prepared  # skips this file where torch is not installed
 
 from nodevet.checks.burnin.device import open_device
-from nodevet.checks.burnin.errors import FormatError, InterruptionError, RefusedError
+from nodevet.checks.burnin.errors import FormatError, InterruptionError, RefusedError, UntoldFormatError
 from nodevet.checks.burnin.families import data_types
 from nodevet.checks.burnin.faults import STUCK_COLUMNS, Planted
 from nodevet.checks.burnin.flags import apply_flags, forbidden_variables, relevant_variables, require_clean_environment
-from nodevet.checks.burnin.host import online_processors
+from nodevet.checks.burnin.host import has_bf16_units, online_processors
 from nodevet.checks.burnin.library import Tensor, torch
 from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
 from nodevet.checks.burnin.operands import build_sets, make_sets
@@ -25,7 +26,7 @@ from nodevet.checks.burnin.sums import bit_view
 from nodevet.checks.burnin.witness import find_witness
 from nodevet.checks.burnin.workload import ChooseMultiplication, Run, run_gemm
 from nodevet.checks.clock import SystemClock
-from nodevet.checks.completeness import account
+from nodevet.checks.completeness import Standing, account
 from nodevet.checks.model import Result, ResultState, State
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.retest import is_passed_retest
@@ -481,6 +482,23 @@ def test_format_that_a_device_lacks_is_refused(name: str, kind: str, architectur
     """Each format that cannot be run says why, and what to use."""
     with pytest.raises(RefusedError, match=why):
         choose_multiplication(name, kind, architecture)
+
+
+@pytest.mark.parametrize("architecture", ["gfx9999", "gfx1300", None])
+def test_a_format_that_nothing_tells_of_is_not_excused(architecture: str | None) -> None:
+    """A newer accelerator: a plan that left its fp8 out as lacking was complete without it."""
+    with pytest.raises(UntoldFormatError, match="nothing tells whether architecture"):
+        choose_multiplication("fp8_e4m3", "rocm", architecture)
+
+
+def test_a_processor_of_which_nothing_tells_is_not_excused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where /proc/cpuinfo cannot be read, the load of bf16 did not run, and is not complete by that."""
+    assert has_bf16_units(str(tmp_path)) is None
+    monkeypatch.setattr("nodevet.checks.burnin.workload.has_bf16_units", lambda: None)
+    result = run_gemm(Run(msgspec.structs.replace(REQUEST, dtype="bf16"), SystemClock()), Watcher())
+    assert (result.state, result.conditions["refusal"]) == (ResultState.REFUSED, "untold")
+    (entry,) = account((), (result,)).accounts
+    assert entry.standing is Standing.UNPROVEN
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from pathlib import Path
 
 from nodevet.agent import exits
 from nodevet.agent.terminal import emit, say
 from nodevet.checks.errors import UsageError
-from nodevet.checks.files import replace
+from nodevet.checks.files import foreign_link, replace
 
 SUMMARY = "render a report"
 
@@ -31,15 +32,21 @@ def run(arguments: argparse.Namespace) -> int:
         emit(page.encode())
         return exits.OK
     try:
-        _write(Path(arguments.output), page.encode())
+        write_page(Path(arguments.output), page.encode())
     except OSError as error:
         raise UsageError(f"report: {arguments.output} cannot be written: {error.strerror}") from error
     say(f"wrote {arguments.output}")
     return exits.OK
 
 
-def _write(path: Path, page: bytes) -> None:
-    """Write *page*: a file is replaced whole; a pipe or a link that somebody chose is written through."""
+def write_page(path: Path, page: bytes) -> None:
+    """Write *page*: a file is replaced whole; a pipe or a link that somebody chose is written through.
+
+    Raises OSError, also for a link of another user, which might lead a root process anywhere.
+    """
+    link = foreign_link(path)
+    if link is not None:
+        raise OSError(errno.ELOOP, f"{link} is a symbolic link of another user", str(path))
     if path.is_symlink() or (path.exists() and not path.is_file()):
         path.write_bytes(page)
     else:

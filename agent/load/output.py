@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 from nodevet.checks.errors import UsageError
-from nodevet.checks.files import replace, temporary_name
+from nodevet.checks.files import foreign_link, replace, temporary_name
 
 __all__ = ["OutputFile"]
 
@@ -132,6 +132,9 @@ def _write_stream(path: Path, content: bytes, patience_seconds: float) -> None:
 
 def _kind(path: Path) -> _Kind:
     """Return how *path* is written. Raises OSError where it can be written in no way."""
+    link = foreign_link(path)
+    if link is not None:
+        raise OSError(errno.ELOOP, f"{link} is a symbolic link of another user", str(path))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     try:

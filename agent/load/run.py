@@ -38,7 +38,7 @@ ONE_UUID = (
     "its UUID is also that of another partition, so a load cannot choose it: set the board to SPX to load all of it"
 )
 
-OTHERS_MAY_RUN = ("format", "exactness")
+OTHERS_MAY_RUN = ("format", "untold", "exactness")
 """What may refuse one number format and says nothing of the next."""
 
 

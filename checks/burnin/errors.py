@@ -3,6 +3,7 @@
 BurninError
 ├── RefusedError        the workload cannot run here; one line says why and what to do
 │   └── FormatError     this number format cannot be run on this device; others may
+│       └── UntoldFormatError   nothing tells whether the device has this number format
 ├── NotExactError       operands whose sums would leave the exact range: never narrowed silently
 └── InterruptionError   the parent asked to stop
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from nodevet.checks.errors import NodevetError
 
-__all__ = ["BurninError", "FormatError", "InterruptionError", "NotExactError", "RefusedError"]
+__all__ = ["BurninError", "FormatError", "InterruptionError", "NotExactError", "RefusedError", "UntoldFormatError"]
 
 
 class BurninError(NodevetError):
@@ -24,6 +25,10 @@ class RefusedError(BurninError):
 
 class FormatError(RefusedError):
     """This number format cannot be run on this device; others may."""
+
+
+class UntoldFormatError(FormatError):
+    """Nothing tells whether the device has this number format, so that leaving it out is not excused."""
 
 
 class NotExactError(BurninError):

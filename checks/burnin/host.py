@@ -59,9 +59,15 @@ def online_processors(root: str = "/") -> frozenset[int]:
     return frozenset(cpu for first, last in spans for cpu in range(int(first), int(last) + 1))
 
 
-def has_bf16_units(root: str = "/") -> bool:
-    """Return whether the processor multiplies bf16 itself; else libraries convert it, 50 times slower than fp32."""
-    for line in _text(Path(root, "proc/cpuinfo")).splitlines():
+def has_bf16_units(root: str = "/") -> bool | None:
+    """Return whether the processor multiplies bf16 itself; else libraries convert it, 50 times slower than fp32.
+
+    None where the kernel tells nothing of its processors.
+    """
+    text = _text(Path(root, "proc/cpuinfo"))
+    if not text:
+        return None
+    for line in text.splitlines():
         name, _, words = line.partition(":")
         if name.strip().lower() in ("flags", "features"):
             return not _BF16_FLAGS.isdisjoint(words.split())

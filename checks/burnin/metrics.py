@@ -28,7 +28,8 @@
 ``mismatch``, ``unmeasured: self-test``, ``unmeasured: range or device`` (certification failed and no single cell could
 be laid to the device), ``unmeasured: nothing verified``; ``mismatch_reports``, one per located fault; ``self_test``,
 one per planted fault. A refused result says in ``refusal`` what is to blame: the ``format``, which the device lacks,
-its ``exactness`` at this K (others may run after either), or the ``device`` (none will). ``left_out`` says which part
+``untold`` (nothing tells whether it has the format), its ``exactness`` at this K (others may run after each of these),
+or the ``device`` (none will). ``left_out`` says which part
 of the device the load did not reach; then nothing is proved of it.
 """
 

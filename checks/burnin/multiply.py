@@ -7,12 +7,15 @@ to nearest even, which is what a correct device must give.
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 from collections.abc import Callable
 
 import msgspec
 
-from .errors import FormatError
+from nodevet.checks.reference.tables import load_table
+
+from .errors import FormatError, UntoldFormatError
 from .families import DataType, data_types
 from .library import Tensor, torch
 
@@ -24,6 +27,16 @@ Multiply = Callable[[Tensor, Tensor, Tensor], None]
 
 _LEAST_COMPUTE_CAPABILITY = {"bf16": 80, "tf32": 80, "fp8_e4m3": 89, "int8": 75}
 _FNUZ = ("gfx940", "gfx941", "gfx942")
+
+
+class AmdFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of ``amd_formats.csv``: whether architectures (a pattern) have a number format that not all have."""
+
+    format: str
+    architecture: str
+    has: bool
+    evidence: str
+    source: str
 
 
 class Multiplication(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +56,10 @@ class Multiplication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_multiplication(name: str, kind: str, architecture: str | None = None) -> Multiplication:
-    """Return how *name* is multiplied on *kind* (``cpu``, ``cuda``, ``rocm``); raises FormatError with the reason."""
+    """Return how *name* is multiplied on *kind* (``cpu``, ``cuda``, ``rocm``).
+
+    Raises FormatError with the reason where the device lacks the format, and UntoldFormatError where nothing tells.
+    """
     data_type = data_types().get(name)
     if data_type is None:
         raise FormatError(f"dtype {name!r} is unknown; choose one of {', '.join(data_types())}")
@@ -88,15 +104,22 @@ def _refusal(name: str, kind: str, architecture: str | None) -> str | None:
         }.get(name)
     if name == "tf32" and kind == "rocm":
         return "the library decides by itself whether to use it; use fp32 or bf16"
-    if not _has_units(name, architecture or ""):
-        return f"architecture {architecture or 'unknown'} has no such units"
-    return None
+    has_units = _has_units(name, architecture or "")
+    if has_units is None:
+        raise UntoldFormatError(
+            f"{name} on {kind}: nothing tells whether architecture {architecture or 'unknown'} has such units; "
+            "name the formats that it has with --dtype"
+        )
+    return None if has_units else f"architecture {architecture} has no such units"
 
 
-def _has_units(name: str, architecture: str) -> bool:
+def _has_units(name: str, architecture: str) -> bool | None:
+    """Return whether *architecture* has units for *name*, or None where nothing tells."""
     if architecture.startswith("sm"):
         return int(architecture[2:]) >= _LEAST_COMPUTE_CAPABILITY.get(name, 0)
-    return name != "fp8_e4m3" or architecture in _FNUZ or architecture == "gfx950" or architecture.startswith("gfx12")
+    rows = [row for row in load_table("amd_formats.csv", AmdFormat) if row.format == name]
+    told = (row.has for row in rows if fnmatch.fnmatchcase(architecture, row.architecture))
+    return next(told, None) if rows else True
 
 
 def _same(data_type: DataType, element: torch.dtype, wide: torch.dtype, run: Multiply) -> Multiplication:

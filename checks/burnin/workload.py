@@ -16,7 +16,7 @@ from nodevet.checks.retest import LEFT_OUT
 from . import rates
 from .certify import Certificate, Golden, certify
 from .device import ComputeDevice, open_device
-from .errors import BurninError, FormatError, InterruptionError, NotExactError
+from .errors import BurninError, FormatError, InterruptionError, NotExactError, UntoldFormatError
 from .flags import apply_flags, relevant_variables, require_clean_environment
 from .host import has_bf16_units
 from .layout import EXTRA_ROWS, WORKSPACE_BYTES, Layout, fit_memory, fit_shape, lay_out
@@ -203,8 +203,7 @@ def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_m
     except InterruptionError as error:
         return run.result(ResultState.INTERRUPTED, str(error))
     except BurninError as error:
-        lacking = "exactness" if isinstance(error, NotExactError) else "device"
-        run.conditions["refusal"] = "format" if isinstance(error, FormatError) else lacking
+        run.conditions["refusal"] = _refusal_of(error)
         return run.result(ResultState.REFUSED, str(error))
     except torch.OutOfMemoryError as error:
         return run.result(ResultState.REFUSED, f"out of memory: {_first_line(error)}; choose a smaller memory_ratio")
@@ -217,11 +216,27 @@ def run_gemm(run: Run, control: Control, choose: ChooseMultiplication = choose_m
     return run.result(ResultState.FINISHED, _summary(run))
 
 
+def _refusal_of(error: BurninError) -> str:
+    """Return what *error* blames, as the condition ``refusal`` has it."""
+    if isinstance(error, UntoldFormatError):
+        return "untold"
+    if isinstance(error, FormatError):
+        return "format"
+    return "exactness" if isinstance(error, NotExactError) else "device"
+
+
+def _require_bf16_units(has_units: bool | None) -> None:
+    if has_units is None:
+        raise UntoldFormatError("bf16 on cpu: /proc/cpuinfo cannot be read, so nothing tells whether it has such units")
+    if not has_units:
+        raise FormatError("bf16 on cpu: this processor has no such units, libraries emulate it; use fp32")
+
+
 def _carry_out(run: Run, control: Control, device: ComputeDevice, choose: ChooseMultiplication) -> None:
     request = run.request
     control.tick(0.0, "preparing", {})
-    if device.kind == "cpu" and request.dtype == "bf16" and not has_bf16_units():
-        raise FormatError("bf16 on cpu: this processor has no such units, libraries emulate it; use fp32")
+    if device.kind == "cpu" and request.dtype == "bf16":
+        _require_bf16_units(has_bf16_units())
     multiplication = choose(request.dtype, device.kind, device.facts.architecture)
     run.conditions |= _describe(device, multiplication) | {
         "flags": apply_flags(request.dtype),
