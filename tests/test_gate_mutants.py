@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 from fakes.slurm_gate import Gate, Line, accelerator
+from fakes.slurm_steps import SteppedGate
 
 EIGHT = tuple(accelerator(minor) for minor in range(8))
 BROKEN = (accelerator(0, "failed", "hard"), *EIGHT[1:])
@@ -261,3 +263,76 @@ def test_a_changed_line_changes_a_decision(repository: Path, tmp_path: Path, nam
         if decided(repository, tmp_path / str(number), case, MUTANTS[name]) != CASES[case][1]
     ]
     assert noticed
+
+
+SLOW_AGENT = {"drained": (BROKEN, "drained"), "draining": (UNPERMITTED, "draining"), "load": (EIGHT, "running")}
+"""What the state says before the agent has answered anything."""
+
+WAITS = {
+    ("drained", 1): 1,
+    ("drained", 0): 0,
+    ("draining", 1): 1,
+    ("load", 1): 1,
+    ("load", 0): 0,
+    ("then draining", 1): 1,
+    ("closed and draining", 1): 1,
+    ("stale", 1): 0,
+}
+"""How many seconds a prolog waits for an agent in that state, at those seconds in gate.conf."""
+
+MUTANTS_OF_WAITS = {
+    "each wait has a time of its own": ('[ -z "$since" ] || return', "true"),
+    "the time of the site is not kept": (
+        '-lt "$((drain_wait_seconds * 100))" ]',
+        '-lt "$((drain_wait_seconds * 90))" ]',
+    ),
+    "an agent that is gone is waited for": (
+        '[ "$seconds" -lt "$fresh" ] && [ "$((hundredths - since))"',
+        '[ "$((hundredths - since))"',
+    ),
+    "a drain is not waited for": ('[ "$answer" = drained ] || wait_for_drain ;;', ": ;;"),
+    "a load is waited for twice as long": (
+        '-lt "$((probe_wait_seconds * 100))" ]',
+        '-lt "$((probe_wait_seconds * 200))" ]',
+    ),
+    "a permit is not waited for": ("        wait_for_permit\n", "        waited=yes\n"),
+    "a resume is not asked about": ('[ -n "$asked" ] || ! ask_agent || return 0', "true"),
+}
+
+
+def asks_a_permit(gate: Gate, _sleeps: int) -> None:
+    """The agent acknowledged what was known, and asks a permit for a new fault."""
+    gate.write(*UNPERMITTED, never=True, agent="draining")
+
+
+def waited(repository: Path, folder: Path, mutant: tuple[str, str] | None) -> dict[tuple[str, int], float]:
+    """Return how long the prolog waits in each case in dash, with one line of it changed."""
+    found = {}
+    for number, (state, seconds) in enumerate(WAITS):
+        gate = SteppedGate(repository, folder / str(number), ("dash",))
+        gate.set(drain_wait_seconds=seconds, probe_wait_seconds=seconds)
+        if mutant is not None:
+            script = gate.scripts / "prolog.sh"
+            text = script.read_text()
+            assert text.count(mutant[0]) == 1, f"the prolog holds {mutant[0]!r} {text.count(mutant[0])} times"
+            script.write_text(text.replace(*mutant))
+        lines, agent = SLOW_AGENT.get(state, (BROKEN, "draining" if "draining" in state else "drained"))
+        if state == "then draining":
+            agent = "drained"
+            gate.agent = partial(asks_a_permit, gate)
+        load = "probing" if state == "load" else "idle"
+        gate.write(*lines, never=True, agent=agent, load=load, expires_in=-5 if state == "stale" else 60)
+        gate.prolog("0")
+        found[state, seconds] = gate.waited_seconds
+    return found
+
+
+def test_the_prolog_as_shipped_waits_as_long_as_the_site_says(repository: Path, tmp_path: Path) -> None:
+    """To the hundredth of a second, on a clock that nothing else moves."""
+    assert waited(repository, tmp_path, None) == WAITS
+
+
+@pytest.mark.parametrize("name", MUTANTS_OF_WAITS)
+def test_a_changed_line_changes_a_wait(repository: Path, tmp_path: Path, name: str) -> None:
+    """At least one of the cases notices."""
+    assert waited(repository, tmp_path, MUTANTS_OF_WAITS[name]) != WAITS

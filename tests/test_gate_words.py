@@ -13,6 +13,7 @@ import pytest
 from fakes.gate_words import NO_VERDICT, said_by_python, said_by_shell
 from fakes.privileges import needs_root
 from fakes.slurm_gate import GATE_FILES, Gate, Line, accelerator, shells
+from fakes.slurm_steps import SteppedGate
 
 from nodevet.exporters.state_reader import AGENT_STATES, KINDS, REACHES, STATES
 
@@ -33,9 +34,9 @@ WRONG_WORDS = ("bogus", "OK", "Hard", "hardly", "failed,", "-1", "008", "'hard'"
 
 
 @pytest.fixture(params=shells(), ids=lambda shell: shell[0])
-def gate(request: pytest.FixtureRequest, repository: Path, tmp_path: Path) -> Gate:
-    """The scripts beside an empty runtime directory."""
-    return Gate(repository, tmp_path, request.param)
+def gate(request: pytest.FixtureRequest, repository: Path, tmp_path: Path) -> SteppedGate:
+    """The scripts beside an empty runtime directory, on a clock of their own: no file expires while others are read."""
+    return SteppedGate(repository, tmp_path, request.param)
 
 
 def saved(folder: Path, texts: list[str]) -> list[Path]:
@@ -68,7 +69,7 @@ def test_a_word_that_is_not_understood_is_no_verdict(gate: Gate, tmp_path: Path,
     assert len(changed) > 700
     said = said_by_shell(gate.shell, gate.scripts, saved(tmp_path / "files", [text for _, text in changed]))
     for (column, text), words in zip(changed, said, strict=True):
-        assert words == said_by_python(text), text
+        assert words == said_by_python(text, gate.uptime_seconds()), text
         if column not in FREE and column != "missing or doubled":
             assert words == NO_VERDICT, text
 
@@ -85,7 +86,7 @@ def test_every_word_that_is_known_is_understood_alike(gate: Gate, tmp_path: Path
             texts.append(gate.text(accelerator(7, state, reach), *HEALTHY))
             texts.append(gate.text(Line("accelerator", "-", "-", state, reach, "none", "x", "words"), *HEALTHY))
     said = said_by_shell(gate.shell, gate.scripts, saved(tmp_path / "files", texts))
-    assert said == [said_by_python(text) for text in texts]
+    assert said == [said_by_python(text, gate.uptime_seconds()) for text in texts]
     assert {word for words in said for word in words.split()} >= {"fault", "refusal", "unpermitted", "doubt", "drained"}
 
 
@@ -94,7 +95,8 @@ def test_files_that_are_spoiled_at_random_are_understood_alike(gate: Gate, tmp_p
     dice = random.Random(2026)  # noqa: S311
     texts = [spoiled(gate.text(*dice.choice((FAULTY, HEALTHY))), dice) for _ in range(600)]
     said = said_by_shell(gate.shell, gate.scripts, saved(tmp_path / "files", texts))
-    different = [text for text, words in zip(texts, said, strict=True) if words != said_by_python(text)]
+    understood = [said_by_python(text, gate.uptime_seconds()) for text in texts]
+    different = [text for text, words, meant in zip(texts, said, understood, strict=True) if words != meant]
     assert different == []
     assert 0.2 < said.count(NO_VERDICT) / len(said) < 0.98
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from nodevet.exporters.state_reader import Absent, DeviceState, StateFile, boot_id, parse, uptime_seconds
+from nodevet.exporters.state_reader import Absent, DeviceState, StateFile, boot_id, parse
 
 __all__ = ["NO_VERDICT", "said_by_python", "said_by_shell"]
 
@@ -46,10 +46,9 @@ def said_by_shell(shell: Sequence[str], scripts: Path, files: Sequence[Path]) ->
     return [" ".join(line.split()) for line in done.stdout.splitlines()]
 
 
-def said_by_python(text: str) -> str:
-    """Return the same for the *text* of a file, by the Python reader."""
+def said_by_python(text: str, now: float) -> str:
+    """Return the same for the *text* of a file, by the Python reader, on a machine that is up for *now* seconds."""
     file = parse(text)
-    now = uptime_seconds()
     if isinstance(file, Absent) or file.boot_id != boot_id() or file.simulated or now >= file.expires_uptime:
         return NO_VERDICT
     met = [device for device in file.devices if device.kind != "accelerator" or _may_be_the_jobs(device)]
