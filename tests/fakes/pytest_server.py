@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 TIMEOUT_SECONDS = 120
+"""For one test, and for each ten more: a run of hundreds takes its time where other tests keep the processors busy."""
 
 OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:xdist")
 
@@ -68,6 +69,7 @@ class PytestServer:
                 "home": str(home),
                 "tests": [test if test.startswith(("/", "-")) else f"tests/{test}" for test in tests],
                 "pid": os.getpid(),
+                "timeout_seconds": TIMEOUT_SECONDS * (1 + len(tests) // 10),
             }
             request["output"] = output.fileno()
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -99,7 +101,7 @@ def _serve() -> None:
 
 
 def _test(request: dict[str, Any], main: Callable[[list[str]], int]) -> int:
-    signal.alarm(TIMEOUT_SECONDS)
+    signal.alarm(int(request["timeout_seconds"]))
     home = str(request["home"])
     output = os.open(f"/proc/{request['pid']}/fd/{request['output']}", os.O_WRONLY)
     os.dup2(output, 1)
