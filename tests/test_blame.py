@@ -629,6 +629,16 @@ def test_an_interpreter_that_is_gone_is_no_fault_of_the_driver(tmp_path: Path) -
         assert not is_hard(bench)
 
 
+UNDER_OOM = "oom_kill_disable 1\nunder_oom 1\noom_kill 0\n"
+
+FULL_GROUPS = [
+    ("memory/a", UNDER_OOM, True),
+    ("memory", UNDER_OOM, True),
+    ("memory/a", "oom_kill_disable 1\nunder_oom 0\n", False),
+    ("memory/b", UNDER_OOM, False),
+]
+"""Folders of memory.oom_control, what it says, and whether the group /a is full."""
+
 QUIET = Look(state="S", frozen=False, major_faults=100, waited_seconds=1.0)
 
 
@@ -650,6 +660,13 @@ QUIET = Look(state="S", frozen=False, major_faults=100, waited_seconds=1.0)
         ({"state": "D", "function": "rpc_wait_bit_killable"}, "a network file system is waited for"),
         ({"state": "D", "function": "mem_cgroup_handle_over_high"}, "the memory limit of its cgroup is reached"),
         ({"state": "D", "function": "__mem_cgroup_handle_over_high"}, "the memory limit of its cgroup is reached"),
+        ({"state": "D", "function": "mem_cgroup_oom_synchronize"}, "is full, and nothing in it is killed for that"),
+        ({"state": "S", "function": "mem_cgroup_handle_oom"}, "is full, and nothing in it is killed for that"),
+        ({"state": "D", "function": "mem_cgroup_out_of_memory"}, "the memory limit of its cgroup is reached"),
+        ({"state": "D", "function": "__alloc_pages_slowpath.constprop.0"}, "memory is short"),
+        ({"state": "D", "function": "pagefault_out_of_memory"}, "memory is short"),
+        ({"state": "D", "full_group": "/g/memory.oom_control"}, "(/g/memory.oom_control, under_oom 1): raise memory."),
+        ({"state": "R", "full_group": "/g/memory.oom_control"}, ""),
         ({"state": "D", "function": "reclaim_throttle"}, "memory is short"),
         ({"state": "D", "function": "request_wait_answer"}, "(FUSE) is waited for"),
         ({"state": "S", "function": "request_wait_answer"}, "(FUSE) is waited for"),
@@ -700,7 +717,7 @@ def test_a_wait_for_a_clusters_file_system_is_no_hang_of_the_driver(function: st
 def test_no_wait_of_a_driver_is_one_for_a_file_system() -> None:
     """What stands in the table acquits: no function of the drivers that are watched begins like one of it."""
     functions = (
-        *("nvidia_ioctl", "nvidia_unlocked_ioctl", "os_acquire_semaphore", "rm_ioctl", "uvm_ioctl", "nv_open_q"),
+        *("nvidia_ioctl", "nvidia_unlocked_ioctl", "os_acquire_semaphore", "rm_ioctl", "uvm_ioctl", "nv_alloc_pages"),
         *("amdgpu_drm_ioctl", "amdgpu_smu_wait", "smu_cmn_wait_for_response", "kfd_ioctl", "dma_fence_wait"),
         *("down", "down_read", "rwsem_down_read_slowpath", "msleep", "wait_for_completion", "hl_ioctl"),
     )
@@ -715,6 +732,45 @@ def test_a_process_is_looked_at_as_the_kernel_shows_it() -> None:
     assert (look.state, look.frozen) == ("R", False)
     assert look.waited_seconds is None or look.waited_seconds >= 0
     assert Surroundings().look(2**22 + 1) is None
+
+
+@pytest.mark.parametrize("line", ["4:memory:/a", "0::/a"])
+@pytest.mark.parametrize(("folder", "text", "full"), FULL_GROUPS)
+def test_a_full_group_that_kills_nothing_is_seen(tmp_path: Path, line: str, folder: str, text: str, full: bool) -> None:
+    """Version 1 of cgroups alone has that; a container may see its own group as the top."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/stat").write_text(Path("/proc/self/stat").read_text())
+    (tmp_path / "7/cgroup").write_text(f"9:cpu:/b\n{line}\n")
+    control = tmp_path / "groups" / folder / "memory.oom_control"
+    control.parent.mkdir(parents=True)
+    control.write_text(text)
+    look = Surroundings(tmp_path, tmp_path / "groups").look(7)
+    assert look is not None
+    assert look.full_group == (str(control) if full and "memory" in line else "")
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, 0.0), (3.0, 1.0)], ids=["all", "some"])
+def test_a_reader_that_waits_for_memory_of_its_group_is_nobodys_fault(
+    bench: Bench, before: float, after: float
+) -> None:
+    """Also for a while only, and where the kernel does not show what it waits for; the next reading ends it."""
+    look = bench.surroundings.look
+
+    def full(pid: int) -> Look | None:
+        return msgspec.structs.replace(seen, full_group="/g") if (seen := look(pid)) else None
+
+    for times in range(1, 4):
+        hang(bench)
+        bench.pass_time(before)
+        bench.surroundings.look = full  # type: ignore[method-assign]
+        bench.pass_time(DEADLINE - before - after)
+        bench.surroundings.look = look  # type: ignore[method-assign]
+        bench.pass_time(after)
+        bench.until_gone(ReaderState.HUNG)
+        assert "its cgroup is full, and nothing in it is killed for that (/g, under_oom 1)" in said(bench)
+        assert (bench.status().witnessed, is_hard(bench)) == (0, False)
+        rise(bench, 61.0 * times)
+        assert said(bench) == ""
 
 
 def test_a_library_that_was_replaced_on_disk_is_seen(tmp_path: Path) -> None:

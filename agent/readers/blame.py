@@ -483,7 +483,7 @@ class Blame:
             return
         if late > HELD_UP_SECONDS:
             held = _held_up(late)
-        elif (look := self._surroundings.look(child.pid)) is not None and (look.frozen or look.state in "Tt"):
+        elif (look := self._surroundings.look(child.pid)) is not None and look.is_held:
             held = disturbance(look, look, 1.0)
         self._early = _Early(start, now, held)
 
@@ -492,7 +492,7 @@ class Blame:
         look, seen = self._surroundings.look(child.pid), self._suspicion
         if seen is None or look is None:
             return
-        if look.frozen or look.state in "Tt":
+        if look.is_held:
             self._suspicion = msgspec.structs.replace(seen, held=disturbance(look, look, 1.0))
             return
         now = self._clock.monotonic()

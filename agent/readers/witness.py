@@ -70,6 +70,8 @@ MAXIMUM_OTHERS = 100
 DUMPING = re.compile(r"^CoreDumping:\s*1", re.MULTILINE)
 BLOCKED = re.compile(r"^SigBlk:\s*([0-9a-f]+)", re.MULTILINE)
 CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)", re.MULTILINE)
+OOM_CONTROL = "memory.oom_control"
+UNDER_OOM = re.compile(r"^under_oom 1", re.MULTILINE)
 TRACED = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
 
 _STATE, _MAJOR_FAULTS = 0, 9
@@ -101,6 +103,12 @@ class Look(msgspec.Struct, frozen=True):
     held: bool = False
     dumping: bool = False
     ran_seconds: float | None = None
+    full_group: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether the process may not go on: somebody stopped it, or its group did."""
+        return self.frozen or self.state in "Tt" or (bool(self.full_group) and self.state != "R")
 
 
 class Other(msgspec.Struct, frozen=True):
@@ -155,6 +163,7 @@ class Surroundings:
             function=self._function(pid),
             held=fields[_STATE] == "Z" and TRACED.search(status) is not None,
             dumping=DUMPING.search(status) is not None,
+            full_group=self._full_group(pid),
         )
 
     def others(self, pid: int) -> dict[Other, Look]:
@@ -306,12 +315,22 @@ class Surroundings:
                 )
         return ""
 
-    def _groups(self, controller: str, *limits: str) -> tuple[Path, ...]:
-        """Return the folders of the groups that limit this process, and so its readers, inner ones first.
+    def _full_group(self, pid: int) -> str:
+        """Return which file tells that the group of *pid* has no memory left and kills nothing; empty where it has.
 
-        One of the files *limits* is in each.
+        The groups below such a one tell it too (cgroup-v1/memory.rst, oom_control).
         """
-        for line in self._read("self", "cgroup").splitlines():
+        for group in self._groups("memory", OOM_CONTROL, pid=pid)[:1]:
+            if UNDER_OOM.search(_text(group / OOM_CONTROL)):
+                return str(group / OOM_CONTROL)
+        return ""
+
+    def _groups(self, controller: str, *limits: str, pid: int | str = "self") -> tuple[Path, ...]:
+        """Return the folders of the groups that limit *pid*, by default this process and its readers; inner ones first.
+
+        One of the files *limits* is in each. A container may be shown its own group as the top.
+        """
+        for line in self._read(pid, "cgroup").splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if controllers == "" or controller in controllers.split(","):
@@ -319,6 +338,8 @@ class Surroundings:
                 inner = top / path.lstrip("/")
                 if any((inner / name).exists() for name in limits):
                     return (inner, *(group for group in inner.parents if top in group.parents))
+                if not inner.exists() and any((top / name).exists() for name in limits):
+                    return (top,)
         return ()
 
     def _ran_and_waited(self, pid: int) -> tuple[float | None, float | None]:
@@ -361,6 +382,11 @@ def disturbance(before: Look | None, after: Look | None, seconds: float) -> str:
         return "a signal ended it, and its memory is being written (see /proc/sys/kernel/core_pattern): look at that"
     if before.frozen or after.frozen:
         return "it is frozen by its cgroup: thaw it (freezer.state, or cgroup.freeze)"
+    if after.state != "R" and (full := after.full_group or before.full_group):
+        return (
+            f"its cgroup is full, and nothing in it is killed for that ({full}, under_oom 1): raise "
+            "memory.limit_in_bytes, end what takes the memory, or write 0 into memory.oom_control"
+        )
     function = after.function.lstrip("_")  # versions of Linux differ in them
     meaning = next((words for prefix, words in _meanings().items() if function.startswith(prefix)), "")
     if after.state in WAITING and meaning:
