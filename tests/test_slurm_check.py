@@ -21,9 +21,9 @@ from fakes.slurm_gate import GATE_FILES, Gate, accelerator, linked
 from nodevet.agent.cli import main
 from nodevet.agent.config import load_configuration
 from nodevet.agent.slurm.checkup import CLUSTER, NODE, items, modes, worst
-from nodevet.agent.slurm.facts import Entry, Facts, Hook, Status
+from nodevet.agent.slurm.facts import Entry, Facts, Hook, Item, Status
 from nodevet.agent.slurm.loaded import Running
-from nodevet.agent.slurm.survey import hooks_of, survey
+from nodevet.agent.slurm.survey import awaiting_of, hooks_of, survey
 from nodevet.checks.model import Mode
 from nodevet.checks.registry import installed
 from nodevet.exporters.state_reader import uptime_seconds
@@ -314,9 +314,9 @@ def test_a_script_that_the_kernel_cannot_start_is_seen(good: Facts, node: Instal
         with pytest.raises(OSError):
             subprocess.run([path], check=False)
     assert {item.name: item for item in items(node.facts(), only_node=True)}["scripts"].status is Status.WRONG
-    hooks = hooks_of({"Prolog": str(tmp_path / "site.sh")}, Path(good.folder))
+    hooks = hooks_of({"Prolog": str(tmp_path / "site.sh")}, Path(good.folder), good_conf(good))
     assert statuses(good, hooks=hooks)["Prolog="] is Status.WRONG
-    program = hooks_of({"Prolog": sys.executable}, Path(good.folder))
+    program = hooks_of({"Prolog": sys.executable}, Path(good.folder), good_conf(good))
     assert statuses(good, hooks=program)["Prolog="] is Status.WARNING
 
 
@@ -338,6 +338,9 @@ def test_what_another_user_may_write_is_not_run(node: Installed) -> None:
         ("PrologFlags=", {"PrologFlags": "Contain,X11"}, Status.OK),
         ("SchedulerParameters=", {"SchedulerParameters": "bf_interval=30"}, Status.WARNING),
         ("SchedulerParameters=", {"SchedulerParameters": "(null)"}, Status.WARNING),
+        ("SchedulerParameters=", {"SchedulerParameters": "bf_interval=30,NoHold_On_Prolog_Fail"}, Status.OK),
+        ("SchedulerParameters=", {"SchedulerParameters": "NOHOLD_ON_PROLOG_FAIL=yes,defer"}, Status.OK),
+        ("PrologFlags=", {"PrologFlags": "ALLOC"}, Status.OK),
         ("PrologEpilogTimeout=", {"PrologEpilogTimeout": "65534"}, Status.WARNING),
         ("PrologEpilogTimeout=", {"PrologEpilogTimeout": "9"}, Status.WRONG),
         ("MessageTimeout=", {"MessageTimeout": "7 sec"}, Status.WARNING),
@@ -395,11 +398,11 @@ def test_a_script_that_was_put_aside_with_a_dot_is_none(good: Facts, tmp_path: P
     for aside in (None, ours, site):
         if aside:
             aside.rename(aside.with_name(f".{aside.name}"))
-        found.append(statuses(good, hooks=hooks_of(loaded, Path(good.folder)))["Prolog="])
+        found.append(statuses(good, hooks=hooks_of(loaded, Path(good.folder), good_conf(good)))["Prolog="])
     assert found == [Status.OK, Status.WARNING, Status.WRONG]
     (tmp_path / ".10-site.swp").write_text("of an editor")
     ours.with_name(".20-nodevet").rename(ours)
-    assert statuses(good, hooks=hooks_of(loaded, Path(good.folder)))["Prolog="] is Status.OK
+    assert statuses(good, hooks=hooks_of(loaded, Path(good.folder), good_conf(good)))["Prolog="] is Status.OK
 
 
 def test_what_to_merge_into_an_epilog_is_the_line_of_the_page(good: Facts, repository: Path) -> None:
@@ -412,16 +415,151 @@ def test_what_to_merge_into_an_epilog_is_the_line_of_the_page(good: Facts, repos
 
 
 def test_every_prolog_of_a_later_release_is_seen(good: Facts, tmp_path: Path) -> None:
-    """From 23.11 on SLURM prints `Prolog[0]` and so on, and runs them all; one that is missing drains the node."""
+    """From 24.05 on SLURM prints `Prolog[0]` and so on, and runs them all; one that is missing drains the node."""
     folder, site = Path(good.folder), tmp_path / "site.sh"
     site.write_text("#!/bin/sh\ntrue\n")
     site.chmod(0o755)
     loaded = {"Prolog[0]": str(site), "Prolog[1]": f"{folder}/prolog.sh", "Epilog[0]": f"{folder}/epilog.sh"}
-    hooks = hooks_of(loaded, folder)
+    hooks = hooks_of(loaded, folder, good_conf(good))
     assert [entry.path for entry in hooks["Prolog"].files] == [str(site), f"{folder}/prolog.sh"]
     assert (statuses(good, hooks=hooks)["Prolog="], statuses(good, hooks=hooks)["Epilog="]) == (Status.OK, Status.OK)
     site.unlink()
-    assert statuses(good, hooks=hooks_of(loaded, folder))["Prolog="] is Status.WRONG
+    assert statuses(good, hooks=hooks_of(loaded, folder, good_conf(good)))["Prolog="] is Status.WRONG
+
+
+def scripts_in(folder: Path, *names: str) -> list[Path]:
+    """Write scripts of the site to *folder* that do nothing."""
+    paths = [folder / name for name in names]
+    for path in paths:
+        path.write_text("#!/bin/sh\ntrue\n")
+        path.chmod(0o755)
+    return paths
+
+
+@pytest.mark.parametrize("name", ["Prolog", "Epilog"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{site},{ours}",
+        "{ours},{site}",
+        "{ours} --fast",
+        "{site} {ours}",
+        "{ours},",
+        "{ours};{site}",
+        "{folder}/*.sh,{site}",
+    ],
+)
+@pytest.mark.parametrize("key", ["{name}", "{name}[1]"])
+def test_slurm_takes_one_name_and_no_list(good: Facts, tmp_path: Path, name: str, value: str, key: str) -> None:
+    """Not of paths, not of words behind one: it looks for a file of the whole name, and drains. Before, ok."""
+    (site,) = scripts_in(tmp_path, "site.sh")
+    ours = f"{good.folder}/{name.lower()}.sh"
+    value = value.format(site=site, ours=ours, folder=good.folder)
+    loaded = {key.format(name=name): value}
+    if "[" in key:
+        loaded[f"{name}[0]"] = ours
+    (item,) = hook_items(good, name, loaded)
+    assert (item.status, value in item.says) == (Status.WRONG, True)
+    assert "neither a list nor arguments" in item.next_step
+    assert "one script that calls the others" in item.next_step
+
+
+def hook_items(good: Facts, name: str, config: dict[str, str], **changes: Any) -> list[Item]:
+    """Return what is said of the script *name* where SLURM has loaded *config*."""
+    hooks = hooks_of(config, Path(good.folder), good_conf(good))
+    found = items(msgspec.structs.replace(good, hooks=hooks, **changes))
+    return [item for item in found if item.name == f"{name}="]
+
+
+def good_conf(good: Facts) -> Path:
+    """Return the slurm.conf beside the gres.conf of *good*."""
+    return Path(good.gres_path).with_name("slurm.conf")
+
+
+def test_a_file_whose_name_has_a_comma_or_a_blank_is_one(good: Facts, tmp_path: Path) -> None:
+    """SLURM starts it."""
+    for path in scripts_in(tmp_path, "site.sh,x", "site.sh x"):
+        path.write_text(f"#!/bin/sh\n{good.folder}/prolog.sh || exit 1\n")
+        (item,) = hook_items(good, "Prolog", {"Prolog": str(path)})
+        assert item.status is Status.OK, item
+
+
+@pytest.mark.parametrize(
+    ("version", "key", "status"),
+    [
+        ("22.05.8", "Prolog", Status.WRONG),
+        ("23.02.7", "Prolog", Status.WRONG),
+        ("23.11.0", "Prolog", Status.OK),
+        ("24.05.3", "Prolog[0]", Status.OK),
+        ("", "Prolog[0]", Status.OK),
+        ("26.05.0-0rc1", "Prolog[0]", Status.OK),
+        ("", "Prolog", Status.WRONG),
+    ],
+)
+def test_a_name_without_a_folder_is_beside_slurm_conf_from_23_11_on(
+    good: Facts, version: str, key: str, status: Status
+) -> None:
+    """Before, SLURM starts none: "is not fully qualified pathname"."""
+    config = {key: "merged.sh", **({"SLURM_VERSION": version} if version else {})}
+    (item,) = hook_items(good, "Prolog", config)
+    assert item.status is Status.WRONG
+    (path,) = scripts_in(good_conf(good).parent, "merged.sh")
+    path.write_text(f"#!/bin/sh\n{good.folder}/prolog.sh || exit 1\n")
+    (item,) = hook_items(good, "Prolog", config)
+    path.unlink()
+    assert item.status is status, item
+    if status is Status.WRONG:
+        assert "write the full path" in item.next_step
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        ("(null)", None),
+        ("{ours}", Status.OK),
+        ("{site}", Status.OK),
+        ("{site},{ours}", Status.WARNING),
+        ("{ours} --quiet", Status.WARNING),
+        ("healthcheck.sh", Status.WARNING),
+        ("{folder}/health*.sh", Status.WARNING),
+        ("{folder}/gate.conf", Status.WARNING),
+    ],
+)
+def test_a_health_check_that_slurm_cannot_start_is_told(
+    good: Facts, tmp_path: Path, value: str, status: Status | None
+) -> None:
+    """It drains nothing, takes no pattern, and only slurmd's log would say so."""
+    (site,) = scripts_in(tmp_path, "site.sh")
+    value = value.format(site=site, ours=f"{good.folder}/healthcheck.sh", folder=good.folder)
+    found = hook_items(good, "HealthCheckProgram", {"HealthCheckProgram": value})
+    assert [item.status for item in found] == ([] if status is None else [status])
+    assert all(value in item.says and "drains" not in item.next_step for item in found)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_line_that_waits_for_a_reconfigure_is_judged_before_it(node: Installed, loaded: bool) -> None:
+    """`scontrol reconfigure` was the next step of a line that drains each node."""
+    ours = f"{node.gate.scripts}/prolog.sh"
+    conf = node.gate.gres.with_name("slurm.conf")
+    for line, status in (
+        (f"Prolog={ours},{ours}", Status.WRONG),
+        (f'prolog = "{ours} --fast" # ours', Status.WRONG),
+        (f"Prolog={ours} Epilog=/etc/epilog.sh", Status.OK if loaded else Status.WARNING),
+        (f"Prolog={ours}", Status.OK if loaded else Status.WARNING),
+    ):
+        conf.write_text(f"{line}\n")
+        good = node.facts()
+        config = {"Prolog": ours} if loaded else {}
+        awaiting = awaiting_of(config, good.written, node.gate.scripts, conf)
+        (item,) = hook_items(good, "Prolog", config, awaiting=awaiting)
+        assert (item.status, item.next_step == "scontrol reconfigure") == (status, status is Status.WARNING), item
+
+
+def test_every_script_of_the_controller_has_the_same_time(good: Facts) -> None:
+    """Later releases show `PrologSlurmctld[0]` and so on."""
+    found = items(loading(good, **{"PrologSlurmctld[0]": "/site/a.sh", "PrologSlurmctld[1]": "/site/b.sh"}))
+    (item,) = [item for item in found if item.name == "PrologEpilogTimeout="]
+    assert "/site/a.sh, /site/b.sh" in item.says
 
 
 @pytest.mark.parametrize(
@@ -459,7 +597,9 @@ def test_a_script_that_is_named_in_a_comment_is_not_called(
     site = tmp_path / "site.sh"
     site.write_text(script.format(ours=f"{good.folder}/prolog.sh"))
     site.chmod(0o755)
-    assert statuses(good, hooks=hooks_of({"Prolog": str(site)}, Path(good.folder)))["Prolog="] is status
+    assert (
+        statuses(good, hooks=hooks_of({"Prolog": str(site)}, Path(good.folder), good_conf(good)))["Prolog="] is status
+    )
 
 
 def test_a_rehearsal_writes_nothing_where_the_agent_counts(node: Installed, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ NODE, CLUSTER = "node", "cluster"
 
 WRITABLE_BY_OTHERS = 0o022
 UNSET = ("", "(null)")
+"""What SLURM prints of a setting that has no value."""
 WITHOUT_END = 65534
 """What SLURM shows for a time without a limit."""
 
@@ -343,6 +344,7 @@ def _cluster(facts: Facts) -> Iterator[Item]:
         yield Item("mark", CLUSTER, Status.WARNING, says.rstrip(), step)
     yield _hook(facts, "Prolog", "prolog.sh")
     yield _hook(facts, "Epilog", "epilog.sh")
+    yield from _periodic(facts)
     yield _flags(config)
     yield _held(config)
     yield from _patience(facts, config)
@@ -373,23 +375,19 @@ def _named(facts: Facts) -> Item:
 
 
 def _hook(facts: Facts, name: str, script: str) -> Item:
-    hook = facts.hooks.get(name, Hook(""))
+    hook, waits = facts.hooks.get(name, Hook("")), facts.awaiting.get(name)
     written = facts.written.get(name.lower(), "")
     ours = f"{facts.folder}/{script}"
+    for judged, of in ((waits, "slurm.conf says, and SLURM has not loaded it: "), (hook, "")):
+        if judged is not None and judged.named not in UNSET and judged.lacks:
+            step = judged.misread or "copy the scripts here, or take the line out"
+            says = f"{of}{judged.named}: {judged.lacks}"
+            drains = f"SLURM drains this node with the next job{' after scontrol reconfigure' if of else ''}: {step}"
+            return Item(f"{name}=", CLUSTER, Status.WRONG, says, drains)
     if hook.named in UNSET:
-        waits = f", slurm.conf says {written}" if written else ""
+        waiting = f", slurm.conf says {written}" if written else ""
         step = "scontrol reconfigure" if written else "add it once `nodevet slurm check --node` is ok on every node"
-        return Item(f"{name}=", CLUSTER, Status.WARNING, f"not set{waits}", step)
-    not_run = [entry.not_run for entry in hook.files if entry.not_run]
-    if not hook.files or not_run:
-        lacks = f"cannot be executed here: {', '.join(not_run)}" if not_run else "names no file on this node"
-        return Item(
-            f"{name}=",
-            CLUSTER,
-            Status.WRONG,
-            f"{hook.named}: {lacks}",
-            "SLURM drains this node with the next job: copy the scripts here, or take the line out",
-        )
+        return Item(f"{name}=", CLUSTER, Status.WARNING, f"not set{waiting}", step)
     if ours not in hook.calls:
         return Item(
             f"{name}=",
@@ -400,6 +398,21 @@ def _hook(facts: Facts, name: str, script: str) -> Item:
         )
     merged = "" if hook.named == ours else f", by {hook.named}"
     return Item(f"{name}=", CLUSTER, Status.OK, ours + merged)
+
+
+def _periodic(facts: Facts) -> Iterator[Item]:
+    """Judge the health check where one is set: SLURM runs one, takes no pattern, and drains nothing for it."""
+    hook = facts.hooks.get("HealthCheckProgram", Hook(""))
+    if hook.named in UNSET:
+        return
+    if not hook.lacks:
+        yield Item("HealthCheckProgram=", CLUSTER, Status.OK, hook.named)
+        return
+    step = hook.misread or "copy the scripts here, or take the line out"
+    says = f"{hook.named}: {hook.lacks}"
+    yield Item(
+        "HealthCheckProgram=", CLUSTER, Status.WARNING, says, f"SLURM runs none, and only slurmd logs it: {step}"
+    )
 
 
 def _merged(name: str, ours: str) -> str:
@@ -423,7 +436,8 @@ def _flags(config: Mapping[str, str]) -> Item:
 
 def _held(config: Mapping[str, str]) -> Item:
     words = config.get("SchedulerParameters", "")
-    if "nohold_on_prolog_fail" in words.split(","):
+    # As SLURM looks for it, in either case of its letters and anywhere among the words.
+    if "nohold_on_prolog_fail" in words.lower():
         return Item("SchedulerParameters=", CLUSTER, Status.OK, "has nohold_on_prolog_fail")
     return Item(
         "SchedulerParameters=",
@@ -479,7 +493,8 @@ def _own_scripts(facts: Facts, config: Mapping[str, str]) -> str:
     """Return the scripts of the site that have the same time limit as ours, or an empty string."""
     hooks = ((name, facts.hooks.get(name, Hook("")).named) for name in ("Prolog", "Epilog"))
     named = [path for name, path in hooks if path != f"{facts.folder}/{name.lower()}.sh"]
-    named += [config.get(name, "") for name in ("PrologSlurmctld", "EpilogSlurmctld")]
+    of_controller = re.compile(r"(PrologSlurmctld|EpilogSlurmctld)(\[\d+\])?")
+    named += [value for key, value in config.items() if of_controller.fullmatch(key)]
     return ", ".join(path for path in named if path not in UNSET)
 
 

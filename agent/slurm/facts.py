@@ -56,11 +56,28 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A script that SLURM runs: what is named, the files on this node that this means, and which of ours they call."""
+    """A script that SLURM runs: what is named, the files on this node that this means, and which of ours they call.
+
+    ``missing`` are the names for which there is no file; ``misread`` says what to write instead of one of these that
+    SLURM does not take as it is meant.
+    """
 
     named: str
     files: tuple[Entry, ...] = ()
     calls: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    misread: str = ""
+
+    @property
+    def lacks(self) -> str:
+        """Return why SLURM cannot run all of it here, or an empty string."""
+        not_run = [entry.not_run for entry in self.files if entry.not_run]
+        if not_run:
+            return f"cannot be executed here: {', '.join(not_run)}"
+        if self.missing or not self.files:
+            named = "" if self.missing in ((), (self.named,)) else f": {', '.join(self.missing)}"
+            return f"names no file on this node{named}"
+        return ""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +104,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     unknown_node: str
     gres_of_node: str | None
     hooks: Mapping[str, Hook]
+    awaiting: Mapping[str, Hook] = {}
+    """What slurm.conf names and SLURM has not loaded."""
     admin_level: str | None
     machine: str = ""
     """What SLURM calls this machine, where that is another node than ``node``."""

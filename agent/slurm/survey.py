@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nodevet.agent.settings import Configuration
-from nodevet.agent.slurm.checkup import SCRIPTS
+from nodevet.agent.slurm.checkup import SCRIPTS, UNSET
 from nodevet.agent.slurm.facts import Entry, Facts, Hook
 from nodevet.agent.slurm.loaded import Running
 from nodevet.agent.storage.database import NETWORK_FILE_SYSTEMS, file_system_of
@@ -28,7 +28,12 @@ from nodevet.exporters.slurm_permit import forgotten_words
 from nodevet.exporters.slurm_rules import is_machine, machine_of, parse_node
 from nodevet.exporters.state_reader import FORMAT, NEVER, Absent, StateFile, boot_id, read_state, uptime_seconds
 
-__all__ = ["hooks_of", "survey"]
+__all__ = ["awaiting_of", "hooks_of", "survey"]
+
+PERIODIC = "HealthCheckProgram"
+HOOKS = {"Prolog": "prolog.sh", "Epilog": "epilog.sh", PERIODIC: "healthcheck.sh"}
+BESIDE_CONF, SEVERAL = (23, 11), (24, 5)
+"""The releases of SLURM from which on a name may lack its folder, and a script may stand on several lines."""
 
 SHELL = "/bin/sh"
 LIMIT_SECONDS = 10.0
@@ -132,7 +137,8 @@ def survey(
         forgotten=forgotten_words(parse_node(shown, node)) if isinstance(shown, str) else "",
         unknown_node="" if not isinstance(shown, SlurmError) else str(shown),
         gres_of_node=_gres_of_node(shown) if isinstance(shown, str) else None,
-        hooks={} if isinstance(config, str) else hooks_of(config, folder),
+        hooks={} if isinstance(config, str) else hooks_of(config, folder, conf),
+        awaiting={} if isinstance(config, str) else awaiting_of(config, _written(conf), folder, conf),
         running=running,
         admin_level=None if isinstance(config, str) or settings.slurm.writer != "drain" else _admin_level(state_uid),
     )
@@ -348,10 +354,13 @@ def _config(asked: Scontrol) -> Mapping[str, str] | str:
 
 
 def _written(conf: Path) -> Mapping[str, str]:
-    """Return the settings that stand in slurm.conf itself, by their names in lower case; includes are not followed."""
-    lines = (line.split("#", 1)[0].strip() for line in (_text(conf) or "").splitlines())
-    pairs = (line.split("=", 1) for line in lines if re.match(r"\w+\s*=", line))
-    return {name.strip().lower(): value.strip() for name, value in pairs}
+    """Return the settings that stand in slurm.conf itself, by their names in lower case; includes are not followed.
+
+    Of a line with several the first counts.
+    """
+    lines = (line.split("#", 1)[0] for line in (_text(conf) or "").splitlines())
+    found = (re.match(r"""\s*(\w+)\s*=\s*(?:"([^"]*)"|(\S*))""", line) for line in lines)
+    return {line[1].lower(): line[2] or line[3] or "" for line in found if line}
 
 
 def _shown(asked: Scontrol, node: str) -> str | SlurmError:
@@ -377,22 +386,65 @@ def _gres_of_node(text: str) -> str | None:
     return None if found is None or found[1] == "(null)" else found[1]
 
 
-def hooks_of(config: Mapping[str, str], folder: Path) -> Mapping[str, Hook]:
-    """Return the prolog and the epilog that SLURM runs: the files that they are here, and which scripts those call."""
-    found = {}
-    for name, script in (("Prolog", "prolog.sh"), ("Epilog", "epilog.sh")):
-        # SLURM 22.05 prints one Prolog, later releases Prolog[0], Prolog[1] and so on, and run them all.
-        lines = [value for key, value in config.items() if re.fullmatch(rf"{name}(\[\d+\])?", key)]
-        named = " ".join(line for line in lines if line != "(null)")
-        patterns = [word for word in re.split(r"[ ,]", named) if word.startswith("/") and len(word) > 1]
+def hooks_of(config: Mapping[str, str], folder: Path, conf: Path) -> Mapping[str, Hook]:
+    """Return the scripts that SLURM runs by *config*: the files that they are here, and which of *folder* those call.
+
+    SLURM takes the whole value for one name: for a pattern of files, but for the health check, and never for a list.
+    Releases from 23.11 on look for a name without a folder beside slurm.conf, *conf*; before, they start none.
+    """
+    beside = conf.parent if _release(config) >= BESIDE_CONF else None
+    return {name: _hook_of(_values(config, name), folder / script, name, beside) for name, script in HOOKS.items()}
+
+
+def _values(config: Mapping[str, str], name: str) -> list[str]:
+    """Return the values of *name*: the one that SLURM 22.05 prints, or Prolog[0] and so on, which 24.05 runs all."""
+    lines = (value for key, value in config.items() if re.fullmatch(rf"{name}(\[\d+\])?", key))
+    return [line for line in lines if line not in UNSET]
+
+
+def _release(config: Mapping[str, str]) -> tuple[int, ...]:
+    """Return year and month of the release of SLURM that prints *config*; one that prints Prolog[0] is a late one."""
+    found = re.match(r"(\d+)\.(\d+)", config.get("SLURM_VERSION", ""))
+    if found is not None:
+        return int(found[1]), int(found[2])
+    return SEVERAL if any(re.fullmatch(r"(Prolog|Epilog)\[\d+\]", key) for key in config) else ()
+
+
+def _hook_of(values: list[str], ours: Path, name: str, beside: Path | None) -> Hook:
+    paths: list[Path] = []
+    missing: list[str] = []
+    misread = ""
+    for value in values:
+        is_full = value.startswith("/")
+        place = value if is_full or beside is None or name == PERIODIC else str(beside / value)
         # As with SLURM's glob(3), and unlike Path.glob, no pattern means names with a dot in front: scripts put aside.
-        files = {word: [Path(name) for name in sorted(glob.glob(word))] for word in patterns}  # noqa: PTH207
-        paths = [path for word in patterns for path in files[word]]
-        missing = [Entry(word, trouble="names no file here") for word in patterns if not files[word]]
-        ours = str(folder / script)
-        calls = tuple(ours for path in paths if str(path) == ours or _calls(_commands(_text(path) or ""), ours))
-        found[name] = Hook(named, (*map(_entry, paths), *missing) if paths else (), calls)
-    return found
+        means = [place] if name == PERIODIC else sorted(glob.glob(place))  # noqa: PTH207
+        found = [Path(path) for path in means if path.startswith("/") and os.path.lexists(path)]
+        paths += found
+        if not found:
+            missing.append(value)
+            misread = _misread(value, name) if re.search(r"[,;\s]", value) or not is_full else misread
+    calls = tuple(str(ours) for path in paths if path == ours or _calls(_commands(_text(path) or ""), str(ours)))
+    return Hook(" and ".join(values), tuple(map(_entry, paths)), calls, tuple(missing), misread)
+
+
+def _misread(value: str, name: str) -> str:
+    """Return what to write instead of *value*, for which there is no file."""
+    if not re.search(r"[,;\s]", value):
+        return "write the full path: from 23.11 on SLURM looks beside slurm.conf, before it starts no other"
+    several = "" if name == PERIODIC else ", or a pattern such as /etc/slurm/prolog.d/*"
+    return (
+        "SLURM takes it for the name of one file, and knows neither a list nor arguments:"
+        f" name one script that calls the others with what they need{several}"
+    )
+
+
+def awaiting_of(config: Mapping[str, str], written: Mapping[str, str], folder: Path, conf: Path) -> Mapping[str, Hook]:
+    """Return the scripts that are *written* into *conf*, and that SLURM has not loaded."""
+    values = {name: written.get(name.lower(), "") for name in HOOKS}
+    waits = {name: value for name, value in values.items() if value not in (*UNSET, *_values(config, name))}
+    release = {"SLURM_VERSION": config["SLURM_VERSION"]} if "SLURM_VERSION" in config else {}
+    return {name: hook for name, hook in hooks_of({**waits, **release}, folder, conf).items() if name in waits}
 
 
 _SHELL = re.compile(
