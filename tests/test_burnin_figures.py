@@ -289,11 +289,12 @@ def test_processor_quota_is_read(tmp_path: Path, cgroup: str, files: dict[str, s
         ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16\n", True),
         ("processor\t: 0\nflags\t\t: fpu avx2\n", False),
         ("processor\t: 0\nFeatures\t: fp asimd bf16 sve\n", True),
-        ("", False),
+        ("processor\t: 0\ncpu\t\t: POWER9\n", False),
+        ("", None),
     ],
 )
-def test_bf16_units_are_read_from_the_flags(tmp_path: Path, cpuinfo: str, expected: bool) -> None:
-    """Processors of both architectures tell whether they multiply bf16 themselves."""
+def test_bf16_units_are_read_from_the_flags(tmp_path: Path, cpuinfo: str, expected: bool | None) -> None:
+    """Processors of both architectures tell whether they multiply bf16 themselves; None where the kernel says nothing."""
     files = {"proc/cpuinfo": cpuinfo}
     assert has_bf16_units(machine(tmp_path, available_kib=1, cgroup="", files=files)) is expected
 
