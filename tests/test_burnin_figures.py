@@ -294,7 +294,7 @@ def test_processor_quota_is_read(tmp_path: Path, cgroup: str, files: dict[str, s
     ],
 )
 def test_bf16_units_are_read_from_the_flags(tmp_path: Path, cpuinfo: str, expected: bool | None) -> None:
-    """Processors of both architectures tell whether they multiply bf16 themselves; None where the kernel says nothing."""
+    """Processors of both architectures tell whether they multiply bf16 themselves; None: the kernel is silent."""
     files = {"proc/cpuinfo": cpuinfo}
     assert has_bf16_units(machine(tmp_path, available_kib=1, cgroup="", files=files)) is expected
 
