@@ -5,32 +5,67 @@ from __future__ import annotations
 import re
 from collections import deque
 
-__all__ = ["INTERPRETER", "NOT_INSTALLED", "WANTS", "LastWords"]
+import msgspec
+
+__all__ = ["INTERPRETER", "NOT_INSTALLED", "WANTS", "LastWords", "Want"]
 
 NEWEST_LINES = 20
 
-NO_MEMORY = re.compile(
-    r"bad_alloc|out of memory|cannot allocate memory|failed to allocate|memory allocation|MemoryError|ENOMEM",
-    re.IGNORECASE,
-)
-NO_TASKS = re.compile(
-    r"resource temporarily unavailable|EAGAIN|can't start new thread|pthread_create|failed to create thread",
-    re.IGNORECASE,
-)
+REFUSED = r"(?:failed to|unable to|could ?n[o']t|cannot|can't) "
+
+
+class Want(msgspec.Struct, frozen=True):
+    """What a library may say that it was refused: the words, what it is, and where to look.
+
+    ``of_boards`` tells that a broken board may make a library ask for more than there is.
+    """
+
+    words: re.Pattern[str]
+    name: str
+    step: str
+    of_boards: bool = True
+
+
 INTERPRETER = re.compile(r"^Fatal Python error", re.MULTILINE)
-NO_DESCRIPTORS = re.compile(r"too many open files|EMFILE|ENFILE", re.IGNORECASE)
 NOT_INSTALLED = re.compile(
     r"ModuleNotFoundError|ImportError|SyntaxError|marshal data|\[Errno 5\]|error while loading shared libraries|"
     r"version `[^']+' not found|by ld\.so:"
 )
-WANTS = (
-    (NO_MEMORY, "memory", "see free -m and journalctl -k"),
-    (NO_DESCRIPTORS, "descriptors", "raise LimitNOFILE of the agent"),
-    (NO_TASKS, "threads", "see pids.max, pid_max and ulimit -u"),
+WANTS = tuple(
+    Want(re.compile(words, re.IGNORECASE), name, step, of_boards)
+    for words, name, step, of_boards in (
+        (
+            r"read-only file system|EROFS|disk quota exceeded|EDQUOT|file too large|EFBIG",
+            "leave to write to a disk",
+            "see /proc/mounts, quotas, and ReadWritePaths= and LimitFSIZE= of the agent's unit",
+            False,
+        ),
+        (
+            r"no space left|ENOSPC|(?:disk|file ?system) (?:is )?full|(?:insufficient|out of) disk space",
+            "room on a disk",
+            "see df -h and df -i",
+            True,
+        ),
+        (
+            r"bad_alloc|(?:out[ -]of|not enough|insufficient|virtual) memory|memory (?:allocation|exhausted)|"
+            rf"MemoryError|ENOMEM|{REFUSED}(?:re-?)?allocate",
+            "memory",
+            "see free -m and journalctl -k",
+            True,
+        ),
+        (r"too many open files|EMFILE|ENFILE", "descriptors", "raise LimitNOFILE of the agent", True),
+        (
+            r"resource temporarily unavailable|EAGAIN|pthread_create|thread constructor failed|"
+            rf"{REFUSED}(?:create|start|spawn|fork)(?: a)?(?: new| worker)?(?: thread| process|$)",
+            "threads",
+            "see pids.max, pid_max and ulimit -u",
+            True,
+        ),
+    )
 )
-"""What a library may say that it was refused, and where to look."""
+"""What a library may say that it was refused, and where to look: the words of strerror(3), of C++ and of Python."""
 
-TELLING = (INTERPRETER, NOT_INSTALLED, *(pattern for pattern, _, _ in WANTS))
+TELLING = (INTERPRETER, NOT_INSTALLED, *(want.words for want in WANTS))
 
 
 class LastWords:

@@ -86,6 +86,10 @@ def tight_limit(pid: int) -> str:
     """Return under which limit *pid* may be refused memory or files, and what to do; empty where none is tight."""
     if limit := memory_limit(pid):
         return f"{limit}, and may have been refused memory: lift LimitAS and LimitDATA"
+    if size := _limits(pid, {"Max file size": "RLIMIT_FSIZE"}):
+        return (
+            f"RLIMIT_FSIZE of {size['RLIMIT_FSIZE']} bytes, and may have been refused room in a file: lift LimitFSIZE"
+        )
     files = _limits(pid, {"Max open files": "RLIMIT_NOFILE"}).get("RLIMIT_NOFILE", WANTED)
     return f"RLIMIT_NOFILE of {files}, and may have been refused files: raise LimitNOFILE" if files < WANTED else ""
 

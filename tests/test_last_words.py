@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodevet.agent.last_words import LastWords
+from nodevet.agent.last_words import WANTS, LastWords
 
 
 @pytest.mark.parametrize("line", ["Fatal Python error: deallocating None", "std::bad_alloc", "ImportError: no"])
@@ -19,3 +19,35 @@ def test_words_of_a_cause_are_kept_whatever_followed(line: str) -> None:
     assert words.last == (line if "Fatal" in line else "frame 99")
     words.clear()
     assert (words.last, words.text) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "wants"),
+    [
+        ("terminate called after throwing an instance of 'std::bad_alloc'", ["memory"]),
+        ("mmap: Cannot allocate memory", ["memory"]),
+        ("could not allocate 4096 bytes", ["memory"]),
+        ("virtual memory exhausted", ["memory"]),
+        ("what():  write: No space left on device", ["room on a disk"]),
+        ("shm_open: No space left on device [system:28]", ["room on a disk"]),
+        ("cannot write the log: disk full", ["room on a disk"]),
+        ("the file system is full", ["room on a disk"]),
+        ("ftruncate: Disk quota exceeded", ["leave to write to a disk"]),
+        ("open: Read-only file system", ["leave to write to a disk"]),
+        ("write: File too large", ["leave to write to a disk"]),
+        ("pthread_create failed", ["threads"]),
+        ("thread constructor failed: Resource temporarily unavailable", ["threads"]),
+        ("unable to create new thread", ["threads"]),
+        ("failed to fork: busy", []),
+        ("failed to fork process", ["threads"]),
+        ("open: Too many open files", ["descriptors"]),
+        ("pthread_create: Cannot allocate memory", ["memory", "threads"]),
+        ("driver: assertion failed in fake_call", []),
+        ("double free or corruption (out)", []),
+        ("failed to mmap BAR0", []),
+        ("failed to create context", []),
+    ],
+)
+def test_words_tell_what_was_refused(words: str, wants: list[str]) -> None:
+    """The words of strerror(3), of C++ and of libraries; what a broken board makes one say is none of them."""
+    assert [want.name for want in WANTS if want.words.search(words)] == wants

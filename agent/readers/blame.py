@@ -22,6 +22,7 @@ from nodevet.agent.readers.calls_of_users import CallRow, calls_of_users
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.stages import HELD_UP_SECONDS
 from nodevet.agent.readers.start_failure import start_step
+from nodevet.agent.readers.wants import Wants
 from nodevet.agent.readers.witness import (
     UNNOTED,
     Look,
@@ -65,6 +66,9 @@ OF_A_DEVICE = frozenset({FailureKind.LOST, FailureKind.RESET_REQUIRED, FailureKi
 
 OF_NOBODY_ASKED = frozenset({FailureKind.ERROR, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
 """What a library also says that could not ask its driver; that a board is lost it has from the driver alone."""
+
+OTHERS_SENT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that no library sends to itself."""
 
 HANG = "hang"
 KEPT_FALLS = 50
@@ -151,6 +155,7 @@ class Blame:
         self._name = f"the reader of {backend}"
         self._clock = clock
         self._surroundings = surroundings
+        self._wants = Wants(surroundings)
         self._heartbeat = heartbeat
         self._falls: list[Fall] = []
         self._suspicion: _Suspicion | None = None
@@ -321,7 +326,7 @@ class Blame:
         Nor is it one where this program may not open the driver's devices, unless it names a fault of its own.
         """
         is_refusal = child is not None and failure.of_driver and failure.kind in REFUSALS
-        want = self._want(child, said=True) if child is not None and is_refusal else ""
+        want = self._wants.seen(child, said=True, files=self._shared or ()) if child is not None and is_refusal else ""
         if not want and is_refusal and failure.kind in OF_NOBODY_ASKED:
             want = self._surroundings.closed_devices(self._backend)
         if not want:
@@ -332,6 +337,7 @@ class Blame:
 
     def starts(self) -> None:
         """Note that another process takes the place of the last: what was replaced before is no cause of its end."""
+        self._wants.look()
         self._loading, self._stood = True, False
         self._unnoted = None
         stamps = self._surroundings.stamps(self._libraries)
@@ -379,6 +385,7 @@ class Blame:
 
         What it has loaded since its start is noted first, and what a slow disk kept from being noted.
         """
+        self._wants.look()
         self._note_files(pid, self._libraries if self._unnoted is None else None)
         return self._surroundings.replaced(self._libraries)
 
@@ -400,14 +407,18 @@ class Blame:
             return _soft(f"{self._name} {end} {where}: {loaded}")
         words = child.tail.text
         is_crash = end.fault in fault_rows() and child.in_call
-        for pattern, want, step in WANTS:
-            if pattern.search(words):
-                shown = not is_crash or bool(self._want(child, said=True))
-                if shown or sum(fall.fault == SAID for fall in self._recent()) < MOST_SAID:
-                    told = _soft(f"{self._name} {end} {where}, for want of {want}{said}; {step}")
-                    return told if shown else msgspec.structs.replace(told, fault=SAID)
+        wants = [want for want in WANTS if want.words.search(words)]
+        shown = self._wants.seen(child, said=bool(wants), files=self._shared or ())
+        if wants:
+            told = _soft(f"{self._name} {end} {where}, for want of {wants[0].name}{said}; {shown or wants[0].step}")
+            if shown or not is_crash or not wants[0].of_boards:
+                return told
+            if sum(fall.fault == SAID for fall in self._recent()) < MOST_SAID:
+                return msgspec.structs.replace(told, fault=SAID)
         if end.signal is None and NOT_INSTALLED.search(words):
             return _soft(f"{self._name} {end}{said}; a part of nodevet is missing or broken: reinstall nodevet")
+        if shown and end.signal not in OTHERS_SENT:
+            return _soft(f"{self._name} {end} {where}, but {shown}{said}")
         was_told, self._unseen = self._unseen, self._unseen or (is_crash and self._loading)
         if end.signal == signal.SIGBUS and child.in_call and (others := self._unserved()):
             return _soft(f"{self._name} {end} {where}, but {others}")
@@ -417,14 +428,14 @@ class Blame:
             return _soft(f"{self._name} {end} {where}, but {words}")
         if is_crash and (users := _of_users(child)) and users.crash:
             return _soft(f"{self._name} {end} {where}, but {users.crash}{said}", charged=True)
-        if is_crash and (other := self._want(child) or self._surroundings.preloaded() or self._scribbled(was_told)):
+        if is_crash and (other := self._surroundings.preloaded() or self._scribbled(was_told)):
             return _soft(f"{self._name} {end} {where}, but {other}")
         if is_crash and not INTERPRETER.search(words):
             if end.signal == signal.SIGBUS:
                 self._unproven = tuple(self._libraries)
             failure = Failure(FailureKind.CRASHED, f"the reader {end} in: {child.call}{said}", of_driver=True)
             return Fallen(failure, end.fault, charged=True)
-        if end.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        if end.signal in OTHERS_SENT:
             return _soft(f"{self._name} {end} {_while(child)}: somebody other than the agent sent it{said}")
         return self._ours(f"{end} {where}{said}")
 
@@ -521,17 +532,6 @@ class Blame:
         if self._shared is None and not was_told:
             return "it is not known which files it had mapped: the next start stands still where it crashes"
         return f"it shares {self._shared[0]} with other programs: one may have written into it" if self._shared else ""
-
-    def _want(self, child: Child, *, said: bool = False) -> str:
-        """Return what may have refused the library memory, a thread or a file, which many do not look for; else empty.
-
-        Where it *said* so, a machine that has hardly anything left is enough.
-        """
-        if child.tight_limit:
-            return f"it ran under an {child.tight_limit}"
-        around = self._surroundings
-        seen = around.commit_shortage() or around.task_shortage() or around.descriptor_shortage()
-        return seen or (said and around.memory_shortage()) or ""
 
     def _ours(self, what: str) -> Fallen:
         words = f"{self._name} {what}; no fault of the driver is shown: please report this with the agent's log"

@@ -6,6 +6,7 @@ whose library was replaced on disk while it was loaded: half of what it calls is
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import stat
@@ -18,6 +19,7 @@ import msgspec
 from nodevet.agent.readers.cut_short import cut_short
 from nodevet.agent.readers.device_nodes import closed_nodes
 from nodevet.agent.readers.disk import Disk
+from nodevet.agent.readers.room import without_room
 from nodevet.checks.backends.standstill import CRASHES
 from nodevet.checks.limits import from_table
 from nodevet.checks.reference.tables import load_table
@@ -72,7 +74,34 @@ BLOCKED = re.compile(r"^SigBlk:\s*([0-9a-f]+)", re.MULTILINE)
 CAUGHT = re.compile(r"^SigCgt:\s*([0-9a-f]+)", re.MULTILINE)
 OOM_CONTROL = "memory.oom_control"
 UNDER_OOM = re.compile(r"^under_oom 1", re.MULTILINE)
+NPROC = re.compile(r"^Max processes +(\d+)", re.MULTILINE)
+THREADS = re.compile(r"^Threads:\s*(\d+)", re.MULTILINE)
+USER = re.compile(r"^Uid:\s*(\d+)", re.MULTILINE)
 TRACED = re.compile(r"^TracerPid:\s*[1-9]", re.MULTILINE)
+
+REFUSALS = (
+    ("pids", "pids.max", "pids.events", "max", "threads were refused since the last round: {}", "raise TasksMax"),
+    (
+        "memory",
+        "memory.max",
+        "memory.events",
+        "oom",
+        "no memory was left since the last round: {} times",
+        "raise MemoryMax",
+    ),
+    (
+        "memory",
+        "memory.limit_in_bytes",
+        OOM_CONTROL,
+        "oom_kill",
+        "no memory was left since the last round: {} times",
+        "raise its limit",
+    ),
+)
+"""What groups count: controller, limit, file and key, the words for it, and what to do (cgroup-v2.rst, and version 1).
+
+A file whose name ends with ``local`` counts without the groups below; where there is none, the other does.
+"""
 
 _STATE, _MAJOR_FAULTS = 0, 9
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 12 of proc(5)."""
@@ -261,27 +290,49 @@ class Surroundings:
         """Return which device nodes the library of *backend* needs and may not open; empty where there is none."""
         return closed_nodes(backend, self._devices, self._modules)
 
-    def memory_shortage(self) -> str:
-        """Return that hardly any memory may be had, in the machine or under a group's limit; empty where there is."""
+    def memory_shortage(self, scarce_bytes: float = math.inf) -> str:
+        """Return that hardly any memory may be had, in the machine or under a group's limit; empty where there is.
+
+        No more than *scarce_bytes* are hardly any.
+        """
         rows = (line.split() for line in _text(self._proc / "meminfo").splitlines())
         found = {row[0]: _number(row[1]) for row in rows if len(row) > 1}
         available, total = found.get("MemAvailable:"), found.get("MemTotal:")
-        if available is not None and total is not None and available < AVAILABLE_RATIO * total:
-            return f"{available} of {total} kB of memory may be had"
+        if (
+            available is not None
+            and total is not None
+            and available < min(AVAILABLE_RATIO * total, scarce_bytes / 1024)
+        ):
+            return f"{available} of {total} kB of memory may be had: see free -m and journalctl -k"
         for group in self._groups("memory", "memory.max", "memory.limit_in_bytes"):
             for used, limit in (("current", "max"), ("usage_in_bytes", "limit_in_bytes")):
                 taken, most = (_number(_text(group / f"memory.{name}").strip()) for name in (used, limit))
                 now = None if taken is None else max(0, taken - _cached(group))
-                if now is not None and most is not None and now > (1 - AVAILABLE_RATIO) * most:
-                    return f"{now} of {most} bytes are taken ({group}/memory.{limit})"
+                if now is not None and most is not None and most - now < _hardly(most, scarce_bytes):
+                    return f"{now} of {most} bytes are taken ({group}/memory.{limit}): raise that limit"
         return ""
 
     def descriptor_shortage(self) -> str:
         """Return that hardly any file may be opened in the machine; empty where there is room."""
         used, _, most = (_number(word) for word in (*_text(self._proc / "sys/fs/file-nr").split(), "", "", "")[:3])
         if used is not None and most is not None and used >= TASKS_RATIO * most:
-            return f"{used} of {most} files are open (fs.file-max)"
+            return f"{used} of {most} files are open: raise fs.file-max"
         return ""
+
+    def space_shortage(self, files: Iterable[str] = ()) -> str:
+        """Return that a disk where libraries write, or one of *files* lies, is full; empty where each has room."""
+        return self.disk.ask(partial(without_room, tuple(files)), "")
+
+    def refusals(self) -> dict[str, int]:
+        """Return how often the groups refused memory and threads so far, by the words that tell of it."""
+        found: dict[str, int] = {}
+        for controller, limit, file, key, words, step in REFUSALS:
+            for group in self._groups(controller, limit):
+                counts = group / f"{file}.local" if (group / f"{file}.local").exists() else group / file
+                rows = (line.split() for line in _text(counts).splitlines())
+                numbers = [number for row in rows if row[:1] == [key] and (number := _number(row[-1])) is not None]
+                found.update({f"{words} ({counts}): {step}": number for number in numbers})
+        return found
 
     def commit_shortage(self) -> str:
         """Return that the kernel promises no more memory than there is, and has little left; empty where not."""
@@ -313,7 +364,23 @@ class Surroundings:
                 return (
                     f"it may have been refused a thread: {now} of {most} are there ({group}/pids.max): raise TasksMax"
                 )
-        return ""
+        return self._users_shortage(threads)
+
+    def _users_shortage(self, threads: int | None) -> str:
+        """Return that this process's user may start no more threads, of which there are *threads* of all users.
+
+        Root has no such limit (getrlimit(2), RLIMIT_NPROC).
+        """
+        user = _user(self._read("self", "status"))
+        soft = next(iter(NPROC.findall(self._read("self", "limits"))), "")
+        most = _number(soft)
+        if user in ("", "0") or most is None or threads is None or threads < TASKS_RATIO * most:
+            return ""
+        texts = (self._read(pid, "status") for pid in _names(self._proc))
+        own = sum(int(number) for text in texts if _user(text) == user for number in THREADS.findall(text))
+        if own < TASKS_RATIO * most:
+            return ""
+        return f"it may have been refused a thread: its user has {own} of {most} (ulimit -u): raise LimitNPROC"
 
     def _full_group(self, pid: int) -> str:
         """Return which file tells that the group of *pid* has no memory left and kills nothing; empty where it has.
@@ -463,6 +530,16 @@ def _has_signal(mask: re.Pattern[str], status: str, number: int) -> bool:
     """Return whether the *mask* of signals in a process's *status* has the bit of *number*."""
     found = mask.search(status)
     return found is not None and bool(int(found.group(1), 16) >> (number - 1) & 1)
+
+
+def _hardly(total_bytes: int, scarce_bytes: float) -> float:
+    """Return how much of *total_bytes* is hardly any memory, and no more than *scarce_bytes*."""
+    return min(AVAILABLE_RATIO * total_bytes, scarce_bytes)
+
+
+def _user(status: str) -> str:
+    """Return the number of the user whose process has this *status*; empty where it is not told."""
+    return next(iter(USER.findall(status)), "")
 
 
 def _names(folder: Path) -> list[str]:

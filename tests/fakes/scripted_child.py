@@ -136,6 +136,9 @@ class Child:
             case "no_threads":
                 os.write(2, b"  what():  Resource temporarily unavailable\n")
                 os.abort()
+            case "say":
+                os.write(2, self.script["words"].encode() + b"\n")
+                os.abort()
             case "interpreter":
                 os.write(2, b"Fatal Python error: none_dealloc: deallocating None\n")
                 os.abort()

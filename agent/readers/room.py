@@ -1,0 +1,59 @@
+"""Whether a library finds room where it writes: shared memory with a name, temporary files, locks and logs.
+
+A file that is made longer and mapped takes no room before it is touched: on a full disk that is SIGBUS. Other calls
+tell that the disk is full, and many a library does not look.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+import msgspec
+
+from nodevet.checks.limits import from_table
+from nodevet.checks.reference.tables import load_table
+
+__all__ = ["FolderRow", "without_room"]
+
+LEAST_BYTES = from_table("reader.want.room").value
+"""A disk with less left has hardly any room."""
+
+
+class FolderRow(msgspec.Struct, frozen=True):
+    """A folder that libraries write to, and what they keep there."""
+
+    folder: str
+    meaning: str
+    source: str
+
+
+def without_room(files: Iterable[str], ask: Callable[[str], os.statvfs_result] = os.statvfs) -> str:
+    """Return which folder of libraries, or of *files*, lies on a full disk, and what to do; empty where none does."""
+    for path in (*_folders(), *files):
+        try:
+            told = _told(path, ask(path))
+        except OSError:
+            continue
+        if told:
+            return told
+    return ""
+
+
+def _told(path: str, disk: os.statvfs_result) -> str:
+    """Return what the *disk* of *path* lacks. One without a size has no limit, and one for reading alone no room."""
+    left = (disk.f_bavail if os.geteuid() else disk.f_bfree) * disk.f_frsize
+    if disk.f_flag & os.ST_RDONLY:
+        return ""
+    if disk.f_blocks and left < LEAST_BYTES:
+        most = disk.f_blocks * disk.f_frsize
+        return f"the disk of {path} is full ({left} of {most} bytes are left): make room there (df -h {path})"
+    if disk.f_files and not disk.f_ffree:
+        return f"the disk of {path} has all {disk.f_files} files that it may have: remove some (df -i {path})"
+    return ""
+
+
+@lru_cache(maxsize=1)
+def _folders() -> tuple[str, ...]:
+    return tuple(row.folder for row in load_table("library_folders.csv", FolderRow))

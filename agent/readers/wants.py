@@ -1,0 +1,50 @@
+"""What the machine may have refused to a library: what it lacks now, and what was refused since the last round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from nodevet.agent.child_process import Child
+from nodevet.agent.readers.witness import Surroundings
+from nodevet.checks.limits import from_table
+
+__all__ = ["Wants"]
+
+SCARCE_BYTES = from_table("reader.want.scarce").value
+"""Where no more memory than that may be had, the kernel refuses it to a library that says nothing of it."""
+
+
+class Wants:
+    """Looks through *surroundings* for what many a library does not look for: whether it was given what it wanted."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        """Know of nothing that was refused before."""
+        self._around = surroundings
+        self._counted: Mapping[str, int] = {}
+
+    def look(self) -> None:
+        """Note what was refused so far: that is no cause of what follows."""
+        self._counted = self._around.refusals()
+
+    def seen(self, child: Child, *, said: bool = False, files: Iterable[str] = ()) -> str:
+        """Return what was refused to *child*, as far as it shows, and what to do; empty where nothing does.
+
+        Where it *said* so, a machine that has little left is enough. *files* are what it had mapped and wrote to.
+        """
+        if child.tight_limit:
+            return f"it ran under an {child.tight_limit}"
+        around = self._around
+        return (
+            around.commit_shortage()
+            or around.task_shortage()
+            or around.descriptor_shortage()
+            or (around.memory_shortage() if said else around.memory_shortage(SCARCE_BYTES))
+            or self._refused()
+            or around.space_shortage(files)
+        )
+
+    def _refused(self) -> str:
+        """Return what the groups of the agent refused since the last look."""
+        now = self._around.refusals()
+        grown = ((words, now[words] - count) for words, count in self._counted.items() if words in now)
+        return next((words.replace("{}", str(grew)) for words, grew in grown if grew > 0), "")
