@@ -364,7 +364,11 @@ def test_a_gres_type_that_only_stands_in_the_file_needs_a_restart(good: Facts) -
     facts = msgspec.structs.replace(loading(good, GresTypes="(null)"), written={"grestypes": "gpu"})
     item = next(item for item in items(facts) if item.name == "GresTypes=")
     assert item.status is Status.WRONG
-    assert "restart slurmctld" in item.next_step
+    assert "restart every slurmd, and after it slurmctld" in item.next_step
+    unknown = next(item for item in items(loading(good, GresTypes="(null)")) if item.name == "GresTypes=")
+    assert "restart every slurmd, and after it slurmctld" in unknown.next_step, (
+        "in the other order SLURM drains them all"
+    )
     assert statuses(good, gres_of_node="gpu:h100:4")["GresTypes="] is Status.WARNING
     assert statuses(good, gres_of_node="gpu:h100:4,gpu:a100:4(IDX:0-3)")["GresTypes="] is Status.OK
 
@@ -779,6 +783,28 @@ def test_the_modes_of_each_step_of_the_page_are_ok(good: Facts, writer: str, sit
     """The second step warned that nothing drains, as the page wants it there."""
     facts = msgspec.structs.replace(set_to(good, site, writer=writer), gate={"mode": mode})
     assert statuses(facts)["modes"] is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "says"),
+    [
+        ('mode = "observe"', Status.WARNING, "kernel-log (mode observe)"),
+        ("enabled = false", Status.WARNING, "kernel-log (switched off)"),
+        ('mode = "gate"', Status.OK, "kernel-log (mode gate)"),
+        ('mode = "drain"', Status.OK, ""),
+    ],
+    ids=["observe", "off", "gate", "drain"],
+)
+def test_a_check_that_was_left_observing_is_told(node: Installed, text: str, status: Status, says: str) -> None:
+    """Before, "a hard fault closes the gate and drains the node", of which none that the kernel log tells did."""
+    node.configure(f'[gate]\nmode = "drain"\n[checks.kernel-log]\n{text}\n[slurm]\nwriter = "drain"\n')
+    facts = node.facts()
+    item = next(item for item in items(facts) if item.name == "modes")
+    assert (item.status, item.says) == (status, dict(modes(facts))["together"])
+    assert item.says == "a hard fault closes the gate and drains the node" + (f"; not one of {says}" if says else "")
+    assert ("[checks.kernel-log]" in dict(modes(facts))) is bool(says)
+    observing = msgspec.structs.replace(facts, gate={"mode": "observe"})
+    assert "not one" in dict(modes(observing))["together"] or not says
 
 
 def test_a_writer_beside_a_gate_that_observes_is_told_by_what_it_does(good: Facts) -> None:

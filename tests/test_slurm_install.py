@@ -422,3 +422,49 @@ def test_a_folder_that_may_not_be_read_is_told(
     for folder in (locked / "nodevet", tmp_path / "gone"):
         assert main(["slurm", "check", "--node", "--scripts", str(folder)]) == 2
         assert "Traceback" not in capsys.readouterr().err
+
+
+def restarts(text: str) -> list[str]:
+    """Return the daemons in the order in which *text* has them restarted."""
+    return re.findall(r"\b(slurmctld|slurmd)\b", text.partition("restart")[2].partition("(")[0].partition(":")[0])
+
+
+def test_the_page_restarts_for_a_new_type_of_gres_and_drains_nobody(repository: Path, tmp_path: Path) -> None:
+    """In its order, beside running jobs; slurmctld came first, and drained each node for GPUs nobody reported."""
+    page = (repository / "docs/how-to/slurm.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith("| `GresTypes=gpu`")]
+    order = restarts(row)
+    assert sorted(order) == ["slurmctld", "slurmd"]
+    try:
+        slurm = SlurmCluster(tmp_path, SlurmOptions(nodes=2, cpus=1))
+    except PermissionError:
+        pytest.skip(NO_DEVICE_NODES)
+    gres = tmp_path / "gres.conf"
+    # With config_overrides SLURM believes its file, whatever a slurmd reports.
+    after = slurm.configuration.read_text().replace("SlurmdParameters=config_overrides\n", "")
+    devices = gres.read_text()
+    slurm.configuration.write_text(re.sub(r"^GresTypes=.*\n| Gres=\S+", "", after, flags=re.MULTILINE))
+    gres.unlink()
+    with slurm:
+        jobs = [slurm.submit("sleep 300", "-w", node) for node in slurm.nodes]
+        slurm.wait(lambda: all(slurm.job_state(job) == "RUNNING" for job in jobs), "a job runs on each node")
+        slurm.configuration.write_text(after)
+        gres.write_text(devices)
+        for daemon in order:
+            if daemon == "slurmctld":
+                slurm.restart_controller()
+            else:
+                for node in slurm.nodes:
+                    slurm.restart_node(node)
+            # Whoever types this takes longer than a registration.
+            slurm.wait(
+                lambda: all("SlurmdStartTime=2" in shown(slurm, node) for node in slurm.nodes), "each is registered"
+            )
+        assert [slurm.node_reason(node) for node in slurm.nodes] == ["", ""]
+        assert [slurm.job_state(job) for job in jobs] == ["RUNNING", "RUNNING"]
+        assert all("Gres=gpu:h100:8" in shown(slurm, node) for node in slurm.nodes)
+
+
+def shown(slurm: SlurmCluster, node: str) -> str:
+    """Return what SLURM shows of *node*."""
+    return slurm.run("scontrol", "show", "node", node)

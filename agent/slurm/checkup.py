@@ -27,6 +27,9 @@ WITHOUT_END = 65534
 BY_RENAMING = "each to another name, then mv: a prolog that cp writes while a job starts drains the node"
 """The kernel starts no program that is open for writing."""
 
+RESTARTS = "restart every slurmd, and after it slurmctld: the other way round SLURM drains each node"
+"""Where GPUs are new to SLURM: slurmctld drains a node whose slurmd does not report those that it expects."""
+
 PATIENCE_LEFT_SECONDS = 2
 """SLURM calls a prolog hung so long before MessageTimeout."""
 
@@ -55,6 +58,7 @@ def modes(facts: Facts) -> tuple[tuple[str, str], ...]:
         ("[gate] mode", facts.settings.gate.mode.value),
         ("[slurm] writer", slurm.writer),
         ("[slurm] permit", slurm.permit),
+        *((f"[checks.{name}]", says) for name, says in _held_back(facts).items()),
         ("together", _together(facts, gate.get("mode", ""))),
     )
 
@@ -65,7 +69,16 @@ def _together(facts: Facts, mode: str) -> str:
     closes = mode == "gate" and site.rank >= Mode.GATE.rank and permitted
     drains = slurm.writer == "drain" and site is Mode.DRAIN
     words = ("a hard fault closes the gate" if closes else "the gate never closes for a fault",)
-    return " and ".join((*words, "drains the node" if drains else "nodevet drains nothing"))
+    apart = ", ".join(f"{name} ({says})" for name, says in _held_back(facts).items())
+    but = f"; not one of {apart}" if apart and (closes or drains) else ""
+    return " and ".join((*words, "drains the node" if drains else "nodevet drains nothing")) + but
+
+
+def _held_back(facts: Facts) -> dict[str, str]:
+    """Return the checks whose hard faults reach less far than the site lets them, each with what its table says."""
+    site, checks = facts.settings.gate.mode, facts.settings.checks
+    lower = {name: entry for name, entry in checks.items() if not entry.enabled or entry.mode.rank < site.rank}
+    return {name: f"mode {entry.mode.value}" if entry.enabled else "switched off" for name, entry in lower.items()}
 
 
 # On this node.
@@ -304,6 +317,11 @@ def _consistent(facts: Facts) -> Item:
     if slurm.writer == "drain" and mode == "observe":
         does = "drains" if site is Mode.DRAIN else "marks closed gates in SLURM"
         return _contradiction(together, f"the agent {does} while the gate only observes: set mode=gate in gate.conf")
+    site_closes = mode == "gate" and site is not Mode.OBSERVE
+    silent = [name for name, says in _held_back(facts).items() if says != f"mode {Mode.GATE.value}"]
+    if site_closes and silent:
+        tables = ", ".join(f"[checks.{name}]" for name in silent)
+        return _contradiction(together, f"gate.conf closes, and no fault of these does: see {tables} in nodevet.toml")
     return Item("modes", NODE, Status.OK, together)
 
 
@@ -516,7 +534,7 @@ def _gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
             CLUSTER,
             Status.WRONG,
             "slurm.conf has gpu, slurmctld has not loaded it",
-            "restart slurmctld, then every slurmd: scontrol reconfigure does not load a new GresTypes",
+            f"{RESTARTS}; scontrol reconfigure does not load a new GresTypes",
         )
     if isinstance(facts.state, Absent):
         return Item("GresTypes=", CLUSTER, Status.CANNOT_TELL, "no state file to compare with", "start the agent")
@@ -526,7 +544,7 @@ def _gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
             CLUSTER,
             Status.WARNING,
             "SLURM knows of no GPUs here: every GPU of the node counts for every job",
-            "GresTypes=gpu, Gres= of the node and gres.conf; then restart slurmctld and slurmd",
+            f"GresTypes=gpu, Gres= of the node, and gres.conf on each node; then {RESTARTS}",
         )
     if gpus != has:
         return Item(
