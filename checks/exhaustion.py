@@ -18,6 +18,8 @@ _WANTS = (
     ("too many open files", "descriptors", "raise LimitNOFILE of the agent's unit, or ulimit -n of the shell"),
     ("memoryerror|cannot allocate memory|no buffer space available", "memory", "see free -m and journalctl -k"),
     ("can't start new thread", "threads", "raise TasksMax of the agent's unit"),
+    ("cannot be started: resource temporarily unavailable", "processes", "raise TasksMax of the agent's unit"),
+    ("no space left on device|disk quota exceeded", "room on a disk", "see df -h and df -i, or its quota"),
 )
 """The words of errno(3) and of Python for a want, what is wanted, and what to do. The loader of libraries (dlopen(3))
 tells the cause by its text alone."""

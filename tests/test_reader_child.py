@@ -102,7 +102,12 @@ def raising(error: Exception, only: str = "") -> Callable[..., Any]:
     return work
 
 
-ERRORS = (ValueError("invalid literal for int() with base 16: ''"), KeyError("x"), RecursionError())
+ERRORS = (
+    ValueError("invalid literal for int() with base 16: ''"),
+    KeyError("x"),
+    RecursionError(),
+    BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), "/sys/class/hwmon/hwmon0/temp1_input"),
+)
 
 WANTS = (
     (MemoryError(), "for want of memory: see free -m"),
@@ -110,6 +115,12 @@ WANTS = (
     (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/proc/cpuinfo"), "descriptors: raise LimitNOFILE of the agent"),
     (OSError(errno.ENFILE, os.strerror(errno.ENFILE), "/proc/cpuinfo"), "for want of descriptors: raise fs.file-max"),
     (RuntimeError("can't start new thread"), "for want of threads: raise TasksMax"),
+    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/run/lock"), "for want of room on a disk: see df -h and df -i"),
+    (
+        OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "/run/lock"),
+        "room on a disk: see df -h and df -i, or its quota",
+    ),
+    (RuntimeError(f"x cannot be started: {os.strerror(errno.EAGAIN)}"), "want of processes: raise TasksMax"),
 )
 
 

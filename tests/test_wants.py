@@ -301,6 +301,21 @@ def test_memory_that_is_all_but_gone_excuses_a_crash_without_words(
     assert bool(wants.seen(child)) is silent
 
 
+@pytest.mark.parametrize("left", [(1 << 30) - 1, 1 << 30])
+def test_a_group_that_is_all_but_full_excuses_a_crash_without_words(tmp_path: Path, left: int) -> None:
+    """Where it refuses memory to the kernel on a library's behalf, nothing is killed and nothing is said."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text("0::/unit\n")
+    group = tmp_path / "groups/unit"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text(f"{1 << 40}\n")
+    (group / "memory.current").write_text(f"{(1 << 40) - left}\n")
+    wants = Wants(Surroundings(tmp_path, tmp_path / "groups"))
+    child = cast(Child, SimpleNamespace(tight_limit=""))
+    assert f"({group}/memory.max): raise that limit" in wants.seen(child, said=True)
+    assert bool(wants.seen(child)) is (left < 1 << 30)
+
+
 def test_a_library_that_refuses_for_a_full_disk_is_no_word_of_the_driver(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
