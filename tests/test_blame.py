@@ -235,6 +235,12 @@ def hang(bench: Bench) -> int:
     return pid
 
 
+def stop(bench: Bench, pid: int) -> None:
+    """Stop the process *pid* and wait until the kernel shows it stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    bench.until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
 def test_a_hang_counts_while_a_process_of_equal_priority_keeps_time(bench: Bench) -> None:
     """The heartbeat answered all the while and the call did not return: the second time is hard."""
     for hard in (False, True):
@@ -282,7 +288,7 @@ def test_a_hang_while_the_heartbeat_stands_still_is_nobodys_fault(bench: Bench) 
         bench.pass_time(DEADLINE * 0.8)
         pid = bench.supervisor.heartbeat.pid
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+        stop(bench, pid)
         for _ in range(8):
             bench.clock.advance(0.3)
             bench.until(lambda: True)
@@ -334,7 +340,7 @@ def test_a_heartbeat_exists_only_while_a_call_is_late_and_is_small(bench: Bench)
 def test_a_reader_that_is_stopped_is_nobodys_fault(bench: Bench) -> None:
     """Somebody stopped it in the middle of a call, twice: it is told how to let it go on."""
     for _ in range(2):
-        os.kill(hang(bench), signal.SIGSTOP)
+        stop(bench, hang(bench))
         bench.pass_time(DEADLINE)
         bench.until_state(ReaderState.HUNG)
         bench.clock.advance(0.5)
@@ -390,8 +396,7 @@ def test_a_reader_that_was_stopped_for_a_while_only_is_nobodys_fault(
     for _ in range(2):
         pid = hang(bench)
         bench.pass_time(DEADLINE * before)
-        os.kill(pid, signal.SIGSTOP)
-        bench.until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)  # noqa: B023
+        stop(bench, pid)
         bench.pass_time(DEADLINE * stopped)
         os.kill(pid, signal.SIGCONT)
         bench.pass_time(DEADLINE * after)
