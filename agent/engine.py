@@ -213,6 +213,8 @@ class Engine:
 
     def take_event(self, event: Event) -> None:
         """Queue *event* for the next evaluation, unless another source, or this one before, told of it already."""
+        name = self._names.get((event.source, event.device or ""))
+        event = event if name in (None, event.device) else msgspec.structs.replace(event, device=name)
         is_numbered = event.source.startswith(PREFIX)
         if self._told.admit(event) if is_numbered else self._deduplicator.admit(event):
             self._events.append(event)

@@ -15,6 +15,7 @@ from nodevet.checks.acknowledgement import are_other_boards
 from nodevet.checks.expected_links import expected_links
 from nodevet.checks.model import Device, DeviceKind, Instant, Link, ReaderStatus, ReadingStatus, Sample, told_serial
 from nodevet.checks.reference.tables import load_table
+from nodevet.checks.renamed import listed_now, under_known_names
 from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import Memory, Seen
 
@@ -112,7 +113,8 @@ def remember(
     devices = tuple(devices)
     names = named(memory, devices, doubles)
     renamed = {name: memory.seen[key] for key, name in names.items()}
-    seen = {key: entry for key, entry in memory.seen.items() if key not in names}
+    kept = {key: entry for key, entry in memory.seen.items() if key not in names}
+    seen = listed_now(kept, devices)
     for device in devices:
         known = seen.get(device.id) or renamed.get(device.id)
         up = tuple(sorted({*(known.links_up if known else ()), *links_up.get(device.id, ())}))
@@ -211,7 +213,7 @@ def recognised(memory: Memory, devices: Iterable[Device]) -> tuple[Device, ...]:
     is listed elsewhere. One that tells its name and not all else keeps what it told of itself before: of a board that
     has fallen off the bus the page may still have the name, and its serial is what it is sent back by.
     """
-    devices = tuple(_completed(memory, device) for device in devices)
+    devices = tuple(_completed(memory, device) for device in under_known_names(memory.seen, tuple(devices)))
     present = {device.id for device in devices}
     known = [entry for entry in memory.seen.values() if entry.device.uuid and entry.device.id not in present]
     found = _by_elimination(tuple(_recognised(device, known) for device in devices), known)

@@ -92,13 +92,19 @@ class KernelLogState(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """A device as this node remembers it: what it was, which of its links were ever up, and where it ever sat."""
+    """A device as this node remembers it: what it was, which of its links were ever up, and where it ever sat.
+
+    ``unlisted``: its command does not list it any more; ``instead``: what that listed from then on, where it came for
+    all that was listed before.
+    """
 
     device: Device
     first: Instant
     last: Instant
     links_up: tuple[int, ...] = ()
     slots: tuple[str, ...] = ()
+    unlisted: bool = False
+    instead: tuple[str, ...] = ()
 
 
 class Memory(msgspec.Struct, frozen=True):

@@ -142,6 +142,27 @@ def test_a_card_that_is_not_listed_any_more_is_missing(tmp_path: Path) -> None:
         assert running.wait_for_verdict("failed")["hard"]
 
 
+def test_a_script_that_names_its_cards_otherwise_loses_none(tmp_path: Path) -> None:
+    """Those that tell a serial go on; those that tell nothing are unknown, and the state file closes no gate."""
+    (tmp_path / "other").mkdir()
+    told, silent = SettableDoor(tmp_path), SettableDoor(tmp_path / "other")
+    told.print(device("a0", serial="S1"), device("a1", serial="S2"))
+    silent.print(device("b0"), device("b1"))
+    with agent(tmp_path, table(told.program), table(silent.program, "silent")) as running:
+        running.wait_for_verdict("ok")
+        silent.print(device("c0"), device("c1"))
+        status = running.wait_for(lambda status: "its script was changed" in status["reason"])
+        assert (status["verdict"], status["hard"]) == ("unknown", False)
+        told.print(device("a1", temperature(120), serial="S1"), device("a2", serial="S2"))
+        assert running.wait_for_finding("temperature.slowdown")["device"] == "acme:a0"
+        status = running.status()
+        missing = {found["device"] for found in status["findings"] if found["code"] == "device.missing"}
+        assert missing == {"silent:b0", "silent:b1"}
+        assert {"acme:a0", "acme:a1", "silent:c0", "silent:c1"} <= set(verdicts(status))
+        state = (running.runtime_dir / "state").read_text()
+        assert not [line for line in state.splitlines() if "silent:" in line and line.split()[4] != "soft"]
+
+
 def test_a_command_without_devices_is_no_proof_of_health(tmp_path: Path) -> None:
     """Who configures a command says that there is something to read; `required = false` says otherwise."""
     door = SettableDoor(tmp_path)

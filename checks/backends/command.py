@@ -31,11 +31,12 @@ from nodevet.checks.model import (
     Severity,
 )
 from nodevet.checks.readings import MAXIMUM_EVENTS, DeviceEntry, Document, EventEntry, address_of, parse, reading_of
+from nodevet.checks.renamed import COMMANDS, are_all_renamed, same_boards
 from nodevet.checks.unread_values import without_unread
 
 __all__ = ["PREFIX", "Door", "open_backend", "runner", "taken"]
 
-PREFIX = "command."
+PREFIX = COMMANDS
 """A backend ``command.gaudi`` is the door of the command ``gaudi``."""
 
 LIFELINE = 0
@@ -43,6 +44,8 @@ LIFELINE = 0
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MISTAKES_TOLD = 3
+
+OTHERWISE = "lists all devices by other names than before, and nothing that they tell says which is which"
 
 
 class Door(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +64,10 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Round(msgspec.Struct):
-    """One run for one group: what it printed or why not, and which devices have had theirs."""
+    """One run for one group: what it printed or why not, and which devices have had theirs.
+
+    ``entries`` are by the names that the devices had in the list before, which the agent knows.
+    """
 
     entries: dict[str, DeviceEntry]
     failure: BackendError | None
@@ -79,6 +85,7 @@ class CommandBackend:
         self._context = context
         self._runner = runner(door, context.root, lifeline=LIFELINE)
         self._devices: tuple[Device, ...] | None = None
+        self._listed: tuple[Device, ...] = ()
         self._rounds: dict[str, Round] = {}
         self._keys: dict[str, frozenset[tuple[str, str, Part]]] = {}
         self._events: list[Event] = []
@@ -93,6 +100,7 @@ class CommandBackend:
         devices = self._devices or ()
         if not devices:
             raise self._nothing()
+        self._listed = devices
         return devices
 
     def read(self, group: str, device: Device) -> Iterable[Reading]:
@@ -107,6 +115,10 @@ class CommandBackend:
         if current.failure is not None:
             raise BackendError(current.failure.failure.kind, current.failure.failure.detail)
         entry = current.entries.get(device.id)
+        if entry is None and device.parent in current.entries:
+            raise BackendError(FailureKind.ERROR, f"{self._door.backend} lists its board, and not this part any more")
+        if entry is None and are_all_renamed((known.id for known in self._listed), current.entries):
+            raise BackendError(FailureKind.ERROR, f"{self._door.backend} {OTHERWISE}")
         if entry is None:
             raise BackendError(FailureKind.LOST, f"{self._door.backend} does not list it any more", of_driver=True)
         if entry.failure is not None:
@@ -143,11 +155,21 @@ class CommandBackend:
         if said and said != self._said:
             self._context.note("info", "command said", line=said)
         self._said = said
+        devices = tuple(_device(self._door, entry, ids) for entry in document.devices)
         if group == self.groups[-1]:
-            self._devices = tuple(_device(self._door, entry, ids) for entry in document.devices)
+            self._devices = devices
             self.versions = dict(document.versions)
-        self._queue(document.events, ids)
-        return {ids[entry.id]: entry for entry in document.devices}
+        names = self._names(devices)
+        here = {name: names[told] for name, told in ids.items()}
+        self._queue(document.events, here)
+        return {here[entry.id]: entry for entry in document.devices}
+
+    def _names(self, devices: Iterable[Device]) -> dict[str, str]:
+        """Return what each of *devices* was called in the list before: the agent asks for it by that name."""
+        told = tuple(devices)
+        known = same_boards(self._listed, told)
+        names = {device.id: known.get(device.id, device.id) for device in told}
+        return names if len(set(names.values())) == len(names) else {device.id: device.id for device in told}
 
     def _refuse_repeats(self, group: str, document: Document, ids: dict[str, str]) -> None:
         """Refuse a reading that another group gave too: a counter would be counted twice."""

@@ -50,6 +50,13 @@ MISSING = Rule(
     clearing=Clearing.HARDWARE_EVENT,
     next_step="reboot the node; acknowledge it when the device was taken out for good",
 )
+RENAMED = msgspec.structs.replace(
+    MISSING,
+    action=Action.INSPECT,
+    next_step="have the script print the names of before, or serial, uuid or pci of each device; acknowledge the old "
+    "name when the board is one of those",
+)
+MOST_TOLD = 2
 LOST = Rule(
     check="inventory",
     code="device.lost",
@@ -301,6 +308,16 @@ def _missing(view: View, device: Device) -> Finding:
             f"{name}: not listed, and may be {device_name(view, silent.id)}, which does not answer",
             device=device.id,
         )
+    others = [other for other in view.devices if other.id in view.memory.seen[device.id].instead]
+    if others:
+        return RENAMED.on_node(
+            Outcome.UNMEASURED,
+            f"{name}: {device.backend} lists {_named(view, others)} in place of all that it listed before, so nothing "
+            "shows that one is gone: its script was changed, or every board exchanged",
+            device=device.id,
+            required=True,
+            evidence_time=reader.last_round if reader else None,
+        )
     serial = f", serial {device.serial}" if device.serial else ""
     return MISSING.on_node(
         Outcome.FAIL,
@@ -308,6 +325,12 @@ def _missing(view: View, device: Device) -> Finding:
         device=device.id,
         evidence_time=reader.last_round if reader else None,
     )
+
+
+def _named(view: View, devices: list[Device]) -> str:
+    """Return what people call the first of *devices*, and how many more there are."""
+    told = ", ".join(device_name(view, device.id) for device in devices[:MOST_TOLD])
+    return told + (f" and {len(devices) - MOST_TOLD} more" if len(devices) > MOST_TOLD else "")
 
 
 def _is_booting(view: View) -> bool:
