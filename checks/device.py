@@ -61,6 +61,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     ``minor`` is the number of the device node (``/dev/nvidia3``, ``/dev/dri/renderD128``), which schedulers use.
     ``virtual``: a share of a device that another machine, its host, reads and judges; the node itself where it is a
     virtual machine. ``withheld``: of the node, addresses of boards that the cgroup of its reader (a job's) denies it.
+    ``excluded``: those that an option of their driver keeps out of use.
     ``offline``: of the node, whether its kernel knows processors that it does not use.
     ``shares_uuid``: its driver gives another board the same UUID, which tells neither from the other.
     """
@@ -86,6 +87,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     architecture: str | None = None
     virtual: bool = False
     withheld: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
     shares_uuid: bool = False
     offline: bool = False
 

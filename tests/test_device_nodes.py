@@ -14,9 +14,10 @@ from fakes.views import gpu, sample
 
 from nodevet.agent.child_process import Child
 from nodevet.agent.readers.blame import Blame
-from nodevet.agent.readers.device_nodes import NodeRow, closed_nodes
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.witness import Surroundings
+from nodevet.checks.backends.child import unasked
+from nodevet.checks.backends.device_nodes import NodeRow, closed_nodes
 from nodevet.checks.model import Failure, FailureKind
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.refusal import REFUSALS
@@ -114,6 +115,74 @@ def test_what_a_library_says_that_may_not_open_its_devices_is_no_word_of_the_dri
     whole = blame.of_all(child, failure)
     assert whole.of_driver is not (bool(shut) and whole.kind in SAID_WITHOUT_ASKING)
     bench.close()
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSALS))
+@pytest.mark.parametrize(
+    ("state", "is_at_work"),
+    [("live", True), ("built in", True), ("coming", False), ("going", False), ("absent", False)],
+)
+def test_a_library_that_finds_no_driver_where_the_kernel_has_it_at_work_did_not_ask(
+    tmp_path: Path, kind: FailureKind, state: str, is_at_work: bool
+) -> None:
+    """The stub of a toolkit in the place of a library said so, and closed the gates of healthy nodes at once."""
+    bench = Bench(tmp_path)
+    (tmp_path / "proc").mkdir()
+    module = tmp_path / "modules/nvidia"
+    if state != "absent":
+        module.mkdir(parents=True)
+    if state not in ("absent", "built in"):
+        (module / "initstate").write_text(f"{state}\n")
+    around = Surroundings(
+        tmp_path / "proc", tmp_path, devices=made(tmp_path / "dev", *NVIDIA), modules=tmp_path / "modules"
+    )
+    blame = Blame("nvidia", bench.clock, around, Heartbeat(bench.clock, bench.selector))
+    told = blame.of_all(cast(Child, SimpleNamespace(tight_limit="")), Failure(kind, "for a test", of_driver=True))
+    bench.close()
+    is_contradicted = kind is FailureKind.NO_DRIVER and is_at_work
+    assert told.of_driver is not is_contradicted
+    assert ("the kernel has the module nvidia at work" in told.detail) is is_contradicted
+    if is_contradicted:
+        assert told.kind is FailureKind.ERROR  # nothing is to be installed
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSALS))
+@pytest.mark.parametrize(
+    ("backend", "error", "shut", "named"),
+    [
+        ("nvidia", errno.EACCES, ("nvidiactl",), "nvidiactl"),
+        ("nvidia", errno.EPERM, ("nvidiactl",), "nvidiactl"),
+        ("nvidia", errno.EIO, ("nvidiactl",), ""),
+        ("nvidia", errno.EACCES, ("nvidia0", "nvidia1"), ""),  # opened by board, which may take long
+        ("amd", errno.EACCES, ("renderD128", "renderD129"), "dri/renderD128"),
+        ("amd", errno.EACCES, ("renderD128",), ""),
+        ("amd", errno.ENODEV, ("renderD128", "renderD129"), ""),
+    ],
+)
+def test_what_a_profile_keeps_closed_was_asked_by_nobody(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: FailureKind,
+    backend: str,
+    error: int,
+    shut: tuple[str, ...],
+    named: str,
+) -> None:
+    """A profile or a mount without devices refuses what the modes allow: the library called its driver dead."""
+    folder = made(tmp_path, *NVIDIA, "dri/renderD128", "dri/renderD129")
+    opens = os.open
+
+    def refuse(path: Path, flags: int) -> int:
+        if path.name in shut:
+            raise OSError(error, os.strerror(error))
+        return opens(path, flags)
+
+    monkeypatch.setattr(os, "open", refuse)
+    told = unasked(backend, Failure(kind, "for a test", of_driver=True), folder)
+    monkeypatch.undo()
+    is_excused = bool(named) and kind in SAID_WITHOUT_ASKING
+    assert told.of_driver is not is_excused
+    assert (f"may not open {folder / named}, whatever its mode says" in told.detail) is is_excused
 
 
 def test_every_row_has_a_source() -> None:

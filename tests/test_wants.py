@@ -324,7 +324,7 @@ def test_a_library_that_refuses_for_a_full_disk_is_no_word_of_the_driver(
     child = cast(Child, SimpleNamespace(tight_limit=""))
     failure = Failure(FailureKind.NO_DRIVER, "AMDSMI_STATUS_INIT_ERROR", of_driver=True)
     for shortage in (FULL, ""):
-        monkeypatch.setattr(Surroundings, "closed_devices", lambda _self, _backend: "")
+        monkeypatch.setattr(Surroundings, "unasked", lambda _self, _backend, _kind: "")
         monkeypatch.setattr(Surroundings, "space_shortage", lambda _self, _files, words=shortage: words)
         told = blame.of_all(child, failure)
         assert told.of_driver is not bool(shortage)

@@ -11,10 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 from fakes.host_tree import PCI, node_files, pci_device, processor_files, write_tree
-from fakes.nvml.scenario import pci
+from fakes.nvml.scenario import FakeNvml, pci
+from fakes.reader import ReaderProcess
 from fakes.views import GPU, SIBLING, at, bare_board, gpu, healthy, judge, of, reader
+from test_split_boards import Driver
 
+from nodevet.checks.backends import nvml
 from nodevet.checks.backends.host import HostBackend
+from nodevet.checks.backends.nvidia import NvidiaBackend
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.backends.withheld import is_denied, withheld
 from nodevet.checks.model import NODE, Device, DeviceKind, Outcome
@@ -104,6 +108,64 @@ def test_only_a_cgroup_withholds_a_board(
     is_so = is_denied(path)
     monkeypatch.undo()
     assert is_so is expected
+
+
+def excluding(root: Path, *slots: int) -> Tree:
+    """Return a machine of four boards, of which an option of the driver keeps those in *slots* out of use."""
+    machine = tree(root, 0, 1, 2, 3)
+    for slot in range(BOARDS):
+        page = root / f"proc/driver/nvidia/gpus/{pci(slot)}/information"
+        page.write_text(f"{page.read_text()}GPU Excluded:\t {'Yes' if slot in slots else 'No'}\n")
+    return machine
+
+
+def test_boards_that_their_driver_excludes_are_not_listed(tmp_path: Path) -> None:
+    """They stay bound to it, and each was lost: hard, on the word of nobody."""
+    listed = {device.id: device for device in HostBackend(excluding(tmp_path, 1, 3), nodes().__contains__).devices()}
+    assert listed[NODE].excluded == (pci(1), pci(3))
+    assert {f"pci-{pci(slot)}" for slot in range(BOARDS)} & listed.keys() == {f"pci-{pci(0)}", f"pci-{pci(2)}"}
+
+
+def test_a_board_that_its_driver_excludes_is_told_and_is_neither_missing_nor_lost() -> None:
+    """It is a warning, which closes no gate, and ends with the option; one beside it is missing as before."""
+    before, other = gpu("GPU-before", "0000:3b:00.0"), gpu("GPU-other", "0000:4b:00.0")
+    view = in_a_job(remembered=(before, other))
+    node = msgspec.structs.replace(view.devices[-1], excluded=("0000:3b:00.0",))
+    findings = judge("inventory", msgspec.structs.replace(view, devices=(*view.devices[:-1], node)))
+    assert of(findings, "device.missing", before.id).outcome is Outcome.SKIPPED
+    assert of(findings, "device.missing", other.id).outcome is Outcome.FAIL
+    told = of(findings, "inventory.excluded", NODE)
+    assert told.outcome is Outcome.WARN
+    assert "0000:3b:00.0: excluded by an option of the driver" in told.message
+    assert of(judge("inventory", view), "inventory.excluded", NODE).outcome is Outcome.PASS
+
+
+@pytest.mark.parametrize("skip", [(), (pci(1),)], ids=["all", "one_left_alone"])
+def test_the_reader_opens_no_board_that_its_driver_excludes(
+    fake_nvml: FakeNvml, tmp_path: Path, skip: tuple[str, ...]
+) -> None:
+    """NVML does not count it. Where another board is left alone, it was opened by its address, and lost."""
+    excluding(tmp_path, 3)
+    fake_nvml.set("count", BOARDS).vanish(3)
+    with ReaderProcess(fake_nvml.environment, root=str(tmp_path), skip=skip) as reader:
+        listed = {device.pci for device in reader.ready().devices}
+    assert listed == {pci(0), pci(1), pci(2)} - set(skip)
+
+
+def test_an_excluded_board_has_no_place_in_the_list_of_those_to_open(tmp_path: Path) -> None:
+    """NVML counts one board, and the pages of three others say that they are out."""
+    excluding(tmp_path, 1, 2, 3)
+    opened: list[str] = []
+
+    class Opening(Driver):
+        def nvmlDeviceGetHandleByPciBusId(self, address: str) -> int:  # noqa: N802 (NVML's name)
+            opened.append(address)
+            return 1
+
+    options = {"skip": ("0000:99:00.0",)}
+    context: Any = SimpleNamespace(root=str(tmp_path), options=options, progress=PROGRESS, note=lambda *_a, **_f: None)
+    NvidiaBackend(context, nvml.Library(Opening(), PROGRESS)).devices()
+    assert opened == [pci(0)]
 
 
 def in_a_job(*withheld: str, remembered: tuple[Device, ...] = ()) -> View:

@@ -33,6 +33,7 @@ from nodevet.agent.readers.witness import (
     disturbed,
     unscheduled,
 )
+from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
 from nodevet.checks.backends.standstill import WAKE
 from nodevet.checks.limits import from_table
 from nodevet.checks.model import Failure, FailureKind, Instant, Sample
@@ -63,9 +64,6 @@ SLOW_DEADLINES, SLOW_START_DEADLINES = 2.0, 10.0
 """How many deadlines all calls for one device, or those of a start, may need together while each of them returns."""
 
 OF_A_DEVICE = frozenset({FailureKind.LOST, FailureKind.RESET_REQUIRED, FailureKind.FAULTY})
-
-OF_NOBODY_ASKED = frozenset({FailureKind.ERROR, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
-"""What a library also says that could not ask its driver; that a board is lost it has from the driver alone."""
 
 OTHERS_SENT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals that no library sends to itself."""
@@ -323,15 +321,16 @@ class Blame:
     def _weighed(self, child: Child | None, failure: Failure) -> Failure:
         """Return *failure*, no word of the driver where the machine shows that it refuses memory and the like.
 
-        Nor is it one where this program may not open the driver's devices, unless it names a fault of its own.
+        Nor is it one where nobody asked the driver, unless it names a fault of its own.
         """
         is_refusal = child is not None and failure.of_driver and failure.kind in REFUSALS
         want = self._wants.seen(child, said=True, files=self._shared or ()) if child is not None and is_refusal else ""
-        if not want and is_refusal and failure.kind in OF_NOBODY_ASKED:
-            want = self._surroundings.closed_devices(self._backend)
+        if not want and is_refusal and failure.kind in SAID_WITHOUT_ASKING:
+            want = self._surroundings.unasked(self._backend, failure.kind)
         if not want:
             return failure
-        return msgspec.structs.replace(failure, detail=f"{failure.detail}; {want}", of_driver=False)
+        kind = FailureKind.ERROR if failure.kind is FailureKind.NO_DRIVER else failure.kind
+        return msgspec.structs.replace(failure, kind=kind, detail=f"{failure.detail}; {want}", of_driver=False)
 
     # A process that ended.
 

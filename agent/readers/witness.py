@@ -17,11 +17,12 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.readers.cut_short import cut_short
-from nodevet.agent.readers.device_nodes import closed_nodes
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.room import without_room
+from nodevet.checks.backends.device_nodes import closed_nodes, driver_at_work
 from nodevet.checks.backends.standstill import CRASHES
 from nodevet.checks.limits import from_table
+from nodevet.checks.model import FailureKind
 from nodevet.checks.reference.tables import load_table
 
 __all__ = [
@@ -286,9 +287,13 @@ class Surroundings:
         where = f"{self._preloads} puts {first} into every program"
         return f"{where}, and the crash may be its own: take it out for the agent, or look at it" if first else ""
 
-    def closed_devices(self, backend: str) -> str:
-        """Return which device nodes the library of *backend* needs and may not open; empty where there is none."""
-        return closed_nodes(backend, self._devices, self._modules)
+    def unasked(self, backend: str, kind: FailureKind) -> str:
+        """Return why the library of *backend*, which tells a failure of *kind*, did not ask the driver; else empty.
+
+        It may not open the device nodes that it needs, or finds no driver where the kernel has it at work.
+        """
+        closed = closed_nodes(backend, self._devices, self._modules)
+        return closed or (driver_at_work(backend, self._modules) if kind is FailureKind.NO_DRIVER else "")
 
     def memory_shortage(self, scarce_bytes: float = math.inf) -> str:
         """Return that hardly any memory may be had, in the machine or under a group's limit; empty where there is.

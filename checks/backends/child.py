@@ -16,10 +16,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
 from nodevet.checks.backends.base import Backend, BackendError, BackendFactory, imported
+from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING, refused_nodes
 from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
 from nodevet.checks.backends.standstill import end_at_crashes, stand_still_at_crashes
 from nodevet.checks.child import ChildEnd, become_child
@@ -245,7 +247,8 @@ def _run(end: ChildEnd) -> None:
     try:
         done = attempt(partial(_load_and_serve, end, start), let=(BackendError, Closed, WireError))
     except BackendError as error:
-        end.channel.send(Failed(wanting(error.failure)))
+        end.progress.write(f"look why {start.backend} failed")
+        end.channel.send(Failed(unasked(start.backend, wanting(error.failure))))
     else:
         if isinstance(done, Bug):
             end.channel.send(Failed(own_error(f"in the reader of {start.backend}", done)))
@@ -262,6 +265,13 @@ def wanting(failure: Failure) -> Failure:
     """Return *failure* as one of the machine where what was refused to us made the backend give up."""
     want = "" if failure.of_driver else for_want(failure.detail)
     return Failure(FailureKind.READER, f"{failure.detail}, {want}") if want else failure
+
+
+def unasked(backend: str, failure: Failure, devices: Path = Path("/dev")) -> Failure:
+    """Return *failure* of the library of *backend*, no word of its driver where the kernel let nobody ask it."""
+    may_be = failure.of_driver and failure.kind in SAID_WITHOUT_ASKING
+    why = refused_nodes(backend, devices) if may_be else ""
+    return Failure(FailureKind.ERROR, f"{failure.detail}; {why}") if why else failure
 
 
 def prove_readable(files: Iterable[str], progress: Progress) -> None:

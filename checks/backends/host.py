@@ -24,7 +24,7 @@ from nodevet.checks.backends.processors import (
     throttle_readings,
 )
 from nodevet.checks.backends.tree import Tree, explain, number_reading, status_of
-from nodevet.checks.backends.withheld import is_denied, withheld
+from nodevet.checks.backends.withheld import excluded, is_denied, withheld
 from nodevet.checks.model import (
     NODE,
     Device,
@@ -80,13 +80,14 @@ class HostBackend:
             }
             boards = pci_accelerators(self._tree, NAME)
             denied = withheld(self._tree, boards, self._is_denied)
-            accelerators = [board for board in boards if board.pci not in denied]
+            left_out = excluded(self._tree)
+            accelerators = [board for board in boards if board.pci not in (*denied, *left_out)]
         except (OSError, ValueError) as error:
             raise BackendError(FailureKind.ERROR, f"the host cannot be listed: {error}") from error
         if not self._sockets:
             raise BackendError(FailureKind.NO_DEVICES, f"no processor in {self._tree.path('proc/cpuinfo')}")
         processors = tuple(socket_device(self._tree, socket, NAME) for socket in self._sockets)
-        node = msgspec.structs.replace(self._node(), withheld=denied)
+        node = msgspec.structs.replace(self._node(), withheld=denied, excluded=left_out)
         return (node, self._memory(), *processors, *accelerators)
 
     def read(self, group: str, device: Device) -> Iterable[Reading]:

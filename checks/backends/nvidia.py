@@ -41,6 +41,7 @@ from nodevet.checks.backends.nvml import (
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.places import numa_node, slot
 from nodevet.checks.backends.tree import Tree
+from nodevet.checks.backends.withheld import is_excluded
 from nodevet.checks.expected_links import expected_links
 from nodevet.checks.model import (
     Device,
@@ -249,7 +250,8 @@ class NvidiaBackend:
 
         Even to open a device may hang. Under its address everybody sees which one it was, and it can be left alone.
         """
-        listed = [path.parent.name for path in self._pages()]
+        pages = self._pages()
+        listed = [path.parent.name for path in (pages if len(pages) == count else self._used(pages))]
         if len(listed) != count and not (listed and self._skipped):
             return [(index, index) for index in range(count)]
         return [(index, address) for index, address in enumerate(listed) if address not in self._skipped]
@@ -257,6 +259,11 @@ class NvidiaBackend:
     def _pages(self) -> list[Path]:
         """Return what the kernel driver says about each of its devices, in the order of PCI addresses."""
         return sorted(Path(self._context.root, "proc/driver/nvidia/gpus").glob("*/information"))
+
+    @staticmethod
+    def _used(pages: list[Path]) -> list[Path]:
+        """Return those of *pages* whose board no option of the driver excludes: NVML does not count the others."""
+        return [page for page in pages if not is_excluded(_read_page(page))]
 
     def _open(self, index: int, place: int | str) -> _Gpu | None:
         """Return the device at *place*, known or new; None where it must not be touched."""
@@ -394,7 +401,7 @@ class NvidiaBackend:
     def _stranger(self, index: int, found: dict[str, _Gpu]) -> Device:
         """Return what the kernel driver's own list, or else the PCI bus, says of a device that never answered."""
         answering = {gpu.device.pci for gpu in found.values()}
-        silent = [path for path in self._pages() if path.parent.name not in answering | self._skipped]
+        silent = [path for path in self._used(self._pages()) if path.parent.name not in answering | self._skipped]
         if silent:
             return _unknown(silent[0].parent.name, silent[0].parent.name, _information(silent[0]))
         bound = self._bound()
@@ -516,12 +523,15 @@ def _refuse_silence(readings: list[Reading], device: Device, codes: set[int]) ->
 
 def _information(path: Path) -> dict[str, str]:
     """Return the lines ``Key: value`` of the kernel driver's page about one device; empty where unreadable."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return {}
-    pairs = (line.partition(":") for line in lines)
+    pairs = (line.partition(":") for line in _read_page(path).splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _read_page(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _unknown(name: str, pci: str | None, told: dict[str, str]) -> Device:

@@ -1,4 +1,5 @@
-"""Which boards the cgroup of this process denies it: in a job, those of others. They are not lost."""
+"""Which boards a driver does not list, and why that is no loss: a cgroup denies them to this process, as in a job, or
+an option of the driver keeps them out of use."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import Device
 
-__all__ = ["is_denied", "withheld"]
+__all__ = ["excluded", "is_denied", "is_excluded", "withheld"]
 
 PAGES = "proc/driver/nvidia/gpus"
 MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
+EXCLUDED = re.compile(r"^GPU Excluded:\s*Yes\s*$", re.MULTILINE)
 DEVICES = "sys/bus/pci/devices"
 READ_AND_WRITE = stat.S_IROTH | stat.S_IWOTH
 READ_AND_WRITE_OF_GROUP = stat.S_IRGRP | stat.S_IWGRP
@@ -28,6 +30,20 @@ def withheld(tree: Tree, boards: Iterable[Device], is_denied: Callable[[str], bo
     pages = {address: _node(tree, address) for address in tree.names(PAGES)}
     renders = {board.pci: _render_node(tree, board.pci) for board in boards if board.pci and board.driver == "amdgpu"}
     return (*_some(pages, is_denied), *_some(renders, is_denied))
+
+
+def excluded(tree: Tree) -> tuple[str, ...]:
+    """Return the addresses of the boards that an option of their driver keeps out of use (NVreg_ExcludedGpus).
+
+    Such a board stays bound to the driver, which lists it no more (nvmlGetExcludedDeviceCount) and says so on its page.
+    """
+    pages = {address: tree.text_or_none(f"{PAGES}/{address}/information") or "" for address in tree.names(PAGES)}
+    return tuple(address.lower() for address, page in pages.items() if is_excluded(page))
+
+
+def is_excluded(page: str) -> bool:
+    """Return whether the driver's *page* about a board says that it is excluded (nv-procfs.c)."""
+    return EXCLUDED.search(page) is not None
 
 
 def _some(nodes: Mapping[str, str | None], is_denied: Callable[[str], bool]) -> tuple[str, ...]:

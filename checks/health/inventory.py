@@ -109,6 +109,15 @@ WITHHELD = Rule(
     outcome=Outcome.WARN,
     fault_class=FaultClass.CONFIGURATION,
 )
+EXCLUDED = Rule(
+    check="inventory",
+    code="inventory.excluded",
+    outcome=Outcome.WARN,
+    fault_class=FaultClass.CONFIGURATION,
+    action=Action.INSPECT,
+    next_step="acknowledge it where it is meant; else take it out of NVreg_ExcludedGpus and load the driver anew",
+)
+"""An administrator may keep a board out of use by an option of its driver, which says so: it is not lost."""
 OFFLINE = Rule(
     check="inventory",
     code="processor.offline",
@@ -194,6 +203,11 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
     if _withheld(view):
         facts = f"{', '.join(_withheld(view))}: denied to this process by its cgroup, as in a job; not judged"
         yield WITHHELD.on_node(Outcome.SKIPPED, facts)
+    if left_out := ", ".join(_excluded(view)):
+        facts = f"{left_out}: excluded by an option of the driver, as its page says; not judged"
+        yield EXCLUDED.on_node(Outcome.WARN, facts)
+    elif any(view.of_kind(DeviceKind.NODE)):
+        yield EXCLUDED.on_node(Outcome.PASS, "no board is excluded by an option of its driver")
     for vendor in _vendors(view):
         yield from _driver(view, vendor)
     if policy.expected_accelerators is not None:
@@ -301,6 +315,10 @@ def _missing(view: View, device: Device) -> Finding:
         return MISSING.on_node(
             Outcome.SKIPPED, f"{name}: denied to this process by its cgroup, as in a job", device=device.id
         )
+    if device.pci in _excluded(view):
+        return MISSING.on_node(
+            Outcome.SKIPPED, f"{name}: not listed, because an option of its driver excludes it", device=device.id
+        )
     gone, silent = _moved(view, device.backend)
     if silent is not None and gone == device:
         return MISSING.on_node(
@@ -349,6 +367,11 @@ def _may_be_bound_yet(view: View, board: Device) -> bool:
 def _withheld(view: View) -> tuple[str, ...]:
     """Return the addresses of the boards that the cgroup of the readers denies them."""
     return next((node.withheld for node in view.of_kind(DeviceKind.NODE)), ())
+
+
+def _excluded(view: View) -> tuple[str, ...]:
+    """Return the addresses of the boards that an option of their driver keeps out of use."""
+    return next((node.excluded for node in view.of_kind(DeviceKind.NODE)), ())
 
 
 def _moved(view: View, backend: str) -> tuple[Device, Device] | tuple[None, None]:

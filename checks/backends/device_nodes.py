@@ -1,0 +1,115 @@
+"""Whether this program may open what a driver's library opens: where it may not, the library cannot ask the driver.
+
+Libraries tell that in the words of a dead driver: NVML as an unknown error, AMD SMI as a failed initialization. The
+group of devices of a unit that started before the driver was loaded refuses, that of a container after a
+daemon-reload, a mode, a profile, or nobody made the node. The agent opens none of them, because that takes time and
+may hang. Nor does a library ask that finds no driver while the kernel has it at work: it is a stub, or looks elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from nodevet.checks.model import FailureKind
+from nodevet.checks.reference.tables import load_table
+from nodevet.checks.vendors import vendor_of
+
+__all__ = ["SAID_WITHOUT_ASKING", "NodeRow", "closed_nodes", "driver_at_work", "refused_nodes"]
+
+SAID_WITHOUT_ASKING = frozenset({FailureKind.ERROR, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
+"""What a library also says that could not ask its driver; that a board is lost it has from the driver alone."""
+
+STEP = (
+    "the driver was not asked. Look at its mode; at DeviceAllow= of the unit, which counts for drivers that are loaded "
+    "when it starts (systemctl restart nodevet); in a container at what it was given, and start it anew"
+)
+
+PROFILE_STEP = (
+    "the driver was not asked. Look for a profile that refuses it (AppArmor; journalctl -k), and for nodev where /dev "
+    "is mounted"
+)
+
+STUB_STEP = (
+    "its library did not ask it. See whether that is the driver's own (ldconfig -p), or a stub of a toolkit or the "
+    "library of an image in its place"
+)
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """Device nodes of which the library of a backend needs one; with its kernel ``module`` they are there at all."""
+
+    backend: str
+    nodes: str
+    module: str
+    source: str
+
+
+def closed_nodes(backend: str, devices: Path, modules: Path) -> str:
+    """Return which nodes below *devices* the library of *backend* needs and this program may not open; else empty."""
+    for row in _rows():
+        if row.backend != backend:
+            continue
+        there = _found(devices, row.nodes)
+        if there and not any(os.access(path, os.R_OK | os.W_OK, effective_ids=True) for path in there):
+            return f"this program may not open {there[0]}: {STEP}"
+        if not there and row.module and (modules / row.module).exists():
+            return f"{devices / row.nodes} is missing, although the module {row.module} is loaded: {STEP}"
+    return ""
+
+
+def refused_nodes(backend: str, devices: Path) -> str:
+    """Return that open(2) refuses this program what the library of *backend* opens first; empty where it does not.
+
+    A profile (AppArmor, Landlock) and a file system without devices (nodev) refuse what access(2) allows. Only a child
+    asks so, behind its library, which has just opened the same: a board that nobody opened yet may take long.
+    """
+    for row in _rows():
+        if row.backend == backend:
+            there = _found(devices, row.nodes)
+            if not there or not all(map(_is_refused, there)):
+                return ""
+            return f"this program may not open {there[0]}, whatever its mode says: {PROFILE_STEP}"
+    return ""
+
+
+def _is_refused(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
+
+
+def driver_at_work(backend: str, modules: Path) -> str:
+    """Return that the kernel has the driver of *backend* at work, whose library finds none; empty where it has not."""
+    module = vendor_of(backend).kernel_module
+    if module is None or not _is_at_work(modules / module):
+        return ""
+    return f"yet the kernel has the module {module} at work: {STUB_STEP}"
+
+
+def _is_at_work(module: Path) -> bool:
+    """Return whether *module* is loaded or built in: the former tells while it comes and goes, the latter never."""
+    try:
+        return (module / "initstate").read_text(encoding="ascii").strip() == "live"
+    except FileNotFoundError:
+        return module.is_dir()
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _found(devices: Path, nodes: str) -> list[Path]:
+    """Return what is there of *nodes*; nothing where the agent has no descriptor left to look."""
+    try:
+        return sorted(devices.glob(nodes))
+    except OSError:
+        return []
+
+
+@lru_cache(maxsize=1)
+def _rows() -> tuple[NodeRow, ...]:
+    return load_table("device_nodes.csv", NodeRow)
