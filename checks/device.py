@@ -63,6 +63,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     virtual machine. ``withheld``: of the node, addresses of boards that the cgroup of its reader (a job's) denies it.
     ``excluded``: those that an option of their driver keeps out of use.
     ``offline``: of the node, whether its kernel knows processors that it does not use.
+    ``called``: what its command calls it now, where it goes by the name that it had first.
     ``shares_uuid``: its driver gives another board the same UUID, which tells neither from the other.
     """
 
@@ -90,6 +91,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     excluded: tuple[str, ...] = ()
     shares_uuid: bool = False
     offline: bool = False
+    called: str | None = None
 
     def is_chip_number(self, *serials: str | None) -> bool:
         """Return whether one of *serials* is the number in the UUID, as where the board's own could not be read."""

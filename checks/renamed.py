@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 import msgspec
 
 from nodevet.checks.acknowledgement import are_other_boards
-from nodevet.checks.device import compared_serial
+from nodevet.checks.device import compared_serial, told_serial
 from nodevet.checks.model import Device
 from nodevet.checks.view import Seen
 
@@ -31,10 +31,10 @@ WITNESSES: tuple[Callable[[Device], Hashable], ...] = (
 
 
 def same_boards(known: Iterable[Device], told: Iterable[Device]) -> dict[str, str]:
-    """Return by the name of each of *told* which of *known* it is: by its witnesses, else by its name.
+    """Return by the name of each of *told* which of *known* it is: by its witnesses, else by what it was called last.
 
     Of two with one serial nobody knows which is which. One that tells another serial than the one of its name is not
-    that one.
+    that one. The only one that is left beside others that are called otherwise now is the only one that was.
     """
     before = {device.id: device for device in known if device.parent is None}
     left = {device.id: device for device in told if device.parent is None}
@@ -45,12 +45,18 @@ def same_boards(known: Iterable[Device], told: Iterable[Device]) -> dict[str, st
             if value in boards and _may_be_one(boards[value], device):
                 names[device.id] = boards[value].id
                 del left[device.id]
-    taken = set(names.values())
-    return names | {
-        name: name
+    is_renamed = any(told != name for told, name in names.items())
+    rest = {board.called or name: board for name, board in before.items() if name not in names.values()}
+    names |= {
+        name: rest[name].id
         for name, device in left.items()
-        if name in before and name not in taken and not are_other_boards(before[name].serial, device.serial)
+        if name in rest and not are_other_boards(rest[name].serial, device.serial)
     }
+    unknown = [board for board in rest.values() if board.id not in names.values()]
+    new = [device for name, device in left.items() if name not in names]
+    if is_renamed and len(unknown) == len(new) == 1 and _may_be_one(unknown[0], new[0]):
+        names[new[0].id] = unknown[0].id
+    return names
 
 
 def _by(witness: Callable[[Device], Hashable], devices: Iterable[Device]) -> dict[Hashable, Device]:
@@ -108,14 +114,15 @@ def _under(names: Mapping[str, str], device: Device, board: Device | None) -> De
     """Return *device* by the *names* that are kept, with what *board*, as which it is known, told of itself before."""
     links = tuple(msgspec.structs.replace(link, peer=names.get(link.peer or "", link.peer)) for link in device.links)
     parent = names.get(device.parent or "", device.parent)
-    if board is None or names[device.id] != board.id or board.id == device.id:
+    if board is None or names[device.id] != board.id or (board.id == device.id and board.called is None):
         return msgspec.structs.replace(device, id=names.get(device.id, device.id), parent=parent, links=links)
     return msgspec.structs.replace(
         device,
         id=board.id,
         uuid=device.uuid or board.uuid,
-        serial=device.serial or board.serial,
+        serial=device.serial if told_serial(device.serial) else board.serial,
         pci=device.pci or board.pci,
+        called=device.id if device.id != board.id else None,
         parent=parent,
         links=links,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from fakes.door import SettableDoor, device, temperature
 from fakes.views import at, reader
@@ -402,7 +403,8 @@ def test_links_and_parts_lead_to_the_names_that_are_kept() -> None:
     memory = remember(Memory(), known, {}, at())
     part = board("acme:p", "A2", "acme:x0", parent="acme:x1")
     told = recognised(memory, (board("acme:x0", "A1", "acme:x1"), board("acme:x1", "A2", "acme:x0"), part))
-    assert told[:2] == known
+    assert [msgspec.structs.replace(entry, called=None) for entry in told[:2]] == list(known)
+    assert [entry.called for entry in told[:2]] == ["acme:x0", "acme:x1"]
     assert (told[2].parent, told[2].links) == ("acme:hl1", (Link(0, "acme:hl0"),))
 
 
@@ -441,3 +443,34 @@ def test_what_the_backend_says_in_the_round_of_the_update_names_the_change(site:
         with pytest.raises(BackendError, match="by other names than before") as found:
             site.backend.read("fast", entry)
         assert (found.value.failure.kind, found.value.failure.of_driver) == (FailureKind.ERROR, False)
+
+
+@pytest.mark.parametrize("then", ["accel0 accel1 accel2", "hl1 hl2 hl3", "hl2 hl0 hl1"])
+def test_a_serial_that_is_not_told_for_once_leaves_the_board_its_name(site: Site, then: str) -> None:
+    """The script's present name says which board it is, as it does of one that never told a serial."""
+    site.rounds(*cards("hl0 hl1 hl2", serial=serial))
+    site.rounds(*cards(then, serial=serial))
+    for restart in (False, True):
+        for silent in ((0,), (1, 2), (0, 1, 2)):
+            told = cards(then, serial=serial)
+            told[silent[0]]["serial"] = "N/A"
+            for entry in [told[n] for n in silent[1:]]:
+                del entry["serial"]
+            for snapshot in site.rounds(*told, count=2):
+                assert snapshot.verdict.state is State.OK, snapshot.verdict
+                assert {name: heat(snapshot)[name] for name in names(snapshot)} == {
+                    "acme:hl0": 45, "acme:hl1": 46, "acme:hl2": 47,
+                }  # fmt: skip
+            site.rounds(*cards(then, serial=serial))
+        if not restart:
+            site.restart()
+
+
+@pytest.mark.parametrize("then", ["accel0 accel1 accel2", "hl1 hl2 hl3"])
+def test_the_only_board_that_tells_no_serial_is_the_only_one_that_is_left(site: Site, then: str) -> None:
+    """Its siblings say who they are; of two nobody knows which is which."""
+    told = {"serial": lambda n: serial(n) if n else "N/A"}
+    site.rounds(*cards("hl0 hl1 hl2", **told))
+    for snapshot in site.rounds(*cards(then, **told)):
+        assert snapshot.verdict.state is State.OK, snapshot.verdict
+        assert heat(snapshot) == {"acme:hl0": 45, "acme:hl1": 46, "acme:hl2": 47}
