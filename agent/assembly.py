@@ -7,6 +7,7 @@ import os
 import selectors
 import socket
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.processes import ChildRecord
 from nodevet.agent.readers.doors import command_plan
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
+from nodevet.agent.readers.witness import Surroundings
 from nodevet.agent.settings import AgentSettings, Configuration, SlurmSettings
 from nodevet.checks.errors import UsageError
 from nodevet.checks.guard import Guard
@@ -144,7 +146,8 @@ def build_supervisor(
         for backend in agent.backends.enabled
     ]
     plans += [command_plan(command, agent, rates) for command in agent.backends.commands]
-    return Supervisor(plans, clock, selector, remembered)
+    looks = partial(Surroundings, modules=Path(agent.root, "sys/module"))
+    return Supervisor(plans, clock, selector, remembered, looks)
 
 
 def agent_info(configuration: Configuration, armed: Sequence[Armed], started: Instant) -> AgentInfo:

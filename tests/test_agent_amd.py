@@ -195,6 +195,20 @@ def test_boards_without_their_driver_are_told(tmp_path: Path, fake_amdsmi: FakeA
         assert node.status()["verdict"] == "failed"
 
 
+def test_a_driver_that_is_at_work_and_that_its_library_does_not_find_is_none_to_install(
+    tmp_path: Path, fake_amdsmi: FakeAmdSmi
+) -> None:
+    """As where it is built into the kernel: nobody asked it, and it was a fault that closed the gate at once."""
+    fake_amdsmi.fail("amdsmi_init", AmdSmiStatus.DRIVER_NOT_LOADED)
+    with node_of(tmp_path, fake_amdsmi) as node:
+        found = told(node, "reader.failed", "node")
+
+        assert "the AMD kernel driver is not loaded" in found["message"]
+        assert "ask" in found["message"]  # its library did not, or may not open its devices here
+        assert node.status()["verdict"] == "unknown"
+        assert node.state_file().hard is False
+
+
 def test_driver_that_lists_no_board_is_told(tmp_path: Path, fake_amdsmi: FakeAmdSmi) -> None:
     """A loaded driver with an empty list, as after boards that failed to start, is a fault of the node."""
     with node_of(tmp_path, fake_amdsmi.set("count", 0)) as node:
