@@ -19,8 +19,9 @@ from nodevet.checks.episodes import verdict as judge
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.files import replace
 from nodevet.checks.losses import taken_out
-from nodevet.checks.model import NODE, Device, ReaderState, Snapshot, State, Verdict
+from nodevet.checks.model import NODE, Device, DeviceKind, ReaderState, Snapshot, State, Verdict
 from nodevet.checks.modes import Reach, asked, reaches
+from nodevet.checks.vendors import vendor_of
 from nodevet.exporters.state_reader import FORMAT, NEVER
 
 __all__ = ["StateFileError", "advice", "state_text", "write_state"]
@@ -91,8 +92,8 @@ def _agent(snapshot: Snapshot) -> str:
 def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict, str], Reach]) -> Iterator[str]:
     """Yield the line of the node's own faults, then one per device; a device that was never judged is unknown.
 
-    Devices come in the order of their PCI addresses, by which SLURM numbers GPUs that it finds itself. One of which a
-    person said that it is gone has none there: SLURM does not find it.
+    Devices come in the order of their PCI addresses, by which SLURM numbers GPUs that it finds itself. What it does
+    not find has none there: one of which a person said that it is gone, and one that its vendor's driver does not hold.
     """
     gone = taken_out(snapshot.episodes)
     of_node = snapshot.device_verdicts.get(NODE) or judge(NODE, snapshot.episodes, snapshot.findings)
@@ -103,8 +104,16 @@ def _device_lines(snapshot: Snapshot, reach: Callable[[Verdict, str], Reach]) ->
     for device in sorted(snapshot.devices, key=lambda device: (device.pci or "").lower()):
         if device.id != NODE:
             verdict, judged = _verdict(snapshot, device)
-            counted = msgspec.structs.replace(device, pci=None) if {device.id, device.parent} & gone else device
+            is_found = not {device.id, device.parent} & gone and not _is_without_driver(device)
+            counted = device if is_found else msgspec.structs.replace(device, pci=None)
             yield _line(device.kind.value, counted, verdict, reach(verdict, judged))
+
+
+def _is_without_driver(device: Device) -> bool:
+    """Return whether the bus alone shows *device*, which is lent to a guest or has another driver or none."""
+    module = vendor_of(device.vendor).kernel_module
+    is_bare = (device.kind, device.backend) == (DeviceKind.ACCELERATOR, "host")
+    return is_bare and module is not None and device.driver != module
 
 
 def _verdict(snapshot: Snapshot, device: Device) -> tuple[Verdict, str]:

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from fakes.shell_gate import gate, on_this_boot, shell_examples
 from fakes.snapshots import EVERY_STATE, at, cpu_node, failed_node, gpu_node, starting_node, unknown_node
+from fakes.views import bare_board
 
 from nodevet.checks.model import ReaderState, Snapshot, State, Verdict
 from nodevet.checks.modes import named
@@ -353,3 +354,18 @@ def test_the_reader_needs_the_standard_library_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("driver", "place"),
+    [("vfio-pci", None), ("nouveau", None), (None, None), ("nvidia", "0000:05:00.0")],
+    ids=["lent", "another driver", "no driver", "its own driver"],
+)
+def test_a_board_that_slurm_does_not_find_has_no_place_among_its_gpus(driver: str | None, place: str | None) -> None:
+    """SLURM's number of each board behind it led to the one before: jobs started on a broken board, unlike others."""
+    bare = bare_board("0000:05:00.0", driver)
+    before = gpu_node()
+    read = parse(state_text(msgspec.structs.replace(before, devices=(bare, *before.devices)), ttl_seconds=60))
+    assert isinstance(read, StateFile)
+    assert {device.pci for device in read.devices if device.id == bare.id} == {place}
+    assert all(device.pci for device in read.devices if device.kind == "accelerator" and device.id != bare.id)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from fakes.privileges import needs_root
-from fakes.slurm_gate import GATE_FILES, Gate, accelerator, linked
+from fakes.slurm_gate import GATE_FILES, Gate, Line, accelerator, linked
 
 from nodevet.agent.cli import main
 from nodevet.agent.config import load_configuration
@@ -805,6 +805,67 @@ def test_a_check_that_was_left_observing_is_told(node: Installed, text: str, sta
     assert ("[checks.kernel-log]" in dict(modes(facts))) is bool(says)
     observing = msgspec.structs.replace(facts, gate={"mode": "observe"})
     assert "not one" in dict(modes(observing))["together"] or not says
+
+
+def lent(slot: str) -> Line:
+    """Return the line of a board for which this node has no driver, such as one that it lends to a guest."""
+    return msgspec.structs.replace(accelerator("-", pci=0), pci="-", id=f"pci-{slot}")
+
+
+def test_a_board_that_slurm_does_not_find_is_none_of_its_gpus(node: Installed) -> None:
+    """It was counted: "9 GPUs by PCI address", each one place too far."""
+    node.gate.gres.write_text("AutoDetect=nvml\n")
+    node.gate.write(lent("0000:05:00.0"), *EIGHT)
+    found = {item.name: item for item in items(node.facts())}
+    assert (found["gres mapping"].status, found["GresTypes="].status) == (Status.OK, Status.OK)
+    assert found["gres mapping"].says.startswith("8 GPUs by PCI address: 0 1 2 3 4 5 6 7")
+
+
+@pytest.mark.parametrize(
+    ("has", "status"),
+    [
+        ("Prolog={folder}/prolog.sh\nEpilog={folder}/epilog.sh\n", Status.OK),
+        ("prolog = {folder}/prolog.sh # ours\nEpilog={folder}/epilog.sh\n", Status.OK),
+        ("Include hooks.conf\nClusterName=x\n", Status.OK),
+        ("", Status.OK),
+        ("ClusterName=x\n", Status.WARNING),
+        ("Prolog={folder}/healthcheck.sh\n", Status.WARNING),
+    ],
+    ids=["alike", "other letters", "included", "no file", "before", "another"],
+)
+def test_a_slurm_conf_that_was_not_copied_is_told(node: Installed, has: str, status: Status) -> None:
+    """slurmd reads the file of its node: before, `ok` by what slurmctld has loaded, and no prolog ran there."""
+    conf = node.gate.gres.with_name("slurm.conf")
+    conf.write_text(has.format(folder=node.gate.scripts))
+    facts = node.facts()
+    assert not isinstance(facts.config, str)
+    waits = awaiting_of(facts.config, facts.written, node.gate.scripts, conf)
+    found = {item.name: item for item in items(msgspec.structs.replace(facts, awaiting=waits))}
+    assert found["Prolog="].status is status
+    assert ("copy slurm.conf" in found["Prolog="].next_step) is (status is Status.WARNING)
+
+
+def test_gres_conf_is_that_of_the_slurm_that_runs(node: Installed, tmp_path: Path) -> None:
+    """One of another build lay where most have it: "ok" by that, and the prolog read the one beside slurm.conf."""
+    settings = load_configuration(node.file, installed(), overrides={})
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "slurm.conf").write_text("ClusterName=x\n")
+    (own / "gres.conf").write_text("Name=gpu File=/dev/nvidia[1-8]\n")
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\n[ $2 != config ] || echo 'SLURM_CONF = {own}/slurm.conf'\n")
+    scontrol.chmod(0o755)
+    slurm = msgspec.structs.replace(settings.slurm, scontrol=str(scontrol))
+    facts = survey(msgspec.structs.replace(settings, slurm=slurm), node.gate.scripts, {})
+    assert facts.gres_path == str(own / "gres.conf")
+    (mapping,) = (item for item in items(facts) if item.name == "gres mapping")
+    assert mapping.status is Status.WRONG
+    (own / "gres.conf").write_text("Name=gpu File=/dev/nvidia[0-7]\n")
+    facts = survey(msgspec.structs.replace(settings, slurm=slurm), node.gate.scripts, {})
+    (mapping,) = (item for item in items(facts) if item.name == "gres mapping")
+    assert (mapping.status, mapping.says.endswith(f"by {own}/gres.conf")) == (Status.OK, True)
+    told = survey(msgspec.structs.replace(settings, slurm=slurm), node.gate.scripts, {"SLURM_CONF": "/x/slurm.conf"})
+    assert told.gres_path == "/x/gres.conf", "as slurmd hands it on"
 
 
 def test_a_writer_beside_a_gate_that_observes_is_told_by_what_it_does(good: Facts) -> None:

@@ -297,6 +297,28 @@ def test_the_page_changes_no_slurm_conf_that_has_scripts_of_its_own(
 
 
 @pytest.mark.parametrize(
+    ("plugins", "merges"), [("optional /usr/lib/tmp.so 40\n", False), ("# none\n\ninclude plugstack.conf.d/*\n", True)]
+)
+@pytest.mark.parametrize("place", ["plugstack.conf", "plugstack.conf.d/site.conf"])
+def test_the_page_changes_no_slurm_conf_beside_plugins_of_spank(
+    repository: Path, tmp_path: Path, plugins: str, merges: bool, place: str
+) -> None:
+    """Their epilogs have the time of ours: one of 40 s was killed after 30, and SLURM 22.05 drained the node."""
+    page = blocks((repository / "docs/how-to/slurm.md").read_text())
+    (block,) = [block for block in page if "slurm.conf.before-nodevet" in block.text]
+    conf, stack = tmp_path / "slurm.conf", tmp_path / place
+    stack.parent.mkdir(exist_ok=True)
+    for setting in ("", f"PlugStackConfig={stack}\n"):
+        before = f"ClusterName=x\n{setting}SchedulerParameters=bf_interval=30\n"
+        conf.write_text(before)
+        stack.write_text(plugins)
+        (told,) = runs(block, tmp_path, shell_environment(tmp_path, {}), {"/etc/slurm/": f"{tmp_path}/"})
+        is_merged = merges and not setting
+        assert (conf.read_text() != before) is is_merged
+        assert any("merge by hand" in row for row in told.output) is not is_merged
+
+
+@pytest.mark.parametrize(
     ("line", "value"),
     [
         ("SchedulerParameters=bf_interval=30", "bf_interval=30,nohold_on_prolog_fail"),

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from nodevet.agent.slurm.facts import Entry, Facts, Hook, Item, Status
+from nodevet.agent.slurm.checkup_gpus import gres_types, mapping
+from nodevet.agent.slurm.facts import CLUSTER, NODE, Entry, Facts, Hook, Item, Status
 from nodevet.checks.model import Mode
 from nodevet.exporters.state_reader import Absent
 
@@ -16,7 +17,6 @@ __all__ = ["CLUSTER", "NODE", "SCRIPTS", "items", "modes", "worst"]
 
 SCRIPTS = ("gate.sh", "gres.sh", "prolog.sh", "epilog.sh", "healthcheck.sh")
 EXECUTED = ("prolog.sh", "epilog.sh", "healthcheck.sh")
-NODE, CLUSTER = "node", "cluster"
 
 WRITABLE_BY_OTHERS = 0o022
 UNSET = ("", "(null)")
@@ -27,9 +27,6 @@ WITHOUT_END = 65534
 BY_RENAMING = "each to another name, then mv: a prolog that cp writes while a job starts drains the node"
 """The kernel starts no program that is open for writing."""
 
-RESTARTS = "restart every slurmd, and after it slurmctld: the other way round SLURM drains each node"
-"""Where GPUs are new to SLURM: slurmctld drains a node whose slurmd does not report those that it expects."""
-
 PATIENCE_LEFT_SECONDS = 2
 """SLURM calls a prolog hung so long before MessageTimeout."""
 
@@ -37,7 +34,7 @@ PATIENCE_LEFT_SECONDS = 2
 def items(facts: Facts, *, only_node: bool = False) -> tuple[Item, ...]:
     """Return every item; those of this node alone where nothing of SLURM's should be asked."""
     found = [_present(facts), _owned(facts), _placed(facts), _rehearsed(facts), *_settings(facts)]
-    found += [_runtime(facts), _state(facts), _claims(facts), _mapping(facts), _consistent(facts), *_agent(facts)]
+    found += [_runtime(facts), _state(facts), _claims(facts), mapping(facts), _consistent(facts), *_agent(facts)]
     return tuple(found) if only_node else (*found, *_cluster(facts))
 
 
@@ -243,50 +240,6 @@ def _claims(facts: Facts) -> Item:
     return Item("claims", NODE, Status.OK, entry.path)
 
 
-def _mapping(facts: Facts) -> Item:
-    """Judge whether each GPU of SLURM's leads to one accelerator of the agent's."""
-    if isinstance(facts.state, Absent):
-        return Item("gres mapping", NODE, Status.CANNOT_TELL, "no state file to compare with", "start the agent")
-    found = [device for device in facts.state.devices if device.kind == "accelerator"]
-    if not found:
-        return Item("gres mapping", NODE, Status.OK, "the node has no accelerators")
-    if isinstance(facts.gres, str):
-        return Item("gres mapping", NODE, Status.CANNOT_TELL, facts.gres)
-    if isinstance(facts.gate, Mapping) and facts.gate.get("gpus") == "all":
-        return Item("gres mapping", NODE, Status.OK, "every GPU counts for every job: gpus=all in gate.conf")
-    if not all(numbers.isdecimal() for _, numbers in facts.gres):
-        says = f"{facts.gres_path} does not tell which GPUs a job has: every GPU counts for every job"
-        step = "say how with gpus= in gate.conf, or that it is meant so with gpus=all (docs/reference/slurm-gate.md)"
-        return Item("gres mapping", NODE, Status.WARNING, says, step)
-    order = facts.gres[0][0]
-    numbers = [int(numbers) for _, numbers in facts.gres]
-    known = [place if order == "pci" else device.minor for place, device in enumerate(found)]
-    read = sorted(number for number in known if number is not None)
-    unlisted = sorted(set(read) - set(numbers))
-    if set(numbers) - set(read) or len(set(numbers)) < len(numbers) or len(read) < len(known):
-        return Item(
-            "gres mapping",
-            NODE,
-            Status.WRONG,
-            f"SLURM's GPUs lead to the device numbers {_listed(numbers)}, and nodevet reads {_listed(read)}",
-            f"correct File= in {facts.gres_path}, or set gpus= in gate.conf",
-        )
-    if unlisted:
-        return Item(
-            "gres mapping",
-            NODE,
-            Status.WARNING,
-            f"not in {facts.gres_path}: the devices {_listed(unlisted)}",
-            "list them, or no job gets them",
-        )
-    how = "by PCI address" if order == "pci" else "by device number"
-    return Item("gres mapping", NODE, Status.OK, f"{len(numbers)} GPUs {how}: {_listed(numbers)}")
-
-
-def _listed(numbers: list[int]) -> str:
-    return " ".join(map(str, numbers)) or "none"
-
-
 def _consistent(facts: Facts) -> Item:
     mode = facts.gate.get("mode") if isinstance(facts.gate, Mapping) else None
     site, slurm = facts.settings.gate.mode, facts.settings.slurm
@@ -366,7 +319,7 @@ def _cluster(facts: Facts) -> Iterator[Item]:
     yield _flags(config)
     yield _held(config)
     yield from _patience(facts, config)
-    yield _gres_types(facts, config)
+    yield gres_types(facts, config)
     yield _slurmd_user(facts, config)
     yield _rights(facts, config)
 
@@ -414,6 +367,10 @@ def _hook(facts: Facts, name: str, script: str) -> Item:
             f"{hook.named} does not call {ours}",
             f"merge: {_merged(name, ours)}",
         )
+    # slurmd reads the file of its node. What that includes is not followed.
+    if (facts.written and "include" not in facts.written) and (waits is not None or not written):
+        says = f"{hook.named}, but slurm.conf of this node says {written or 'none'}, and its slurmd runs that"
+        return Item(f"{name}=", CLUSTER, Status.WARNING, says, "copy slurm.conf to this node; scontrol reconfigure")
     merged = "" if hook.named == ours else f", by {hook.named}"
     return Item(f"{name}=", CLUSTER, Status.OK, ours + merged)
 
@@ -519,42 +476,6 @@ def _own_scripts(facts: Facts, config: Mapping[str, str]) -> str:
 def _seconds(text: str) -> int | None:
     found = re.match(r"\d+", text)
     return int(found[0]) if found else None
-
-
-def _gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
-    loaded = "gpu" in config.get("GresTypes", "").split(",")
-    counts = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", facts.gres_of_node or "")
-    gpus = sum(map(int, counts))
-    has = 0 if isinstance(facts.state, Absent) else sum(d.kind == "accelerator" for d in facts.state.devices)
-    if not has and not gpus and not isinstance(facts.state, Absent):
-        return Item("GresTypes=", CLUSTER, Status.OK, "no accelerators on this node")
-    if not loaded and "gpu" in facts.written.get("grestypes", "").split(","):
-        return Item(
-            "GresTypes=",
-            CLUSTER,
-            Status.WRONG,
-            "slurm.conf has gpu, slurmctld has not loaded it",
-            f"{RESTARTS}; scontrol reconfigure does not load a new GresTypes",
-        )
-    if isinstance(facts.state, Absent):
-        return Item("GresTypes=", CLUSTER, Status.CANNOT_TELL, "no state file to compare with", "start the agent")
-    if not loaded or facts.gres_of_node is None:
-        return Item(
-            "GresTypes=",
-            CLUSTER,
-            Status.WARNING,
-            "SLURM knows of no GPUs here: every GPU of the node counts for every job",
-            f"GresTypes=gpu, Gres= of the node, and gres.conf on each node; then {RESTARTS}",
-        )
-    if gpus != has:
-        return Item(
-            "GresTypes=",
-            CLUSTER,
-            Status.WARNING,
-            f"SLURM knows {gpus} GPUs of {facts.node}, nodevet {has} accelerators",
-            "compare Gres= of the node with nodevet devices",
-        )
-    return Item("GresTypes=", CLUSTER, Status.OK, f"gpu is loaded, {gpus} GPUs on {facts.node}")
 
 
 def _slurmd_user(facts: Facts, config: Mapping[str, str]) -> Item:

@@ -11,7 +11,9 @@ from nodevet.agent.settings import Configuration
 from nodevet.agent.slurm.loaded import Running
 from nodevet.exporters.state_reader import Absent, StateFile
 
-__all__ = ["Entry", "Facts", "Hook", "Item", "Status"]
+__all__ = ["CLUSTER", "NODE", "Entry", "Facts", "Hook", "Item", "Status"]
+
+NODE, CLUSTER = "node", "cluster"
 
 EXECUTABLE = 0o100
 

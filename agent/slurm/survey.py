@@ -92,10 +92,10 @@ def survey(
 
     *running* is what the agent has loaded.
 
-    SLURM's files are those of the settings, else of *environment*, as slurmd hands it on, else where they usually lie.
+    SLURM's files are those of the settings, else of *environment*, as slurmd hands it on, else those that SLURM itself
+    names, else where they usually lie.
     """
     node = settings.slurm.node_name or settings.agent.node_name
-    conf = _slurm_conf(settings, environment)
     scripts = tuple(_entry(folder / name) for name in SCRIPTS)
     gate_conf = folder / "gate.conf"
     parents = _parents(folder, gate_conf)
@@ -109,10 +109,11 @@ def survey(
     asked = None if only_node else Scontrol(settings.slurm.scontrol, configuration=settings.slurm.conf)
     config = "not asked" if asked is None else _config(asked)
     if asked is not None and isinstance(config, str) and environment.get("SLURM_CONF") and not settings.slurm.conf:
-        config += f'; SLURM_CONF is set here and not for the agent: set [slurm] conf = "{conf}"'
+        config += f'; SLURM_CONF is set here and not for the agent: set [slurm] conf = "{environment["SLURM_CONF"]}"'
+    conf = _slurm_conf(settings, environment, config)
     shown = None if asked is None or isinstance(config, str) else _shown(asked, node)
     gate = doubt or _gate(folder)
-    gres_path = conf.with_name("gres.conf")
+    gres_path, written = conf.with_name("gres.conf"), _written(conf)
     return Facts(
         node=node,
         folder=str(folder),
@@ -132,13 +133,13 @@ def survey(
         gres=doubt or _gres(folder, gres_path, node, state),
         remote=_remote(folder, gres_path, gate),
         config=config,
-        written=_written(conf),
+        written=written,
         machine=_machine(asked, node) if asked is not None and isinstance(shown, str) else "",
         forgotten=forgotten_words(parse_node(shown, node)) if isinstance(shown, str) else "",
         unknown_node="" if not isinstance(shown, SlurmError) else str(shown),
         gres_of_node=_gres_of_node(shown) if isinstance(shown, str) else None,
         hooks={} if isinstance(config, str) else hooks_of(config, folder, conf),
-        awaiting={} if isinstance(config, str) else awaiting_of(config, _written(conf), folder, conf),
+        awaiting={} if isinstance(config, str) else awaiting_of(config, written, folder, conf),
         running=running,
         admin_level=None if isinstance(config, str) or settings.slurm.writer != "drain" else _admin_level(state_uid),
     )
@@ -148,10 +149,16 @@ def _number(uid: int | None) -> int:
     return 0 if uid is None else uid
 
 
-def _slurm_conf(settings: Configuration, environment: Mapping[str, str]) -> Path:
-    usual = ("/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf", "/run/slurm/conf/slurm.conf")
+def _slurm_conf(settings: Configuration, environment: Mapping[str, str], config: Mapping[str, str] | str) -> Path:
+    """Return the slurm.conf of this node: SLURM of a build of its own has it elsewhere than the packages have.
+
+    *config* names that of slurmctld, which need not lie here. In /run it lies only where slurmd fetches it.
+    """
+    named = config.get("SLURM_CONF", "") if isinstance(config, Mapping) else ""
+    usual = ("/run/slurm/conf/slurm.conf", named, "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf")
     given = settings.slurm.conf or environment.get("SLURM_CONF", "")
-    return Path(given) if given else next((Path(path) for path in usual if Path(path).is_file()), Path(usual[0]))
+    found = (Path(path) for path in usual if path and Path(path).is_file())
+    return Path(given) if given else next(found, Path("/etc/slurm/slurm.conf"))
 
 
 def _entry(path: Path, *, folder: bool = False) -> Entry:
@@ -356,11 +363,11 @@ def _config(asked: Scontrol) -> Mapping[str, str] | str:
 def _written(conf: Path) -> Mapping[str, str]:
     """Return the settings that stand in slurm.conf itself, by their names in lower case; includes are not followed.
 
-    Of a line with several the first counts.
+    Of a line with several the first counts. An ``include`` stands there by its name.
     """
     lines = (line.split("#", 1)[0] for line in (_text(conf) or "").splitlines())
-    found = (re.match(r"""\s*(\w+)\s*=\s*(?:"([^"]*)"|(\S*))""", line) for line in lines)
-    return {line[1].lower(): line[2] or line[3] or "" for line in found if line}
+    found = (re.match(r"""\s*(\w+)\s*=\s*(?:"([^"]*)"|(\S*))|\s*(?i:(include))\s""", line) for line in lines)
+    return {(line[1] or line[4]).lower(): line[2] or line[3] or "" for line in found if line}
 
 
 def _shown(asked: Scontrol, node: str) -> str | SlurmError:

@@ -1,0 +1,104 @@
+"""Whether SLURM and the agent mean the same GPUs: pure findings over what was read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from nodevet.agent.slurm.facts import CLUSTER, NODE, Facts, Item, Status
+from nodevet.exporters.state_reader import Absent
+
+__all__ = ["gres_types", "mapping"]
+
+RESTARTS = "restart every slurmd, and after it slurmctld: the other way round SLURM drains each node"
+"""Where GPUs are new to SLURM: slurmctld drains a node whose slurmd does not report those that it expects."""
+
+
+def mapping(facts: Facts) -> Item:
+    """Judge whether each GPU of SLURM's leads to one accelerator of the agent's."""
+    if isinstance(facts.state, Absent):
+        return Item("gres mapping", NODE, Status.CANNOT_TELL, "no state file to compare with", "start the agent")
+    found = [device for device in facts.state.devices if device.kind == "accelerator"]
+    if not found:
+        return Item("gres mapping", NODE, Status.OK, "the node has no accelerators")
+    if isinstance(facts.gres, str):
+        return Item("gres mapping", NODE, Status.CANNOT_TELL, facts.gres)
+    if isinstance(facts.gate, Mapping) and facts.gate.get("gpus") == "all":
+        return Item("gres mapping", NODE, Status.OK, "every GPU counts for every job: gpus=all in gate.conf")
+    if not all(numbers.isdecimal() for _, numbers in facts.gres):
+        says = f"{facts.gres_path} does not tell which GPUs a job has: every GPU counts for every job"
+        step = "say how with gpus= in gate.conf, or that it is meant so with gpus=all (docs/reference/slurm-gate.md)"
+        return Item("gres mapping", NODE, Status.WARNING, says, step)
+    order = facts.gres[0][0]
+    if order == "pci":  # what has no address there, such as a board that is lent, SLURM does not find
+        found = [device for device in found if device.pci is not None]
+    numbers = [int(numbers) for _, numbers in facts.gres][: len(found) if order == "pci" else None]
+    known = [place if order == "pci" else device.minor for place, device in enumerate(found)]
+    read = sorted(number for number in known if number is not None)
+    unlisted = sorted(set(read) - set(numbers))
+    if set(numbers) - set(read) or len(set(numbers)) < len(numbers) or len(read) < len(known):
+        return Item(
+            "gres mapping",
+            NODE,
+            Status.WRONG,
+            f"SLURM's GPUs lead to the device numbers {_listed(numbers)}, and nodevet reads {_listed(read)}",
+            f"correct File= in {facts.gres_path}, or set gpus= in gate.conf",
+        )
+    if unlisted:
+        return Item(
+            "gres mapping",
+            NODE,
+            Status.WARNING,
+            f"not in {facts.gres_path}: the devices {_listed(unlisted)}",
+            "list them, or no job gets them",
+        )
+    how = "by PCI address" if order == "pci" else "by device number"
+    return Item("gres mapping", NODE, Status.OK, f"{len(numbers)} GPUs {how}: {_listed(numbers)}{_by(facts)}")
+
+
+def _by(facts: Facts) -> str:
+    """Return by which gres.conf that is; empty where gate.conf says it."""
+    is_asked = isinstance(facts.gate, Mapping) and facts.gate.get("gpus", "auto") == "auto"
+    return f", by {facts.gres_path}" if is_asked else ""
+
+
+def _listed(numbers: list[int]) -> str:
+    return " ".join(map(str, numbers)) or "none"
+
+
+def gres_types(facts: Facts, config: Mapping[str, str]) -> Item:
+    """Judge whether SLURM has loaded the GPUs of this node, as many as the agent reads."""
+    loaded = "gpu" in config.get("GresTypes", "").split(",")
+    counts = re.findall(r"gpu(?::[^:,()]+)?:(\d+)", facts.gres_of_node or "")
+    gpus = sum(map(int, counts))
+    boards = () if isinstance(facts.state, Absent) else [d for d in facts.state.devices if d.kind == "accelerator"]
+    has, placed = len(boards), sum(board.pci is not None for board in boards)
+    if not has and not gpus and not isinstance(facts.state, Absent):
+        return Item("GresTypes=", CLUSTER, Status.OK, "no accelerators on this node")
+    if not loaded and "gpu" in facts.written.get("grestypes", "").split(","):
+        return Item(
+            "GresTypes=",
+            CLUSTER,
+            Status.WRONG,
+            "slurm.conf has gpu, slurmctld has not loaded it",
+            f"{RESTARTS}; scontrol reconfigure does not load a new GresTypes",
+        )
+    if isinstance(facts.state, Absent):
+        return Item("GresTypes=", CLUSTER, Status.CANNOT_TELL, "no state file to compare with", "start the agent")
+    if not loaded or facts.gres_of_node is None:
+        return Item(
+            "GresTypes=",
+            CLUSTER,
+            Status.WARNING,
+            "SLURM knows of no GPUs here: every GPU of the node counts for every job",
+            f"GresTypes=gpu, Gres= of the node, and gres.conf on each node; then {RESTARTS}",
+        )
+    if gpus not in (has, placed):
+        return Item(
+            "GresTypes=",
+            CLUSTER,
+            Status.WARNING,
+            f"SLURM knows {gpus} GPUs of {facts.node}, nodevet {has} accelerators",
+            "compare Gres= of the node with nodevet devices",
+        )
+    return Item("GresTypes=", CLUSTER, Status.OK, f"gpu is loaded, {gpus} GPUs on {facts.node}")
