@@ -288,6 +288,17 @@ def test_group_that_was_never_read_leaves_the_device_unread() -> None:
     assert of(judge("freshness", with_samples(view, slow)), "device.unread").outcome is PASS
 
 
+@pytest.mark.parametrize(
+    ("backend", "step"),
+    [("nvidia", "permissions on the device nodes"), ("host", "ProcSubset="), ("command.gaudi", "readings check")],
+)
+def test_next_step_of_a_reader_that_failed_is_of_what_it_reads(backend: str, step: str) -> None:
+    """The reader of the host has no device node, and that of a command no driver."""
+    findings = judge("freshness", healthy(readers=(reader(backend, ReaderState.FAILED, detail="refused"),)))
+    (finding,) = (f for f in findings if f.code == "reader.failed" and f.outcome is UNMEASURED)
+    assert step in finding.message
+
+
 def test_vendor_that_turns_out_to_be_absent_ends_what_its_reader_failed_with() -> None:
     """There is nothing to read: the failure of an earlier start must not stand for ever."""
     view = healthy(readers=(reader("host"), reader("amd", ReaderState.ABSENT, detail="nothing here", last_round=None)))

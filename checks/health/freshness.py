@@ -33,6 +33,7 @@ from nodevet.checks.model import (
 )
 from nodevet.checks.parts import are_alike
 from nodevet.checks.registry import check
+from nodevet.checks.renamed import COMMANDS
 from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import View, device_name
 
@@ -192,7 +193,12 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
             )
     if reader.state is ReaderState.FAILED or (reader.state is ReaderState.ABSENT and reader.required):
         detail = reader.failure.detail if reader.failure else reader.detail
-        yield FAILED.on_node(Outcome.UNMEASURED, f"{name} failed: {detail}", part=part, required=True, as_of=looked)
+        facts = f"{name} failed: {detail}"
+        if step := _step_elsewhere(reader.backend):
+            rule = msgspec.structs.replace(FAILED, next_step=step)
+            yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True, as_of=looked)
+        else:
+            yield FAILED.on_node(Outcome.UNMEASURED, facts, part=part, required=True, as_of=looked)
     elif running:
         yield FAILED.on_node(Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round)
     elif reader.state is ReaderState.ABSENT:  # boards that nothing reads are told by the inventory
@@ -205,6 +211,15 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
         yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True, as_of=looked)
     elif reader.state in AWAY:
         yield FAILED.on_node(Outcome.SKIPPED, f"{name} is {reader.state.value}: {reader.detail}", part=part)
+
+
+def _step_elsewhere(backend: str) -> str:
+    """Return what to do where *backend* has neither device nodes nor a driver; empty where it has."""
+    if backend == "host":
+        return "see what hides /proc or /sys: ProcSubset= and ProtectProc= of the agent's unit, a container"
+    if backend.startswith(COMMANDS):
+        return "see what its command prints: nodevet readings check --command NAME"
+    return ""
 
 
 def _down(reader: ReaderStatus) -> FailureKind | None:
