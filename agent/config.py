@@ -72,6 +72,10 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
 }
 
 
+SHARES = ("maximum_drained_ratio", "maximum_new_ratio")
+"""The limits of ``[slurm]`` that are a share of the nodes."""
+
+
 class Configured(Protocol):
     """A check as the configuration sees it."""
 
@@ -244,6 +248,7 @@ def _decode(
         problems.extend(_agent_problems(sections["agent"]))
     if sections["slurm"] is not None:
         problems.extend(_slurm_problems(sections["slurm"]))
+        problems.extend(_share_problems(raw.get("slurm", {})))
     if problems:
         return None
     return Configuration(**sections, checks=settings, file=file)
@@ -335,6 +340,12 @@ def _slurm_problems(slurm: SlurmSettings) -> list[Problem]:
     if slurm.node_name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", slurm.node_name):
         problems.append(Problem("slurm.node_name", f"found {slurm.node_name!r}, expected the name of one node"))
     return problems
+
+
+def _share_problems(raw: Mapping[str, object]) -> list[Problem]:
+    """Return which limits of the table *raw* may be meant in per cent: a 1 without a point would close every node."""
+    expected = "found 1, expected a share: 0.01 is 1 in 100, 1.0 is every node"
+    return [Problem(f"slurm.{name}", expected) for name in SHARES if type(raw.get(name)) is int and raw[name] == 1]
 
 
 def _line(problem: Problem, file: str, overrides: Mapping[str, object]) -> str:

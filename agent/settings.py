@@ -173,10 +173,19 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         ),
     ] = "cluster"
     maximum_drained_ratio: Annotated[
-        float, _about("of all nodes, and of each partition, that nodevet may have closed at a time; one always", 0, 1)
+        float,
+        _about(
+            "of all nodes, and of each partition, that nodevet may have closed at a time; one always. A `1` without a"
+            " point is refused: 0.01 is 1 %, 1.0 every node",
+            0,
+            1,
+        ),
     ] = 0.10
     maximum_new_ratio: Annotated[
-        float, _about("of all nodes, and of each partition, that nodevet may close within an hour", 0, 1)
+        float,
+        _about(
+            "of all nodes, and of each partition, that nodevet may close within an hour; a `1` is refused too", 0, 1
+        ),
     ] = 0.01
     minimum_new: Annotated[int, _about("so many may be closed within an hour, even where nodes are few", 1, 1000)] = 2
 

@@ -119,7 +119,8 @@ def remember(
         known = seen.get(device.id) or renamed.get(device.id)
         up = tuple(sorted({*(known.links_up if known else ()), *links_up.get(device.id, ())}))
         slots = tuple(dict.fromkeys((*(known.slots if known else ()), *((device.pci,) if device.pci else ()))))
-        if known is None or (known.device, known.links_up, known.slots) != (device, up, slots):
+        is_as_before = known is not None and (known.device, known.links_up, known.slots) == (device, up, slots)
+        if known is None or not is_as_before or known.last.boot_id != now.boot_id:
             seen[device.id] = Seen(device, known.first if known else now, now, up, slots)
     real = {_slot(entry.device) for entry in seen.values() if entry.device.backend != "host" and entry.device.pci}
     for entry in tuple(seen.values()):

@@ -22,7 +22,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     releases, ``ecc_advice`` how the correction of memory errors is switched on, ``links_advice`` how links come up of
     which none can be seen. ``renumbers_ports``: a release of its
     driver gave the ports of links other numbers. ``retired_pages_limit``: it takes a board back that has so many
-    retired pages of memory, where the board itself does not say how many.
+    retired pages of memory, where the board itself does not say how many. ``takes_in_turn``: while it loads, its driver
+    takes one board after the other, and lists those that it has.
     """
 
     vendor: str
@@ -35,6 +36,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     links_advice: str | None = None
     renumbers_ports: bool = False
     retired_pages_limit: int | None = None
+    takes_in_turn: bool = False
     source: str = ""
 
 

@@ -126,6 +126,7 @@ REFUSALS = {
     "wrong_check_mode": 'checks.thermal.mode: found "observ", expected one of observe, gate, drain, did you mean',
     "wrong_prefix": "slurm.reason_prefix: found 'node vet:', expected a word of at most 32 letters, digits, _ and -",
     "several_nodes": "slurm.node_name: found 'n[1-3]', expected the name of one node",
+    "limit_in_per_cent": "slurm.maximum_new_ratio: found 1, expected a share: 0.01 is 1 in 100, 1.0 is every node",
     "slow_scontrol": "slurm.timeout_seconds: found 30, expected a number from 0.1 to 5",
     "policy_contradiction": "checks.thermal: fail_margin_celsius must not exceed warn_margin_celsius",
     "broken_syntax": "no valid TOML: ",
@@ -386,3 +387,15 @@ def test_what_a_file_is_refused_for_passes_through_a_reread(tmp_path: Path) -> N
         Reread(lambda: load(tmp_path))()
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         Reread(lambda: 1 // 0)()  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("name", ["maximum_drained_ratio", "maximum_new_ratio"])
+@pytest.mark.parametrize("value", ["0", "0.0", "0.01", "1.0"])
+def test_a_limit_that_can_only_be_a_share_is_taken(tmp_path: Path, name: str, value: str) -> None:
+    """None and every node are shares too, where they are written so."""
+    file = tmp_path / "nodevet.toml"
+    file.write_text(f"[slurm]\n{name} = {value}\n")
+    assert getattr(load(file).slurm, name) == float(value)
+    file.write_text(f"[slurm]\n{name} = 1\n")
+    (told,) = refusal(file)
+    assert "0.01 is 1 in 100" in told

@@ -26,6 +26,7 @@ from nodevet.checks.model import (
     NODE,
     Action,
     Clearing,
+    Device,
     Failure,
     FailureKind,
     FaultClass,
@@ -404,3 +405,58 @@ def test_board_that_is_silent_for_another_reason_stands_for_none_that_is_gone(ki
     view = msgspec.structs.replace(view, devices=(*view.devices, silent), memory=memory)
     findings = [finding for finding in judge("inventory", view) if finding.device in (silent.id, gone.id)]
     assert [finding.outcome for finding in findings].count(FAIL) == 1
+
+
+BEFORE = Instant("another-boot", int(9e12), at(-600).wall_seconds)
+"""A look of the boot before."""
+
+
+def remembered(view: View, board: Device, last: Instant) -> View:
+    """Return *view*, in which *board* is known and was listed *last* at that time."""
+    memory = Memory({**view.memory.seen, board.id: Seen(board, BEFORE, last)})
+    return msgspec.structs.replace(view, memory=memory)
+
+
+@MINUTES_UP
+@pytest.mark.parametrize(("last", "waits"), [(BEFORE, True), (at(), False)], ids=["boot before", "this boot"])
+def test_a_board_that_a_command_has_not_listed_since_the_boot_is_not_gone(
+    last: Instant, waits: bool, minutes: float, is_late: bool
+) -> None:
+    """Its driver may take a board after the other. One that was listed since the boot is gone at once."""
+    card = gpu("acme:7", pci=None, uuid=None, serial="S7", backend="command.acme", vendor="acme")
+    listed = gpu("acme:6", pci=None, uuid=None, serial="S6", backend="command.acme", vendor="acme")
+    view = msgspec.structs.replace(healthy(), devices=(*healthy().devices, listed))
+    view = msgspec.structs.replace(view, readers=(*view.readers, reader("command.acme")))
+    finding = of(judge("inventory", up_for(remembered(view, card, last), minutes)), "device.missing", card.id)
+    if waits and not is_late:
+        assert (finding.outcome, finding.required) == (UNMEASURED, True)
+    else:
+        assert (finding.outcome, finding.hard) == (FAIL, True)
+
+
+@MINUTES_UP
+@pytest.mark.parametrize(("vendor", "driver", "waits"), [("amd", "amdgpu", True), ("nvidia", "nvidia", False)])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_board_that_its_driver_takes_at_this_moment_is_not_lost(
+    vendor: str, driver: str, waits: bool, is_known: bool, minutes: float, is_late: bool
+) -> None:
+    """The kernel binds a board before its driver has probed it, and amdgpu needs several seconds for each."""
+    page = msgspec.structs.replace(bare_board("0000:63:00.0", driver), vendor=vendor)
+    sibling = gpu("uuid-1", "0000:43:00.0", backend=vendor, vendor=vendor)
+    board = gpu("uuid-2", "0000:63:00.0", backend=vendor, vendor=vendor)
+    view = View(now=at(), devices=(controller(), page, sibling), readers=(reader("host"), reader(vendor)))
+    view = remembered(view, board, BEFORE) if is_known else view
+    findings = judge("inventory", up_for(view, minutes))
+    finding = of(findings, *(("device.missing", board.id) if is_known else ("device.lost", page.id)))
+    expected = (UNMEASURED, True) if waits and not is_late else (FAIL, False)
+    assert (finding.outcome, finding.required) == expected
+    assert finding.outcome is not FAIL or finding.hard
+
+
+def test_a_board_that_its_reader_fell_over_waits_for_no_driver() -> None:
+    """Its driver was at work on it, and brought its reader down."""
+    page = msgspec.structs.replace(bare_board("0000:63:00.0", "amdgpu"), vendor="amd")
+    fell = msgspec.structs.replace(reader("amd"), quarantined=("0000:63:00.0",), blamed={"0000:63:00.0": 2})
+    view = View(now=at(), devices=(controller(), page), readers=(reader("host"), fell))
+    finding = of(judge("inventory", up_for(view, 1)), "device.lost", page.id)
+    assert (finding.outcome, finding.hard) == (FAIL, True)

@@ -38,6 +38,8 @@ from nodevet.exporters.statefile import state_text
 
 DOOR = "command.acme"
 HOT = 120
+SINCE_BOOT = -at().boottime_ns / 1e9
+"""The seconds of a site at the moment of its boot."""
 
 
 class Site:
@@ -474,3 +476,36 @@ def test_the_only_board_that_tells_no_serial_is_the_only_one_that_is_left(site: 
     for snapshot in site.rounds(*cards(then, **told)):
         assert snapshot.verdict.state is State.OK, snapshot.verdict
         assert heat(snapshot) == {"acme:hl0": 45, "acme:hl1": 46, "acme:hl2": 47}
+
+
+@pytest.mark.parametrize("told", [{}, {"serial": serial}], ids=["names alone", "serials"])
+def test_boards_that_come_one_after_the_other_after_a_boot_close_no_gate(site: Site, told: dict[str, Any]) -> None:
+    """Before, each boot left a drain: what the first list lacked was gone for good, though it came a moment later."""
+    all_of_them = cards("hl0 hl1 hl2", **told)
+    site.rounds(*all_of_them)
+    for boot in ("boot-2", "boot-3"):
+        site.restart(boot)
+        site.seconds = SINCE_BOOT + 30
+        for count in (1, 2):
+            snapshot = site.round(*all_of_them[:count])
+            assert (snapshot.verdict.state, is_hard(snapshot)) == (State.UNKNOWN, False)
+        assert site.rounds(*all_of_them)[-1].verdict.state is State.OK
+    site.restart("boot-3")
+    snapshot = site.round(*all_of_them[:2])
+    assert (snapshot.verdict.state, is_hard(snapshot)) == (State.FAILED, True), "one of this boot is gone"
+
+
+def test_a_board_that_does_not_come_after_a_boot_is_gone(site: Site) -> None:
+    """Ten minutes after the boot, also where the agent was started anew meanwhile; and one that was lost stays so."""
+    all_of_them = cards("hl0 hl1 hl2", serial=serial)
+    site.rounds(*all_of_them)
+    site.restart("boot-2")
+    site.seconds = SINCE_BOOT + 500
+    assert not is_hard(site.rounds(*all_of_them[:2])[-1])
+    site.restart("boot-2")
+    site.seconds = SINCE_BOOT + 590
+    assert is_hard(site.rounds(*all_of_them[:2])[-1])
+    site.restart("boot-3")
+    site.seconds = SINCE_BOOT + 30
+    snapshot = site.round(*all_of_them[:2])
+    assert (snapshot.verdict.state, is_hard(snapshot)) == (State.FAILED, True)

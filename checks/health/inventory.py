@@ -12,9 +12,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from nodevet.checks.arriving import is_being_taken, is_booting, may_be_bound_yet, may_be_listed_yet
 from nodevet.checks.baseline import UNNAMED
 from nodevet.checks.judging import Rule
-from nodevet.checks.limits import choose, from_table
+from nodevet.checks.limits import from_table
 from nodevet.checks.model import (
     Action,
     Clearing,
@@ -247,6 +248,9 @@ def _lost(view: View, device: Device) -> Finding:
                 required=True,
                 evidence_time=reader.last_round,
             )
+        if is_being_taken(view, device) and (reader is None or device.pci not in reader.quarantined):
+            facts = f"{name}: bound to {device.driver}, which takes a board after the other and has not listed it yet"
+            return LOST.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
         told = _did(reader, device) if reader is not None else ""
         why = f"which fails while it lists it{told}" if told else "which answers for others and not for it"
         return LOST.on_node(
@@ -309,7 +313,7 @@ def _missing(view: View, device: Device) -> Finding:
             Outcome.UNMEASURED, f"{name}: not enumerated, reader of {device.backend} is {state}", device=device.id
         )
     is_read = reader is not None and reader.state is ReaderState.RUNNING
-    if at_slot is not None and (not is_read or _may_be_bound_yet(view, at_slot)):
+    if at_slot is not None and (not is_read or may_be_bound_yet(view, at_slot)):
         return MISSING.on_node(Outcome.UNMEASURED, f"{name}: on the PCI bus, without its driver", device=device.id)
     if device.pci in _withheld(view):
         return MISSING.on_node(
@@ -326,6 +330,9 @@ def _missing(view: View, device: Device) -> Finding:
             f"{name}: not listed, and may be {device_name(view, silent.id)}, which does not answer",
             device=device.id,
         )
+    if may_be_listed_yet(view, view.memory.seen[device.id], at_slot):
+        facts = f"{name}: not listed since the boot by {device.backend}, which may list a board after the other"
+        return MISSING.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
     others = [other for other in view.devices if other.id in view.memory.seen[device.id].instead]
     if others:
         return RENAMED.on_node(
@@ -349,19 +356,6 @@ def _named(view: View, devices: list[Device]) -> str:
     """Return what people call the first of *devices*, and how many more there are."""
     told = ", ".join(device_name(view, device.id) for device in devices[:MOST_TOLD])
     return told + (f" and {len(devices) - MOST_TOLD} more" if len(devices) > MOST_TOLD else "")
-
-
-def _is_booting(view: View) -> bool:
-    """Return whether a driver may still load: amdgpu takes a board after the other, and longer than the agent starts.
-
-    What is told meanwhile closes no gate by itself, for no agent ends its own drain when the driver has come.
-    """
-    return choose("driver.settling").holds(view.now.boottime_ns / 1e9)
-
-
-def _may_be_bound_yet(view: View, board: Device) -> bool:
-    """Return whether the driver may still come to *board*, which is on the bus without any."""
-    return board.driver is None and _is_booting(view)
 
 
 def _withheld(view: View) -> tuple[str, ...]:
@@ -499,14 +493,14 @@ def _unread_pages(view: View, vendor: str, reader: ReaderStatus | None, unplaced
     """
     boards = [board for board in _bare(view, vendor) if board.driver not in LENT_DRIVERS]
     others = _named_by_another(view, vendor)
-    boards = [board for board in boards if board.pci not in others or _may_be_bound_yet(view, board)]
+    boards = [board for board in boards if board.pci not in others or may_be_bound_yet(view, board)]
     bound = [board for board in boards if board.driver is not None]
     if len(bound) <= unplaced:
         boards = [board for board in boards if board.driver is None]
     if reader is not None and reader.state is ReaderState.RUNNING:
         # One that is remembered is told as device.missing, one that its driver holds and does not list as device.lost.
         remembered = _remembered(view, vendor)
-        named = {board.pci for board in boards if board.pci in remembered and not _may_be_bound_yet(view, board)}
+        named = {board.pci for board in boards if board.pci in remembered and not may_be_bound_yet(view, board)}
         boards = [board for board in boards if board.pci not in named and not _is_driven(view, board)]
     return boards
 
@@ -531,7 +525,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
     for rule, kind in ((NO_DEVICES, FailureKind.NO_DEVICES), (mismatch, FailureKind.VERSION_MISMATCH)):
         if failure is not None and failure.kind is kind and boards:
             finding = rule.on_node(Outcome.FAIL, f"{vendor}: {where} cannot be used{says}", part=part, as_of=looked)
-            may_load = kind is FailureKind.NO_DEVICES and _is_booting(view)
+            may_load = kind is FailureKind.NO_DEVICES and is_booting(view)
             # Jobs need no wrapper of the agent's.
             yield msgspec.structs.replace(finding, gates=failure.of_driver and not may_load)
         elif reader is not None and reader.state is ReaderState.RUNNING:
@@ -560,7 +554,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
         )
         # A library that the agent lacks, or that is refused memory, says nothing of the driver; jobs bring their own.
         is_said = failure is None or (failure.kind is not FailureKind.NO_LIBRARY and failure.of_driver)
-        yield msgspec.structs.replace(finding, gates=is_said and not _is_booting(view))
+        yield msgspec.structs.replace(finding, gates=is_said and not is_booting(view))
     else:
         yield rule.on_node(
             Outcome.UNMEASURED, f"{vendor}: {where} not read yet, reader is {reader.state.value}{says}", part=part
