@@ -14,6 +14,7 @@ import msgspec
 from nodevet.agent.descriptors import WANTED
 
 __all__ = [
+    "FILE_SIZE",
     "ChildRecord",
     "describe",
     "exists",
@@ -34,6 +35,9 @@ _STATE_WORDS = {
     "Z": "state Z, dead",
 }
 
+
+FILE_SIZE = "RLIMIT_FSIZE"
+"""Told where no other limit is, because room on a disk explains less of what a library says than memory and files."""
 
 _MEMORY_LIMITS = {"Max address space": "RLIMIT_AS", "Max data size": "RLIMIT_DATA"}
 
@@ -86,12 +90,12 @@ def tight_limit(pid: int) -> str:
     """Return under which limit *pid* may be refused memory or files, and what to do; empty where none is tight."""
     if limit := memory_limit(pid):
         return f"{limit}, and may have been refused memory: lift LimitAS and LimitDATA"
-    if size := _limits(pid, {"Max file size": "RLIMIT_FSIZE"}):
-        return (
-            f"RLIMIT_FSIZE of {size['RLIMIT_FSIZE']} bytes, and may have been refused room in a file: lift LimitFSIZE"
-        )
     files = _limits(pid, {"Max open files": "RLIMIT_NOFILE"}).get("RLIMIT_NOFILE", WANTED)
-    return f"RLIMIT_NOFILE of {files}, and may have been refused files: raise LimitNOFILE" if files < WANTED else ""
+    if files < WANTED:
+        return f"RLIMIT_NOFILE of {files}, and may have been refused files: raise LimitNOFILE"
+    size = _limits(pid, {"Max file size": FILE_SIZE}).get(FILE_SIZE)
+    words = f"{FILE_SIZE} of {size} bytes, and may have been refused room in a file: lift LimitFSIZE"
+    return "" if size is None else words
 
 
 def memory_limit(pid: int) -> str:

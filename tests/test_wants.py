@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,16 +13,20 @@ from typing import TypeVar, cast
 
 import pytest
 from fakes.bench import INTERVAL, Bench
+from fakes.views import gpu, sample
 from test_blame import bench, fall, is_hard, rise, said, start
 
 from nodevet.agent.child_process import Child
+from nodevet.agent.processes import tight_limit
 from nodevet.agent.readers.blame import Blame
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.room import without_room
 from nodevet.agent.readers.wants import Wants
 from nodevet.agent.readers.witness import Surroundings
+from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
 from nodevet.checks.model import Failure, FailureKind, ReaderState
+from nodevet.checks.refusal import REFUSALS
 
 __all__ = ["bench"]
 
@@ -329,3 +334,47 @@ def test_a_library_that_refuses_for_a_full_disk_is_no_word_of_the_driver(
         told = blame.of_all(child, failure)
         assert told.of_driver is not bool(shortage)
         assert (FULL in told.detail) is bool(shortage)
+
+
+FSIZE = "RLIMIT_FSIZE of 4096 bytes, and may have been refused room in a file"
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSALS))
+@pytest.mark.parametrize("want", ["space_shortage", "task_shortage", "limit"])
+def test_what_a_library_has_from_its_driver_alone_is_no_want_of_room_or_threads(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: FailureKind, want: str
+) -> None:
+    """Any user fills /dev/shm, and takes all threads: a board that fell off the bus is lost all the same."""
+    child = cast(Child, SimpleNamespace(tight_limit=FSIZE if want == "limit" else ""))
+    if want != "limit":
+        monkeypatch.setattr(Surroundings, want, lambda *_: FULL)
+    wants = Wants(Surroundings())
+    assert bool(wants.behind(child, kind)) is (kind in SAID_WITHOUT_ASKING)
+    blame = Blame("nvidia", bench.clock, Surroundings(), Heartbeat(bench.clock, bench.selector))
+    monkeypatch.setattr(Surroundings, "unasked", lambda *_: "")
+    told = blame.of_one(child, sample(gpu("b"), {}, failure=Failure(kind, "for a test", of_driver=True))).failure
+    assert told is not None
+    assert told.of_driver is (kind not in SAID_WITHOUT_ASKING)
+
+
+@pytest.mark.parametrize("want", ["commit_shortage", "descriptor_shortage", "memory_shortage", "_refused", "limit"])
+def test_a_driver_that_is_refused_memory_or_files_calls_any_board_lost(
+    monkeypatch: pytest.MonkeyPatch, want: str
+) -> None:
+    """Its calls want them in the kernel, too."""
+    child = cast(Child, SimpleNamespace(tight_limit="RLIMIT_NOFILE of 24" if want == "limit" else ""))
+    wants = Wants(Surroundings())
+    assert wants.behind(cast(Child, SimpleNamespace(tight_limit="")), FailureKind.LOST) == ""
+    if want != "limit":
+        monkeypatch.setattr(Wants if want == "_refused" else Surroundings, want, lambda *_: FULL)
+    assert wants.behind(child, FailureKind.LOST) == ("it ran under an RLIMIT_NOFILE of 24" if want == "limit" else FULL)
+
+
+def test_a_limit_on_the_size_of_files_hides_no_other_limit() -> None:
+    """It explains less than they do."""
+    with subprocess.Popen(["/bin/sleep", "60"]) as process:
+        for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):
+            resource.prlimit(process.pid, limit, (64, 64))
+        told = tight_limit(process.pid)
+        process.kill()
+    assert told == "RLIMIT_NOFILE of 64, and may have been refused files: raise LimitNOFILE"

@@ -324,7 +324,7 @@ class Blame:
         Nor is it one where nobody asked the driver, unless it names a fault of its own.
         """
         is_refusal = child is not None and failure.of_driver and failure.kind in REFUSALS
-        want = self._wants.seen(child, said=True, files=self._shared or ()) if child is not None and is_refusal else ""
+        want = self._wants.behind(child, failure.kind, self._shared or ()) if child is not None and is_refusal else ""
         if not want and is_refusal and failure.kind in SAID_WITHOUT_ASKING:
             want = self._surroundings.unasked(self._backend, failure.kind)
         if not want:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nodevet.agent.child_process import Child
+from nodevet.agent.processes import FILE_SIZE
 from nodevet.agent.readers.witness import Surroundings
+from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
 from nodevet.checks.limits import from_table
+from nodevet.checks.model import FailureKind
 
 __all__ = ["Wants"]
 
@@ -42,6 +45,20 @@ class Wants:
             or self._refused()
             or around.space_shortage(files)
         )
+
+    def behind(self, child: Child, kind: FailureKind, files: Iterable[str] = ()) -> str:
+        """Return what may have made the library of *child* tell a failure of *kind*; empty where nothing did.
+
+        That a board is lost, or the driver of another release, it has from the driver, which wants memory and files and
+        neither room on a disk nor threads: any user may take all of those.
+        """
+        if kind in SAID_WITHOUT_ASKING:
+            return self.seen(child, said=True, files=files)
+        if child.tight_limit and not child.tight_limit.startswith(FILE_SIZE):
+            return f"it ran under an {child.tight_limit}"
+        around = self._around
+        looks = (around.commit_shortage, around.descriptor_shortage, around.memory_shortage, self._refused)
+        return next(filter(None, (look() for look in looks)), "")
 
     def _refused(self) -> str:
         """Return what the groups of the agent refused since the last look."""
