@@ -6,13 +6,15 @@ when the board has come.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from nodevet.checks.limits import choose
 from nodevet.checks.model import Device
 from nodevet.checks.renamed import COMMANDS
 from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import Seen, View
 
-__all__ = ["is_being_taken", "is_booting", "may_be_bound_yet", "may_be_listed_yet"]
+__all__ = ["is_being_taken", "is_booting", "may_be_bound_yet", "may_be_listed_yet", "page_of"]
 
 
 def is_booting(view: View) -> bool:
@@ -42,3 +44,9 @@ def may_be_listed_yet(view: View, seen: Seen, page: Device | None) -> bool:
     if seen.last.boot_id == view.now.boot_id or not is_booting(view):
         return False
     return seen.device.backend.startswith(COMMANDS) or (page is not None and is_being_taken(view, page))
+
+
+def page_of(device: Device, pages: Iterable[Device]) -> Device | None:
+    """Return the one of *pages* of the bus at the place of *device*: of a part, whatever function it is told by."""
+    places = {device.pci} if device.parent is None else {device.pci, f"{(device.pci or '').rpartition('.')[0]}.0"}
+    return next((page for page in pages if page.pci in places), None)

@@ -453,6 +453,23 @@ def test_a_board_that_its_driver_takes_at_this_moment_is_not_lost(
     assert finding.outcome is not FAIL or finding.hard
 
 
+@MINUTES_UP
+@pytest.mark.parametrize("driver", [None, "amdgpu"], ids=["waits for its driver", "is being taken"])
+@pytest.mark.parametrize("function", [0, 1])
+def test_a_part_waits_with_its_board_for_their_driver(
+    function: int, driver: str | None, minutes: float, is_late: bool
+) -> None:
+    """A partition may be told by a function of its own, of which the bus shows no page before the driver is there."""
+    page = msgspec.structs.replace(bare_board("0000:63:00.0", driver), vendor="amd")
+    board = gpu("uuid-2", "0000:63:00.0", backend="amd", vendor="amd")
+    part = gpu("uuid-2/1", f"0000:63:00.{function}", backend="amd", vendor="amd", parent=board.id, uuid=None)
+    view = View(now=at(), devices=(controller(), page), readers=(reader("host"), reader("amd")))
+    view = remembered(remembered(view, board, BEFORE), part, BEFORE)
+    findings = judge("inventory", up_for(view, minutes))
+    found = {of(findings, "device.missing", device.id).outcome for device in (board, part)}
+    assert found == {FAIL if is_late else UNMEASURED}
+
+
 def test_a_board_that_its_reader_fell_over_waits_for_no_driver() -> None:
     """Its driver was at work on it, and brought its reader down."""
     page = msgspec.structs.replace(bare_board("0000:63:00.0", "amdgpu"), vendor="amd")

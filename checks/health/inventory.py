@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.arriving import is_being_taken, is_booting, may_be_bound_yet, may_be_listed_yet
+from nodevet.checks.arriving import is_being_taken, is_booting, may_be_bound_yet, may_be_listed_yet, page_of
 from nodevet.checks.baseline import UNNAMED
 from nodevet.checks.judging import Rule
 from nodevet.checks.limits import from_table
@@ -306,7 +306,7 @@ def _offline(view: View, device: Device) -> Finding | None:
 def _missing(view: View, device: Device) -> Finding:
     name = device_name(view, device.id)
     reader = _reader(view, device.backend)
-    at_slot = next((board for board in _bare(view, device.vendor) if board.pci == device.pci), None)
+    at_slot = page_of(device, _bare(view, device.vendor))
     if not _enumerated(view, device.backend):
         state = reader.state.value if reader else "not running"
         return MISSING.on_node(
