@@ -168,6 +168,26 @@ def test_an_excluded_board_has_no_place_in_the_list_of_those_to_open(tmp_path: P
     assert opened == [pci(0)]
 
 
+@pytest.mark.parametrize(("skip", "read"), [((), (0, 1, 2, 3)), ((pci(1),), (0, 2, 3))], ids=["all", "one_left_alone"])
+def test_a_page_of_a_board_is_read_inside_a_call_of_its_driver(
+    tmp_path: Path, skip: tuple[str, ...], read: tuple[int, ...]
+) -> None:
+    """It waits for the board as any call does, and a board that is left alone is not waited for."""
+    excluding(tmp_path, 3)
+    under_way: list[str] = []
+    seen: list[str] = []
+    progress: Any = SimpleNamespace(
+        call=under_way.append, write=lambda _text: under_way.clear(), returned=lambda: seen.append(under_way.pop())
+    )
+
+    options = {"skip": skip}
+    context: Any = SimpleNamespace(root=str(tmp_path), options=options, progress=progress, note=lambda *_a, **_f: None)
+    backend = NvidiaBackend(context, nvml.Library(Driver(), PROGRESS))
+    backend.devices()
+    assert set(seen) == {f"read {tmp_path}/proc/driver/nvidia/gpus/{pci(slot)}/information" for slot in read}
+    assert not under_way
+
+
 def in_a_job(*withheld: str, remembered: tuple[Device, ...] = ()) -> View:
     """Return a node of two boards that the reader lists, in a job that is denied those *withheld*."""
     view = healthy()

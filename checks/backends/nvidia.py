@@ -260,10 +260,22 @@ class NvidiaBackend:
         """Return what the kernel driver says about each of its devices, in the order of PCI addresses."""
         return sorted(Path(self._context.root, "proc/driver/nvidia/gpus").glob("*/information"))
 
-    @staticmethod
-    def _used(pages: list[Path]) -> list[Path]:
-        """Return those of *pages* whose board no option of the driver excludes: NVML does not count the others."""
-        return [page for page in pages if not is_excluded(_read_page(page))]
+    def _used(self, pages: list[Path]) -> list[Path]:
+        """Return those of *pages* whose board no option of the driver excludes: NVML does not count the others.
+
+        The page of a board that is left alone is not read either.
+        """
+        return [page for page in pages if page.parent.name in self._skipped or not is_excluded(self._read_page(page))]
+
+    def _read_page(self, path: Path) -> str:
+        """Return a page of the kernel driver, empty where unreadable; it waits for the board as any call does."""
+        self._context.progress.call(f"read {path}")
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        finally:
+            self._context.progress.returned()
 
     def _open(self, index: int, place: int | str) -> _Gpu | None:
         """Return the device at *place*, known or new; None where it must not be touched."""
@@ -403,7 +415,7 @@ class NvidiaBackend:
         answering = {gpu.device.pci for gpu in found.values()}
         silent = [path for path in self._used(self._pages()) if path.parent.name not in answering | self._skipped]
         if silent:
-            return _unknown(silent[0].parent.name, silent[0].parent.name, _information(silent[0]))
+            return _unknown(silent[0].parent.name, silent[0].parent.name, _information(self._read_page(silent[0])))
         bound = self._bound()
         address = bound[index] if index < len(bound) and bound[index] not in answering | self._skipped else None
         return _unknown(address or f"nvidia-{index}", address, {})
@@ -521,17 +533,10 @@ def _refuse_silence(readings: list[Reading], device: Device, codes: set[int]) ->
             raise BackendError(kind, why, of_driver=is_evidence(codes))
 
 
-def _information(path: Path) -> dict[str, str]:
-    """Return the lines ``Key: value`` of the kernel driver's page about one device; empty where unreadable."""
-    pairs = (line.partition(":") for line in _read_page(path).splitlines())
+def _information(page: str) -> dict[str, str]:
+    """Return the lines ``Key: value`` of the kernel driver's *page* about one device."""
+    pairs = (line.partition(":") for line in page.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _read_page(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _unknown(name: str, pci: str | None, told: dict[str, str]) -> Device:
