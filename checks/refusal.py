@@ -60,13 +60,20 @@ def driver_refuses_all(snapshot: Snapshot, *, in_one_look: bool = False) -> bool
     Where that was *in one look* it may be nothing yet. The accelerators must be on the PCI bus in this boot, with a
     reader of their vendor that reads or tried to; those that are lent to virtual machines do not count. A backend that
     a site enabled by mistake proves nothing, and nor do fewer looks than the table asks for.
+
+    A refusal that stands ends with a board that answers: what the machine lacks since, such as room on a disk that any
+    user can fill, excuses none that was told before.
     """
     if snapshot.simulated or not snapshot.agent.ready or snapshot.agent.stopping:
         return False
     boards = boards_of(snapshot)
-    return bool(boards) and all(
-        _evidence(snapshot, board) and (in_one_look or _stands(snapshot.refusals.get(board.id))) for board in boards
-    )
+    return bool(boards) and all(_is_refused(snapshot, board, in_one_look) for board in boards)
+
+
+def _is_refused(snapshot: Snapshot, board: Device, in_one_look: bool) -> bool:
+    refusal = snapshot.refusals.get(board.id)
+    stands = _stands(refusal) and refusal is not None and refusal.last.boot_id == snapshot.time.boot_id
+    return (in_one_look or stands) and _evidence(snapshot, board, stands=stands) is not None
 
 
 def counted(before: Mapping[str, Refusal], snapshot: Snapshot) -> dict[str, Refusal]:
@@ -110,13 +117,16 @@ def _stands(refusal: Refusal | None) -> bool:
     return refusal.looks >= row.looks and seconds is not None and seconds >= row.seconds
 
 
-def _evidence(snapshot: Snapshot, board: Device) -> str | None:
-    """Return what tells this look at *board* from the one before; None where it shows no refusal by its driver."""
+def _evidence(snapshot: Snapshot, board: Device, *, stands: bool = False) -> str | None:
+    """Return what tells this look at *board* from the one before; None where it shows no refusal by its driver.
+
+    Of one that *stands* the failure need not be the driver's own any more.
+    """
     reader = next((entry for entry in snapshot.readers if entry.backend == board.vendor), None)
     if reader is None or board.backend not in ("host", board.vendor):  # a command of the site reads it by other means
         return None
     if reader.state is not ReaderState.RUNNING:
-        is_said = reader.state in SPEAKING and _refuses(reader.failure, REFUSALS)
+        is_said = reader.state in SPEAKING and _refuses(reader.failure, REFUSALS, stands=stands)
         return f"start {reader.refusals}" if is_said else None
     samples = _samples(snapshot, board)
     if board.backend == "host":  # its driver answers, and not for this one, or was told to leave it alone
@@ -124,14 +134,14 @@ def _evidence(snapshot: Snapshot, board: Device) -> str | None:
             return None
     else:
         words = REFUSALS | FALLS if board.id in reader.quarantined else REFUSALS
-        if not all(_refuses(sample.failure, words) for sample in samples):
+        if not all(_refuses(sample.failure, words, stands=stands) for sample in samples):
             return None
     return f"sample {max((sample.time.boottime_ns for sample in samples), default=0)}"
 
 
-def _refuses(failure: Failure | None, words: frozenset[FailureKind]) -> bool:
-    """Return whether *failure* is one of *words*, and the driver's own."""
-    return failure is not None and failure.kind in words and failure.of_driver
+def _refuses(failure: Failure | None, words: frozenset[FailureKind], *, stands: bool) -> bool:
+    """Return whether *failure* is one of *words*, and the driver's own where no refusal *stands*."""
+    return failure is not None and failure.kind in words and (failure.of_driver or stands)
 
 
 def _answers(snapshot: Snapshot, board: Device) -> bool:

@@ -425,6 +425,42 @@ def test_a_board_that_is_read_in_between_begins_anew() -> None:
             assert not driver_refuses_all(node.look(*looks, running, permit=HELD))
 
 
+@pytest.mark.parametrize("state", [ReaderState.RUNNING, ReaderState.FAILED])
+def test_a_refusal_that_stands_ends_with_a_board_that_answers_alone(state: ReaderState) -> None:
+    """Any user can fill a disk where libraries write: that excuses what comes after it, and opens no closed gate."""
+    node = Node()
+
+    def look(of_driver: bool, answers: bool = False) -> Snapshot:
+        why = Failure(FailureKind.ERROR, "for a test", of_driver=of_driver)
+        devices = tuple(gpu(f"GPU-{n}", pci) for n, pci in enumerate(PCI))
+        samples = tuple(sample(device, {}, failure=None if answers else why) for device in devices)
+        failed = state is ReaderState.FAILED and not answers
+        known = reader("nvidia", state if failed else ReaderState.RUNNING, failure=why if failed else None)
+        status = msgspec.structs.replace(known, refusals=int(node.seconds))
+        return node.look(devices, samples, status, permit=HELD)
+
+    for _ in range(refusal_row().looks):
+        assert not driver_refuses_all(look(of_driver=False))
+    snapshots = [look(of_driver=True) for _ in range(refusal_row().looks)]
+    assert [driver_refuses_all(entry) for entry in snapshots][-1]
+    for _ in range(5):
+        assert driver_refuses_all(look(of_driver=False))
+    assert not driver_refuses_all(look(of_driver=False, answers=True))
+    for _ in range(refusal_row().looks):
+        assert not driver_refuses_all(look(of_driver=False))
+
+
+def test_a_refusal_of_another_boot_counts_no_excused_failure() -> None:
+    """The next boot begins anew, whatever stood in the last."""
+    snapshot = unread(FailureKind.ERROR, FailureKind.ERROR, permit=HELD)
+    later = msgspec.structs.replace(snapshot.refusals["GPU-0"].last, boot_id="another boot")
+    old = {
+        name: msgspec.structs.replace(refusal, since=later, last=later) for name, refusal in snapshot.refusals.items()
+    }
+    assert driver_refuses_all(snapshot)
+    assert not driver_refuses_all(msgspec.structs.replace(snapshot, refusals=old))
+
+
 def test_a_refusal_holds_over_a_restart_of_the_agent() -> None:
     """The first look of the next agent is not the first of three; in another boot it is."""
     node, running = Node(), reader("nvidia", ReaderState.RUNNING)
