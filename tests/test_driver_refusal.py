@@ -453,9 +453,13 @@ def test_a_refusal_that_stands_ends_with_a_board_that_answers_alone(state: Reade
 def test_a_refusal_of_another_boot_counts_no_excused_failure() -> None:
     """The next boot begins anew, whatever stood in the last."""
     snapshot = unread(FailureKind.ERROR, FailureKind.ERROR, permit=HELD)
-    later = msgspec.structs.replace(snapshot.refusals["GPU-0"].last, boot_id="another boot")
     old = {
-        name: msgspec.structs.replace(refusal, since=later, last=later) for name, refusal in snapshot.refusals.items()
+        name: msgspec.structs.replace(
+            refusal,
+            since=msgspec.structs.replace(refusal.since, boot_id="another boot"),
+            last=msgspec.structs.replace(refusal.last, boot_id="another boot"),
+        )
+        for name, refusal in snapshot.refusals.items()
     }
     assert driver_refuses_all(snapshot)
     assert not driver_refuses_all(msgspec.structs.replace(snapshot, refusals=old))
