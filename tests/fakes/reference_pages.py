@@ -62,9 +62,15 @@ def checks_page(_repository: Path) -> str:
     rows = load_table("limits.csv", TableLimit)
     lines += _table(
         ("Limit", "Broken when", "Source"),
-        ((f"`{row.key}`", f"{row.op} {row.value:g} {row.unit.replace('_', ' ')}", row.source) for row in rows),
+        ((f"`{row.key}`", f"{row.op} {_amount(row.value, row.unit)}", row.source) for row in rows),
     )
     return _page(lines)
+
+
+def _amount(value: float, unit: str) -> str:
+    """Return *value* in a *unit* that a person reads: whole mebibytes as these."""
+    mebibytes, rest = divmod(value, 1 << 20)
+    return f"{mebibytes:g} MiB" if unit == "bytes" and mebibytes and not rest else f"{value:g} {unit.replace('_', ' ')}"
 
 
 def configuration_page(_repository: Path) -> str:
