@@ -19,7 +19,7 @@ AGAIN_SECONDS = 0.2
 """How soon code that caught the interruption and goes on is interrupted again."""
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
-KEPT = (signal.SIGALRM, signal.SIGCHLD)
+NEVER_SET = (signal.SIGKILL, signal.SIGSTOP)
 
 Returned = TypeVar("Returned")
 Handler = Callable[[int, FrameType | None], Any]
@@ -54,24 +54,44 @@ class _Alarm:
             raise Overrun(why)
 
 
+class _Signals:
+    """How this process takes each signal, which of them are blocked, and what is told of them; to be had again."""
+
+    def __init__(self) -> None:
+        # All are blocked while the descriptor is read, for that takes it away.
+        self._blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._told = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+        self._taken = {number: signal.getsignal(number) for number in signal.valid_signals() if number not in NEVER_SET}
+
+    def restore(self) -> None:
+        signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        for number, handler in self._taken.items():
+            # What another than Python takes, such as a crash (faulthandler), is not known here, and left as it is.
+            if signal.getsignal(number) is not handler:
+                signal.signal(number, handler or signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
+
+
 def within(seconds: float, work: Callable[[], Returned]) -> Returned:
     """Return what *work* returns; raise Overrun where that takes longer than *seconds*. Main thread only.
 
     A signal is taken as ever; where its handler returns True the work is over too. In another thread the work runs to
     its end, for a signal reaches none. What the work sets for the whole process is undone: with a time-out for each
-    socket, or SIGCHLD ignored, no child of the agent could be read.
+    socket, or SIGCHLD ignored, no child of the agent could be read, and with SIGPIPE as scripts have it whoever hangs
+    up on the agent would end it.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
     alarm = _Alarm()
-    before: dict[signal.Signals, Any] = {number: signal.getsignal(number) or signal.SIG_DFL for number in KEPT}
+    before = _Signals()
     timeout = socket.getdefaulttimeout()
     signal.signal(signal.SIGALRM, alarm.ring)
     try:
         for number in ENDS:
             handler = signal.getsignal(number)
             if callable(handler):
-                before[number] = handler
                 signal.signal(number, alarm.behind(handler))
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
         try:
@@ -83,8 +103,7 @@ def within(seconds: float, work: Callable[[], Returned]) -> Returned:
         raise
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        before.restore()
         socket.setdefaulttimeout(timeout)
     if alarm.rang:
         raise Overrun(alarm.rang)

@@ -464,3 +464,56 @@ def test_what_a_check_of_a_site_sets_for_the_whole_process_is_undone() -> None:
     finally:
         socket.setdefaulttimeout(before[0])
         signal.signal(signal.SIGCHLD, before[1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGPIPE, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM, signal.SIGTERM])
+@pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN, signal.default_int_handler])
+def test_how_a_check_of_a_site_takes_a_signal_is_undone(number: signal.Signals, handler: Any) -> None:
+    """Scripts often begin with SIGPIPE as programs in C have it: whoever hung up on the agent ended it."""
+    before = signal.getsignal(number)
+    try:
+        within(60.0, partial(signal.signal, number, handler))
+        assert signal.getsignal(number) == before
+    finally:
+        signal.signal(number, before)
+
+
+def test_what_a_check_of_a_site_blocks_and_hears_of_signals_is_undone() -> None:
+    """The loop of asyncio takes the descriptor that tells of a signal, and leaves none: SIGTERM was not told."""
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+
+    async def listen() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, print)
+
+    def judge() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+        asyncio.run(listen())
+
+    blocked, told = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.set_wakeup_fd(sender.fileno())
+    try:
+        within(60.0, judge)
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+        assert signal.set_wakeup_fd(told) == sender.fileno()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        signal.set_wakeup_fd(told)
+        receiver.close()
+        sender.close()
+
+
+def test_a_module_of_a_site_that_is_a_script_too_leaves_the_agent_alive(tmp_path: Path) -> None:
+    """Its import sets SIGPIPE to what ends a process, and somebody asks the agent and hangs up (Ctrl-C)."""
+    code = "import signal\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\n"
+    site_package(tmp_path / "packages", code=code + GOOD.format(check="site-disk", body="pass"))
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(folder=str(tmp_path / "packages")))
+    agent = RunningAgent(tmp_path, '[agent.backends]\nenabled = ["host"]\n')
+    agent.program = (str(program),)
+    with agent:
+        for _ in range(20):
+            with socket.socket(socket.AF_UNIX) as asker:
+                asker.connect(str(agent.runtime_dir / "control.socket"))
+                asker.sendall(b'{"verb":"status"}\n')
+        agent.wait_for(lambda status: any(entry["check"] == "site-disk" for entry in status["checks"]))
+        assert agent.stop() < 4.0
