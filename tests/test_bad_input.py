@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,9 @@ from typing import NamedTuple
 import pytest
 from fakes.running_agent import RunningAgent
 from fakes.small_disk import fill
+from fakes.snapshots import gpu_node
+
+from nodevet.exporters.schema import encode, status_document
 
 DEGRADED, UNKNOWN, USAGE, SOFTWARE, CONFIGURATION = 1, 3, 64, 70, 78
 STOP_SECONDS = 2.0
@@ -400,7 +404,13 @@ def test_a_reload_right_after_the_start_finds_no_fault_in_what_is_still_to_come(
         assert agent.command("history").stdout == "nothing happened yet\n"
 
 
-def test_an_agent_of_another_version_is_one_line(places: Places) -> None:
+def unknown_verdict() -> bytes:
+    """Return a whole document, with a verdict of a later version."""
+    return json.dumps(json.loads(encode(status_document(gpu_node()))) | {"verdict": "excellent"}).encode()
+
+
+@pytest.mark.parametrize("said", [b'{"schema": "nodevet.status/0"}', unknown_verdict()], ids=["schema", "verdict"])
+def test_an_agent_of_another_version_is_one_line(places: Places, said: bytes) -> None:
     """After an upgrade the old agent may still run: what it says is not guessed at."""
     places.runtime.mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -411,7 +421,7 @@ def test_an_agent_of_another_version_is_one_line(places: Places) -> None:
             connection, _ = listener.accept()
             with connection:
                 connection.recv(1000)
-                connection.sendall(b'{"schema": "nodevet.status/0"}\n')
+                connection.sendall(said + b"\n")
 
         thread = threading.Thread(target=answer)
         thread.start()

@@ -13,6 +13,7 @@ from nodevet.agent.client import AgentAbsent, AgentSilent, ask
 from nodevet.agent.config import load_configuration
 from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.settings import Configuration
+from nodevet.checks.model import State
 from nodevet.checks.registry import installed
 from nodevet.exporters.schema import StatusDocument
 
@@ -62,8 +63,10 @@ def status_of_agent(settings: Configuration, checks: Sequence[str] = ()) -> Stat
     except AgentAbsent:
         return None
     try:
-        return msgspec.convert(answer, StatusDocument)
-    except msgspec.ValidationError as error:
+        document = msgspec.convert(answer, StatusDocument)
+        State(document.verdict)
+    except (msgspec.ValidationError, ValueError) as error:
         raise AgentSilent(
             f"the agent is of another version, its answer is not understood ({error}): restart it"
         ) from error
+    return document
