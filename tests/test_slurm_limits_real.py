@@ -27,6 +27,9 @@ SETTINGS = SlurmSettings(writer="drain", poll_seconds=1.0, maximum_drained_ratio
 OPEN_GATES = ("NodevetDrainLimitReached", "NodevetPermitUnanswered", "NodevetDrainNotWritten")
 """Alerts that tell of a broken node whose gate is open."""
 
+TURNS_SECONDS = 120.0
+"""How long nodes that ask for the same two places may take until two have them: who finds too many steps back."""
+
 FAULTS = ("inventory.expected_accelerators", "device.missing", "nvidia.xid.79")
 """A wrong expectation, an empty listing and a bad kernel rule, as if each had become a hard fault on every node."""
 
@@ -200,7 +203,11 @@ def test_gates_that_close_without_a_drain_of_ours_keep_the_limit(
         assert len(held) <= LIMIT and set(cluster.drained()) <= held
         return set(cluster.drained()) == held and len(held) == LIMIT
 
-    slurm.wait(lambda: sum(node.status.permit.held for node in cluster.nodes.values()) == LIMIT, "two have a permit")
+    slurm.wait(
+        lambda: sum(node.status.permit.held for node in cluster.nodes.values()) == LIMIT,
+        "two have a permit",
+        TURNS_SECONDS,
+    )
     for name in cluster.nodes:
         slurm.run("sbatch", "--requeue", "-o", "/dev/null", "-w", name, f"--array=1-{campaign(40)}", "--wrap", "true")
     slurm.wait(look, "those that have it are closed")
@@ -215,7 +222,9 @@ def test_gates_that_close_without_a_drain_of_ours_keep_the_limit(
         slurm.run("scontrol", "update", f"NodeName={name}", "Reason=ops: ticket 4711")
     slurm.wait(lambda: not any(cluster.nodes[name].status.closed for name in closed), "a person has them")
     slurm.wait(
-        lambda: sum(node.status.permit.held for node in cluster.nodes.values()) == LIMIT, "two others have a permit"
+        lambda: sum(node.status.permit.held for node in cluster.nodes.values()) == LIMIT,
+        "two others have a permit",
+        TURNS_SECONDS,
     )
 
 
