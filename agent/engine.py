@@ -19,7 +19,6 @@ from nodevet.agent.check_run import Armed, Rests, not_asked, nothing_found, runs
 from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
 from nodevet.agent.verdicts import verdicts_of
 from nodevet.checks.acknowledgement import Returns, are_other_boards
-from nodevet.checks.backends.command import PREFIX
 from nodevet.checks.baseline import (
     by_name,
     forget,
@@ -65,6 +64,7 @@ from nodevet.checks.overflow import without_those_not_kept
 from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.recall import Recall
 from nodevet.checks.refusal import counted
+from nodevet.checks.renamed import COMMANDS
 from nodevet.checks.retest import LatestResults
 from nodevet.checks.verdicts import not_judged
 from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View
@@ -215,7 +215,7 @@ class Engine:
         """Queue *event* for the next evaluation, unless another source, or this one before, told of it already."""
         name = self._names.get((event.source, event.device or ""))
         event = event if name in (None, event.device) else msgspec.structs.replace(event, device=name)
-        is_numbered = event.source.startswith(PREFIX)
+        is_numbered = event.source.startswith(COMMANDS)
         if self._told.admit(event) if is_numbered else self._deduplicator.admit(event):
             self._events.append(event)
 

@@ -20,7 +20,7 @@ from nodevet.checks.view import Seen
 __all__ = ["COMMANDS", "are_all_renamed", "listed_now", "same_boards", "under_known_names"]
 
 COMMANDS = "command."
-"""How the backends begin that read by a program of the site."""
+"""The names of backends that read by a command of the site begin so: ``command.gaudi`` runs the command ``gaudi``."""
 
 WITNESSES: tuple[Callable[[Device], Hashable], ...] = (
     lambda device: compared_serial(device.serial),

@@ -34,10 +34,7 @@ from nodevet.checks.readings import MAXIMUM_EVENTS, DeviceEntry, Document, Event
 from nodevet.checks.renamed import COMMANDS, are_all_renamed, same_boards
 from nodevet.checks.unread_values import without_unread
 
-__all__ = ["PREFIX", "Door", "open_backend", "runner", "taken"]
-
-PREFIX = COMMANDS
-"""A backend ``command.gaudi`` is the door of the command ``gaudi``."""
+__all__ = ["Door", "open_backend", "runner", "taken"]
 
 LIFELINE = 0
 """Standard input of a reader child: it hangs up when the agent is gone."""
@@ -60,7 +57,7 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def backend(self) -> str:
         """Return what its backend is called everywhere."""
-        return PREFIX + self.name
+        return COMMANDS + self.name
 
 
 class Round(msgspec.Struct):
