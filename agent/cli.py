@@ -132,4 +132,4 @@ def _complain(error: NodevetError, code: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exits.end_process(main())

@@ -16,14 +16,15 @@ FOREIGN = ("PYTHONPATH", "PYTHONINSPECT", "PYTHONWARNINGS")
 """What changes which code runs, whether the command ends, and which warnings are exceptions."""
 
 
-def main() -> int:
-    """Run the command line of this process and return the exit code."""
+def main() -> None:
+    """Run the command line of this process and end with its exit code."""
     if not sys.flags.ignore_environment and any(map(os.environ.get, FOREIGN)) and not _is_found_by_path():
         # Not -I: it would hide what a user has installed for himself.
         os.execv(sys.executable, [sys.executable, "-E", "-P", "-m", "nodevet.agent.cli", *sys.argv[1:]])  # noqa: S606
     from nodevet.agent.cli import main as run
+    from nodevet.agent.exits import end_process
 
-    return run()
+    end_process(run())
 
 
 def _is_found_by_path() -> bool:

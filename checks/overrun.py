@@ -6,10 +6,17 @@ in a library's own code, or in the kernel in state D, is not interrupted: then t
 
 from __future__ import annotations
 
+import os
+import re
+import resource
 import signal
 import socket
+import sys
 import threading
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -20,6 +27,9 @@ AGAIN_SECONDS = 0.2
 
 ENDS = (signal.SIGTERM, signal.SIGINT)
 NEVER_SET = (signal.SIGKILL, signal.SIGSTOP)
+LIMITS = tuple(sorted(number for name, number in vars(resource).items() if name.startswith("RLIMIT_")))
+STREAMS = ("stdin", "stdout", "stderr")
+UMASK = re.compile(r"^Umask:\s*([0-7]+)$", re.MULTILINE)
 
 Returned = TypeVar("Returned")
 Handler = Callable[[int, FrameType | None], Any]
@@ -74,18 +84,53 @@ class _Signals:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
 
 
+class _Process:
+    """What this process hands on to its children, or opens files by; to be had again."""
+
+    def __init__(self) -> None:
+        self._environment = dict(os.environ)
+        self._folder = self._mask = None
+        with suppress(OSError):
+            self._folder = os.getcwd()  # noqa: PTH109
+        with suppress(
+            OSError
+        ):  # umask(2) tells the mask only by setting another, which a thread might open a file with
+            self._mask = UMASK.search(Path("/proc/self/status").read_text(encoding="utf-8", errors="replace"))
+        self._limits = {number: resource.getrlimit(number) for number in LIMITS}
+        self._streams = {name: getattr(sys, name) for name in STREAMS}
+
+    def restore(self) -> None:
+        for name in os.environ.keys() - self._environment.keys():
+            del os.environ[name]
+        # One after the other, and those alone that changed: another thread may start a child meanwhile.
+        for name, text in self._environment.items():
+            if os.environ.get(name) != text:
+                os.environ[name] = text
+        with suppress(OSError):
+            if self._folder is not None and os.getcwd() != self._folder:  # noqa: PTH109
+                os.chdir(self._folder)
+        if self._mask is not None:
+            os.umask(int(self._mask[1], 8))
+        for number, limits in self._limits.items():
+            with suppress(OSError, ValueError):  # only root raises a hard limit again
+                if resource.getrlimit(number) != limits:
+                    resource.setrlimit(number, limits)
+        for name, stream in self._streams.items():
+            setattr(sys, name, stream)
+
+
 def within(seconds: float, work: Callable[[], Returned]) -> Returned:
     """Return what *work* returns; raise Overrun where that takes longer than *seconds*. Main thread only.
 
     A signal is taken as ever; where its handler returns True the work is over too. In another thread the work runs to
     its end, for a signal reaches none. What the work sets for the whole process is undone: with a time-out for each
-    socket, or SIGCHLD ignored, no child of the agent could be read, and with SIGPIPE as scripts have it whoever hangs
-    up on the agent would end it.
+    socket, or SIGCHLD ignored, no child of the agent could be read, with SIGPIPE as scripts have it whoever hangs up
+    on the agent would end it, and with another LD_LIBRARY_PATH a reader would not find the driver's library.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
     alarm = _Alarm()
-    before = _Signals()
+    before, process = _Signals(), _Process()
     timeout = socket.getdefaulttimeout()
     signal.signal(signal.SIGALRM, alarm.ring)
     try:
@@ -95,7 +140,8 @@ def within(seconds: float, work: Callable[[], Returned]) -> Returned:
                 signal.signal(number, alarm.behind(handler))
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
         try:
-            done = work()
+            with warnings.catch_warnings():
+                done = work()
         finally:
             alarm.is_set = False
     except Overrun:
@@ -104,6 +150,7 @@ def within(seconds: float, work: Callable[[], Returned]) -> Returned:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         before.restore()
+        process.restore()
         socket.setdefaulttimeout(timeout)
     if alarm.rang:
         raise Overrun(alarm.rang)

@@ -20,6 +20,10 @@ class BegunAnewError(Exception):
     """Stands for the process that execv(2) makes of this one."""
 
 
+class EndedError(Exception):
+    """Stands for the end of this process."""
+
+
 @pytest.fixture
 def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise where the command begins anew, and print the version where it goes on."""
@@ -27,7 +31,11 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(_program: str, words: list[str]) -> None:
         raise BegunAnewError(" ".join(words[1:]))
 
+    def end(code: int) -> None:
+        raise EndedError(code)
+
     monkeypatch.setattr(os, "execv", begin)
+    monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(sys, "argv", ["nodevet", "--version"])
     for name in entry.FOREIGN:
         monkeypatch.delenv(name, raising=False)
@@ -62,7 +70,8 @@ def test_the_command_begins_anew_without_what_is_meant_for_others(monkeypatch: p
 @pytest.mark.usefixtures("anew")
 def test_where_nothing_is_said_the_command_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     """A second start of Python costs milliseconds."""
-    assert entry.main() == 0
+    with pytest.raises(EndedError, match=r"^0$"):
+        entry.main()
     assert capsys.readouterr().out == f"nodevet {__version__}\n"
 
 
@@ -71,4 +80,5 @@ def test_a_package_that_is_installed_by_pythonpath_is_found(monkeypatch: pytest.
     """As a site does that builds its software with modules: without the path there would be no command."""
     assert nodevet.agent.__file__ is not None
     monkeypatch.setenv("PYTHONPATH", f"/somewhere:{Path(nodevet.agent.__file__).parent.parent}")
-    assert entry.main() == 0
+    with pytest.raises(EndedError, match=r"^0$"):
+        entry.main()

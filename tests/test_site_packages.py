@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import io
 import itertools
 import os
+import resource
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 import msgspec
 import pytest
@@ -515,5 +519,124 @@ def test_a_module_of_a_site_that_is_a_script_too_leaves_the_agent_alive(tmp_path
             with socket.socket(socket.AF_UNIX) as asker:
                 asker.connect(str(agent.runtime_dir / "control.socket"))
                 asker.sendall(b'{"verb":"status"}\n')
+        agent.wait_for(lambda status: any(entry["check"] == "site-disk" for entry in status["checks"]))
+        assert agent.stop() < 4.0
+
+
+CHANGED: dict[str, str | None] = {
+    "LD_LIBRARY_PATH": "/somewhere",
+    "ROCM_HOME": None,
+    "NODEVET_NEW": "new",
+}
+
+
+def test_what_a_check_of_a_site_changes_in_the_environment_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader is started with it: without LD_LIBRARY_PATH or ROCM_HOME some find no library of the driver."""
+    monkeypatch.setenv("ROCM_HOME", "/opt/rocm")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/driver")
+    monkeypatch.delenv("NODEVET_NEW", raising=False)
+    before = dict(os.environ)
+
+    def judge() -> None:
+        os.environ.clear()
+        os.environ |= {name: text for name, text in CHANGED.items() if text is not None}
+
+    within(60.0, judge)
+    assert dict(os.environ) == before
+
+
+class Handed(NamedTuple):
+    """What a process hands on to its children, opens files by, or prints to."""
+
+    folder: Path
+    mask: int
+    limits: list[tuple[int, int]]
+    filters: list[Any]
+    output: TextIO
+
+
+def test_what_a_check_of_a_site_changes_for_files_children_and_output_is_undone(tmp_path: Path) -> None:
+    """Its folder, the mode of new files, a limit that it means for a child of its own, warnings as errors."""
+
+    def judge() -> None:
+        os.chdir(tmp_path)
+        os.umask(0o777)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        warnings.simplefilter("error")
+        sys.stdout = io.StringIO()
+
+    def present() -> Handed:
+        mask = os.umask(0o77)
+        os.umask(mask)
+        limits = [resource.getrlimit(number) for number in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)]
+        return Handed(Path.cwd(), mask, limits, list(warnings.filters), sys.stdout)
+
+    before = present()
+    within(60.0, judge)
+    after = present()
+    os.chdir(before.folder)
+    os.umask(before.mask)
+    sys.stdout = before.output
+    assert after == before
+
+
+def test_a_folder_that_is_gone_ends_no_check_of_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent may have been started in a folder that was removed since."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert within(60.0, lambda: 5) == 5
+
+
+LEFT_RUNNING = {
+    "thread": "import threading; threading.Thread(target=time.sleep, args=(600,)).start()",
+    "executor": "import concurrent.futures as futures; futures.ThreadPoolExecutor(1).submit(time.sleep, 600)",
+    "process": "import multiprocessing as m; m.get_context('fork').Process(target=time.sleep, args=(600,)).start()",
+    "atexit": "import atexit; atexit.register(time.sleep, 600)",
+}
+
+COMMAND = """
+import os, sys
+sys.path.insert(0, {folder!r})
+sys.argv[0] = "nodevet"
+from nodevet.agent.entry import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture(params=sorted(LEFT_RUNNING))
+def leaving(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a program that is the command, beside a package whose check leaves something running."""
+    site_package(tmp_path / "packages", body=f"import time; {LEFT_RUNNING[request.param]}")
+    program = tmp_path / "program.py"
+    program.write_text(COMMAND.format(folder=str(tmp_path / "packages")))
+    return program
+
+
+def test_what_a_check_of_a_site_leaves_running_keeps_no_command_from_its_end(leaving: Path, tmp_path: Path) -> None:
+    """Python waits at its end for threads, workers and processes: `nodevet check` of a prolog never came back."""
+    configuration = tmp_path / "config.toml"
+    configuration.write_text('[agent.backends]\nenabled = ["host"]\n')
+    places = ["--state-dir", str(tmp_path / "state"), "--runtime-dir", str(tmp_path / "run")]
+    words = ["check", "--config", str(configuration), *places, "site-disk"]
+    done = subprocess.run(
+        [sys.executable, str(leaving), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, ": ok" in done.stdout) == (OK, True), done.stdout
+
+
+def test_what_a_check_of_a_site_leaves_running_keeps_no_agent_from_its_end(leaving: Path, tmp_path: Path) -> None:
+    """systemd would end it after its time for a stop, and say that it failed."""
+    agent = RunningAgent(tmp_path, '[agent.backends]\nenabled = ["host"]\n')
+    agent.program = (str(leaving),)
+    with agent:
         agent.wait_for(lambda status: any(entry["check"] == "site-disk" for entry in status["checks"]))
         assert agent.stop() < 4.0
