@@ -14,7 +14,7 @@ from nodevet.checks.renamed import COMMANDS
 from nodevet.checks.vendors import vendor_of
 from nodevet.checks.view import Seen, View
 
-__all__ = ["is_being_taken", "is_booting", "may_be_bound_yet", "may_be_listed_yet", "page_of"]
+__all__ = ["is_being_taken", "is_booting", "may_be_bound_yet", "may_be_listed_yet", "page_of", "places_of"]
 
 
 def is_booting(view: View) -> bool:
@@ -48,5 +48,10 @@ def may_be_listed_yet(view: View, seen: Seen, page: Device | None) -> bool:
 
 def page_of(device: Device, pages: Iterable[Device]) -> Device | None:
     """Return the one of *pages* of the bus at the place of *device*: of a part, whatever function it is told by."""
-    places = {device.pci} if device.parent is None else {device.pci, f"{(device.pci or '').rpartition('.')[0]}.0"}
+    places = places_of(device)
     return next((page for page in pages if page.pci in places), None)
+
+
+def places_of(device: Device) -> set[str | None]:
+    """Return the addresses under which the bus may show *device*: a part is told by another function of its board."""
+    return {device.pci} if device.parent is None else {device.pci, f"{(device.pci or '').rpartition('.')[0]}.0"}

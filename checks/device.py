@@ -61,7 +61,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     ``minor`` is the number of the device node (``/dev/nvidia3``, ``/dev/dri/renderD128``), which schedulers use.
     ``virtual``: a share of a device that another machine, its host, reads and judges; the node itself where it is a
     virtual machine. ``withheld``: of the node, addresses of boards that the cgroup of its reader (a job's) denies it.
-    ``excluded``: those that an option of their driver keeps out of use.
+    ``excluded``: those that an option of their driver keeps out of use; ``unread_pages``: those of which the driver's
+    page does not tell that now. ``not_given``: those that the container of its reader was not given, as it was others.
     ``offline``: of the node, whether its kernel knows processors that it does not use.
     ``called``: what its command calls it now, where it goes by the name that it had first.
     ``shares_uuid``: its driver gives another board the same UUID, which tells neither from the other.
@@ -89,6 +90,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     virtual: bool = False
     withheld: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    unread_pages: tuple[str, ...] = ()
+    not_given: tuple[str, ...] = ()
     shares_uuid: bool = False
     offline: bool = False
     called: str | None = None

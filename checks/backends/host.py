@@ -6,6 +6,7 @@ temperature, no throttle counters, no memory controller) reports it as unsupport
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
@@ -24,7 +25,7 @@ from nodevet.checks.backends.processors import (
     throttle_readings,
 )
 from nodevet.checks.backends.tree import Tree, explain, number_reading, status_of
-from nodevet.checks.backends.withheld import excluded, is_denied, withheld
+from nodevet.checks.backends.withheld import excluded, is_denied, not_given, read_pages, withheld
 from nodevet.checks.model import (
     NODE,
     Device,
@@ -62,10 +63,18 @@ class HostBackend:
 
     groups = (FAST, SLOW)
 
-    def __init__(self, tree: Tree, denied: Callable[[str], bool] = is_denied) -> None:
-        """Read below the root of *tree*; *denied* says whether the cgroup of this process denies it a device."""
+    def __init__(
+        self,
+        tree: Tree,
+        denied: Callable[[str], bool] = is_denied,
+        there: Callable[[str], bool] = os.path.lexists,
+    ) -> None:
+        """Read below the root of *tree*; *denied* and *there* say of a device node whether the cgroup of this process
+        denies it, and whether it has it."""
         self._tree = tree
         self._is_denied = denied
+        self._is_there = there
+        self._pages: dict[str, str | None] = {}
         self._sockets: tuple[Socket, ...] = ()
         self._sensors: dict[int, tuple[str, ...]] = {}
         kernel = tree.text_or_none("proc/sys/kernel/osrelease")
@@ -79,15 +88,20 @@ class HostBackend:
                 socket.index: package_sensors(self._tree, socket, self._sockets) for socket in self._sockets
             }
             boards = pci_accelerators(self._tree, NAME)
-            denied = withheld(self._tree, boards, self._is_denied)
-            left_out = excluded(self._tree)
+            pages = self._pages = self._read_pages()
+            denied = withheld(self._tree, boards, pages, self._is_denied)
+            left_out = excluded(pages)
+            others = not_given(self._tree, boards, pages, self._is_there)
             accelerators = [board for board in boards if board.pci not in (*denied, *left_out)]
         except (OSError, ValueError) as error:
             raise BackendError(FailureKind.ERROR, f"the host cannot be listed: {error}") from error
         if not self._sockets:
             raise BackendError(FailureKind.NO_DEVICES, f"no processor in {self._tree.path('proc/cpuinfo')}")
         processors = tuple(socket_device(self._tree, socket, NAME) for socket in self._sockets)
-        node = msgspec.structs.replace(self._node(), withheld=denied, excluded=left_out)
+        unread = tuple(address for address, page in pages.items() if page is None)
+        node = msgspec.structs.replace(
+            self._node(), withheld=denied, excluded=left_out, not_given=others, unread_pages=unread
+        )
         return (node, self._memory(), *processors, *accelerators)
 
     def read(self, group: str, device: Device) -> Iterable[Reading]:
@@ -107,6 +121,14 @@ class HostBackend:
 
     def close(self) -> None:
         """Do nothing: no handle is held between readings."""
+
+    def _read_pages(self) -> dict[str, str | None]:
+        """Return the driver's pages about boards; of one that cannot be read now, as it was read last.
+
+        What is taken from it, the number of the node and whether the board is excluded, stays while the driver does.
+        """
+        pages = read_pages(self._tree)
+        return {address: self._pages.get(address) if page is None else page for address, page in pages.items()}
 
     def _node(self) -> Device:
         board = {

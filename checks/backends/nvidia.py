@@ -9,6 +9,7 @@ of it, and reading it raises BackendError(LOST).
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +42,7 @@ from nodevet.checks.backends.nvml import (
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.places import numa_node, slot
 from nodevet.checks.backends.tree import Tree
-from nodevet.checks.backends.withheld import is_excluded
+from nodevet.checks.backends.withheld import excluded, is_denied, not_given, withheld
 from nodevet.checks.expected_links import expected_links
 from nodevet.checks.model import (
     Device,
@@ -261,11 +262,20 @@ class NvidiaBackend:
         return sorted(Path(self._context.root, "proc/driver/nvidia/gpus").glob("*/information"))
 
     def _used(self, pages: list[Path]) -> list[Path]:
-        """Return those of *pages* whose board no option of the driver excludes: NVML does not count the others.
+        """Return those of *pages* whose board NVML counts: no option excludes it, and this process may open it.
 
         The page of a board that is left alone is not read either.
         """
-        return [page for page in pages if page.parent.name in self._skipped or not is_excluded(self._read_page(page))]
+        texts = {
+            page.parent.name: None if page.parent.name in self._skipped else self._read_page(page) for page in pages
+        }
+        tree = Tree(self._context.root, self._context.progress)
+        others = {
+            *excluded(texts),
+            *withheld(tree, (), texts, is_denied),
+            *not_given(tree, self._on_bus(), texts, os.path.lexists),
+        }
+        return [page for page in pages if page.parent.name not in others]
 
     def _read_page(self, path: Path) -> str:
         """Return a page of the kernel driver, empty where unreadable; it waits for the board as any call does."""
@@ -422,11 +432,14 @@ class NvidiaBackend:
 
     def _bound(self) -> list[str]:
         """Return the addresses on the PCI bus that the NVIDIA driver is bound to, in the order of NVML's indexes."""
+        return sorted(board.pci for board in self._on_bus() if board.pci and board.driver == "nvidia")
+
+    def _on_bus(self) -> tuple[Device, ...]:
+        """Return the accelerators on the PCI bus; none where that cannot be read."""
         try:
-            boards = pci_accelerators(Tree(self._context.root, self._context.progress))
+            return pci_accelerators(Tree(self._context.root, self._context.progress))
         except OSError:
-            return []
-        return sorted(board.pci for board in boards if board.pci and board.driver == "nvidia")
+            return ()
 
     # ---- Rounds and events ------------------------------------------------------------------------------------
 

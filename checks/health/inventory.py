@@ -33,6 +33,7 @@ from nodevet.checks.model import (
     ReaderStatus,
 )
 from nodevet.checks.registry import check
+from nodevet.checks.unlisted import excluded, not_given, unread_pages, was_given_elsewhere, why_unlisted, withheld
 from nodevet.checks.vendors import LENT_DRIVERS, vendor_of
 from nodevet.checks.view import View, device_name
 
@@ -65,6 +66,10 @@ LOST = Rule(
     clearing=Clearing.HARDWARE_EVENT,
     next_step="drain and reboot the node; when it happens again, reseat or replace the board",
 )
+HOW_TO_GIVE = "give the agent's container every board and the host's /dev, or acknowledge it where it is meant"
+GIVING = {"fault_class": FaultClass.CONFIGURATION, "action": Action.INSPECT, "gates": False, "next_step": HOW_TO_GIVE}
+NOT_GIVEN = msgspec.structs.replace(LOST, **GIVING)
+NOT_GIVEN_BEFORE = msgspec.structs.replace(MISSING, **GIVING)
 RESET_REQUIRED = Rule(
     check="inventory",
     code="device.reset_required",
@@ -201,12 +206,14 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
         if seen.device.id not in present and not _merged(seen.device, present):
             yield _offline(view, seen.device) or _missing(view, seen.device)
     yield _listed_twice(view)
-    if _withheld(view):
-        facts = f"{', '.join(_withheld(view))}: denied to this process by its cgroup, as in a job; not judged"
+    if withheld(view):
+        facts = f"{', '.join(withheld(view))}: denied to this process by its cgroup, as in a job; not judged"
         yield WITHHELD.on_node(Outcome.SKIPPED, facts)
-    if left_out := ", ".join(_excluded(view)):
+    if left_out := ", ".join(excluded(view)):
         facts = f"{left_out}: excluded by an option of the driver, as its page says; not judged"
         yield EXCLUDED.on_node(Outcome.WARN, facts)
+    elif unread := ", ".join(unread_pages(view)):
+        yield EXCLUDED.on_node(Outcome.UNMEASURED, f"{unread}: the driver's page about it could not be read")
     elif any(view.of_kind(DeviceKind.NODE)):
         yield EXCLUDED.on_node(Outcome.PASS, "no board is excluded by an option of its driver")
     for vendor in _vendors(view):
@@ -251,6 +258,9 @@ def _lost(view: View, device: Device) -> Finding:
         if is_being_taken(view, device) and (reader is None or device.pci not in reader.quarantined):
             facts = f"{name}: bound to {device.driver}, which takes a board after the other and has not listed it yet"
             return LOST.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
+        if device.pci in not_given(view) and (reader is None or device.pci not in reader.quarantined):
+            facts = f"{name}: bound to {device.driver}, and not given to the container of the agent, as others are"
+            return NOT_GIVEN.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
         told = _did(reader, device) if reader is not None else ""
         why = f"which fails while it lists it{told}" if told else "which answers for others and not for it"
         return LOST.on_node(
@@ -315,14 +325,11 @@ def _missing(view: View, device: Device) -> Finding:
     is_read = reader is not None and reader.state is ReaderState.RUNNING
     if at_slot is not None and (not is_read or may_be_bound_yet(view, at_slot)):
         return MISSING.on_node(Outcome.UNMEASURED, f"{name}: on the PCI bus, without its driver", device=device.id)
-    if device.pci in _withheld(view):
-        return MISSING.on_node(
-            Outcome.SKIPPED, f"{name}: denied to this process by its cgroup, as in a job", device=device.id
-        )
-    if device.pci in _excluded(view):
-        return MISSING.on_node(
-            Outcome.SKIPPED, f"{name}: not listed, because an option of its driver excludes it", device=device.id
-        )
+    if why := why_unlisted(view, device):
+        return MISSING.on_node(Outcome.SKIPPED, f"{name}: {why}", device=device.id)
+    if was_given_elsewhere(view, view.memory.seen[device.id]):
+        facts = f"{name}: was there in an earlier boot, and is not given to the container of the agent, as others are"
+        return NOT_GIVEN_BEFORE.on_node(Outcome.UNMEASURED, facts, device=device.id, required=True)
     gone, silent = _moved(view, device.backend)
     if silent is not None and gone == device:
         return MISSING.on_node(
@@ -356,16 +363,6 @@ def _named(view: View, devices: list[Device]) -> str:
     """Return what people call the first of *devices*, and how many more there are."""
     told = ", ".join(device_name(view, device.id) for device in devices[:MOST_TOLD])
     return told + (f" and {len(devices) - MOST_TOLD} more" if len(devices) > MOST_TOLD else "")
-
-
-def _withheld(view: View) -> tuple[str, ...]:
-    """Return the addresses of the boards that the cgroup of the readers denies them."""
-    return next((node.withheld for node in view.of_kind(DeviceKind.NODE)), ())
-
-
-def _excluded(view: View) -> tuple[str, ...]:
-    """Return the addresses of the boards that an option of their driver keeps out of use."""
-    return next((node.excluded for node in view.of_kind(DeviceKind.NODE)), ())
 
 
 def _moved(view: View, backend: str) -> tuple[Device, Device] | tuple[None, None]:
@@ -497,7 +494,9 @@ def _unread_pages(view: View, vendor: str, reader: ReaderStatus | None, unplaced
     bound = [board for board in boards if board.driver is not None]
     if len(bound) <= unplaced:
         boards = [board for board in boards if board.driver is None]
-    if reader is not None and reader.state is ReaderState.RUNNING:
+    if reader is not None and reader.state is not ReaderState.RUNNING:  # its failure is that of the boards it was given
+        boards = [board for board in boards if board.pci not in not_given(view)]
+    elif reader is not None:
         # One that is remembered is told as device.missing, one that its driver holds and does not list as device.lost.
         remembered = _remembered(view, vendor)
         named = {board.pci for board in boards if board.pci in remembered and not may_be_bound_yet(view, board)}
@@ -564,7 +563,7 @@ def _driver(view: View, vendor: str) -> Iterator[Finding]:
 def _count(view: View, expected: int) -> Finding:
     accelerators = [device for device in view.of_kind(DeviceKind.ACCELERATOR) if device.backend != "host"]
     ids = {device.id for device in accelerators}
-    count = sum(device.parent not in ids for device in accelerators) + len(_withheld(view))
+    count = sum(device.parent not in ids for device in accelerators) + len(withheld(view))
     waiting = [
         reader.backend
         for reader in view.readers
@@ -574,6 +573,13 @@ def _count(view: View, expected: int) -> Finding:
         return COUNT.on_node(
             Outcome.UNMEASURED,
             f"{count} of {expected} accelerators; not every reader has answered: {', '.join(waiting)}",
+            required=True,
+        )
+    others = len(not_given(view))
+    if count < expected <= count + others:
+        return msgspec.structs.replace(COUNT, next_step=HOW_TO_GIVE).on_node(
+            Outcome.UNMEASURED,
+            f"{count} of {expected} accelerators; {others} more are not given to the container of the agent",
             required=True,
         )
     rule = COUNT
