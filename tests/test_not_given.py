@@ -5,8 +5,8 @@ What could be hidden so on a bare host is not: there /dev is the kernel's own.
 
 from __future__ import annotations
 
-import os
 import shutil
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,8 +14,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from fakes.host_tree import PCI
-from fakes.nvml.scenario import pci
+from fakes.gpu_node import GpuNode
+from fakes.host_tree import PCI, virtual_machine, write_tree
+from fakes.kernel import NO_MOUNTS
+from fakes.nvml.scenario import FakeNvml, pci
 from fakes.views import (
     BOOT,
     at,
@@ -31,8 +33,10 @@ from fakes.views import (
 from test_split_boards import Driver
 from test_withheld import BOARDS, PROGRESS, amd_tree, excluding, in_a_job, nodes, renders, tree
 
-from nodevet.checks.backends import nvidia, nvml
+from nodevet.checks.backends import amd, nvml, withheld
+from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.host import HostBackend
+from nodevet.checks.backends.nvidia import NvidiaBackend
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import NODE, Action, Device, FailureKind, Finding, Outcome, ReaderState
 from nodevet.checks.view import Memory, Seen, View
@@ -128,15 +132,40 @@ def test_a_board_that_is_not_to_be_had_has_no_place_in_the_list_of_those_to_open
             opened.append(address)
             return 1
 
-    lexists = os.path.lexists
     there = nodes(0) if way == "not_given" else nodes(0, 1, 2, 3)
-    monkeypatch.setattr(os.path, "lexists", lambda at: at in there if str(at).startswith("/dev/") else lexists(at))
+    monkeypatch.setattr(withheld, "is_there", there.__contains__)
     denied = nodes(1, 2, 3) if way == "denied" else nodes()
-    monkeypatch.setattr(nvidia, "is_denied", denied.__contains__)
+    monkeypatch.setattr(withheld, "is_denied", denied.__contains__)
     options = {"skip": ("0000:99:00.0",)}
     context: Any = SimpleNamespace(root=machine.root, options=options, progress=PROGRESS, note=lambda *_a, **_f: None)
-    nvidia.NvidiaBackend(context, nvml.Library(Opening(), PROGRESS)).devices()
+    NvidiaBackend(context, nvml.Library(Opening(), PROGRESS)).devices()
     assert opened == [pci(0)]
+
+
+def test_a_silent_amd_board_takes_no_name_of_one_that_was_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never told who it is, and another board of the bus would be replaced for it."""
+    there = renders(129, 130)
+    machine = mounted(amd_tree(tmp_path))
+    monkeypatch.setattr(withheld, "is_there", there.__contains__)
+    context: Any = SimpleNamespace(root=machine.root, options={}, progress=PROGRESS, note=lambda *_a, **_f: None)
+
+    class Silent(amd.AmdBackend):
+        def _read_versions(self) -> dict[str, str]:
+            return {}
+
+        def _refuse_old_list(self) -> None:
+            pass
+
+        def _handles(self) -> list[int]:
+            return [0]
+
+        def _open(self, index: int, _handle: object, _found: object) -> Any:
+            raise BackendError(FailureKind.LOST, f"index {index} is silent")
+
+    library: Any = None
+    assert [device.pci for device in Silent(context, machine, library, None).devices()] == [pci(1)]
 
 
 def not_given(*addresses: str, remembered: tuple[Device, ...] = (), boot: str = BOOT) -> View:
@@ -300,3 +329,42 @@ def test_a_page_that_was_never_read_proves_no_board_to_be_in_use(tmp_path: Path)
     told = of(found, "inventory.excluded", NODE)
     assert told.outcome is Outcome.UNMEASURED
     assert pci(3) in told.message
+
+
+FILLED = """
+set -e
+mount -t tmpfs tmpfs /mnt
+for node in null zero full random urandom; do touch /mnt/$node; mount --bind /dev/$node /mnt/$node; done
+mkdir /mnt/shm /mnt/pts; ln -s /proc/self/fd /mnt/fd
+touch /mnt/nvidiactl /mnt/nvidia0 /mnt/nvidia1
+mount --rbind /mnt /dev
+exec "$@"
+"""
+WITHIN = ("unshare", "--mount", "sh", "-c", FILLED, "agent")
+"""Runs a command that has a /dev of its own, with the nodes of two boards."""
+
+
+@pytest.mark.parametrize(
+    ("mounts", "verdict", "reach"),
+    [(CONTAINER, "unknown", "soft"), (HOST, "failed", "hard")],
+    ids=["container", "host"],
+)
+def test_an_agent_that_was_given_two_of_eight_boards_closes_no_gate(
+    tmp_path: Path, fake_nvml_library: Path, mounts: str, verdict: str, reach: str
+) -> None:
+    """The real agent: NVML lists two, the bus shows eight. On a bare host the six are lost."""
+    if subprocess.run([*WITHIN, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip(NO_MOUNTS)
+    root = tmp_path / "host"
+    files = virtual_machine() | FakeNvml(tmp_path / "unused", fake_nvml_library).host_files() | {PLACE: mounts}
+    for slot in range(8):
+        files[page_of_board(slot)] = f"Model: \t NVIDIA H100\nDevice Minor: \t {slot}\n"
+    write_tree(root, files)
+    node = GpuNode(tmp_path, fake_nvml_library, root=str(root), within=WITHIN)
+    node.machine.set("count", 2)
+    with node:
+        status = node.wait_for_verdict(verdict)
+        told = [entry for entry in status["findings"] if entry["code"] == "device.lost"]
+        assert len(told) == 6
+        assert {entry["outcome"] for entry in told} == {"unmeasured" if verdict == "unknown" else "fail"}
+        node.seconds_until(lambda: (node.state_file().state, node.state_file().reach) == (verdict, reach), 5.0)

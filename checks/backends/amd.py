@@ -40,6 +40,7 @@ from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.driver_errors import Asked
 from nodevet.checks.backends.pci import error_readings, pci_accelerators
 from nodevet.checks.backends.tree import Tree
+from nodevet.checks.backends.withheld import kept_away
 from nodevet.checks.model import Device, DeviceKind, Event, FailureKind, Reading, ReadingStatus
 from nodevet.checks.topology import Topology
 
@@ -254,8 +255,9 @@ class AmdBackend:
 
     def _stranger(self, index: int, found: dict[str, _Gpu]) -> Device:
         """Return what the PCI bus says of a device that never answered."""
-        answering = {gpu.device.pci for gpu in found.values()}
-        board = next((board for board in _boards(self._tree) if board.pci not in answering | self._skipped), None)
+        boards = _boards(self._tree)
+        others = {gpu.device.pci for gpu in found.values()} | self._skipped | kept_away(self._tree, boards, {})
+        board = next((board for board in boards if board.pci not in others), None)
         return Device(
             id=(board.pci if board else None) or f"amd-{index}",
             kind=DeviceKind.ACCELERATOR,

@@ -6,7 +6,6 @@ temperature, no throttle counters, no memory controller) reports it as unsupport
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
@@ -25,7 +24,7 @@ from nodevet.checks.backends.processors import (
     throttle_readings,
 )
 from nodevet.checks.backends.tree import Tree, explain, number_reading, status_of
-from nodevet.checks.backends.withheld import excluded, is_denied, not_given, read_pages, withheld
+from nodevet.checks.backends.withheld import excluded, is_denied, is_there, not_given, read_pages, withheld
 from nodevet.checks.model import (
     NODE,
     Device,
@@ -67,7 +66,7 @@ class HostBackend:
         self,
         tree: Tree,
         denied: Callable[[str], bool] = is_denied,
-        there: Callable[[str], bool] = os.path.lexists,
+        there: Callable[[str], bool] = is_there,
     ) -> None:
         """Read below the root of *tree*; *denied* and *there* say of a device node whether the cgroup of this process
         denies it, and whether it has it."""

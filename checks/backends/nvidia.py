@@ -9,7 +9,6 @@ of it, and reading it raises BackendError(LOST).
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +41,7 @@ from nodevet.checks.backends.nvml import (
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.places import numa_node, slot
 from nodevet.checks.backends.tree import Tree
-from nodevet.checks.backends.withheld import excluded, is_denied, not_given, withheld
+from nodevet.checks.backends.withheld import kept_away
 from nodevet.checks.expected_links import expected_links
 from nodevet.checks.model import (
     Device,
@@ -270,11 +269,7 @@ class NvidiaBackend:
             page.parent.name: None if page.parent.name in self._skipped else self._read_page(page) for page in pages
         }
         tree = Tree(self._context.root, self._context.progress)
-        others = {
-            *excluded(texts),
-            *withheld(tree, (), texts, is_denied),
-            *not_given(tree, self._on_bus(), texts, os.path.lexists),
-        }
+        others = kept_away(tree, self._on_bus(), texts)
         return [page for page in pages if page.parent.name not in others]
 
     def _read_page(self, path: Path) -> str:

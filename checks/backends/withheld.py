@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import Device
 
-__all__ = ["excluded", "is_denied", "is_excluded", "not_given", "read_pages", "withheld"]
+__all__ = ["excluded", "is_denied", "is_there", "kept_away", "not_given", "read_pages", "withheld"]
 
 PAGES = "proc/driver/nvidia/gpus"
 MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
@@ -49,7 +49,7 @@ def excluded(pages: Mapping[str, str | None]) -> tuple[str, ...]:
 
     Such a board stays bound to the driver, which lists it no more (nvmlGetExcludedDeviceCount) and says so on its page.
     """
-    return tuple(address for address, page in pages.items() if is_excluded(page or ""))
+    return tuple(address for address, page in pages.items() if _is_excluded(page or ""))
 
 
 def not_given(
@@ -83,7 +83,17 @@ def not_given(
     return (*(lacking if given else ()), *(unseen if seen else ()))
 
 
-def is_excluded(page: str) -> bool:
+def kept_away(tree: Tree, boards: Iterable[Device], pages: Mapping[str, str | None]) -> frozenset[str]:
+    """Return the addresses of the boards that the library of their driver does not list for any reason told here.
+
+    None of them is opened by its address, and none is taken for one that is counted and silent.
+    """
+    known = tuple(boards)
+    denied = withheld(tree, known, pages, is_denied)
+    return frozenset((*denied, *excluded(pages), *not_given(tree, known, pages, is_there)))
+
+
+def _is_excluded(page: str) -> bool:
     """Return whether the driver's *page* about a board says that it is excluded (nv-procfs.c)."""
     return EXCLUDED.search(page) is not None
 
@@ -95,6 +105,11 @@ def _some(nodes: Mapping[str, str | None], is_denied: Callable[[str], bool]) -> 
     """
     denied = tuple(address.lower() for address, node in nodes.items() if node and is_denied(node))
     return denied if len(denied) < len(nodes) else ()
+
+
+def is_there(path: str) -> bool:
+    """Return whether this process has a device node at *path*."""
+    return os.path.lexists(path)
 
 
 def is_denied(path: str) -> bool:
