@@ -583,6 +583,33 @@ def test_a_device_that_cannot_be_opened_says_why(fake_nvml: FakeNvml, code: Nvml
         assert sum(sample.failure is None for sample in samples.values()) == 7
 
 
+@pytest.mark.parametrize(
+    ("codes", "kind", "of_driver"),
+    [
+        ((NvmlReturn.UNKNOWN, NvmlReturn.UNKNOWN), FailureKind.ERROR, True),
+        ((NvmlReturn.NO_DATA, NvmlReturn.UNKNOWN), FailureKind.ERROR, True),
+        ((NvmlReturn.CORRUPTED_INFOROM, NvmlReturn.UNKNOWN), FailureKind.FAULTY, True),
+        ((NvmlReturn.GPU_IS_LOST, NvmlReturn.UNKNOWN), FailureKind.LOST, True),
+        ((NvmlReturn.RESET_REQUIRED, NvmlReturn.UNKNOWN), FailureKind.RESET_REQUIRED, True),
+        ((NvmlReturn.NO_DATA, NvmlReturn.NO_DATA), FailureKind.ERROR, False),
+    ],
+)
+def test_a_device_that_tells_no_name_fails_as_its_codes_say(
+    fake_nvml: FakeNvml, codes: tuple[NvmlReturn, NvmlReturn], kind: FailureKind, of_driver: bool
+) -> None:
+    """An error in both calls that tell who it is says less than one in every call, and is no loss either."""
+    with ReaderProcess(fake_nvml.environment) as reader:
+        reader.ready()
+        for symbol, code in zip(("nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo_v3"), codes, strict=True):
+            fake_nvml.fail(symbol, code, gpu=SLOT)
+        reader.enumerate_again()
+        samples = reader.round("fast")
+        failure = samples[uuid(SLOT)].failure
+        assert failure is not None
+        assert (failure.kind, failure.of_driver) == (kind, of_driver), failure.detail
+        assert sum(sample.failure is None for sample in samples.values()) == 7
+
+
 def test_a_vanished_device_does_not_give_its_place_to_another(fake_nvml: FakeNvml) -> None:
     """Where the count drops the index of later devices shifts, and each is still read as itself."""
     fake_nvml.update({f"temperature.{slot}": 30 + slot for slot in range(8)})

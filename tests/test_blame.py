@@ -719,6 +719,63 @@ def test_a_wait_for_a_clusters_file_system_is_no_hang_of_the_driver(function: st
     assert disturbance(QUIET, msgspec.structs.replace(QUIET, state="R", function=function), 5.0) == ""
 
 
+STACKS = {
+    "page of a library on squashfs": "squashfs_readahead read_pages page_cache_ra_unbounded filemap_fault __do_fault",
+    "page of a library on a disk that the table does not know": "bch2_read_single filemap_fault __do_fault do_fault",
+    "name of a file on ext4": "__ext4_get_inode_loc __ext4_iget ext4_lookup __lookup_slow walk_component path_lookupat",
+    "name of a file elsewhere": "d_lookup_wait some_lookup lookup_open open_last_lookups path_openat do_filp_open",
+    "file on XFS": "xfs_buf_iowait xfs_buf_read_map xfs_da_read_buf xfs_file_read_iter vfs_read ksys_read",
+    "file on a disk": "some_read_folio filemap_read vfs_read ksys_read",
+    "memory that was swapped": "swapin_of_somebody do_swap_page handle_mm_fault do_user_addr_fault asm_exc_page_fault",
+    "memory of a caller that the driver reads": "x_readahead filemap_fault do_fault asm_exc_page_fault nvidia_ioctl",
+    "folder": "wait_of_somebody some_readdir iterate_dir __x64_sys_getdents64",
+}
+
+
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+def test_a_page_or_name_that_a_disk_does_not_give_is_no_hang_of_the_driver(stack: str, tmp_path: Path) -> None:
+    """Each file system waits in functions of its own; what called them is the same for all."""
+    waiting = looked_at(tmp_path, stack)
+    assert (waiting.function, *waiting.callers) == tuple(stack.split())
+    found = disturbance(QUIET, waiting, 5.0)
+    assert found.startswith(f"it waits in {waiting.function}")
+    assert "look at disks, network file systems and memory" in found
+    assert disturbance(QUIET, msgspec.structs.replace(waiting, state="R"), 5.0) == ""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *("squashfs_readahead", "submit_bio_wait", "blk_wait_io", "__ext4_get_inode_loc", "xfs_buf_iowait"),
+        *("z_erofs_runqueue", "erofs_bread", "btrfs_read_folio", "jbd2_log_wait_commit", "zio_wait", "cv_wait_common"),
+        *("d_alloc_parallel", "__wait_on_buffer"),
+    ],
+)
+def test_the_innermost_function_alone_tells_of_the_common_file_systems(function: str, tmp_path: Path) -> None:
+    """The agent's unit has no right to read a stack, and the kernel tells the one function (wchan)."""
+    waiting = looked_at(tmp_path, function, file="wchan")
+    assert (waiting.function, waiting.callers) == (function, ())
+    assert f"it waits in {function}: " in disturbance(QUIET, waiting, 5.0)
+
+
+def test_what_a_function_calls_for_itself_counts_as_its_own() -> None:
+    """A driver may call a wait of the kernel that has other uses too; memory that it asks for is one."""
+    look = msgspec.structs.replace(QUIET, state="D", function="amdgpu_smu_wait", callers=("io_schedule", "do_exit"))
+    assert disturbance(QUIET, look, 5.0) == ""
+
+
+def looked_at(folder: Path, functions: str, file: str = "stack") -> Look:
+    """Return how a process in state D looks that is in these kernel *functions*, the innermost first."""
+    process = folder / "7"
+    process.mkdir()
+    (process / "stat").write_text(f"7 (reader) D {' '.join(['0'] * 40)}")
+    frames = "".join(f"[<0>] {name}+0x1b/0x90\n" for name in functions.split())
+    (process / file).write_text(functions if file == "wchan" else frames)
+    look = Surroundings(folder).look(7)
+    assert look is not None
+    return look
+
+
 def test_no_wait_of_a_driver_is_one_for_a_file_system() -> None:
     """What stands in the table acquits: no function of the drivers that are watched begins like one of it."""
     functions = (
@@ -728,6 +785,10 @@ def test_no_wait_of_a_driver_is_one_for_a_file_system() -> None:
     )
     for function in functions:
         assert disturbance(QUIET, msgspec.structs.replace(QUIET, state="D", function=function), 5.0) == "", function
+        calls = ("full_proxy_ioctl __x64_sys_ioctl", "chrdev_open do_dentry_open path_openat", "vfs_read ksys_read")
+        for callers in (*calls, "dev_attr_show kernfs_seq_show seq_read_iter", "nv_procfs_read_gpu_info proc_reg_read"):
+            look = msgspec.structs.replace(QUIET, state="D", function=function, callers=tuple(callers.split()))
+            assert disturbance(QUIET, look, 5.0) == "", (function, callers)
 
 
 def test_a_process_is_looked_at_as_the_kernel_shows_it() -> None:

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -120,9 +121,10 @@ class Look(msgspec.Struct, frozen=True):
     """A process at one moment. ``waited_seconds`` is the time that it could run and had no processor, None if untold.
 
     The kernel adds to it when the process runs again: ``ran_seconds``, which stand still meanwhile, tell of the wait.
-    ``function`` is the kernel function that it waits in, empty where that may not be read. ``held`` tells that it has
-    ended, and that the program which traces it has not let go of it; ``dumping`` that a signal ended it, and that its
-    memory is being written to a file or a program.
+    ``function`` is the kernel function that it waits in, empty where that may not be read, and ``callers`` are those
+    beneath it, empty without the right to read its stack (CAP_SYS_ADMIN). ``held`` tells that it has ended, and that
+    the program which traces it has not let go of it; ``dumping`` that a signal ended it, and that its memory is being
+    written to a file or a program.
     """
 
     state: str
@@ -130,6 +132,7 @@ class Look(msgspec.Struct, frozen=True):
     major_faults: int
     waited_seconds: float | None
     function: str = ""
+    callers: tuple[str, ...] = ()
     held: bool = False
     dumping: bool = False
     ran_seconds: float | None = None
@@ -148,8 +151,16 @@ class Other(msgspec.Struct, frozen=True):
     name: str
 
 
+class _Frame(StrEnum):
+    """Where in the kernel's stack a function tells of a wait."""
+
+    INNERMOST = "innermost"
+    ANY = "any"
+
+
 class _Wait(msgspec.Struct, frozen=True):
     prefix: str
+    frame: _Frame
     meaning: str
     source: str
 
@@ -184,13 +195,15 @@ class Surroundings:
             return None
         status = self._read(pid, "status")
         ran, waited = self._ran_and_waited(pid)
+        function, *callers = self._functions(pid)
         return Look(
             state=fields[_STATE],
             frozen=self._is_frozen(pid),
             major_faults=_number(fields[_MAJOR_FAULTS]) or 0,
             waited_seconds=waited,
             ran_seconds=ran,
-            function=self._function(pid),
+            function=function,
+            callers=tuple(callers),
             held=fields[_STATE] == "Z" and TRACED.search(status) is not None,
             dumping=DUMPING.search(status) is not None,
             full_group=self._full_group(pid),
@@ -431,12 +444,13 @@ class Surroundings:
                 return state.strip() in ("FROZEN", "FREEZING")
         return False
 
-    def _function(self, pid: int) -> str:
+    def _functions(self, pid: int) -> list[str]:
+        """Return the kernel functions that *pid* is in, the innermost first, and that alone without its stack."""
         stack = self._read(pid, "stack").splitlines()
         if stack:
-            return stack[0].rpartition("] ")[2].partition("+")[0]
+            return [frame.rpartition("] ")[2].partition("+")[0] for frame in stack]
         function = self._read(pid, "wchan").strip("\0 \n")
-        return "" if function == "0" else function
+        return ["" if function == "0" else function]
 
     def _read(self, pid: int | str, name: str) -> str:
         return _text(self._proc / str(pid) / name)
@@ -459,10 +473,8 @@ def disturbance(before: Look | None, after: Look | None, seconds: float) -> str:
             f"its cgroup is full, and nothing in it is killed for that ({full}, under_oom 1): raise "
             "memory.limit_in_bytes, end what takes the memory, or write 0 into memory.oom_control"
         )
-    function = after.function.lstrip("_")  # versions of Linux differ in them
-    meaning = next((words for prefix, words in _meanings().items() if function.startswith(prefix)), "")
-    if after.state in WAITING and meaning:
-        return f"it waits in {after.function}: {meaning}; look at disks, network file systems and memory"
+    if after.state in WAITING and (wait := _wait_of(after)):
+        return f"it waits in {wait}; look at disks, network file systems and memory"
     faults = after.major_faults - before.major_faults
     if faults > SWAPPED_FAULTS_PER_SECOND * max(seconds, 1.0):
         return f"it was swapped out: {faults} pages came back from disk in {seconds:.1f} s; look at memory and swap"
@@ -526,9 +538,22 @@ def _cached(group: Path) -> int:
     return sum(found.get(f"total_{name}", found.get(name, 0)) for name in FILE_PAGES)
 
 
+def _wait_of(look: Look) -> str:
+    """Return the function that a process waits in and what that means; empty where it may be the driver's.
+
+    A driver calls no file system: where one is in the stack, what waits is a page, a file or the name of one.
+    """
+    for depth, name in enumerate((look.function, *look.callers)):
+        bare = name.lstrip("_")  # versions of Linux differ in them
+        for row in _waits():
+            if bare.startswith(row.prefix.lstrip("_")) and (depth == 0 or row.frame is _Frame.ANY):
+                return f"{name}: {row.meaning}" if depth == 0 else f"{look.function}, called by {name}: {row.meaning}"
+    return ""
+
+
 @lru_cache(maxsize=1)
-def _meanings() -> dict[str, str]:
-    return {row.prefix.lstrip("_"): row.meaning for row in load_table("kernel_waits.csv", _Wait)}
+def _waits() -> tuple[_Wait, ...]:
+    return load_table("kernel_waits.csv", _Wait)
 
 
 def _has_signal(mask: re.Pattern[str], status: str, number: int) -> bool:

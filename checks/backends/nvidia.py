@@ -294,9 +294,8 @@ class NvidiaBackend:
         name_code, uuid = self._library.on(target, Call("nvmlDeviceGetUUID"))
         pci = _pci(pci_info) if pci_info is not None else None
         if uuid is None and pci is None:
-            why = f"{label} tells neither its UUID ({describe(name_code)}) nor its PCI address"
-            is_said = is_evidence((address_code, name_code))
-            raise BackendError(FailureKind.LOST if is_said else FailureKind.ERROR, why, of_driver=is_said)
+            code = next((code for code in (name_code, address_code) if is_evidence((code,))), name_code)
+            raise refused(code, f"{label} tells neither its UUID nor its PCI address", Asked.DEVICE)
         if self._skipped & {uuid, pci}:
             return None
         if uuid is None:  # not told this time: what sits there kept its name
