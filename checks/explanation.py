@@ -142,6 +142,7 @@ def _length(row: ClearingRow) -> str:
 
 
 def _rules_of(declared: Check) -> dict[str, Rule]:
+    """Return the rules of a check by their codes: of those with one code the first, of which the others are cases."""
     values = vars(importlib.import_module(declared.module)).values()
     entries = [entry for value in values for entry in (value.values() if isinstance(value, dict) else (value,))]
-    return {entry.code: entry for entry in entries if isinstance(entry, Rule)}
+    return {entry.code: entry for entry in reversed(entries) if isinstance(entry, Rule)}

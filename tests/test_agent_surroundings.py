@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fakes.ended import ended
 from fakes.running_agent import RunningAgent
 
 from nodevet.agent.client import Session
@@ -267,7 +268,7 @@ def test_no_data_file_is_read_after_the_start(tmp_path: Path) -> None:
     words += ["--scenario", str(tmp_path / "drill.toml"), "--listen", "127.0.0.1:0"]
     words += ["--state-dir", str(directory / "state"), "--runtime-dir", str(directory / "run")]
     (tmp_path / "drill.toml").write_text('title = "lost"\n[[fault]]\nkind = "lost"\ndevice = 5\nat = "4s"\n')
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as agent:
+    with ended(subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)) as agent:
         assert agent.stdout is not None
         url = next(line.split()[1] for line in agent.stdout if line.split()[:1] == ["status"])
         opened.touch()
@@ -276,9 +277,10 @@ def test_no_data_file_is_read_after_the_start(tmp_path: Path) -> None:
                 urllib.request.urlopen(url + path, timeout=10).read()  # noqa: S310 (our own loopback address)
         deadline = time.monotonic() + 20
         state = directory / "run" / "state"
-        while "failed" not in state.read_text() and time.monotonic() < deadline:
+        while time.monotonic() < deadline and not (state.exists() and "failed" in state.read_text()):
             time.sleep(0.1)
         agent.terminate()
+        agent.wait(20)
     assert "failed" in state.read_text()
     assert opened.read_text() == ""
 

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 import pytest
 from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, Bench
+from fakes.ended import ended
 from fakes.freezer import FREEZER, Freeze
 from fakes.privileges import NO_TRACING
 from fakes.views import at, healthy
@@ -371,7 +372,7 @@ def others(bench: Bench) -> dict[Other, Look]:
 def test_what_a_call_may_wait_for_is_threads_and_programs() -> None:
     """Those of its programs too; of itself only the other threads."""
     script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as parent:
+    with ended(subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)) as parent:
         deadline = time.monotonic() + 20.0
         while not (found := Surroundings().others(parent.pid)) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -431,8 +432,8 @@ sys.stdin.read()
 def test_a_reader_that_a_debugger_holds_is_nobodys_fault(bench: Bench) -> None:
     """Stopped in a call until its deadline, and then dead, but not let go: soft for as long as that lasts."""
     pid = hang(bench)
-    with subprocess.Popen(
-        [sys.executable, "-I", "-c", TRACER, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    with ended(
+        subprocess.Popen([sys.executable, "-I", "-c", TRACER, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     ) as tracer:
         assert tracer.stdin is not None
         assert tracer.stdout is not None

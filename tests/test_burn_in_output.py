@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fakes.ended import ended
 from fakes.host_tree import server, write_tree
 from fakes.privileges import NO_ROOT, needs_root
 from fakes.small_disk import fill, printing_nowhere
@@ -408,7 +409,7 @@ def test_a_program_that_runs_is_not_replaced_by_a_document(tmp_path: Path) -> No
     """What the system says of the file itself is told before the load, not after it."""
     program = tmp_path / "sleep"
     shutil.copy("/bin/sleep", program)
-    with subprocess.Popen([program, "60"]) as running:
+    with ended(subprocess.Popen([program, "60"])) as running:
         with pytest.raises(UsageError, match="Text file busy"):
             OutputFile(str(program), print)
         running.kill()

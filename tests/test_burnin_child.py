@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 from fakes.burnin import NO_TORCH  # skips this file where torch is not installed
+from fakes.ended import ended
 from fakes.load_child import DEVICE, PATIENCE_SECONDS, WITHOUT_TORCH, LoadChild
 
 from nodevet.checks.burnin.launch import burn_command, compute_kind
@@ -139,8 +140,10 @@ with LoadChild(sys.argv[2:]) as child:
 def test_a_load_whose_parent_is_stopped_ends() -> None:
     """Ctrl-Z or SIGSTOP: a stopped command would not have it give way to a job."""
     argv = [sys.executable, "-c", "import sys; from nodevet.checks.burnin.child import main; main(sys.argv[1:])"]
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(Path(__file__).parent), *argv], stdout=subprocess.PIPE, text=True
+    with ended(
+        subprocess.Popen(
+            [sys.executable, "-c", PARENT, str(Path(__file__).parent), *argv], stdout=subprocess.PIPE, text=True
+        )
     ) as parent:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
@@ -148,13 +151,13 @@ def test_a_load_whose_parent_is_stopped_ends() -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
             time.sleep(0.05)
-        ended = child.status() == psutil.STATUS_ZOMBIE
-        if not ended:
+        has_ended = child.status() == psutil.STATUS_ZOMBIE
+        if not has_ended:
             child.kill()
         parent.send_signal(signal.SIGCONT)
         said = parent.stdout.readline()
         parent.kill()
-    assert ended
+    assert has_ended
     assert "its parent was stopped" in said
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fakes.burnin import NO_TORCH  # skips this file where torch is not installed
+from fakes.ended import ended
 
 from nodevet.checks.burnin.device import ComputeDevice
 from nodevet.checks.burnin.layout import Layout
@@ -45,7 +46,7 @@ def test_only_what_is_longer_than_a_wait_for_a_processor_is_a_stop(gap: float, l
 
 def test_a_process_that_was_stopped_knows_it() -> None:
     """By SIGSTOP, as `scontrol suspend` does."""
-    with subprocess.Popen([sys.executable, "-I", "-c", WATCHED], stdout=subprocess.PIPE, text=True) as process:
+    with ended(subprocess.Popen([sys.executable, "-I", "-c", WATCHED], stdout=subprocess.PIPE, text=True)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGSTOP)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fakes.ended import ended
 
 from nodevet.agent.child_process import Child, Exit, Patience, python_module
 from nodevet.agent.clock import SystemClock
@@ -310,8 +311,10 @@ def test_the_kernel_is_asked_for_a_signal_at_the_end_of_the_parent(
     grace_seconds: float, number: signal.Signals
 ) -> None:
     """SIGKILL for a child without a grace, and for the others what lets a stopped one see its lifeline."""
-    with subprocess.Popen(
-        [sys.executable, "-c", LIFELINE, str(grace_seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    with ended(
+        subprocess.Popen(
+            [sys.executable, "-c", LIFELINE, str(grace_seconds)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
     ) as process:
         assert process.stdout is not None
         assert int(process.stdout.readline()) == number

@@ -252,6 +252,7 @@ def test_history_begins_empty(asked: CommandLine) -> None:
         (["device.unread"], ["counts as unmeasured", "how it clears: being measured again, another device"]),
         (["kernel_log.readable"], ["counts as unmeasured", "how it clears: being measured again, another device"]),
         (["device.lost"], ["check inventory", "reseat or replace the board"]),
+        (["device.missing"], ["check inventory", "reboot the node", "fault of: hardware"]),
         (["thermal"], ["check thermal", "needed = 3", "temperature_celsius"]),
         (["throttle.hardware_thermal"], ["check throttle"]),
         (["power_watts"], ["power_watts (gauge, per power_scope)"]),

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fakes.ended import ended
 from fakes.privileges import needs_root
 
 from nodevet.agent.client import AgentAbsent, AgentRefused, AgentSilent, Session, ask, watch
@@ -241,8 +242,8 @@ def test_what_is_tied_to_a_caller_ends_with_it(agent: Agent, path: Path) -> None
         "import sys; from nodevet.agent.client import Session; session = Session(sys.argv[1]); "
         "print(session.ask('lease'), flush=True); input()"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    with ended(
+        subprocess.Popen([sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"{'granted': True}\n"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fakes.amdsmi.build import LIBRARY, bound_symbols, build_fake_amdsmi
 from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi
+from fakes.ended import ended
 from fakes.machine import FakeMachine
 from fakes.nvml.scenario import FakeNvml
 
@@ -161,12 +162,14 @@ def test_the_wrapper_reads_what_the_scenario_says(
 def test_program_sees_the_machine_change_while_it_runs(fake_amdsmi: FakeAmdSmi) -> None:
     """The scenario is read again when it was replaced, also when only one digit changed."""
     answers = []
-    with subprocess.Popen(
-        [sys.executable, "-c", TEMPERATURE_PER_LINE],
-        env={**os.environ, **fake_amdsmi.environment},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+    with ended(
+        subprocess.Popen(
+            [sys.executable, "-c", TEMPERATURE_PER_LINE],
+            env={**os.environ, **fake_amdsmi.environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -239,7 +242,7 @@ def test_hang_never_returns(fake_amdsmi: FakeAmdSmi, function: str) -> None:
     fake_amdsmi.hang(function)
     program = TEMPERATURE_PER_LINE.replace("sys.stdin", "'x'")
     environment = {**os.environ, **fake_amdsmi.logged_environment}
-    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE) as process:
+    with ended(subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE)) as process:
         while not any(line.startswith(function) for line in fake_amdsmi.calls()):
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(0.05)

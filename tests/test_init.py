@@ -11,6 +11,7 @@ import termios
 import time
 from pathlib import Path
 
+from fakes.ended import ended
 from fakes.privileges import needs_root
 
 ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -79,7 +80,7 @@ def test_the_hang_up_of_a_terminal_reaches_the_command() -> None:
     above, below = os.openpty()
     heard, said = os.pipe()
     command = (*ALONE, "setsid", "--ctty", sys.executable, "-c", BEGIN + HUNG_UP)
-    with subprocess.Popen(command, stdin=below, stdout=below, stderr=said) as started:
+    with ended(subprocess.Popen(command, stdin=below, stdout=below, stderr=said)) as started:
         os.close(below)
         os.close(said)
         assert os.read(heard, 100) == b"ready"
@@ -100,7 +101,7 @@ def test_a_command_that_is_killed_ends_the_container() -> None:
 def test_every_command_has_it() -> None:
     """One that reads its input is not process 1, and ends with its own code."""
     command = (*ALONE, sys.executable, "-m", "nodevet.agent.cli", "readings", "check", "-")
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as started:
+    with ended(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)) as started:
         assert started.stdin is not None
         started.stdin.write(b"{")
         started.stdin.flush()

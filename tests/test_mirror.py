@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.ended import ended
 from fakes.episodes import BOOT_ID, episode, moment
 from fakes.privileges import needs_root
 from fakes.showing_child import configuration
@@ -396,7 +397,9 @@ def test_killed_writer_leaves_a_whole_mirror(path: Path) -> None:
         "    write_mirror(Path(sys.argv[1]), [episode(count=number)], 'boot-1')\n"
         "    print(number, flush=True)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script, str(path)], cwd=TESTS, stdout=subprocess.PIPE) as writer:
+    with ended(
+        subprocess.Popen([sys.executable, "-c", script, str(path)], cwd=TESTS, stdout=subprocess.PIPE)
+    ) as writer:
         assert writer.stdout is not None
         told = 0
         for _ in range(20):

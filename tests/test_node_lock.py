@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fakes.ended import ended
 
 from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.lock import acquire_node_lock
@@ -23,8 +24,8 @@ HOLDER = (
 
 def test_second_reader_is_told_pid_and_purpose_of_the_first(tmp_path: Path) -> None:
     """The message says what to do; when the first dies, however it dies, the next gets the lock."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    with ended(
+        subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"

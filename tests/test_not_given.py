@@ -161,7 +161,7 @@ def test_a_silent_amd_board_takes_no_name_of_one_that_was_not_given(
         def _handles(self) -> list[int]:
             return [0]
 
-        def _open(self, index: int, _handle: object, _found: object) -> Any:
+        def _open(self, index: int, handle: object, found: object) -> Any:
             raise BackendError(FailureKind.LOST, f"index {index} is silent")
 
     library: Any = None

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from fakes.amdsmi.scenario import FakeAmdSmi
 from fakes.bench import INTERVAL, Bench
+from fakes.ended import ended
 from test_blame import fall, is_hard, rise, said
 from test_supervisor_readers import Node
 
@@ -63,7 +64,7 @@ def make(path: Path) -> None:
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Let another program hold the lock."""
-    with subprocess.Popen([sys.executable, "-S", "-c", HOLD, str(path)], stdout=subprocess.PIPE) as other:
+    with ended(subprocess.Popen([sys.executable, "-S", "-c", HOLD, str(path)], stdout=subprocess.PIPE)) as other:
         assert other.stdout is not None
         other.stdout.readline()
         try:
@@ -107,7 +108,7 @@ def test_a_lock_of_a_file_that_another_program_holds_is_no_hang_of_the_driver(tm
     bench = Bench(tmp_path, lock_of_file=str(file))
     bench.round()
     command = [sys.executable, "-S", "-c", HOLD_FILE, str(file), kind]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+    with ended(subprocess.Popen(command, stdout=subprocess.PIPE)) as other:
         assert other.stdout is not None
         other.stdout.readline()
         try:

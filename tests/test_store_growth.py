@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fakes import schema_one
+from fakes.ended import ended
 from fakes.episodes import BOOT_ID, episode, moment
 from fakes.showing_child import configuration
 from hypothesis import given, settings
@@ -384,7 +385,7 @@ def test_death_at_any_write_of_the_step_from_the_first_schema_loses_nothing(path
 def test_kill_9_while_it_is_written_and_pruned_leaves_whole_rounds(path: Path, lines: int) -> None:
     """At any moment: the counts of the last round that was told are there, and every change."""
     command = [sys.executable, "-m", "fakes.store_child", "--prune", str(path), "100000"]
-    with subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE) as process:
+    with ended(subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE)) as process:
         assert process.stdout is not None
         for _ in range(lines + 1):
             process.stdout.readline()

@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 
 import pytest
 from fakes.bench import INTERVAL, Bench
+from fakes.ended import ended
 from fakes.views import gpu, sample
 from test_blame import bench, fall, is_hard, rise, said, start
 
@@ -372,7 +373,7 @@ def test_a_driver_that_is_refused_memory_or_files_calls_any_board_lost(
 
 def test_a_limit_on_the_size_of_files_hides_no_other_limit() -> None:
     """It explains less than they do."""
-    with subprocess.Popen(["/bin/sleep", "60"]) as process:
+    with ended(subprocess.Popen(["/bin/sleep", "60"])) as process:
         for limit in (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE):
             resource.prlimit(process.pid, limit, (64, 64))
         told = tight_limit(process.pid)
