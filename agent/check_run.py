@@ -30,15 +30,28 @@ from nodevet.checks.model import (
     Outcome,
     Part,
     PartKind,
+    ReaderStatus,
     Reading,
     ReadingStatus,
     Sample,
 )
 from nodevet.checks.overrun import Overrun, within
+from nodevet.checks.parts import reader_of
 from nodevet.checks.registry import Check
 from nodevet.checks.view import View
 
-__all__ = ["CHECK_ERROR", "Armed", "Ran", "Rests", "not_asked", "nothing_found", "run_check", "runs_again", "told_run"]
+__all__ = [
+    "CHECK_ERROR",
+    "Armed",
+    "Ran",
+    "Rests",
+    "not_asked",
+    "not_configured",
+    "nothing_found",
+    "run_check",
+    "runs_again",
+    "told_run",
+]
 
 CHECK_ERROR = "check.error"
 LONGEST_SECONDS = from_table("site_checks.together").value
@@ -221,6 +234,23 @@ def not_asked(checks: Iterable[Armed], episodes: Iterable[Episode]) -> tuple[Fin
         _over(episode, f"check {episode.check} is not asked any more")
         for episode in episodes
         if episode.key.code == CHECK_ERROR and episode.check not in asked
+    )
+
+
+def not_configured(readers: Iterable[ReaderStatus], episodes: Iterable[Episode]) -> tuple[Finding, ...]:
+    """Return what ends the findings that a reader could not read, which is none of *readers* any more.
+
+    Its backend or command was taken out of the configuration. What a driver did is not undone by that, nor are boards
+    that were read by it (inventory).
+    """
+    backends = {reader.backend for reader in readers}
+    return tuple(
+        _over(episode, f"no reader of {backend} is configured any more")
+        for episode in episodes
+        if episode.key.device == NODE
+        and episode.key.code.startswith("reader.")
+        and episode.outcome is Outcome.UNMEASURED
+        and (backend := reader_of(episode.key.part)) not in backends
     )
 
 

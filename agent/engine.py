@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from nodevet.agent.check_run import Armed, Rests, not_asked, nothing_found, runs_again, told_run
+from nodevet.agent.check_run import Armed, Rests, not_asked, not_configured, nothing_found, runs_again, told_run
 from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
 from nodevet.agent.verdicts import verdicts_of
 from nodevet.checks.acknowledgement import Returns, are_other_boards
@@ -490,6 +490,8 @@ class Engine:
             everything.extend(findings)
         if not self._partial:
             everything.extend(not_asked(self._checks, self._ledger.episodes))
+            if view.readers:
+                everything.extend(not_configured(view.readers, self._ledger.episodes))
         return tuple(runs), tuple(everything)
 
     def _over(self, check: str) -> tuple[Episode, ...]:

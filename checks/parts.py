@@ -10,7 +10,19 @@ import msgspec
 
 from nodevet.checks.errors import ModelError
 
-__all__ = ["PART_NAMES", "UNIT_FIELDS", "WHOLE", "Part", "PartKind", "are_alike", "at_address", "of_memory", "unit_of"]
+__all__ = [
+    "PART_NAMES",
+    "UNIT_FIELDS",
+    "WHOLE",
+    "Part",
+    "PartKind",
+    "are_alike",
+    "at_address",
+    "of_memory",
+    "of_reader",
+    "reader_of",
+    "unit_of",
+]
 
 
 class PartKind(StrEnum):
@@ -110,6 +122,16 @@ def at_address(name: str) -> Part:
 def of_memory(name: str) -> Part:
     """Return the part of a node that is a processor or a module of its memory, by what the kernel calls it."""
     return Part(PartKind.MEMORY_BLOCK, f"vendor:{name}")
+
+
+def of_reader(backend: str) -> Part:
+    """Return the part of a node that is the reader of *backend*."""
+    return Part(PartKind.DEVICE, f"vendor:{backend}")
+
+
+def reader_of(part: Part) -> str:
+    """Return the backend whose reader *part* is."""
+    return part.name.removeprefix("vendor:")
 
 
 def unit_of(fields: Mapping[str, str]) -> str:

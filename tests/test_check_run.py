@@ -11,14 +11,26 @@ import pytest
 from fakes.views import GPU, SIBLING, at, burn_in, event, gpu, healthy, reader, sample
 
 from nodevet.agent import engine as engine_module
-from nodevet.agent.check_run import CHECK_ERROR, MOST_TRIES, Armed, run_check
+from nodevet.agent.check_run import CHECK_ERROR, MOST_TRIES, Armed, not_configured, run_check
 from nodevet.agent.engine import Engine
 from nodevet.checks import episodes
 from nodevet.checks.episodes import Evidence, Ledger
 from nodevet.checks.guard import CODE, Guard
 from nodevet.checks.health.freshness import Freshness
 from nodevet.checks.lapses import Lapses
-from nodevet.checks.model import NODE, AgentInfo, Episode, Finding, Outcome, Part, PartKind, Reading, Snapshot, State
+from nodevet.checks.model import (
+    NODE,
+    AgentInfo,
+    Episode,
+    EpisodeState,
+    Finding,
+    Outcome,
+    Part,
+    PartKind,
+    Reading,
+    Snapshot,
+    State,
+)
 from nodevet.checks.registry import Check, Judge, discover
 from nodevet.checks.view import Cadence, View
 from nodevet.exporters.schema import status_document
@@ -259,6 +271,7 @@ CORE = {
     "nothing_found",
     "runs_again",
     "not_asked",
+    "not_configured",
     "fault_findings",
     "fold",
     "forget",
@@ -425,3 +438,21 @@ def test_process_ids_that_are_none_cost_themselves(text: str) -> None:
     engine.take_sample(sample(gpu(), {("compute_process_ids", Part()): text}, group="slow"))
     engine.take_readers((reader("host"), reader("nvidia")))
     assert engine.evaluate(INFO).snapshot.verdict.state is not State.FAILED
+
+
+@pytest.mark.parametrize(("outcome", "is_over"), [(Outcome.UNMEASURED, True), (Outcome.FAIL, False)])
+def test_only_what_was_not_read_is_over_with_its_reader(outcome: Outcome, is_over: bool) -> None:
+    """A hang of a driver is a fault of the node, whoever is to read it now."""
+    part = Part(PartKind.DEVICE, "vendor:amd")
+    finding = Finding(check="freshness", code="reader.hung", outcome=outcome, message="a call", part=part)
+    episode = Episode(
+        key=finding.key,
+        check="freshness",
+        state=EpisodeState.OPEN,
+        outcome=outcome,
+        finding=finding,
+        opened=at(),
+        last_seen=at(),
+    )
+    assert bool(not_configured([reader("host")], [episode])) is is_over
+    assert not_configured([reader("amd")], [episode]) == ()

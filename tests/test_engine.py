@@ -36,6 +36,7 @@ from nodevet.checks.model import (
     AgentInfo,
     Device,
     EpisodeState,
+    Failure,
     FailureKind,
     Finding,
     Instant,
@@ -43,6 +44,7 @@ from nodevet.checks.model import (
     Part,
     PartKind,
     ReaderState,
+    ReaderStatus,
     Reading,
     ReadingStatus,
     Result,
@@ -527,6 +529,42 @@ def test_restarted_agent_misses_nothing_before_its_reader_answered() -> None:
     after.engine.restore(desk.engine.memory())
     after.engine.take_readers((reader("nvidia", ReaderState.STARTING, last_round=None),))
     assert after.round().snapshot.verdict.state is State.UNKNOWN
+
+
+def told_by(desk: Desk, *readers: ReaderStatus) -> set[str]:
+    """Return the codes of what is open after a round in which these are the readers that are configured."""
+    desk.present()
+    desk.read()
+    desk.engine.take_readers(readers)
+    return {episode.key.code for episode in desk.round().snapshot.episodes if episode.state is EpisodeState.OPEN}
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_a_reader_could_not_do_is_over_once_it_is_not_configured(restart: bool) -> None:
+    """A command was configured by mistake and taken out again: before, the node was unknown until somebody spoke."""
+    desk = Desk()
+    command = reader("command.x", ReaderState.FAILED, detail="ended with status 1", last_round=None)
+    assert "reader.failed" in told_by(desk, reader("nvidia"), command)
+    after = Desk() if restart else desk
+    if restart:
+        after.engine.restore(desk.engine.memory())
+    assert "reader.failed" not in told_by(after, reader("nvidia"))
+
+
+@pytest.mark.parametrize("readers", [(), (reader("nvidia"),)], ids=["not known yet", "another"])
+def test_what_a_driver_did_stays_where_its_backend_is_not_configured(readers: tuple[ReaderStatus, ...]) -> None:
+    """It is no word of the configuration; and before the readers are known nothing shows what is configured."""
+    desk = Desk()
+    hung = Failure(FailureKind.HUNG, "a call", of_driver=True)
+    assert "reader.hung" in told_by(desk, reader("amd", ReaderState.HUNG, witnessed=2, failure=hung))
+    assert "reader.hung" in told_by(desk, *readers)
+
+
+def test_what_is_configured_is_not_known_before_the_readers_are() -> None:
+    """An engine that was told of no reader ends nothing."""
+    desk = Desk()
+    assert "reader.failed" in told_by(desk, reader("amd", ReaderState.FAILED, detail="refused", last_round=None))
+    assert "reader.failed" in told_by(desk)
 
 
 def test_link_that_was_up_is_remembered() -> None:

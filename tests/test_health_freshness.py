@@ -39,6 +39,7 @@ from nodevet.checks.model import (
     Part,
     PartKind,
     ReaderState,
+    ReaderStatus,
     Reading,
     ReadingStatus,
     Scalar,
@@ -304,6 +305,32 @@ def test_vendor_that_turns_out_to_be_absent_ends_what_its_reader_failed_with() -
     view = healthy(readers=(reader("host"), reader("amd", ReaderState.ABSENT, detail="nothing here", last_round=None)))
     (finding,) = (f for f in judge("freshness", view) if f.code == "reader.failed" and "amd" in f.message)
     assert (finding.outcome, finding.message) == (Outcome.PASS, "reader of amd has nothing to read: nothing here")
+
+
+ENDS = {
+    "it answers": reader("amd"),
+    "there is nothing to read": reader("amd", ReaderState.ABSENT, detail="no such board", last_round=None),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("state", ReaderState)
+@pytest.mark.parametrize("required", [False, True])
+def test_whatever_a_reader_could_not_do_is_over_once_it_is_well(
+    state: ReaderState, required: bool, end: ReaderStatus
+) -> None:
+    """A vendor that is absent is looked for again and again, and one such start may lack a process or memory."""
+    failures = [None, *(Failure(kind, "for a test", of_driver=True) for kind in FailureKind)]
+    found = [
+        finding
+        for failure in failures
+        for finding in judge(
+            "freshness", View(now=at(), readers=(reader("amd", state, required=required, failure=failure),))
+        )
+        if finding.outcome is UNMEASURED
+    ]
+    over = {finding.key for finding in judge("freshness", View(now=at(), readers=(end,))) if finding.outcome is PASS}
+    assert {finding.key for finding in found} <= over
 
 
 def test_what_is_left_alone_and_named_by_nothing_else_is_no_health() -> None:

@@ -340,6 +340,11 @@ def test_count_is_compared_with_the_configuration(expected: int, outcome: Outcom
     assert (finding.outcome, finding.value) == (outcome, 2)
 
 
+def test_where_no_count_is_expected_any_more_none_is_wrong() -> None:
+    """A wrong number was taken out of the configuration: what it said is over."""
+    assert of(judge("inventory", healthy()), "inventory.count", NODE).outcome is PASS
+
+
 def test_count_is_one_look_at_one_list() -> None:
     """Judged again without another round of the reader it confirms or clears nothing."""
     finding = of(judge("inventory", healthy(), expected_accelerators=2), "inventory.count", NODE)

@@ -31,7 +31,7 @@ from nodevet.checks.model import (
     ReadingStatus,
     Sample,
 )
-from nodevet.checks.parts import are_alike
+from nodevet.checks.parts import are_alike, of_reader
 from nodevet.checks.registry import check
 from nodevet.checks.renamed import COMMANDS
 from nodevet.checks.vendors import vendor_of
@@ -163,9 +163,12 @@ def _nameless(view: View, reader: ReaderStatus) -> str:
 
 
 def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[Finding]:
-    part = Part(PartKind.DEVICE, f"vendor:{reader.backend}")
+    part = of_reader(reader.backend)
     name = f"reader of {reader.backend}"
     running = reader.state is ReaderState.RUNNING
+    # Boards that nothing reads are told by the inventory.
+    rests = reader.state is ReaderState.ABSENT and not reader.required
+    well = f"{name} answers" if running else f"{name} has nothing to read: {reader.detail}"
     down = _down(reader)
     # One that cannot be killed is seen all along.
     looked = None if reader.state is ReaderState.STUCK else reader.looked or NEVER
@@ -178,8 +181,8 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
         yield DOWN.on_node(
             Outcome.UNMEASURED, f"{name} fell at {nameless} and leaves it alone", part=part, required=True
         )
-    elif running:
-        yield DOWN.on_node(Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round)
+    elif running or rests:
+        yield DOWN.on_node(Outcome.PASS, well, part=part, evidence_time=reader.last_round)
     for kind in BROKEN:
         if down is kind:
             # A device that is to blame fails by itself, and its siblings are read again: the reader is not broken.
@@ -187,11 +190,9 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
             final = kind is FailureKind.STUCK or again
             message = f"{name} is {reader.state.value}: {reader.detail or 'no detail'}"
             yield _broken(kind, final).on_node(_severity(final), message, part=part, required=not final, as_of=looked)
-        elif running:
-            yield _broken(kind, True).on_node(
-                Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round
-            )
-    if reader.state is ReaderState.FAILED or (reader.state is ReaderState.ABSENT and reader.required):
+        elif running or rests:
+            yield _broken(kind, True).on_node(Outcome.PASS, well, part=part, evidence_time=reader.last_round)
+    if reader.state is ReaderState.FAILED or (reader.state is ReaderState.ABSENT and not rests):
         detail = reader.failure.detail if reader.failure else reader.detail
         facts = f"{name} failed: {detail}"
         if step := _step_elsewhere(reader.backend):
@@ -199,10 +200,8 @@ def _reader(reader: ReaderStatus, policy: Freshness, nameless: str) -> Iterator[
             yield rule.on_node(Outcome.UNMEASURED, facts, part=part, required=True, as_of=looked)
         else:
             yield FAILED.on_node(Outcome.UNMEASURED, facts, part=part, required=True, as_of=looked)
-    elif running:
-        yield FAILED.on_node(Outcome.PASS, f"{name} answers", part=part, evidence_time=reader.last_round)
-    elif reader.state is ReaderState.ABSENT:  # boards that nothing reads are told by the inventory
-        yield FAILED.on_node(Outcome.PASS, f"{name} has nothing to read: {reader.detail}", part=part)
+    elif running or rests:
+        yield FAILED.on_node(Outcome.PASS, well, part=part, evidence_time=reader.last_round)
     elif reader.state is ReaderState.STARTING and reader.last_round is None:
         # Whether there is anything to read is not known before the first answer: that is no reason to be ok.
         facts = f"{name} has not answered yet" + (f", it is in {reader.detail}" if reader.detail else "")
