@@ -10,7 +10,9 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["file_identity", "foreign_link", "replace", "temporary_name"]
+from nodevet.checks.errors import StoreError
+
+__all__ = ["file_identity", "foreign_link", "replace", "replace_file", "temporary_name"]
 
 _LINKS_AT_MOST = 40
 """As many as the kernel follows: path_resolution(7)."""
@@ -30,6 +32,17 @@ def replace(path: Path, content: bytes, *, mode: int = 0o640) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o640) -> None:
+    """Replace the file at *path* by *content*, atomically and durably.
+
+    Raises StoreError where it cannot be written; what was there before is then untouched.
+    """
+    try:
+        replace(path, content, mode=mode)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({error.strerror}): check {path.parent}") from error
 
 
 def temporary_name(name: str) -> str:

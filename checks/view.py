@@ -37,6 +37,7 @@ __all__ = [
     "Seen",
     "View",
     "device_name",
+    "device_names",
     "node_name",
     "refuse_other_part",
 ]
@@ -297,6 +298,12 @@ def device_name(view: View, device_id: str) -> str:
     if device_id not in names:
         names[device_id] = _name(view, device_id)
     return names[device_id]
+
+
+def device_names(view: View, devices: list[Device], most: int = 2) -> str:
+    """Return what people call the first of *devices*, and how many more there are."""
+    told = ", ".join(device_name(view, device.id) for device in devices[:most])
+    return told + (f" and {len(devices) - most} more" if len(devices) > most else "")
 
 
 def _name(view: View, device_id: str) -> str:

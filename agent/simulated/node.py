@@ -15,8 +15,8 @@ import msgspec
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.settings import Configuration
-from nodevet.agent.storage.durable import replace_file
 from nodevet.checks.errors import ConfigurationError, StoreError
+from nodevet.checks.files import replace_file
 from nodevet.checks.profiles import load_profile
 from nodevet.checks.scenario import Scenario, parse_scenario
 from nodevet.checks.simulation import ProbeFigures, Simulation, World

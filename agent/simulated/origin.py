@@ -13,8 +13,8 @@ from pathlib import Path
 
 from nodevet.agent.settings import AgentSettings
 from nodevet.agent.simulated.node import SimulatedNode
-from nodevet.agent.storage.durable import replace_file
 from nodevet.checks.errors import StoreError
+from nodevet.checks.files import replace_file
 
 __all__ = ["MARKER_NAME", "NAMELESS", "claim", "keep_apart", "refuse_simulated", "simulated_owner"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent.storage.durable import replace_file
 from nodevet.checks.documents import decoded
 from nodevet.checks.errors import ModelError, StoreError
+from nodevet.checks.files import replace_file
 from nodevet.checks.recall import recalled
 from nodevet.exporters.slurm_rules import Memory
 

@@ -35,7 +35,7 @@ from nodevet.checks.model import (
 from nodevet.checks.registry import check
 from nodevet.checks.unlisted import excluded, not_given, unread_pages, was_given_elsewhere, why_unlisted, withheld
 from nodevet.checks.vendors import LENT_DRIVERS, vendor_of
-from nodevet.checks.view import View, device_name
+from nodevet.checks.view import View, device_name, device_names
 
 __all__ = ["Inventory", "judge"]
 
@@ -58,7 +58,6 @@ RENAMED = msgspec.structs.replace(
     next_step="have the script print the names of before, or serial, uuid or pci of each device; acknowledge the old "
     "name when the board is one of those",
 )
-MOST_TOLD = 2
 LOST = Rule(
     check="inventory",
     code="device.lost",
@@ -343,8 +342,8 @@ def _missing(view: View, device: Device) -> Finding:
     if others:
         return RENAMED.on_node(
             Outcome.UNMEASURED,
-            f"{name}: {device.backend} lists {_named(view, others)} in place of all that it listed before, so nothing "
-            "shows that one is gone: its script was changed, or every board exchanged",
+            f"{name}: {device.backend} lists {device_names(view, others)} in place of all that it listed before, so "
+            "nothing shows that one is gone: its script was changed, or every board exchanged",
             device=device.id,
             required=True,
             evidence_time=reader.last_round if reader else None,
@@ -356,12 +355,6 @@ def _missing(view: View, device: Device) -> Finding:
         device=device.id,
         evidence_time=reader.last_round if reader else None,
     )
-
-
-def _named(view: View, devices: list[Device]) -> str:
-    """Return what people call the first of *devices*, and how many more there are."""
-    told = ", ".join(device_name(view, device.id) for device in devices[:MOST_TOLD])
-    return told + (f" and {len(devices) - MOST_TOLD} more" if len(devices) > MOST_TOLD else "")
 
 
 def _moved(view: View, backend: str) -> tuple[Device, Device] | tuple[None, None]:
