@@ -12,21 +12,22 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent import __version__
-from nodevet.agent.clock import Clock
-from nodevet.agent.config import digest
-from nodevet.agent.engine import Armed, Engine
-from nodevet.agent.processes import ChildRecord
 from nodevet.agent.readers.doors import command_plan
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.agent.readers.witness import Surroundings
-from nodevet.agent.settings import AgentSettings, Configuration, SlurmSettings
 from nodevet.checks.errors import UsageError
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import AgentInfo, Instant, Mode, Modes
 from nodevet.checks.registry import Check
 from nodevet.checks.scheduler import Permit
 from nodevet.checks.view import Cadence
+
+from . import __version__
+from .clock import Clock
+from .config import digest
+from .engine import Armed, Engine
+from .processes import ChildRecord
+from .settings import AgentSettings, Configuration, SlurmSettings
 
 __all__ = [
     "FAST",

@@ -21,11 +21,12 @@ from typing import Protocol
 
 import msgspec
 
-from nodevet.agent.clock import Clock
-from nodevet.agent.last_words import LastWords
-from nodevet.agent.processes import ChildRecord, describe, start_ticks, tight_limit
 from nodevet.checks.errors import WireError
 from nodevet.checks.wire import Decoder, Message, Progress, Stop, encode
+
+from .clock import Clock
+from .last_words import LastWords
+from .processes import ChildRecord, describe, start_ticks, tight_limit
 
 __all__ = ["Child", "ChildOwner", "Exit", "Patience", "python_module"]
 

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
-from nodevet.agent import __version__, exits
-from nodevet.agent.client import AgentRefused
-from nodevet.agent.init import under_init
-from nodevet.agent.signals import begin_undisposed
-from nodevet.agent.terminal import complete_streams, say, tell
 from nodevet.checks.errors import ConfigurationError, NodevetError, UnreadableConfigurationError, UsageError
+
+from . import __version__, exits
+from .client import AgentRefused
+from .init import under_init
+from .signals import begin_undisposed
+from .terminal import complete_streams, say, tell
 
 __all__ = ["COMMANDS", "main"]
 

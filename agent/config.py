@@ -20,9 +20,13 @@ from typing import Any, Protocol
 import msgspec
 import msgspec.inspect
 
-from nodevet.agent.decoding import Problem, decode, field_types, suggestion
 from nodevet.agent.readers.doors import command_problems
-from nodevet.agent.settings import (
+from nodevet.checks.documents import decoded_toml
+from nodevet.checks.errors import ConfigurationError, RegistryError, UnreadableConfigurationError
+from nodevet.exporters.slurm_rules import PREFIX
+
+from .decoding import Problem, decode, field_types, suggestion
+from .settings import (
     AgentSettings,
     CheckSettings,
     Configuration,
@@ -33,9 +37,6 @@ from nodevet.agent.settings import (
     SlurmSettings,
     StoreSettings,
 )
-from nodevet.checks.documents import decoded_toml
-from nodevet.checks.errors import ConfigurationError, RegistryError, UnreadableConfigurationError
-from nodevet.exporters.slurm_rules import PREFIX
 
 __all__ = [
     "SIMULATED_FOLDER",

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import inspect
 
-from nodevet.agent.config import SECTIONS, Configured
-from nodevet.agent.decoding import description, expected, field_types
-from nodevet.agent.settings import CheckSettings, Configuration
 from nodevet.checks.model import Mode
+
+from .config import SECTIONS, Configured
+from .decoding import description, expected, field_types
+from .settings import CheckSettings, Configuration
 
 __all__ = ["render"]
 

@@ -24,11 +24,12 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent.decoding import suggestion
 from nodevet.checks.errors import BusyError, ConfigurationError, NodevetError, StoreError, UsageError
 from nodevet.checks.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
 from nodevet.checks.files import file_identity
 from nodevet.checks.guard import Bug, Guard, attempt
+
+from .decoding import suggestion
 
 __all__ = ["Call", "Control", "NoArguments", "Peer", "Verb"]
 

@@ -19,8 +19,29 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent import members
-from nodevet.agent.assembly import (
+from nodevet.agent.load.guard import LoadGuard
+from nodevet.agent.load.prober import PLAN as PROBE_PLAN
+from nodevet.agent.load.prober import Prober
+from nodevet.agent.load.recorder import LoadRecorder
+from nodevet.agent.load.run import Spawn
+from nodevet.agent.readers.release import Release
+from nodevet.agent.readers.remembered import pack_readers, recalled_readers
+from nodevet.agent.simulated.node import Simulate, SimulatedNode
+from nodevet.agent.simulated.origin import keep_apart
+from nodevet.agent.simulated.prober import SimulatedProber
+from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, said
+from nodevet.agent.storage.journal import Journal
+from nodevet.checks.burnin.launch import burn_command
+from nodevet.checks.episodes import Knew, Returns
+from nodevet.checks.errors import ConfigurationError
+from nodevet.checks.guard import Bug, Guard, attempt
+from nodevet.checks.model import AgentInfo, Episode, Instant, Key, Result, Snapshot
+from nodevet.checks.registry import installed
+from nodevet.exporters.http import HttpServer
+from nodevet.exporters.schema import BurnInDocument, burn_in_document, status_document
+
+from . import members
+from .assembly import (
     FAST,
     agent_info,
     arm,
@@ -31,49 +52,29 @@ from nodevet.agent.assembly import (
     node_name,
     ttl_seconds,
 )
-from nodevet.agent.assembly import cadences as group_cadences
-from nodevet.agent.clock import Clock
-from nodevet.agent.config import usual_runtime_directory
-from nodevet.agent.control import SOCKET_NAME, Control
-from nodevet.agent.engine import Armed, Round
-from nodevet.agent.intake import Intake
-from nodevet.agent.kernel_watch import KernelWatch
-from nodevet.agent.listening import Listening
-from nodevet.agent.load.guard import LoadGuard
-from nodevet.agent.load.prober import PLAN as PROBE_PLAN
-from nodevet.agent.load.prober import Prober
-from nodevet.agent.load.recorder import LoadRecorder
-from nodevet.agent.load.run import Spawn
-from nodevet.agent.log import make_logger
-from nodevet.agent.members import Member, described, guarded, memory_of, soonest
-from nodevet.agent.notify import Notifier, Watchdog
-from nodevet.agent.outlet import Outlet
-from nodevet.agent.pace import Pace
-from nodevet.agent.processes import exists
-from nodevet.agent.publisher import Publisher
-from nodevet.agent.readers.release import Release
-from nodevet.agent.readers.remembered import pack_readers, recalled_readers
-from nodevet.agent.reload import taken_up
-from nodevet.agent.reports import Reports
-from nodevet.agent.settings import Configuration
-from nodevet.agent.showing import Showing
-from nodevet.agent.signals import SignalPipe
-from nodevet.agent.simulated.node import Simulate, SimulatedNode
-from nodevet.agent.simulated.origin import keep_apart
-from nodevet.agent.simulated.prober import SimulatedProber
-from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, said
-from nodevet.agent.storage.journal import Journal
-from nodevet.agent.strays import Strays
-from nodevet.agent.telling import Teller, greeting
-from nodevet.agent.verbs import verbs
-from nodevet.checks.burnin.launch import burn_command
-from nodevet.checks.episodes import Knew, Returns
-from nodevet.checks.errors import ConfigurationError
-from nodevet.checks.guard import Bug, Guard, attempt
-from nodevet.checks.model import AgentInfo, Episode, Instant, Key, Result, Snapshot
-from nodevet.checks.registry import installed
-from nodevet.exporters.http import HttpServer
-from nodevet.exporters.schema import BurnInDocument, burn_in_document, status_document
+from .assembly import cadences as group_cadences
+from .clock import Clock
+from .config import usual_runtime_directory
+from .control import SOCKET_NAME, Control
+from .engine import Armed, Round
+from .intake import Intake
+from .kernel_watch import KernelWatch
+from .listening import Listening
+from .log import make_logger
+from .members import Member, described, guarded, memory_of, soonest
+from .notify import Notifier, Watchdog
+from .outlet import Outlet
+from .pace import Pace
+from .processes import exists
+from .publisher import Publisher
+from .reload import taken_up
+from .reports import Reports
+from .settings import Configuration
+from .showing import Showing
+from .signals import SignalPipe
+from .strays import Strays
+from .telling import Teller, greeting
+from .verbs import verbs
 
 __all__ = ["Daemon"]
 

@@ -15,9 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from nodevet.agent.check_run import Armed, Rests, not_asked, not_configured, nothing_found, runs_again, told_run
 from nodevet.agent.readers.told_events import ToldEvent, ToldEvents
-from nodevet.agent.verdicts import verdicts_of
 from nodevet.checks.acknowledgement import Returns, are_other_boards
 from nodevet.checks.baseline import (
     by_name,
@@ -68,6 +66,9 @@ from nodevet.checks.renamed import COMMANDS
 from nodevet.checks.retest import LatestResults
 from nodevet.checks.verdicts import not_judged
 from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, View
+
+from .check_run import Armed, Rests, not_asked, not_configured, nothing_found, runs_again, told_run
+from .verdicts import verdicts_of
 
 __all__ = ["Armed", "Counter", "Engine", "Round"]
 

@@ -6,8 +6,9 @@ import os
 import sys
 from typing import NoReturn
 
-from nodevet.agent.terminal import let_go_of_output
 from nodevet.checks.model import State
+
+from .terminal import let_go_of_output
 
 __all__ = ["CONFIGURATION", "DEGRADED", "FAILED", "OK", "SOFTWARE", "UNKNOWN", "USAGE", "end_process", "of_state"]
 

@@ -7,16 +7,17 @@ from functools import partial
 
 import msgspec
 
-from nodevet.agent.engine import Engine
-from nodevet.agent.kernel_watch import KernelWatch
 from nodevet.agent.load.recorder import LoadRecorder
-from nodevet.agent.pace import Pace
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.storage.journal import Journal
-from nodevet.agent.telling import Teller
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import Device, Event, ReaderState, Sample
 from nodevet.checks.quantities import QUANTITIES
+
+from .engine import Engine
+from .kernel_watch import KernelWatch
+from .pace import Pace
+from .telling import Teller
 
 __all__ = ["Intake"]
 

@@ -10,11 +10,12 @@ from functools import partial
 
 import msgspec
 
-from nodevet.agent.clock import Clock
-from nodevet.agent.kernel_backlog import JournalReader, Output, journal_output
 from nodevet.checks.kernel_log.reader import Cursor, KernelLogError, KernelLogReader, recorded
 from nodevet.checks.model import Event
 from nodevet.checks.view import KernelLogState
+
+from .clock import Clock
+from .kernel_backlog import JournalReader, Output, journal_output
 
 __all__ = ["KernelWatch"]
 

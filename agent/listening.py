@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nodevet.agent.clock import Clock
 from nodevet.checks.background import Background
 from nodevet.checks.errors import BusyError, NodevetError
 from nodevet.exporters.http import HttpServer
 from nodevet.exporters.listen_address import AbsentAddressError, is_free, is_name
+
+from .clock import Clock
 
 __all__ = ["AGAIN_SECONDS", "Listening"]
 

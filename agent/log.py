@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
-from nodevet.agent.outlet import Outlet, Stream
+from .outlet import Outlet, Stream
 
 __all__ = ["configure", "make_logger", "speaks_to_journal"]
 

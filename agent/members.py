@@ -17,22 +17,8 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent.assembly import node_name
-from nodevet.agent.clock import Clock
-from nodevet.agent.control import Control
-from nodevet.agent.descriptors import descriptor_trouble
-from nodevet.agent.intake import Intake
-from nodevet.agent.kernel_watch import KernelWatch
-from nodevet.agent.listening import Listening
 from nodevet.agent.load.claims import Claims
 from nodevet.agent.load.guard import LoadGuard
-from nodevet.agent.lock import LOCK_NAME
-from nodevet.agent.notify import Watchdog
-from nodevet.agent.publisher import Publisher
-from nodevet.agent.reports import Reports
-from nodevet.agent.runtime_directory import RuntimeDirectory
-from nodevet.agent.settings import Configuration
-from nodevet.agent.showing import Showing
 from nodevet.agent.simulated.node import SimulatedNode
 from nodevet.agent.simulated.origin import MARKER_NAME, claim
 from nodevet.agent.slurm.acknowledged import Acknowledged
@@ -40,11 +26,26 @@ from nodevet.agent.slurm.gate_log import GateLog
 from nodevet.agent.slurm.memory import MEMORY_NAME, end_permit
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.storage.journal import Journal
-from nodevet.agent.strays import Strays
-from nodevet.agent.telling import Teller
 from nodevet.checks.errors import StoreError
 from nodevet.checks.guard import Guard, one_line
 from nodevet.checks.model import AgentInfo, Snapshot
+
+from .assembly import node_name
+from .clock import Clock
+from .control import Control
+from .descriptors import descriptor_trouble
+from .intake import Intake
+from .kernel_watch import KernelWatch
+from .listening import Listening
+from .lock import LOCK_NAME
+from .notify import Watchdog
+from .publisher import Publisher
+from .reports import Reports
+from .runtime_directory import RuntimeDirectory
+from .settings import Configuration
+from .showing import Showing
+from .strays import Strays
+from .telling import Teller
 
 __all__ = [
     "Member",

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Self
 
-from nodevet.agent.clock import Clock
 from nodevet.checks.exhaustion import EXHAUSTED
+
+from .clock import Clock
 
 __all__ = ["AGAIN_SECONDS", "Notifier", "Watchdog", "watchdog_interval_seconds"]
 

@@ -17,23 +17,24 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent.assembly import agent_info, arm, build_engine, build_supervisor
-from nodevet.agent.clock import Clock, SystemClock
-from nodevet.agent.engine import Armed, Engine
-from nodevet.agent.kernel_watch import KernelWatch
-from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.readers.supervisor import Supervisor
-from nodevet.agent.settings import Configuration
 from nodevet.agent.simulated.origin import refuse_simulated
 from nodevet.agent.storage.database import DamagedError
 from nodevet.agent.storage.machine import Machine, is_of, this_machine
 from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
 from nodevet.agent.storage.store import DATABASE_NAME, read_store
-from nodevet.agent.verdicts import proved
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import AgentInfo, Device, Episode, EpisodeState, ReaderStatus, Result, Snapshot
 from nodevet.checks.registry import installed
+
+from .assembly import agent_info, arm, build_engine, build_supervisor
+from .clock import Clock, SystemClock
+from .engine import Armed, Engine
+from .kernel_watch import KernelWatch
+from .lock import acquire_node_lock
+from .settings import Configuration
+from .verdicts import proved
 
 __all__ = ["impatient", "is_given_up", "look", "look_until_settled"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodevet.agent.clock import Clock
+from .clock import Clock
 
 __all__ = ["Pace"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent.descriptors import WANTED
+from .descriptors import WANTED
 
 __all__ = [
     "FILE_SIZE",

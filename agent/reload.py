@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from nodevet.agent.settings import Configuration
 from nodevet.checks.background import Background
 from nodevet.checks.errors import ConfigurationError
 from nodevet.checks.guard import Bug, attempt
+
+from .settings import Configuration
 
 __all__ = ["Reread", "taken_up"]
 

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from nodevet.agent.settings import Configuration
 from nodevet.checks.background import Background
 from nodevet.checks.errors import BusyError
 from nodevet.checks.files import replace
 from nodevet.checks.guard import Bug, attempt
 from nodevet.exporters.schema import BurnInDocument, encode
+
+from .settings import Configuration
 
 __all__ = ["Reports"]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.agent import exits
 from nodevet.checks.kernel_log.reader import events_from_file
 from nodevet.checks.kernel_log.report import describe, to_json
 from nodevet.checks.model import Event, FaultClass, Outcome
 from nodevet.checks.reference.kernel_policy import policy_of
+
+from . import exits
 
 __all__ = ["KernelLogReport", "kernel_log_report"]
 

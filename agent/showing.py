@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from nodevet.agent.clock import Clock
 from nodevet.agent.storage.writer import Keeping
 from nodevet.checks.model import Episode, Snapshot
+
+from .clock import Clock
 
 __all__ = ["BOUND_SECONDS", "Showing"]
 

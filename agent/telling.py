@@ -13,13 +13,14 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from nodevet.agent.notify import Notifier
-from nodevet.agent.outlet import Outlet
-from nodevet.agent.storms import Folded, Storms
 from nodevet.checks.acknowledgement import is_announced
 from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Event, Key, Result, Snapshot, State
 from nodevet.checks.reference.kernel_policy import told_code
 from nodevet.checks.wire import Note
+
+from .notify import Notifier
+from .outlet import Outlet
+from .storms import Folded, Storms
 
 __all__ = ["Teller", "greeting"]
 

@@ -11,8 +11,9 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from io import TextIOWrapper
 from typing import TextIO, cast
 
-from nodevet.agent.outlet import Outlet, Stream
 from nodevet.checks.errors import NodevetError
+
+from .outlet import Outlet, Stream
 
 __all__ = [
     "OutputError",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from nodevet.agent.terminal import paint, table
 from nodevet.checks.episodes import NOT_EVALUATED
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.view import node_name
@@ -16,6 +15,8 @@ from nodevet.exporters.schema import (
     ResultDocument,
     StatusDocument,
 )
+
+from .terminal import paint, table
 
 __all__ = ["devices_table", "findings_lines", "headline", "status_text", "unread_lines", "verdict_words"]
 

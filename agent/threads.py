@@ -10,9 +10,10 @@ import os
 import threading
 from collections.abc import Callable
 
-from nodevet.agent.processes import memory_limit
 from nodevet.checks.background import START_SECONDS, Background
 from nodevet.checks.errors import BusyError
+
+from .processes import memory_limit
 
 __all__ = ["prove_threads"]
 

@@ -8,17 +8,18 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 
-from nodevet.agent.control import LONGEST_RELEASE_SECONDS, Call, NoArguments, Verb
 from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.lease import busy_reason, load_targets
-from nodevet.agent.term import checked_note, end_of
-from nodevet.agent.verdicts import narrowed
 from nodevet.checks.acknowledgement import command_words, covering_end, date_words, is_covering, was_seen
 from nodevet.checks.episodes import Knew
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.model import NODE, WHOLE, Device, Episode, Instant, Key, Outcome, Result, Snapshot
 from nodevet.checks.naming import are_called, chosen, is_place
 from nodevet.exporters.schema import BurnInDocument, status_document
+
+from .control import LONGEST_RELEASE_SECONDS, Call, NoArguments, Verb
+from .term import checked_note, end_of
+from .verdicts import narrowed
 
 __all__ = ["Served", "verbs"]
 

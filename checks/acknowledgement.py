@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from nodevet.checks.damping import later
-from nodevet.checks.model import (
+from .damping import later
+from .model import (
     Action,
     Episode,
     EpisodeState,

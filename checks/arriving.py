@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nodevet.checks.limits import choose
-from nodevet.checks.model import Device
-from nodevet.checks.renamed import COMMANDS
-from nodevet.checks.vendors import vendor_of
-from nodevet.checks.view import Seen, View
+from .limits import choose
+from .model import Device
+from .renamed import COMMANDS
+from .vendors import vendor_of
+from .view import Seen, View
 
 __all__ = ["is_being_taken", "is_booting", "may_be_bound_yet", "may_be_listed_yet", "page_of", "places_of"]
 

@@ -11,13 +11,14 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from nodevet.checks.acknowledgement import are_other_boards
-from nodevet.checks.expected_links import expected_links
-from nodevet.checks.model import Device, DeviceKind, Instant, Link, ReaderStatus, ReadingStatus, Sample, told_serial
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.renamed import listed_now, under_known_names
-from nodevet.checks.vendors import vendor_of
-from nodevet.checks.view import Memory, Seen
+
+from .acknowledgement import are_other_boards
+from .expected_links import expected_links
+from .model import Device, DeviceKind, Instant, Link, ReaderStatus, ReadingStatus, Sample, told_serial
+from .renamed import listed_now, under_known_names
+from .vendors import vendor_of
+from .view import Memory, Seen
 
 __all__ = [
     "OR",

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from nodevet.checks.background import Background
-from nodevet.checks.wire import Channel, Progress
+from .background import Background
+from .wire import Channel, Progress
 
 __all__ = ["THREAD_SECONDS", "ChildEnd", "become_child", "watch_lifeline"]
 

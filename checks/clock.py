@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from nodevet.checks.model import Instant
+from .model import Instant
 
 __all__ = ["Clock", "SystemClock", "read_boot_id"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.model import NODE, Episode, EpisodeState, Result, ResultState, Shown, State, Verdict
-from nodevet.checks.retest import is_passed_retest
+from .model import NODE, Episode, EpisodeState, Result, ResultState, Shown, State, Verdict
+from .retest import is_passed_retest
 
 __all__ = [
     "ASKED",

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.expected_links import Which, expected_links
-from nodevet.checks.losses import GONE
-from nodevet.checks.model import NODE, Action, Device, Finding, Key, Outcome
-from nodevet.checks.view import Memory
+from .expected_links import Which, expected_links
+from .losses import GONE
+from .model import NODE, Action, Device, Finding, Key, Outcome
+from .view import Memory
 
 __all__ = ["LOSSES", "UNREAD", "counted_once", "joined", "parts_lost", "seen_by", "shown_once"]
 

@@ -12,8 +12,9 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.model import Instant, Key
 from nodevet.checks.reference.tables import load_table
+
+from .model import Instant, Key
 
 __all__ = ["DampingRow", "Flap", "closed", "damping", "hold_seconds", "is_forgotten", "is_held", "later", "reopened"]
 

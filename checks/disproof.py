@@ -9,18 +9,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.model import (
-    NODE,
-    Device,
-    DeviceKind,
-    Episode,
-    EpisodeState,
-    Instant,
-    PartKind,
-    Result,
-    compared_serial,
-)
-from nodevet.checks.retest import ClearingRow, clearing_table, is_later, retest_proof, stands_wrong
+from .model import NODE, Device, DeviceKind, Episode, EpisodeState, Instant, PartKind, Result, compared_serial
+from .retest import ClearingRow, clearing_table, is_later, retest_proof, stands_wrong
 
 __all__ = ["Evidence", "Holders", "disproof", "other_serial"]
 

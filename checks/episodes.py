@@ -12,7 +12,7 @@ from itertools import chain
 
 import msgspec
 
-from nodevet.checks.acknowledgement import (
+from .acknowledgement import (
     RANK,
     Returns,
     anchored,
@@ -29,23 +29,15 @@ from nodevet.checks.acknowledgement import (
     reopens_after_expiry,
     says_more,
 )
-from nodevet.checks.damping import Flap, closed, hold_seconds, is_forgotten, is_held, reopened
-from nodevet.checks.disproof import Evidence, Holders, disproof, other_serial
-from nodevet.checks.lapses import is_excuse
-from nodevet.checks.losses import driverless, ended_with_loss, follows, known_loss, loss_word, with_word
-from nodevet.checks.model import Clearing, Episode, EpisodeState, Finding, Instant, Key, Outcome
-from nodevet.checks.occurrences import is_ahead, is_dealt_with
-from nodevet.checks.overflow import Overflow
-from nodevet.checks.retest import (
-    ClearingRow,
-    WrongResult,
-    aged,
-    clearing_table,
-    escalated,
-    is_passed_retest,
-    merged,
-)
-from nodevet.checks.verdicts import NOT_EVALUATED, node_verdict, verdict
+from .damping import Flap, closed, hold_seconds, is_forgotten, is_held, reopened
+from .disproof import Evidence, Holders, disproof, other_serial
+from .lapses import is_excuse
+from .losses import driverless, ended_with_loss, follows, known_loss, loss_word, with_word
+from .model import Clearing, Episode, EpisodeState, Finding, Instant, Key, Outcome
+from .occurrences import is_ahead, is_dealt_with
+from .overflow import Overflow
+from .retest import ClearingRow, WrongResult, aged, clearing_table, escalated, is_passed_retest, merged
+from .verdicts import NOT_EVALUATED, node_verdict, verdict
 
 __all__ = [
     "NOT_EVALUATED",

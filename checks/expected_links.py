@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from nodevet.checks.model import Device
 from nodevet.checks.reference.tables import load_table
+
+from .model import Device
 
 __all__ = ["ExpectedLinks", "Which", "expected_links"]
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from nodevet.checks.guard import AGENT
-from nodevet.checks.judging import Rule
-from nodevet.checks.model import Action, Clearing, FaultClass, Outcome
-from nodevet.checks.overflow import MAXIMUM_KEPT, NOT_KEPT
 from nodevet.checks.reference.kernel_policy import event_clearing, policy_of_code
-from nodevet.checks.registry import Check, installed
-from nodevet.checks.retest import ClearingRow, clearing_table
+
+from .guard import AGENT
+from .judging import Rule
+from .model import Action, Clearing, FaultClass, Outcome
+from .overflow import MAXIMUM_KEPT, NOT_KEPT
+from .registry import Check, installed
+from .retest import ClearingRow, clearing_table
 
 __all__ = ["ACTIONS", "Explanation", "declared_rules", "ending", "explain_event", "explain_rule"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.checks.model import Action, FaultClass, Outcome
 from nodevet.checks.reference.tables import load_table
+
+from .model import Action, FaultClass, Outcome
 
 __all__ = ["SEPARATOR", "FabricFault", "fabric_faults", "fault_named", "known_mask", "words_of_mask"]
 

@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from nodevet.checks.errors import StoreError
+from .errors import StoreError
 
 __all__ = ["file_identity", "foreign_link", "replace", "replace_file", "temporary_name"]
 

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import msgspec
 
-from nodevet.checks.model import Action, Clearing, FaultClass, Finding, Outcome, Part, PartKind
-from nodevet.checks.overrun import Overrun
+from .model import Action, Clearing, FaultClass, Finding, Outcome, Part, PartKind
+from .overrun import Overrun
 
 __all__ = ["AGENT", "CODE", "Bug", "Guard", "PartFault", "attempt", "culprits", "fault_findings", "one_line"]
 

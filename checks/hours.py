@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from nodevet.checks.model import Instant, Part
+from .model import Instant, Part
 
 __all__ = ["Hourly", "Hours"]
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import msgspec
 
-from nodevet.checks.model import (
+from .model import (
     NODE,
     WHOLE,
     Action,
@@ -32,8 +32,8 @@ from nodevet.checks.model import (
     ReadingStatus,
     Scalar,
 )
-from nodevet.checks.quantities import QUANTITIES
-from nodevet.checks.view import Growth, View, device_name, refuse_other_part
+from .quantities import QUANTITIES
+from .view import Growth, View, device_name, refuse_other_part
 
 __all__ = ["FEW", "Confirmation", "Look", "Rule", "look_again", "looks", "number_of"]
 

@@ -10,20 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.model import (
-    WHOLE,
-    Clearing,
-    Finding,
-    Instant,
-    Outcome,
-    Part,
-    PartKind,
-    Reading,
-    ReadingStatus,
-    Sample,
-    Scalar,
-)
-from nodevet.checks.quantities import is_implausible
+from .model import WHOLE, Clearing, Finding, Instant, Outcome, Part, PartKind, Reading, ReadingStatus, Sample, Scalar
+from .quantities import is_implausible
 
 __all__ = ["EXCUSES", "Lapse", "Lapses", "Told", "is_excuse"]
 

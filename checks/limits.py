@@ -10,8 +10,9 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.model import Limit
 from nodevet.checks.reference.tables import load_table
+
+from .model import Limit
 
 __all__ = ["TableLimit", "choose", "from_table"]
 

@@ -11,10 +11,11 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.acknowledgement import covered, is_covering, is_word, standing
-from nodevet.checks.model import NODE, Device, DeviceKind, Episode, EpisodeState, Key, Outcome
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.vendors import LENT_DRIVERS
+
+from .acknowledgement import covered, is_covering, is_word, standing
+from .model import NODE, Device, DeviceKind, Episode, EpisodeState, Key, Outcome
+from .vendors import LENT_DRIVERS
 
 __all__ = [
     "GONE",

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.device import NODE, Device, DeviceKind, Firmware, Link, compared_serial, told_serial
-from nodevet.checks.errors import ModelError
-from nodevet.checks.parts import PART_NAMES, WHOLE, Part, PartKind
-from nodevet.checks.sample import NEVER, Failure, FailureKind, Instant, Reading, ReadingStatus, Sample, Scalar
-from nodevet.checks.scheduler import Permit, WriterStatus
+from .device import NODE, Device, DeviceKind, Firmware, Link, compared_serial, told_serial
+from .errors import ModelError
+from .parts import PART_NAMES, WHOLE, Part, PartKind
+from .sample import NEVER, Failure, FailureKind, Instant, Reading, ReadingStatus, Sample, Scalar
+from .scheduler import Permit, WriterStatus
 
 __all__ = [
     "NEVER",

@@ -13,21 +13,12 @@ from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Literal
 
-from nodevet.checks.acknowledgement import standing
-from nodevet.checks.consequences import LOSSES, parts_lost
-from nodevet.checks.guard import attempt
-from nodevet.checks.losses import GONE, is_driverless, taken_out
-from nodevet.checks.model import (
-    NODE,
-    Episode,
-    EpisodeState,
-    Mode,
-    Outcome,
-    Snapshot,
-    State,
-    Verdict,
-)
-from nodevet.checks.refusal import boards_of, driver_refuses_all
+from .acknowledgement import standing
+from .consequences import LOSSES, parts_lost
+from .guard import attempt
+from .losses import GONE, is_driverless, taken_out
+from .model import NODE, Episode, EpisodeState, Mode, Outcome, Snapshot, State, Verdict
+from .refusal import boards_of, driver_refuses_all
 
 __all__ = ["Reach", "asked", "closing", "draining", "gating", "named", "reach", "reaches"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from nodevet.checks.errors import UsageError
-from nodevet.checks.model import Device, DeviceKind
-from nodevet.checks.view import node_name
+from .errors import UsageError
+from .model import Device, DeviceKind
+from .view import node_name
 
 __all__ = ["are_called", "chosen", "is_place", "short"]
 

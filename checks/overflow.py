@@ -8,20 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from nodevet.checks.guard import AGENT
-from nodevet.checks.model import (
-    Action,
-    Clearing,
-    Episode,
-    EpisodeState,
-    FaultClass,
-    Finding,
-    Key,
-    Outcome,
-    Part,
-    PartKind,
-)
 from nodevet.checks.reference.kernel_policy import TEXT_PREFIX
+
+from .guard import AGENT
+from .model import Action, Clearing, Episode, EpisodeState, FaultClass, Finding, Key, Outcome, Part, PartKind
 
 __all__ = ["MAXIMUM_KEPT", "NOT_KEPT", "Overflow", "without_those_not_kept"]
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import msgspec
 
-from nodevet.checks.errors import ModelError
+from .errors import ModelError
 
 __all__ = [
     "PART_NAMES",

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.errors import ModelError, ReferenceDataError, UsageError
-from nodevet.checks.model import Scalar
-from nodevet.checks.parts import Part, PartKind
-from nodevet.checks.quantities import QUANTITIES
+from .errors import ModelError, ReferenceDataError, UsageError
+from .model import Scalar
+from .parts import Part, PartKind
+from .quantities import QUANTITIES
 
 __all__ = [
     "AcceleratorProfile",

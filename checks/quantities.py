@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from nodevet.checks.model import PartKind, Reading, ReadingStatus, Scalar
+from .model import PartKind, Reading, ReadingStatus, Scalar
 
 __all__ = [
     "IMPLAUSIBLE",

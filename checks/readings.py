@@ -17,9 +17,9 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.model import DeviceKind, Reading, ReadingStatus, Scalar
-from nodevet.checks.parts import PART_NAMES, WHOLE, Part, PartKind
-from nodevet.checks.quantities import NO_VALUE, QUANTITIES, Quantity, QuantityKind, measured
+from .model import DeviceKind, Reading, ReadingStatus, Scalar
+from .parts import PART_NAMES, WHOLE, Part, PartKind
+from .quantities import NO_VALUE, QUANTITIES, Quantity, QuantityKind, measured
 
 __all__ = [
     "LARGEST_NUMBER",

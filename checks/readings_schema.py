@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.model import ReadingStatus
-from nodevet.checks.parts import PART_NAMES, PartKind
-from nodevet.checks.quantities import QUANTITIES, Quantity, QuantityKind
-from nodevet.checks.readings import LARGEST_NUMBER, SCHEMA, VENDOR_PART, Document
+from .model import ReadingStatus
+from .parts import PART_NAMES, PartKind
+from .quantities import QUANTITIES, Quantity, QuantityKind
+from .readings import LARGEST_NUMBER, SCHEMA, VENDOR_PART, Document
 
 __all__ = ["readings_schema"]
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from nodevet.checks.guard import Bug, attempt
+from .guard import Bug, attempt
 
 __all__ = ["Recall", "recalled"]
 

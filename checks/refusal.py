@@ -11,9 +11,10 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.model import Device, DeviceKind, Failure, FailureKind, ReaderState, Refusal, Sample, Snapshot
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.vendors import LENT_DRIVERS
+
+from .model import Device, DeviceKind, Failure, FailureKind, ReaderState, Refusal, Sample, Snapshot
+from .vendors import LENT_DRIVERS
 
 __all__ = ["FALLS", "REFUSALS", "boards_of", "counted", "driver_refuses_all", "refusal_row"]
 

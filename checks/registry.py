@@ -19,12 +19,12 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.errors import RegistryError
-from nodevet.checks.guard import Bug, attempt
-from nodevet.checks.model import Finding
-from nodevet.checks.overrun import Overrun, within
-from nodevet.checks.quantities import QUANTITIES
-from nodevet.checks.view import View
+from .errors import RegistryError
+from .guard import Bug, attempt
+from .model import Finding
+from .overrun import Overrun, within
+from .quantities import QUANTITIES
+from .view import View
 
 __all__ = ["Check", "check", "discover", "installed", "load"]
 

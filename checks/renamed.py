@@ -12,10 +12,10 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.acknowledgement import are_other_boards
-from nodevet.checks.device import compared_serial, told_serial
-from nodevet.checks.model import Device
-from nodevet.checks.view import Seen
+from .acknowledgement import are_other_boards
+from .device import compared_serial, told_serial
+from .model import Device
+from .view import Seen
 
 __all__ = ["COMMANDS", "are_all_renamed", "listed_now", "same_boards", "under_known_names"]
 

@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.model import (
+from nodevet.checks.reference.tables import load_table
+
+from .model import (
     Action,
     Clearing,
     Device,
@@ -29,7 +31,6 @@ from nodevet.checks.model import (
     compared_serial,
     told_serial,
 )
-from nodevet.checks.reference.tables import load_table
 
 __all__ = [
     "CONDITIONS",

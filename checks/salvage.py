@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.errors import ModelError
-from nodevet.checks.model import Event, Failure, FailureKind, Part, Reading, ReadingStatus
+from .errors import ModelError
+from .model import Event, Failure, FailureKind, Part, Reading, ReadingStatus
 
 __all__ = ["salvaged"]
 

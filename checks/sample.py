@@ -9,8 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
-from nodevet.checks.errors import ModelError
-from nodevet.checks.parts import WHOLE, Part
+from .errors import ModelError
+from .parts import WHOLE, Part
 
 __all__ = ["NEVER", "Failure", "FailureKind", "Instant", "Reading", "ReadingStatus", "Sample", "Scalar"]
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.documents import decoded_toml
-from nodevet.checks.errors import ConfigurationError, ModelError
-from nodevet.checks.faults import KINDS, RANGES, Effect, Kind, effects_of, lines_of
-from nodevet.checks.model import ReadingStatus, Scalar
-from nodevet.checks.profiles import Profile, part_of
-from nodevet.checks.quantities import QUANTITIES, QuantityKind
-from nodevet.checks.readings import LARGEST_NUMBER, fits
+from .documents import decoded_toml
+from .errors import ConfigurationError, ModelError
+from .faults import KINDS, RANGES, Effect, Kind, effects_of, lines_of
+from .model import ReadingStatus, Scalar
+from .profiles import Profile, part_of
+from .quantities import QUANTITIES, QuantityKind
+from .readings import LARGEST_NUMBER, fits
 
 __all__ = ["Fault", "Load", "Scenario", "parse_scenario"]
 

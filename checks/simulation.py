@@ -16,22 +16,11 @@ from enum import StrEnum
 
 import msgspec
 
-from nodevet.checks.faults import KINDS, Effect, effects_of, lines_of
-from nodevet.checks.model import (
-    NODE,
-    Device,
-    DeviceKind,
-    Firmware,
-    Instant,
-    Link,
-    Part,
-    Reading,
-    ReadingStatus,
-    Scalar,
-)
-from nodevet.checks.profiles import AcceleratorProfile, Row, load_profile, part_of
-from nodevet.checks.quantities import QUANTITIES, QuantityKind
-from nodevet.checks.scenario import Fault, Scenario
+from .faults import KINDS, Effect, effects_of, lines_of
+from .model import NODE, Device, DeviceKind, Firmware, Instant, Link, Part, Reading, ReadingStatus, Scalar
+from .profiles import AcceleratorProfile, Row, load_profile, part_of
+from .quantities import QUANTITIES, QuantityKind
+from .scenario import Fault, Scenario
 
 __all__ = ["MEMORY", "ProbeFigures", "Simulation", "Trouble", "World"]
 

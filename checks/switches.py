@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from nodevet.checks.judging import Rule
-from nodevet.checks.model import Action, Finding, Outcome, Part, PartKind
-from nodevet.checks.view import View, device_name
+from .judging import Rule
+from .model import Action, Finding, Outcome, Part, PartKind
+from .view import View, device_name
 
 __all__ = ["told_of_switch"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.errors import UsageError
+from .errors import UsageError
 
 __all__ = [
     "SCHEMA",

@@ -5,9 +5,9 @@ A cgroup denies them, an option of their driver excludes them, or the container 
 
 from __future__ import annotations
 
-from nodevet.checks.arriving import places_of
-from nodevet.checks.model import Device, DeviceKind
-from nodevet.checks.view import Seen, View
+from .arriving import places_of
+from .model import Device, DeviceKind
+from .view import Seen, View
 
 __all__ = ["excluded", "not_given", "unread_pages", "was_given_elsewhere", "why_unlisted", "withheld"]
 

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from nodevet.checks.guard import one_line
-from nodevet.checks.model import ReadingStatus
-from nodevet.checks.quantities import NO_VALUE, QUANTITIES
-from nodevet.checks.readings import Document, ReadingEntry, parse, repeated_keys, value_mistakes
+from .guard import one_line
+from .model import ReadingStatus
+from .quantities import NO_VALUE, QUANTITIES
+from .readings import Document, ReadingEntry, parse, repeated_keys, value_mistakes
 
 __all__ = ["without_unread"]
 

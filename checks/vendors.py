@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.checks.model import Action
 from nodevet.checks.reference.tables import load_table
+
+from .model import Action
 
 __all__ = ["LENT_DRIVERS", "Vendor", "vendor_of"]
 

@@ -10,23 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.acknowledgement import (
-    acknowledged_words,
-    counted_words,
-    covering_count,
-    covering_words,
-    standing,
-)
-from nodevet.checks.model import (
-    Action,
-    Episode,
-    EpisodeState,
-    FaultClass,
-    Finding,
-    Outcome,
-    State,
-    Verdict,
-)
+from .acknowledgement import acknowledged_words, counted_words, covering_count, covering_words, standing
+from .model import Action, Episode, EpisodeState, FaultClass, Finding, Outcome, State, Verdict
 
 __all__ = ["NOT_EVALUATED", "node_verdict", "not_judged", "verdict"]
 

@@ -11,8 +11,8 @@ from functools import cached_property
 
 import msgspec
 
-from nodevet.checks.lapses import Told
-from nodevet.checks.model import (
+from .lapses import Told
+from .model import (
     NODE,
     WHOLE,
     Device,
@@ -27,7 +27,7 @@ from nodevet.checks.model import (
     Result,
     Sample,
 )
-from nodevet.checks.quantities import QUANTITIES
+from .quantities import QUANTITIES
 
 __all__ = [
     "Cadence",

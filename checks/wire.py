@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.errors import Closed, ModelError, WireError
-from nodevet.checks.model import Device, Event, Failure, Result, Sample
-from nodevet.checks.salvage import salvaged
+from .errors import Closed, ModelError, WireError
+from .model import Device, Event, Failure, Result, Sample
+from .salvage import salvaged
 
 __all__ = [
     "Burn",

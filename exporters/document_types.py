@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.model import Scalar
-from nodevet.exporters.completeness import CompletenessDocument
+
+from .completeness import CompletenessDocument
 
 __all__ = [
     "BURN_IN_SCHEMA",

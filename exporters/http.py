@@ -31,21 +31,15 @@ from nodevet.checks.errors import BusyError, ConfigurationError
 from nodevet.checks.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
 from nodevet.checks.guard import Guard
 from nodevet.checks.model import Instant, Snapshot
-from nodevet.exporters.arrivals import Arrivals, Request
-from nodevet.exporters.connections import CONNECTION_SECONDS, Connections
-from nodevet.exporters.departures import Departure
-from nodevet.exporters.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT
-from nodevet.exporters.listen_address import (
-    family,
-    is_loopback,
-    names_loopback,
-    parse_listen,
-    refusal,
-    with_zone,
-)
-from nodevet.exporters.page import StatusPage
-from nodevet.exporters.prometheus import MetricsPage
-from nodevet.exporters.schema import encode, status_document
+
+from .arrivals import Arrivals, Request
+from .connections import CONNECTION_SECONDS, Connections
+from .departures import Departure
+from .exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT
+from .listen_address import family, is_loopback, names_loopback, parse_listen, refusal, with_zone
+from .page import StatusPage
+from .prometheus import MetricsPage
+from .schema import encode, status_document
 
 __all__ = ["PAGES", "HttpServer"]
 

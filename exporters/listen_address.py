@@ -9,7 +9,8 @@ import socket
 
 from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
 from nodevet.checks.exhaustion import EXHAUSTED
-from nodevet.exporters.listeners import holder_of
+
+from .listeners import holder_of
 
 __all__ = [
     "DEFAULT_LISTEN",

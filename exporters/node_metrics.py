@@ -18,7 +18,8 @@ from nodevet.checks.model import (
     State,
 )
 from nodevet.checks.modes import closing
-from nodevet.exporters.exposition import Family, Value, counter, gauge, labels_text
+
+from .exposition import Family, Value, counter, gauge, labels_text
 
 __all__ = ["node_metrics"]
 

@@ -13,11 +13,12 @@ import gzip
 import threading
 
 from nodevet.checks.model import Snapshot
-from nodevet.exporters.exposition import Family, text
-from nodevet.exporters.node_metrics import node_metrics
-from nodevet.exporters.quantity_metrics import quantity_metrics
-from nodevet.exporters.result_metrics import result_metrics
-from nodevet.exporters.scheduler_metrics import scheduler_metrics
+
+from .exposition import Family, text
+from .node_metrics import node_metrics
+from .quantity_metrics import quantity_metrics
+from .result_metrics import result_metrics
+from .scheduler_metrics import scheduler_metrics
 
 __all__ = ["MetricsPage", "families"]
 

@@ -8,7 +8,8 @@ from functools import lru_cache
 
 from nodevet.checks.model import Part, PartKind, Reading, ReadingStatus, Snapshot
 from nodevet.checks.quantities import QUANTITIES, Quantity, QuantityKind
-from nodevet.exporters.exposition import Family, Value, counter, escape, gauge, labels_text
+
+from .exposition import Family, Value, counter, escape, gauge, labels_text
 
 __all__ = ["part_label", "quantity_metrics", "shown_by_default", "summed_by_default"]
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from nodevet.checks.completeness import last_proof, standing_wrong
 from nodevet.checks.model import NODE, Result, ResultState, Snapshot, State
 from nodevet.checks.retest import is_passed_retest
-from nodevet.exporters.exposition import Family, gauge, labels_text
+
+from .exposition import Family, gauge, labels_text
 
 __all__ = ["result_metrics"]
 

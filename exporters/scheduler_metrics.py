@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nodevet.checks.model import Snapshot
-from nodevet.exporters.exposition import Family, counter, gauge, labels_text
+
+from .exposition import Family, counter, gauge, labels_text
 
 __all__ = ["scheduler_metrics"]
 

@@ -33,8 +33,9 @@ from nodevet.checks.model import (
     Verdict,
 )
 from nodevet.checks.modes import closing, gating
-from nodevet.exporters.completeness import completeness_document, device_names
-from nodevet.exporters.document_types import (
+
+from .completeness import completeness_document, device_names
+from .document_types import (
     BURN_IN_SCHEMA,
     STATUS_SCHEMA,
     AcknowledgedDocument,

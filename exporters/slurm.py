@@ -16,15 +16,8 @@ from contextlib import suppress
 from threading import Event
 
 from nodevet.checks.errors import NodevetError
-from nodevet.exporters.slurm_rules import (
-    NodeState,
-    OutputError,
-    Why,
-    parse_node,
-    parse_nodes,
-    parse_size,
-    parse_started,
-)
+
+from .slurm_rules import NodeState, OutputError, Why, parse_node, parse_nodes, parse_size, parse_started
 
 __all__ = ["SEARCHED", "Scontrol", "SlurmError"]
 

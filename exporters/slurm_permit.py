@@ -13,18 +13,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from nodevet.exporters.slurm_reasons import is_slurms, replaces_reasons
-from nodevet.exporters.slurm_rules import (
-    LONGEST_REASON,
-    PREFIX,
-    NodeState,
-    OutputError,
-    Why,
-    is_nodevets,
-    is_ours,
-    obstacle,
-    seconds_of,
-)
+from .slurm_reasons import is_slurms, replaces_reasons
+from .slurm_rules import LONGEST_REASON, PREFIX, NodeState, OutputError, Why, is_nodevets, is_ours, obstacle, seconds_of
 
 __all__ = [
     "CLOCK_SECONDS",

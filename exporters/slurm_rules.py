@@ -19,9 +19,10 @@ from nodevet.checks.damping import later
 from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Outcome
 from nodevet.checks.reference.tables import load_table
-from nodevet.exporters.slurm_known import HELD_SECONDS, Known, as_known, not_resumed
-from nodevet.exporters.slurm_names import how_many
-from nodevet.exporters.slurm_reasons import without_additions
+
+from .slurm_known import HELD_SECONDS, Known, as_known, not_resumed
+from .slurm_names import how_many
+from .slurm_reasons import without_additions
 
 __all__ = [
     "PREFIX",

@@ -22,7 +22,8 @@ from nodevet.checks.losses import taken_out
 from nodevet.checks.model import NODE, Device, DeviceKind, ReaderState, Snapshot, State, Verdict
 from nodevet.checks.modes import Reach, asked, reaches
 from nodevet.checks.vendors import vendor_of
-from nodevet.exporters.state_reader import FORMAT, NEVER
+
+from .state_reader import FORMAT, NEVER
 
 __all__ = ["StateFileError", "advice", "state_text", "write_state"]
 

@@ -36,15 +36,7 @@ from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.predecessor import Predecessor
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.readers.supervisor import Supervisor
-from nodevet.agent.readers.witness import (
-    STARVED_RATIO,
-    Look,
-    Other,
-    Surroundings,
-    disturbance,
-    disturbed,
-    stamp,
-)
+from nodevet.agent.readers.witness import STARVED_RATIO, Look, Other, Surroundings, disturbance, disturbed, stamp
 from nodevet.checks.health.freshness import Freshness, judge
 from nodevet.checks.model import NODE, FailureKind, Finding, Outcome, ReaderState
 

@@ -15,17 +15,7 @@ from nodevet.checks.consequences import LOSSES
 from nodevet.checks.damping import later
 from nodevet.checks.health.inventory import RESET_REQUIRED
 from nodevet.checks.losses import GONE, LossCode, loss_word
-from nodevet.checks.model import (
-    NODE,
-    Episode,
-    EpisodeState,
-    Failure,
-    FailureKind,
-    Outcome,
-    Severity,
-    Snapshot,
-    State,
-)
+from nodevet.checks.model import NODE, Episode, EpisodeState, Failure, FailureKind, Outcome, Severity, Snapshot, State
 from nodevet.checks.modes import gating, reach
 from nodevet.checks.reference.kernel_policy import XidRow, kernel_rules
 from nodevet.checks.reference.tables import load_table

@@ -17,25 +17,8 @@ from nodevet.checks.backends.nvidia_items import fast_items, slow_items
 from nodevet.checks.backends.nvml import is_unsupported
 from nodevet.checks.episodes import Evidence, Ledger, fold, verdict
 from nodevet.checks.judging import Look, Rule, looks
-from nodevet.checks.model import (
-    WHOLE,
-    Finding,
-    Limit,
-    Outcome,
-    Part,
-    PartKind,
-    Reading,
-    ReadingStatus,
-    Scalar,
-    State,
-)
-from nodevet.checks.quantities import (
-    QUANTITIES,
-    UNKNOWN_ACTION,
-    QuantityKind,
-    is_implausible,
-    measured,
-)
+from nodevet.checks.model import WHOLE, Finding, Limit, Outcome, Part, PartKind, Reading, ReadingStatus, Scalar, State
+from nodevet.checks.quantities import QUANTITIES, UNKNOWN_ACTION, QuantityKind, is_implausible, measured
 from nodevet.checks.registry import Check, check, discover
 from nodevet.checks.view import Growth, View
 

@@ -28,17 +28,7 @@ from nodevet.agent.slurm.reactor import DRAINS_SECONDS, Reactor
 from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.agent.text import status_text
 from nodevet.checks.errors import StoreError
-from nodevet.checks.model import (
-    Action,
-    EpisodeState,
-    Instant,
-    Key,
-    Mode,
-    Modes,
-    Part,
-    PartKind,
-    Snapshot,
-)
+from nodevet.checks.model import Action, EpisodeState, Instant, Key, Mode, Modes, Part, PartKind, Snapshot
 from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.schema import status_document
 from nodevet.exporters.slurm_permit import Limits, rooms

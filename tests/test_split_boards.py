@@ -21,17 +21,7 @@ from nodevet.checks.backends.nvidia import NvidiaBackend
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.baseline import UNNAMED, named, recognised, remember
 from nodevet.checks.consequences import joined
-from nodevet.checks.model import (
-    Action,
-    Device,
-    FailureKind,
-    Finding,
-    Key,
-    Outcome,
-    ReadingStatus,
-    Snapshot,
-    State,
-)
+from nodevet.checks.model import Action, Device, FailureKind, Finding, Key, Outcome, ReadingStatus, Snapshot, State
 from nodevet.checks.modes import reach
 from nodevet.checks.view import Memory
 from nodevet.exporters.statefile import write_state

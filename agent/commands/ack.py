@@ -9,8 +9,9 @@ import argparse
 import os
 
 from nodevet.agent import exits
-from nodevet.agent.commands import options
 from nodevet.agent.terminal import say
+
+from . import options
 
 SUMMARY = "acknowledge a finding, with a note"
 

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodevet.agent.commands import options
 from nodevet.agent.config import SIMULATED_FOLDER, directories
 from nodevet.agent.outlet import Outlet
 from nodevet.agent.terminal import let_go_of_output
 from nodevet.checks.burnin.launch import burn_command
 from nodevet.checks.errors import UsageError
 from nodevet.checks.profiles import load_profile, profile_names
+
+from . import options
 
 if TYPE_CHECKING:
     from nodevet.agent.load.run import Spawn

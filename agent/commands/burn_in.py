@@ -20,7 +20,6 @@ from nodevet.agent import __version__, exits
 from nodevet.agent.assembly import node_name
 from nodevet.agent.client import AgentAbsent, AgentRefused, Session
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.commands import options
 from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
@@ -49,6 +48,8 @@ from nodevet.checks.naming import chosen
 from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.document_types import DeviceDocument
 from nodevet.exporters.schema import BurnInDocument, StatusDocument, burn_in_document, encode
+
+from . import options
 
 SUMMARY = "prove the hardware under load"
 LEASE_SECONDS = LONGEST_LEASE_SECONDS

@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 
 from nodevet.agent import exits
-from nodevet.agent.commands import options
 from nodevet.agent.terminal import emit, say, table
 from nodevet.agent.text import status_text
 from nodevet.checks.errors import UsageError
 from nodevet.checks.registry import installed
 from nodevet.exporters.schema import encode, status_document
+
+from . import options
 
 SUMMARY = "every check now, or the named ones"
 

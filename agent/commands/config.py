@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 
 from nodevet.agent import exits
-from nodevet.agent.commands import options
 from nodevet.agent.config import digest
 from nodevet.agent.config_text import render
 from nodevet.agent.terminal import say
 from nodevet.checks.registry import installed
+
+from . import options
 
 SUMMARY = "check or show the configuration"
 

@@ -7,10 +7,11 @@ import argparse
 import msgspec
 
 from nodevet.agent import exits
-from nodevet.agent.commands import options
 from nodevet.agent.terminal import emit, say
 from nodevet.agent.text import devices_table, unread_lines
 from nodevet.exporters.schema import encode, status_document
+
+from . import options
 
 SUMMARY = "what is in this node"
 

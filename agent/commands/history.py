@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent import exits
-from nodevet.agent.commands import options
 from nodevet.agent.simulated.origin import simulated_owner
 from nodevet.agent.storage.database import DamagedError
 from nodevet.agent.storage.store import DATABASE_NAME, HistoryRow, SeenDevice, Store, read_store
@@ -23,6 +22,8 @@ from nodevet.checks.naming import are_called, is_place
 from nodevet.checks.recall import recalled
 from nodevet.checks.view import Memory
 from nodevet.exporters.schema import timestamp
+
+from . import options
 
 RESULTS_AT_MOST = 1000
 """So many results of loads are looked through."""

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 from nodevet.agent import exits
-from nodevet.agent.commands import options
 from nodevet.agent.readers.doors import door_of
 from nodevet.agent.settings import Configuration
 from nodevet.agent.terminal import say, table
@@ -24,6 +23,8 @@ from nodevet.checks.model import ReadingStatus
 from nodevet.checks.readings import Document, doubts, parse, reading_of
 from nodevet.checks.readings_schema import readings_schema
 from nodevet.checks.unread_values import without_unread
+
+from . import options
 
 SUMMARY = "check what a command of the site prints"
 

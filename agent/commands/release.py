@@ -6,10 +6,11 @@ import argparse
 import re
 
 from nodevet.agent import exits
-from nodevet.agent.commands import options
 from nodevet.agent.control import LONGEST_RELEASE_SECONDS
 from nodevet.agent.terminal import say
 from nodevet.checks.errors import UsageError
+
+from . import options
 
 SUMMARY = "let go of every device for a while"
 

@@ -15,13 +15,14 @@ import msgspec
 
 from nodevet.agent import exits
 from nodevet.agent.client import AgentRefused, AgentSilent
-from nodevet.agent.commands import options
 from nodevet.agent.settings import Configuration
 from nodevet.agent.slurm.checkup import items, modes, worst
 from nodevet.agent.slurm.facts import Item, Status
 from nodevet.agent.slurm.loaded import Running, running_of
 from nodevet.agent.slurm.survey import survey
 from nodevet.agent.terminal import say, table
+
+from . import options
 
 SUMMARY = "is it safe to install the hooks of SLURM"
 FOLDER = "/etc/slurm/nodevet"

@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 
 from nodevet.agent import exits
-from nodevet.agent.commands import options
 from nodevet.agent.config import SIMULATED_FOLDER
 from nodevet.agent.control import SOCKET_NAME
 from nodevet.agent.terminal import emit, say
 from nodevet.agent.text import status_text
 from nodevet.exporters.schema import StatusDocument, encode
+
+from . import options
 
 SUMMARY = "ask the agent"
 

@@ -15,13 +15,14 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent import exits
-from nodevet.agent.commands import options
 from nodevet.agent.readers.start_failure import start_step
 from nodevet.agent.simulated.origin import simulated_owner
 from nodevet.agent.terminal import say
 from nodevet.checks.backends.topology import ABSENT, VENDORS
 from nodevet.checks.errors import BusyError, UsageError
 from nodevet.checks.topology import Topology, asymmetries, compare, parse_topology, render_table, to_json
+
+from . import options
 
 SUMMARY = "link matrix of the accelerators"
 READ_SECONDS = 20.0

@@ -15,13 +15,14 @@ from typing import Self
 import msgspec
 
 from nodevet.agent.clock import Clock, SystemClock
-from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.publisher import STATE_NAME
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import NODE, Snapshot, State, Verdict
 from nodevet.checks.modes import gating, named
 from nodevet.checks.scheduler import WriterStatus
 from nodevet.exporters.statefile import StateFileError, write_state
+
+from .claims import Claims, ClaimsSeen, LoadLock
 
 __all__ = ["LoadAlone"]
 

@@ -15,11 +15,12 @@ import msgspec
 
 from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
-from nodevet.agent.load.wrong import carried_on
 from nodevet.agent.processes import ChildRecord
 from nodevet.checks.burnin.stops import STOPPED_SECONDS
 from nodevet.checks.model import Instant, Result, ResultState
 from nodevet.checks.wire import Burn, Failed, Found, Message, Note, Ready, Ticked, Worked
+
+from .wrong import carried_on
 
 __all__ = ["LoadChild"]
 

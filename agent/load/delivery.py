@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from nodevet.agent.client import AgentAbsent, AgentRefused, AgentSilent, Session
-from nodevet.agent.load.wrong import UntoldWrong
 from nodevet.checks.model import Result
 from nodevet.exporters.schema import BurnInDocument
+
+from .wrong import UntoldWrong
 
 __all__ = ["PATIENCE_SECONDS", "Delivery"]
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nodevet.agent.clock import Clock
-from nodevet.agent.load.claims import Claims, LoadLock
-from nodevet.agent.load.lease import LeaseBook
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import Snapshot
+
+from .claims import Claims, LoadLock
+from .lease import LeaseBook
 
 __all__ = ["POLL_SECONDS", "LoadGuard"]
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.load.wrong import UntoldWrong
 from nodevet.agent.settings import Configuration
 from nodevet.agent.storage.machine import is_of, open_of_machine, this_machine
 from nodevet.agent.storage.store import DATABASE_NAME, Store, open_store, read_store
@@ -23,6 +22,8 @@ from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Episode, Key, Result
 from nodevet.checks.recall import recalled
 from nodevet.checks.retest import LatestResults
+
+from .wrong import UntoldWrong
 
 __all__ = ["FoundAlone", "History", "keep_unjudged", "memory_before"]
 

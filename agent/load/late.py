@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from nodevet.agent.load.lease import load_targets
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
 from nodevet.checks.completeness import ASKED, LOAD
 from nodevet.checks.model import Device, Instant, Result, ResultState
+
+from .lease import load_targets
 
 __all__ = ["LateDevices"]
 

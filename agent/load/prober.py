@@ -9,11 +9,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nodevet.agent.clock import Clock
-from nodevet.agent.load.guard import POLL_SECONDS, LoadGuard
-from nodevet.agent.load.late import LateDevices
-from nodevet.agent.load.lease import IDLE_MEMORY_BYTES, busy_reason, load_targets
-from nodevet.agent.load.run import LoadRun, Spawn
-from nodevet.agent.load.wrong import UntoldWrong
 from nodevet.agent.settings import LoadSettings
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, requests_for
@@ -21,6 +16,12 @@ from nodevet.checks.errors import NodevetError
 from nodevet.checks.model import Device, DeviceKind, Instant, Result, ResultState, Snapshot
 from nodevet.checks.retest import LEFT_OUT
 from nodevet.checks.wire import Note
+
+from .guard import POLL_SECONDS, LoadGuard
+from .late import LateDevices
+from .lease import IDLE_MEMORY_BYTES, busy_reason, load_targets
+from .run import LoadRun, Spawn
+from .wrong import UntoldWrong
 
 __all__ = ["Prober", "phase_of_day", "scheduler_here"]
 

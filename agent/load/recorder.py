@@ -9,10 +9,11 @@ from itertools import pairwise
 
 import msgspec
 
-from nodevet.agent.load.curve import Curve
 from nodevet.checks.model import PartKind, Reading, ReadingStatus, Result, Sample
 from nodevet.checks.retest import CONDITIONS
 from nodevet.exporters.schema import SeriesDocument
+
+from .curve import Curve
 
 __all__ = ["LoadRecorder", "cannot_tell"]
 

@@ -13,15 +13,16 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from nodevet.agent.clock import Clock
-from nodevet.agent.load.child import LoadChild
-from nodevet.agent.load.claims import LoadLock
-from nodevet.agent.load.curve import Curve
 from nodevet.checks.burnin.launch import Launch, burn_command, chosen_by, why_not_chosen
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
 from nodevet.checks.completeness import ASKED, LOAD, PLANNED, REFUSAL
 from nodevet.checks.model import Device, Result, ResultState
 from nodevet.checks.retest import LEFT_OUT
 from nodevet.checks.wire import Note, Ticked
+
+from .child import LoadChild
+from .claims import LoadLock
+from .curve import Curve
 
 __all__ = ["LoadRun", "Spawn"]
 

@@ -18,27 +18,19 @@ import msgspec
 from nodevet.agent.child_process import Child, Exit
 from nodevet.agent.clock import Clock
 from nodevet.agent.last_words import INTERPRETER, NOT_INSTALLED, WANTS
-from nodevet.agent.readers.calls_of_users import CallRow, calls_of_users
-from nodevet.agent.readers.heartbeat import Heartbeat
-from nodevet.agent.readers.stages import HELD_UP_SECONDS
-from nodevet.agent.readers.start_failure import start_step
-from nodevet.agent.readers.wants import Wants
-from nodevet.agent.readers.witness import (
-    UNNOTED,
-    Look,
-    Other,
-    Stamp,
-    Surroundings,
-    disturbance,
-    disturbed,
-    unscheduled,
-)
 from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
 from nodevet.checks.backends.standstill import WAKE
 from nodevet.checks.limits import from_table
 from nodevet.checks.model import Failure, FailureKind, Instant, Sample
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.refusal import REFUSALS
+
+from .calls_of_users import CallRow, calls_of_users
+from .heartbeat import Heartbeat
+from .stages import HELD_UP_SECONDS
+from .start_failure import start_step
+from .wants import Wants
+from .witness import UNNOTED, Look, Other, Stamp, Surroundings, disturbance, disturbed, unscheduled
 
 __all__ = ["PROOF_SECONDS", "Blame", "Fall", "Fallen", "no_start", "stuck_seconds"]
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.decoding import Problem
-from nodevet.agent.readers.plan import ReaderPlan
 from nodevet.agent.settings import AgentSettings, CommandSettings
 from nodevet.checks.backends.command import Door
 from nodevet.checks.backends.command_run import END_SECONDS
 from nodevet.checks.view import Cadence
+
+from .plan import ReaderPlan
 
 __all__ = ["command_plan", "command_problems", "door_of"]
 

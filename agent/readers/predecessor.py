@@ -12,9 +12,10 @@ from contextlib import suppress
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord, describe, is_alive
-from nodevet.agent.readers.calls_of_users import meaning_of_users
-from nodevet.agent.readers.witness import Look, Surroundings, disturbance
 from nodevet.checks.model import Failure, FailureKind, ReaderState
+
+from .calls_of_users import meaning_of_users
+from .witness import Look, Surroundings, disturbance
 
 __all__ = ["Predecessor"]
 

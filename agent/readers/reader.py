@@ -14,15 +14,18 @@ from collections.abc import Iterable
 from nodevet.agent.child_process import Child, Exit, Patience
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.readers.at_work import device_at_work
-from nodevet.agent.readers.blame import Blame, Fallen, no_start, stuck_seconds
-from nodevet.agent.readers.calls_of_users import LeftOut
-from nodevet.agent.readers.outbox import Outbox
-from nodevet.agent.readers.plan import ReaderPlan
-from nodevet.agent.readers.predecessor import Predecessor
-from nodevet.agent.readers.quarantine import Quarantine
-from nodevet.agent.readers.schedule import Schedule
-from nodevet.agent.readers.stages import (
+from nodevet.checks.model import NEVER, Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
+from nodevet.checks.wire import PROTOCOL, Failed, Happened, Message, Note, Read, Ready, RoundDone, Sampled, Start
+
+from .at_work import device_at_work
+from .blame import Blame, Fallen, no_start, stuck_seconds
+from .calls_of_users import LeftOut
+from .outbox import Outbox
+from .plan import ReaderPlan
+from .predecessor import Predecessor
+from .quarantine import Quarantine
+from .schedule import Schedule
+from .stages import (
     ABSENT,
     FIRST_RESTART_SECONDS,
     HELD_UP_SECONDS,
@@ -39,10 +42,8 @@ from nodevet.agent.readers.stages import (
     Round,
     Wish,
 )
-from nodevet.agent.readers.unread import seen_at, unread, why_unread
-from nodevet.agent.readers.witness import Surroundings
-from nodevet.checks.model import NEVER, Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
-from nodevet.checks.wire import PROTOCOL, Failed, Happened, Message, Note, Read, Ready, RoundDone, Sampled, Start
+from .unread import seen_at, unread, why_unread
+from .witness import Surroundings
 
 __all__ = ["RETRY_SECONDS", "Reader", "ReaderPlan"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from nodevet.agent.clock import Clock
-from nodevet.agent.readers.supervisor import Supervisor
+
+from .supervisor import Supervisor
 
 __all__ = ["Release"]
 

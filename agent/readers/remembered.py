@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.readers.blame import Fall
 from nodevet.checks.recall import recalled
+
+from .blame import Fall
 
 __all__ = ["Remembered", "pack_readers", "recalled_readers"]
 

@@ -13,15 +13,16 @@ import msgspec
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.processes import ChildRecord
-from nodevet.agent.readers.blame import Blame, Fall
-from nodevet.agent.readers.heartbeat import Heartbeat
-from nodevet.agent.readers.outbox import Outbox
-from nodevet.agent.readers.plan import ReaderPlan
-from nodevet.agent.readers.reader import RETRY_SECONDS, Reader
-from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Device, DeviceKind, Event, ReaderState, ReaderStatus, Sample
 from nodevet.checks.wire import Note
+
+from .blame import Blame, Fall
+from .heartbeat import Heartbeat
+from .outbox import Outbox
+from .plan import ReaderPlan
+from .reader import RETRY_SECONDS, Reader
+from .witness import Surroundings
 
 __all__ = ["Collected", "ReaderPlan", "Supervisor", "by_clock_of_log"]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.agent.readers.plan import ReaderPlan
-from nodevet.agent.readers.stages import FALLEN
 from nodevet.checks.model import NEVER, Failure, FailureKind, Instant, Sample
+
+from .plan import ReaderPlan
+from .stages import FALLEN
 
 __all__ = ["seen_at", "unread", "why_unread"]
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from nodevet.agent.child_process import Child
 from nodevet.agent.processes import FILE_SIZE
-from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
 from nodevet.checks.limits import from_table
 from nodevet.checks.model import FailureKind
+
+from .witness import Surroundings
 
 __all__ = ["Wants"]
 

@@ -17,14 +17,15 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent.readers.cut_short import cut_short
-from nodevet.agent.readers.disk import Disk
-from nodevet.agent.readers.room import without_room
 from nodevet.checks.backends.device_nodes import closed_nodes, driver_at_work
 from nodevet.checks.backends.standstill import CRASHES
 from nodevet.checks.limits import from_table
 from nodevet.checks.model import FailureKind
 from nodevet.checks.reference.tables import load_table
+
+from .cut_short import cut_short
+from .disk import Disk
+from .room import without_room
 
 __all__ = [
     "Look",

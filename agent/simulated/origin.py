@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nodevet.agent.settings import AgentSettings
-from nodevet.agent.simulated.node import SimulatedNode
 from nodevet.checks.errors import StoreError
 from nodevet.checks.files import replace_file
+
+from .node import SimulatedNode
 
 __all__ = ["MARKER_NAME", "NAMELESS", "claim", "keep_apart", "refuse_simulated", "simulated_owner"]
 

@@ -6,13 +6,14 @@ import msgspec
 
 from nodevet.agent.clock import Clock
 from nodevet.agent.settings import LoadSettings
-from nodevet.agent.simulated.node import SimulatedNode
 from nodevet.checks.burnin.metrics import figures, verification_state
 from nodevet.checks.faults import KINDS
 from nodevet.checks.model import Clearing, Instant, Result, ResultState, Snapshot
 from nodevet.checks.profiles import Probe, load_profile
 from nodevet.checks.retest import CONDITIONS, clearing_table
 from nodevet.checks.simulation import ProbeFigures
+
+from .node import SimulatedNode
 
 __all__ = ["SimulatedProber", "probe_results"]
 

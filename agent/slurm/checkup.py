@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from nodevet.agent.slurm.checkup_gpus import gres_types, mapping
-from nodevet.agent.slurm.facts import CLUSTER, NODE, Entry, Facts, Hook, Item, Status
 from nodevet.checks.model import Mode
 from nodevet.exporters.state_reader import Absent
+
+from .checkup_gpus import gres_types, mapping
+from .facts import CLUSTER, NODE, Entry, Facts, Hook, Item, Status
 
 __all__ = ["CLUSTER", "NODE", "SCRIPTS", "items", "modes", "worst"]
 

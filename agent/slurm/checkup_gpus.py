@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from nodevet.agent.slurm.facts import CLUSTER, NODE, Facts, Item, Status
 from nodevet.exporters.state_reader import Absent
+
+from .facts import CLUSTER, NODE, Facts, Item, Status
 
 __all__ = ["gres_types", "mapping"]
 

@@ -8,8 +8,9 @@ from enum import StrEnum
 import msgspec
 
 from nodevet.agent.settings import Configuration
-from nodevet.agent.slurm.loaded import Running
 from nodevet.exporters.state_reader import Absent, StateFile
+
+from .loaded import Running
 
 __all__ = ["CLUSTER", "NODE", "Entry", "Facts", "Hook", "Item", "Status"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from nodevet.agent.settings import Configuration
-from nodevet.agent.slurm.first import LOCAL
 from nodevet.exporters.schema import StatusDocument
+
+from .first import LOCAL
 
 __all__ = ["Running", "running_of"]
 

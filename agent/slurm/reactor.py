@@ -21,10 +21,6 @@ import msgspec
 
 from nodevet.agent.load.claims import Claims
 from nodevet.agent.settings import SlurmSettings
-from nodevet.agent.slurm.acknowledged import Acknowledged
-from nodevet.agent.slurm.gate_log import Closings
-from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, load_memory, pack, save_memory
-from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.checks.background import Background
 from nodevet.checks.errors import StoreError
 from nodevet.checks.guard import Bug, attempt
@@ -32,6 +28,11 @@ from nodevet.checks.model import Snapshot
 from nodevet.checks.modes import named
 from nodevet.checks.scheduler import Permit, WriterStatus
 from nodevet.exporters.slurm import Scontrol
+
+from .acknowledged import Acknowledged
+from .gate_log import Closings
+from .memory import MEMORY_NAME, Kept, load_memory, pack, save_memory
+from .writer import Pass, Writer
 
 __all__ = ["Reactor"]
 

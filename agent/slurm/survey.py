@@ -19,14 +19,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nodevet.agent.settings import Configuration
-from nodevet.agent.slurm.checkup import SCRIPTS, UNSET
-from nodevet.agent.slurm.facts import Entry, Facts, Hook
-from nodevet.agent.slurm.loaded import Running
 from nodevet.agent.storage.database import NETWORK_FILE_SYSTEMS, file_system_of
 from nodevet.exporters.slurm import SEARCHED, Scontrol, SlurmError
 from nodevet.exporters.slurm_permit import forgotten_words
 from nodevet.exporters.slurm_rules import is_machine, machine_of, parse_node
 from nodevet.exporters.state_reader import FORMAT, NEVER, Absent, StateFile, boot_id, read_state, uptime_seconds
+
+from .checkup import SCRIPTS, UNSET
+from .facts import Entry, Facts, Hook
+from .loaded import Running
 
 __all__ = ["awaiting_of", "hooks_of", "survey"]
 

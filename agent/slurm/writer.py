@@ -12,12 +12,6 @@ from typing import Any
 import msgspec
 
 from nodevet.agent.settings import SlurmSettings
-from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, told
-from nodevet.agent.slurm.calls import Call, Slurm, Work
-from nodevet.agent.slurm.first import LOCAL, first_status
-from nodevet.agent.slurm.memory import clears_until
-from nodevet.agent.slurm.turn import WORTH_WAITING_SECONDS, Turn, first_looks_seconds
-from nodevet.agent.slurm.words import WORDS, returned_words
 from nodevet.checks.model import Episode, Instant, Mode, Modes, Snapshot
 from nodevet.checks.modes import draining, gating, named
 from nodevet.checks.scheduler import Permit, WriterStatus
@@ -60,6 +54,13 @@ from nodevet.exporters.slurm_rules import (
     obstacle,
     seconds_of,
 )
+
+from .acknowledged import RESUMER, Acknowledged, told
+from .calls import Call, Slurm, Work
+from .first import LOCAL, first_status
+from .memory import clears_until
+from .turn import WORTH_WAITING_SECONDS, Turn, first_looks_seconds
+from .words import WORDS, returned_words
 
 __all__ = ["Pass", "Writer"]
 

@@ -9,9 +9,10 @@ import sqlite3
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from nodevet.agent.storage.database import ROW
-from nodevet.agent.storage.rows import verified_episode, whole_row
 from nodevet.checks.model import Episode, EpisodeState, Key
+
+from .database import ROW
+from .rows import verified_episode, whole_row
 
 __all__ = ["newest_rows", "open_episodes", "rows_if_known"]
 

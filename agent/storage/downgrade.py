@@ -13,21 +13,13 @@ from contextlib import closing
 from pathlib import Path
 
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.storage.at_rest import rows_if_known
-from nodevet.agent.storage.database import (
-    SQLITE_WAIT_SECONDS,
-    DamagedError,
-    NewerError,
-    checksum,
-    connect,
-    exchange,
-    lock,
-    translated,
-)
-from nodevet.agent.storage.rows import verified_episode
-from nodevet.agent.storage.store import OpenedStore, Store, open_store
 from nodevet.checks.errors import StoreError
 from nodevet.checks.model import Episode
+
+from .at_rest import rows_if_known
+from .database import SQLITE_WAIT_SECONDS, DamagedError, NewerError, checksum, connect, exchange, lock, translated
+from .rows import verified_episode
+from .store import OpenedStore, Store, open_store
 
 __all__ = ["open_of_any_version"]
 

@@ -20,15 +20,16 @@ from nodevet.agent.clock import Clock
 from nodevet.agent.engine import Engine
 from nodevet.agent.lock import acquire_node_lock
 from nodevet.agent.settings import Configuration
-from nodevet.agent.storage.database import RefusedError
-from nodevet.agent.storage.machine import Machine, is_of, open_of_machine, this_machine
-from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
-from nodevet.agent.storage.rollup import MinuteRollups
-from nodevet.agent.storage.rows import UnsavedRound
-from nodevet.agent.storage.store import DATABASE_NAME, read_store
-from nodevet.agent.storage.writer import Keeping, Retention, StoreWriter
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Device, Episode, EpisodeState, Key, Result, Sample
+
+from .database import RefusedError
+from .machine import Machine, is_of, open_of_machine, this_machine
+from .mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
+from .rollup import MinuteRollups
+from .rows import UnsavedRound
+from .store import DATABASE_NAME, read_store
+from .writer import Keeping, Retention, StoreWriter
 
 __all__ = ["Journal"]
 

@@ -15,10 +15,11 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.clock import SystemClock
-from nodevet.agent.storage.database import move_aside
-from nodevet.agent.storage.downgrade import open_of_any_version
-from nodevet.agent.storage.store import OpenedStore, Store
 from nodevet.checks.errors import BusyError, StoreError
+
+from .database import move_aside
+from .downgrade import open_of_any_version
+from .store import OpenedStore, Store
 
 __all__ = ["MACHINE", "Machine", "is_of", "open_of_machine", "this_machine"]
 

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent.storage.store import Store
 from nodevet.checks.acknowledgement import is_covering
 from nodevet.checks.documents import decoded
 from nodevet.checks.errors import ModelError, StoreError
 from nodevet.checks.files import replace_file
 from nodevet.checks.model import Episode, EpisodeState, Key
+
+from .store import Store
 
 __all__ = ["MIRROR_NAME", "Mirror", "ends", "read_mirror", "restore", "write_mirror"]
 

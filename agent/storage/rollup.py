@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from nodevet.agent.storage.store import Rollup
 from nodevet.checks.model import ReadingStatus, Sample
 from nodevet.checks.quantities import QUANTITIES, QuantityKind
+
+from .store import Rollup
 
 __all__ = ["ROLLED", "MinuteRollups"]
 

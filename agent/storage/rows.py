@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nodevet.agent.storage.database import checksum
 from nodevet.checks.errors import ModelError, StoreError
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import Episode, Instant, Result
+
+from .database import checksum
 
 __all__ = [
     "CHANGE",

@@ -23,8 +23,12 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent.storage.at_rest import newest_rows, open_episodes
-from nodevet.agent.storage.database import (
+from nodevet.checks.errors import BusyError, StoreError
+from nodevet.checks.model import Device, Episode, EpisodeState, Instant, Key, Result
+from nodevet.checks.retest import is_same_run
+
+from .at_rest import newest_rows, open_episodes
+from .database import (
     ROW,
     DamagedError,
     InterruptedStatementError,
@@ -44,8 +48,8 @@ from nodevet.agent.storage.database import (
     refuse_network,
     translated,
 )
-from nodevet.agent.storage.open_files import OpenFiles
-from nodevet.agent.storage.rows import (
+from .open_files import OpenFiles
+from .rows import (
     CHANGE,
     COUNT,
     HistoryRow,
@@ -64,9 +68,6 @@ from nodevet.agent.storage.rows import (
     whole_result,
     whole_row,
 )
-from nodevet.checks.errors import BusyError, StoreError
-from nodevet.checks.model import Device, Episode, EpisodeState, Instant, Key, Result
-from nodevet.checks.retest import is_same_run
 
 __all__ = [
     "DATABASE_NAME",

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from nodevet.agent.storage.database import DamagedError, checksum, connect_for_reading, translated
-from nodevet.agent.storage.rows import CHANGE, COUNT, nature_of, whole_row
-from nodevet.agent.storage.store import Store
 from nodevet.checks.background import Background
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.model import Episode, Key
+
+from .database import DamagedError, checksum, connect_for_reading, translated
+from .rows import CHANGE, COUNT, nature_of, whole_row
+from .store import Store
 
 __all__ = ["Tender"]
 

@@ -17,15 +17,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nodevet.agent.storage.database import DamagedError
-from nodevet.agent.storage.downgrade import open_of_any_version
-from nodevet.agent.storage.rows import Rollup, UnsavedRound, unkeepable
-from nodevet.agent.storage.store import OpenedStore, Store, open_store
-from nodevet.agent.storage.tending import Tender
 from nodevet.checks.background import Background
 from nodevet.checks.errors import BusyError, StoreError
 from nodevet.checks.guard import Bug, attempt, culprits
 from nodevet.checks.model import Device, Episode, EpisodeState, Instant, Key, Result
+
+from .database import DamagedError
+from .downgrade import open_of_any_version
+from .rows import Rollup, UnsavedRound, unkeepable
+from .store import OpenedStore, Store, open_store
+from .tending import Tender
 
 __all__ = ["Keeping", "Retention", "StoreWriter", "merged"]
 

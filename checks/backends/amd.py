@@ -19,10 +19,13 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.backends.amd_identity import asleep, gone, identify, listed, name_of
-from nodevet.checks.backends.amd_items import BLOCKS, ThrottleClock, fast_items, partition_items, slow_items
-from nodevet.checks.backends.amd_topology import read_topology
-from nodevet.checks.backends.amdsmi import (
+from nodevet.checks.model import Device, DeviceKind, Event, FailureKind, Reading, ReadingStatus
+from nodevet.checks.topology import Topology
+
+from .amd_identity import asleep, gone, identify, listed, name_of
+from .amd_items import BLOCKS, ThrottleClock, fast_items, partition_items, slow_items
+from .amd_topology import read_topology
+from .amdsmi import (
     DENIED,
     GONE,
     SUCCESS,
@@ -36,13 +39,11 @@ from nodevet.checks.backends.amdsmi import (
     raise_if_gone,
     refused,
 )
-from nodevet.checks.backends.base import BackendError, Context
-from nodevet.checks.backends.driver_errors import Asked
-from nodevet.checks.backends.pci import error_readings, pci_accelerators
-from nodevet.checks.backends.tree import Tree
-from nodevet.checks.backends.withheld import kept_away
-from nodevet.checks.model import Device, DeviceKind, Event, FailureKind, Reading, ReadingStatus
-from nodevet.checks.topology import Topology
+from .base import BackendError, Context
+from .driver_errors import Asked
+from .pci import error_readings, pci_accelerators
+from .tree import Tree
+from .withheld import kept_away
 
 __all__ = ["AmdBackend", "open_backend"]
 

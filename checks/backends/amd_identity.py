@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.backends.amdsmi import DENIED, SUCCESS, UNSUPPORTED, Library, Target, number
-from nodevet.checks.backends.places import numa_node, slot
-from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import Device, DeviceKind, Firmware, Link
 from nodevet.checks.reference.tables import load_table
+
+from .amdsmi import DENIED, SUCCESS, UNSUPPORTED, Library, Target, number
+from .places import numa_node, slot
+from .tree import Tree
 
 __all__ = ["asleep", "gone", "identify", "is_virtual", "listed", "name_of"]
 

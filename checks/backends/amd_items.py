@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nodevet.checks.backends.amdsmi import NO_VALUE, NO_VALUE_16, Call, Item, number
 from nodevet.checks.model import WHOLE, Part, PartKind, Scalar
+
+from .amdsmi import NO_VALUE, NO_VALUE_16, Call, Item, number
 
 __all__ = ["BLOCKS", "ThrottleClock", "fast_items", "partition_items", "slow_items"]
 

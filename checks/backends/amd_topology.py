@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nodevet.checks.backends.amdsmi import Library, Target, raise_if_gone
-from nodevet.checks.backends.places import between, slot, topology
 from nodevet.checks.model import Device
 from nodevet.checks.topology import SELF, Topology
+
+from .amdsmi import Library, Target, raise_if_gone
+from .places import between, slot, topology
 
 __all__ = ["read_topology"]
 

@@ -20,10 +20,6 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.backends.base import Backend, BackendError, BackendFactory, imported
-from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING, refused_nodes
-from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
-from nodevet.checks.backends.standstill import end_at_crashes, stand_still_at_crashes
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.errors import WireError
@@ -45,6 +41,11 @@ from nodevet.checks.wire import (
     Start,
     Stop,
 )
+
+from .base import Backend, BackendError, BackendFactory, imported
+from .device_nodes import SAID_WITHOUT_ASKING, refused_nodes
+from .sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
+from .standstill import end_at_crashes, stand_still_at_crashes
 
 __all__ = ["BACKENDS", "main"]
 

@@ -16,8 +16,6 @@ from typing import NoReturn
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError, Context
-from nodevet.checks.backends.command_run import Runner, beginning
 from nodevet.checks.model import (
     Device,
     Event,
@@ -33,6 +31,9 @@ from nodevet.checks.model import (
 from nodevet.checks.readings import MAXIMUM_EVENTS, DeviceEntry, Document, EventEntry, address_of, parse, reading_of
 from nodevet.checks.renamed import COMMANDS, are_all_renamed, same_boards
 from nodevet.checks.unread_values import without_unread
+
+from .base import BackendError, Context
+from .command_run import Runner, beginning
 
 __all__ = ["Door", "open_backend", "runner", "taken"]
 

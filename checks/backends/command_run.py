@@ -19,9 +19,10 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError
 from nodevet.checks.errors import Closed
 from nodevet.checks.model import FailureKind
+
+from .base import BackendError
 
 __all__ = ["END_SECONDS", "MAXIMUM_OUTPUT_BYTES", "Printed", "Runner", "beginning", "printable"]
 

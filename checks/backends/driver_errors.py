@@ -13,9 +13,10 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError
 from nodevet.checks.model import FailureKind
 from nodevet.checks.reference.tables import load_table
+
+from .base import BackendError
 
 __all__ = ["Asked", "ErrorRow", "evidence", "failed", "of_kind"]
 

@@ -11,20 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError, Context
-from nodevet.checks.backends.pci import pci_accelerators
-from nodevet.checks.backends.processors import (
-    Socket,
-    are_offline,
-    clock_readings,
-    find_sockets,
-    heat_readings,
-    package_sensors,
-    socket_device,
-    throttle_readings,
-)
-from nodevet.checks.backends.tree import Tree, explain, number_reading, status_of
-from nodevet.checks.backends.withheld import excluded, is_denied, is_there, not_given, read_pages, withheld
 from nodevet.checks.model import (
     NODE,
     Device,
@@ -38,6 +24,21 @@ from nodevet.checks.model import (
     ReadingStatus,
 )
 from nodevet.checks.parts import of_memory
+
+from .base import BackendError, Context
+from .pci import pci_accelerators
+from .processors import (
+    Socket,
+    are_offline,
+    clock_readings,
+    find_sockets,
+    heat_readings,
+    package_sensors,
+    socket_device,
+    throttle_readings,
+)
+from .tree import Tree, explain, number_reading, status_of
+from .withheld import excluded, is_denied, is_there, not_given, read_pages, withheld
 
 __all__ = ["MEMORY", "HostBackend", "open_backend"]
 

@@ -16,11 +16,27 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError, Context
-from nodevet.checks.backends.driver_errors import Asked
-from nodevet.checks.backends.nvidia_items import fast_items, slow_items
-from nodevet.checks.backends.nvidia_topology import read_topology
-from nodevet.checks.backends.nvml import (
+from nodevet.checks.expected_links import expected_links
+from nodevet.checks.model import (
+    Device,
+    DeviceKind,
+    Event,
+    FailureKind,
+    Firmware,
+    Link,
+    Part,
+    PartKind,
+    Provenance,
+    Reading,
+    ReadingStatus,
+)
+from nodevet.checks.topology import Topology
+
+from .base import BackendError, Context
+from .driver_errors import Asked
+from .nvidia_items import fast_items, slow_items
+from .nvidia_topology import read_topology
+from .nvml import (
     SUCCESS,
     TIMEOUT,
     UNSUPPORTED,
@@ -38,25 +54,10 @@ from nodevet.checks.backends.nvml import (
     raise_if_gone,
     refused,
 )
-from nodevet.checks.backends.pci import pci_accelerators
-from nodevet.checks.backends.places import numa_node, slot
-from nodevet.checks.backends.tree import Tree
-from nodevet.checks.backends.withheld import kept_away
-from nodevet.checks.expected_links import expected_links
-from nodevet.checks.model import (
-    Device,
-    DeviceKind,
-    Event,
-    FailureKind,
-    Firmware,
-    Link,
-    Part,
-    PartKind,
-    Provenance,
-    Reading,
-    ReadingStatus,
-)
-from nodevet.checks.topology import Topology
+from .pci import pci_accelerators
+from .places import numa_node, slot
+from .tree import Tree
+from .withheld import kept_away
 
 __all__ = ["NvidiaBackend", "open_backend"]
 

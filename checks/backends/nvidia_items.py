@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nodevet.checks.backends.nvml import Call, Field, Item
 from nodevet.checks.fabric import known_mask, words_of_mask
 from nodevet.checks.model import WHOLE, Part, PartKind, Scalar
 from nodevet.checks.quantities import RECOVERY_ACTIONS, UNKNOWN_ACTION
+
+from .nvml import Call, Field, Item
 
 __all__ = ["fast_items", "slow_items", "throttle_fields"]
 

@@ -12,10 +12,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from nodevet.checks.backends.nvml import SUCCESS, Call, Library, Target, raise_if_gone
-from nodevet.checks.backends.places import ranges, topology
 from nodevet.checks.model import Device
 from nodevet.checks.topology import SELF, Topology
+
+from .nvml import SUCCESS, Call, Library, Target, raise_if_gone
+from .places import ranges, topology
 
 __all__ = ["read_topology"]
 

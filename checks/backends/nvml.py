@@ -19,13 +19,14 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError, imported
-from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_kind
 from nodevet.checks.exhaustion import next_step
 from nodevet.checks.guard import Bug, attempt
 from nodevet.checks.model import FailureKind, Part, Reading, ReadingStatus, Scalar
 from nodevet.checks.quantities import IMPLAUSIBLE
 from nodevet.checks.wire import Progress
+
+from .base import BackendError, imported
+from .driver_errors import Asked, evidence, failed, of_kind
 
 __all__ = [
     "Call",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.checks.backends.tree import Tree, explain, status_of
 from nodevet.checks.model import Device, DeviceKind, Part, PartKind, Reading, ReadingStatus
 from nodevet.checks.reference.tables import load_table
+
+from .tree import Tree, explain, status_of
 
 __all__ = ["PciAccelerator", "error_readings", "pci_accelerators"]
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from nodevet.checks.backends.tree import Tree, number_reading, sum_reading
 from nodevet.checks.model import Device, DeviceKind, Firmware, Part, PartKind, Reading, ReadingStatus
+
+from .tree import Tree, number_reading, sum_reading
 
 __all__ = [
     "Processor",

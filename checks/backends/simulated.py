@@ -13,12 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.documents import decoded
 from nodevet.checks.errors import ModelError, NodevetError
 from nodevet.checks.model import Device, Event, FailureKind, Reading
 from nodevet.checks.quantities import measured
 from nodevet.checks.simulation import Simulation, Trouble, World
+
+from .base import BackendError, Context
 
 __all__ = ["SimulatedBackend", "open_backend"]
 

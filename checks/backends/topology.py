@@ -15,11 +15,12 @@ from typing import Protocol
 
 import msgspec
 
-from nodevet.checks.backends.base import Backend, BackendError
 from nodevet.checks.clock import SystemClock
 from nodevet.checks.model import FailureKind, Instant
 from nodevet.checks.topology import Topology
 from nodevet.checks.wire import Progress
+
+from .base import Backend, BackendError
 
 __all__ = ["ABSENT", "VENDORS", "main"]
 

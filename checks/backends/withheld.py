@@ -8,8 +8,9 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
 
-from nodevet.checks.backends.tree import Tree
 from nodevet.checks.model import Device
+
+from .tree import Tree
 
 __all__ = ["excluded", "is_denied", "is_there", "kept_away", "not_given", "read_pages", "withheld"]
 

@@ -7,16 +7,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from nodevet.checks.judging import Rule
-from nodevet.checks.model import (
-    Action,
-    Clearing,
-    Device,
-    FaultClass,
-    Finding,
-    Outcome,
-    Result,
-    ResultState,
-)
+from nodevet.checks.model import Action, Clearing, Device, FaultClass, Finding, Outcome, Result, ResultState
 from nodevet.checks.registry import check
 from nodevet.checks.retest import LEFT_OUT, ClearingRow, clearing_table, demand_words, is_passed_retest, shown_by
 from nodevet.checks.view import View, device_name

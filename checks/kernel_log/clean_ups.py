@@ -7,9 +7,10 @@ from typing import TypeVar
 
 import msgspec
 
-from nodevet.checks.kernel_log.rules import base_address
 from nodevet.checks.model import Event, Instant, Provenance
 from nodevet.checks.reference.kernel_policy import policy_of
+
+from .rules import base_address
 
 __all__ = ["MAXIMUM_ADDRESSES", "CleanUps", "keep", "known_as"]
 

@@ -10,11 +10,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from nodevet.checks.kernel_log.rules import is_same_address, normalised_pci
 from nodevet.checks.model import Event, Outcome, Provenance
 from nodevet.checks.occurrences import SOURCES_APART_SECONDS
 from nodevet.checks.parts import unit_of
 from nodevet.checks.reference.kernel_policy import policy_of
+
+from .rules import is_same_address, normalised_pci
 
 __all__ = ["REPEAT_SECONDS", "Deduplicator", "DeduplicatorState", "SeenEvent"]
 

@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from nodevet.checks.kernel_log.lines import MAXIMUM_TEXT, Line, Origin, is_whole
 from nodevet.checks.model import Provenance
+
+from .lines import MAXIMUM_TEXT, Line, Origin, is_whole
 
 __all__ = ["ARGUMENTS", "Span", "entry_line"]
 

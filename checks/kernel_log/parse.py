@@ -14,28 +14,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.kernel_log.clean_ups import MAXIMUM_ADDRESSES, CleanUps, keep, known_as
-from nodevet.checks.kernel_log.lines import (
-    Line,
-    Origin,
-    is_json_message,
-    is_of_program,
-    looks_like_continuation,
-    split_line,
-)
-from nodevet.checks.kernel_log.rules import (
-    Match,
-    base_address,
-    expanded,
-    is_same_address,
-    match_line,
-    normalised_pci,
-    provenance_of,
-)
-from nodevet.checks.kernel_log.xid import decode_body
 from nodevet.checks.model import Event, Instant, Outcome, Provenance, Severity
 from nodevet.checks.parts import UNIT_FIELDS, unit_of
 from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules, policy_of
+
+from .clean_ups import MAXIMUM_ADDRESSES, CleanUps, keep, known_as
+from .lines import Line, Origin, is_json_message, is_of_program, looks_like_continuation, split_line
+from .rules import Match, base_address, expanded, is_same_address, match_line, normalised_pci, provenance_of
+from .xid import decode_body
 
 __all__ = ["SOURCE", "KernelLogParser", "events_from_lines", "parse_line"]
 

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 
 from nodevet.checks.errors import NodevetError, UsageError
-from nodevet.checks.kernel_log.beginning import Beginning
-from nodevet.checks.kernel_log.lines import MAXIMUM_LINE, Line, split_line, split_record
-from nodevet.checks.kernel_log.parse import SETTLE_SECONDS, KernelLogParser, events_from_lines
-from nodevet.checks.kernel_log.rules import stand_in
 from nodevet.checks.model import Event, Instant, Provenance
+
+from .beginning import Beginning
+from .lines import MAXIMUM_LINE, Line, split_line, split_record
+from .parse import SETTLE_SECONDS, KernelLogParser, events_from_lines
+from .rules import stand_in
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

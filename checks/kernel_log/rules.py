@@ -8,9 +8,10 @@ import re
 import msgspec
 
 from nodevet.checks.errors import ReferenceDataError
-from nodevet.checks.kernel_log.lines import Line, Origin
 from nodevet.checks.model import Provenance
 from nodevet.checks.reference.kernel_policy import KernelRule, Proof, kernel_rules
+
+from .lines import Line, Origin
 
 __all__ = [
     "Match",

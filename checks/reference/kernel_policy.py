@@ -9,7 +9,8 @@ from typing import Literal
 import msgspec
 
 from nodevet.checks.model import Action, Clearing, Event, FaultClass, Outcome, Provenance, Severity
-from nodevet.checks.reference.tables import load_table
+
+from .tables import load_table
 
 __all__ = [
     "NUMBERED",

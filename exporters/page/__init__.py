@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from nodevet.exporters.page.render import StatusPage
+from .render import StatusPage
 
 __all__ = ["StatusPage"]

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from nodevet.checks.explanation import ACTIONS, Explanation, explain_event, explain_rule
 from nodevet.checks.judging import Rule
-from nodevet.exporters.page.findings import MAXIMUM_FINDINGS, Told
-from nodevet.exporters.page.markup import Html, element, joined
-from nodevet.exporters.page.shapes import badge
+
+from .findings import MAXIMUM_FINDINGS, Told
+from .markup import Html, element, joined
+from .shapes import badge
 
 __all__ = ["about_section"]
 

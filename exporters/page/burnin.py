@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from nodevet.checks.completeness import last_proof
 from nodevet.checks.model import Result, ResultState, Snapshot
-from nodevet.exporters.page.markup import Html, element
-from nodevet.exporters.page.shapes import badge, bar
-from nodevet.exporters.page.words import ABSENT, age, counted, moment, number, percent
+
+from .markup import Html, element
+from .shapes import badge, bar
+from .words import ABSENT, age, counted, moment, number, percent
 
 __all__ = ["burn_in_section"]
 

@@ -6,22 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from nodevet.checks.episodes import NOT_EVALUATED
-from nodevet.checks.model import (
-    NODE,
-    Device,
-    DeviceKind,
-    PartKind,
-    Reading,
-    ReadingStatus,
-    Snapshot,
-    State,
-    Verdict,
-)
-from nodevet.exporters.page.findings import Told
-from nodevet.exporters.page.markup import Html, element
-from nodevet.exporters.page.present import Present, number_of
-from nodevet.exporters.page.shapes import badge, bar
-from nodevet.exporters.page.words import age, bytes_of, counted, duration, hertz, number, percent, words
+from nodevet.checks.model import NODE, Device, DeviceKind, PartKind, Reading, ReadingStatus, Snapshot, State, Verdict
+
+from .findings import Told
+from .markup import Html, element
+from .present import Present, number_of
+from .shapes import badge, bar
+from .words import age, bytes_of, counted, duration, hertz, number, percent, words
 
 __all__ = ["MAXIMUM_DEVICES", "devices_sections"]
 

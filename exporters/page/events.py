@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from nodevet.checks.model import Snapshot
-from nodevet.exporters.page.markup import Html, element
-from nodevet.exporters.page.words import age, counted
+
+from .markup import Html, element
+from .words import age, counted
 
 __all__ = ["events_section"]
 

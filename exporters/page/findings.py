@@ -8,19 +8,11 @@ import msgspec
 
 from nodevet.checks.acknowledgement import is_word
 from nodevet.checks.explanation import ACTIONS, ending
-from nodevet.checks.model import (
-    WHOLE,
-    Action,
-    Episode,
-    EpisodeState,
-    Finding,
-    Instant,
-    Outcome,
-    Snapshot,
-)
-from nodevet.exporters.page.markup import Html, element, joined
-from nodevet.exporters.page.shapes import badge
-from nodevet.exporters.page.words import age, amount, counted, moment, words
+from nodevet.checks.model import WHOLE, Action, Episode, EpisodeState, Finding, Instant, Outcome, Snapshot
+
+from .markup import Html, element, joined
+from .shapes import badge
+from .words import age, amount, counted, moment, words
 
 __all__ = ["MAXIMUM_FINDINGS", "Told", "findings_section", "told"]
 

@@ -18,10 +18,11 @@ from nodevet.checks.completeness import standing_wrong
 from nodevet.checks.explanation import ACTIONS
 from nodevet.checks.model import WHOLE, Action, DeviceKind, EpisodeState, Instant, ReaderState, Snapshot, State
 from nodevet.checks.modes import gating, reach
-from nodevet.exporters.page.findings import Told
-from nodevet.exporters.page.markup import Html, element, joined
-from nodevet.exporters.page.shapes import icon
-from nodevet.exporters.page.words import age, counted, duration, moment, number
+
+from .findings import Told
+from .markup import Html, element, joined
+from .shapes import icon
+from .words import age, counted, duration, moment, number
 
 __all__ = ["banners", "hero", "staleness", "tallies"]
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from nodevet.checks.model import AgentInfo, CheckRun, Outcome, ReaderState, ReaderStatus, Snapshot
 from nodevet.checks.modes import closing
-from nodevet.exporters.page.markup import Html, element
-from nodevet.exporters.page.shapes import badge
-from nodevet.exporters.page.words import age, duration, moment, words
+
+from .markup import Html, element
+from .shapes import badge
+from .words import age, duration, moment, words
 
 __all__ = ["agent_section"]
 

@@ -8,10 +8,11 @@ import msgspec
 
 from nodevet.checks.model import Device, PartKind, Snapshot
 from nodevet.checks.vendors import vendor_of
-from nodevet.exporters.page.findings import Told
-from nodevet.exporters.page.markup import Html, element
-from nodevet.exporters.page.present import Present, number_of
-from nodevet.exporters.page.words import counted
+
+from .findings import Told
+from .markup import Html, element
+from .present import Present, number_of
+from .words import counted
 
 __all__ = ["links_section"]
 

@@ -14,18 +14,19 @@ import msgspec
 from nodevet.checks.explanation import declared_rules
 from nodevet.checks.judging import Rule
 from nodevet.checks.model import Instant, Snapshot
-from nodevet.exporters.page.about import about_section
-from nodevet.exporters.page.burnin import burn_in_section
-from nodevet.exporters.page.devices import devices_sections
-from nodevet.exporters.page.events import events_section
-from nodevet.exporters.page.findings import findings_section, told
-from nodevet.exporters.page.hero import banners, hero, staleness, tallies
-from nodevet.exporters.page.itself import agent_section
-from nodevet.exporters.page.links import links_section
-from nodevet.exporters.page.markup import Html, element, joined
-from nodevet.exporters.page.present import Present
-from nodevet.exporters.page.shapes import FAVICONS, SHAPES
-from nodevet.exporters.page.words import age, device_names, duration, moment
+
+from .about import about_section
+from .burnin import burn_in_section
+from .devices import devices_sections
+from .events import events_section
+from .findings import findings_section, told
+from .hero import banners, hero, staleness, tallies
+from .itself import agent_section
+from .links import links_section
+from .markup import Html, element, joined
+from .present import Present
+from .shapes import FAVICONS, SHAPES
+from .words import age, device_names, duration, moment
 
 __all__ = ["StatusPage"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from nodevet.exporters.page.markup import Html, element
+from .markup import Html, element
 
 __all__ = ["FAVICONS", "SHAPES", "badge", "bar", "icon"]
 

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from nodevet.exporters.report.document import (
-    ReportDocument,
-    ReportError,
-    from_burn_in,
-    from_snapshot,
-    from_status,
-    read_document,
-)
-from nodevet.exporters.report.render import render, render_file
+from .document import ReportDocument, ReportError, from_burn_in, from_snapshot, from_status, read_document
+from .render import render, render_file
 
 __all__ = [
     "ReportDocument",

@@ -7,9 +7,10 @@ from datetime import datetime
 
 from nodevet.checks.explanation import ACTIONS
 from nodevet.exporters.page.words import amount, words
-from nodevet.exporters.report.document import ReportDocument, ReportError, Workload, read_document
-from nodevet.exporters.report.plots import COLOURS, Line, bar, line_plot
 from nodevet.exporters.schema import SeriesDocument
+
+from .document import ReportDocument, ReportError, Workload, read_document
+from .plots import COLOURS, Line, bar, line_plot
 
 __all__ = ["render", "render_file"]
 

@@ -28,17 +28,7 @@ from nodevet.checks.backends.child import prove_readable
 from nodevet.checks.backends.standstill import end_at_crashes, stand_still_at_crashes
 from nodevet.checks.child import ChildEnd, become_child
 from nodevet.checks.clock import SystemClock
-from nodevet.checks.model import (
-    Device,
-    DeviceKind,
-    Event,
-    Failure,
-    FailureKind,
-    Reading,
-    Result,
-    ResultState,
-    Sample,
-)
+from nodevet.checks.model import Device, DeviceKind, Event, Failure, FailureKind, Reading, Result, ResultState, Sample
 from nodevet.checks.wire import (
     PROTOCOL,
     Burn,
