@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
-from nodevet.checks.errors import ConfigurationError, NodevetError, UnreadableConfigurationError, UsageError
+from nodevet.agent.control.client import AgentRefused
+from nodevet.agent.daemon.init import under_init
+from nodevet.agent.terminal.output import complete_streams, say, tell
+from nodevet.checks.core.errors import ConfigurationError, NodevetError, UnreadableConfigurationError, UsageError
+from nodevet.checks.system.signals import begin_undisposed
 
-from . import __version__, exits
-from .client import AgentRefused
-from .init import under_init
-from .signals import begin_undisposed
-from .terminal import complete_streams, say, tell
+from . import __version__
+from .terminal import exits
 
 __all__ = ["COMMANDS", "main"]
 

@@ -13,10 +13,10 @@ from fakes.whole_node import whole_node  # isort: skip - harness makes it import
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodevet.checks.model import Snapshot
-from nodevet.exporters.exposition import text
-from nodevet.exporters.http import HttpServer
-from nodevet.exporters.prometheus import MetricsPage, families
+from nodevet.checks.core.model import Snapshot
+from nodevet.exporters.metrics.exposition import text
+from nodevet.exporters.metrics.prometheus import MetricsPage, families
+from nodevet.exporters.web.http import HttpServer
 
 SERIES_BUDGET = {False: 140 + 8 * 40, True: 1600}
 FIRST_BUDGET_MS = {False: 2.0, True: 7.0}

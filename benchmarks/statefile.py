@@ -18,9 +18,9 @@ import msgspec
 from harness import DISK, ROOT, Figure, Options, main, timed, timed_in_turn, timing
 
 from fakes.snapshots import gpu_node  # isort: skip - harness makes it importable
-from nodevet.checks.model import Instant
-from nodevet.exporters.state_reader import boot_id, read_state, uptime_seconds
-from nodevet.exporters.statefile import write_state
+from nodevet.checks.core.model import Instant
+from nodevet.exporters.statefile.reader import boot_id, read_state, uptime_seconds
+from nodevet.exporters.statefile.writer import write_state
 
 MEMORY_FILE_SYSTEM = "/dev/shm"  # noqa: S108 - like /run, where the state file lies
 SHELL_BUDGET_MS = 2.0
@@ -64,7 +64,7 @@ def _by_python(path: Path, options: Options) -> Iterator[Figure]:
     with _importable(path.parent) as folder:
         program = (
             f"import sys; sys.path.insert(0, {str(folder)!r})\n"
-            "from nodevet.exporters.state_reader import boot_id, read_state, uptime_seconds\n"
+            "from nodevet.exporters.statefile.reader import boot_id, read_state, uptime_seconds\n"
             f"found = read_state({str(path)!r}, boot_id=boot_id(), uptime_seconds=uptime_seconds(), "
             f"owner_uid={os.getuid()})\n"
             "assert found.devices\n"

@@ -11,7 +11,7 @@ import pytest
 from fakes.gpu_node import GpuNode, TextNode, pci
 from fakes.nvml.scenario import uuid
 
-from nodevet.checks.overflow import MAXIMUM_KEPT, NOT_KEPT
+from nodevet.checks.engine.overflow import MAXIMUM_KEPT, NOT_KEPT
 
 STOP_SECONDS = 3.0
 MAXIMUM_GROWTH_BYTES = 96 << 20

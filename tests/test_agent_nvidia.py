@@ -21,7 +21,7 @@ from fakes.kernel import NO_MOUNTS
 from fakes.nvml.scenario import FakeNvml, NvmlReturn, uuid
 from fakes.running_agent import RunningAgent
 
-from nodevet.agent.client import AgentRefused, ask
+from nodevet.agent.control.client import AgentRefused, ask
 
 STOP_SECONDS = 2.0
 ANSWER_SECONDS = 2.0

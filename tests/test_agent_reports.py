@@ -13,13 +13,13 @@ import pytest
 from fakes.silent_file import silent
 from fakes.snapshots import cpu_node
 
-from nodevet.agent import reports as module
-from nodevet.agent.config import load_configuration
-from nodevet.agent.reports import END_SECONDS, Reports
-from nodevet.checks import background
-from nodevet.checks.errors import BusyError
-from nodevet.checks.registry import installed
-from nodevet.exporters.schema import burn_in_document
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.daemon import reports as module
+from nodevet.agent.daemon.reports import END_SECONDS, Reports
+from nodevet.checks.core.errors import BusyError
+from nodevet.checks.engine.registry import installed
+from nodevet.checks.system import background
+from nodevet.exporters.documents.schema import burn_in_document
 
 PATIENCE_SECONDS = 30.0
 

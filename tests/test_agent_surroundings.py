@@ -21,9 +21,9 @@ import pytest
 from fakes.ended import ended
 from fakes.running_agent import RunningAgent
 
-from nodevet.agent.client import Session
-from nodevet.agent.control import SOCKET_NAME
-from nodevet.agent.descriptors import descriptor_trouble
+from nodevet.agent.control.client import Session
+from nodevet.agent.control.server import SOCKET_NAME
+from nodevet.checks.system.descriptors import descriptor_trouble
 
 STOP_SECONDS = 3.0
 """The agent ends within two; the rest is a busy machine's."""
@@ -299,7 +299,7 @@ def test_no_data_file_is_read_for_the_first_load(agent: RunningAgent, tmp_path: 
 
     def loads() -> bool:
         with contextlib.suppress(psutil.Error):
-            return any("nodevet.checks.burnin.child" in child.cmdline() for child in process.children())
+            return any("nodevet.checks.burnin.main" in child.cmdline() for child in process.children())
         return False
 
     agent.seconds_until(loads, 40)
@@ -343,8 +343,8 @@ with LoadChild(sys.argv[2:]) as child:
 """
 
 CHILDREN = {
-    "load": "from nodevet.checks.burnin.child import main",
-    "reader": "from nodevet.checks.backends.child import main",
+    "load": "from nodevet.checks.burnin.main import main",
+    "reader": "from nodevet.checks.backends.reader_main import main",
 }
 
 

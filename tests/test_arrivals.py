@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.exporters.arrivals import LARGEST_REQUEST_BYTES, Arrivals, Request
+from nodevet.exporters.web.arrivals import LARGEST_REQUEST_BYTES, Arrivals, Request
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from nodevet.agent.readers.at_work import device_at_work
-from nodevet.checks.model import Device, DeviceKind
+from nodevet.checks.core.model import Device, DeviceKind
 
 UUID = "GPU-5f1c2d3e-0000-4000-8000-000000000001"
 

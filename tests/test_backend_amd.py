@@ -19,12 +19,12 @@ from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi, pci, uuid
 from fakes.host_tree import LINK, pci_device, write_tree
 from fakes.reader import ReaderProcess
 
-from nodevet.checks.backends.amd_identity import is_virtual
-from nodevet.checks.backends.amd_items import RESIDENCIES, ThrottleClock
-from nodevet.checks.backends.amdsmi import NO_FUNCTION, UNREADABLE, Library, Target, number
-from nodevet.checks.model import WHOLE, Failure, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
-from nodevet.checks.quantities import QUANTITIES, is_implausible
-from nodevet.checks.wire import Sampled
+from nodevet.checks.backends.amd.amdsmi import NO_FUNCTION, UNREADABLE, Library, Target, number
+from nodevet.checks.backends.amd.identity import is_virtual
+from nodevet.checks.backends.amd.items import RESIDENCIES, ThrottleClock
+from nodevet.checks.core.model import WHOLE, Failure, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
+from nodevet.checks.core.quantities import QUANTITIES, is_implausible
+from nodevet.checks.core.wire import Sampled
 
 HOTSPOT, MEMORY, EDGE = (Part(PartKind.SENSOR, name) for name in ("hotspot", "memory", "edge"))
 BOARD = Part(PartKind.POWER_SCOPE, "device")

@@ -18,15 +18,15 @@ from fakes.door import SettableDoor, device, document, program, reading, tempera
 from fakes.freezer import Freeze
 from fakes.views import at, healthy
 
-from nodevet.agent.clock import SteppedClock
-from nodevet.agent.readers.doors import command_plan
+from nodevet.agent.config.command_specs import command_plan
+from nodevet.agent.config.settings import AgentSettings, CommandSettings, Group
 from nodevet.agent.readers.supervisor import Supervisor
-from nodevet.agent.settings import AgentSettings, CommandSettings, Group
 from nodevet.checks.backends.base import BackendError, Context
-from nodevet.checks.backends.command import CommandBackend, Door
+from nodevet.checks.backends.command.backend import CommandBackend, Door
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.model import Event, FailureKind, Outcome, ReaderState, ReaderStatus, ReadingStatus, Sample
+from nodevet.checks.engine.view import Cadence
 from nodevet.checks.health.freshness import Freshness, judge
-from nodevet.checks.model import Event, FailureKind, Outcome, ReaderState, ReaderStatus, ReadingStatus, Sample
-from nodevet.checks.view import Cadence
 
 REAL_SECONDS = 20.0
 INTERVAL_SECONDS = 10.0
@@ -278,7 +278,7 @@ def test_a_list_that_is_empty_all_at_once_loses_no_device(
 
 def test_a_backend_whose_list_is_empty_says_so_of_each_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lost is what is not in a list of others."""
-    monkeypatch.setattr("nodevet.checks.backends.command.LIFELINE", None)
+    monkeypatch.setattr("nodevet.checks.backends.command.backend.LIFELINE", None)
     door = SettableDoor(tmp_path)
     door.print(device("a"), device("b"))
     context = SimpleNamespace(root="/", progress=SimpleNamespace(write=lambda _: None))

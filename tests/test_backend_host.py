@@ -26,13 +26,12 @@ from fakes.host_tree import (
 from fakes.node_exporter import NodeExporter
 from fakes.pass_time import pass_time
 
-from nodevet.agent.clock import SteppedClock, SystemClock
-from nodevet.agent.engine import Armed, Engine
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.host import HostBackend, open_backend
+from nodevet.checks.backends.host.backend import HostBackend, open_backend
 from nodevet.checks.backends.sound import sound_readings
-from nodevet.checks.model import (
+from nodevet.checks.core.clocks import SteppedClock, SystemClock
+from nodevet.checks.core.model import (
     AgentInfo,
     Device,
     DeviceKind,
@@ -48,10 +47,11 @@ from nodevet.checks.model import (
     Sample,
     Snapshot,
 )
-from nodevet.checks.quantities import measured
-from nodevet.checks.registry import discover
-from nodevet.checks.view import Cadence
-from nodevet.checks.wire import Progress
+from nodevet.checks.core.quantities import measured
+from nodevet.checks.core.wire import Progress
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.view import Cadence
 
 REAL_SECONDS = 20.0
 BOARD = "sys/class/dmi/id"

@@ -18,10 +18,10 @@ from fakes.nvml.build import build_fake_nvml
 from fakes.nvml.scenario import FakeNvml, NvmlReturn, pci, uuid
 from fakes.reader import ReaderProcess
 
-from nodevet.checks.backends.nvml import why_not_loaded
-from nodevet.checks.model import WHOLE, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
-from nodevet.checks.quantities import QUANTITIES
-from nodevet.checks.wire import Sampled
+from nodevet.checks.backends.nvidia.nvml import why_not_loaded
+from nodevet.checks.core.model import WHOLE, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
+from nodevet.checks.core.quantities import QUANTITIES
+from nodevet.checks.core.wire import Sampled
 
 CORE, MEMORY = Part(PartKind.SENSOR, "core"), Part(PartKind.SENSOR, "memory")
 BOARD, MODULE = Part(PartKind.POWER_SCOPE, "device"), Part(PartKind.POWER_SCOPE, "module")
@@ -795,8 +795,8 @@ LOAD_WITH = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.nvml import load
-from nodevet.checks.wire import Progress
+from nodevet.checks.backends.nvidia.nvml import load
+from nodevet.checks.core.wire import Progress
 try:
     load(Progress.create()[0], "/")
 except BackendError as error:

@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nodevet.agent.assembly import FAST, SLOW
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.readers.plan import ReaderPlan
+from nodevet.agent.config.reader_plan import ReaderPlan
+from nodevet.agent.daemon.assembly import FAST, SLOW
 from nodevet.agent.readers.supervisor import Collected, Supervisor
-from nodevet.checks.model import FailureKind, ReaderState
-from nodevet.checks.profiles import load_profile
-from nodevet.checks.scenario import parse_scenario
-from nodevet.checks.simulation import Simulation
-from nodevet.checks.view import Cadence
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.model import FailureKind, ReaderState
+from nodevet.checks.engine.view import Cadence
+from nodevet.checks.reference.profiles import load_profile
+from nodevet.checks.simulation.node import Simulation
+from nodevet.checks.simulation.scenario import parse_scenario
 
 PATIENCE_SECONDS = 20.0
 PROFILE = "mi300x-8"

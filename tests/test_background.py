@@ -13,18 +13,19 @@ from fakes.late_clock import LateClock
 from test_agent_reports import rendered, reports
 from test_listening import listening
 
-from nodevet.agent.config import load_configuration
-from nodevet.agent.outlet import Outlet
-from nodevet.agent.publisher import Publisher
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.daemon.reload import Reread
 from nodevet.agent.readers.disk import Disk
-from nodevet.agent.reload import Reread
-from nodevet.agent.storage.writer import StoreWriter
-from nodevet.agent.threads import prove_threads
-from nodevet.checks import background, child
-from nodevet.checks.background import Background
+from nodevet.agent.store.publisher import Publisher
+from nodevet.agent.store.writer import StoreWriter
+from nodevet.agent.terminal.outlet import Outlet
 from nodevet.checks.burnin.stops import Stops
-from nodevet.checks.child import watch_lifeline
-from nodevet.checks.errors import BusyError, ConfigurationError
+from nodevet.checks.core.errors import BusyError, ConfigurationError
+from nodevet.checks.ipc import worker as child
+from nodevet.checks.ipc.worker import watch_lifeline
+from nodevet.checks.system import background
+from nodevet.checks.system.background import Background
+from nodevet.checks.system.threads import prove_threads
 
 Started = list[Callable[[], None]]
 

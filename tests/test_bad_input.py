@@ -19,7 +19,7 @@ from fakes.running_agent import RunningAgent
 from fakes.small_disk import fill
 from fakes.snapshots import gpu_node
 
-from nodevet.exporters.schema import encode, status_document
+from nodevet.exporters.documents.schema import encode, status_document
 
 DEGRADED, UNKNOWN, USAGE, SOFTWARE, CONFIGURATION = 1, 3, 64, 70, 78
 STOP_SECONDS = 2.0

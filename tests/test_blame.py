@@ -25,20 +25,20 @@ from fakes.privileges import NO_TRACING
 from fakes.views import at, healthy
 from test_silent_disk import silent
 
-from nodevet.agent.child_process import Child, Exit
-from nodevet.agent.clock import SteppedClock
-from nodevet.agent.last_words import LastWords
-from nodevet.agent.processes import ChildRecord, start_ticks
 from nodevet.agent.readers.blame import Blame, fault_rows, no_start
 from nodevet.agent.readers.cut_short import cut_short
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.heartbeat import Heartbeat
-from nodevet.agent.readers.predecessor import Predecessor
+from nodevet.agent.readers.orphan import Predecessor
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.witness import STARVED_RATIO, Look, Other, Surroundings, disturbance, disturbed, stamp
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.model import NODE, FailureKind, Finding, Outcome, ReaderState
 from nodevet.checks.health.freshness import Freshness, judge
-from nodevet.checks.model import NODE, FailureKind, Finding, Outcome, ReaderState
+from nodevet.checks.ipc.child_process import Child, Exit
+from nodevet.checks.ipc.last_words import LastWords
+from nodevet.checks.system.processes import ChildRecord, start_ticks
 
 LIBRARYS_OWN = ("segv", "abort", "bus", "ill")
 """Signals by which a library ends its process."""

@@ -15,15 +15,15 @@ from fakes.nvml.scenario import FakeNvml, NvmlReturn
 from fakes.nvsmi import scenario
 from fakes.reader import ReaderProcess
 
-from nodevet.agent.clock import SteppedClock
-from nodevet.agent.engine import Armed, Engine
-from nodevet.agent.oneshot import impatient, look_until_settled
-from nodevet.checks.backends.nvidia_items import fast_items, slow_items
-from nodevet.checks.backends.nvml import Call, Field
+from nodevet.agent.once.run import impatient, look_until_settled
+from nodevet.checks.backends.nvidia.items import fast_items, slow_items
+from nodevet.checks.backends.nvidia.nvml import Call, Field
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.tree import Tree
-from nodevet.checks.model import AgentInfo, Outcome, ReaderState, ReaderStatus, Snapshot, State
-from nodevet.checks.registry import discover
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.model import AgentInfo, Outcome, ReaderState, ReaderStatus, Snapshot, State
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import discover
 
 NOT_SUPPORTED = NvmlReturn.NOT_SUPPORTED
 Said = tuple[State, set[str]]

@@ -15,15 +15,15 @@ import pytest
 from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, Bench, outcome
 from fakes.views import GPU, event, healthy
 
-from nodevet.agent import child_process
-from nodevet.agent.child_process import Child
-from nodevet.agent.intake import Intake
+from nodevet.agent.daemon.ingest import Intake
 from nodevet.agent.readers.blame import Blame
 from nodevet.agent.readers.reader import Reader
 from nodevet.agent.readers.supervisor import Collected, Supervisor
-from nodevet.checks.guard import Bug, Guard, attempt
-from nodevet.checks.model import ReaderState, Reading, Sample
-from nodevet.checks.wire import Note
+from nodevet.checks.core.guard import Bug, Guard, attempt
+from nodevet.checks.core.model import ReaderState, Reading, Sample
+from nodevet.checks.core.wire import Note
+from nodevet.checks.ipc import child_process
+from nodevet.checks.ipc.child_process import Child
 
 STEPS: dict[str, tuple[str, object, str]] = {
     "no_process": ("segv", subprocess, "Popen"),

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from fakes.gpu_node import FakeNode, GpuNode, pci
 
-from nodevet.agent import exits
-from nodevet.agent.client import AgentRefused, Session
+from nodevet.agent.control.client import AgentRefused, Session
 from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, save_memory
-from nodevet.exporters.slurm_rules import Memory
-from nodevet.exporters.state_reader import StateFile, boot_id, parse
+from nodevet.agent.terminal import exits
+from nodevet.exporters.slurm.rules import Memory
+from nodevet.exporters.statefile.reader import StateFile, boot_id, parse
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 

@@ -26,25 +26,25 @@ from fakes.privileges import NO_ROOT, needs_root
 from fakes.small_disk import fill, printing_nowhere
 
 from nodevet.agent.cli import main
-from nodevet.agent.clock import SystemClock
 from nodevet.agent.commands import burn_in, check, history, report
-from nodevet.agent.config import load_configuration
+from nodevet.agent.config.load import load_configuration
 from nodevet.agent.load import alone
 from nodevet.agent.load.history import FOUND_AGAIN_SECONDS, FoundAlone
 from nodevet.agent.load.output import OutputFile
 from nodevet.agent.load.run import Spawn
-from nodevet.agent.lock import acquire_node_lock
-from nodevet.agent.oneshot import look
+from nodevet.agent.once.run import look
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, pack, save_memory
-from nodevet.agent.storage.store import DATABASE_NAME, open_store, read_store
+from nodevet.agent.store.store import DATABASE_NAME, open_store, read_store
 from nodevet.checks.burnin.launch import Launch, burn_command
-from nodevet.checks.errors import BusyError, StoreError, UsageError
-from nodevet.checks.files import foreign_link
-from nodevet.checks.model import Device, Metric, Result, ResultState, Snapshot
-from nodevet.checks.registry import installed
-from nodevet.exporters import statefile
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.errors import BusyError, StoreError, UsageError
+from nodevet.checks.core.model import Device, Metric, Result, ResultState, Snapshot
+from nodevet.checks.engine.registry import installed
+from nodevet.checks.system.files import foreign_link
+from nodevet.checks.system.lock import acquire_node_lock
 from nodevet.exporters.report import read_document, render_file
-from nodevet.exporters.slurm_rules import Memory
+from nodevet.exporters.slurm.rules import Memory
+from nodevet.exporters.statefile import writer as statefile
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
 Patch = pytest.MonkeyPatch

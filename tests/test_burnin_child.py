@@ -18,8 +18,8 @@ from fakes.load_child import DEVICE, PATIENCE_SECONDS, WITHOUT_TORCH, LoadChild
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.metrics import UNITS
 from nodevet.checks.burnin.plan import requests_for
-from nodevet.checks.model import DeviceKind, ResultState
-from nodevet.checks.wire import Burn, Ready, Start, Stop
+from nodevet.checks.core.model import DeviceKind, ResultState
+from nodevet.checks.core.wire import Burn, Ready, Start, Stop
 
 END_SECONDS = 2.0
 
@@ -139,7 +139,7 @@ with LoadChild(sys.argv[2:]) as child:
 
 def test_a_load_whose_parent_is_stopped_ends() -> None:
     """Ctrl-Z or SIGSTOP: a stopped command would not have it give way to a job."""
-    argv = [sys.executable, "-c", "import sys; from nodevet.checks.burnin.child import main; main(sys.argv[1:])"]
+    argv = [sys.executable, "-c", "import sys; from nodevet.checks.burnin.main import main; main(sys.argv[1:])"]
     with ended(
         subprocess.Popen(
             [sys.executable, "-c", PARENT, str(Path(__file__).parent), *argv], stdout=subprocess.PIPE, text=True

@@ -15,8 +15,8 @@ from fakes.late_clock import LateClock
 
 from nodevet.agent.load.child import LoadChild
 from nodevet.checks.burnin.launch import burn_command
-from nodevet.checks.completeness import account
-from nodevet.checks.model import Device, DeviceKind, Result, ResultState, State
+from nodevet.checks.core.model import Device, DeviceKind, Result, ResultState, State
+from nodevet.checks.engine.completeness import account
 
 PROGRAM = Path(__file__).with_name("fakes") / "broken_load.py"
 DEVICE = Device(id="cpu-0", kind=DeviceKind.CPU, vendor="amd", model="any", backend="host")

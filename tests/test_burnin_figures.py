@@ -25,7 +25,7 @@ from nodevet.checks.burnin.peak import (
 )
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, planned_shape, requests_for
 from nodevet.checks.burnin.rates import late_batches, overhead_ratio, percentile, upper_bound_95
-from nodevet.checks.errors import UsageError
+from nodevet.checks.core.errors import UsageError
 from nodevet.checks.reference.tables import load_table
 
 GIB = 1 << 30

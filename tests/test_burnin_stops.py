@@ -22,7 +22,7 @@ from nodevet.checks.burnin.plan import GemmRequest
 from nodevet.checks.burnin.rates import believed, usual
 from nodevet.checks.burnin.stops import STOPPED_SECONDS, Stops
 from nodevet.checks.burnin.workload import Run, measure
-from nodevet.checks.clock import SystemClock
+from nodevet.checks.core.clock import SystemClock
 
 WATCHED = """
 import time

@@ -25,11 +25,11 @@ from nodevet.checks.burnin.selftest import Planting
 from nodevet.checks.burnin.sums import bit_view
 from nodevet.checks.burnin.witness import find_witness
 from nodevet.checks.burnin.workload import ChooseMultiplication, Run, run_gemm
-from nodevet.checks.clock import SystemClock
-from nodevet.checks.completeness import Standing, account
-from nodevet.checks.model import Result, ResultState, State
+from nodevet.checks.core.clock import SystemClock
+from nodevet.checks.core.model import Result, ResultState, State
+from nodevet.checks.engine.completeness import Standing, account
+from nodevet.checks.engine.retest import is_passed_retest
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.retest import is_passed_retest
 
 REQUEST = GemmRequest(device="cpu-0", dtype="fp32", seconds=0.15, shape=(256, 256, 512), maximum_memory_bytes=64 << 20)
 

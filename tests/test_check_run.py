@@ -10,15 +10,8 @@ import msgspec
 import pytest
 from fakes.views import GPU, SIBLING, at, burn_in, event, gpu, healthy, reader, sample
 
-from nodevet.agent import engine as engine_module
-from nodevet.agent.check_run import CHECK_ERROR, MOST_TRIES, Armed, not_configured, run_check
-from nodevet.agent.engine import Engine
-from nodevet.checks import episodes
-from nodevet.checks.episodes import Evidence, Ledger
-from nodevet.checks.guard import CODE, Guard
-from nodevet.checks.health.freshness import Freshness
-from nodevet.checks.lapses import Lapses
-from nodevet.checks.model import (
+from nodevet.checks.core.guard import CODE, Guard
+from nodevet.checks.core.model import (
     NODE,
     AgentInfo,
     Episode,
@@ -31,9 +24,16 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.registry import Check, Judge, discover
-from nodevet.checks.view import Cadence, View
-from nodevet.exporters.schema import status_document
+from nodevet.checks.engine import engine as engine_module
+from nodevet.checks.engine import episodes
+from nodevet.checks.engine.check_run import CHECK_ERROR, MOST_TRIES, Armed, not_configured, run_check
+from nodevet.checks.engine.engine import Engine
+from nodevet.checks.engine.episodes import Evidence, Ledger
+from nodevet.checks.engine.lapses import Lapses
+from nodevet.checks.engine.registry import Check, Judge, discover
+from nodevet.checks.engine.view import Cadence, View
+from nodevet.checks.health.freshness import Freshness
+from nodevet.exporters.documents.schema import status_document
 
 INFO = AgentInfo(version="0", started=at(), interval_seconds=10, ready=True)
 

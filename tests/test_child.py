@@ -16,16 +16,16 @@ import psutil
 import pytest
 from fakes.ended import ended
 
-from nodevet.agent.child_process import Child, Exit, Patience, python_module
-from nodevet.agent.clock import SystemClock
 from nodevet.agent.load.child import LoadChild
-from nodevet.checks.burnin.child import is_stopped
-from nodevet.checks.model import FailureKind
-from nodevet.checks.wire import Failed, Message, Read, Ready, Start, Stop
+from nodevet.checks.burnin.main import is_stopped
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.model import FailureKind
+from nodevet.checks.core.wire import Failed, Message, Read, Ready, Start, Stop
+from nodevet.checks.ipc.child_process import Child, Exit, Patience, python_module
 
 LIFELINE = """
 import ctypes, sys
-from nodevet.checks.child import watch_lifeline
+from nodevet.checks.ipc.worker import watch_lifeline
 number = ctypes.c_int()
 watch_lifeline(lambda: None, float(sys.argv[1]))
 ctypes.CDLL(None).prctl(2, ctypes.byref(number))  # PR_GET_PDEATHSIG
@@ -117,7 +117,7 @@ def start() -> Iterator[Starter]:
 @pytest.fixture
 def reader(start: Starter) -> Bench:
     """The real reader child, not yet told what to read."""
-    return start(*python_module("nodevet.checks.backends.child"))
+    return start(*python_module("nodevet.checks.backends.reader_main"))
 
 
 def test_the_reader_reads_this_host_and_stops_when_told(reader: Bench) -> None:
@@ -165,7 +165,7 @@ def test_a_first_message_other_than_start_ends_the_reader(reader: Bench) -> None
 def test_a_reader_is_of_no_use_by_hand() -> None:
     """Without its descriptors the program says that only the agent starts it."""
     done = subprocess.run(
-        [*python_module("nodevet.checks.backends.child"), "--help"], capture_output=True, text=True, check=False
+        [*python_module("nodevet.checks.backends.reader_main"), "--help"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
     assert "only the agent starts this program" in done.stderr
@@ -178,9 +178,9 @@ def test_a_child_whose_agent_is_gone_closes_and_ends(start: Starter, tmp_path: P
     script.write_text(json.dumps({"log": str(tmp_path / "log"), "devices": ["a"]}))
     agent = (
         "import os, selectors, sys, time\n"
-        "from nodevet.agent.child_process import Child\n"
-        "from nodevet.agent.clock import SystemClock\n"
-        "from nodevet.checks.wire import Start\n"
+        "from nodevet.checks.ipc.child_process import Child\n"
+        "from nodevet.checks.core.clocks import SystemClock\n"
+        "from nodevet.checks.core.wire import Start\n"
         "class Owner:\n"
         "    def on_message(self, message): os.kill(os.getpid(), 9)\n"
         "    def on_unreadable(self, detail): pass\n"
@@ -242,7 +242,7 @@ def test_an_orphan_that_hangs_kills_itself() -> None:
     """A child that sits in a call that never returns does not outlive its agent for long."""
     program = (
         "import signal, sys\n"
-        "from nodevet.checks.child import watch_lifeline\n"
+        "from nodevet.checks.ipc.worker import watch_lifeline\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "watch_lifeline(lambda: None, 0.05)\n"
         "signal.pause()\n"

@@ -13,16 +13,16 @@ import msgspec
 import pytest
 from fakes.snapshots import cpu_node, failed_node
 
-from nodevet.agent.clock import SteppedClock
+from nodevet.agent.config.settings import SlurmSettings
 from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, LoadLock
 from nodevet.agent.load.guard import ANNOUNCE_SECONDS, LoadGuard
-from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.first import first_status
-from nodevet.checks.errors import BusyError, StoreError
-from nodevet.checks.model import Snapshot
-from nodevet.exporters.slurm_rules import Memory, Sight
-from nodevet.exporters.state_reader import StateFile, parse
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.core.model import Snapshot
+from nodevet.exporters.slurm.rules import Memory, Sight
+from nodevet.exporters.statefile.reader import StateFile, parse
 
 PID = 100
 

@@ -20,12 +20,13 @@ from fakes.gpu_node import GpuNode, pci
 from fakes.nvml.scenario import FakeNvml, uuid
 from fakes.small_disk import printing_nowhere
 
-from nodevet.agent import cli, exits
+from nodevet.agent import cli
 from nodevet.agent.cli import COMMANDS
-from nodevet.agent.client import Session
 from nodevet.agent.commands import history
-from nodevet.checks.registry import installed
-from nodevet.exporters.schema import BurnInDocument, StatusDocument
+from nodevet.agent.control.client import Session
+from nodevet.agent.terminal import exits
+from nodevet.checks.engine.registry import installed
+from nodevet.exporters.documents.schema import BurnInDocument, StatusDocument
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 

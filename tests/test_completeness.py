@@ -10,8 +10,8 @@ from fakes.views import at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.checks.completeness import Planned, Standing, account, judged, planned_in
-from nodevet.checks.model import Action, Metric, Result, ResultState, State, Verdict
+from nodevet.checks.core.model import Action, Metric, Result, ResultState, State, Verdict
+from nodevet.checks.engine.completeness import Planned, Standing, account, judged, planned_in
 
 FIGURES = {"gemms_verified": 10, "mismatches": 0, "self_test_planted": 3, "self_test_found": 3}
 DEVICES, FORMATS = ("GPU-a", "GPU-b"), ("bf16", "int8", "fp8_e4m3")

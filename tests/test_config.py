@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 import pytest
 
-from nodevet.agent.config import (
+from nodevet.agent.config.load import (
     Directories,
     digest,
     directories,
@@ -21,11 +21,11 @@ from nodevet.agent.config import (
     parse_listen,
     usual_runtime_directory,
 )
-from nodevet.agent.config_text import render
-from nodevet.agent.reload import Reread
-from nodevet.agent.settings import Configuration
-from nodevet.checks.errors import ConfigurationError, ModelError, RegistryError
-from nodevet.checks.registry import discover
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.config.text import render
+from nodevet.agent.daemon.reload import Reread
+from nodevet.checks.core.errors import ConfigurationError, ModelError, RegistryError
+from nodevet.checks.engine.registry import discover
 
 FIXTURES = Path(__file__).resolve().parent / "fixtures" / "config"
 ENVIRONMENT = {"HOME": "/home/ada"}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.exporters.connections import Connections
+from nodevet.exporters.web.connections import Connections
 
 MOST = 3
 REQUEST_SECONDS = 2.0

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from fakes.views import GPU, GPU_READINGS, SIBLING, at, failed, gpu, reader, sample
 
-from nodevet.agent.engine import Armed, Engine
-from nodevet.agent.verdicts import narrowed
-from nodevet.checks.consequences import counted_once, seen_by, shown_once
-from nodevet.checks.model import NODE, AgentInfo, Device, FailureKind, Finding, Outcome, Snapshot, State
-from nodevet.checks.registry import discover
-from nodevet.checks.view import Cadence
+from nodevet.checks.core.model import NODE, AgentInfo, Device, FailureKind, Finding, Outcome, Snapshot, State
+from nodevet.checks.engine.consequences import counted_once, seen_by, shown_once
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.verdicts import narrowed
+from nodevet.checks.engine.view import Cadence
 
 BOARDS = (gpu(), gpu(SIBLING, "0000:2b:00.0", minor=1))
 

@@ -23,9 +23,9 @@ import pytest
 from fakes.ended import ended
 from fakes.privileges import needs_root
 
-from nodevet.agent.client import AgentAbsent, AgentRefused, AgentSilent, Session, ask, watch
-from nodevet.agent.control import Call, Control, Limits, Verb
-from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
+from nodevet.agent.control.client import AgentAbsent, AgentRefused, AgentSilent, Session, ask, watch
+from nodevet.agent.control.server import Call, Control, Limits, Verb
+from nodevet.checks.core.errors import BusyError, ConfigurationError, UsageError
 
 STRANGER = 65533
 BIG = 4 << 20
@@ -239,7 +239,7 @@ def test_late_answer_arrives(agent: Agent, path: Path) -> None:
 def test_what_is_tied_to_a_caller_ends_with_it(agent: Agent, path: Path) -> None:
     """A lease is given back when its holder's connection closes, also by kill -9."""
     script = (
-        "import sys; from nodevet.agent.client import Session; session = Session(sys.argv[1]); "
+        "import sys; from nodevet.agent.control.client import Session; session = Session(sys.argv[1]); "
         "print(session.ask('lease'), flush=True); input()"
     )
     with ended(
@@ -494,7 +494,7 @@ def test_silent_agent_is_told_from_an_absent_one(tmp_path: Path) -> None:
 def test_client_is_quick_to_import() -> None:
     """Commands that only ask load neither msgspec nor any other library."""
     script = (
-        "import sys, nodevet.agent.client; "
+        "import sys, nodevet.agent.control.client; "
         "print([name for name in ('msgspec', 'structlog', 'asyncio', 'psutil', 'subprocess') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

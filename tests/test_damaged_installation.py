@@ -12,9 +12,11 @@ from fakes.nvml.scenario import FakeNvml
 from fakes.reader import ReaderProcess
 
 from nodevet.checks.backends.base import BackendError, imported
-from nodevet.checks.model import FailureKind
+from nodevet.checks.core.model import FailureKind
 
-CHILD = "import sys; sys.path.insert(0, {folder!r}); from nodevet.checks.backends.child import main; sys.exit(main())"
+CHILD = (
+    "import sys; sys.path.insert(0, {folder!r}); from nodevet.checks.backends.reader_main import main; sys.exit(main())"
+)
 
 
 def zeros(path: Path) -> None:

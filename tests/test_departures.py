@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodevet.exporters.departures import Departure
+from nodevet.exporters.web.departures import Departure
 
 Pair = tuple[socket.socket, socket.socket]
 

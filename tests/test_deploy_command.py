@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from fakes.door import program
 
-from nodevet.checks.model import ReadingStatus
-from nodevet.checks.readings import Document, doubts, parse, reading_of
+from nodevet.checks.core.model import ReadingStatus
+from nodevet.checks.core.readings import Document, doubts, parse, reading_of
 
 PCI = "0000:4d:00.0"
 MEBIBYTE = 1 << 20

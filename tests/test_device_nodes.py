@@ -12,15 +12,15 @@ import pytest
 from fakes.bench import Bench
 from fakes.views import gpu, sample
 
-from nodevet.agent.child_process import Child
 from nodevet.agent.readers.blame import Blame
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.witness import Surroundings
-from nodevet.checks.backends.child import unasked
 from nodevet.checks.backends.device_nodes import NodeRow, closed_nodes
-from nodevet.checks.model import Failure, FailureKind
+from nodevet.checks.backends.reader_main import unasked
+from nodevet.checks.core.model import Failure, FailureKind
+from nodevet.checks.engine.refusal import REFUSALS
+from nodevet.checks.ipc.child_process import Child
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.refusal import REFUSALS
 
 SAID_WITHOUT_ASKING = {FailureKind.ERROR, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES}
 """A lost board and a library of another release are what a driver was asked for."""

@@ -10,7 +10,7 @@ from fakes.reference_pages import PAGES
 
 from nodevet.agent.cli import COMMANDS
 from nodevet.checks.burnin.families import data_types
-from nodevet.checks.registry import discover
+from nodevet.checks.engine.registry import discover
 
 
 @pytest.mark.parametrize("name", PAGES)

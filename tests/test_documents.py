@@ -10,14 +10,14 @@ from fakes.episodes import BOOT_ID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.agent.config import load_configuration
+from nodevet.agent.config.load import load_configuration
 from nodevet.agent.slurm.memory import Kept, load_memory, save_memory
-from nodevet.checks.documents import DEEPEST_TABLES, decoded, decoded_toml
-from nodevet.checks.errors import ConfigurationError, UsageError
-from nodevet.checks.profiles import load_profile
-from nodevet.checks.scenario import parse_scenario
+from nodevet.checks.core.documents import DEEPEST_TABLES, decoded, decoded_toml
+from nodevet.checks.core.errors import ConfigurationError, UsageError
+from nodevet.checks.reference.profiles import load_profile
+from nodevet.checks.simulation.scenario import parse_scenario
 from nodevet.exporters.report.document import read_document
-from nodevet.exporters.slurm_rules import Memory
+from nodevet.exporters.slurm.rules import Memory
 
 NO_TEXT = b'{"schema":"nodevet.status/1","boot_id":"\xff"}'
 WITHOUT_END = b'{"schema":' + b"[" * 200_000

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nodevet.agent.assembly import cadences, engine_cadences
-from nodevet.agent.config import load_configuration
-from nodevet.agent.config_text import render
-from nodevet.agent.readers.doors import door_of
-from nodevet.agent.settings import Configuration
-from nodevet.checks.errors import ConfigurationError
+from nodevet.agent.config.command_specs import door_of
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.config.text import render
+from nodevet.agent.daemon.assembly import cadences, engine_cadences
+from nodevet.checks.core.errors import ConfigurationError
 
 GOOD = """
 [[agent.backends.commands]]

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 from fakes.episodes import episode, moment
 
-from nodevet.agent.storage.database import SCHEMA_VERSION, RefusedError
-from nodevet.agent.storage.downgrade import open_of_any_version
-from nodevet.agent.storage.store import open_store
+from nodevet.agent.store.database import SCHEMA_VERSION, RefusedError
+from nodevet.agent.store.downgrade import open_of_any_version
+from nodevet.agent.store.store import open_store
 
 MEMORY = {"round": b"1"}
 
@@ -91,7 +91,7 @@ def test_of_newer_databases_that_were_set_aside_the_first_and_the_last_ones_stay
     found: list[Path] = []
     for day in range(1, 9):
         clock = SimpleNamespace(instant=partial(moment, day * 86400))
-        monkeypatch.setattr("nodevet.agent.storage.downgrade.SystemClock", lambda clock=clock: clock)
+        monkeypatch.setattr("nodevet.agent.store.downgrade.SystemClock", lambda clock=clock: clock)
         open_of_any_version(path).store.close()
         found += [name for name in aside(path) if name not in found]
         change(path, "PRAGMA user_version = 99")

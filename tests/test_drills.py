@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from fakes.drill import Drill
 
-from nodevet.checks.faults import KINDS
-from nodevet.checks.model import State
-from nodevet.checks.profiles import profile_names
+from nodevet.checks.core.model import State
+from nodevet.checks.reference.profiles import profile_names
+from nodevet.checks.simulation.faults import KINDS
 
 BEGINS, ENDS = 60, 420
 

@@ -12,10 +12,11 @@ import pynvml
 import pytest
 from fakes.views import GPU_READINGS, gpu, healthy, judge, of, sample, with_samples
 
-from nodevet.checks.backends import amdsmi, nvml
+from nodevet.checks.backends.amd import amdsmi
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.driver_errors import Asked, ErrorRow
-from nodevet.checks.model import Failure, FailureKind, Outcome
+from nodevet.checks.backends.nvidia import nvml
+from nodevet.checks.core.model import Failure, FailureKind, Outcome
 from nodevet.checks.reference.tables import load_table
 
 LOST, FAULTY, ERROR = FailureKind.LOST, FailureKind.FAULTY, FailureKind.ERROR

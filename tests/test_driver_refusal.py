@@ -8,11 +8,7 @@ import msgspec
 import pytest
 from fakes.views import at, gpu, reader, sample
 
-from nodevet.agent import engine
-from nodevet.agent.engine import Armed, Engine
-from nodevet.checks import modes
-from nodevet.checks.damping import later
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     AgentInfo,
     Device,
     DeviceKind,
@@ -27,13 +23,16 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.modes import closing, gating, reach
-from nodevet.checks.refusal import FALLS, REFUSALS, driver_refuses_all, refusal_row
-from nodevet.checks.registry import discover
-from nodevet.checks.scheduler import Permit
-from nodevet.exporters.page import StatusPage
-from nodevet.exporters.state_reader import StateFile, parse
-from nodevet.exporters.statefile import state_text
+from nodevet.checks.core.scheduler import Permit
+from nodevet.checks.engine import engine, modes
+from nodevet.checks.engine.damping import later
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.modes import closing, gating, reach
+from nodevet.checks.engine.refusal import FALLS, REFUSALS, driver_refuses_all, refusal_row
+from nodevet.checks.engine.registry import discover
+from nodevet.exporters.statefile.reader import StateFile, parse
+from nodevet.exporters.statefile.writer import state_text
+from nodevet.exporters.web.page import StatusPage
 
 PCI = ("0000:1b:00.0", "0000:2b:00.0")
 

@@ -8,13 +8,13 @@ from fakes.views import GPU, SIBLING, bare_board, event, reader, sample
 from test_engine_acknowledged import DAY, PAIR, Node
 
 from nodevet.agent.slurm.acknowledged import Acknowledged
-from nodevet.checks.damping import later
-from nodevet.checks.losses import LossCode
-from nodevet.checks.model import NODE, EpisodeState, Failure, FailureKind, ReaderState, Snapshot, State
-from nodevet.checks.modes import gating, reach
+from nodevet.checks.core.model import NODE, EpisodeState, Failure, FailureKind, ReaderState, Snapshot, State
+from nodevet.checks.engine.damping import later
+from nodevet.checks.engine.losses import LossCode
+from nodevet.checks.engine.modes import gating, reach
 from nodevet.checks.reference.kernel_policy import kernel_rules
 from nodevet.checks.reference.tables import load_table
-from nodevet.exporters.slurm_rules import Decision, Memory, NodeState, Sight, Step, decide
+from nodevet.exporters.slurm.rules import Decision, Memory, NodeState, Sight, Step, decide
 
 SAYS = {"driver.missing": FailureKind.NO_DRIVER, "driver.no_devices": FailureKind.NO_DEVICES}
 DRIVERLESS = [row.code for row in load_table("driverless_codes.csv", LossCode)]

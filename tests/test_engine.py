@@ -27,10 +27,7 @@ from fakes.views import (
     sample,
 )
 
-from nodevet.agent.engine import Armed, Engine, Round
-from nodevet.checks.baseline import recognised, remember
-from nodevet.checks.completeness import last_proof
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     NODE,
     WHOLE,
     AgentInfo,
@@ -52,10 +49,13 @@ from nodevet.checks.model import (
     Scalar,
     State,
 )
-from nodevet.checks.overflow import MAXIMUM_KEPT
-from nodevet.checks.quantities import NO_VALUE, measured
-from nodevet.checks.registry import Check, check, discover
-from nodevet.checks.view import Cadence, Memory, View
+from nodevet.checks.core.quantities import NO_VALUE, measured
+from nodevet.checks.engine.baseline import recognised, remember
+from nodevet.checks.engine.completeness import last_proof
+from nodevet.checks.engine.engine import Armed, Engine, Round
+from nodevet.checks.engine.overflow import MAXIMUM_KEPT
+from nodevet.checks.engine.registry import Check, check, discover
+from nodevet.checks.engine.view import Cadence, Memory, View
 
 
 class Policy(msgspec.Struct, frozen=True):

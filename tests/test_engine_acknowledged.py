@@ -17,18 +17,14 @@ from fakes.views import GPU, GPU_READINGS, SIBLING, Quantity, at, gpu, reader, s
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.agent.client import ask
 from nodevet.agent.commands import ack
 from nodevet.agent.commands.ack import _sudo_uid
-from nodevet.agent.control import Call
-from nodevet.agent.engine import MOST_NAMES, Armed, Engine, Round
+from nodevet.agent.control.client import ask
+from nodevet.agent.control.server import Call
+from nodevet.agent.daemon.verbs import AckArguments, _find, verbs
 from nodevet.agent.slurm.acknowledged import Acknowledged
-from nodevet.agent.verbs import AckArguments, _find, verbs
-from nodevet.checks.acknowledgement import command_words, date_words, is_announced, reopens_after_expiry
-from nodevet.checks.damping import later
-from nodevet.checks.errors import UsageError
-from nodevet.checks.losses import loss_word
-from nodevet.checks.model import (
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.model import (
     NEVER,
     NODE,
     WHOLE,
@@ -48,9 +44,13 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.registry import discover
-from nodevet.checks.view import Cadence
-from nodevet.exporters.slurm_rules import Known
+from nodevet.checks.engine.acknowledgement import command_words, date_words, is_announced, reopens_after_expiry
+from nodevet.checks.engine.damping import later
+from nodevet.checks.engine.engine import MOST_NAMES, Armed, Engine, Round
+from nodevet.checks.engine.losses import loss_word
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.view import Cadence
+from nodevet.exporters.slurm.rules import Known
 
 DAY = 86_400.0
 PAIR = (gpu(), gpu(SIBLING, "0000:2b:00.0"))

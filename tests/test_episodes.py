@@ -8,19 +8,7 @@ import msgspec
 import pytest
 from fakes.views import GPU, SIBLING, at, burn_in, controller, fault, gpu
 
-from nodevet.checks.acknowledgement import are_other_boards
-from nodevet.checks.episodes import (
-    Evidence,
-    Holders,
-    Ledger,
-    acknowledge,
-    clearing_table,
-    fold,
-    is_passed_retest,
-    node_verdict,
-    verdict,
-)
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     NODE,
     Action,
     Clearing,
@@ -34,6 +22,18 @@ from nodevet.checks.model import (
     ResultState,
     State,
     told_serial,
+)
+from nodevet.checks.engine.acknowledgement import are_other_boards
+from nodevet.checks.engine.episodes import (
+    Evidence,
+    Holders,
+    Ledger,
+    acknowledge,
+    clearing_table,
+    fold,
+    is_passed_retest,
+    node_verdict,
+    verdict,
 )
 
 PENDING, OPEN, ACKNOWLEDGED, CLEARED = (

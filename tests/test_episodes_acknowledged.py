@@ -11,11 +11,9 @@ from fakes.views import GPU, SIBLING, at, burn_in, fault, gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodevet.agent.term import LONGEST_NOTE, LONGEST_SECONDS, checked_note, end_of
-from nodevet.checks.acknowledgement import is_announced, is_over, standing
-from nodevet.checks.episodes import Evidence, Ledger, acknowledge, fold, node_verdict, verdict
-from nodevet.checks.errors import UsageError
-from nodevet.checks.model import (
+from nodevet.agent.daemon.term import LONGEST_NOTE, LONGEST_SECONDS, checked_note, end_of
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.model import (
     Action,
     Clearing,
     Device,
@@ -27,6 +25,8 @@ from nodevet.checks.model import (
     Outcome,
     State,
 )
+from nodevet.checks.engine.acknowledgement import is_announced, is_over, standing
+from nodevet.checks.engine.episodes import Evidence, Ledger, acknowledge, fold, node_verdict, verdict
 
 OPEN, ACKNOWLEDGED, CLEARED = EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED, EpisodeState.CLEARED
 WELL = fault("c.c", Outcome.PASS, evidence_time=at())

@@ -11,9 +11,9 @@ from fakes.views import GPU, SIBLING, at, fault, gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodevet.checks.damping import damping, hold_seconds
-from nodevet.checks.episodes import Evidence, Holders, Ledger, Settled, fold, node_verdict, verdict
-from nodevet.checks.model import Action, Clearing, EpisodeState, Finding, Outcome, State
+from nodevet.checks.core.model import Action, Clearing, EpisodeState, Finding, Outcome, State
+from nodevet.checks.engine.damping import damping, hold_seconds
+from nodevet.checks.engine.episodes import Evidence, Holders, Ledger, Settled, fold, node_verdict, verdict
 
 WELL = fault("c.c", Outcome.PASS, evidence_time=at())
 WARM = fault(outcome=Outcome.WARN, clearing=Clearing.CONDITION)

@@ -15,11 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nodevet.agent.engine import Armed, Engine, Round
-from nodevet.checks.acknowledgement import is_harder
-from nodevet.checks.damping import later
-from nodevet.checks.episodes import is_passed_retest
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     WHOLE,
     AgentInfo,
     Clearing,
@@ -40,8 +36,12 @@ from nodevet.checks.model import (
     Scalar,
     State,
 )
-from nodevet.checks.registry import discover
-from nodevet.checks.view import Cadence
+from nodevet.checks.engine.acknowledgement import is_harder
+from nodevet.checks.engine.damping import later
+from nodevet.checks.engine.engine import Armed, Engine, Round
+from nodevet.checks.engine.episodes import is_passed_retest
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.view import Cadence
 
 CADENCES = {("nvidia", "fast"): Cadence(10, 5)}
 CHECKS = tuple(Armed(declared, declared.policy()) for declared in discover())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 from fakes.views import GPU, at, event, gpu
 
-from nodevet.agent.engine import Armed, Engine
-from nodevet.checks.kernel_log.tally import MAXIMUM_COUNTED, Counts, count_events
-from nodevet.checks.model import NODE, AgentInfo, FaultClass
-from nodevet.checks.registry import discover
-from nodevet.checks.view import View
+from nodevet.checks.core.model import NODE, AgentInfo, FaultClass
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.tally import MAXIMUM_COUNTED, Counts, count_events
+from nodevet.checks.engine.view import View
 
 VIEW = View(now=at(), devices=(gpu(),))
 

@@ -13,10 +13,8 @@ from fakes.views import GPU_READINGS, LINKS, SIBLING, Quantity, at, bad, fault, 
 from test_engine import Desk
 from test_split_boards import Driver, backend_of, links
 
-from nodevet.checks.backends import nvml
-from nodevet.checks.baseline import links_noted, without_ports
-from nodevet.checks.episodes import Evidence, Ledger, fold
-from nodevet.checks.model import (
+from nodevet.checks.backends.nvidia import nvml
+from nodevet.checks.core.model import (
     WHOLE,
     Clearing,
     EpisodeState,
@@ -28,8 +26,10 @@ from nodevet.checks.model import (
     Scalar,
     State,
 )
-from nodevet.checks.quantities import is_implausible
-from nodevet.checks.view import Memory, Seen
+from nodevet.checks.core.quantities import is_implausible
+from nodevet.checks.engine.baseline import links_noted, without_ports
+from nodevet.checks.engine.episodes import Evidence, Ledger, fold
+from nodevet.checks.engine.view import Memory, Seen
 
 Readings = dict[Quantity, Scalar | Reading | None]
 ERROR, UNAVAILABLE, DENIED = ReadingStatus.ERROR, ReadingStatus.UNAVAILABLE, ReadingStatus.DENIED

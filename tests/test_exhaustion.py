@@ -17,18 +17,18 @@ import pytest
 from fakes.snapshots import gpu_node
 
 from nodevet.agent.cli import COMMANDS
-from nodevet.agent.clock import SteppedClock
 from nodevet.agent.commands import topo
-from nodevet.agent.oneshot import STARTS, is_given_up
-from nodevet.agent.readers.plan import ReaderPlan
+from nodevet.agent.config.reader_plan import ReaderPlan
+from nodevet.agent.once.run import STARTS, is_given_up
 from nodevet.agent.readers.supervisor import Supervisor
-from nodevet.agent.text import unread_lines
-from nodevet.checks.backends.nvml import why_not_loaded
-from nodevet.checks.errors import BusyError
-from nodevet.checks.exhaustion import EXHAUSTED, next_step
-from nodevet.checks.model import ReaderState, ReaderStatus
-from nodevet.checks.view import Cadence
-from nodevet.exporters.schema import status_document
+from nodevet.agent.terminal.text import unread_lines
+from nodevet.checks.backends.nvidia.nvml import why_not_loaded
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.errors import BusyError
+from nodevet.checks.core.model import ReaderState, ReaderStatus
+from nodevet.checks.engine.view import Cadence
+from nodevet.checks.system.exhaustion import EXHAUSTED, next_step
+from nodevet.exporters.documents.schema import status_document
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from io import StringIO
 
 import pytest
 
-from nodevet.agent.exits import DEGRADED, end_process
+from nodevet.agent.terminal.exits import DEGRADED, end_process
 
 
 class EndedError(Exception):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nodevet.checks.explanation import declared_rules
-from nodevet.checks.model import Action, FaultClass
+from nodevet.checks.core.model import Action, FaultClass
+from nodevet.checks.engine.explanation import declared_rules
 
 
 @pytest.mark.parametrize("code", ["device.lost", "device.missing"])

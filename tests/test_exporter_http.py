@@ -21,14 +21,14 @@ from fakes.snapshots import at, failed_node, gpu_node, starting_node
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from nodevet.checks.errors import BusyError, ConfigurationError, UsageError
-from nodevet.checks.exhaustion import EXHAUSTED
-from nodevet.checks.model import Device, DeviceKind, Snapshot
-from nodevet.exporters import http as http_server
-from nodevet.exporters.connections import MAXIMUM_CONNECTIONS, Connections
-from nodevet.exporters.http import HttpServer
-from nodevet.exporters.listen_address import parse_listen
-from nodevet.exporters.schema import encode
+from nodevet.checks.core.errors import BusyError, ConfigurationError, UsageError
+from nodevet.checks.core.model import Device, DeviceKind, Snapshot
+from nodevet.checks.system.exhaustion import EXHAUSTED
+from nodevet.exporters.documents.schema import encode
+from nodevet.exporters.web import http as http_server
+from nodevet.exporters.web.connections import MAXIMUM_CONNECTIONS, Connections
+from nodevet.exporters.web.http import HttpServer
+from nodevet.exporters.web.listen_address import parse_listen
 
 Start = Callable[..., HttpServer]
 

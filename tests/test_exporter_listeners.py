@@ -9,7 +9,7 @@ import socket
 import psutil
 import pytest
 
-from nodevet.exporters.listeners import SHOWN_CHARACTERS, holder_of
+from nodevet.exporters.web.listeners import SHOWN_CHARACTERS, holder_of
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])

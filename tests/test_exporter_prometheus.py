@@ -27,7 +27,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     NODE,
     Failure,
     FailureKind,
@@ -41,9 +41,9 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.quantities import QUANTITIES, QuantityKind
-from nodevet.exporters.exposition import Family, escape, labels_text, text
-from nodevet.exporters.prometheus import MetricsPage, families
+from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
+from nodevet.exporters.metrics.exposition import Family, escape, labels_text, text
+from nodevet.exporters.metrics.prometheus import MetricsPage, families
 
 SERIES_BUDGET, SERIES_BUDGET_DETAIL = 140 + 8 * 40, 1600
 UNITS = (

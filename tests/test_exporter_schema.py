@@ -23,7 +23,7 @@ from fakes.snapshots import (
     unknown_node,
 )
 
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     Action,
     DeviceKind,
     EpisodeState,
@@ -35,7 +35,7 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.exporters.schema import StatusDocument, burn_in_document, encode, status_document
+from nodevet.exporters.documents.schema import StatusDocument, burn_in_document, encode, status_document
 
 STATUS_FIELDS = {
     "schema", "node", "scope", "simulated", "verdict", "reason", "action", "oldest_evidence", "devices", "findings",

@@ -19,11 +19,11 @@ from fakes.shell_gate import gate, on_this_boot, shell_examples
 from fakes.snapshots import EVERY_STATE, at, cpu_node, failed_node, gpu_node, starting_node, unknown_node
 from fakes.views import bare_board
 
-from nodevet.checks.model import ReaderState, Snapshot, State, Verdict
-from nodevet.checks.modes import named
-from nodevet.checks.scheduler import Permit, WriterStatus
-from nodevet.exporters.state_reader import NEVER, Absent, StateFile, boot_id, parse, read_state, uptime_seconds
-from nodevet.exporters.statefile import StateFileError, advice, state_text, write_state
+from nodevet.checks.core.model import ReaderState, Snapshot, State, Verdict
+from nodevet.checks.core.scheduler import Permit, WriterStatus
+from nodevet.checks.engine.modes import named
+from nodevet.exporters.statefile.reader import NEVER, Absent, StateFile, boot_id, parse, read_state, uptime_seconds
+from nodevet.exporters.statefile.writer import StateFileError, advice, state_text, write_state
 
 BOOT = at().boot_id
 NOW = at().boottime_ns / 1e9
@@ -262,7 +262,7 @@ def test_a_full_disk_is_one_line_and_the_old_file_stays(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "sys.path.insert(0, sys.argv[2])\n"
         "from fakes.snapshots import failed_node\n"
-        "from nodevet.exporters.statefile import StateFileError, write_state\n"
+        "from nodevet.exporters.statefile.writer import StateFileError, write_state\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))\n"
         "try:\n"
@@ -349,7 +349,7 @@ def test_the_clock_of_the_file_is_the_clock_of_the_shell() -> None:
 def test_the_reader_needs_the_standard_library_alone() -> None:
     """A prolog imports no model, no msgspec and no JSON to read the verdict."""
     code = (
-        "import sys, nodevet.exporters.state_reader\n"
+        "import sys, nodevet.exporters.statefile.reader\n"
         "print(sorted({'msgspec', 'json', 'nodevet.checks', 'dataclasses'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,9 +9,9 @@ import pynvml
 import pytest
 from fakes.views import GPU, GPU_READINGS, bad, healthy, judge
 
-from nodevet.checks.backends.nvidia_items import slow_items
-from nodevet.checks.fabric import FabricFault, fabric_faults, fault_named, words_of_mask
-from nodevet.checks.model import WHOLE, Action, FaultClass, Finding, Outcome, Part, Reading, ReadingStatus, Scalar
+from nodevet.checks.backends.nvidia.items import slow_items
+from nodevet.checks.core.model import WHOLE, Action, FaultClass, Finding, Outcome, Part, Reading, ReadingStatus, Scalar
+from nodevet.checks.reference.fabric import FabricFault, fabric_faults, fault_named, words_of_mask
 
 ROWS = fabric_faults()
 FINE = 0x51AA

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from nodevet.agent.simulated.origin import MARKER_NAME, NAMELESS, claim, refuse_simulated, simulated_owner
-from nodevet.checks.errors import StoreError
-from nodevet.checks.files import replace, replace_file
+from nodevet.checks.core.errors import StoreError
+from nodevet.checks.system.files import replace, replace_file
 
 TESTS = Path(__file__).resolve().parent
 
@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "small"
     path.write_text("old")
     script = (
-        "import resource, signal, sys; from pathlib import Path; from nodevet.checks.files import *\n"
+        "import resource, signal, sys; from pathlib import Path; from nodevet.checks.system.files import *\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))\n"
         "replace_file(Path(sys.argv[1]), b'x' * 100)\n"
     )

@@ -16,40 +16,35 @@ from typing import NamedTuple
 import pytest
 
 FOLDERS = ("agent", "checks", "exporters")
-ROOMS = ("backends", "burnin", "health", "kernel_log")
-
-AGENT_FOLDERS = ("commands", "load", "readers", "simulated", "slurm", "storage")
-
-BELOW_THE_AGENTS_ROOMS = (
-    "agent.child_process",
-    "agent.clock",
-    "agent.decoding",
-    "agent.descriptors",
-    "agent.last_words",
-    "agent.lock",
-    "agent.processes",
-    "agent.settings",
-    "agent.text",
+FLOORS = (
+    ("agent", "checks", "exporters"),
+    ("checks.core",),
+    ("checks.reference", "checks.system"),
+    ("checks.ipc", "checks.kernel_log", "checks.topology"),
+    ("checks.engine",),
+    ("checks.backends", "checks.burnin", "checks.health"),
+    ("checks.simulation",),
+    ("exporters.documents", "exporters.format", "exporters.metrics", "exporters.slurm", "exporters.statefile"),
+    ("exporters.report", "exporters.web"),
+    ("agent.config", "agent.terminal"),
+    ("agent.control", "agent.readers", "agent.simulated", "agent.store"),
+    ("agent.load",),
+    ("agent.slurm",),
+    ("agent.daemon",),
+    ("agent.once",),
+    ("agent.commands",),
+    ("agent.cli",),
+    ("agent.entry",),
 )
-"""What readers, loads, store and the writer to SLURM have in common: none of it knows one of them."""
+"""The rooms from the ground up: a module imports its own room or one of a lower floor, and none beside it.
 
-FLOOR_LIMITS = {
-    "checks.errors": 0,
-    "checks.device": 1,
-    "checks.parts": 1,
-    "checks.sample": 1,
-    "checks.scheduler": 1,
-    "checks.model": 2,
-    "checks.quantities": 3,
-    "checks.reference": 4,
-}
-PURE_FLOOR, ROOM_FLOOR, EXPORTER_FLOOR, AGENT_FLOOR = 5, 6, 7, 8
+The three folders themselves hold a docstring and a version."""
 
 LIBRARY_HOMES = {
-    "amdsmi": "checks.backends.amdsmi",
+    "amdsmi": "checks.backends.amd.amdsmi",
     "jinja2": "exporters.report",
     "prometheus_client": "exporters",
-    "pynvml": "checks.backends.nvml",
+    "pynvml": "checks.backends.nvidia.nvml",
     "torch": "checks.burnin",
 }
 """Libraries that cost memory or touch a driver, and the one module or package that may import each."""
@@ -64,12 +59,12 @@ LIBRARIES_OUT_OF_JUDGEMENT = (*LIBRARY_HOMES, "rich", "yaml")
 
 LONGEST_FUNCTION_LINES = 60
 LONGEST_MODULE_LINES = 600
-BROAD_EXCEPT_HOME = "checks.guard"
+BROAD_EXCEPT_HOME = "checks.core.guard"
 
 UNBOUNDED_THREADS = frozenset({"Thread", "Timer", "ThreadPoolExecutor", "to_thread", "start_new_thread"})
 THREAD_HOMES = {
-    "checks.background": "start_new_thread",
-    "exporters.http": "start_new_thread",
+    "checks.system.background": "start_new_thread",
+    "exporters.web.http": "start_new_thread",
     "checks.burnin.certify": "ThreadPoolExecutor",
 }
 """What waits for no first step of a thread, and a child that its parent ends at a deadline."""
@@ -112,18 +107,10 @@ def _within(name: str, package: str) -> bool:
     return name == package or name.startswith(package + ".")
 
 
-def _floor(name: str) -> int:
-    for home, floor in FLOOR_LIMITS.items():
-        if _within(name, home):
-            return floor
-    folder, _, rest = name.partition(".")
-    if folder == "checks":
-        return ROOM_FLOOR if _room(name) else PURE_FLOOR if rest else 0
-    return {"exporters": EXPORTER_FLOOR, "agent": AGENT_FLOOR}[folder]
-
-
-def _room(name: str) -> str | None:
-    return next((room for room in ROOMS if _within(name, f"checks.{room}")), None)
+def _room(name: str) -> tuple[int, str]:
+    """Return the floor and the room of a module, by the longest name of a room that it is within."""
+    rooms = [(floor, room) for floor, beside in enumerate(FLOORS) for room in beside if _within(name, room)]
+    return max(rooms, key=lambda found: len(found[1]))
 
 
 def _imports(module: Module) -> Iterator[Import]:
@@ -157,28 +144,26 @@ def _resolve(module: Module, node: ast.ImportFrom) -> str:
     return ".".join([*base, node.module] if node.module else base)
 
 
+def has_a_room(module: Module) -> Iterator[str]:
+    """Nothing stands loose in one of the three folders but the command and its entry."""
+    if not module.is_package and _room(module.name)[1] in FOLDERS:
+        yield f"{module.name} stands in no room"
+
+
 def keeps_its_floor(module: Module) -> Iterator[str]:
     """A module imports its own floor or a lower one."""
+    floor, _ = _room(module.name)
     for found in _imports(module):
-        if found.ours and _floor(found.target) > _floor(module.name):
+        if found.ours and _room(found.target)[0] > floor:
             yield f"{module.name}:{found.line} imports {found.target}, which stands on a higher floor"
 
 
 def keeps_to_its_room(module: Module) -> Iterator[str]:
-    """The four rooms of checks do not import one another."""
-    home = _room(module.name)
+    """Rooms of one floor do not import one another."""
+    floor, room = _room(module.name)
     for found in _imports(module):
-        if home and found.ours and _room(found.target) not in (None, home):
+        if found.ours and _room(found.target)[0] == floor and _room(found.target)[1] != room:
             yield f"{module.name}:{found.line} imports {found.target} out of another room"
-
-
-def keeps_below_the_agents_rooms(module: Module) -> Iterator[str]:
-    """What the rooms of the agent share imports none of them, or one could not be understood without the other."""
-    rooms = [f"agent.{folder}" for folder in AGENT_FOLDERS]
-    for found in _imports(module):
-        is_of_a_room = any(_within(found.target, room) for room in rooms)
-        if module.name in BELOW_THE_AGENTS_ROOMS and found.ours and is_of_a_room:
-            yield f"{module.name}:{found.line} imports {found.target}, which stands above it"
 
 
 def imports_by_the_public_name(module: Module) -> Iterator[str]:
@@ -264,13 +249,13 @@ def starts_threads_within_a_bound(module: Module) -> Iterator[str]:
         names = [getattr(node, "id", ""), getattr(node, "attr", "")]
         names += [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom | ast.Import) else []
         if UNBOUNDED_THREADS.intersection(names) - {THREAD_HOMES.get(module.name)}:
-            yield f"{module.name}:{getattr(node, 'lineno', 0)} starts a thread without checks.background"
+            yield f"{module.name}:{getattr(node, 'lineno', 0)} starts a thread without checks.system.background"
 
 
 RULES: tuple[Rule, ...] = (
+    has_a_room,
     keeps_its_floor,
     keeps_to_its_room,
-    keeps_below_the_agents_rooms,
     imports_by_the_public_name,
     keeps_libraries_at_home,
     catches_what_it_names,
@@ -290,55 +275,59 @@ LONG_FUNCTION = "def f():\n" + "    g()\n" * LONGEST_FUNCTION_LINES
 LONG_DOCSTRING = 'def f():\n    """\n' + "    x\n" * LONGEST_FUNCTION_LINES + '    """\n'
 
 FAULTS = [
-    (keeps_its_floor, "checks.model", "from nodevet.checks.quantities import Quantity"),
-    (keeps_its_floor, "checks.errors", "import nodevet.checks.model"),
-    (keeps_its_floor, "checks.reference.tables", "from nodevet.checks import view"),
-    (keeps_its_floor, "checks.view", "from . import health"),
-    (keeps_its_floor, "checks.view", "def f():\n    from .backends.base import Backend"),
-    (keeps_its_floor, "checks.health.power", "from nodevet.exporters import schema"),
-    (keeps_its_floor, "exporters.http", "from nodevet.agent.engine import Engine"),
+    (has_a_room, "checks.thing", "x = 1"),
+    (has_a_room, "agent.helper", "x = 1"),
+    (keeps_its_floor, "checks.core.model", "from nodevet.checks.engine.view import View"),
+    (keeps_its_floor, "checks.core.errors", "import nodevet.checks.reference.tables"),
+    (keeps_its_floor, "checks.reference.tables", "from nodevet.checks.engine import view"),
+    (keeps_its_floor, "checks.engine.view", "from .. import health"),
+    (keeps_its_floor, "checks.engine.view", "def f():\n    from ..backends.base import Backend"),
+    (keeps_its_floor, "checks.backends.base", "from nodevet.checks.simulation import node"),
+    (keeps_its_floor, "checks.health.power", "from nodevet.exporters.documents import schema"),
+    (keeps_its_floor, "exporters.web.http", "from nodevet.agent.daemon.loop import Daemon"),
+    (keeps_its_floor, "agent.config.load", "from nodevet.agent.readers.blame import Fall"),
     (keeps_to_its_room, "checks.health.power", "from nodevet.checks.backends.base import Backend"),
     (keeps_to_its_room, "checks.health.power", "from ..burnin import plan"),
-    (keeps_below_the_agents_rooms, "agent.child_process", "from nodevet.agent.readers.blame import Fall"),
+    (keeps_to_its_room, "agent.readers.reader", "from nodevet.agent.store.store import Store"),
     (imports_by_the_public_name, "agent.cli", "import checks.model"),
     (imports_by_the_public_name, "agent.cli", "from exporters import schema"),
-    (keeps_libraries_at_home, "agent.daemon", "import prometheus_client"),
-    (keeps_libraries_at_home, "agent.daemon", "def f():\n    import torch.cuda"),
-    (keeps_libraries_at_home, "checks.backends.host", "def f():\n    import pynvml"),
-    (keeps_libraries_at_home, "checks.backends.nvml", "import pynvml"),
-    (keeps_libraries_at_home, "exporters.http", "from jinja2 import Template"),
+    (keeps_libraries_at_home, "agent.daemon.loop", "import prometheus_client"),
+    (keeps_libraries_at_home, "agent.daemon.loop", "def f():\n    import torch.cuda"),
+    (keeps_libraries_at_home, "checks.backends.host.backend", "def f():\n    import pynvml"),
+    (keeps_libraries_at_home, "checks.backends.nvidia.nvml", "import pynvml"),
+    (keeps_libraries_at_home, "exporters.web.http", "from jinja2 import Template"),
     (keeps_libraries_at_home, "agent.cli", "from rich.table import Table"),
-    (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept Exception:\n    g()"),
-    (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept (OSError, BaseException):\n    g()"),
-    (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept:\n    g()"),
-    (catches_what_it_names, "checks.guard", "try:\n    f()\nexcept Exception:\n    g()\n" * 2),
-    (starts_threads_within_a_bound, "agent.publisher", "threading.Thread(target=f).start()"),
-    (starts_threads_within_a_bound, "agent.publisher", "from threading import Thread as Other"),
-    (starts_threads_within_a_bound, "agent.publisher", "start_new_thread(f, ())"),
-    (holds_no_state, "checks.registry", "checks = {}"),
-    (holds_no_state, "checks.registry", "_checks: list[str] = list()"),
-    (holds_no_state, "checks.registry", "def f():\n    global x\n    x = 1"),
+    (catches_what_it_names, "agent.daemon.loop", "try:\n    f()\nexcept Exception:\n    g()"),
+    (catches_what_it_names, "agent.daemon.loop", "try:\n    f()\nexcept (OSError, BaseException):\n    g()"),
+    (catches_what_it_names, "agent.daemon.loop", "try:\n    f()\nexcept:\n    g()"),
+    (catches_what_it_names, "checks.core.guard", "try:\n    f()\nexcept Exception:\n    g()\n" * 2),
+    (starts_threads_within_a_bound, "agent.store.publisher", "threading.Thread(target=f).start()"),
+    (starts_threads_within_a_bound, "agent.store.publisher", "from threading import Thread as Other"),
+    (starts_threads_within_a_bound, "agent.store.publisher", "start_new_thread(f, ())"),
+    (holds_no_state, "checks.engine.registry", "checks = {}"),
+    (holds_no_state, "checks.engine.registry", "_checks: list[str] = list()"),
+    (holds_no_state, "checks.engine.registry", "def f():\n    global x\n    x = 1"),
     (stays_short, "agent.cli", LONG_FUNCTION),
     (stays_short, "agent.cli", "x = 1\n" * (LONGEST_MODULE_LINES + 1)),
 ]
 
 ALLOWED = [
-    (keeps_its_floor, "checks.health.power", "from ..view import View\nfrom .thermal import judge"),
-    (keeps_its_floor, "checks.quantities", "from .model import PartKind"),
-    (keeps_its_floor, "agent.engine", "from nodevet.exporters import schema"),
-    (keeps_to_its_room, "checks.health.power", "from .thermal import judge\nfrom nodevet.checks.model import Finding"),
-    (imports_by_the_public_name, "agent.cli", "import nodevet.checks.model\nimport checkstyle"),
-    (keeps_below_the_agents_rooms, "agent.child_process", "from nodevet.agent.processes import start_ticks"),
-    (keeps_below_the_agents_rooms, "agent.daemon", "from nodevet.agent.readers.release import Release"),
-    (keeps_libraries_at_home, "checks.backends.nvml", "def f():\n    import pynvml"),
+    (has_a_room, "checks.core.thing", "x = 1"),
+    (keeps_its_floor, "checks.health.power", "from ..engine.view import View\nfrom .thermal import judge"),
+    (keeps_its_floor, "checks.core.quantities", "from .model import PartKind"),
+    (keeps_its_floor, "agent.cli", "from nodevet.agent import __version__"),
+    (keeps_its_floor, "agent.daemon.loop", "from nodevet.exporters.documents import schema"),
+    (keeps_to_its_room, "checks.health.power", "from .thermal import judge\nfrom ..core.model import Finding"),
+    (imports_by_the_public_name, "agent.cli", "import nodevet.checks.core.model\nimport checkstyle"),
+    (keeps_libraries_at_home, "checks.backends.nvidia.nvml", "def f():\n    import pynvml"),
     (keeps_libraries_at_home, "checks.burnin.gemm", "import torch"),
     (keeps_libraries_at_home, "exporters.report.page", "import jinja2"),
-    (catches_what_it_names, "checks.guard", "try:\n    f()\nexcept Exception:\n    g()"),
-    (catches_what_it_names, "agent.daemon", "try:\n    f()\nexcept (OSError, ValueError):\n    g()"),
+    (catches_what_it_names, "checks.core.guard", "try:\n    f()\nexcept Exception:\n    g()"),
+    (catches_what_it_names, "agent.daemon.loop", "try:\n    f()\nexcept (OSError, ValueError):\n    g()"),
     (catches_what_it_names, "agent.store", "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),
-    (starts_threads_within_a_bound, "agent.publisher", "Background(f).start()\nthreading.Lock()"),
-    (starts_threads_within_a_bound, "exporters.http", "start_new_thread(f, ())"),
-    (holds_no_state, "checks.registry", '__all__ = ["f"]\nLIMITS = {"a": 1}\nname = "x"'),
+    (starts_threads_within_a_bound, "agent.store.publisher", "Background(f).start()\nthreading.Lock()"),
+    (starts_threads_within_a_bound, "exporters.web.http", "start_new_thread(f, ())"),
+    (holds_no_state, "checks.engine.registry", '__all__ = ["f"]\nLIMITS = {"a": 1}\nname = "x"'),
     (stays_short, "agent.cli", LONG_DOCSTRING),
 ]
 
@@ -355,7 +344,7 @@ def test_rule_leaves_the_allowed_alone(rule: Rule, name: str, source: str) -> No
     assert list(rule(_module(name, source))) == []
 
 
-PURE = "checks.model checks.quantities checks.reference checks.registry checks.view checks.limits checks.episodes"
+PURE = "checks.core checks.system checks.reference checks.engine checks.topology"
 
 IMPORT_AND_REPORT = """
 import importlib, pkgutil, sys
@@ -387,5 +376,5 @@ def test_backends_load_no_driver_library_before_they_are_asked() -> None:
 
 def test_agent_and_commands_load_neither_torch_nor_a_driver_library() -> None:
     """The load and the drivers belong to children: the process that watches stays small and cannot hang in them."""
-    packages = ["agent", *(f"agent.{folder}" for folder in AGENT_FOLDERS), "exporters"]
+    packages = [room for rooms in FLOORS for room in rooms if room.split(".")[0] in ("agent", "exporters")]
     assert _loaded(("amdsmi", "pynvml", "rich", "torch"), packages) == []

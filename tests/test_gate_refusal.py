@@ -11,7 +11,7 @@ from fakes.gpu_node import GpuNode
 from fakes.nvml.scenario import NvmlReturn
 from fakes.slurm_gate import Gate
 
-from nodevet.checks.refusal import refusal_row
+from nodevet.checks.engine.refusal import refusal_row
 
 TOLD_SECONDS = 3 * refusal_row().seconds
 GONE_SECONDS = 30.0

@@ -15,7 +15,7 @@ from fakes.privileges import needs_root
 from fakes.slurm_gate import GATE_FILES, Gate, Line, accelerator, shells
 from fakes.slurm_steps import SteppedGate
 
-from nodevet.exporters.state_reader import AGENT_STATES, KINDS, REACHES, STATES
+from nodevet.exporters.statefile.reader import AGENT_STATES, KINDS, REACHES, STATES
 
 DISK = Line("disk", "-", "-", "ok", "soft", "none", "nvme0", "healthy")
 FAULTY = (accelerator(0, "failed", "hard"), accelerator(1), accelerator(2), DISK)

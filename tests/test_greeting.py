@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes.snapshots import gpu_node
 
-from nodevet.agent.telling import greeting
+from nodevet.agent.daemon.event_log import greeting
 
 
 class Page:

@@ -20,26 +20,26 @@ import msgspec
 import pytest
 from fakes.snapshots import at, failed_node, gpu_node
 
-from nodevet.agent import daemon as daemon_module
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.config import load_configuration
-from nodevet.agent.control import Control, NoArguments, Verb
-from nodevet.agent.daemon import Daemon
-from nodevet.agent.engine import Engine
-from nodevet.agent.members import Member, described, guarded
-from nodevet.agent.outlet import Outlet
-from nodevet.agent.publisher import Publisher
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.control.server import Control, NoArguments, Verb
+from nodevet.agent.daemon import loop as daemon_module
+from nodevet.agent.daemon.event_log import Teller
+from nodevet.agent.daemon.loop import Daemon
+from nodevet.agent.daemon.services import Member, described, guarded
+from nodevet.agent.daemon.showing import Showing
+from nodevet.agent.daemon.verbs import Served, verbs
 from nodevet.agent.readers.supervisor import Supervisor
-from nodevet.agent.settings import Configuration
-from nodevet.agent.showing import Showing
 from nodevet.agent.simulated.node import Simulate, simulated_configuration
-from nodevet.agent.storage.journal import Journal
-from nodevet.agent.telling import Teller
-from nodevet.agent.verbs import Served, verbs
-from nodevet.checks.guard import CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
-from nodevet.checks.model import Outcome, Snapshot, State
-from nodevet.checks.registry import installed
-from nodevet.exporters.http import PAGES, HttpServer
+from nodevet.agent.store.journal import Journal
+from nodevet.agent.store.publisher import Publisher
+from nodevet.agent.terminal.outlet import Outlet
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.guard import CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
+from nodevet.checks.core.model import Outcome, Snapshot, State
+from nodevet.checks.engine.engine import Engine
+from nodevet.checks.engine.registry import installed
+from nodevet.exporters.web.http import PAGES, HttpServer
 
 LONGEST_SECONDS = 20.0
 """How long an agent under test may take; it ends as soon as it has shown what it should."""

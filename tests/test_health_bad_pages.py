@@ -7,9 +7,9 @@ from fakes.nvml.scenario import FakeNvml
 from fakes.rig import Rig
 from fakes.views import BAD, bad, gpu, healthy, judge, of
 
-from nodevet.checks.backends.nvidia_items import slow_items
-from nodevet.checks.backends.nvml import _STRUCTURED, Call
-from nodevet.checks.model import WHOLE, Action, Clearing, Outcome, ReadingStatus
+from nodevet.checks.backends.nvidia.items import slow_items
+from nodevet.checks.backends.nvidia.nvml import _STRUCTURED, Call
+from nodevet.checks.core.model import WHOLE, Action, Clearing, Outcome, ReadingStatus
 
 PASS, WARN, FAIL, SKIPPED = Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.SKIPPED
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from fakes.views import GPU, burn_in, healthy, judge, of
 
-from nodevet.checks.model import Action, Clearing, Outcome, ResultState
+from nodevet.checks.core.model import Action, Clearing, Outcome, ResultState
 
 PASS, FAIL, UNMEASURED, SKIPPED = Outcome.PASS, Outcome.FAIL, Outcome.UNMEASURED, Outcome.SKIPPED
 

@@ -27,8 +27,7 @@ from fakes.views import (
     with_samples,
 )
 
-from nodevet.checks.baseline import requirements
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     NODE,
     WHOLE,
     Action,
@@ -44,7 +43,8 @@ from nodevet.checks.model import (
     ReadingStatus,
     Scalar,
 )
-from nodevet.checks.view import View
+from nodevet.checks.engine.baseline import requirements
+from nodevet.checks.engine.view import View
 
 PASS, FAIL, UNMEASURED, SKIPPED = Outcome.PASS, Outcome.FAIL, Outcome.UNMEASURED, Outcome.SKIPPED
 HANG, CRASH = (

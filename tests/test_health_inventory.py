@@ -22,7 +22,7 @@ from fakes.views import (
     with_samples,
 )
 
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     NODE,
     Action,
     Clearing,
@@ -35,8 +35,8 @@ from nodevet.checks.model import (
     ReaderState,
     ReaderStatus,
 )
-from nodevet.checks.vendors import LENT_DRIVERS
-from nodevet.checks.view import Memory, Seen, View
+from nodevet.checks.engine.view import Memory, Seen, View
+from nodevet.checks.reference.vendors import LENT_DRIVERS
 
 PASS, WARN, FAIL, UNMEASURED, SKIPPED = (
     Outcome.PASS,

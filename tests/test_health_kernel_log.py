@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from fakes.views import GPU, at, controller, event, healthy, judge, of
 
+from nodevet.checks.core.model import NODE, Action, Clearing, Event, FaultClass, Outcome, Provenance
+from nodevet.checks.engine.view import KernelLogState, View
 from nodevet.checks.kernel_log.lines import split_record
 from nodevet.checks.kernel_log.parse import KernelLogParser
-from nodevet.checks.model import NODE, Action, Clearing, Event, FaultClass, Outcome, Provenance
 from nodevet.checks.reference.kernel_policy import policy_of, policy_of_code
-from nodevet.checks.view import KernelLogState, View
 
 
 @pytest.mark.parametrize(

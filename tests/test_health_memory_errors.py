@@ -6,10 +6,20 @@ import msgspec
 import pytest
 from fakes.views import BAD, CONTROLLER, DRAM, GPU, at, bad, gpu, healthy, judge, of
 
-from nodevet.checks.hours import Hours
-from nodevet.checks.model import WHOLE, Action, Clearing, FaultClass, Outcome, Part, PartKind, ReadingStatus, Scalar
-from nodevet.checks.quantities import RECOVERY_ACTIONS
-from nodevet.checks.view import Growth
+from nodevet.checks.core.model import (
+    WHOLE,
+    Action,
+    Clearing,
+    FaultClass,
+    Outcome,
+    Part,
+    PartKind,
+    ReadingStatus,
+    Scalar,
+)
+from nodevet.checks.core.quantities import RECOVERY_ACTIONS
+from nodevet.checks.engine.hours import Hours
+from nodevet.checks.engine.view import Growth
 
 PASS, WARN, FAIL = Outcome.PASS, Outcome.WARN, Outcome.FAIL
 

@@ -24,7 +24,7 @@ from fakes.views import (
     with_samples,
 )
 
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     WHOLE,
     Action,
     Clearing,
@@ -37,7 +37,7 @@ from nodevet.checks.model import (
     ReadingStatus,
     Scalar,
 )
-from nodevet.checks.view import Memory, Seen
+from nodevet.checks.engine.view import Memory, Seen
 
 PASS, WARN, FAIL, SKIPPED = Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.SKIPPED
 

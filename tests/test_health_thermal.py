@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes.views import CORE, bad, healthy, judge, of
 
-from nodevet.checks.model import Outcome, Part, PartKind, ReadingStatus, Scalar
+from nodevet.checks.core.model import Outcome, Part, PartKind, ReadingStatus, Scalar
 
 MEMORY = Part(PartKind.SENSOR, "memory")
 PASS, WARN, FAIL = Outcome.PASS, Outcome.WARN, Outcome.FAIL

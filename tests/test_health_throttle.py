@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from fakes.views import CONTROLLER, GPU, REASONS, bad, healthy, judge, of, reason
 
-from nodevet.checks.model import Outcome, Part, Reading, ReadingStatus, Scalar
+from nodevet.checks.core.model import Outcome, Part, Reading, ReadingStatus, Scalar
 
 FAULTS = {"hardware_slowdown", "hardware_thermal", "power_brake"}
 CHOSEN = {"applications_clocks", "sync_boost", "display_clocks"}

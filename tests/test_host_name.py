@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from nodevet.agent.config import load_configuration
-from nodevet.agent.members import host_name
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.daemon.services import host_name
 
 
 @pytest.mark.parametrize(("node_name", "told"), [("", True), ("gpu-07", False)])

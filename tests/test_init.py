@@ -19,7 +19,7 @@ ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 BEGIN = """
 import os, pathlib, signal, subprocess, sys, time
-from nodevet.agent.init import under_init
+from nodevet.agent.daemon.init import under_init
 code = under_init()
 if code is not None:
     sys.exit(code)

@@ -17,19 +17,20 @@ from unittest.mock import Mock
 import pytest
 from fakes.views import judge
 
-from nodevet.agent import members, oneshot
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.config import load_configuration
-from nodevet.agent.intake import Intake
-from nodevet.agent.kernel_backlog import Output, journal_output
-from nodevet.agent.kernel_watch import PIECE_EVENTS, KernelWatch
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.daemon import services as members
+from nodevet.agent.daemon.ingest import Intake
+from nodevet.agent.once import run as oneshot
+from nodevet.agent.readers.kernel_backlog import Output, journal_output
+from nodevet.agent.readers.kernel_watch import PIECE_EVENTS, KernelWatch
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.command_run import Runner
+from nodevet.checks.backends.command.run import Runner
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.model import Event, FailureKind, Provenance
+from nodevet.checks.engine.registry import installed
+from nodevet.checks.engine.view import View
 from nodevet.checks.kernel_log.journal import ARGUMENTS, Span
 from nodevet.checks.kernel_log.lines import Line
-from nodevet.checks.model import Event, FailureKind, Provenance
-from nodevet.checks.registry import installed
-from nodevet.checks.view import View
 
 XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=x, words"
 

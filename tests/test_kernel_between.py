@@ -8,10 +8,10 @@ import re
 import pytest
 from fakes.views import at, healthy, judge
 
+from nodevet.checks.core.model import Event
 from nodevet.checks.kernel_log.dedupe import Deduplicator
 from nodevet.checks.kernel_log.lines import split_record
 from nodevet.checks.kernel_log.parse import KernelLogParser
-from nodevet.checks.model import Event
 from nodevet.checks.reference.kernel_policy import told_policy
 
 HEAD = "mce: [Hardware Error]: "

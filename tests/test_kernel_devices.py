@@ -9,13 +9,8 @@ from fakes.views import GPU, PCIE, SIBLING, at, event, gpu, healthy, judge, read
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.agent.engine import Armed, Engine
-from nodevet.checks.errors import ModelError
-from nodevet.checks.kernel_log.dedupe import Deduplicator
-from nodevet.checks.kernel_log.lines import split_record
-from nodevet.checks.kernel_log.parse import KernelLogParser
-from nodevet.checks.kernel_log.rules import is_same_address
-from nodevet.checks.model import (
+from nodevet.checks.core.errors import ModelError
+from nodevet.checks.core.model import (
     NODE,
     WHOLE,
     Action,
@@ -33,9 +28,14 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.parts import at_address, unit_of
+from nodevet.checks.core.parts import at_address, unit_of
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.kernel_log.dedupe import Deduplicator
+from nodevet.checks.kernel_log.lines import split_record
+from nodevet.checks.kernel_log.parse import KernelLogParser
+from nodevet.checks.kernel_log.rules import is_same_address
 from nodevet.checks.reference.kernel_policy import policy_of, told_policy
-from nodevet.checks.registry import discover
 
 CARD = "mlx5_core 0000:{}:00.0: poll_health:796:(pid 0): Fatal error 1 detected"
 SWITCH = "nvidia-nvswitch{}: SXid (PCI:0000:0{}:00.0): 20034, Fatal, Link 48 LTSSM Fault Up"

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodevet.checks.errors import UsageError
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.model import Event, Instant, Severity
 from nodevet.checks.kernel_log.dedupe import Deduplicator
 from nodevet.checks.kernel_log.lines import Origin, split_line
 from nodevet.checks.kernel_log.parse import events_from_lines, parse_line
 from nodevet.checks.kernel_log.reader import events_from_file
 from nodevet.checks.kernel_log.report import describe, to_json
 from nodevet.checks.kernel_log.rules import normalised_pci
-from nodevet.checks.model import Event, Instant, Severity
 
 FIXTURES = Path(__file__).parent / "fixtures" / "kernel_log"
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nodevet.checks.core.model import Event, Instant
 from nodevet.checks.kernel_log.journal import entry_line
 from nodevet.checks.kernel_log.lines import split_line, split_record
 from nodevet.checks.kernel_log.parse import KernelLogParser, events_from_lines
 from nodevet.checks.kernel_log.reader import KernelLogReader, events_from_file
 from nodevet.checks.kernel_log.report import describe, to_json
-from nodevet.checks.model import Event, Instant
 
 NOW = Instant("boot", 10**12, 50_000.0)
 GOOD = "4,{},1000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus.\n"

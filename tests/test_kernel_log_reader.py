@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from fakes.kernel import NO_KERNEL_LOG
 
-from nodevet.checks.errors import NodevetError
+from nodevet.checks.core.errors import NodevetError
+from nodevet.checks.core.model import Event, Instant, Provenance
 from nodevet.checks.kernel_log import reader as reader_module
 from nodevet.checks.kernel_log.reader import DEFAULT_PATH, Cursor, KernelLogError, KernelLogReader, events_from_file
-from nodevet.checks.model import Event, Instant, Provenance
 
 BOOT = "boot-a"
 NOW = Instant(BOOT, 1_000_000_000_000, 50_000.0)

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
+from nodevet.checks.core.model import Action, Clearing, Event, FaultClass, Instant, Outcome, Severity
 from nodevet.checks.kernel_log.lines import Line, Origin
 from nodevet.checks.kernel_log.parse import events_from_lines
 from nodevet.checks.kernel_log.report import describe, to_json
 from nodevet.checks.kernel_log.rules import match_line
-from nodevet.checks.model import Action, Clearing, Event, FaultClass, Instant, Outcome, Severity
 from nodevet.checks.reference.kernel_policy import (
     KernelRule,
     Policy,

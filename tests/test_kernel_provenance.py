@@ -18,6 +18,7 @@ from fakes.kernel import NO_CRASHES, NO_KERNEL_LOG
 from fakes.pattern_shape import fixed_prefix, free_parts, sample
 from fakes.views import GPU, event, healthy, judge, of
 
+from nodevet.checks.core.model import Action, Event, FaultClass, Instant, Outcome, Provenance
 from nodevet.checks.kernel_log.journal import entry_line
 from nodevet.checks.kernel_log.lines import Line, split_record
 from nodevet.checks.kernel_log.parse import KernelLogParser, events_from_lines
@@ -25,7 +26,6 @@ from nodevet.checks.kernel_log.reader import KernelLogError, KernelLogReader, ev
 from nodevet.checks.kernel_log.report import describe
 from nodevet.checks.kernel_log.rules import expanded
 from nodevet.checks.kernel_log.xid import decode_body
-from nodevet.checks.model import Action, Event, FaultClass, Instant, Outcome, Provenance
 from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules, told_policy
 
 CARRIERS = list(csv.DictReader((Path(__file__).parent / "fixtures" / "kernel_carriers.csv").read_text().splitlines()))

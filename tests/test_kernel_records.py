@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from fakes.views import at, healthy, judge
 
+from nodevet.checks.core.model import NODE, Event, Finding, Instant
+from nodevet.checks.core.parts import unit_of
 from nodevet.checks.kernel_log.lines import split_record
 from nodevet.checks.kernel_log.parse import ECHO_SECONDS, SETTLE_SECONDS, KernelLogParser
 from nodevet.checks.kernel_log.reader import KernelLogReader
-from nodevet.checks.model import NODE, Event, Finding, Instant
-from nodevet.checks.parts import unit_of
 
 HEAD = "{7}[Hardware Error]:"
 BOARD = "0000:1b:00.0"

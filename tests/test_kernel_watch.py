@@ -10,8 +10,8 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from nodevet.agent.clock import SteppedClock, SystemClock
-from nodevet.agent.kernel_watch import BEGIN_SECONDS, KernelWatch
+from nodevet.agent.readers.kernel_watch import BEGIN_SECONDS, KernelWatch
+from nodevet.checks.core.clocks import SteppedClock, SystemClock
 from nodevet.checks.kernel_log import reader
 
 

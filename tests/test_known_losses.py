@@ -11,19 +11,29 @@ from fakes.views import GPU, GPU_READINGS, SIBLING, bare_board, event, reader, s
 from test_engine_acknowledged import DAY, PAIR, Node, lose
 
 from nodevet.agent.slurm.acknowledged import Acknowledged
-from nodevet.checks.consequences import LOSSES
-from nodevet.checks.damping import later
+from nodevet.checks.core.model import (
+    NODE,
+    Episode,
+    EpisodeState,
+    Failure,
+    FailureKind,
+    Outcome,
+    Severity,
+    Snapshot,
+    State,
+)
+from nodevet.checks.core.scheduler import Permit
+from nodevet.checks.engine.consequences import LOSSES
+from nodevet.checks.engine.damping import later
+from nodevet.checks.engine.losses import GONE, LossCode, loss_word
+from nodevet.checks.engine.modes import gating, reach
 from nodevet.checks.health.inventory import RESET_REQUIRED
-from nodevet.checks.losses import GONE, LossCode, loss_word
-from nodevet.checks.model import NODE, Episode, EpisodeState, Failure, FailureKind, Outcome, Severity, Snapshot, State
-from nodevet.checks.modes import gating, reach
 from nodevet.checks.reference.kernel_policy import XidRow, kernel_rules
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.scheduler import Permit
-from nodevet.exporters.slurm_known import HELD_SECONDS, as_known
-from nodevet.exporters.slurm_rules import Decision, Memory, NodeState, Sight, Step, decide
-from nodevet.exporters.state_reader import StateFile, parse
-from nodevet.exporters.statefile import state_text
+from nodevet.exporters.slurm.known import HELD_SECONDS, as_known
+from nodevet.exporters.slurm.rules import Decision, Memory, NodeState, Sight, Step, decide
+from nodevet.exporters.statefile.reader import StateFile, parse
+from nodevet.exporters.statefile.writer import state_text
 
 REFUSES = {
     FailureKind.LOST: "device.lost",

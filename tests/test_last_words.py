@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodevet.agent.last_words import WANTS, LastWords
+from nodevet.checks.ipc.last_words import WANTS, LastWords
 
 
 @pytest.mark.parametrize("line", ["Fatal Python error: deallocating None", "std::bad_alloc", "ImportError: no"])

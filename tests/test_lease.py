@@ -9,11 +9,10 @@ import msgspec
 import pytest
 from fakes.snapshots import cpu_node, gpu_node
 
-from nodevet.agent.clock import SteppedClock
 from nodevet.agent.commands.burn_in import LEASE_SECONDS
 from nodevet.agent.load.lease import IDLE_MEMORY_BYTES, LeaseBook, busy_reason, load_targets
-from nodevet.agent.processes import exists
-from nodevet.checks.model import (
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.model import (
     Device,
     DeviceKind,
     Finding,
@@ -24,6 +23,7 @@ from nodevet.checks.model import (
     Sample,
     Snapshot,
 )
+from nodevet.checks.system.processes import exists
 
 ALIVE = 100
 DEAD = 200

@@ -10,10 +10,10 @@ from types import ModuleType
 
 import pytest
 
-from nodevet.agent import check_run
 from nodevet.agent.readers import witness
-from nodevet.checks.limits import TableLimit, choose, from_table
-from nodevet.checks.model import Limit
+from nodevet.checks.core.model import Limit
+from nodevet.checks.engine import check_run
+from nodevet.checks.reference.limits import TableLimit, choose, from_table
 from nodevet.checks.reference.tables import load_table
 
 ROWS = load_table("limits.csv", TableLimit)
@@ -56,7 +56,7 @@ def test_every_row_is_used_and_every_use_has_its_row(repository: Path) -> None:
     """No threshold in the table that no check reads, and none read that is not there."""
     source = "".join(path.read_text() for path in (repository / "checks" / "health").glob("*.py"))
     used = set(re.findall(r'"([a-z]+\.[a-z_.]+)"', source))
-    for path in (*(repository / "agent").rglob("*.py"), *(repository / "checks").glob("*.py")):
+    for path in (*(repository / "agent").rglob("*.py"), *(repository / "checks" / "engine").glob("*.py")):
         used |= set(re.findall(r'(?:from_table|choose)\("([a-z_.]+)"\)', path.read_text()))
     prefixes = tuple(re.findall(r'f"([a-z_.]+)\{', source))
     unused = [row.key for row in ROWS if row.key not in used and not (prefixes and row.key.startswith(prefixes))]

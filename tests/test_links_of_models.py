@@ -23,11 +23,7 @@ from fakes.views import (
     with_samples,
 )
 
-from nodevet.checks.baseline import requirements
-from nodevet.checks.episodes import Evidence, Ledger, fold, verdict
-from nodevet.checks.expected_links import Which, expected_links
-from nodevet.checks.health.links import ALL_DOWN, NOT_JOINED
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     NODE,
     WHOLE,
     Action,
@@ -43,8 +39,12 @@ from nodevet.checks.model import (
     Scalar,
     State,
 )
-from nodevet.checks.registry import discover
-from nodevet.checks.view import Memory, Seen, View
+from nodevet.checks.engine.baseline import requirements
+from nodevet.checks.engine.episodes import Evidence, Ledger, fold, verdict
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.view import Memory, Seen, View
+from nodevet.checks.health.links import ALL_DOWN, NOT_JOINED
+from nodevet.checks.reference.expected_links import Which, expected_links
 
 EVERY: dict[str, int] = {
     "Tesla P100-SXM2-16GB": 4,

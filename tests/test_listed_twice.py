@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from fakes.views import CORE, GPU, GPU_READINGS, SIBLING, at, gpu, reader, sample
 
-from nodevet.agent.engine import Armed, Engine, Round
-from nodevet.checks.baseline import listed_twice
-from nodevet.checks.model import NODE, AgentInfo, Device, Finding, Outcome, State
-from nodevet.checks.registry import discover
-from nodevet.checks.view import Cadence
+from nodevet.checks.core.model import NODE, AgentInfo, Device, Finding, Outcome, State
+from nodevet.checks.engine.baseline import listed_twice
+from nodevet.checks.engine.engine import Armed, Engine, Round
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.view import Cadence
 
 DOOR = "command.acme"
 SLOT = "0000:1b:00.0"

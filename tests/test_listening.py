@@ -13,12 +13,12 @@ from functools import partial
 import pytest
 from fakes.late_clock import LateClock
 
-from nodevet.agent.listening import AGAIN_SECONDS, CAUSE_SECONDS, Listening
-from nodevet.checks import background
-from nodevet.checks.errors import BusyError, ConfigurationError
-from nodevet.exporters import http
-from nodevet.exporters.http import HttpServer
-from nodevet.exporters.listen_address import AbsentAddressError, is_free, is_name, with_zone
+from nodevet.agent.daemon.listening import AGAIN_SECONDS, CAUSE_SECONDS, Listening
+from nodevet.checks.core.errors import BusyError, ConfigurationError
+from nodevet.checks.system import background
+from nodevet.exporters.web import http
+from nodevet.exporters.web.http import HttpServer
+from nodevet.exporters.web.listen_address import AbsentAddressError, is_free, is_name, with_zone
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_an_address_that_comes_after_the_agent_is_waited_for(monkeypatch: pytest
         return real(("127.0.0.1", 0), *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(http, "_Server", present)
-    monkeypatch.setattr("nodevet.agent.listening.is_free", lambda _listen: True)
+    monkeypatch.setattr("nodevet.agent.daemon.listening.is_free", lambda _listen: True)
     clock.ahead += AGAIN_SECONDS
     server.tick()
     assert server.trouble == ""
@@ -82,7 +82,7 @@ def test_somebody_who_is_quicker_is_waited_for(holder: socket.socket, monkeypatc
     clock = LateClock()
     server = listening(f"127.0.0.1:{holder.getsockname()[1]}", clock)
     server.start()
-    monkeypatch.setattr("nodevet.agent.listening.is_free", lambda _listen: True)
+    monkeypatch.setattr("nodevet.agent.daemon.listening.is_free", lambda _listen: True)
     clock.ahead += AGAIN_SECONDS
     server.tick()
     assert "is in use by" in server.trouble
@@ -144,7 +144,7 @@ def test_what_lacks_when_the_address_is_free_is_told_and_waited_for(
         if lacks is no_thread:
             short.setattr(HttpServer, "start", no_thread)
         else:
-            short.setattr("nodevet.agent.listening.is_free", no_descriptor)
+            short.setattr("nodevet.agent.daemon.listening.is_free", no_descriptor)
         for _ in range(2):
             clock.ahead += AGAIN_SECONDS
             server.tick()
@@ -209,7 +209,7 @@ def test_why_a_name_is_not_resolved_is_told_as_it_is_now(monkeypatch: pytest.Mon
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(http, "_Server", resolve)
-    monkeypatch.setattr("nodevet.agent.listening.RESOLVE_SECONDS", 0.1)
+    monkeypatch.setattr("nodevet.agent.daemon.listening.RESOLVE_SECONDS", 0.1)
     server = listening("gpu-17.cluster:0", clock)
     server.start()
     clock.ahead += AGAIN_SECONDS
@@ -243,8 +243,8 @@ def test_a_resolver_that_does_not_answer_holds_nobody(monkeypatch: pytest.Monkey
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
     monkeypatch.setattr(http, "_Server", hang)
-    monkeypatch.setattr("nodevet.agent.listening.is_free", lambda _listen: asked.append(threading.get_ident()))
-    monkeypatch.setattr("nodevet.agent.listening.RESOLVE_SECONDS", 0.1)
+    monkeypatch.setattr("nodevet.agent.daemon.listening.is_free", lambda _listen: asked.append(threading.get_ident()))
+    monkeypatch.setattr("nodevet.agent.daemon.listening.RESOLVE_SECONDS", 0.1)
     server = listening("gpu-17.cluster:0", clock)
     assert "not resolved yet" in server.trouble
     server.start()

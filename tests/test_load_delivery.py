@@ -24,16 +24,16 @@ import pytest
 from fakes.gpu_node import FakeNode, GpuNode, pci
 from fakes.scripted_burn_in import run as run_scripted
 
-from nodevet.agent.client import AgentRefused, Session, ask
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.control import SOCKET_NAME
+from nodevet.agent.control.client import AgentRefused, Session, ask
+from nodevet.agent.control.server import SOCKET_NAME
 from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.load.delivery import FOUND_AGAIN_SECONDS, Delivery
 from nodevet.agent.load.delivery import PATIENCE_SECONDS as PATIENCE_OF_DELIVERY_SECONDS
-from nodevet.agent.storage.store import DATABASE_NAME, read_store
-from nodevet.agent.terminal import tell
-from nodevet.checks.episodes import Ledger
-from nodevet.checks.model import Instant, Metric, Result, ResultState
+from nodevet.agent.store.store import DATABASE_NAME, read_store
+from nodevet.agent.terminal.output import tell
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.model import Instant, Metric, Result, ResultState
+from nodevet.checks.engine.episodes import Ledger
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_burn_in.py"
 PATIENCE_SECONDS = 45.0

@@ -13,10 +13,10 @@ from fakes.views import at
 
 from nodevet.agent.cli import main
 from nodevet.agent.commands import history
-from nodevet.agent.storage.store import DATABASE_NAME, open_store
-from nodevet.agent.storage.writer import Retention, StoreWriter
-from nodevet.checks.completeness import LOAD, PLANNED
-from nodevet.checks.model import Result, ResultState
+from nodevet.agent.store.store import DATABASE_NAME, open_store
+from nodevet.agent.store.writer import Retention, StoreWriter
+from nodevet.checks.core.model import Result, ResultState
+from nodevet.checks.engine.completeness import LOAD, PLANNED
 
 LARGEST_LOAD = 64 * 7
 """Eight boards of eight partitions each, and every number format."""

@@ -18,13 +18,13 @@ from fakes.gpu_node import GpuNode
 from fakes.snapshots import cpu_node, gpu_node
 from fakes.views import at, burn_in, gpu
 
-from nodevet.agent.client import Session
+from nodevet.agent.control.client import Session
 from nodevet.agent.load.delivery import Delivery
 from nodevet.agent.load.late import LateDevices
 from nodevet.checks.burnin.plan import GemmRequest
-from nodevet.checks.completeness import account
-from nodevet.checks.model import Device, DeviceKind, Result, State
-from nodevet.exporters.schema import burn_in_document
+from nodevet.checks.core.model import Device, DeviceKind, Result, State
+from nodevet.checks.engine.completeness import account
+from nodevet.exporters.documents.schema import burn_in_document
 
 PATIENCE_SECONDS = 30.0
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_burn_in.py"

@@ -15,16 +15,16 @@ import msgspec
 import pytest
 from fakes.late_clock import LateClock
 
-from nodevet.agent.clock import SystemClock
 from nodevet.agent.load.child import LoadChild
 from nodevet.agent.load.run import LoadRun
 from nodevet.agent.load.wrong import UntoldWrong, carried_on
 from nodevet.checks.burnin.launch import Launch
 from nodevet.checks.burnin.plan import GemmRequest
-from nodevet.checks.completeness import account
-from nodevet.checks.model import Clearing, Device, DeviceKind, Metric, Result, ResultState, State
-from nodevet.checks.retest import clearing_table, demand_words, shown_by
-from nodevet.checks.wire import Ticked
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.model import Clearing, Device, DeviceKind, Metric, Result, ResultState, State
+from nodevet.checks.core.wire import Ticked
+from nodevet.checks.engine.completeness import account
+from nodevet.checks.engine.retest import clearing_table, demand_words, shown_by
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
 DEVICES = tuple(

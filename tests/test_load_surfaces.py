@@ -9,10 +9,8 @@ import msgspec
 import pytest
 from fakes.snapshots import burn_in, cpu_node, open_episode
 
-from nodevet.agent.text import status_text, verdict_words
-from nodevet.agent.verdicts import narrowed
-from nodevet.checks.completeness import PLANNED, account
-from nodevet.checks.model import (
+from nodevet.agent.terminal.text import status_text, verdict_words
+from nodevet.checks.core.model import (
     Clearing,
     EpisodeState,
     FaultClass,
@@ -23,11 +21,13 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.retest import LatestResults, shown_by
-from nodevet.exporters.page.render import StatusPage
-from nodevet.exporters.prometheus import MetricsPage
+from nodevet.checks.engine.completeness import PLANNED, account
+from nodevet.checks.engine.retest import LatestResults, shown_by
+from nodevet.checks.engine.verdicts import narrowed
+from nodevet.exporters.documents.schema import burn_in_document, encode, status_document
+from nodevet.exporters.metrics.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, read_document, render, render_file
-from nodevet.exporters.schema import burn_in_document, encode, status_document
+from nodevet.exporters.web.page.render import StatusPage
 
 
 def node(*results: Result) -> Snapshot:

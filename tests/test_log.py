@@ -13,8 +13,8 @@ from typing import TextIO
 import pytest
 import structlog
 
-from nodevet.agent.log import configure, make_logger, speaks_to_journal
-from nodevet.checks.model import Key
+from nodevet.agent.daemon.log import configure, make_logger, speaks_to_journal
+from nodevet.checks.core.model import Key
 
 TEXT = "lost\nat \x1b[31mnight"
 

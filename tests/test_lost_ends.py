@@ -11,11 +11,7 @@ from fakes.nvml.scenario import FakeNvml
 from fakes.rig import Rig
 from fakes.views import GPU_READINGS, at, bare_board, fault, gpu, link, reader, sample
 
-from nodevet.agent.engine import Armed, Engine
-from nodevet.agent.verdicts import narrowed
-from nodevet.checks.baseline import recognised
-from nodevet.checks.consequences import joined
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     AgentInfo,
     Clearing,
     Device,
@@ -30,8 +26,12 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.registry import discover
-from nodevet.checks.view import Cadence, Memory, Seen
+from nodevet.checks.engine.baseline import recognised
+from nodevet.checks.engine.consequences import joined
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.verdicts import narrowed
+from nodevet.checks.engine.view import Cadence, Memory, Seen
 
 BOARDS = 8
 DEAD = 2

@@ -13,18 +13,18 @@ from fakes.episodes import episode, moment
 from fakes.gpu_node import INTERVAL_SECONDS, GpuNode
 from fakes.showing_child import configuration
 
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.engine import Engine
+from nodevet.agent.config.settings import Configuration
 from nodevet.agent.load.history import History, keep_unjudged, memory_before
-from nodevet.agent.oneshot import _recall
-from nodevet.agent.settings import Configuration
-from nodevet.agent.storage import journal as journal_module
-from nodevet.agent.storage.journal import Journal
-from nodevet.agent.storage.machine import MACHINE, Machine, is_of, open_of_machine, this_machine
-from nodevet.agent.storage.mirror import MIRROR_NAME
-from nodevet.agent.storage.store import DATABASE_NAME, OpenedStore, Store, open_store
-from nodevet.agent.storage.writer import Keeping
-from nodevet.checks.errors import StoreError
+from nodevet.agent.once.run import _recall
+from nodevet.agent.store import journal as journal_module
+from nodevet.agent.store.journal import Journal
+from nodevet.agent.store.machine import MACHINE, Machine, is_of, open_of_machine, this_machine
+from nodevet.agent.store.mirror import MIRROR_NAME
+from nodevet.agent.store.store import DATABASE_NAME, OpenedStore, Store, open_store
+from nodevet.agent.store.writer import Keeping
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.errors import StoreError
+from nodevet.checks.engine.engine import Engine
 
 GOLDEN = Machine(board="a-1", system="0a", host="n1")
 CLONE = Machine(board="b-2", system="0b", host="n2")

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from fakes.views import BAD, at, failed, healthy, with_samples
 
-from nodevet.checks.model import FailureKind, Finding, Outcome, Reading, ReadingStatus
-from nodevet.checks.quantities import QUANTITIES
-from nodevet.checks.registry import Check, discover
-from nodevet.checks.view import View
+from nodevet.checks.core.model import FailureKind, Finding, Outcome, Reading, ReadingStatus
+from nodevet.checks.core.quantities import QUANTITIES
+from nodevet.checks.engine.registry import Check, discover
+from nodevet.checks.engine.view import View
 
 CHECKS = discover()
 WITH_INPUTS = [declared for declared in CHECKS if declared.inputs]

@@ -21,16 +21,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_store_growth import wait_for
 
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.engine import Engine
-from nodevet.agent.oneshot import _recall
-from nodevet.agent.storage.journal import Journal
-from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore, write_mirror
-from nodevet.agent.storage.store import DATABASE_NAME, open_store
-from nodevet.agent.storage.writer import Keeping
-from nodevet.checks.acknowledgement import extended, granted
-from nodevet.checks.errors import StoreError
-from nodevet.checks.model import Episode, EpisodeState
+from nodevet.agent.once.run import _recall
+from nodevet.agent.store.journal import Journal
+from nodevet.agent.store.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore, write_mirror
+from nodevet.agent.store.store import DATABASE_NAME, open_store
+from nodevet.agent.store.writer import Keeping
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.errors import StoreError
+from nodevet.checks.core.model import Episode, EpisodeState
+from nodevet.checks.engine.acknowledgement import extended, granted
+from nodevet.checks.engine.engine import Engine
 
 OPEN, ACKNOWLEDGED, CLEARED = EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED, EpisodeState.CLEARED
 TESTS = Path(__file__).resolve().parent
@@ -392,7 +392,7 @@ def test_killed_writer_leaves_a_whole_mirror(path: Path) -> None:
     """After SIGKILL at any moment the file is one of those that were written."""
     script = (
         "import sys; from pathlib import Path; from fakes.episodes import episode\n"
-        "from nodevet.agent.storage.mirror import write_mirror\n"
+        "from nodevet.agent.store.mirror import write_mirror\n"
         "for number in range(1, 100000):\n"
         "    write_mirror(Path(sys.argv[1]), [episode(count=number)], 'boot-1')\n"
         "    print(number, flush=True)\n"

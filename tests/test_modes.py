@@ -13,15 +13,15 @@ import pytest
 from fakes.gpu_node import GpuNode
 from fakes.snapshots import EVERY_STATE, at, degraded_node, failed_node, gpu_id
 
-from nodevet.agent.text import status_text
-from nodevet.checks.episodes import Ledger, acknowledge, node_verdict, verdict
-from nodevet.checks.model import Episode, EpisodeState, FaultClass, Mode, Modes, Outcome, Snapshot, State
-from nodevet.checks.modes import closing, draining, gating, reach
-from nodevet.checks.scheduler import Permit
-from nodevet.exporters.prometheus import MetricsPage
-from nodevet.exporters.schema import status_document
-from nodevet.exporters.state_reader import NEVER, StateFile, parse
-from nodevet.exporters.statefile import state_text
+from nodevet.agent.terminal.text import status_text
+from nodevet.checks.core.model import Episode, EpisodeState, FaultClass, Mode, Modes, Outcome, Snapshot, State
+from nodevet.checks.core.scheduler import Permit
+from nodevet.checks.engine.episodes import Ledger, acknowledge, node_verdict, verdict
+from nodevet.checks.engine.modes import closing, draining, gating, reach
+from nodevet.exporters.documents.schema import status_document
+from nodevet.exporters.metrics.prometheus import MetricsPage
+from nodevet.exporters.statefile.reader import NEVER, StateFile, parse
+from nodevet.exporters.statefile.writer import state_text
 
 OBSERVE, GATE, DRAIN = Mode.OBSERVE, Mode.GATE, Mode.DRAIN
 LOST = gpu_id(5)

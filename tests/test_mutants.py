@@ -111,7 +111,7 @@ def test_unchanged_copy_passes(
 ) -> None:
     """And it is the copy that is tested, not the tree. Every tenth killer of each file, under --soak all."""
     probe = tmp_path / "test_probe.py"
-    probe.write_text("from nodevet.checks import view\n\ndef test_where() -> None:\n    assert 0, view.__file__\n")
+    probe.write_text("from nodevet.checks.engine import view\n\ndef test_it() -> None:\n    assert 0, view.__file__\n")
     found = server.run(pristine, [str(probe)])
     assert f"AssertionError: {pristine}" in found.output
     of_files = itertools.groupby(KILLERS, key=lambda killer: killer.partition("::")[0])

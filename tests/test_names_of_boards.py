@@ -17,13 +17,13 @@ from fakes.views import bad as refused
 from fakes.views import gpu, healthy, judge, link, of, sample
 from test_split_boards import Driver, backend_of
 
-from nodevet.checks.backends.amd_identity import identify
-from nodevet.checks.backends.amdsmi import Library, Target
+from nodevet.checks.backends.amd.amdsmi import Library, Target
+from nodevet.checks.backends.amd.identity import identify
 from nodevet.checks.backends.tree import Tree
-from nodevet.checks.baseline import UNNAMED as NO_MODEL
-from nodevet.checks.baseline import owed, requirements
-from nodevet.checks.expected_links import ExpectedLinks, Which, expected_links
-from nodevet.checks.model import WHOLE, Reading, ReadingStatus, Snapshot, State
+from nodevet.checks.core.model import WHOLE, Reading, ReadingStatus, Snapshot, State
+from nodevet.checks.engine.baseline import UNNAMED as NO_MODEL
+from nodevet.checks.engine.baseline import owed, requirements
+from nodevet.checks.reference.expected_links import ExpectedLinks, Which, expected_links
 from nodevet.checks.reference.tables import load_table
 
 BASE = {"temperature_celsius", "clock_hertz"}

@@ -8,11 +8,11 @@ from fakes.views import GPU, SIBLING, gpu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.checks.baseline import recognised, remember
-from nodevet.checks.errors import UsageError
-from nodevet.checks.model import Device, DeviceKind, Instant
-from nodevet.checks.naming import are_called, chosen
-from nodevet.checks.view import Memory, Seen
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.model import Device, DeviceKind, Instant
+from nodevet.checks.engine.baseline import recognised, remember
+from nodevet.checks.engine.naming import are_called, chosen
+from nodevet.checks.engine.view import Memory, Seen
 
 
 def board(device_id: str, pci: str, minor: int | None, **changes: object) -> Device:

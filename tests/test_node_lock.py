@@ -12,12 +12,12 @@ import pytest
 from fakes.ended import ended
 
 from nodevet.agent.load.claims import LoadLock
-from nodevet.agent.lock import acquire_node_lock
-from nodevet.agent.storage.database import lock
-from nodevet.checks.errors import BusyError, StoreError
+from nodevet.agent.store.database import lock
+from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.system.lock import acquire_node_lock
 
 HOLDER = (
-    "import sys; from pathlib import Path; from nodevet.agent.lock import acquire_node_lock; "
+    "import sys; from pathlib import Path; from nodevet.checks.system.lock import acquire_node_lock; "
     "lock = acquire_node_lock(Path(sys.argv[1]), 'nodevet check'); print('held', flush=True); sys.stdin.read()"
 )
 

@@ -33,13 +33,15 @@ from fakes.views import (
 from test_split_boards import Driver
 from test_withheld import BOARDS, PROGRESS, amd_tree, excluding, in_a_job, nodes, renders, tree
 
-from nodevet.checks.backends import amd, nvml, withheld
+from nodevet.checks.backends.amd import backend as amd
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.host import HostBackend
-from nodevet.checks.backends.nvidia import NvidiaBackend
+from nodevet.checks.backends.host import withheld
+from nodevet.checks.backends.host.backend import HostBackend
+from nodevet.checks.backends.nvidia import nvml
+from nodevet.checks.backends.nvidia.backend import NvidiaBackend
 from nodevet.checks.backends.tree import Tree
-from nodevet.checks.model import NODE, Action, Device, FailureKind, Finding, Outcome, ReaderState
-from nodevet.checks.view import Memory, Seen, View
+from nodevet.checks.core.model import NODE, Action, Device, FailureKind, Finding, Outcome, ReaderState
+from nodevet.checks.engine.view import Memory, Seen, View
 
 HOST = "24 27 0:6 / /dev rw,relatime - devtmpfs udev rw,mode=755\n"
 CONTAINER = (

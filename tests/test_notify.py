@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from fakes.snapshots import failed_node
 
-from nodevet.agent.clock import SteppedClock
-from nodevet.agent.log import make_logger
-from nodevet.agent.notify import AGAIN_SECONDS, Notifier, Watchdog, watchdog_interval_seconds
-from nodevet.agent.telling import Teller
+from nodevet.agent.daemon.event_log import Teller
+from nodevet.agent.daemon.log import make_logger
+from nodevet.agent.daemon.notify import AGAIN_SECONDS, Notifier, Watchdog, watchdog_interval_seconds
+from nodevet.checks.core.clocks import SteppedClock
 
 
 @pytest.fixture(params=["path", "abstract"])

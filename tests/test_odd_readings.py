@@ -13,14 +13,25 @@ from fakes.views import CORE, GPU, GPU_READINGS, at, gpu, healthy, judge, link, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.checks.backends.nvidia_items import fast_items, slow_items
-from nodevet.checks.backends.nvml import is_unsupported
-from nodevet.checks.episodes import Evidence, Ledger, fold, verdict
-from nodevet.checks.judging import Look, Rule, looks
-from nodevet.checks.model import WHOLE, Finding, Limit, Outcome, Part, PartKind, Reading, ReadingStatus, Scalar, State
-from nodevet.checks.quantities import QUANTITIES, UNKNOWN_ACTION, QuantityKind, is_implausible, measured
-from nodevet.checks.registry import Check, check, discover
-from nodevet.checks.view import Growth, View
+from nodevet.checks.backends.nvidia.items import fast_items, slow_items
+from nodevet.checks.backends.nvidia.nvml import is_unsupported
+from nodevet.checks.core.model import (
+    WHOLE,
+    Finding,
+    Limit,
+    Outcome,
+    Part,
+    PartKind,
+    Reading,
+    ReadingStatus,
+    Scalar,
+    State,
+)
+from nodevet.checks.core.quantities import QUANTITIES, UNKNOWN_ACTION, QuantityKind, is_implausible, measured
+from nodevet.checks.engine.episodes import Evidence, Ledger, fold, verdict
+from nodevet.checks.engine.judging import Look, Rule, looks
+from nodevet.checks.engine.registry import Check, check, discover
+from nodevet.checks.engine.view import Growth, View
 
 SM, MEMORY = Part(PartKind.CLOCK, "sm"), Part(PartKind.CLOCK, "memory")
 CHECKS = discover()

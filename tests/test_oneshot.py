@@ -10,10 +10,8 @@ import msgspec
 import pytest
 from fakes.views import CONTROLLER_READINGS, GPU_READINGS, Quantity, bad, controller, gpu, link, reason, sample
 
-from nodevet.agent.clock import SteppedClock
-from nodevet.agent.config import load_configuration
-from nodevet.agent.engine import Armed, Engine
-from nodevet.agent.oneshot import (
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.once.run import (
     APART_SECONDS,
     LONGEST_APART_SECONDS,
     LOOKS,
@@ -22,9 +20,11 @@ from nodevet.agent.oneshot import (
     look,
     look_until_settled,
 )
-from nodevet.checks.model import AgentInfo, Device, Part, PartKind, Reading, ReadingStatus, Scalar, Snapshot, State
-from nodevet.checks.quantities import QUANTITIES
-from nodevet.checks.registry import discover, installed
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.model import AgentInfo, Device, Part, PartKind, Reading, ReadingStatus, Scalar, Snapshot, State
+from nodevet.checks.core.quantities import QUANTITIES
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import discover, installed
 
 DRAM = Part(PartKind.MEMORY_BLOCK, "dram")
 CONTROLLER_BLOCK = Part(PartKind.MEMORY_BLOCK, "controller", 0)

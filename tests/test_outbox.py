@@ -12,11 +12,11 @@ import pytest
 from fakes.bench import Bench
 from fakes.views import event
 
-from nodevet.agent.clock import SteppedClock
-from nodevet.agent.intake import Intake
-from nodevet.agent.log import make_logger
-from nodevet.agent.notify import Notifier
-from nodevet.agent.pace import Pace
+from nodevet.agent.daemon.event_log import Teller
+from nodevet.agent.daemon.ingest import Intake
+from nodevet.agent.daemon.log import make_logger
+from nodevet.agent.daemon.notify import Notifier
+from nodevet.agent.daemon.pace import Pace
 from nodevet.agent.readers.blame import Blame
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.outbox import Outbox
@@ -24,9 +24,9 @@ from nodevet.agent.readers.reader import Reader
 from nodevet.agent.readers.stages import LINES_PER_ROUND
 from nodevet.agent.readers.supervisor import Collected, ReaderPlan, Supervisor
 from nodevet.agent.readers.witness import Surroundings
-from nodevet.agent.telling import Teller
-from nodevet.checks.guard import Guard
-from nodevet.checks.model import ReaderState
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.guard import Guard
+from nodevet.checks.core.model import ReaderState
 
 FLOOD = 3000
 

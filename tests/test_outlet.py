@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from fakes.snapshots import failed_node
 
-from nodevet.agent.log import make_logger
-from nodevet.agent.notify import Notifier
-from nodevet.agent.outlet import Outlet
-from nodevet.agent.telling import Teller
-from nodevet.checks.wire import Note
+from nodevet.agent.daemon.event_log import Teller
+from nodevet.agent.daemon.log import make_logger
+from nodevet.agent.daemon.notify import Notifier
+from nodevet.agent.terminal.outlet import Outlet
+from nodevet.checks.core.wire import Note
 
 LINE = "x" * 999 + "\n"
 

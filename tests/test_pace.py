@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nodevet.agent.clock import SteppedClock
-from nodevet.agent.pace import Pace
+from nodevet.agent.daemon.pace import Pace
+from nodevet.checks.core.clocks import SteppedClock
 
 INTERVAL = 10.0
 

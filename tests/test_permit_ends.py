@@ -10,16 +10,16 @@ import pytest
 from fakes.slurm_in_memory import MemorySlurm
 from fakes.snapshots import failed_node
 
-from nodevet.agent import members
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.config import load_configuration
-from nodevet.agent.settings import Configuration, SlurmSettings
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.config.settings import Configuration, SlurmSettings
+from nodevet.agent.daemon import services as members
 from nodevet.agent.slurm.first import first_status
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, load_memory, pack, save_memory
 from nodevet.agent.slurm.writer import Writer
-from nodevet.checks.registry import installed
-from nodevet.exporters.slurm_rules import Memory
-from nodevet.exporters.state_reader import boot_id
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.engine.registry import installed
+from nodevet.exporters.slurm.rules import Memory
+from nodevet.exporters.statefile.reader import boot_id
 
 TAKES = ("drain", "cluster")
 

@@ -15,13 +15,13 @@ import pytest
 from fakes.late_clock import LateClock
 from fakes.snapshots import cpu_node, gpu_node
 
-from nodevet.agent.clock import SystemClock
+from nodevet.agent.config.settings import LoadSettings
 from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.prober import RETRY_SECONDS, Prober, phase_of_day, scheduler_here
-from nodevet.agent.settings import LoadSettings
 from nodevet.checks.burnin.launch import Launch
-from nodevet.checks.completeness import account, last_proof
-from nodevet.checks.model import Device, DeviceKind, Reading, Result, ResultState, Snapshot, State
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.model import Device, DeviceKind, Reading, Result, ResultState, Snapshot, State
+from nodevet.checks.engine.completeness import account, last_proof
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
 PATIENCE_SECONDS = 20.0

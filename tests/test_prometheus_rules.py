@@ -15,9 +15,9 @@ import pytest
 import yaml
 from fakes.metrics_reference import NODES
 
-from nodevet.checks.quantities import QUANTITIES
-from nodevet.checks.registry import discover
-from nodevet.exporters.prometheus import families
+from nodevet.checks.core.quantities import QUANTITIES
+from nodevet.checks.engine.registry import discover
+from nodevet.exporters.metrics.prometheus import families
 
 SEVERITIES = {"critical", "warning", "info"}
 WORD = re.compile(r'"[^"]*"|\b(?:[a-z]+:)?nodevet_[a-z0-9_]+(?::[a-z0-9_]+)?|\bnode:up:named\b')

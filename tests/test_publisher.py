@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from fakes.snapshots import at, failed_node, gpu_id, gpu_node, open_episode, starting_node, unknown_node
 
-from nodevet.agent.publisher import STATE_NAME, Publisher
-from nodevet.agent.storage.mirror import MIRROR_NAME, Mirror, read_mirror
-from nodevet.checks.acknowledgement import granted
-from nodevet.checks.model import Episode, EpisodeState, Finding, Outcome, Snapshot
+from nodevet.agent.store.mirror import MIRROR_NAME, Mirror, read_mirror
+from nodevet.agent.store.publisher import STATE_NAME, Publisher
+from nodevet.checks.core.model import Episode, EpisodeState, Finding, Outcome, Snapshot
+from nodevet.checks.engine.acknowledgement import granted
 
 
 def mirrored(publisher: Publisher, snapshot: Snapshot, directory: Path) -> Mirror:

@@ -16,11 +16,10 @@ import pytest
 from fakes.views import gpu
 
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.child import ChildContext, Reader
+from nodevet.checks.backends.reader_main import ChildContext, Reader
 from nodevet.checks.backends.standstill import WAKE, end_at_crashes, stand_still_at_crashes
-from nodevet.checks.child import ChildEnd
-from nodevet.checks.model import Device, Event, FailureKind, Instant, Reading
-from nodevet.checks.wire import (
+from nodevet.checks.core.model import Device, Event, FailureKind, Instant, Reading
+from nodevet.checks.core.wire import (
     Channel,
     Decoder,
     Happened,
@@ -35,6 +34,7 @@ from nodevet.checks.wire import (
     Stop,
     encode,
 )
+from nodevet.checks.ipc.worker import ChildEnd
 
 DEVICES = (gpu("GPU-a", "0000:1b:00.0"), gpu("GPU-b", "0000:2b:00.0"))
 HEAT = Reading("temperature_celsius", 40.0)

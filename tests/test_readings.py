@@ -13,12 +13,12 @@ from fakes.door import device, document, reading, temperature
 from hypothesis import given, strategies
 from jsonschema import Draft202012Validator
 
-from nodevet.checks.model import Reading, ReadingStatus
-from nodevet.checks.parts import PART_NAMES, Part, PartKind
-from nodevet.checks.quantities import LARGEST_COUNT, QUANTITIES, Bounds, Quantity, QuantityKind
-from nodevet.checks.readings import doubts, parse, reading_of
-from nodevet.checks.readings_schema import readings_schema
-from nodevet.checks.unread_values import without_unread
+from nodevet.checks.backends.command.schema import readings_schema
+from nodevet.checks.backends.command.unread_values import without_unread
+from nodevet.checks.core.model import Reading, ReadingStatus
+from nodevet.checks.core.parts import PART_NAMES, Part, PartKind
+from nodevet.checks.core.quantities import LARGEST_COUNT, QUANTITIES, Bounds, Quantity, QuantityKind
+from nodevet.checks.core.readings import doubts, parse, reading_of
 
 CORE = {"kind": "sensor", "name": "core"}
 

@@ -10,7 +10,7 @@ import pytest
 from fakes.door import SettableDoor, device, document, program, reading, temperature
 
 from nodevet.agent.cli import main
-from nodevet.checks.readings_schema import readings_schema
+from nodevet.checks.backends.command.schema import readings_schema
 
 
 def configured(directory: Path, path: Path, more: str = "") -> list[str]:

@@ -16,18 +16,12 @@ from fakes.showing_child import configuration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.engine import Counter, Engine
 from nodevet.agent.readers.remembered import Remembered, recalled_readers
-from nodevet.agent.readers.told_events import ToldEvent
 from nodevet.agent.slurm.memory import Kept, load_memory
-from nodevet.agent.storage.journal import Journal
-from nodevet.agent.storage.store import DATABASE_NAME, open_store
-from nodevet.checks.episodes import Ledger
-from nodevet.checks.hours import Hourly
-from nodevet.checks.kernel_log.dedupe import DeduplicatorState
-from nodevet.checks.lapses import Lapse
-from nodevet.checks.model import (
+from nodevet.agent.store.journal import Journal
+from nodevet.agent.store.store import DATABASE_NAME, open_store
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.model import (
     Device,
     DeviceKind,
     Episode,
@@ -40,8 +34,14 @@ from nodevet.checks.model import (
     Refusal,
     Result,
 )
-from nodevet.checks.recall import recalled
-from nodevet.checks.view import Memory
+from nodevet.checks.core.recall import recalled
+from nodevet.checks.engine.engine import Counter, Engine
+from nodevet.checks.engine.episodes import Ledger
+from nodevet.checks.engine.hours import Hourly
+from nodevet.checks.engine.lapses import Lapse
+from nodevet.checks.engine.seen_events import ToldEvent
+from nodevet.checks.engine.view import Memory
+from nodevet.checks.kernel_log.dedupe import DeduplicatorState
 
 KINDS: dict[str, Any] = {
     "ledger": Ledger,

@@ -6,7 +6,17 @@ import msgspec
 import pytest
 
 from nodevet.agent.load.recorder import LoadRecorder
-from nodevet.checks.model import Instant, Metric, Part, PartKind, Reading, ReadingStatus, Result, ResultState, Sample
+from nodevet.checks.core.model import (
+    Instant,
+    Metric,
+    Part,
+    PartKind,
+    Reading,
+    ReadingStatus,
+    Result,
+    ResultState,
+    Sample,
+)
 
 CORE = Part(PartKind.SENSOR, "core")
 

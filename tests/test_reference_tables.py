@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from nodevet.checks.errors import ReferenceDataError
-from nodevet.checks.model import Action
+from nodevet.checks.core.errors import ReferenceDataError
+from nodevet.checks.core.model import Action
 from nodevet.checks.reference.tables import load_table, parse_table
 
 

@@ -9,10 +9,10 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from nodevet.checks.errors import RegistryError
-from nodevet.checks.model import Finding
-from nodevet.checks.registry import check, discover, installed, load
-from nodevet.checks.view import View
+from nodevet.checks.core.errors import RegistryError
+from nodevet.checks.core.model import Finding
+from nodevet.checks.engine.registry import check, discover, installed, load
+from nodevet.checks.engine.view import View
 
 
 class Policy(msgspec.Struct, frozen=True):

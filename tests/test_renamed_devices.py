@@ -14,11 +14,9 @@ from fakes.views import at, reader
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.agent.engine import Armed, Engine
 from nodevet.checks.backends.base import BackendError, Context
-from nodevet.checks.backends.command import CommandBackend, Door
-from nodevet.checks.baseline import recognised, remember
-from nodevet.checks.model import (
+from nodevet.checks.backends.command.backend import CommandBackend, Door
+from nodevet.checks.core.model import (
     AgentInfo,
     Device,
     DeviceKind,
@@ -31,10 +29,12 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.registry import discover
-from nodevet.checks.view import Cadence, Memory
-from nodevet.exporters.state_reader import StateFile, parse
-from nodevet.exporters.statefile import state_text
+from nodevet.checks.engine.baseline import recognised, remember
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.view import Cadence, Memory
+from nodevet.exporters.statefile.reader import StateFile, parse
+from nodevet.exporters.statefile.writer import state_text
 
 DOOR = "command.acme"
 HOT = 120
@@ -133,7 +133,7 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A node whose accelerators only a command knows."""
-    monkeypatch.setattr("nodevet.checks.backends.command.LIFELINE", None)
+    monkeypatch.setattr("nodevet.checks.backends.command.backend.LIFELINE", None)
     return Site(tmp_path)
 
 
@@ -421,7 +421,7 @@ def test_a_new_board_under_the_name_of_another_one_is_called_by_its_serial(site:
 
 def test_two_groups_agree_about_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first group of a round is read before the devices are listed anew."""
-    monkeypatch.setattr("nodevet.checks.backends.command.LIFELINE", None)
+    monkeypatch.setattr("nodevet.checks.backends.command.backend.LIFELINE", None)
     site = Site(tmp_path, ("fast", "slow"))
     slow = {"quantity": "ecc_enabled", "value": True}
 

@@ -22,11 +22,11 @@ from fakes.snapshots import (
     unknown_node,
 )
 
-from nodevet.checks.errors import UsageError
-from nodevet.checks.model import ResultState, Snapshot
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.model import ResultState, Snapshot
+from nodevet.exporters.documents.schema import SeriesDocument, burn_in_document, encode, status_document
 from nodevet.exporters.report import from_snapshot, read_document, render, render_file
 from nodevet.exporters.report.plots import MAXIMUM_POINTS, Line, bar, line_plot
-from nodevet.exporters.schema import SeriesDocument, burn_in_document, encode, status_document
 
 DASH, TIMES = "\u2013", "\u00d7"
 VOID = {"meta", "link", "br"}

@@ -14,25 +14,25 @@ from test_engine_acknowledged import BROKEN, DAY, FAILED, Node
 from test_guard import Drill, planted
 from test_slurm_writer import SETTINGS
 
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.daemon import Daemon
-from nodevet.agent.engine import Round
-from nodevet.agent.outlet import Outlet
+from nodevet.agent.daemon.loop import Daemon
 from nodevet.agent.simulated.node import Simulate
 from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, told
 from nodevet.agent.slurm.writer import Writer
-from nodevet.agent.storage.store import DATABASE_NAME, read_store
-from nodevet.agent.text import status_text
-from nodevet.checks.acknowledgement import Returns, date_words, is_announced
-from nodevet.checks.damping import later
-from nodevet.checks.errors import UsageError
-from nodevet.checks.model import AgentInfo, Episode, EpisodeState, Snapshot, State
-from nodevet.exporters.page import StatusPage
-from nodevet.exporters.prometheus import MetricsPage
+from nodevet.agent.store.store import DATABASE_NAME, read_store
+from nodevet.agent.terminal.outlet import Outlet
+from nodevet.agent.terminal.text import status_text
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.model import AgentInfo, Episode, EpisodeState, Snapshot, State
+from nodevet.checks.engine.acknowledgement import Returns, date_words, is_announced
+from nodevet.checks.engine.damping import later
+from nodevet.checks.engine.engine import Round
+from nodevet.exporters.documents.schema import status_document
+from nodevet.exporters.metrics.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, render
-from nodevet.exporters.schema import status_document
-from nodevet.exporters.slurm_rules import Memory, as_known
-from nodevet.exporters.statefile import state_text
+from nodevet.exporters.slurm.rules import Memory, as_known
+from nodevet.exporters.statefile.writer import state_text
+from nodevet.exporters.web.page import StatusPage
 
 HOUR = 3600.0
 

@@ -11,9 +11,9 @@ from fakes.views import GPU, SIBLING, at, burn_in, gpu, healthy, judge, of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.checks.episodes import Evidence, Ledger, acknowledge, fold
-from nodevet.checks.model import Action, Clearing, Device, Episode, EpisodeState, Finding, Instant, Outcome, Result
-from nodevet.checks.retest import LatestResults, clearing_table, demand_words, merged, shown_by
+from nodevet.checks.core.model import Action, Clearing, Device, Episode, EpisodeState, Finding, Instant, Outcome, Result
+from nodevet.checks.engine.episodes import Evidence, Ledger, acknowledge, fold
+from nodevet.checks.engine.retest import LatestResults, clearing_table, demand_words, merged, shown_by
 
 SHAPE = (4096, 4096, 8192)
 WARM = {"temperature_celsius": 70.0, "power_watts": 600.0}

@@ -31,8 +31,7 @@ from fakes.views import (
     sample,
 )
 
-from nodevet.agent.engine import Armed, Engine
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     WHOLE,
     AgentInfo,
     Device,
@@ -47,8 +46,9 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.registry import discover
-from nodevet.checks.view import Cadence, KernelLogState
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.view import Cadence, KernelLogState
 
 
 class Node:

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from fakes.running_agent import RunningAgent
 
-from nodevet.agent.client import AgentAbsent, ask
-from nodevet.agent.control import SOCKET_NAME
-from nodevet.agent.lock import acquire_node_lock
-from nodevet.agent.runtime_directory import RuntimeDirectory
-from nodevet.checks.errors import BusyError, StoreError
+from nodevet.agent.control.client import AgentAbsent, ask
+from nodevet.agent.control.server import SOCKET_NAME
+from nodevet.agent.daemon.runtime_directory import RuntimeDirectory
+from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.system.lock import acquire_node_lock
 
 CONFIGURATION = """
 [agent.backends]

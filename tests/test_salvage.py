@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from fakes.views import GPU, event, healthy
 
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     Failure,
     FailureKind,
     Part,
@@ -20,7 +20,7 @@ from nodevet.checks.model import (
     Sample,
     Severity,
 )
-from nodevet.checks.wire import Decoder, Failed, Happened, Message, Note, Ready, Sampled, WireError, encode
+from nodevet.checks.core.wire import Decoder, Failed, Happened, Message, Note, Ready, Sampled, WireError, encode
 
 SAMPLE = msgspec.structs.replace(
     healthy().samples[GPU, "fast"],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from nodevet.checks.errors import ConfigurationError, UsageError
-from nodevet.checks.faults import KINDS, RANGES, SETTINGS, Effect, LogLine
-from nodevet.checks.profiles import load_profile, part_of, profile_names
+from nodevet.checks.core.errors import ConfigurationError, UsageError
+from nodevet.checks.reference.profiles import load_profile, part_of, profile_names
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.scenario import parse_scenario
+from nodevet.checks.simulation.faults import KINDS, RANGES, SETTINGS, Effect, LogLine
+from nodevet.checks.simulation.scenario import parse_scenario
 
 DGX = "dgx-h100"
 

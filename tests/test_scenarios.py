@@ -15,7 +15,7 @@ from fakes.machine import FakeMachine
 from fakes.nvml.scenario import FakeNvml, NvmlReturn
 from fakes.rig import Rig
 
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     WHOLE,
     Action,
     Clearing,

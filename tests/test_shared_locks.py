@@ -18,10 +18,10 @@ from fakes.ended import ended
 from test_blame import fall, is_hard, rise, said
 from test_supervisor_readers import Node
 
-from nodevet.checks.backends.amdsmi import OWN_LOCKS, load
+from nodevet.checks.backends.amd.amdsmi import OWN_LOCKS, load
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.model import ReaderState
-from nodevet.checks.wire import Progress
+from nodevet.checks.core.model import ReaderState
+from nodevet.checks.core.wire import Progress
 
 PAGE_BYTES = 4096
 SHARED, ROBUST = 1, 1

@@ -28,27 +28,27 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from nodevet.agent.clock import SteppedClock, SystemClock
-from nodevet.agent.config import load_configuration
-from nodevet.agent.control import SOCKET_NAME
-from nodevet.agent.daemon import Daemon
-from nodevet.agent.members import Member
-from nodevet.agent.outlet import Outlet
-from nodevet.agent.publisher import STATE_NAME
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.control.server import SOCKET_NAME
+from nodevet.agent.daemon.loop import Daemon
+from nodevet.agent.daemon.services import Member
+from nodevet.agent.daemon.showing import BOUND_SECONDS, LONGEST_QUEUE, LONGEST_SECONDS, Showing
 from nodevet.agent.readers.release import Release
-from nodevet.agent.showing import BOUND_SECONDS, LONGEST_QUEUE, LONGEST_SECONDS, Showing
 from nodevet.agent.simulated.node import Simulate, simulated_configuration
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.slurm.writer import Pass
-from nodevet.agent.storage.journal import Journal
-from nodevet.agent.storage.mirror import MIRROR_NAME, read_mirror, restore
-from nodevet.agent.storage.store import open_store
-from nodevet.agent.storage.writer import Keeping
-from nodevet.checks.model import Episode, EpisodeState, Instant, Snapshot
-from nodevet.checks.registry import installed
-from nodevet.checks.scheduler import Permit
-from nodevet.exporters.slurm_rules import Memory
+from nodevet.agent.store.journal import Journal
+from nodevet.agent.store.mirror import MIRROR_NAME, read_mirror, restore
+from nodevet.agent.store.publisher import STATE_NAME
+from nodevet.agent.store.store import open_store
+from nodevet.agent.store.writer import Keeping
+from nodevet.agent.terminal.outlet import Outlet
+from nodevet.checks.core.clocks import SteppedClock, SystemClock
+from nodevet.checks.core.model import Episode, EpisodeState, Instant, Snapshot
+from nodevet.checks.core.scheduler import Permit
+from nodevet.checks.engine.registry import installed
+from nodevet.exporters.slurm.rules import Memory
 
 TESTS = Path(__file__).resolve().parent
 

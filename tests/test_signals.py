@@ -9,7 +9,7 @@ from types import FrameType
 
 import pytest
 
-from nodevet.agent.signals import HANDLED, SignalPipe, begin_undisposed, ending, interrupting, undisturbed
+from nodevet.checks.system.signals import HANDLED, SignalPipe, begin_undisposed, ending, interrupting, undisturbed
 
 
 @pytest.mark.parametrize("number", HANDLED, ids=lambda number: number.name)

@@ -15,8 +15,8 @@ from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, Bench, outcome
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.witness import Surroundings
-from nodevet.checks import background
-from nodevet.checks.model import FailureKind, ReaderState
+from nodevet.checks.core.model import FailureKind, ReaderState
+from nodevet.checks.system import background
 
 
 @contextmanager

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nodevet.agent.clock import SteppedClock
 from nodevet.agent.simulated.node import SCENARIO_BYTES, SimulatedNode, read_scenario
-from nodevet.checks.errors import ConfigurationError
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.errors import ConfigurationError
 
 PROFILE = "cpu-node"
 GOOD = 'title = "before"\n'

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodevet.checks.backends import amd_items, nvidia_items
-from nodevet.checks.baseline import requirements
-from nodevet.checks.model import DeviceKind, Instant, Part, Reading, ReadingStatus
-from nodevet.checks.profiles import load_profile, profile_names
-from nodevet.checks.quantities import QUANTITIES, QuantityKind, measured
-from nodevet.checks.scenario import Load, Scenario, parse_scenario
-from nodevet.checks.simulation import FIRST_PID, Simulation, World
+from nodevet.checks.backends.amd import items as amd_items
+from nodevet.checks.backends.nvidia import items as nvidia_items
+from nodevet.checks.core.model import DeviceKind, Instant, Part, Reading, ReadingStatus
+from nodevet.checks.core.quantities import QUANTITIES, QuantityKind, measured
+from nodevet.checks.engine.baseline import requirements
+from nodevet.checks.reference.profiles import load_profile, profile_names
+from nodevet.checks.simulation.node import FIRST_PID, Simulation, World
+from nodevet.checks.simulation.scenario import Load, Scenario, parse_scenario
 
 DAY = 86_400
 GROUPS = ("fast", "slow")

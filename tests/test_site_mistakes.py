@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nodevet.agent.config import load_configuration
-from nodevet.checks.errors import NodevetError
-from nodevet.checks.registry import installed
-from nodevet.exporters.slurm_permit import Limits, permits, rooms
-from nodevet.exporters.slurm_rules import NodeState, obstacle
+from nodevet.agent.config.load import load_configuration
+from nodevet.checks.core.errors import NodevetError
+from nodevet.checks.engine.registry import installed
+from nodevet.exporters.slurm.permit import Limits, permits, rooms
+from nodevet.exporters.slurm.rules import NodeState, obstacle
 
 REFUSED = [
     *(

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from fakes.views import GPU, SIBLING, at, bare_board, healthy, judge, link, of, reader
 
-from nodevet.checks.model import NODE, WHOLE, FaultClass, Finding, Key, Outcome, ReaderState, Reading
-from nodevet.checks.parts import Part, PartKind
-from nodevet.checks.registry import Check, discover
-from nodevet.checks.view import Growth, Memory, View
+from nodevet.checks.core.model import NODE, WHOLE, FaultClass, Finding, Key, Outcome, ReaderState, Reading
+from nodevet.checks.core.parts import Part, PartKind
+from nodevet.checks.engine.registry import Check, discover
+from nodevet.checks.engine.view import Growth, Memory, View
 
 CHECKS = discover()
 LEVELS = (None, 0, 1, 2, 3, 100, 1e6)

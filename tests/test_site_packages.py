@@ -27,21 +27,20 @@ from fakes.running_agent import RunningAgent
 from fakes.site_package import GOOD, site_package
 from fakes.views import at, healthy
 
-from nodevet.agent import check_run
-from nodevet.agent.assembly import arm
-from nodevet.agent.check_run import CHECK_ERROR, LONGEST_REST_SECONDS, Armed, run_check
 from nodevet.agent.cli import main
-from nodevet.agent.clock import SteppedClock
-from nodevet.agent.config import load_configuration
-from nodevet.agent.engine import Engine
-from nodevet.agent.exits import OK
-from nodevet.agent.signals import SignalPipe, undisturbed
-from nodevet.checks import registry
-from nodevet.checks.judging import Rule, looks, number_of
-from nodevet.checks.model import WHOLE, AgentInfo, Finding, Outcome, Part, PartKind, Snapshot, State
-from nodevet.checks.overrun import Overrun, within
-from nodevet.checks.registry import Check, discover, installed
-from nodevet.checks.view import View
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.daemon.assembly import arm
+from nodevet.agent.terminal.exits import OK
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.model import WHOLE, AgentInfo, Finding, Outcome, Part, PartKind, Snapshot, State
+from nodevet.checks.core.overrun import Overrun, within
+from nodevet.checks.engine import check_run, registry
+from nodevet.checks.engine.check_run import CHECK_ERROR, LONGEST_REST_SECONDS, Armed, run_check
+from nodevet.checks.engine.engine import Engine
+from nodevet.checks.engine.judging import Rule, looks, number_of
+from nodevet.checks.engine.registry import Check, discover, installed
+from nodevet.checks.engine.view import View
+from nodevet.checks.system.signals import SignalPipe, undisturbed
 
 OURS = {declared.name for declared in discover()}
 INFO = AgentInfo(version="0", started=at(), interval_seconds=10, ready=True)
@@ -56,7 +55,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "skips": ({"code": "class Skipped(BaseException): pass\nraise Skipped('no disk')"}, "Skipped: no disk"),
     "ends": ({"code": "import sys; sys.exit(0)"}, "it ends its process when it is imported"),
     "lacks": ({"code": "import no_such_library"}, "ModuleNotFoundError: No module named 'no_such_library'"),
-    "another_version": ({"code": "from nodevet.checks.model import NoSuchName"}, "ImportError"),
+    "another_version": ({"code": "from nodevet.checks.core.model import NoSuchName"}, "ImportError"),
     "gone": ({"entry": "site = no_such_module"}, "ModuleNotFoundError: No module named 'no_such_module'"),
     "function": ({"entry": "site = site_checks:judge"}, "it names a function, expected a module with checks in it"),
     "empty": ({"code": "x = 1"}, "the module declares no check of its own"),
@@ -405,7 +404,7 @@ def test_what_ends_in_time_is_returned_and_no_alarm_is_left() -> None:
 PROGRAM = """
 import sys
 sys.path.insert(0, {folder!r})
-from nodevet.agent import check_run
+from nodevet.checks.engine import check_run
 check_run.LONGEST_SECONDS = 0.5
 from nodevet.agent.cli import main
 sys.exit(main())

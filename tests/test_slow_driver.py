@@ -10,16 +10,16 @@ import pytest
 from fakes.bench import DEADLINE, INTERVAL, Bench, outcome
 from fakes.views import gpu, sample
 
-from nodevet.agent.child_process import Child
 from nodevet.agent.readers.blame import SLOW_DEADLINES, SLOW_START_DEADLINES, Blame
 from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.witness import Surroundings
-from nodevet.checks.backends.amdsmi import NO_FUNCTION, UNREADABLE
-from nodevet.checks.backends.amdsmi import refused as refused_by_amd
-from nodevet.checks.backends.nvml import REFUSED_TO_IT, status_of
-from nodevet.checks.backends.nvml import refused as refused_by_nvml
-from nodevet.checks.model import Failure, FailureKind, ReaderState, ReadingStatus
-from nodevet.checks.refusal import REFUSALS
+from nodevet.checks.backends.amd.amdsmi import NO_FUNCTION, UNREADABLE
+from nodevet.checks.backends.amd.amdsmi import refused as refused_by_amd
+from nodevet.checks.backends.nvidia.nvml import REFUSED_TO_IT, status_of
+from nodevet.checks.backends.nvidia.nvml import refused as refused_by_nvml
+from nodevet.checks.core.model import Failure, FailureKind, ReaderState, ReadingStatus
+from nodevet.checks.engine.refusal import REFUSALS
+from nodevet.checks.ipc.child_process import Child
 
 START_SECONDS = 60.0
 

@@ -19,14 +19,14 @@ from fakes.privileges import needs_root
 from fakes.slurm_gate import GATE_FILES, Gate, Line, accelerator, linked
 
 from nodevet.agent.cli import main
-from nodevet.agent.config import load_configuration
+from nodevet.agent.config.load import load_configuration
 from nodevet.agent.slurm.checkup import CLUSTER, NODE, items, modes, worst
 from nodevet.agent.slurm.facts import Entry, Facts, Hook, Item, Status
 from nodevet.agent.slurm.loaded import Running
 from nodevet.agent.slurm.survey import awaiting_of, hooks_of, survey
-from nodevet.checks.model import Mode
-from nodevet.checks.registry import installed
-from nodevet.exporters.state_reader import uptime_seconds
+from nodevet.checks.core.model import Mode
+from nodevet.checks.engine.registry import installed
+from nodevet.exporters.statefile.reader import uptime_seconds
 
 EIGHT = tuple(accelerator(minor) for minor in range(8))
 

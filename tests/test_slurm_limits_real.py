@@ -16,9 +16,9 @@ from fakes.slurm_cluster import SlurmCluster, SlurmOptions, StartSlurm
 from fakes.slurm_gate import Gate
 from fakes.slurm_node import BY_NODE, ReactorNode
 
-from nodevet.agent.settings import SlurmSettings
-from nodevet.checks.model import Mode
-from nodevet.exporters.slurm import Scontrol
+from nodevet.agent.config.settings import SlurmSettings
+from nodevet.checks.core.model import Mode
+from nodevet.exporters.slurm.scontrol import Scontrol
 
 NODES = 6
 LIMIT = 2

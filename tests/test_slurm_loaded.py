@@ -12,14 +12,14 @@ from fakes.running_agent import RunningAgent
 from fakes.slurm_gate import install
 from fakes.snapshots import failed_node
 
-from nodevet.agent.config import load_configuration
-from nodevet.agent.settings import Configuration, SlurmSettings
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.config.settings import Configuration, SlurmSettings
 from nodevet.agent.slurm.first import first_status
 from nodevet.agent.slurm.loaded import Running, running_of
-from nodevet.checks.model import Mode, Modes
-from nodevet.checks.registry import installed
-from nodevet.exporters.schema import status_document
-from nodevet.exporters.slurm_rules import Memory
+from nodevet.checks.core.model import Mode, Modes
+from nodevet.checks.engine.registry import installed
+from nodevet.exporters.documents.schema import status_document
+from nodevet.exporters.slurm.rules import Memory
 
 LOADED = Running("drain", "drain", "cluster")
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from fakes.slurm_fleet import Fleet, Trouble
 
-from nodevet.checks.model import Mode
-from nodevet.exporters.slurm_permit import (
+from nodevet.checks.core.model import Mode
+from nodevet.exporters.slurm.permit import (
     Limits,
     asking_text,
     closing_text,
@@ -19,7 +19,7 @@ from nodevet.exporters.slurm_permit import (
     rooms,
     shows_permit,
 )
-from nodevet.exporters.slurm_rules import NodeState, OutputError, parse_node
+from nodevet.exporters.slurm.rules import NodeState, OutputError, parse_node
 
 PREFIX = "nodevet"
 OURS = "nodevet: hw thermal: hot [inspect]"

@@ -19,9 +19,9 @@ from fakes.slurm_steps import SteppedGate
 from fakes.small_disk import fill
 from fakes.snapshots import cpu_node, failed_node, gpu_node, starting_node, unknown_node
 
-from nodevet.checks.model import Instant, Snapshot
-from nodevet.exporters.state_reader import StateFile, boot_id, parse
-from nodevet.exporters.statefile import write_state
+from nodevet.checks.core.model import Instant, Snapshot
+from nodevet.exporters.statefile.reader import StateFile, boot_id, parse
+from nodevet.exporters.statefile.writer import write_state
 
 EIGHT = tuple(accelerator(minor) for minor in range(8))
 

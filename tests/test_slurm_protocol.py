@@ -18,10 +18,10 @@ import pytest
 from fakes.probing_node import STEPS, ProbingNode
 from fakes.slurm_gate import Gate
 
-from nodevet.agent.daemon import STOP_SECONDS
+from nodevet.agent.daemon.loop import STOP_SECONDS
 from nodevet.agent.load.child import STOP
-from nodevet.checks.burnin.child import ENDING_SECONDS
 from nodevet.checks.burnin.launch import Launch
+from nodevet.checks.burnin.main import ENDING_SECONDS
 
 PATIENCE_SECONDS = 20.0
 ALL = tuple(itertools.combinations_with_replacement(range(len(STEPS) + 1), 2))

@@ -12,12 +12,12 @@ from fakes.slurm_fleet import Fleet, Trouble
 from fakes.slurm_in_memory import MemorySlurm
 from fakes.snapshots import failed_node, gpu_node
 
-from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.config.settings import SlurmSettings
 from nodevet.agent.slurm.writer import Pass, Writer
-from nodevet.checks.model import Action, Mode, Modes, Snapshot
-from nodevet.exporters.slurm_permit import Limits, closing_text, drained_text, mark_again, mark_of, rooms, shows_permit
-from nodevet.exporters.slurm_reasons import is_slurms, without_additions
-from nodevet.exporters.slurm_rules import Memory, NodeState, Why, parse_node
+from nodevet.checks.core.model import Action, Mode, Modes, Snapshot
+from nodevet.exporters.slurm.permit import Limits, closing_text, drained_text, mark_again, mark_of, rooms, shows_permit
+from nodevet.exporters.slurm.reasons import is_slurms, without_additions
+from nodevet.exporters.slurm.rules import Memory, NodeState, Why, parse_node
 
 FAILED = failed_node()
 GATE = msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE))

@@ -13,10 +13,10 @@ from fakes.snapshots import at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.checks.acknowledgement import granted
-from nodevet.checks.damping import later
-from nodevet.checks.model import Action, Episode, EpisodeState, FaultClass, Instant, Outcome
-from nodevet.exporters.slurm_rules import (
+from nodevet.checks.core.model import Action, Episode, EpisodeState, FaultClass, Instant, Outcome
+from nodevet.checks.engine.acknowledgement import granted
+from nodevet.checks.engine.damping import later
+from nodevet.exporters.slurm.rules import (
     Decision,
     Known,
     Memory,

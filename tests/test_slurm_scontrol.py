@@ -12,8 +12,8 @@ import pytest
 from fakes.freezer import Freeze
 from fakes.silent_file import silent
 
-from nodevet.exporters.slurm import MAXIMUM_BYTES, Scontrol, SlurmError
-from nodevet.exporters.slurm_rules import NodeState, Why
+from nodevet.exporters.slurm.rules import NodeState, Why
+from nodevet.exporters.slurm.scontrol import MAXIMUM_BYTES, Scontrol, SlurmError
 
 ANSWER = "NodeName=n1 Arch=x86_64\n   State=IDLE ThreadsPerCore=1\n"
 TIMEOUT_SECONDS = 0.5

@@ -11,12 +11,12 @@ import pytest
 from fakes.slurm_in_memory import MemorySlurm
 from fakes.snapshots import at, failed_node
 
-from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.config.settings import SlurmSettings
 from nodevet.agent.slurm.writer import Writer
-from nodevet.checks.model import Action, Episode, Mode, Modes, Snapshot
-from nodevet.exporters.scheduler_metrics import scheduler_metrics
-from nodevet.exporters.slurm_names import how_many, names_in
-from nodevet.exporters.slurm_rules import Memory, parse_size
+from nodevet.checks.core.model import Action, Episode, Mode, Modes, Snapshot
+from nodevet.exporters.metrics.scheduler import scheduler_metrics
+from nodevet.exporters.slurm.names import how_many, names_in
+from nodevet.exporters.slurm.rules import Memory, parse_size
 
 FAILED = failed_node()
 FIRST = FAILED.episodes[0]

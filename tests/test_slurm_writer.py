@@ -20,20 +20,20 @@ from fakes.slurm_in_memory import MemorySlurm
 from fakes.snapshots import at, degraded_node, failed_node, gpu_node
 
 from nodevet.agent.commands import ack
+from nodevet.agent.config.settings import SlurmSettings
 from nodevet.agent.load.claims import Claims
-from nodevet.agent.settings import SlurmSettings
 from nodevet.agent.slurm.gate_log import GATE_LOG_NAME, Closings
 from nodevet.agent.slurm.memory import Kept, load_memory, pack, save_memory
 from nodevet.agent.slurm.reactor import DRAINS_SECONDS, Reactor
 from nodevet.agent.slurm.writer import Pass, Writer
-from nodevet.agent.text import status_text
-from nodevet.checks.errors import StoreError
-from nodevet.checks.model import Action, EpisodeState, Instant, Key, Mode, Modes, Part, PartKind, Snapshot
-from nodevet.checks.scheduler import WriterStatus
-from nodevet.exporters.schema import status_document
-from nodevet.exporters.slurm_permit import Limits, rooms
-from nodevet.exporters.slurm_rules import Known, Memory, Sight, Why
-from nodevet.exporters.statefile import state_text
+from nodevet.agent.terminal.text import status_text
+from nodevet.checks.core.errors import StoreError
+from nodevet.checks.core.model import Action, EpisodeState, Instant, Key, Mode, Modes, Part, PartKind, Snapshot
+from nodevet.checks.core.scheduler import WriterStatus
+from nodevet.exporters.documents.schema import status_document
+from nodevet.exporters.slurm.permit import Limits, rooms
+from nodevet.exporters.slurm.rules import Known, Memory, Sight, Why
+from nodevet.exporters.statefile.writer import state_text
 
 SETTINGS = SlurmSettings(writer="drain", poll_seconds=30, maximum_drained_ratio=1.0, maximum_new_ratio=1.0)
 FAILED = failed_node()

@@ -14,12 +14,15 @@ from fakes.views import gpu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.checks.backends import amd_items, amdsmi, nvidia_items, nvml
+from nodevet.checks.backends.amd import amdsmi
+from nodevet.checks.backends.amd import items as amd_items
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.driver_errors import Asked
+from nodevet.checks.backends.nvidia import items as nvidia_items
+from nodevet.checks.backends.nvidia import nvml
 from nodevet.checks.backends.sound import sound_device, sound_readings, sound_sample, sound_text
-from nodevet.checks.guard import Bug, attempt
-from nodevet.checks.model import (
+from nodevet.checks.core.guard import Bug, attempt
+from nodevet.checks.core.model import (
     WHOLE,
     Device,
     Failure,
@@ -31,8 +34,8 @@ from nodevet.checks.model import (
     ReadingStatus,
     Sample,
 )
-from nodevet.checks.quantities import QUANTITIES, is_implausible
-from nodevet.checks.wire import Decoder, Message, Note, Sampled, encode
+from nodevet.checks.core.quantities import QUANTITIES, is_implausible
+from nodevet.checks.core.wire import Decoder, Message, Note, Sampled, encode
 
 ODD_TEXTS = ["", " ", "x", "N/A", "12", "-1", "0x", "1e999", "570", "570.", "\udcff\udcfe", "\x00\x1b[2J", "é" * 2000]
 ODD: list[Any] = [
@@ -164,7 +167,7 @@ def test_every_quantity_refuses_what_is_none_of_it(quantity: str) -> None:
 
 def test_a_pci_text_that_is_none_is_no_address() -> None:
     """An empty address of a link's peer is no peer, not the end of the reader."""
-    from nodevet.checks.backends.nvidia import _address
+    from nodevet.checks.backends.nvidia.backend import _address
 
     assert _address("00000000:1B:00.0") == "0000:1b:00.0"
     for text in ("", ":", "x:1b:00.0", "\udcff"):

@@ -15,16 +15,17 @@ from fakes.reader import ReaderProcess
 from fakes.views import at, gpu
 from test_boards import Node, amd_reader, said
 
-from nodevet.checks.backends import amdsmi, nvml
-from nodevet.checks.backends.amd_identity import identify
-from nodevet.checks.backends.nvidia import NvidiaBackend
+from nodevet.checks.backends.amd import amdsmi
+from nodevet.checks.backends.amd.identity import identify
+from nodevet.checks.backends.nvidia import nvml
+from nodevet.checks.backends.nvidia.backend import NvidiaBackend
 from nodevet.checks.backends.tree import Tree
-from nodevet.checks.baseline import UNNAMED, named, recognised, remember
-from nodevet.checks.consequences import joined
-from nodevet.checks.model import Action, Device, FailureKind, Finding, Key, Outcome, ReadingStatus, Snapshot, State
-from nodevet.checks.modes import reach
-from nodevet.checks.view import Memory
-from nodevet.exporters.statefile import write_state
+from nodevet.checks.core.model import Action, Device, FailureKind, Finding, Key, Outcome, ReadingStatus, Snapshot, State
+from nodevet.checks.engine.baseline import UNNAMED, named, recognised, remember
+from nodevet.checks.engine.consequences import joined
+from nodevet.checks.engine.modes import reach
+from nodevet.checks.engine.view import Memory
+from nodevet.exporters.statefile.writer import write_state
 
 PROGRESS: Any = SimpleNamespace(call=lambda _text: None, write=lambda _text: None, returned=lambda: None)
 LINKS = 18

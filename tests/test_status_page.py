@@ -26,7 +26,7 @@ from fakes.snapshots import (
     with_findings,
 )
 
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     NODE,
     CheckRun,
     DeviceKind,
@@ -48,11 +48,11 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.scheduler import WriterStatus
-from nodevet.exporters.http import HttpServer
-from nodevet.exporters.page import StatusPage
-from nodevet.exporters.page.markup import LONGEST_TEXT
-from nodevet.exporters.schema import status_document
+from nodevet.checks.core.scheduler import WriterStatus
+from nodevet.exporters.documents.schema import status_document
+from nodevet.exporters.web.http import HttpServer
+from nodevet.exporters.web.page import StatusPage
+from nodevet.exporters.web.page.markup import LONGEST_TEXT
 
 
 def render(snapshot: Snapshot, *, seconds_later: float = 3.0, **more: object) -> str:

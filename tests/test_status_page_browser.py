@@ -14,8 +14,8 @@ from fakes.picture import picture_size, shrink
 from fakes.running_agent import RunningAgent
 from fakes.snapshots import at
 
-from nodevet.exporters.http import HttpServer
-from nodevet.exporters.page import StatusPage
+from nodevet.exporters.web.http import HttpServer
+from nodevet.exporters.web.page import StatusPage
 
 PAGES = ("ok", "degraded", "failed", "unknown", "simulated", "starting", "stale")
 

@@ -20,12 +20,12 @@ import pytest
 from fakes.episodes import episode, moment
 from fakes.small_disk import NO_SMALL_DISK
 
-from nodevet.agent.storage.database import SCHEMA_VERSION, DamagedError, file_system_of
-from nodevet.agent.storage.store import Rollup, Store, UnsavedRound, open_store, read_store
-from nodevet.agent.storage.tending import Tender
-from nodevet.agent.storage.writer import Keeping, Retention, StoreWriter, merged
-from nodevet.checks.errors import BusyError, StoreError
-from nodevet.checks.model import Device, DeviceKind, Episode, EpisodeState, Instant, Metric, Result, ResultState
+from nodevet.agent.store.database import SCHEMA_VERSION, DamagedError, file_system_of
+from nodevet.agent.store.store import Rollup, Store, UnsavedRound, open_store, read_store
+from nodevet.agent.store.tending import Tender
+from nodevet.agent.store.writer import Keeping, Retention, StoreWriter, merged
+from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.core.model import Device, DeviceKind, Episode, EpisodeState, Instant, Metric, Result, ResultState
 
 TESTS = Path(__file__).resolve().parent
 PAGE = 4096

@@ -24,19 +24,19 @@ from fakes.showing_child import configuration
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodevet.agent import members
 from nodevet.agent.cli import main
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.engine import Engine
-from nodevet.agent.storage.database import MIGRATIONS, SCHEMA_VERSION, RefusedError
-from nodevet.agent.storage.journal import Journal
-from nodevet.agent.storage.mirror import Mirror, ends
-from nodevet.agent.storage.rows import UnsavedRound, nature_of
-from nodevet.agent.storage.store import Store, open_store, read_store
-from nodevet.agent.storage.tending import Tender
-from nodevet.agent.storage.writer import Keeping, StoreWriter
-from nodevet.checks.errors import BusyError
-from nodevet.checks.model import Action, Episode, EpisodeState, Outcome
+from nodevet.agent.daemon import services as members
+from nodevet.agent.store.database import MIGRATIONS, SCHEMA_VERSION, RefusedError
+from nodevet.agent.store.journal import Journal
+from nodevet.agent.store.mirror import Mirror, ends
+from nodevet.agent.store.rows import UnsavedRound, nature_of
+from nodevet.agent.store.store import Store, open_store, read_store
+from nodevet.agent.store.tending import Tender
+from nodevet.agent.store.writer import Keeping, StoreWriter
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.errors import BusyError
+from nodevet.checks.core.model import Action, Episode, EpisodeState, Outcome
+from nodevet.checks.engine.engine import Engine
 
 TESTS = Path(__file__).resolve().parent
 OPEN, ACKNOWLEDGED, CLEARED = EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED, EpisodeState.CLEARED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodevet.agent.storms import Storms
+from nodevet.agent.daemon.storms import Storms
 
 KINDS = 4
 LINES = 5

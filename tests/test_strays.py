@@ -10,7 +10,7 @@ from _thread import start_new_thread
 
 import pytest
 
-from nodevet.agent.strays import WAITING_LINES, Strays
+from nodevet.agent.daemon.strays import WAITING_LINES, Strays
 
 
 class Fallible:

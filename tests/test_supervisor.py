@@ -18,14 +18,14 @@ import pytest
 from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, SCRIPTED, Bench, outcome
 from fakes.freezer import Freeze
 
-from nodevet.agent.clock import SteppedClock, SystemClock
 from nodevet.agent.load.child import LoadChild
-from nodevet.agent.processes import ChildRecord, is_alive, start_ticks
 from nodevet.agent.readers.quarantine import Quarantine
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
-from nodevet.checks.model import NEVER, Failure, FailureKind, ReaderState, ResultState
-from nodevet.checks.view import Cadence
-from nodevet.checks.wire import Ticked
+from nodevet.checks.core.clocks import SteppedClock, SystemClock
+from nodevet.checks.core.model import NEVER, Failure, FailureKind, ReaderState, ResultState
+from nodevet.checks.core.wire import Ticked
+from nodevet.checks.engine.view import Cadence
+from nodevet.checks.system.processes import ChildRecord, is_alive, start_ticks
 
 
 @pytest.fixture

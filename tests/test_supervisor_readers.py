@@ -17,11 +17,11 @@ from fakes.nvml.scenario import FakeNvml
 from fakes.pass_time import pass_time
 from fakes.stopping import stop_readers
 
-from nodevet.agent.clock import SteppedClock, SystemClock
 from nodevet.agent.readers.calls_of_users import LEFT_OUT_SECONDS
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
-from nodevet.checks.model import Event, ReaderState, ReaderStatus, Sample
-from nodevet.checks.view import Cadence
+from nodevet.checks.core.clocks import SteppedClock, SystemClock
+from nodevet.checks.core.model import Event, ReaderState, ReaderStatus, Sample
+from nodevet.checks.engine.view import Cadence
 
 INTERVAL, DEADLINE = 10.0, 5.0
 REAL_SECONDS = 20.0

@@ -17,15 +17,13 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from nodevet.agent.log import make_logger
-from nodevet.agent.notify import Notifier
-from nodevet.agent.telling import Teller
-from nodevet.agent.term import checked_note
-from nodevet.agent.text import devices_table, status_text
-from nodevet.agent.verdicts import narrowed
-from nodevet.checks.acknowledgement import date_words, granted
-from nodevet.checks.errors import UsageError
-from nodevet.checks.model import (
+from nodevet.agent.daemon.event_log import Teller
+from nodevet.agent.daemon.log import make_logger
+from nodevet.agent.daemon.notify import Notifier
+from nodevet.agent.daemon.term import checked_note
+from nodevet.agent.terminal.text import devices_table, status_text
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.model import (
     NODE,
     Action,
     Clearing,
@@ -38,12 +36,14 @@ from nodevet.checks.model import (
     Snapshot,
     State,
 )
-from nodevet.exporters.page import StatusPage
-from nodevet.exporters.prometheus import MetricsPage
+from nodevet.checks.engine.acknowledgement import date_words, granted
+from nodevet.checks.engine.verdicts import narrowed
+from nodevet.exporters.documents.schema import burn_in_document, encode, status_document
+from nodevet.exporters.metrics.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, render, render_file
-from nodevet.exporters.schema import burn_in_document, encode, status_document
-from nodevet.exporters.state_reader import StateFile, parse
-from nodevet.exporters.statefile import state_text
+from nodevet.exporters.statefile.reader import StateFile, parse
+from nodevet.exporters.statefile.writer import state_text
+from nodevet.exporters.web.page import StatusPage
 
 DAY = 86_400.0
 HOSTILE = (

@@ -20,16 +20,16 @@ from fakes.snapshots import EVERY_STATE, cpu_node, gpu_node, starting_node
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from nodevet.checks.explanation import ACTIONS
-from nodevet.checks.model import NODE, Metric, Result, ResultState, Snapshot
-from nodevet.checks.modes import draining
-from nodevet.exporters.http import HttpServer
-from nodevet.exporters.prometheus import MetricsPage
+from nodevet.checks.core.model import NODE, Metric, Result, ResultState, Snapshot
+from nodevet.checks.engine.explanation import ACTIONS
+from nodevet.checks.engine.modes import draining
+from nodevet.exporters.documents.schema import burn_in_document, encode, status_document
+from nodevet.exporters.metrics.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, render, render_file
-from nodevet.exporters.schema import burn_in_document, encode, status_document
-from nodevet.exporters.slurm_rules import is_ours, reason_text
-from nodevet.exporters.state_reader import StateFile, parse
-from nodevet.exporters.statefile import state_text, write_state
+from nodevet.exporters.slurm.rules import is_ours, reason_text
+from nodevet.exporters.statefile.reader import StateFile, parse
+from nodevet.exporters.statefile.writer import state_text, write_state
+from nodevet.exporters.web.http import HttpServer
 
 NODES: dict[str, Callable[[], Snapshot]] = {
     **{state.value: build for state, build in EVERY_STATE.items()},

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from fakes.views import GPU_READINGS, LINKS, at, gpu, link, reader, sample
 
-from nodevet.agent.engine import Armed, Engine
-from nodevet.checks.model import NODE, AgentInfo, Failure, FailureKind, Finding, Link, Outcome, Snapshot, State
-from nodevet.checks.registry import discover
-from nodevet.checks.view import Cadence
+from nodevet.checks.core.model import NODE, AgentInfo, Failure, FailureKind, Finding, Link, Outcome, Snapshot, State
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.view import Cadence
 
 BOARDS = 8
 SWITCH, DOWN = "fabric.switch", "link.down"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nodevet.agent import exits
 from nodevet.agent.cli import main
-from nodevet.agent.settings import AgentSettings
+from nodevet.agent.config.settings import AgentSettings
+from nodevet.agent.terminal import exits
 
 START_SECONDS = 10
 """An agent listens within a second or two; a busy machine takes longer."""
@@ -148,5 +148,5 @@ def test_only_what_a_person_must_correct_is_final(
     def refuse(_path: Path) -> bytes:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("nodevet.agent.config._content", refuse)
+    monkeypatch.setattr("nodevet.agent.config.load._content", refuse)
     assert main(["config", "check", "--config", str(tmp_path / "nodevet.toml")]) == code

@@ -7,9 +7,9 @@ import resource
 
 import pytest
 
-from nodevet.agent.threads import NEEDED, prove_threads
-from nodevet.checks.background import Background
-from nodevet.checks.errors import BusyError
+from nodevet.checks.core.errors import BusyError
+from nodevet.checks.system.background import Background
+from nodevet.checks.system.threads import NEEDED, prove_threads
 
 
 def test_too_few_threads_are_refused_at_the_start() -> None:

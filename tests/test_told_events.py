@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from fakes.views import at
 
-from nodevet.agent.engine import Engine
-from nodevet.agent.readers.told_events import MAXIMUM_TOLD, ToldEvents
-from nodevet.checks.model import AgentInfo, Event, Severity
+from nodevet.checks.core.model import AgentInfo, Event, Severity
+from nodevet.checks.engine.engine import Engine
+from nodevet.checks.engine.seen_events import MAXIMUM_TOLD, ToldEvents
 
 DOOR = "command.acme"
 FLAP = Event(

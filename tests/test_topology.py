@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodevet.checks.errors import NodevetError, UsageError
-from nodevet.checks.topology import (
+from nodevet.checks.core.errors import NodevetError, UsageError
+from nodevet.checks.topology.matrix import (
     Difference,
     Topology,
     asymmetries,

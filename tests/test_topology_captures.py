@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nodevet.checks.errors import UsageError
-from nodevet.checks.topology import is_symmetric, parse_topology, to_json
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.topology.matrix import is_symmetric, parse_topology, to_json
 
 ARGUABLE = {
     # Rows with fused cells: the expected affinities are what a reader that counts columns would take. We say unknown.

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from fakes.views import GPU, gpu, healthy, judge, of, reader
 
-from nodevet.checks.baseline import requirements
-from nodevet.checks.model import WHOLE, Action, Failure, FailureKind, Outcome, ReaderState
+from nodevet.checks.core.model import WHOLE, Action, Failure, FailureKind, Outcome, ReaderState
+from nodevet.checks.engine.baseline import requirements
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.vendors import Vendor, vendor_of
+from nodevet.checks.reference.vendors import Vendor, vendor_of
 
 NAMES = re.compile(r"nvidia|nvml|nvlink|\bxid|\bamd|rocm|xgmi|habana|gaudi", re.IGNORECASE)
 ROOMS_OF_VENDORS = ("backends", "burnin", "kernel_log", "reference")
@@ -23,10 +23,10 @@ ALLOWED = {
     "agent/commands/ack.py": "an example in a help text",
     "agent/commands/explain.py": "people say xid 79 for short",
     "agent/commands/topo.py": "names the program whose output it reads",
-    "agent/readers/doors.py": "an example in a message",
-    "agent/settings.py": "the backends that can be enabled",
-    "checks/faults.py": "the kind of fault that is an XID",
-    "checks/topology.py": "reads what nvidia-smi topo -m prints",
+    "agent/config/command_specs.py": "an example in a message",
+    "agent/config/settings.py": "the backends that can be enabled",
+    "checks/simulation/faults.py": "the kind of fault that is an XID",
+    "checks/topology/matrix.py": "reads what nvidia-smi topo -m prints",
 }
 """Where a vendor may be named, and why."""
 

@@ -12,11 +12,11 @@ import pytest
 from fakes.snapshots import cpu, cpu_node, gpu_node
 
 from nodevet.agent.commands.release import seconds_of
-from nodevet.agent.control import LONGEST_RELEASE_SECONDS
-from nodevet.agent.verbs import LeaseArguments, ReleaseArguments, ResultArguments, verbs
-from nodevet.checks.errors import UsageError
-from nodevet.checks.model import Result, Snapshot
-from nodevet.exporters.schema import BurnInDocument, burn_in_document
+from nodevet.agent.control.server import LONGEST_RELEASE_SECONDS
+from nodevet.agent.daemon.verbs import LeaseArguments, ReleaseArguments, ResultArguments, verbs
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.model import Result, Snapshot
+from nodevet.exporters.documents.schema import BurnInDocument, burn_in_document
 
 VERBS = verbs(cast(Any, None))
 

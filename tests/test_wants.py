@@ -17,8 +17,6 @@ from fakes.ended import ended
 from fakes.views import gpu, sample
 from test_blame import bench, fall, is_hard, rise, said, start
 
-from nodevet.agent.child_process import Child
-from nodevet.agent.processes import tight_limit
 from nodevet.agent.readers.blame import Blame
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.heartbeat import Heartbeat
@@ -26,8 +24,10 @@ from nodevet.agent.readers.room import without_room
 from nodevet.agent.readers.wants import Wants
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
-from nodevet.checks.model import Failure, FailureKind, ReaderState
-from nodevet.checks.refusal import REFUSALS
+from nodevet.checks.core.model import Failure, FailureKind, ReaderState
+from nodevet.checks.engine.refusal import REFUSALS
+from nodevet.checks.ipc.child_process import Child
+from nodevet.checks.system.processes import tight_limit
 
 __all__ = ["bench"]
 

@@ -16,13 +16,13 @@ from fakes.reader import ReaderProcess
 from fakes.views import GPU, SIBLING, at, bare_board, gpu, healthy, judge, of, reader
 from test_split_boards import Driver
 
-from nodevet.checks.backends import nvml
-from nodevet.checks.backends.host import HostBackend
-from nodevet.checks.backends.nvidia import NvidiaBackend
+from nodevet.checks.backends.host.backend import HostBackend
+from nodevet.checks.backends.host.withheld import is_denied, read_pages, withheld
+from nodevet.checks.backends.nvidia import nvml
+from nodevet.checks.backends.nvidia.backend import NvidiaBackend
 from nodevet.checks.backends.tree import Tree
-from nodevet.checks.backends.withheld import is_denied, read_pages, withheld
-from nodevet.checks.model import NODE, Device, DeviceKind, Outcome
-from nodevet.checks.view import Memory, Seen, View
+from nodevet.checks.core.model import NODE, Device, DeviceKind, Outcome
+from nodevet.checks.engine.view import Memory, Seen, View
 
 PROGRESS: Any = SimpleNamespace(call=lambda _text: None, write=lambda _text: None, returned=lambda: None)
 BOARDS = 4

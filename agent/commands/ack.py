@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from nodevet.agent import exits
-from nodevet.agent.terminal import say
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import say
 
 from . import options
 

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodevet.agent.config import SIMULATED_FOLDER, directories
-from nodevet.agent.outlet import Outlet
-from nodevet.agent.terminal import let_go_of_output
+from nodevet.agent.config.load import SIMULATED_FOLDER, directories
+from nodevet.agent.terminal.outlet import Outlet
+from nodevet.agent.terminal.output import let_go_of_output
 from nodevet.checks.burnin.launch import burn_command
-from nodevet.checks.errors import UsageError
-from nodevet.checks.profiles import load_profile, profile_names
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.reference.profiles import load_profile, profile_names
 
 from . import options
 
@@ -47,15 +47,15 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     *stands_for_kernel* is for a node of fake devices, whose kernel log is a file, and *spawn* for one
     whose probes are scripted: no option or setting reaches them.
     """
-    from nodevet.agent.clock import SystemClock
-    from nodevet.agent.daemon import Daemon
-    from nodevet.agent.descriptors import raise_descriptor_limit
-    from nodevet.agent.reload import Reread
-    from nodevet.agent.settings import Configuration
+    from nodevet.agent.config.settings import Configuration
+    from nodevet.agent.daemon.loop import Daemon
+    from nodevet.agent.daemon.reload import Reread
     from nodevet.agent.simulated.node import Simulate, simulated_configuration
-    from nodevet.agent.threads import prove_threads
     from nodevet.checks.burnin.plan import load_plans
+    from nodevet.checks.core.clocks import SystemClock
     from nodevet.checks.reference.tables import keep_tables
+    from nodevet.checks.system.descriptors import raise_descriptor_limit
+    from nodevet.checks.system.threads import prove_threads
 
     profile: str | None = arguments.simulate
     if profile is not None:

@@ -16,11 +16,12 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent import __version__, exits
-from nodevet.agent.assembly import node_name
-from nodevet.agent.client import AgentAbsent, AgentRefused, Session
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.control import SOCKET_NAME
+from nodevet.agent import __version__
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.control.client import AgentAbsent, AgentRefused, Session
+from nodevet.agent.control.server import SOCKET_NAME
+from nodevet.agent.daemon.assembly import node_name
+from nodevet.agent.daemon.verbs import LONGEST_LEASE_SECONDS
 from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, ClaimsSeen, LoadLock
 from nodevet.agent.load.delivery import PATIENCE_SECONDS, Delivery
@@ -30,24 +31,24 @@ from nodevet.agent.load.lease import busy_reason, load_targets
 from nodevet.agent.load.output import OutputFile
 from nodevet.agent.load.recorder import LoadRecorder
 from nodevet.agent.load.run import LoadRun, Spawn
-from nodevet.agent.lock import acquire_node_lock
-from nodevet.agent.oneshot import look
-from nodevet.agent.settings import Configuration
-from nodevet.agent.signals import SignalPipe, ending, interrupting, undisturbed
+from nodevet.agent.once.run import look
 from nodevet.agent.slurm.first import first_status
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
-from nodevet.agent.terminal import OutputError, Progress, emit, say, table, tell, unhindered
-from nodevet.agent.text import verdict_words
-from nodevet.agent.verbs import LONGEST_LEASE_SECONDS
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import OutputError, Progress, emit, say, table, tell, unhindered
+from nodevet.agent.terminal.text import verdict_words
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
-from nodevet.checks.completeness import Planned
-from nodevet.checks.errors import BusyError, NodevetError, UsageError
-from nodevet.checks.model import AgentInfo, Device, DeviceKind, Result, Snapshot, State, Verdict
-from nodevet.checks.naming import chosen
-from nodevet.checks.scheduler import WriterStatus
-from nodevet.exporters.document_types import DeviceDocument
-from nodevet.exporters.schema import BurnInDocument, StatusDocument, burn_in_document, encode
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.errors import BusyError, NodevetError, UsageError
+from nodevet.checks.core.model import AgentInfo, Device, DeviceKind, Result, Snapshot, State, Verdict
+from nodevet.checks.core.scheduler import WriterStatus
+from nodevet.checks.engine.completeness import Planned
+from nodevet.checks.engine.naming import chosen
+from nodevet.checks.system.lock import acquire_node_lock
+from nodevet.checks.system.signals import SignalPipe, ending, interrupting, undisturbed
+from nodevet.exporters.documents.schema import BurnInDocument, StatusDocument, burn_in_document, encode
+from nodevet.exporters.documents.types import DeviceDocument
 
 from . import options
 

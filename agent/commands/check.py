@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 
-from nodevet.agent import exits
-from nodevet.agent.terminal import emit, say, table
-from nodevet.agent.text import status_text
-from nodevet.checks.errors import UsageError
-from nodevet.checks.registry import installed
-from nodevet.exporters.schema import encode, status_document
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import emit, say, table
+from nodevet.agent.terminal.text import status_text
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.engine.registry import installed
+from nodevet.exporters.documents.schema import encode, status_document
 
 from . import options
 
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = options.configuration(arguments)
     document = options.status_of_agent(settings, arguments.names)
     if document is None:
-        from nodevet.agent.oneshot import look
+        from nodevet.agent.once.run import look
 
         document = status_document(look(settings, names=arguments.names))
     if arguments.json:
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _saved_log(arguments: argparse.Namespace) -> int:
     if arguments.names != ["kernel-log"]:
         raise UsageError("check: --from reads a kernel log: nodevet check kernel-log --from FILE")
-    from nodevet.agent.saved import kernel_log_report
+    from nodevet.agent.once.log_file import kernel_log_report
 
     report = kernel_log_report(arguments.source)
     if arguments.json:

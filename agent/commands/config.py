@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from nodevet.agent import exits
-from nodevet.agent.config import digest
-from nodevet.agent.config_text import render
-from nodevet.agent.terminal import say
-from nodevet.checks.registry import installed
+from nodevet.agent.config.load import digest
+from nodevet.agent.config.text import render
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import say
+from nodevet.checks.engine.registry import installed
 
 from . import options
 

@@ -6,10 +6,10 @@ import argparse
 
 import msgspec
 
-from nodevet.agent import exits
-from nodevet.agent.terminal import emit, say
-from nodevet.agent.text import devices_table, unread_lines
-from nodevet.exporters.schema import encode, status_document
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import emit, say
+from nodevet.agent.terminal.text import devices_table, unread_lines
+from nodevet.exporters.documents.schema import encode, status_document
 
 from . import options
 
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = options.configuration(arguments)
     document = options.status_of_agent(settings)
     if document is None:
-        from nodevet.agent.oneshot import look
+        from nodevet.agent.once.run import look
 
         document = status_document(look(settings, purpose="nodevet devices"))
     if arguments.json:

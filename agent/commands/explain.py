@@ -6,13 +6,13 @@ import argparse
 import difflib
 import inspect
 
-from nodevet.agent import exits
-from nodevet.agent.terminal import say
-from nodevet.checks.errors import UsageError
-from nodevet.checks.explanation import ACTIONS, Explanation, declared_rules, explain_event, explain_rule
-from nodevet.checks.quantities import QUANTITIES
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import say
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.quantities import QUANTITIES
+from nodevet.checks.engine.explanation import ACTIONS, Explanation, declared_rules, explain_event, explain_rule
+from nodevet.checks.engine.registry import Check, installed
 from nodevet.checks.reference.kernel_policy import known_codes
-from nodevet.checks.registry import Check, installed
 
 SUMMARY = "what a code, a check or a quantity means"
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent import exits
 from nodevet.agent.simulated.origin import simulated_owner
-from nodevet.agent.storage.database import DamagedError
-from nodevet.agent.storage.store import DATABASE_NAME, HistoryRow, SeenDevice, Store, read_store
-from nodevet.agent.terminal import paint, say, table
-from nodevet.checks.acknowledgement import date_words, is_word
-from nodevet.checks.completeness import LOAD, Completeness, absent, account, without
-from nodevet.checks.errors import StoreError, UsageError
-from nodevet.checks.model import NODE, Device, Episode, Instant, Result, State
-from nodevet.checks.naming import are_called, is_place
-from nodevet.checks.recall import recalled
-from nodevet.checks.view import Memory
-from nodevet.exporters.schema import timestamp
+from nodevet.agent.store.database import DamagedError
+from nodevet.agent.store.store import DATABASE_NAME, HistoryRow, SeenDevice, Store, read_store
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import paint, say, table
+from nodevet.checks.core.errors import StoreError, UsageError
+from nodevet.checks.core.model import NODE, Device, Episode, Instant, Result, State
+from nodevet.checks.core.recall import recalled
+from nodevet.checks.engine.acknowledgement import date_words, is_word
+from nodevet.checks.engine.completeness import LOAD, Completeness, absent, account, without
+from nodevet.checks.engine.naming import are_called, is_place
+from nodevet.checks.engine.view import Memory
+from nodevet.exporters.documents.schema import timestamp
 
 from . import options
 

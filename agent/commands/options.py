@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent.client import AgentAbsent, AgentSilent, ask
-from nodevet.agent.config import load_configuration
-from nodevet.agent.control import SOCKET_NAME
-from nodevet.agent.settings import Configuration
-from nodevet.checks.model import State
-from nodevet.checks.registry import installed
-from nodevet.exporters.schema import StatusDocument
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.control.client import AgentAbsent, AgentSilent, ask
+from nodevet.agent.control.server import SOCKET_NAME
+from nodevet.checks.core.model import State
+from nodevet.checks.engine.registry import installed
+from nodevet.exporters.documents.schema import StatusDocument
 
 __all__ = ["NAMES", "add_json", "add_places", "ask_agent", "configuration", "status_of_agent"]
 

@@ -11,18 +11,18 @@ import json
 import sys
 from pathlib import Path
 
-from nodevet.agent import exits
-from nodevet.agent.readers.doors import door_of
-from nodevet.agent.settings import Configuration
-from nodevet.agent.terminal import say, table
+from nodevet.agent.config.command_specs import door_of
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import say, table
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.command import Door, identity, runner, taken
-from nodevet.checks.backends.command_run import MAXIMUM_OUTPUT_BYTES
-from nodevet.checks.errors import UsageError
-from nodevet.checks.model import ReadingStatus
-from nodevet.checks.readings import Document, doubts, parse, reading_of
-from nodevet.checks.readings_schema import readings_schema
-from nodevet.checks.unread_values import without_unread
+from nodevet.checks.backends.command.backend import Door, identity, runner, taken
+from nodevet.checks.backends.command.run import MAXIMUM_OUTPUT_BYTES
+from nodevet.checks.backends.command.schema import readings_schema
+from nodevet.checks.backends.command.unread_values import without_unread
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.model import ReadingStatus
+from nodevet.checks.core.readings import Document, doubts, parse, reading_of
 
 from . import options
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import re
 
-from nodevet.agent import exits
-from nodevet.agent.control import LONGEST_RELEASE_SECONDS
-from nodevet.agent.terminal import say
-from nodevet.checks.errors import UsageError
+from nodevet.agent.control.server import LONGEST_RELEASE_SECONDS
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import say
+from nodevet.checks.core.errors import UsageError
 
 from . import options
 

@@ -7,10 +7,10 @@ import errno
 import sys
 from pathlib import Path
 
-from nodevet.agent import exits
-from nodevet.agent.terminal import emit, say
-from nodevet.checks.errors import UsageError
-from nodevet.checks.files import foreign_link, replace
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import emit, say
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.system.files import foreign_link, replace
 
 SUMMARY = "render a report"
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent import exits
-from nodevet.agent.client import AgentRefused, AgentSilent
-from nodevet.agent.settings import Configuration
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.control.client import AgentRefused, AgentSilent
 from nodevet.agent.slurm.checkup import items, modes, worst
 from nodevet.agent.slurm.facts import Item, Status
 from nodevet.agent.slurm.loaded import Running, running_of
 from nodevet.agent.slurm.survey import survey
-from nodevet.agent.terminal import say, table
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import say, table
 
 from . import options
 

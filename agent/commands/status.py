@@ -7,12 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-from nodevet.agent import exits
-from nodevet.agent.config import SIMULATED_FOLDER
-from nodevet.agent.control import SOCKET_NAME
-from nodevet.agent.terminal import emit, say
-from nodevet.agent.text import status_text
-from nodevet.exporters.schema import StatusDocument, encode
+from nodevet.agent.config.load import SIMULATED_FOLDER
+from nodevet.agent.control.server import SOCKET_NAME
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import emit, say
+from nodevet.agent.terminal.text import status_text
+from nodevet.exporters.documents.schema import StatusDocument, encode
 
 from . import options
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent import exits
 from nodevet.agent.readers.start_failure import start_step
 from nodevet.agent.simulated.origin import simulated_owner
-from nodevet.agent.terminal import say
+from nodevet.agent.terminal import exits
+from nodevet.agent.terminal.output import say
 from nodevet.checks.backends.topology import ABSENT, VENDORS
-from nodevet.checks.errors import BusyError, UsageError
-from nodevet.checks.topology import Topology, asymmetries, compare, parse_topology, render_table, to_json
+from nodevet.checks.core.errors import BusyError, UsageError
+from nodevet.checks.topology.matrix import Topology, asymmetries, compare, parse_topology, render_table, to_json
 
 from . import options
 

@@ -14,13 +14,13 @@ from typing import Self
 
 import msgspec
 
-from nodevet.agent.clock import Clock, SystemClock
-from nodevet.agent.publisher import STATE_NAME
-from nodevet.checks.errors import BusyError, StoreError
-from nodevet.checks.model import NODE, Snapshot, State, Verdict
-from nodevet.checks.modes import gating, named
-from nodevet.checks.scheduler import WriterStatus
-from nodevet.exporters.statefile import StateFileError, write_state
+from nodevet.agent.store.publisher import STATE_NAME
+from nodevet.checks.core.clocks import Clock, SystemClock
+from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.core.model import NODE, Snapshot, State, Verdict
+from nodevet.checks.core.scheduler import WriterStatus
+from nodevet.checks.engine.modes import gating, named
+from nodevet.exporters.statefile.writer import StateFileError, write_state
 
 from .claims import Claims, ClaimsSeen, LoadLock
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent.child_process import Child, Exit, Patience
-from nodevet.agent.clock import Clock
-from nodevet.agent.processes import ChildRecord
 from nodevet.checks.burnin.stops import STOPPED_SECONDS
-from nodevet.checks.model import Instant, Result, ResultState
-from nodevet.checks.wire import Burn, Failed, Found, Message, Note, Ready, Ticked, Worked
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.model import Instant, Result, ResultState
+from nodevet.checks.core.wire import Burn, Failed, Found, Message, Note, Ready, Ticked, Worked
+from nodevet.checks.ipc.child_process import Child, Exit, Patience
+from nodevet.checks.system.processes import ChildRecord
 
 from .wrong import carried_on
 

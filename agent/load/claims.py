@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent.lock import open_lock_file
-from nodevet.checks.errors import BusyError, StoreError
+from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.system.lock import open_lock_file
 
 __all__ = ["CLAIMS_NAME", "LOAD_LOCK_NAME", "Claims", "ClaimsSeen", "LoadLock"]
 

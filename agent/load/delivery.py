@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent.client import AgentAbsent, AgentRefused, AgentSilent, Session
-from nodevet.checks.model import Result
-from nodevet.exporters.schema import BurnInDocument
+from nodevet.agent.control.client import AgentAbsent, AgentRefused, AgentSilent, Session
+from nodevet.checks.core.model import Result
+from nodevet.exporters.documents.schema import BurnInDocument
 
 from .wrong import UntoldWrong
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from nodevet.agent.clock import Clock
-from nodevet.checks.errors import StoreError
-from nodevet.checks.model import Snapshot
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.errors import StoreError
+from nodevet.checks.core.model import Snapshot
 
 from .claims import Claims, LoadLock
 from .lease import LeaseBook

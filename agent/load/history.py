@@ -13,15 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.settings import Configuration
-from nodevet.agent.storage.machine import is_of, open_of_machine, this_machine
-from nodevet.agent.storage.store import DATABASE_NAME, Store, open_store, read_store
-from nodevet.checks.episodes import Ledger, Settled
-from nodevet.checks.errors import BusyError, StoreError
-from nodevet.checks.model import Episode, Key, Result
-from nodevet.checks.recall import recalled
-from nodevet.checks.retest import LatestResults
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.store.machine import is_of, open_of_machine, this_machine
+from nodevet.agent.store.store import DATABASE_NAME, Store, open_store, read_store
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.core.model import Episode, Key, Result
+from nodevet.checks.core.recall import recalled
+from nodevet.checks.engine.episodes import Ledger, Settled
+from nodevet.checks.engine.retest import LatestResults
 
 from .wrong import UntoldWrong
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
-from nodevet.checks.completeness import ASKED, LOAD
-from nodevet.checks.model import Device, Instant, Result, ResultState
+from nodevet.checks.core.model import Device, Instant, Result, ResultState
+from nodevet.checks.engine.completeness import ASKED, LOAD
 
 from .lease import load_targets
 

@@ -10,8 +10,17 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from nodevet.checks.consequences import UNREAD
-from nodevet.checks.model import Device, DeviceKind, Instant, Outcome, ReaderState, Reading, ReadingStatus, Snapshot
+from nodevet.checks.core.model import (
+    Device,
+    DeviceKind,
+    Instant,
+    Outcome,
+    ReaderState,
+    Reading,
+    ReadingStatus,
+    Snapshot,
+)
+from nodevet.checks.engine.consequences import UNREAD
 
 __all__ = ["Lease", "LeaseBook", "busy_reason", "load_targets"]
 

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
-from nodevet.checks.errors import UsageError
-from nodevet.checks.files import foreign_link, replace, temporary_name
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.system.files import foreign_link, replace, temporary_name
 
 __all__ = ["OutputFile"]
 

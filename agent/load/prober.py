@@ -8,14 +8,14 @@ import selectors
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from nodevet.agent.clock import Clock
-from nodevet.agent.settings import LoadSettings
+from nodevet.agent.config.settings import LoadSettings
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, requests_for
-from nodevet.checks.errors import NodevetError
-from nodevet.checks.model import Device, DeviceKind, Instant, Result, ResultState, Snapshot
-from nodevet.checks.retest import LEFT_OUT
-from nodevet.checks.wire import Note
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.errors import NodevetError
+from nodevet.checks.core.model import Device, DeviceKind, Instant, Result, ResultState, Snapshot
+from nodevet.checks.core.wire import Note
+from nodevet.checks.engine.retest import LEFT_OUT
 
 from .guard import POLL_SECONDS, LoadGuard
 from .late import LateDevices

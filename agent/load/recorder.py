@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import msgspec
 
-from nodevet.checks.model import PartKind, Reading, ReadingStatus, Result, Sample
-from nodevet.checks.retest import CONDITIONS
-from nodevet.exporters.schema import SeriesDocument
+from nodevet.checks.core.model import PartKind, Reading, ReadingStatus, Result, Sample
+from nodevet.checks.engine.retest import CONDITIONS
+from nodevet.exporters.documents.schema import SeriesDocument
 
 from .curve import Curve
 

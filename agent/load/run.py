@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from nodevet.agent.clock import Clock
 from nodevet.checks.burnin.launch import Launch, burn_command, chosen_by, why_not_chosen
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
-from nodevet.checks.completeness import ASKED, LOAD, PLANNED, REFUSAL
-from nodevet.checks.model import Device, Result, ResultState
-from nodevet.checks.retest import LEFT_OUT
-from nodevet.checks.wire import Note, Ticked
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.model import Device, Result, ResultState
+from nodevet.checks.core.wire import Note, Ticked
+from nodevet.checks.engine.completeness import ASKED, LOAD, PLANNED, REFUSAL
+from nodevet.checks.engine.retest import LEFT_OUT
 
 from .child import LoadChild
 from .claims import LoadLock

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.model import Metric, Result, ResultState
+from nodevet.checks.core.model import Metric, Result, ResultState
 
 __all__ = ["UntoldWrong", "carried_on"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from nodevet.checks.model import Device
+from nodevet.checks.core.model import Device
 
 __all__ = ["device_at_work"]
 

@@ -15,15 +15,15 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.agent.child_process import Child, Exit
-from nodevet.agent.clock import Clock
-from nodevet.agent.last_words import INTERPRETER, NOT_INSTALLED, WANTS
 from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
 from nodevet.checks.backends.standstill import WAKE
-from nodevet.checks.limits import from_table
-from nodevet.checks.model import Failure, FailureKind, Instant, Sample
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.model import Failure, FailureKind, Instant, Sample
+from nodevet.checks.engine.refusal import REFUSALS
+from nodevet.checks.ipc.child_process import Child, Exit
+from nodevet.checks.ipc.last_words import INTERPRETER, NOT_INSTALLED, WANTS
+from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.refusal import REFUSALS
 
 from .calls_of_users import CallRow, calls_of_users
 from .heartbeat import Heartbeat

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.limits import from_table
+from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
 __all__ = ["CallRow", "LeftOut", "calls_of_users", "meaning_of_users"]

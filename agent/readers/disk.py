@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from nodevet.checks.background import Background
+from nodevet.checks.system.background import Background
 
 __all__ = ["Disk"]
 

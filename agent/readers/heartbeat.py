@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nodevet.agent.clock import Clock
+from nodevet.checks.core.clocks import Clock
 
 __all__ = ["Beat", "Heartbeat"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nodevet.checks.model import Event, Sample
-from nodevet.checks.wire import Note
+from nodevet.checks.core.model import Event, Sample
+from nodevet.checks.core.wire import Note
 
 __all__ = ["Outbox"]
 

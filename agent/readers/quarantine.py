@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.checks.model import Failure
+from nodevet.checks.core.model import Failure
 
 __all__ = ["Quarantine"]
 

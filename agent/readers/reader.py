@@ -11,18 +11,18 @@ import math
 import selectors
 from collections.abc import Iterable
 
-from nodevet.agent.child_process import Child, Exit, Patience
-from nodevet.agent.clock import Clock
-from nodevet.agent.processes import ChildRecord
-from nodevet.checks.model import NEVER, Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
-from nodevet.checks.wire import PROTOCOL, Failed, Happened, Message, Note, Read, Ready, RoundDone, Sampled, Start
+from nodevet.agent.config.reader_plan import ReaderPlan
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.model import NEVER, Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
+from nodevet.checks.core.wire import PROTOCOL, Failed, Happened, Message, Note, Read, Ready, RoundDone, Sampled, Start
+from nodevet.checks.ipc.child_process import Child, Exit, Patience
+from nodevet.checks.system.processes import ChildRecord
 
 from .at_work import device_at_work
 from .blame import Blame, Fallen, no_start, stuck_seconds
 from .calls_of_users import LeftOut
+from .orphan import Predecessor
 from .outbox import Outbox
-from .plan import ReaderPlan
-from .predecessor import Predecessor
 from .quarantine import Quarantine
 from .schedule import Schedule
 from .stages import (

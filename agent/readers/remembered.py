@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from nodevet.agent.processes import ChildRecord
-from nodevet.checks.recall import recalled
+from nodevet.checks.core.recall import recalled
+from nodevet.checks.system.processes import ChildRecord
 
 from .blame import Fall
 

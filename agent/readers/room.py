@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.limits import from_table
+from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
 __all__ = ["FolderRow", "without_room"]

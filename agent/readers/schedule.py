@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.checks.view import Cadence
+from nodevet.checks.engine.view import Cadence
 
 __all__ = ["Schedule"]
 

@@ -6,8 +6,8 @@ from enum import Enum
 
 import msgspec
 
-from nodevet.agent.child_process import Patience
-from nodevet.checks.model import Failure, FailureKind, ReaderState
+from nodevet.checks.core.model import Failure, FailureKind, ReaderState
+from nodevet.checks.ipc.child_process import Patience
 
 __all__ = [
     "ABSENT",

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from nodevet.agent.clock import Clock
-from nodevet.agent.processes import ChildRecord
-from nodevet.checks.guard import Bug, attempt
-from nodevet.checks.model import Device, DeviceKind, Event, ReaderState, ReaderStatus, Sample
-from nodevet.checks.wire import Note
+from nodevet.agent.config.reader_plan import ReaderPlan
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.guard import Bug, attempt
+from nodevet.checks.core.model import Device, DeviceKind, Event, ReaderState, ReaderStatus, Sample
+from nodevet.checks.core.wire import Note
+from nodevet.checks.system.processes import ChildRecord
 
 from .blame import Blame, Fall
 from .heartbeat import Heartbeat
 from .outbox import Outbox
-from .plan import ReaderPlan
 from .reader import RETRY_SECONDS, Reader
 from .witness import Surroundings
 

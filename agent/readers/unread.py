@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.checks.model import NEVER, Failure, FailureKind, Instant, Sample
+from nodevet.agent.config.reader_plan import ReaderPlan
+from nodevet.checks.core.model import NEVER, Failure, FailureKind, Instant, Sample
 
-from .plan import ReaderPlan
 from .stages import FALLEN
 
 __all__ = ["seen_at", "unread", "why_unread"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nodevet.agent.child_process import Child
-from nodevet.agent.processes import FILE_SIZE
 from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
-from nodevet.checks.limits import from_table
-from nodevet.checks.model import FailureKind
+from nodevet.checks.core.model import FailureKind
+from nodevet.checks.ipc.child_process import Child
+from nodevet.checks.reference.limits import from_table
+from nodevet.checks.system.processes import FILE_SIZE
 
 from .witness import Surroundings
 

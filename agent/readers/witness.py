@@ -19,8 +19,8 @@ import msgspec
 
 from nodevet.checks.backends.device_nodes import closed_nodes, driver_at_work
 from nodevet.checks.backends.standstill import CRASHES
-from nodevet.checks.limits import from_table
-from nodevet.checks.model import FailureKind
+from nodevet.checks.core.model import FailureKind
+from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
 from .cut_short import cut_short

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent.clock import Clock
-from nodevet.agent.settings import Configuration
-from nodevet.checks.errors import ConfigurationError, StoreError
-from nodevet.checks.files import replace_file
-from nodevet.checks.profiles import load_profile
-from nodevet.checks.scenario import Scenario, parse_scenario
-from nodevet.checks.simulation import ProbeFigures, Simulation, World
+from nodevet.agent.config.settings import Configuration
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.errors import ConfigurationError, StoreError
+from nodevet.checks.reference.profiles import load_profile
+from nodevet.checks.simulation.node import ProbeFigures, Simulation, World
+from nodevet.checks.simulation.scenario import Scenario, parse_scenario
+from nodevet.checks.system.files import replace_file
 
 __all__ = ["Simulate", "SimulatedNode", "read_scenario", "simulated_configuration"]
 

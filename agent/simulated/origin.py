@@ -11,9 +11,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from nodevet.agent.settings import AgentSettings
-from nodevet.checks.errors import StoreError
-from nodevet.checks.files import replace_file
+from nodevet.agent.config.settings import AgentSettings
+from nodevet.checks.core.errors import StoreError
+from nodevet.checks.system.files import replace_file
 
 from .node import SimulatedNode
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.agent.clock import Clock
-from nodevet.agent.settings import LoadSettings
+from nodevet.agent.config.settings import LoadSettings
 from nodevet.checks.burnin.metrics import figures, verification_state
-from nodevet.checks.faults import KINDS
-from nodevet.checks.model import Clearing, Instant, Result, ResultState, Snapshot
-from nodevet.checks.profiles import Probe, load_profile
-from nodevet.checks.retest import CONDITIONS, clearing_table
-from nodevet.checks.simulation import ProbeFigures
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.model import Clearing, Instant, Result, ResultState, Snapshot
+from nodevet.checks.engine.retest import CONDITIONS, clearing_table
+from nodevet.checks.reference.profiles import Probe, load_profile
+from nodevet.checks.simulation.faults import KINDS
+from nodevet.checks.simulation.node import ProbeFigures
 
 from .node import SimulatedNode
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from nodevet.agent.engine import Engine
-from nodevet.checks.acknowledgement import Returns, is_over
-from nodevet.checks.model import Episode, EpisodeState, Instant
-from nodevet.exporters.slurm_rules import Known
+from nodevet.checks.core.model import Episode, EpisodeState, Instant
+from nodevet.checks.engine.acknowledgement import Returns, is_over
+from nodevet.checks.engine.engine import Engine
+from nodevet.exporters.slurm.rules import Known
 
 __all__ = ["RESUMER", "Acknowledged", "said", "told"]
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from nodevet.exporters.slurm_rules import NodeState
+from nodevet.exporters.slurm.rules import NodeState
 
 __all__ = ["Call", "Slurm", "Work"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from nodevet.checks.model import Mode
-from nodevet.exporters.state_reader import Absent
+from nodevet.checks.core.model import Mode
+from nodevet.exporters.statefile.reader import Absent
 
 from .checkup_gpus import gres_types, mapping
 from .facts import CLUSTER, NODE, Entry, Facts, Hook, Item, Status

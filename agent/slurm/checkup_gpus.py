@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from nodevet.exporters.state_reader import Absent
+from nodevet.exporters.statefile.reader import Absent
 
 from .facts import CLUSTER, NODE, Facts, Item, Status
 

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 import msgspec
 
-from nodevet.agent.settings import Configuration
-from nodevet.exporters.state_reader import Absent, StateFile
+from nodevet.agent.config.settings import Configuration
+from nodevet.exporters.statefile.reader import Absent, StateFile
 
 from .loaded import Running
 

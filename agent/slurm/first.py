@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nodevet.agent.settings import SlurmSettings
-from nodevet.checks.scheduler import Permit, WriterStatus
-from nodevet.exporters.slurm_rules import Memory, Step, Why
+from nodevet.agent.config.settings import SlurmSettings
+from nodevet.checks.core.scheduler import Permit, WriterStatus
+from nodevet.exporters.slurm.rules import Memory, Step, Why
 
 __all__ = ["LOCAL", "first_status"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.agent.settings import Configuration
-from nodevet.exporters.schema import StatusDocument
+from nodevet.agent.config.settings import Configuration
+from nodevet.exporters.documents.schema import StatusDocument
 
 from .first import LOCAL
 

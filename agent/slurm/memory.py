@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.documents import decoded
-from nodevet.checks.errors import ModelError, StoreError
-from nodevet.checks.files import replace_file
-from nodevet.checks.recall import recalled
-from nodevet.exporters.slurm_rules import Memory
+from nodevet.checks.core.documents import decoded
+from nodevet.checks.core.errors import ModelError, StoreError
+from nodevet.checks.core.recall import recalled
+from nodevet.checks.system.files import replace_file
+from nodevet.exporters.slurm.rules import Memory
 
 __all__ = ["MEMORY_NAME", "Kept", "clears_until", "end_permit", "load_memory", "pack", "save_memory"]
 

@@ -19,15 +19,15 @@ from random import Random
 
 import msgspec
 
+from nodevet.agent.config.settings import SlurmSettings
 from nodevet.agent.load.claims import Claims
-from nodevet.agent.settings import SlurmSettings
-from nodevet.checks.background import Background
-from nodevet.checks.errors import StoreError
-from nodevet.checks.guard import Bug, attempt
-from nodevet.checks.model import Snapshot
-from nodevet.checks.modes import named
-from nodevet.checks.scheduler import Permit, WriterStatus
-from nodevet.exporters.slurm import Scontrol
+from nodevet.checks.core.errors import StoreError
+from nodevet.checks.core.guard import Bug, attempt
+from nodevet.checks.core.model import Snapshot
+from nodevet.checks.core.scheduler import Permit, WriterStatus
+from nodevet.checks.engine.modes import named
+from nodevet.checks.system.background import Background
+from nodevet.exporters.slurm.scontrol import Scontrol
 
 from .acknowledged import Acknowledged
 from .gate_log import Closings

@@ -18,12 +18,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodevet.agent.settings import Configuration
-from nodevet.agent.storage.database import NETWORK_FILE_SYSTEMS, file_system_of
-from nodevet.exporters.slurm import SEARCHED, Scontrol, SlurmError
-from nodevet.exporters.slurm_permit import forgotten_words
-from nodevet.exporters.slurm_rules import is_machine, machine_of, parse_node
-from nodevet.exporters.state_reader import FORMAT, NEVER, Absent, StateFile, boot_id, read_state, uptime_seconds
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.store.database import NETWORK_FILE_SYSTEMS, file_system_of
+from nodevet.exporters.slurm.permit import forgotten_words
+from nodevet.exporters.slurm.rules import is_machine, machine_of, parse_node
+from nodevet.exporters.slurm.scontrol import SEARCHED, Scontrol, SlurmError
+from nodevet.exporters.statefile.reader import FORMAT, NEVER, Absent, StateFile, boot_id, read_state, uptime_seconds
 
 from .checkup import SCRIPTS, UNSET
 from .facts import Entry, Facts, Hook

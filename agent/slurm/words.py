@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-from nodevet.checks.acknowledgement import command_words
-from nodevet.checks.model import Episode
-from nodevet.exporters.slurm_rules import Why
+from nodevet.checks.core.model import Episode
+from nodevet.checks.engine.acknowledgement import command_words
+from nodevet.exporters.slurm.rules import Why
 
 __all__ = ["WORDS", "returned_words"]
 

@@ -11,13 +11,12 @@ from typing import Any
 
 import msgspec
 
-from nodevet.agent.settings import SlurmSettings
-from nodevet.checks.model import Episode, Instant, Mode, Modes, Snapshot
-from nodevet.checks.modes import draining, gating, named
-from nodevet.checks.scheduler import Permit, WriterStatus
-from nodevet.exporters.slurm import SlurmError
-from nodevet.exporters.slurm_known import not_resumed
-from nodevet.exporters.slurm_permit import (
+from nodevet.agent.config.settings import SlurmSettings
+from nodevet.checks.core.model import Episode, Instant, Mode, Modes, Snapshot
+from nodevet.checks.core.scheduler import Permit, WriterStatus
+from nodevet.checks.engine.modes import draining, gating, named
+from nodevet.exporters.slurm.known import not_resumed
+from nodevet.exporters.slurm.permit import (
     CLOCK_SECONDS,
     LATE_SECONDS,
     Limits,
@@ -37,7 +36,7 @@ from nodevet.exporters.slurm_permit import (
     rooms,
     shows_permit,
 )
-from nodevet.exporters.slurm_rules import (
+from nodevet.exporters.slurm.rules import (
     PROLOG_ERROR,
     Decision,
     Memory,
@@ -54,6 +53,7 @@ from nodevet.exporters.slurm_rules import (
     obstacle,
     seconds_of,
 )
+from nodevet.exporters.slurm.scontrol import SlurmError
 
 from .acknowledged import RESUMER, Acknowledged, told
 from .calls import Call, Slurm, Work
@@ -104,8 +104,7 @@ class Writer:
     ) -> None:
         """Write for *node*, as SLURM calls it, going on with *memory*.
 
-        *random* gives numbers from 0 to 1; *user* is the name that SLURM puts at our reasons, which may be
-        set later, *host* that of this machine.
+        *random* gives 0 to 1; *user* is the name that SLURM puts at our reasons, set later perhaps; *host* this one's.
         """
         self._slurm = slurm
         self._settings = settings

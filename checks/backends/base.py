@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
-from nodevet.checks.errors import NodevetError
-from nodevet.checks.guard import Bug, attempt
-from nodevet.checks.model import Device, Event, Failure, FailureKind, Instant, Reading
-from nodevet.checks.wire import Progress
+from nodevet.checks.core.errors import NodevetError
+from nodevet.checks.core.guard import Bug, attempt
+from nodevet.checks.core.model import Device, Event, Failure, FailureKind, Instant, Reading
+from nodevet.checks.core.wire import Progress
 
 __all__ = ["Backend", "BackendError", "BackendFactory", "Context", "imported"]
 

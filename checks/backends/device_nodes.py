@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.model import FailureKind
+from nodevet.checks.core.model import FailureKind
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.vendors import vendor_of
+from nodevet.checks.reference.vendors import vendor_of
 
 __all__ = ["SAID_WITHOUT_ASKING", "NodeRow", "closed_nodes", "driver_at_work", "refused_nodes"]
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.model import FailureKind
+from nodevet.checks.core.model import FailureKind
 from nodevet.checks.reference.tables import load_table
 
 from .base import BackendError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.checks.model import Device, DeviceKind, Part, PartKind, Reading, ReadingStatus
+from nodevet.checks.core.model import Device, DeviceKind, Part, PartKind, Reading, ReadingStatus
 from nodevet.checks.reference.tables import load_table
 
 from .tree import Tree, explain, status_of

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.guard import Bug, attempt
-from nodevet.checks.model import Device, DeviceKind, Reading, ReadingStatus, Sample
-from nodevet.checks.quantities import measured
+from nodevet.checks.core.guard import Bug, attempt
+from nodevet.checks.core.model import Device, DeviceKind, Reading, ReadingStatus, Sample
+from nodevet.checks.core.quantities import measured
 
 __all__ = ["sound_device", "sound_readings", "sound_sample", "sound_text", "told_apart"]
 

@@ -15,10 +15,10 @@ from typing import Protocol
 
 import msgspec
 
-from nodevet.checks.clock import SystemClock
-from nodevet.checks.model import FailureKind, Instant
-from nodevet.checks.topology import Topology
-from nodevet.checks.wire import Progress
+from nodevet.checks.core.clock import SystemClock
+from nodevet.checks.core.model import FailureKind, Instant
+from nodevet.checks.core.wire import Progress
+from nodevet.checks.topology.matrix import Topology
 
 from .base import Backend, BackendError
 
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _read(name: str, root: str) -> Topology:
-    module = importlib.import_module(f"nodevet.checks.backends.{name}")
+    module = importlib.import_module(f"nodevet.checks.backends.{name}.backend")
     backend: ConnectedBackend = module.open_backend(_Context(root))
     try:
         backend.devices()

@@ -11,9 +11,9 @@ import os
 import re
 from collections.abc import Sequence
 
-from nodevet.checks.model import WHOLE, Part, Reading, ReadingStatus
-from nodevet.checks.quantities import ONES, measured
-from nodevet.checks.wire import Progress
+from nodevet.checks.core.model import WHOLE, Part, Reading, ReadingStatus
+from nodevet.checks.core.quantities import ONES, measured
+from nodevet.checks.core.wire import Progress
 
 __all__ = ["Tree", "explain", "number_reading", "status_of", "sum_reading"]
 

@@ -10,7 +10,7 @@ BurninError
 
 from __future__ import annotations
 
-from nodevet.checks.errors import NodevetError
+from nodevet.checks.core.errors import NodevetError
 
 __all__ = ["BurninError", "FormatError", "InterruptionError", "NotExactError", "RefusedError", "UntoldFormatError"]
 

@@ -15,7 +15,7 @@ import re
 
 import msgspec
 
-from nodevet.checks.errors import ReferenceDataError
+from nodevet.checks.core.errors import ReferenceDataError
 from nodevet.checks.reference.tables import load_table
 
 from .errors import NotExactError

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.model import Device, DeviceKind
+from nodevet.checks.core.model import Device, DeviceKind
 
 __all__ = ["Launch", "burn_command", "chosen_by", "compute_kind", "why_not_chosen"]
 
@@ -76,4 +76,4 @@ def burn_command(device: Device, environment: Mapping[str, str]) -> Launch:
             own["ROCR_VISIBLE_DEVICES"] = chosen
         case _:
             own |= hidden
-    return Launch((sys.executable, "-I", "-m", "nodevet.checks.burnin.child"), own)
+    return Launch((sys.executable, "-I", "-m", "nodevet.checks.burnin.main"), own)

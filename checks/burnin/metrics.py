@@ -35,7 +35,7 @@ of the device the load did not reach; then nothing is proved of it.
 
 from __future__ import annotations
 
-from nodevet.checks.model import Metric
+from nodevet.checks.core.model import Metric
 
 __all__ = ["UNITS", "figures", "verification_state"]
 

@@ -11,7 +11,7 @@ import tomllib
 
 import msgspec
 
-from nodevet.checks.errors import ReferenceDataError, UsageError
+from nodevet.checks.core.errors import ReferenceDataError, UsageError
 
 from .families import data_types
 

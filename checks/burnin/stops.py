@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from nodevet.checks.background import Background
+from nodevet.checks.system.background import Background
 
 __all__ = ["LOOK_SECONDS", "STOPPED_SECONDS", "Stops"]
 

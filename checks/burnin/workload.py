@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from nodevet.checks.clock import Clock
-from nodevet.checks.model import Result, ResultState
-from nodevet.checks.retest import LEFT_OUT
+from nodevet.checks.core.clock import Clock
+from nodevet.checks.core.model import Result, ResultState
+from nodevet.checks.engine.retest import LEFT_OUT
 
 from . import rates
 from .certify import Certificate, Golden, certify

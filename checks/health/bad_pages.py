@@ -12,11 +12,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.judging import Look, Rule, looks, number_of
-from nodevet.checks.model import Action, Clearing, Device, Finding, Limit, Outcome, ReadingStatus
-from nodevet.checks.registry import check
-from nodevet.checks.vendors import vendor_of
-from nodevet.checks.view import View
+from nodevet.checks.core.model import Action, Clearing, Device, Finding, Limit, Outcome, ReadingStatus
+from nodevet.checks.engine.judging import Look, Rule, looks, number_of
+from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.view import View
+from nodevet.checks.reference.vendors import vendor_of
 
 __all__ = ["BadPages", "judge"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from nodevet.checks.judging import Rule
-from nodevet.checks.model import Action, Clearing, Device, FaultClass, Finding, Outcome, Result, ResultState
-from nodevet.checks.registry import check
-from nodevet.checks.retest import LEFT_OUT, ClearingRow, clearing_table, demand_words, is_passed_retest, shown_by
-from nodevet.checks.view import View, device_name
+from nodevet.checks.core.model import Action, Clearing, Device, FaultClass, Finding, Outcome, Result, ResultState
+from nodevet.checks.engine.judging import Rule
+from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.retest import LEFT_OUT, ClearingRow, clearing_table, demand_words, is_passed_retest, shown_by
+from nodevet.checks.engine.view import View, device_name
 
 __all__ = ["BurnIn", "judge"]
 

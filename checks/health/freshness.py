@@ -11,10 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.baseline import OR
-from nodevet.checks.judging import Look, Rule, looks
-from nodevet.checks.limits import from_table
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     NEVER,
     Action,
     Clearing,
@@ -31,11 +28,14 @@ from nodevet.checks.model import (
     ReadingStatus,
     Sample,
 )
-from nodevet.checks.parts import are_alike, of_reader
-from nodevet.checks.registry import check
-from nodevet.checks.renamed import COMMANDS
-from nodevet.checks.vendors import vendor_of
-from nodevet.checks.view import View, device_name
+from nodevet.checks.core.parts import are_alike, of_reader
+from nodevet.checks.engine.baseline import OR
+from nodevet.checks.engine.judging import Look, Rule, looks
+from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.renamed import COMMANDS
+from nodevet.checks.engine.view import View, device_name
+from nodevet.checks.reference.limits import from_table
+from nodevet.checks.reference.vendors import vendor_of
 
 __all__ = ["Freshness", "judge"]
 

@@ -12,11 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.arriving import is_being_taken, is_booting, may_be_bound_yet, may_be_listed_yet, page_of
-from nodevet.checks.baseline import UNNAMED
-from nodevet.checks.judging import Rule
-from nodevet.checks.limits import from_table
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     Action,
     Clearing,
     Device,
@@ -32,10 +28,21 @@ from nodevet.checks.model import (
     ReaderState,
     ReaderStatus,
 )
-from nodevet.checks.registry import check
-from nodevet.checks.unlisted import excluded, not_given, unread_pages, was_given_elsewhere, why_unlisted, withheld
-from nodevet.checks.vendors import LENT_DRIVERS, vendor_of
-from nodevet.checks.view import View, device_name, device_names
+from nodevet.checks.engine.arriving import is_being_taken, is_booting, may_be_bound_yet, may_be_listed_yet, page_of
+from nodevet.checks.engine.baseline import UNNAMED
+from nodevet.checks.engine.judging import Rule
+from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.unlisted import (
+    excluded,
+    not_given,
+    unread_pages,
+    was_given_elsewhere,
+    why_unlisted,
+    withheld,
+)
+from nodevet.checks.engine.view import View, device_name, device_names
+from nodevet.checks.reference.limits import from_table
+from nodevet.checks.reference.vendors import LENT_DRIVERS, vendor_of
 
 __all__ = ["Inventory", "judge"]
 

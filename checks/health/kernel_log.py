@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from nodevet.checks.judging import Rule
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     NODE,
     WHOLE,
     Action,
@@ -21,11 +20,12 @@ from nodevet.checks.model import (
     Part,
     Provenance,
 )
-from nodevet.checks.occurrences import stamped
-from nodevet.checks.parts import at_address, of_memory, unit_of
+from nodevet.checks.core.occurrences import stamped
+from nodevet.checks.core.parts import at_address, of_memory, unit_of
+from nodevet.checks.engine.judging import Rule
+from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.view import KernelLogState, View, device_name
 from nodevet.checks.reference.kernel_policy import NUMBERED, event_clearing, told_code, told_policy
-from nodevet.checks.registry import check
-from nodevet.checks.view import KernelLogState, View, device_name
 
 __all__ = ["KernelLog", "judge"]
 

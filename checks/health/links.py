@@ -8,11 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.expected_links import ExpectedLinks, Which, expected_links
-from nodevet.checks.fabric import SEPARATOR, FabricFault, fault_named
-from nodevet.checks.judging import FEW, Look, Rule, look_again, looks
-from nodevet.checks.limits import choose
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     NODE,
     Action,
     Clearing,
@@ -26,9 +22,13 @@ from nodevet.checks.model import (
     PartKind,
     ReadingStatus,
 )
-from nodevet.checks.registry import check
-from nodevet.checks.switches import told_of_switch
-from nodevet.checks.view import View, device_name
+from nodevet.checks.engine.judging import FEW, Look, Rule, look_again, looks
+from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.switches import told_of_switch
+from nodevet.checks.engine.view import View, device_name
+from nodevet.checks.reference.expected_links import ExpectedLinks, Which, expected_links
+from nodevet.checks.reference.fabric import SEPARATOR, FabricFault, fault_named
+from nodevet.checks.reference.limits import choose
 
 __all__ = ["Links", "judge"]
 

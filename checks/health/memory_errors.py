@@ -8,13 +8,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.judging import Look, Rule, look_again, looks
-from nodevet.checks.limits import choose
-from nodevet.checks.model import Action, Clearing, Device, DeviceKind, FaultClass, Finding, Outcome
-from nodevet.checks.quantities import UNKNOWN_ACTION
-from nodevet.checks.registry import check
-from nodevet.checks.vendors import vendor_of
-from nodevet.checks.view import Growth, View
+from nodevet.checks.core.model import Action, Clearing, Device, DeviceKind, FaultClass, Finding, Outcome
+from nodevet.checks.core.quantities import UNKNOWN_ACTION
+from nodevet.checks.engine.judging import Look, Rule, look_again, looks
+from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.view import Growth, View
+from nodevet.checks.reference.limits import choose
+from nodevet.checks.reference.vendors import vendor_of
 
 __all__ = ["MemoryErrors", "judge"]
 

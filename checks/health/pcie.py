@@ -9,11 +9,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.judging import FEW, Look, Rule, look_again, looks, number_of
-from nodevet.checks.limits import choose
-from nodevet.checks.model import Action, Clearing, Device, Finding, Limit, Outcome
-from nodevet.checks.registry import check
-from nodevet.checks.view import View
+from nodevet.checks.core.model import Action, Clearing, Device, Finding, Limit, Outcome
+from nodevet.checks.engine.judging import FEW, Look, Rule, look_again, looks, number_of
+from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.view import View
+from nodevet.checks.reference.limits import choose
 
 __all__ = ["Pcie", "judge"]
 

@@ -8,11 +8,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.judging import Look, Rule, looks, number_of
-from nodevet.checks.limits import choose
-from nodevet.checks.model import Action, Device, Finding, Limit, Outcome
-from nodevet.checks.registry import check
-from nodevet.checks.view import View
+from nodevet.checks.core.model import Action, Device, Finding, Limit, Outcome
+from nodevet.checks.engine.judging import Look, Rule, looks, number_of
+from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.view import View
+from nodevet.checks.reference.limits import choose
 
 __all__ = ["Thermal", "judge"]
 

@@ -11,11 +11,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from nodevet.checks.judging import FEW, Look, Rule, look_again, looks
-from nodevet.checks.limits import choose
-from nodevet.checks.model import Action, Finding, Outcome, Part
-from nodevet.checks.registry import check
-from nodevet.checks.view import Growth, View
+from nodevet.checks.core.model import Action, Finding, Outcome, Part
+from nodevet.checks.engine.judging import FEW, Look, Rule, look_again, looks
+from nodevet.checks.engine.registry import check
+from nodevet.checks.engine.view import Growth, View
+from nodevet.checks.reference.limits import choose
 
 __all__ = ["Throttle", "judge"]
 

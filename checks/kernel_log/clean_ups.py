@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from nodevet.checks.model import Event, Instant, Provenance
+from nodevet.checks.core.model import Event, Instant, Provenance
 from nodevet.checks.reference.kernel_policy import policy_of
 
 from .rules import base_address

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from nodevet.checks.model import Event, Outcome, Provenance
-from nodevet.checks.occurrences import SOURCES_APART_SECONDS
-from nodevet.checks.parts import unit_of
+from nodevet.checks.core.model import Event, Outcome, Provenance
+from nodevet.checks.core.occurrences import SOURCES_APART_SECONDS
+from nodevet.checks.core.parts import unit_of
 from nodevet.checks.reference.kernel_policy import policy_of
 
 from .rules import is_same_address, normalised_pci

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from nodevet.checks.model import Provenance
+from nodevet.checks.core.model import Provenance
 
 from .lines import MAXIMUM_TEXT, Line, Origin, is_whole
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from nodevet.checks.model import Provenance
+from nodevet.checks.core.model import Provenance
 
 __all__ = [
     "MAXIMUM_LINE",

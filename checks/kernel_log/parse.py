@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nodevet.checks.model import Event, Instant, Outcome, Provenance, Severity
-from nodevet.checks.parts import UNIT_FIELDS, unit_of
+from nodevet.checks.core.model import Event, Instant, Outcome, Provenance, Severity
+from nodevet.checks.core.parts import UNIT_FIELDS, unit_of
 from nodevet.checks.reference.kernel_policy import KernelRule, RuleKind, kernel_rules, policy_of
 
 from .clean_ups import MAXIMUM_ADDRESSES, CleanUps, keep, known_as

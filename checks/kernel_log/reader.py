@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
-from nodevet.checks.errors import NodevetError, UsageError
-from nodevet.checks.model import Event, Instant, Provenance
+from nodevet.checks.core.errors import NodevetError, UsageError
+from nodevet.checks.core.model import Event, Instant, Provenance
 
 from .beginning import Beginning
 from .lines import MAXIMUM_LINE, Line, split_line, split_record

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from nodevet.checks.model import Event, Outcome, Provenance, Severity
+from nodevet.checks.core.model import Event, Outcome, Provenance, Severity
 from nodevet.checks.reference.kernel_policy import policy_of
 
 __all__ = ["SCHEMA", "describe", "to_json"]

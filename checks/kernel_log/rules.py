@@ -7,8 +7,8 @@ import re
 
 import msgspec
 
-from nodevet.checks.errors import ReferenceDataError
-from nodevet.checks.model import Provenance
+from nodevet.checks.core.errors import ReferenceDataError
+from nodevet.checks.core.model import Provenance
 from nodevet.checks.reference.kernel_policy import KernelRule, Proof, kernel_rules
 
 from .lines import Line, Origin

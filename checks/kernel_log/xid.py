@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from nodevet.checks.quantities import RECOVERY_ACTIONS
+from nodevet.checks.core.quantities import RECOVERY_ACTIONS
 
 __all__ = ["XidBody", "decode_body"]
 

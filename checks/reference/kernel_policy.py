@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from nodevet.checks.model import Action, Clearing, Event, FaultClass, Outcome, Provenance, Severity
+from nodevet.checks.core.model import Action, Clearing, Event, FaultClass, Outcome, Provenance, Severity
 
 from .tables import load_table
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nodevet.checks.errors import ModelError, ReferenceDataError
+from nodevet.checks.core.errors import ModelError, ReferenceDataError
 
 __all__ = ["keep_tables", "load_table", "parse_table"]
 

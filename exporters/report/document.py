@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.completeness import Planned, account, judged
-from nodevet.checks.documents import decoded
-from nodevet.checks.errors import NodevetError, UsageError
-from nodevet.checks.model import Instant, Metric, Result, ResultState, Snapshot, State, Verdict
-from nodevet.exporters.completeness import CompletenessDocument, completeness_document
-from nodevet.exporters.page.words import short_name
-from nodevet.exporters.schema import (
+from nodevet.checks.core.documents import decoded
+from nodevet.checks.core.errors import NodevetError, UsageError
+from nodevet.checks.core.model import Instant, Metric, Result, ResultState, Snapshot, State, Verdict
+from nodevet.checks.engine.completeness import Planned, account, judged
+from nodevet.exporters.documents.completeness import CompletenessDocument, completeness_document
+from nodevet.exporters.documents.schema import (
     BURN_IN_SCHEMA,
     STATUS_SCHEMA,
     AcknowledgedDocument,
@@ -26,6 +25,7 @@ from nodevet.exporters.schema import (
     StatusDocument,
     burn_in_document,
 )
+from nodevet.exporters.format import short_name
 
 __all__ = ["ReportDocument", "ReportError", "Workload", "from_burn_in", "from_snapshot", "from_status", "read_document"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.resources
 from datetime import datetime
 
-from nodevet.checks.explanation import ACTIONS
-from nodevet.exporters.page.words import amount, words
-from nodevet.exporters.schema import SeriesDocument
+from nodevet.checks.engine.explanation import ACTIONS
+from nodevet.exporters.documents.schema import SeriesDocument
+from nodevet.exporters.format import amount, words
 
 from .document import ReportDocument, ReportError, Workload, read_document
 from .plots import COLOURS, Line, bar, line_plot

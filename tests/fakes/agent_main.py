@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nodevet.agent.commands import agent
 from nodevet.checks.burnin.launch import Launch, burn_command
-from nodevet.checks.model import Device
+from nodevet.checks.core.model import Device
 
 SCRIPT = os.environ.get("NODEVET_TEST_LOAD")
 

@@ -13,14 +13,14 @@ from typing import Any
 from fakes.pass_time import pass_time
 from fakes.stopping import stop_readers
 
-from nodevet.agent.clock import SteppedClock, SystemClock
-from nodevet.agent.processes import ChildRecord
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.agent.readers.witness import Surroundings
-from nodevet.checks.model import Event, Failure, ReaderState, ReaderStatus, Sample
-from nodevet.checks.view import Cadence
-from nodevet.checks.wire import Note
+from nodevet.checks.core.clocks import SteppedClock, SystemClock
+from nodevet.checks.core.model import Event, Failure, ReaderState, ReaderStatus, Sample
+from nodevet.checks.core.wire import Note
+from nodevet.checks.engine.view import Cadence
+from nodevet.checks.system.processes import ChildRecord
 
 __all__ = ["DEADLINE", "INTERVAL", "REAL_SECONDS", "SCRIPTED", "Bench", "outcome"]
 

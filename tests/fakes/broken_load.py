@@ -13,8 +13,8 @@ import time
 
 import msgspec
 
-from nodevet.checks.burnin.child import main
 from nodevet.checks.burnin.library import Tensor
+from nodevet.checks.burnin.main import main
 from nodevet.checks.burnin.multiply import Multiplication, choose_multiplication
 from nodevet.checks.burnin.sums import bit_view
 

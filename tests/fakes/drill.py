@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from nodevet.agent.assembly import FAST, SLOW, agent_info, arm, build_engine
-from nodevet.agent.clock import SteppedClock
-from nodevet.agent.config import load_configuration
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.daemon.assembly import FAST, SLOW, agent_info, arm, build_engine
 from nodevet.agent.simulated.node import simulated_configuration
 from nodevet.agent.simulated.prober import probe_results
-from nodevet.checks.kernel_log.lines import split_line
-from nodevet.checks.kernel_log.parse import KernelLogParser
-from nodevet.checks.kernel_log.rules import stand_in
-from nodevet.checks.model import (
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.model import (
     EpisodeState,
     Event,
     Failure,
@@ -21,12 +18,15 @@ from nodevet.checks.model import (
     Sample,
     Snapshot,
 )
-from nodevet.checks.profiles import load_profile
-from nodevet.checks.quantities import measured
-from nodevet.checks.registry import installed
-from nodevet.checks.scenario import parse_scenario
-from nodevet.checks.simulation import Simulation, Trouble, World
-from nodevet.checks.view import KernelLogState
+from nodevet.checks.core.quantities import measured
+from nodevet.checks.engine.registry import installed
+from nodevet.checks.engine.view import KernelLogState
+from nodevet.checks.kernel_log.lines import split_line
+from nodevet.checks.kernel_log.parse import KernelLogParser
+from nodevet.checks.kernel_log.rules import stand_in
+from nodevet.checks.reference.profiles import load_profile
+from nodevet.checks.simulation.node import Simulation, Trouble, World
+from nodevet.checks.simulation.scenario import parse_scenario
 
 __all__ = ["Drill"]
 

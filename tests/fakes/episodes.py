@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodevet.checks.model import Episode, EpisodeState, Finding, Instant, Key, Outcome
+from nodevet.checks.core.model import Episode, EpisodeState, Finding, Instant, Key, Outcome
 
 BOOT_ID = "boot-1"
 

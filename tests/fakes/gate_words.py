@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from nodevet.exporters.state_reader import Absent, DeviceState, StateFile, boot_id, parse
+from nodevet.exporters.statefile.reader import Absent, DeviceState, StateFile, boot_id, parse
 
 __all__ = ["NO_VERDICT", "said_by_python", "said_by_shell"]
 

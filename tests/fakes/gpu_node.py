@@ -14,7 +14,7 @@ from fakes.machine import FakeMachine
 from fakes.nvml.scenario import FakeNvml, pci
 from fakes.running_agent import RunningAgent
 
-from nodevet.exporters.state_reader import StateFile, parse
+from nodevet.exporters.statefile.reader import StateFile, parse
 
 __all__ = ["DEADLINE_SECONDS", "INTERVAL_SECONDS", "FakeNode", "GpuNode", "TextNode", "pci"]
 

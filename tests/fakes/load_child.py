@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 
 from nodevet.checks.burnin.launch import burn_command
-from nodevet.checks.model import Device, DeviceKind, Result
-from nodevet.checks.wire import Burn, Channel, Message, Progress, Stop, Ticked, Worked
+from nodevet.checks.core.model import Device, DeviceKind, Result
+from nodevet.checks.core.wire import Burn, Channel, Message, Progress, Stop, Ticked, Worked
 
 DEVICE = Device(id="cpu-0", kind=DeviceKind.CPU, vendor="amd", model="any", backend="host")
 
@@ -25,7 +25,7 @@ WITHOUT_TORCH = (
     "-I",
     "-c",
     "import sys; sys.modules['torch'] = None; "
-    "from nodevet.checks.burnin.child import main; sys.exit(main(sys.argv[1:]))",
+    "from nodevet.checks.burnin.main import main; sys.exit(main(sys.argv[1:]))",
 )
 """A child on whose machine torch is not installed."""
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from fakes.snapshots import acknowledged_node, cpu_node, eventful_node, failed_node, gpu_node, unknown_node
 
-from nodevet.checks.model import Snapshot
-from nodevet.checks.quantities import QUANTITIES, QuantityKind
-from nodevet.exporters.exposition import PREFIX, Family
-from nodevet.exporters.node_metrics import node_metrics
-from nodevet.exporters.prometheus import families
-from nodevet.exporters.quantity_metrics import part_label, shown_by_default, summed_by_default
-from nodevet.exporters.result_metrics import result_metrics
-from nodevet.exporters.scheduler_metrics import scheduler_metrics
+from nodevet.checks.core.model import Snapshot
+from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
+from nodevet.exporters.metrics.exposition import PREFIX, Family
+from nodevet.exporters.metrics.node import node_metrics
+from nodevet.exporters.metrics.prometheus import families
+from nodevet.exporters.metrics.quantity import part_label, shown_by_default, summed_by_default
+from nodevet.exporters.metrics.result import result_metrics
+from nodevet.exporters.metrics.scheduler import scheduler_metrics
 
 __all__ = ["metrics_page"]
 
@@ -26,7 +26,7 @@ LABEL = re.compile(r'([a-z_]+)="')
 HEAD = """\
 # Metrics
 
-<!-- Written by tests/test_docs_reference.py --update-golden from exporters and checks/quantities.py. -->
+<!-- Written by tests/test_docs_reference.py --update-golden from exporters and checks/core/quantities.py. -->
 
 `GET /metrics` on the agent's address (127.0.0.1:10917 unless `--listen` says otherwise) gives Prometheus text 0.0.4, or
 OpenMetrics 1.0 to a scraper that accepts it, gzipped where that is accepted. Units are base units. Every page shows one

@@ -17,7 +17,7 @@ from fakes.snapshots import (
     with_findings,
 )
 
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     CheckRun,
     Device,
     Finding,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nodevet.agent.clock import SteppedClock
 from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.checks.core.clocks import SteppedClock
 
 __all__ = ["pass_time"]
 

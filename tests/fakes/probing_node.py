@@ -13,12 +13,12 @@ from fakes.shell_gate import on_this_boot
 from fakes.slurm_gate import Gate
 from fakes.snapshots import cpu_node
 
+from nodevet.agent.config.settings import LoadSettings
 from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.prober import Prober
-from nodevet.agent.publisher import Publisher
-from nodevet.agent.settings import LoadSettings
+from nodevet.agent.store.publisher import Publisher
 from nodevet.checks.burnin.launch import Launch
-from nodevet.checks.model import Device, Snapshot
+from nodevet.checks.core.model import Device, Snapshot
 
 __all__ = ["STEPS", "ProbingNode"]
 

@@ -14,8 +14,8 @@ from typing import TypeVar
 from fakes.amdsmi.scenario import FakeAmdSmi
 from fakes.nvml.scenario import FakeNvml
 
-from nodevet.checks.model import Device, Event, Failure, Part, Reading, Sample
-from nodevet.checks.wire import (
+from nodevet.checks.core.model import Device, Event, Failure, Part, Reading, Sample
+from nodevet.checks.core.wire import (
     Decoder,
     Failed,
     Happened,
@@ -34,7 +34,7 @@ from nodevet.checks.wire import (
 __all__ = ["ReaderProcess"]
 
 PATIENCE_SECONDS = 20.0
-CHILD = (sys.executable, "-I", "-m", "nodevet.checks.backends.child")
+CHILD = (sys.executable, "-I", "-m", "nodevet.checks.backends.reader_main")
 
 UUIDS = {machine.backend: machine.uuid for machine in (FakeNvml, FakeAmdSmi)}
 

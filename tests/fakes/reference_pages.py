@@ -15,22 +15,22 @@ from fakes.metrics_reference import metrics_page
 from fakes.scenario_reference import scenarios_page
 
 from nodevet.agent.cli import COMMANDS
-from nodevet.agent.config import SECTIONS
-from nodevet.agent.decoding import description, expected, field_types
-from nodevet.agent.settings import CheckSettings
-from nodevet.checks.damping import damping
-from nodevet.checks.explanation import ACTIONS
+from nodevet.agent.config.decoding import description, expected, field_types
+from nodevet.agent.config.load import SECTIONS
+from nodevet.agent.config.settings import CheckSettings
+from nodevet.checks.core.model import Action, Clearing, Outcome
+from nodevet.checks.core.quantities import QUANTITIES
+from nodevet.checks.engine.damping import damping
+from nodevet.checks.engine.explanation import ACTIONS
+from nodevet.checks.engine.judging import Rule
+from nodevet.checks.engine.registry import Check, discover
+from nodevet.checks.engine.retest import ClearingRow, clearing_table
 from nodevet.checks.health.freshness import BROKEN, READING
 from nodevet.checks.health.throttle import FAULTS
 from nodevet.checks.health.throttle import NEXT_STEPS as THROTTLE_STEPS
-from nodevet.checks.judging import Rule
-from nodevet.checks.limits import TableLimit
-from nodevet.checks.model import Action, Clearing, Outcome
-from nodevet.checks.quantities import QUANTITIES
 from nodevet.checks.reference.kernel_policy import SxidEffect, SxidRow, XidRow
+from nodevet.checks.reference.limits import TableLimit
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.registry import Check, discover
-from nodevet.checks.retest import ClearingRow, clearing_table
 
 __all__ = ["PAGES"]
 
@@ -75,7 +75,7 @@ def _amount(value: float, unit: str) -> str:
 
 def configuration_page(_repository: Path) -> str:
     """Every setting with its default and range."""
-    lines = _head("Configuration", "agent/settings.py and checks/health")
+    lines = _head("Configuration", "agent/config/settings.py and checks/health")
     lines += [
         "One TOML file: the one of `--config`, else `nodevet.toml` in the directory that systemd names, else",
         "`/etc/nodevet/nodevet.toml` for root and `~/.config/nodevet/nodevet.toml` for others. It need not exist.",

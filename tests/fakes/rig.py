@@ -10,15 +10,15 @@ from fakes.host_tree import PCI, write_tree
 from fakes.machine import FakeMachine
 from fakes.reader import ReaderProcess
 
-from nodevet.agent.clock import SteppedClock
-from nodevet.agent.engine import Armed, Engine
+from nodevet.checks.core.clocks import SteppedClock
+from nodevet.checks.core.model import AgentInfo, Episode, ReaderState, ReaderStatus, Result, Snapshot
+from nodevet.checks.core.scheduler import Permit
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.view import Cadence, KernelLogState
 from nodevet.checks.kernel_log.lines import split_line
 from nodevet.checks.kernel_log.parse import KernelLogParser
 from nodevet.checks.kernel_log.rules import stand_in
-from nodevet.checks.model import AgentInfo, Episode, ReaderState, ReaderStatus, Result, Snapshot
-from nodevet.checks.registry import discover
-from nodevet.checks.scheduler import Permit
-from nodevet.checks.view import Cadence, KernelLogState
 
 __all__ = ["INTERVAL_SECONDS", "Rig"]
 

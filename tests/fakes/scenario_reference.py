@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from nodevet.checks.faults import KINDS, RANGES, SETTINGS, LogLine, effects_of
-from nodevet.checks.profiles import load_profile, profile_names
+from nodevet.checks.reference.profiles import load_profile, profile_names
 from nodevet.checks.reference.tables import load_table
+from nodevet.checks.simulation.faults import KINDS, RANGES, SETTINGS, LogLine, effects_of
 
 __all__ = ["scenarios_page"]
 
 HEAD = """\
 # Scenarios of simulated nodes
 
-<!-- Written by tests/test_docs_reference.py --update-golden from checks/faults.py and checks/reference. -->
+<!-- Written by tests/test_docs_reference.py --update-golden from checks/simulation/faults.py and checks/reference. -->
 
 A scenario is a TOML file for `nodevet agent --simulate PROFILE --scenario FILE`; [how to simulate a
 node](../how-to/simulate-a-node.md) tells what to do with one. A file with a mistake is refused as a whole, each mistake

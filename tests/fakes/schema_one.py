@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.agent.storage.database import APPLICATION_ID, MIGRATIONS, checksum
-from nodevet.checks.model import Episode, Instant
+from nodevet.agent.store.database import APPLICATION_ID, MIGRATIONS, checksum
+from nodevet.checks.core.model import Episode, Instant
 
 INSERT = """INSERT INTO journal (wall, boot_id, boottime_ns, code, device, part, serial, state, payload, checksum)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""

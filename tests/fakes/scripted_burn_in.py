@@ -8,11 +8,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from nodevet.agent import exits
 from nodevet.agent.commands import burn_in
+from nodevet.agent.terminal import exits
 from nodevet.checks.burnin.launch import Launch
-from nodevet.checks.errors import NodevetError
-from nodevet.checks.model import Device
+from nodevet.checks.core.errors import NodevetError
+from nodevet.checks.core.model import Device
 
 PROGRAM = Path(__file__).with_name("scripted_load.py")
 

@@ -24,12 +24,21 @@ from pathlib import Path
 from typing import Any
 
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.child import prove_readable
+from nodevet.checks.backends.reader_main import prove_readable
 from nodevet.checks.backends.standstill import end_at_crashes, stand_still_at_crashes
-from nodevet.checks.child import ChildEnd, become_child
-from nodevet.checks.clock import SystemClock
-from nodevet.checks.model import Device, DeviceKind, Event, Failure, FailureKind, Reading, Result, ResultState, Sample
-from nodevet.checks.wire import (
+from nodevet.checks.core.clock import SystemClock
+from nodevet.checks.core.model import (
+    Device,
+    DeviceKind,
+    Event,
+    Failure,
+    FailureKind,
+    Reading,
+    Result,
+    ResultState,
+    Sample,
+)
+from nodevet.checks.core.wire import (
     PROTOCOL,
     Burn,
     Closed,
@@ -45,6 +54,7 @@ from nodevet.checks.wire import (
     Ticked,
     Worked,
 )
+from nodevet.checks.ipc.worker import ChildEnd, become_child
 
 CLOCK = SystemClock()
 GROUPS = ("fast", "slow")
@@ -144,7 +154,7 @@ class Child:
                 os.write(2, b"python3: /lib/libc.so.6: version `GLIBC_2.38' not found (required by python3)\n")
                 sys.exit(1)
             case "import_error":
-                os.write(2, b"ModuleNotFoundError: No module named 'nodevet.checks.parts'\n")
+                os.write(2, b"ModuleNotFoundError: No module named 'nodevet.checks.core.parts'\n")
                 sys.exit(1)
             case "raise":
                 raise ValueError("invalid literal for int() with base 16: ''")

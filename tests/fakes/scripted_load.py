@@ -25,9 +25,9 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.child import become_child
-from nodevet.checks.model import Instant, Metric, Result, ResultState
-from nodevet.checks.wire import Burn, Channel, Closed, Found, Stop, Ticked, Worked
+from nodevet.checks.core.model import Instant, Metric, Result, ResultState
+from nodevet.checks.core.wire import Burn, Channel, Closed, Found, Stop, Ticked, Worked
+from nodevet.checks.ipc.worker import become_child
 
 LARGE = {"tflops": [[number / 7, number / 3] for number in range(4000)]}
 """More than all devices of a node tell together."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.model import Instant, Snapshot
-from nodevet.exporters.state_reader import boot_id
+from nodevet.checks.core.model import Instant, Snapshot
+from nodevet.exporters.statefile.reader import boot_id
 
 __all__ = ["gate", "on_this_boot", "shell_examples"]
 

@@ -17,13 +17,13 @@ import msgspec
 from fakes.episodes import episode, moment
 from fakes.snapshots import gpu_node
 
-from nodevet.agent.clock import SystemClock
-from nodevet.agent.config import load_configuration
-from nodevet.agent.settings import Configuration
-from nodevet.agent.showing import Showing
-from nodevet.agent.storage.journal import Journal
-from nodevet.checks.model import Episode, EpisodeState, Metric, Result, ResultState, Snapshot
-from nodevet.checks.registry import installed
+from nodevet.agent.config.load import load_configuration
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.daemon.showing import Showing
+from nodevet.agent.store.journal import Journal
+from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.model import Episode, EpisodeState, Metric, Result, ResultState, Snapshot
+from nodevet.checks.engine.registry import installed
 
 KINDS = ("opening", "acknowledgement", "result", "release")
 ROUNDS = 6

@@ -8,8 +8,8 @@ __all__ = ["GOOD", "site_package"]
 
 GOOD = '''
 import msgspec
-from nodevet.checks.model import Finding, Outcome
-from nodevet.checks.registry import check
+from nodevet.checks.core.model import Finding, Outcome
+from nodevet.checks.engine.registry import check
 
 class Policy(msgspec.Struct, frozen=True):
     limit: float = 1.0

@@ -18,12 +18,12 @@ from typing import Any, cast
 import msgspec
 from fakes.snapshots import failed_node, gpu_node
 
-from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.config.settings import SlurmSettings
 from nodevet.agent.slurm.calls import Call, Slurm
 from nodevet.agent.slurm.writer import Pass, Writer
-from nodevet.checks.model import Mode, Modes, Snapshot
-from nodevet.exporters.slurm import SlurmError
-from nodevet.exporters.slurm_rules import Memory, NodeState, Why
+from nodevet.checks.core.model import Mode, Modes, Snapshot
+from nodevet.exporters.slurm.rules import Memory, NodeState, Why
+from nodevet.exporters.slurm.scontrol import SlurmError
 
 __all__ = ["Fleet", "Trouble"]
 

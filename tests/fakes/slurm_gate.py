@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.exporters.state_reader import FORMAT, NEVER, boot_id, uptime_seconds
+from nodevet.exporters.statefile.reader import FORMAT, NEVER, boot_id, uptime_seconds
 
 __all__ = ["GATE_FILES", "LIMIT_SECONDS", "Decided", "Gate", "Line", "accelerator", "install", "linked", "shells"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from nodevet.exporters.slurm import SlurmError
-from nodevet.exporters.slurm_rules import NodeState, Why
+from nodevet.exporters.slurm.rules import NodeState, Why
+from nodevet.exporters.slurm.scontrol import SlurmError
 
 __all__ = ["MemorySlurm"]
 

@@ -17,13 +17,13 @@ from fakes.slurm_cluster import SlurmCluster
 from fakes.slurm_gate import Gate
 from fakes.snapshots import at, failed_node, gpu_node
 
-from nodevet.agent.settings import SlurmSettings
+from nodevet.agent.config.settings import SlurmSettings
 from nodevet.agent.slurm.reactor import Reactor
-from nodevet.checks.model import Action, Episode, EpisodeState, Key, Mode, Modes, Snapshot
-from nodevet.checks.scheduler import WriterStatus
-from nodevet.exporters.prometheus import MetricsPage
-from nodevet.exporters.state_reader import boot_id, uptime_seconds
-from nodevet.exporters.statefile import write_state
+from nodevet.checks.core.model import Action, Episode, EpisodeState, Key, Mode, Modes, Snapshot
+from nodevet.checks.core.scheduler import WriterStatus
+from nodevet.exporters.metrics.prometheus import MetricsPage
+from nodevet.exporters.statefile.reader import boot_id, uptime_seconds
+from nodevet.exporters.statefile.writer import write_state
 
 __all__ = ["BY_NODE", "ReactorNode"]
 

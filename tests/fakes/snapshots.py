@@ -10,9 +10,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from nodevet.checks.acknowledgement import granted
 from nodevet.checks.burnin.metrics import figures
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     NODE,
     Action,
     AgentInfo,
@@ -45,7 +44,8 @@ from nodevet.checks.model import (
     State,
     Verdict,
 )
-from nodevet.checks.scheduler import Permit, WriterStatus
+from nodevet.checks.core.scheduler import Permit, WriterStatus
+from nodevet.checks.engine.acknowledgement import granted
 
 BOOT_ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 BOOTTIME_SECONDS = 86_400

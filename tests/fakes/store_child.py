@@ -20,9 +20,9 @@ from pathlib import Path
 
 from fakes.episodes import episode, moment
 
-from nodevet.agent.storage.store import open_store
-from nodevet.agent.storage.tending import Tender
-from nodevet.checks.model import EpisodeState
+from nodevet.agent.store.store import open_store
+from nodevet.agent.store.tending import Tender
+from nodevet.checks.core.model import EpisodeState
 
 
 def save(path: Path, rounds: int, output: int) -> None:

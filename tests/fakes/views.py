@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.baseline import requirements
-from nodevet.checks.model import (
+from nodevet.checks.core.model import (
     WHOLE,
     Device,
     DeviceKind,
@@ -34,8 +33,9 @@ from nodevet.checks.model import (
     Sample,
     Scalar,
 )
-from nodevet.checks.registry import discover
-from nodevet.checks.view import Cadence, Growth, KernelLogState, Memory, Seen, View
+from nodevet.checks.engine.baseline import requirements
+from nodevet.checks.engine.registry import discover
+from nodevet.checks.engine.view import Cadence, Growth, KernelLogState, Memory, Seen, View
 
 BOOT = "3b1f0a52-9a0c-4c6e-8f0e-6a5d0e2f4b11"
 SECONDS = 5_000.0

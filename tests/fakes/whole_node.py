@@ -6,9 +6,9 @@ import msgspec
 from fakes.drill import Drill
 
 from nodevet.agent.slurm.gate_log import DECISIONS
-from nodevet.checks.model import Snapshot
-from nodevet.checks.scheduler import WriterStatus
-from nodevet.exporters.slurm_rules import Why
+from nodevet.checks.core.model import Snapshot
+from nodevet.checks.core.scheduler import WriterStatus
+from nodevet.exporters.slurm.rules import Why
 
 __all__ = ["whole_node"]
 

@@ -1,0 +1,212 @@
+"""What can be configured: every section with its defaults, ranges and the words that explain it.
+
+Policies of checks are not here: each lies beside its check, and becomes the rest of ``[checks.<name>]``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from nodevet.checks.core.model import Mode
+
+__all__ = [
+    "AgentSettings",
+    "BackendSettings",
+    "CheckSettings",
+    "CommandSettings",
+    "Configuration",
+    "GateSettings",
+    "KernelLogSettings",
+    "LoadSettings",
+    "ReportSettings",
+    "SlurmSettings",
+    "StoreSettings",
+]
+
+Backend = Literal["host", "nvidia", "amd"]
+Group = Literal["fast", "slow"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Probe = Literal["auto", "on", "off"]
+SlurmWriter = Literal["off", "observe", "drain"]
+Permits = Literal["cluster", "local"]
+
+
+def _about(text: str, low: float | None = None, high: float | None = None) -> msgspec.Meta:
+    return msgspec.Meta(description=text, ge=low, le=high)
+
+
+class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command of the site that prints readings, for whatever has no backend of its own."""
+
+    name: Annotated[str, msgspec.Meta(description="a lower-case word; its backend is called command.NAME")]
+    argv: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(description="the program by its absolute path, and its arguments; no shell", min_length=1),
+    ]
+    environment: Annotated[
+        dict[str, str], msgspec.Meta(description="added to PATH, HOME, LC_ALL, NODEVET_ROOT and NODEVET_GROUP")
+    ] = {}
+    timeout_seconds: (
+        Annotated[float, _about("for one run; unset: seven tenths of deadline_seconds", 0.1, 600)] | None
+    ) = None
+    groups: Annotated[
+        tuple[Group, ...],
+        msgspec.Meta(description="fast: each interval_seconds; slow: each slow_interval_seconds", min_length=1),
+    ] = ("fast",)
+    required: Annotated[bool, msgspec.Meta(description="whether a node on which it lists no device is unknown")] = True
+
+    @property
+    def backend(self) -> str:
+        """Return what its backend is called."""
+        return f"command.{self.name}"
+
+    def run_seconds(self, deadline_seconds: float) -> float:
+        """Return for how long a run may last where a reading may take *deadline_seconds*."""
+        return 0.7 * deadline_seconds if self.timeout_seconds is None else self.timeout_seconds
+
+
+class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which vendors are read."""
+
+    enabled: Annotated[
+        tuple[Backend, ...],
+        msgspec.Meta(
+            description="what is read; a vendor without hardware here is looked for ever more rarely", min_length=1
+        ),
+    ] = ("host", "nvidia", "amd")
+    commands: Annotated[
+        tuple[CommandSettings, ...], msgspec.Meta(description="one [[agent.backends.commands]] table for each")
+    ] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return every backend that is read, commands last."""
+        return (*self.enabled, *(command.backend for command in self.commands))
+
+
+class AgentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The daemon itself."""
+
+    listen: Annotated[str, _about("HOST:PORT of metrics and status page; port 0 takes a free one")] = "127.0.0.1:10917"
+    state_dir: Annotated[str, _about("directory of the database, on a local disk")] = ""
+    runtime_dir: Annotated[str, _about("directory of socket, lock and state file")] = ""
+    node_name: Annotated[str, _about("name of this node in all output; empty: the host name")] = ""
+    root: Annotated[str, _about("stands before /proc and /sys, such as /host in a container")] = "/"
+    log_level: Annotated[LogLevel, msgspec.Meta(description="repeats of what is known are debug")] = "info"
+    interval_seconds: Annotated[float, _about("between readings of heat, power, clocks", 1, 3600)] = 10.0
+    slow_interval_seconds: Annotated[
+        float, _about("between readings of link errors, PCIe and inventory; at least interval_seconds", 1, 86400)
+    ] = 60.0
+    deadline_seconds: Annotated[float, _about("a reading that takes longer counts as hung", 1, 600)] = 5.0
+    backends: BackendSettings = BackendSettings()
+
+
+class KernelLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where events of the kernel come from."""
+
+    enabled: Annotated[bool, msgspec.Meta(description="whether the kernel log is followed")] = True
+    path: Annotated[
+        str, _about("the kernel's record device, or a file that grows, which informs and closes no gate")
+    ] = "/dev/kmsg"
+
+
+class LoadSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The periodic probe under load."""
+
+    probe: Annotated[
+        Probe, msgspec.Meta(description="auto: on a node without a scheduler, while its devices are idle")
+    ] = "auto"
+    interval_seconds: Annotated[float, _about("between probes of a device", 60, 2592000)] = 21600.0
+    budget_seconds: Annotated[float, _about("that one probe may last", 1, 600)] = 20.0
+
+
+class ReportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The report page."""
+
+    directory: Annotated[str, _about("where reports are written; empty: reports/ in state_dir")] = ""
+    keep: Annotated[int, _about("how many reports are kept", 1, 10000)] = 20
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much history is kept. What opened, changed or ended an episode is never dropped."""
+
+    count_days: Annotated[float, _about("of how often an episode occurred between two changes", 0, 3660)] = 90.0
+    rollup_days: Annotated[float, _about("of minute figures per device", 0, 366)] = 14.0
+    size_limit_bytes: Annotated[int, _about("of the database; the oldest figures go first", 1 << 20, 1 << 40)] = (
+        256 << 20
+    )
+
+
+class GateSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a fault that one look proves may reach. What is measured only is shown, whatever stands here."""
+
+    mode: Annotated[
+        Mode,
+        msgspec.Meta(description="be seen, also close the prolog's gate, or also drain the node (where [slurm] may)"),
+    ] = Mode.DRAIN
+
+
+class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The agent's own writer to SLURM, for clusters where nothing else drains."""
+
+    writer: Annotated[
+        SlurmWriter,
+        msgspec.Meta(
+            description="whether the agent drains its node for hard faults; observe: it only says that it would"
+        ),
+    ] = "off"
+    node_name: Annotated[str, _about("what SLURM calls this node; empty: agent.node_name")] = ""
+    scontrol: Annotated[str, _about("the program, as a path or as a name to look for")] = "scontrol"
+    conf: Annotated[str, _about("path of slurm.conf; empty: SLURM's own default")] = ""
+    timeout_seconds: Annotated[float, _about("that one call of scontrol may take", 0.1, 5)] = 5.0
+    poll_seconds: Annotated[float, _about("between two looks at a node that is drained or should be", 1, 3600)] = 30.0
+    reason_prefix: Annotated[str, _about("every reason begins with it; one for the whole cluster, never changed")] = (
+        "nodevet"
+    )
+    permit: Annotated[
+        Permits,
+        msgspec.Meta(
+            description="who allows this node to be closed: cluster, by the limits below, for which writer must be"
+            " drain; local, the node itself, without any limit: a single node, or no rights in SLURM"
+        ),
+    ] = "cluster"
+    maximum_drained_ratio: Annotated[
+        float,
+        _about(
+            "of all nodes, and of each partition, that nodevet may have closed at a time; one always. A `1` without a"
+            " point is refused: 0.01 is 1 %, 1.0 every node",
+            0,
+            1,
+        ),
+    ] = 0.10
+    maximum_new_ratio: Annotated[
+        float,
+        _about(
+            "of all nodes, and of each partition, that nodevet may close within an hour; a `1` is refused too", 0, 1
+        ),
+    ] = 0.01
+    minimum_new: Annotated[int, _about("so many may be closed within an hour, even where nodes are few", 1, 1000)] = 2
+
+
+class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How one check is run: whether, by which policy, and how far its hard findings reach (the site's mode at most)."""
+
+    policy: msgspec.Struct
+    enabled: bool = True
+    mode: Mode = Mode.DRAIN
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings in force, with directories and names filled in. ``file`` is None where no file was read."""
+
+    agent: AgentSettings
+    kernel_log: KernelLogSettings
+    load: LoadSettings
+    report: ReportSettings
+    store: StoreSettings
+    gate: GateSettings
+    slurm: SlurmSettings
+    checks: dict[str, CheckSettings]
+    file: str | None = None

@@ -1,0 +1,1 @@
+"""The agent's Unix socket: server and client."""

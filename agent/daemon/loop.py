@@ -1,0 +1,599 @@
+"""The daemon: one main thread that owns all mutable state, and helper threads that receive immutable snapshots.
+
+The loop waits in one selector for children, the kernel log, the socket and signals; it never waits for a driver, a disk
+or a scraper. ``_turn`` is the whole of it. What it drives are the members that ``_gather`` lists: whatever the agent
+comes to do besides is one more of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from nodevet.agent.config.load import usual_runtime_directory
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.control.server import SOCKET_NAME, Control
+from nodevet.agent.load.guard import LoadGuard
+from nodevet.agent.load.prober import PLAN as PROBE_PLAN
+from nodevet.agent.load.prober import Prober
+from nodevet.agent.load.recorder import LoadRecorder
+from nodevet.agent.load.run import Spawn
+from nodevet.agent.readers.kernel_watch import KernelWatch
+from nodevet.agent.readers.release import Release
+from nodevet.agent.readers.remembered import pack_readers, recalled_readers
+from nodevet.agent.simulated.node import Simulate, SimulatedNode
+from nodevet.agent.simulated.origin import keep_apart
+from nodevet.agent.simulated.prober import SimulatedProber
+from nodevet.agent.slurm.acknowledged import RESUMER, Acknowledged, said
+from nodevet.agent.store.journal import Journal
+from nodevet.agent.store.publisher import Publisher
+from nodevet.agent.terminal.outlet import Outlet
+from nodevet.checks.burnin.launch import burn_command
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.errors import ConfigurationError
+from nodevet.checks.core.guard import Bug, Guard, attempt
+from nodevet.checks.core.model import AgentInfo, Episode, Instant, Key, Result, Snapshot
+from nodevet.checks.engine.engine import Armed, Round
+from nodevet.checks.engine.episodes import Knew, Returns
+from nodevet.checks.engine.registry import installed
+from nodevet.checks.system.processes import exists
+from nodevet.checks.system.signals import SignalPipe
+from nodevet.exporters.documents.schema import BurnInDocument, burn_in_document, status_document
+from nodevet.exporters.web.http import HttpServer
+
+from . import services as members
+from .assembly import (
+    FAST,
+    agent_info,
+    arm,
+    build_engine,
+    build_supervisor,
+    engine_cadences,
+    modes_in_force,
+    node_name,
+    ttl_seconds,
+)
+from .assembly import cadences as group_cadences
+from .event_log import Teller, greeting
+from .ingest import Intake
+from .listening import Listening
+from .log import make_logger
+from .notify import Notifier, Watchdog
+from .pace import Pace
+from .reload import taken_up
+from .reports import Reports
+from .services import Member, described, guarded, memory_of, soonest
+from .showing import Showing
+from .strays import Strays
+from .verbs import verbs
+
+__all__ = ["Daemon"]
+
+LONGEST_WAIT_SECONDS = 10.0
+"""How long the loop may sleep when nothing is due: whatever happens wakes it."""
+
+BROKEN_WAIT_SECONDS = 1.0
+"""How long it may sleep while a part of the agent fails."""
+
+STOP_SECONDS = 1.5
+
+MOST_FAILURES = 10
+"""So often in a row the owner of a descriptor may raise before it is heard no more."""
+
+SILENT_SECONDS = 30.0
+"""A main loop that made no turn for so long is not healthy."""
+
+
+class Daemon:
+    """Runs the agent of one node until it is told to stop."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        clock: Clock,
+        *,
+        reload: Callable[[], Configuration],
+        outlet: Outlet,
+        say: Callable[[str], None] = lambda _line: None,
+        simulate: Simulate | None = None,
+        through: Callable[[Member], Member] = lambda member: member,
+        stands_for_kernel: bool = False,
+        spawn: Spawn = burn_command,
+    ) -> None:
+        """Prepare by *configuration*; *reload* reads it again; *say* takes lines meant for a person at a terminal.
+
+        What is logged goes through *outlet*. Where *simulate* is given, the agent stands for that node and reads
+        nothing of this machine. Each member passes *through* before the loop drives it: a drill puts faults there.
+        With *stands_for_kernel* the configured log is that of fake devices: as a simulated one, it counts as the
+        kernel's. *spawn* says how the child of a probe is started.
+        """
+        self._spawn = spawn
+        self._through = through
+        self._configuration = configuration
+        self._clock = clock
+        self._reload = reload
+        self._say = say
+        self._stands_for_kernel = stands_for_kernel or simulate is not None
+        self._notifier = Notifier.from_environment()
+        log = make_logger(configuration.agent.log_level, outlet=outlet)
+        self._teller = Teller(
+            log if simulate is None else log.bind(simulated=True),
+            self._notifier,
+            monotonic=clock.monotonic,
+            outlet=outlet,
+        )
+        self._guard = Guard(self._teller.trouble)
+        self._strays = Strays()
+        self._deaf: dict[int, int] = {}
+        armed = arm(installed(), configuration)
+        self._info = agent_info(configuration, armed, clock.instant())
+        self._selector = selectors.DefaultSelector()
+        self._engine = build_engine(armed, configuration, clock, simulated=simulate is not None, guard=self._guard)
+        self._simulated = SimulatedNode.of(simulate, configuration, clock, self._teller.simulation)
+        self._recorder = LoadRecorder()
+        self._load_results: tuple[Result, ...] = ()
+        self._answered: tuple[bytes, BurnInDocument] | None = None
+        self._pace = Pace(clock, configuration.agent.interval_seconds)
+        self._snapshot: Snapshot | None = None
+        self._judged: Snapshot | None = None
+        self._stopping = False
+        self._last_turn = time.monotonic()
+
+    # What the surfaces ask for.
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Return the snapshot that every surface shows."""
+        assert self._snapshot is not None
+        return self._snapshot
+
+    @property
+    def newest(self) -> Snapshot:
+        """Return what was judged last, which is shown once it is kept."""
+        return self._judged or self.snapshot
+
+    def when_kept(self, act: Callable[[str], None]) -> None:
+        """Call *act* when all that was judged so far is shown, with what is wrong where it could not be kept."""
+        self._showing.when_shown(lambda trouble: self._guard.run("answer", partial(act, trouble), _nothing))
+
+    @property
+    def now(self) -> Instant:
+        """Return the present moment."""
+        return self._clock.instant()
+
+    def acknowledge(
+        self, key: Key, *, note: str, actor: str, knew: Knew, until: Instant | Returns | None = None
+    ) -> Episode | None:
+        """Acknowledge the episode of *key*, where who does so *knew* it as it is now, and judge anew."""
+        episode = self._engine.acknowledge(key, note=note, actor=actor, knew=knew, until=until)
+        if episode is not None:
+            self._judge((episode,))
+            self.when_kept(partial(self._teller.acknowledged, (episode,), note, actor))
+        return episode
+
+    def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
+        """Judge and keep *results* of a load that was granted, and return its document.
+
+        Those that come again, because the answer was lost, are answered again and not taken twice. None where the
+        agent's own probe runs: then nothing is taken.
+        """
+        if self._prober.running:
+            return None
+        name = hashlib.sha256(msgspec.json.encode(results)).digest()
+        if self._answered is None or self._answered[0] != name:
+            self._answered = (name, self._documented(self._take_results(results), plan))
+        return self._answered[1]
+
+    def _take_results(self, results: tuple[Result, ...]) -> tuple[Result, ...]:
+        """Judge and keep *results*; return them with the conditions that they were measured under."""
+        results = tuple(self._recorder.stamped(result, self.snapshot.samples) for result in results)
+        for result in results:
+            self._guard.run(f"intake of result {result.workload}", partial(self._take_result, result), _nothing)
+        self._judge()
+        for result in results:
+            self.when_kept(lambda _trouble, result=result: self._teller.load_ended(result))  # type: ignore[misc]
+        return results
+
+    def _documented(self, results: tuple[Result, ...], plan: str) -> BurnInDocument:
+        """Return the document of a load that has ended, and have its report rendered."""
+        document = burn_in_document(self.newest, plan=plan, results=results, series=self._recorder.end())
+        self.when_kept(lambda _trouble: self._reports.render(document))
+        return document
+
+    def take_found(self, results: tuple[Result, ...]) -> None:
+        """Judge wrong *results* of a load that goes on: its end may be hours away. History has the last one alone."""
+        for result in results:
+            if result.metric("mismatches"):
+                take = partial(self._engine.take_result, self._recorder.stamped(result, self.snapshot.samples))
+                self._guard.run(f"intake of result {result.workload}", take, _nothing)
+        self._judge()
+
+    def _take_result(self, result: Result) -> None:
+        self._engine.take_result(result)
+        self._journal.keep_result(result)
+
+    def stop_probe(self, reason: str) -> bool:
+        """Begin to end a probe that runs; False where none does."""
+        running = self._prober.running
+        self._prober.stop(reason)
+        return running
+
+    def release(self, seconds: float) -> None:
+        """Close every device handle for *seconds*, also where the agent restarts meanwhile."""
+        self._prober.stop("devices are released")
+        self._release.begin(seconds)
+        self._judge()
+
+    # The loop.
+
+    def run(self) -> int:
+        """Run until a signal ends it, and return the exit code."""
+        with ExitStack() as cleanup:
+            cleanup.enter_context(self._strays)
+            self._start(cleanup)
+            while not self._stopping:
+                self._turn()
+            self._stop()
+        return 0
+
+    def _turn(self) -> None:
+        """Wait for the next thing, take it in, do what is due, and judge where something changed."""
+        for key, mask in self._selector.select(self._patience()):
+            self._hear(key, mask)
+        self._last_turn = time.monotonic()
+        for member in self._members:
+            member.tick()
+        if self._pace.due:
+            self._guard.run("round", self._judge, self._pace.judged)
+
+    def _hear(self, key: selectors.SelectorKey, mask: int) -> None:
+        """Let the owner of *key* take what came; one that only raises is heard no more, or the loop would spin."""
+        part = f"input of {_owner(key)}"
+        done = attempt(partial(key.data, mask))
+        if not isinstance(done, Bug):
+            self._guard.works(part)
+            self._deaf.pop(key.fd, None)
+            return
+        self._guard.failed(part, done)
+        self._deaf[key.fd] = self._deaf.get(key.fd, 0) + 1
+        if self._deaf[key.fd] >= MOST_FAILURES and key.fd in self._selector.get_map():
+            self._selector.unregister(key.fileobj)
+
+    def _patience(self) -> float:
+        """Return how long the selector may wait."""
+        now = self._clock.monotonic()
+        wake = min(self._pace.next_deadline, soonest(self._members))
+        # A part that fails may fail to say when it must be called.
+        broken = any(not fault.works for fault in self._guard.faults)
+        return min(max(wake - now, 0.0), BROKEN_WAIT_SECONDS if broken else LONGEST_WAIT_SECONDS)
+
+    def _judge(self, also_changed: tuple[Episode, ...] = ()) -> None:
+        """Judge what is known, keep it, and have it shown once it is kept; at once where that cannot be waited for."""
+        for member in self._members:
+            member.before_judging()
+        self._guard.run("faults", partial(self._engine.take_faults, self._guard.faults), _nothing)
+        done = self._round()
+        self._pace.judged()
+        self._judged = done.snapshot
+        ticket = self._guard.run("store", partial(self._keep, (*also_changed, *done.changes)), _nothing)
+        if ticket is not None:
+            self._guard.run("mirror", partial(self._publisher.mirror, done.snapshot), _nothing)
+        show = partial(self._show, done.snapshot, done.changes)
+        self._guard.run("showing", partial(self._showing.offer, done.snapshot, done.changes, ticket), show)
+
+    def _show(self, snapshot: Snapshot, changes: tuple[Episode, ...]) -> None:
+        """Hand *snapshot* to every surface, and tell what changed."""
+        before, self._snapshot = self._snapshot, snapshot
+        for member in self._members:
+            member.judged(snapshot)
+        self._guard.run("log", partial(self._teller.changes, before, snapshot, changes), _nothing)
+
+    def _round(self) -> Round:
+        """Return what a judgement gave; where judging itself fails, the last snapshot with nothing green in it."""
+        agent = self._agent()
+        done = attempt(partial(self._engine.evaluate, agent))
+        if not isinstance(done, Bug):
+            self._guard.works("judging")
+            return done
+        self._guard.failed("judging", done)
+        return Round(self._engine.unjudged(self.newest, agent, str(done)), ())
+
+    def _keep(self, changes: tuple[Episode, ...]) -> int | None:
+        return self._journal.keep_round(changes, {**self._engine.memory(), **memory_of(self._members)})
+
+    def _agent(self) -> AgentInfo:
+        info = msgspec.structs.replace(self._info, ready=self._pace.ready, stopping=self._stopping)
+        return self._guard.run("description", partial(described, info, self._members, self._guard), lambda: info)
+
+    def _complaint(self) -> str | None:
+        silent = time.monotonic() - self._last_turn
+        return f"the main loop has made no turn for {silent:.0f} s" if silent > SILENT_SECONDS else None
+
+    # Its start and its end.
+
+    def _start(self, cleanup: ExitStack) -> None:
+        """Take every resource that can be refused before anything is read, so that a refusal is one clear line."""
+        agent = self._configuration.agent
+        cleanup.callback(self._selector.close)
+        keep_apart(agent, self._simulated)
+        cleanup.enter_context(SignalPipe(self._selector, self._on_signal))
+        self._journal = cleanup.enter_context(Journal(self._configuration, self._clock))
+        self._selector.register(self._journal.bell, selectors.EVENT_READ, lambda _mask: self._journal.answer())
+        cleanup.callback(self._selector.unregister, self._journal.bell)
+        self._reports = Reports(self._configuration, log=self._teller.trouble, rendered=self._on_report)
+        cleanup.callback(self._reports.close)
+        page = partial(HttpServer, agent.listen, lambda: self._snapshot, self._complaint, log=self._teller.trouble)
+        page = partial(page, report=self._reports.latest, reported=self._reports.has_any, now=self._clock.instant)
+        may_wait = self._notifier.active and self._simulated is None  # a person reads a refusal
+        self._http = Listening(agent.listen, partial(page, guard=self._guard), self._clock, may_wait=may_wait)
+        cleanup.callback(self._http.stop)
+        ttl, runtime, ended = ttl_seconds(agent), Path(agent.runtime_dir), lambda: self._journal.ended
+        self._publisher = Publisher(runtime, ttl_seconds=ttl, guard=self._guard, ended=ended)
+        cleanup.callback(self._publisher.close, 0.3)
+        self._showing = Showing(
+            self._clock,
+            self._show,
+            keeping=self._journal.keeping,
+            trouble=lambda: self._journal.trouble,
+            mirrored=self._publisher.has_mirrored,
+        )
+        self._intake = Intake(self._engine, self._journal, self._recorder, self._pace, self._teller, self._guard)
+        memory = self._journal.restore(self._engine)
+        self._info = msgspec.structs.replace(self._info, notices=self._journal.notices)
+        self._members = self._gather(memory, cleanup)
+        self._snapshot = self._engine.remembered(self._agent())
+        self._publisher.publish(self._snapshot)
+        self._http.start()
+        self._notifier.ready(f"reads {', '.join(agent.backends.names)}")
+        self._greet()
+
+    def _gather(self, memory: Mapping[str, bytes], cleanup: ExitStack) -> tuple[Member, ...]:
+        """Open all that the loop drives, in the order of a turn; *memory* is what each had kept before a restart."""
+        configuration, trouble = self._configuration, self._teller.trouble
+        gathered = (
+            members.store(self._journal),
+            members.showing(self._showing),
+            members.state_file(self._publisher),
+            self._readers(memory.get("readers")),
+            self._released(memory.get("release")),
+            members.simulation(self._simulated),
+            members.kernel_log(self._kernel_watch(memory.get("kernel_log"), cleanup), self._intake),
+            self._loads(),
+            members.reports(self._reports),
+            members.load_guard(
+                self.guard, log=trouble, told=lambda: self.newest.agent.probing, changed=self._pace.hurry
+            ),
+            members.gate_log(Path(configuration.agent.runtime_dir), memory=memory.get("gate_log"), log=trouble),
+            self._socket(cleanup),
+            members.runtime_directory(self._journal, self._control, self.guard.claims, self._simulated, log=trouble),
+            self._slurm(memory.get("slurm"), cleanup),
+            members.log(self._teller, self._strays),
+            members.http(self._http),
+            members.descriptors(),
+            members.host_name(configuration),
+            members.watchdog(Watchdog(self._notifier, self._clock)),
+        )
+        return tuple(guarded(self._through(member), self._guard) for member in gathered if member is not None)
+
+    def _greet(self) -> None:
+        simulates = f"{self._simulated.profile}, {self._simulated.title}" if self._simulated else ""
+        runtime_dir = self._configuration.agent.runtime_dir
+        elsewhere = runtime_dir if Path(runtime_dir) != usual_runtime_directory(os.environ, os.geteuid()) else ""
+        node = node_name(self._configuration)
+        for line in greeting(self._info, node, self._http, simulates=simulates, elsewhere=elsewhere):
+            self._say(line)
+        for notice in self._info.notices:
+            self._teller.trouble(notice)
+
+    def _stop(self) -> None:
+        """End within two seconds: no new work, loads and readers closed, last state written."""
+        self._guard.run("end", self._notifier.stopping, _nothing)
+        for member in self._members:
+            member.stop()
+        deadline = self._clock.monotonic() + STOP_SECONDS
+        while self._clock.monotonic() < deadline and not self._guard.run("end", self._is_at_rest, bool):
+            for key, mask in self._selector.select(0.05):
+                self._hear(key, mask)
+            self._guard.run("readers: end", self._supervisor.tick, _nothing)
+            self._guard.run("loads: end", self._end_probe, _nothing)
+            self._guard.run("showing: end", self._showing.tick, _nothing)
+        self._guard.run("showing: end", self._showing.finish, _nothing)
+        self._guard.run("state file: end", self._tell_end, _nothing)
+
+    def _tell_end(self) -> None:
+        self._snapshot = msgspec.structs.replace(self.snapshot, agent=self._agent())
+        self._publisher.publish(self._snapshot)
+
+    def _end_probe(self) -> None:
+        """Drive a probe that ends with the agent; what it knew to be wrong is kept for the next agent."""
+        results = self._prober.tick(None)
+        if results:
+            self._take_results(results)
+
+    def _is_at_rest(self) -> bool:
+        return self._supervisor.at_rest and not self._prober.running and not self._showing.pending
+
+    # Its members, each with what it contributes.
+
+    def _readers(self, memory: bytes | None) -> Member:
+        """Return the readers of all backends, and look for those that an agent before has left."""
+        kept = recalled_readers(memory, log=self._teller.trouble)
+        simulation = self._simulated.file if self._simulated else None
+        supervisor = build_supervisor(self._configuration, self._clock, self._selector, kept.records, simulation)
+        supervisor.recall(kept.falls)
+        self._supervisor = supervisor
+        return Member(
+            name="readers",
+            tick=lambda: self._intake.take_readings(supervisor, self._configuration.agent.backends.names),
+            next_deadline=lambda: supervisor.next_deadline,
+            memory=lambda: pack_readers(supervisor.records, supervisor.falls),
+            stop=supervisor.stop,
+        )
+
+    def _released(self, memory: bytes | None) -> Member:
+        self._release = Release(self._supervisor, self._clock, memory)
+        return Member(name="release", memory=lambda: self._release.memory)
+
+    def _kernel_watch(self, memory: bytes | None, cleanup: ExitStack) -> KernelWatch | None:
+        settings = self._configuration.kernel_log
+        if not settings.enabled:
+            return None
+        watch = KernelWatch(
+            settings.path,
+            self._clock,
+            self._selector,
+            memory=memory,
+            log=self._teller.trouble,
+            stands_for_kernel=self._stands_for_kernel,
+        )
+        cleanup.callback(watch.close)
+        return watch
+
+    def _loads(self) -> Member:
+        """Return the agent's own probe, and the recorder of whatever load holds the lease."""
+        self.guard = LoadGuard(
+            Path(self._configuration.agent.runtime_dir),
+            self._clock,
+            exists,
+            lambda: self._publisher.written,
+        )
+        self._prober = self._make_prober()
+        return Member(
+            name="loads",
+            tick=self._drive_probe,
+            next_deadline=lambda: self._prober.next_deadline,
+            facts=lambda: {"load": self._load_words()},
+            stop=partial(self._prober.stop, "the agent stops"),
+        )
+
+    def _make_prober(self) -> Prober | SimulatedProber:
+        if self._simulated is not None:
+            return SimulatedProber(self._simulated, self._clock)
+        return Prober(
+            self._configuration.load,
+            self._clock,
+            self._selector,
+            self.guard,
+            node=node_name(self._configuration),
+            refresh=lambda: self._supervisor.ask(FAST),
+            root=self._configuration.agent.root,
+            spawn=self._spawn,
+            log=self._teller.note,
+        )
+
+    def _drive_probe(self) -> None:
+        was_running = self._prober.running
+        results = self._prober.tick(self._snapshot)
+        if results or was_running is not self._prober.running:
+            self._load_results = (*self._load_results, *self._take_results(results))
+            if self._load_results and not self._prober.running:
+                self._documented(self._load_results, PROBE_PLAN)
+                self._load_results = ()
+        found = self._prober.found()
+        if found:
+            self.take_found(found)
+        if self.guard.leases.current is not None:
+            self._recorder.begin(self._clock.instant().boottime_ns / 1e9)
+        else:
+            self._recorder.end()
+
+    def _load_words(self) -> str:
+        lease = self.guard.leases.current
+        if lease is None or lease.pid == os.getpid():
+            return self._prober.status
+        return f"{lease.holder} runs"
+
+    def _socket(self, cleanup: ExitStack) -> Member:
+        path = Path(self._configuration.agent.runtime_dir) / SOCKET_NAME
+        self._control = control = Control(path, verbs(self), self._selector, guard=self._guard)
+        cleanup.callback(control.close)
+
+        def tell_watchers(snapshot: Snapshot) -> None:
+            if control.watched("watch"):
+                control.publish("watch", msgspec.to_builtins(status_document(snapshot)))
+
+        return Member(
+            name="socket", tick=control.tick, next_deadline=lambda: control.next_deadline, judged=tell_watchers
+        )
+
+    def _slurm(self, memory: bytes | None, cleanup: ExitStack) -> Member | None:
+        if self._simulated is not None:
+            return None  # nobody is ever told of a simulated node
+        return members.slurm(
+            self._configuration, self._clock, self._selector, cleanup, memory=memory, told=self._take_resumed
+        )
+
+    def _take_resumed(self, entries: tuple[Acknowledged, ...]) -> None:
+        """Take what a person acknowledged by resuming the node in SLURM, judged once, and what is new there."""
+        words = said(entries, self._engine)
+        if words:
+            self._judge(words)
+            self.when_kept(partial(self._teller.acknowledged, words, entries[0].note, RESUMER))
+        self._pace.hurry()
+
+    # What it is told from outside.
+
+    def _on_signal(self, number: int) -> None:
+        if number != signal.SIGHUP:
+            self._stopping = True
+        elif not self._stopping:
+            self._reconfigure()
+
+    def _reconfigure(self) -> None:
+        """Read the configuration again, and a scenario; what is refused or fails leaves all as it was, and is told."""
+        self._notifier.reloading()
+        self._guard.run("reload", self._read_again, self._not_reconfigured)
+        self._notifier.ready("")
+        self._pace.hurry()
+
+    def _read_again(self) -> None:
+        if self._simulated is not None:
+            self._simulated.reload()
+        try:
+            fresh = self._reload()
+            armed = arm(installed(), fresh)
+        except ConfigurationError as error:
+            line = "; ".join(str(error).splitlines())
+            self._info = msgspec.structs.replace(
+                self._info, configuration_accepted=False, configuration_message=f"reload refused: {line}"
+            )
+            self._teller.reloaded("error", "reload refused", reason=line)
+        else:
+            self._take_up(fresh, armed)
+
+    def _not_reconfigured(self) -> None:
+        line = "reload failed, the settings before it stay in force: nodevet's own error, which the agent's log names"
+        self._info = msgspec.structs.replace(self._info, configuration_accepted=False, configuration_message=line)
+
+    def _take_up(self, fresh: Configuration, armed: tuple[Armed, ...]) -> None:
+        """Put *fresh* into force: what may raise comes before all that changes anything."""
+        taken, message = taken_up(self._configuration, fresh)
+        rates, modes = engine_cadences(taken, group_cadences(taken)), modes_in_force(taken)
+        info = agent_info(taken, armed, self._info.started)
+        self._prober.configure(fresh.load)
+        self._engine.reconfigure(armed, rates, modes)
+        self._configuration = taken
+        self._info = msgspec.structs.replace(info, notices=self._info.notices, configuration_message=message)
+        told = partial(self._teller.reloaded, "warning", "reloaded", digest=info.configuration_digest, note=message)
+        self._guard.run("log", told, _nothing)
+
+    def _on_report(self, page: Path) -> None:
+        self._teller.report_rendered(page, f"{self._http.url}report" if self._http.url else "")
+
+
+def _owner(key: selectors.SelectorKey) -> str:
+    """Return the name in our code of what *key* calls."""
+    return str(getattr(key.data, "__qualname__", "a descriptor")).split(".<locals>")[0]
+
+
+def _nothing() -> None:
+    """Go on without it."""

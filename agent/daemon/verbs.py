@@ -1,0 +1,279 @@
+"""What can be asked for over the agent's socket. Verbs that change something are here and never in HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Protocol
+
+import msgspec
+
+from nodevet.agent.control.server import LONGEST_RELEASE_SECONDS, Call, NoArguments, Verb
+from nodevet.agent.load.guard import LoadGuard
+from nodevet.agent.load.lease import busy_reason, load_targets
+from nodevet.checks.core.errors import BusyError, UsageError
+from nodevet.checks.core.model import NODE, WHOLE, Device, Episode, Instant, Key, Outcome, Result, Snapshot
+from nodevet.checks.engine.acknowledgement import command_words, covering_end, date_words, is_covering, was_seen
+from nodevet.checks.engine.episodes import Knew
+from nodevet.checks.engine.naming import are_called, chosen, is_place
+from nodevet.checks.engine.verdicts import narrowed
+from nodevet.exporters.documents.schema import BurnInDocument, status_document
+
+from .term import checked_note, end_of
+
+__all__ = ["Served", "verbs"]
+
+
+class Served(Protocol):
+    """What the verbs need of the daemon."""
+
+    guard: LoadGuard
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The snapshot that every surface shows; one that is not kept yet may be newer."""
+        ...
+
+    @property
+    def now(self) -> Instant:
+        """The present moment."""
+        ...
+
+    def acknowledge(
+        self, key: Key, *, note: str, actor: str, knew: Knew, until: Instant | None = None
+    ) -> Episode | None:
+        """Acknowledge the episode of *key*, for good or *until* a moment, where the *actor* *knew* it as it is."""
+        ...
+
+    def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
+        """Judge and keep the results of a load, once, and return its document.
+
+        None while the agent's own probe runs: then nothing is taken.
+        """
+        ...
+
+    def take_found(self, results: tuple[Result, ...]) -> None:
+        """Judge what a load that goes on has found to be wrong."""
+        ...
+
+    def when_kept(self, act: Callable[[str], None]) -> None:
+        """Call *act* once what was just done is on the disk, or with why it is not."""
+        ...
+
+    def stop_probe(self, reason: str) -> bool:
+        """Begin to end a probe that runs; False where none does."""
+        ...
+
+    def release(self, seconds: float) -> None:
+        """Close every device handle for *seconds*."""
+        ...
+
+
+LONGEST_LEASE_SECONDS = 31 * 86400.0
+"""The longest campaigns take a week; a lease also ends with the process that holds it."""
+
+
+LARGEST_UID = 2**32 - 2
+"""The kernel keeps the one above it for none."""
+
+
+class StatusArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which checks the status is by; all where none is named."""
+
+    checks: tuple[str, ...] = ()
+
+
+class AckArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The finding to acknowledge: its code, the device by any of its names, its part in words, why, and until when.
+
+    ``sudo_uid`` is who became root by sudo, as root says.
+    """
+
+    code: str
+    note: str
+    device: str = NODE
+    part: str | None = None
+    until: str | None = None
+    sudo_uid: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_UID)] | None = None
+
+
+class LeaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a load wants to run, and on which devices (none: all that a load runs on)."""
+
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE_SECONDS)]
+    devices: tuple[str, ...] = ()
+
+
+class ResultArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a load measured, and by which plan; ``ended``: False where it goes on, and this is wrong already."""
+
+    results: tuple[Result, ...]
+    plan: str
+    ended: bool = True
+
+
+class ReleaseArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long every handle of a device stays closed."""
+
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_RELEASE_SECONDS)]
+
+
+def verbs(served: Served) -> dict[str, Verb]:
+    """Return every verb, served by *served*."""
+    return {
+        "status": Verb(handler=_bound(_status, served), arguments=StatusArguments),
+        "watch": Verb(handler=lambda _call: None, arguments=NoArguments, streams=True),
+        "ack": Verb(handler=_bound(_ack, served), arguments=AckArguments, changes=True),
+        "lease": Verb(handler=_bound(_lease, served), arguments=LeaseArguments, changes=True),
+        "result": Verb(handler=_bound(_result, served), arguments=ResultArguments, changes=True),
+        "release": Verb(handler=_bound(_release, served), arguments=ReleaseArguments, changes=True),
+    }
+
+
+def _bound(
+    handler: Callable[[Served, Call], Mapping[str, Any] | None], served: Served
+) -> Callable[[Call], Mapping[str, Any] | None]:
+    return lambda call: handler(served, call)
+
+
+def _status(served: Served, call: Call) -> Mapping[str, Any]:
+    snapshot, names = served.snapshot, call.arguments.checks
+    unknown = set(names) - {run.check for run in snapshot.checks}
+    if unknown and snapshot.checks:
+        raise UsageError(f"check: the agent runs no check called {min(unknown)!r}; see nodevet check --list")
+    chosen = narrowed(snapshot, names) if names else snapshot
+    document: dict[str, Any] = msgspec.to_builtins(status_document(chosen))
+    return document
+
+
+def _ack(served: Served, call: Call) -> None:
+    """Acknowledge; the answer follows when that is on the disk."""
+    wanted: AckArguments = call.arguments
+    note = checked_note(wanted.note)
+    shown = _find(served.snapshot, wanted)
+    key = shown.key
+    until = None if wanted.until is None else end_of(wanted.until, served.now)
+    if is_covering(shown) and until is None:
+        covers = covering_end(shown)
+        end = "" if covers is None else f" until {date_words(covers)}"
+        raise UsageError(f"ack: {key} is not seen now, and its return is covered{end}: give --until to change that")
+    actor = f"uid {call.peer.uid}"
+    if call.peer.uid == 0 and wanted.sudo_uid is not None:
+        actor += f" (sudo by uid {wanted.sudo_uid})"
+    episode = served.acknowledge(key, note=note, actor=actor, knew=partial(was_seen, shown), until=until)
+    if episode is None:
+        raise UsageError(f"ack: {key} is not confirmed yet, or is no more what was shown a moment ago: look again")
+    message = f"acknowledged: {episode.key}; {_term(episode)}"
+    served.when_kept(lambda trouble: call.answer({"acknowledged": True, "message": _with(message, trouble)}))
+
+
+def _with(message: str, trouble: str) -> str:
+    """Return *message* with what is wrong where what it tells could not be kept."""
+    return f"{message}; not kept, a crash would lose it: {trouble}" if trouble else message
+
+
+def _with_notice(burn_in: BurnInDocument, trouble: str) -> BurnInDocument:
+    """Return *burn_in* with what is wrong among the agent's notices, where its results could not be kept."""
+    if not trouble or burn_in.agent is None:
+        return burn_in
+    notice = f"the results are not kept by the agent, a crash would lose them: {trouble}"
+    agent = msgspec.structs.replace(burn_in.agent, notices=(*burn_in.agent.notices, notice))
+    return msgspec.structs.replace(burn_in, agent=agent)
+
+
+def _term(episode: Episode) -> str:
+    """Return when the acknowledged *episode* counts again."""
+    worse = "it counts again when it asks for a harder action"
+    if episode.outcome is Outcome.UNMEASURED:
+        worse = "it counts again when it is measured and found to be bad"
+    if episode.until is None:
+        return f"{worse}, or returns after it was over"
+    if is_covering(episode):
+        return f"{worse}, or returns after {date_words(episode.until)}"
+    return f"{worse}, or is still there after {date_words(episode.until)}"
+
+
+def _find(snapshot: Snapshot, wanted: AckArguments) -> Episode:
+    """Return the finding that is meant; its device may be one that is gone."""
+    known = {episode.key: episode for episode in (*snapshot.episodes, *snapshot.covered)}
+    ids = {device.id for device in are_called(snapshot.devices, wanted.device)}
+    matches = [
+        episode
+        for episode in known.values()
+        if episode.key.code == wanted.code
+        and (episode.key.device in ids or is_place(wanted.device, episode.key.device, episode.pci, episode.serial))
+        and (wanted.part is None or str(episode.key.part).casefold() == wanted.part.strip().casefold())
+    ]
+    whole = [episode for episode in matches if episode.key.part == WHOLE]
+    if len(matches) == 1 or (wanted.part is None and len(whole) == 1):
+        return (whole or matches)[0]
+    if matches:
+        choices = ", ".join(command_words(episode.key) for episode in matches)
+        raise UsageError(f"ack: {wanted.code} on {wanted.device} stands for several findings: choose one of {choices}")
+    typed = ", ".join(map(command_words, known)) or "none"
+    raise UsageError(f"ack: no finding {wanted.code} on {wanted.device}; findings now: {typed}")
+
+
+def _lease(served: Served, call: Call) -> None:
+    """Announce a load; the answer follows when its announcement is on disk and no job is here."""
+    wanted: LeaseArguments = call.arguments
+    _refuse_simulated(served, "lease")
+    if served.stop_probe("gives way to a burn-in"):
+        raise BusyError("lease: the agent's probe is ending: ask again in two seconds")
+    snapshot = served.snapshot
+    devices = _targets(snapshot, wanted.devices)
+    reason = busy_reason(snapshot, devices)
+    if reason:
+        raise BusyError(f"lease: {reason}; a load runs on idle devices only")
+    pid = call.peer.pid
+    names = (device.id for device in devices)
+    refusal = served.guard.announce("burn-in", pid, names, wanted.seconds, snapshot.generation)
+    if refusal:
+        raise BusyError(f"lease: {refusal}")
+
+    def give_back() -> None:
+        served.guard.leases.give_back(pid)
+
+    def answer(refused: str | None) -> None:
+        if refused:
+            call.refuse(f"lease: {refused}")
+        else:
+            # Of the look that chose them: a board that came until now counts as one that came during the load.
+            among = msgspec.to_builtins(snapshot.devices)
+            call.answer({"granted": True, "devices": msgspec.to_builtins(devices), "among": among})
+
+    call.when_gone(give_back)
+    served.guard.tell(pid, answer)
+
+
+def _refuse_simulated(served: Served, verb: str) -> None:
+    """Keep real loads away: what they measure is no result of a node that does not exist."""
+    if served.snapshot.simulated:
+        raise BusyError(f"{verb}: {served.snapshot.node} is simulated, no load runs on it; ask the real node's agent")
+
+
+def _targets(snapshot: Snapshot, names: tuple[str, ...]) -> tuple[Device, ...]:
+    targets = load_targets(snapshot.devices)
+    return chosen(targets, names, "lease") if names else targets
+
+
+def _result(served: Served, call: Call) -> None:
+    """Judge results; the answer follows when they are on the disk."""
+    wanted: ResultArguments = call.arguments
+    _refuse_simulated(served, "result")
+    if not wanted.ended:
+        served.take_found(wanted.results)
+        served.when_kept(lambda _trouble: call.answer({"taken": True}))
+        return
+    burn_in = served.take_results(wanted.results, wanted.plan)
+    if burn_in is None:
+        raise BusyError("result: the agent's own probe runs, so these results are of no load that it granted")
+    served.when_kept(lambda trouble: call.answer(msgspec.to_builtins(_with_notice(burn_in, trouble))))
+
+
+def _release(served: Served, call: Call) -> None:
+    """Let go of the devices; the answer follows when that is on the disk."""
+    wanted: ReleaseArguments = call.arguments
+    served.release(wanted.seconds)
+    message = f"every device handle closes within 5 s, for {wanted.seconds:g} s"
+    served.when_kept(lambda trouble: call.answer({"released": True, "message": _with(message, trouble)}))

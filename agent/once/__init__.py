@@ -1,0 +1,1 @@
+"""One round without an agent."""

@@ -1,0 +1,245 @@
+"""A look at the node without an agent: samples a second apart, through the same engine, under the node lock.
+
+A one-shot has no history. A measured finding, which the daemon confirms over minutes, is confirmed here when two looks
+agree. What needs growth shows for the first time in the second look, so a look is added as long as something that was
+seen once waits for another, or could not be seen to grow; where errors are too few in a second to tell a rate from a
+burst, the looks lie further apart. A healthy node is looked at twice. Episodes that an agent left in the store count: a
+failed node does not become healthy because its agent was stopped.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from nodevet.agent.config.settings import Configuration
+from nodevet.agent.daemon.assembly import agent_info, arm, build_engine, build_supervisor
+from nodevet.agent.readers.kernel_watch import KernelWatch
+from nodevet.agent.readers.supervisor import Supervisor
+from nodevet.agent.simulated.origin import refuse_simulated
+from nodevet.agent.store.database import DamagedError
+from nodevet.agent.store.machine import Machine, is_of, this_machine
+from nodevet.agent.store.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore
+from nodevet.agent.store.store import DATABASE_NAME, read_store
+from nodevet.checks.core.clocks import Clock, SystemClock
+from nodevet.checks.core.errors import BusyError, StoreError
+from nodevet.checks.core.guard import Guard
+from nodevet.checks.core.model import AgentInfo, Device, Episode, EpisodeState, ReaderStatus, Result, Snapshot
+from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.registry import installed
+from nodevet.checks.engine.verdicts import proved
+from nodevet.checks.system.lock import acquire_node_lock
+
+__all__ = ["impatient", "is_given_up", "look", "look_until_settled"]
+
+LOOKS = 2
+MOST_LOOKS = 4
+"""A growth shows from the second look on, and two looks must agree; one more decides where they did not."""
+APART_SECONDS = 1.0
+LONGEST_APART_SECONDS = 8.0
+"""Between looks that count errors which are too few in a second."""
+MARGIN = 2.0
+"""Errors come by chance: so much longer than it takes on average until they are enough."""
+UNASKED_SECONDS = 3600.0
+"""Until a reader reads by itself: a round of its own between two looks would leave the later one a moment to count."""
+STOP_SECONDS = 2.0
+STARTS = 3
+"""So often a reader is started in vain, a second apart, before nothing more is expected of it."""
+
+Keep = Callable[[Sequence[Episode], Mapping[str, bytes]], None]
+Also = Callable[[Snapshot], Sequence[Result]]
+
+
+def look(
+    configuration: Configuration,
+    *,
+    names: Sequence[str] = (),
+    results: Sequence[Result] = (),
+    purpose: str = "nodevet check",
+    keep: Keep = lambda _changes, _memory: None,
+    confirmed: bool = True,
+    locked: bool = False,
+    also: Also = lambda _snapshot: (),
+) -> Snapshot:
+    """Read every device twice and return the snapshot. *results* of loads that just ran are judged with it.
+
+    *keep* is given the episodes that each round changed, and the engine's memory after it. What need not be
+    *confirmed* is read once: that shows what is here, who uses it, and what is hard. *locked* says that the caller
+    holds the node lock. *also* returns results that a look adds to them, for the next one.
+
+    Raises BusyError while an agent or another look reads the devices, StoreError in directories of a simulated node.
+    """
+    refuse_simulated(Path(configuration.agent.state_dir), Path(configuration.agent.runtime_dir))
+    clock = SystemClock(configuration.agent.root)
+    armed = tuple(impatient(entry) for entry in arm(installed(), configuration, names))
+    engine = build_engine(armed, configuration, clock, partial=bool(names))
+    memory, notices = _recall(engine, configuration, clock)
+    info = msgspec.structs.replace(agent_info(configuration, armed, clock.instant()), notices=notices)
+    for result in results:
+        engine.take_result(result)
+    with nullcontext() if locked else acquire_node_lock(Path(configuration.agent.runtime_dir), purpose):
+        most = MOST_LOOKS if confirmed else 1
+        return proved(_look(engine, info, configuration, clock, memory.get("kernel_log"), keep, also, most), names)
+
+
+def _look(
+    engine: Engine,
+    info: AgentInfo,
+    configuration: Configuration,
+    clock: Clock,
+    kernel_memory: bytes | None,
+    keep: Keep,
+    also: Also,
+    most: int,
+) -> Snapshot:
+    with selectors.DefaultSelector() as selector:
+        if configuration.kernel_log.enabled:
+            trouble = _read_kernel_log(engine, configuration, clock, selector, kernel_memory)
+            info = msgspec.structs.replace(info, notices=(*info.notices, *filter(None, (trouble,))))
+        supervisor = build_supervisor(_only_asked(configuration), clock, selector)
+        patience = 4 * configuration.agent.deadline_seconds + 10
+        guard = Guard(lambda _line: None)  # what failed is a finding of the one look that there is
+        ready = msgspec.structs.replace(info, ready=True)
+
+        def pause(seconds: float) -> None:
+            supervisor.wait(lambda: False, seconds)
+            supervisor.ask()
+
+        def take() -> Snapshot:
+            _take_look(engine, supervisor, patience, guard)
+            done = engine.evaluate(ready)
+            for result in also(done.snapshot):
+                engine.take_result(result)
+            keep(done.changes, engine.memory())
+            return done.snapshot
+
+        try:
+            return look_until_settled(take, pause, most)
+        finally:
+            supervisor.stop()
+            supervisor.wait(lambda: supervisor.at_rest, STOP_SECONDS)
+
+
+def _only_asked(configuration: Configuration) -> Configuration:
+    """Return *configuration* with readers that read when they are asked to."""
+    slow = max(configuration.agent.slow_interval_seconds, UNASKED_SECONDS)
+    agent = msgspec.structs.replace(configuration.agent, interval_seconds=UNASKED_SECONDS, slow_interval_seconds=slow)
+    return msgspec.structs.replace(configuration, agent=agent)
+
+
+def look_until_settled(take: Callable[[], Snapshot], wait: Callable[[float], None], most: int = MOST_LOOKS) -> Snapshot:
+    """*take* at *most* so many looks until nothing waits for another, *wait* some seconds between; return the last."""
+    snapshot, apart = take(), APART_SECONDS
+    for taken in range(1, most):
+        is_pending = any(episode.state is EpisodeState.PENDING for episode in snapshot.episodes)
+        is_untold = any(finding.again and not finding.bad for finding in snapshot.findings)
+        if taken >= LOOKS and not is_pending and not is_untold:
+            break
+        enough = max((finding.again for finding in snapshot.findings), default=0.0)
+        apart = max(apart, min(MARGIN * enough, LONGEST_APART_SECONDS))
+        wait(apart)
+        snapshot = take()
+    return snapshot
+
+
+def _take_look(engine: Engine, supervisor: Supervisor, patience_seconds: float, guard: Guard) -> None:
+    supervisor.wait(lambda: all(map(is_given_up, supervisor.unsettled)), patience_seconds)
+    collected = supervisor.collect()
+    by_backend: dict[str, list[Device]] = {status.backend: [] for status in supervisor.statuses}
+    for device in supervisor.devices:
+        by_backend.setdefault(device.backend, []).append(device)
+    for backend, devices in by_backend.items():
+        engine.take_devices(backend, devices)
+    for sample in collected.samples:
+        guard.run(f"intake of {sample.group} of {sample.device}", partial(engine.take_sample, sample), _nothing)
+    for event in collected.events:
+        guard.run(f"intake of event {event.code}", partial(engine.take_event, event), _nothing)
+    engine.take_readers(supervisor.statuses)
+    engine.take_faults(guard.faults)
+
+
+def is_given_up(status: ReaderStatus) -> bool:
+    """Return whether nothing is expected of a reader any more: no process came of it, as without a descriptor."""
+    return status.starts >= STARTS and status.pid is None and not status.hangs and not status.crashes
+
+
+def _nothing() -> None:
+    """Go on without it."""
+
+
+def _read_kernel_log(
+    engine: Engine,
+    configuration: Configuration,
+    clock: Clock,
+    selector: selectors.BaseSelector,
+    memory: bytes | None,
+) -> str:
+    """Give *engine* what the kernel told since the agent last read its log, or since boot where none ever did.
+
+    Return what of it is lost, in words.
+    """
+    watch = KernelWatch(configuration.kernel_log.path, clock, selector, memory=memory, log=lambda _line: None)
+    for event in (*watch.tick(), *watch.settle()):
+        engine.take_event(event)
+    engine.take_kernel_log(watch.state)
+    watch.close()
+    return watch.trouble
+
+
+def _recall(engine: Engine, configuration: Configuration, clock: Clock) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
+    """Give *engine* the memory of the agent that is not running; return it, and what could not be read, in words.
+
+    As at the agent's own start, the mirror of this boot counts where the store knows less or is lost.
+    """
+    mirror, told = None, ""
+    try:
+        mirror = read_mirror(Path(configuration.agent.runtime_dir) / MIRROR_NAME)
+        told = mirror.notice if mirror is not None else ""
+    except StoreError as error:
+        told = str(error)
+    ended: list[Episode] = []
+    path, machine = Path(configuration.agent.state_dir) / DATABASE_NAME, this_machine(Path(configuration.agent.root))
+    memory, notices = _memory(engine, path, machine, mirror, ended)
+    if mirror is not None:
+        engine.adopt(restore(engine.episodes, mirror, clock.instant().boot_id, ended))
+    return memory, (*notices, *filter(None, (told,)))
+
+
+def _memory(
+    engine: Engine, path: Path, machine: Machine, mirror: Mirror | None, ended: list[Episode]
+) -> tuple[Mapping[str, bytes], tuple[str, ...]]:
+    """Give *engine* what the database at *path* keeps of *machine*, and *ended* what it ends of what *mirror* has."""
+    try:
+        if not path.exists():
+            return {}, ()
+        store = read_store(path)
+        try:
+            memory = store.load_memory()
+            if not is_of(memory, machine):
+                return {}, (
+                    f"history is not counted: {path} is of another machine: start the agent, which sets it aside",
+                )
+            ended += ends(store, mirror)
+        finally:
+            store.close()
+    except DamagedError as error:
+        return {}, (f"history is not counted: {error}: start the agent, which moves it aside",)
+    except (StoreError, BusyError, OSError) as error:
+        return {}, (f"history is not counted: {error}",)
+    try:
+        engine.restore(memory)
+    except msgspec.MsgspecError as error:
+        return memory, (f"a part of what was remembered cannot be read and is not counted: {error}",)
+    return memory, ()
+
+
+def impatient(entry: Armed) -> Armed:
+    """Return the check with a policy that two looks can confirm."""
+    fields = set(entry.policy.__struct_fields__)
+    shorter = {name: LOOKS for name in ("needed", "window") if name in fields and getattr(entry.policy, name) > LOOKS}
+    return Armed(entry.check, msgspec.structs.replace(entry.policy, **shorter)) if shorter else entry

@@ -1,0 +1,79 @@
+"""The reader of an earlier agent: an orphan that should end by itself, and may be unable to.
+
+An agent that was killed leaves its readers behind. They notice within seconds; one that hangs in a driver is killed;
+one that cannot be killed keeps the next agent from starting a reader of its own beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.model import Failure, FailureKind, ReaderState
+from nodevet.checks.system.processes import ChildRecord, describe, is_alive
+
+from .calls_of_users import meaning_of_users
+from .witness import Look, Surroundings, disturbance
+
+__all__ = ["Predecessor"]
+
+ORPHAN_SECONDS = 5.0
+"""How long the orphan may take to notice that it is one."""
+
+KILLED_SECONDS = 2.0
+"""How long a killed process may take to vanish before it counts as stuck."""
+
+
+class Predecessor:
+    """Waits for the process of *record* to be gone."""
+
+    def __init__(self, record: ChildRecord, clock: Clock, surroundings: Surroundings, patience_seconds: float) -> None:
+        """Begin to wait now; *surroundings* tell whether the machine keeps it from ending.
+
+        The driver is to blame where it is inside a call *patience_seconds* after it was killed: it may have been at
+        work, as the first call after a boot is for long.
+        """
+        self._patience_seconds = patience_seconds
+        self._surroundings = surroundings
+        self.record = record
+        self.gone = False
+        self.state = ReaderState.STARTING
+        self.detail = ""
+        self.failure: Failure | None = None
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._killed = False
+        self._seen: tuple[float, Look | None] | None = None
+
+    def tick(self, now: float) -> None:
+        """Look whether it is gone; kill it where it does not end by itself, tell where that has no effect."""
+        if not is_alive(self.record, self._clock.instant().boot_id):
+            self.gone = True
+            return
+        waited = now - self._since
+        where = f"process {self.record.pid}, {describe(self.record.pid)}"
+        if waited >= ORPHAN_SECONDS + KILLED_SECONDS:
+            self.state = ReaderState.STUCK
+            call = self.record.detail or "the reader of an earlier agent"
+            self.detail = f"{call} cannot be ended ({where}); no second reader is started beside it"
+            self.failure = Failure(FailureKind.STUCK, self.detail, of_driver=True)
+            look = self._surroundings.look(self.record.pid)
+            before, seen = self._seen or (now, look)
+            self._seen = now, look
+            cause = disturbance(look, look, 1.0) or disturbance(seen, look, now - before) or meaning_of_users(call)
+            early = waited < ORPHAN_SECONDS + self._patience_seconds
+            if cause:
+                self._since = now - ORPHAN_SECONDS - KILLED_SECONDS
+            if cause or early or not self.record.in_call:
+                words = "it was killed and has not ended yet; look at the node's load"
+                why = cause or (words if self.record.in_call else "nothing shows that it is in a call of the driver")
+                self.detail = f"{self.detail}: {why}"
+                self.failure = Failure(FailureKind.READER, self.detail)
+            return
+        self.detail = f"waits for the reader of an earlier agent to end ({where})"
+        if waited >= ORPHAN_SECONDS and not self._killed:
+            self._killed = True
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.record.pid, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""Text for people on a terminal, and exit codes."""

@@ -1,0 +1,217 @@
+"""A status document as text for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from nodevet.checks.engine.episodes import NOT_EVALUATED
+from nodevet.checks.engine.explanation import ACTIONS
+from nodevet.checks.engine.view import node_name
+from nodevet.exporters.documents.schema import (
+    AcknowledgedDocument,
+    DeviceDocument,
+    FindingDocument,
+    ResultDocument,
+    StatusDocument,
+)
+
+from .output import paint, table
+
+__all__ = ["devices_table", "findings_lines", "headline", "status_text", "unread_lines", "verdict_words"]
+
+LISTED_IN_FULL = 3
+"""So many things that could not be measured are told one by one, each with its reason."""
+
+NAMED = 6
+"""Of more than those so many are named."""
+
+
+def headline(document: StatusDocument) -> str:
+    """Return the verdict in one line."""
+    simulated = " (simulated)" if document.simulated else ""
+    return f"{document.node}{simulated}: {verdict_words(document.verdict, document.reason)}"
+
+
+def verdict_words(verdict: str, reason: str) -> str:
+    """Return *verdict* with its *reason*; of a healthy node only what persons acknowledged, which stays visible."""
+    said = reason.partition("; ")[2] if verdict == "ok" and reason.startswith("healthy") else reason
+    if verdict != "ok":
+        return f"{paint(verdict)}: {said}"
+    return f"{paint(verdict)}, {said}" if said else paint(verdict)
+
+
+def status_text(document: StatusDocument) -> str:
+    """Return the whole document as text: verdict, devices, findings, results, and the agent's own troubles."""
+    lines = [headline(document)]
+    if document.verdict != "ok" and document.action != "none":
+        lines.append(f"what to do: {ACTIONS[document.action]}")
+    lines += _gate(document)
+    if document.devices:
+        lines += ["", devices_table(document)]
+    findings = list(findings_lines(document))
+    if findings:
+        lines += ["", *findings]
+    results = list(_results_lines(document))
+    if results:
+        lines += ["", *results]
+    troubles = list(_troubles(document))
+    if troubles:
+        lines += ["", *troubles]
+    return "\n".join(lines)
+
+
+def _gate(document: StatusDocument) -> Iterator[str]:
+    """Yield what the verdict does to jobs: whether the gate is closed, and what SLURM was or would be told."""
+    if document.gate.closed:
+        yield f"gate: closed by {', '.join(document.gate.codes)} where the prolog is installed"
+    elif document.gate.codes:
+        codes = ", ".join(document.gate.codes)
+        yield f"gate: open in spite of {codes}, for there is no permit: {document.gate.permit_reason}"
+    elif document.hard and not document.simulated:
+        yield "gate: open, for these faults may only be observed: see mode in [gate] and [checks.NAME]"
+    if document.slurm is not None:
+        whose = {"nodevet": "drained by nodevet", "other": "drained by somebody else"}
+        doing = document.slurm.doing or whose.get(document.slurm.drained_by or "", "")
+        if doing:
+            yield f"slurm: {doing}"
+
+
+def devices_table(document: StatusDocument) -> str:
+    """Return the devices as a table; beside a verdict stands how many failures of the device a person acknowledged."""
+    known = Counter(word.device for word in document.acknowledged if word.present)
+    rows = [
+        (
+            _kind(device),
+            device.model,
+            device.pci or device.id,
+            device.serial or "-",
+            ("not judged" if device.reason == NOT_EVALUATED else paint(device.verdict))
+            + (f", {known[device.id]} acknowledged" if known[device.id] else ""),
+        )
+        for device in sorted(document.devices, key=lambda device: device.pci or "")
+    ]
+    return table(rows, ("DEVICE", "MODEL", "PLACE", "SERIAL", "VERDICT"))
+
+
+def findings_lines(document: StatusDocument) -> Iterator[str]:
+    """Yield each finding in two lines, then a line per device of what could not be measured besides.
+
+    A device that cannot be read lacks dozens of readings for one reason, which a finding that counts already tells.
+    """
+    unjudged = Counter(finding.device for finding in document.findings if _is_unjudged(finding))
+    missing: dict[str, list[str]] = {}
+    words = {(word.code, word.device, word.part): word for word in document.acknowledged if word.present}
+    for finding in document.findings:
+        if _is_unjudged(finding) and unjudged[finding.device] > LISTED_IN_FULL:
+            missing.setdefault(finding.device, []).append(finding.code)
+            continue
+        yield f"{paint(finding.outcome)}  {finding.code}  {finding.message}"
+        yield "      " + "; ".join(_details(finding, words.get((finding.code, finding.device, finding.part))))
+    for device, codes in missing.items():
+        names = tuple(dict.fromkeys(codes))
+        more = f" and {len(names) - NAMED} more (--json lists them)" if len(names) > NAMED else ""
+        listed = ", ".join(names[:NAMED]) + more
+        yield f"{paint('unmeasured')}  {_name(document, device)}: could not be judged by {listed}"
+
+
+def _is_unjudged(finding: FindingDocument) -> bool:
+    return finding.outcome == "unmeasured" and finding.state is None
+
+
+def _name(document: StatusDocument, device: str) -> str:
+    """Return what the table of devices calls *device*."""
+    known = next((entry for entry in document.devices if entry.id == device), None)
+    return device if known is None else f"{_kind(known)} ({known.pci or known.id})"
+
+
+def _kind(device: DeviceDocument) -> str:
+    return device.kind if device.minor is None else f"{device.kind} {node_name(device.minor)}"
+
+
+def _details(finding: FindingDocument, word: AcknowledgedDocument | None) -> Iterator[str]:
+    yield (finding.state or "not confirmed") if word is None else _word(word)
+    if finding.flapping:
+        yield f"flapping, {finding.flapping} times"
+    if finding.limit is not None:
+        amount = f"{finding.limit.value:g} {finding.unit}".rstrip()
+        yield f"limit {finding.limit.op} {amount} ({finding.limit.source})"
+    if finding.count > 1:
+        yield f"{finding.count} times"
+    if finding.first_seen:
+        yield f"since {finding.first_seen}"
+    if finding.note:
+        yield f"note: {finding.note}"
+    if finding.state != "acknowledged" and finding.action != "none" and ACTIONS[finding.action] not in finding.message:
+        yield ACTIONS[finding.action]
+
+
+def _word(word: AcknowledgedDocument) -> str:
+    """Return who acknowledged a fault, when and until when."""
+    said = f"acknowledged by {word.actor or 'a person'}" + (f" on {word.time}" if word.time else "")
+    said += f" until {word.until}" if word.until else ""
+    return said + (", expired" if word.expired else ", ends within a day" if word.ends_soon else "")
+
+
+def _results_lines(document: StatusDocument) -> Iterator[str]:
+    """Yield one line per workload, device and number format with its main figures, and why it proved nothing."""
+    runs: dict[tuple[str, str, str], dict[str, ResultDocument]] = {}
+    for result in document.results:
+        runs.setdefault((result.workload, result.device, result.dtype or ""), {})[result.metric] = result
+    for (workload, device, dtype), figures in runs.items():
+        last = next(iter(figures.values()))
+        shown = ", ".join(filter(None, (_figure(figures.get(name), words) for name, words in _FIGURES)))
+        proof = str(last.conditions.get("verification", ""))
+        said = last.detail or ("" if proof == "verified" else proof)
+        yield f"{workload} {dtype} on {device}: {last.state}: {'; '.join(filter(None, (shown, said)))}"
+
+
+_FIGURES = (
+    ("tflops_median", "{:.3g} TFLOPS (median)"),
+    ("efficiency_ratio", "{:.0%} of the theoretical peak"),
+    ("gemms_verified", "{:.0f} products verified"),
+    ("mismatches", "{:.0f} wrong"),
+)
+
+
+def _figure(result: ResultDocument | None, text: str) -> str:
+    return "" if result is None or result.value is None else text.format(result.value)
+
+
+def unread_lines(document: StatusDocument) -> Iterator[str]:
+    """Yield a line for each reader that reads nothing: what it would list is missing."""
+    yield from (line for _, line in _unread(document))
+
+
+def _unread(document: StatusDocument) -> Iterator[tuple[str, str]]:
+    """Yield the state of each reader that reads nothing and should, and a line that says why."""
+    for reader in document.readers:
+        if reader.state not in ("running", "absent", "starting", "stopped"):
+            yield reader.state, f"reader {reader.backend}: {reader.state}: {reader.detail}"
+
+
+def _troubles(document: StatusDocument) -> Iterator[str]:
+    told = {finding.code for finding in document.findings}
+    yield from (line for state, line in _unread(document) if f"reader.{state}" not in told)
+    for check in document.checks:
+        if not check.success:
+            yield f"check {check.check} did not run: {check.error}"
+    if not document.agent.configuration_accepted:
+        yield f"configuration: {document.agent.configuration_message}"
+    yield from document.agent.notices
+    for word in document.acknowledged:
+        if word.ends_soon or word.expired:
+            ends = "has expired" if word.expired else "ends within a day"
+            yield f"acknowledgement of {word.code} on {word.device} {ends}: acknowledge it again, or repair and re-test"
+        if not word.present:
+            where = f"{word.device}, {word.part}" if word.part else word.device
+            note = f"; note: {word.note}" if word.note else ""
+            yield f"not seen now, its return is covered: {word.code} on {where}: {_word(word)}{note}"
+    if document.agent.load:
+        yield f"load: {document.agent.load}"
+    if document.agent.jobs:
+        oldest = document.agent.oldest_job_seconds or 0.0
+        yield f"jobs: {document.agent.jobs} claim this node, the oldest for {oldest / 3600:.1f} h"
+    decided = [f"{name} {count}" for name, count in document.agent.gate_decisions.items() if count]
+    if decided:
+        yield f"gate: {', '.join(decided)}"

@@ -1,0 +1,1 @@
+"""AMD Instinct accelerators, read through AMD SMI."""

@@ -1,0 +1,1 @@
+"""Accelerators that a command of the site reads."""

@@ -1,0 +1,317 @@
+"""Whatever has no backend of its own: a command of the site prints the readings, this checks and passes them on.
+
+One run of the command serves one round of one group. A value that cannot be taken costs its own reading. Where anything
+else in what it prints is wrong the whole is refused; then every device of the round is unread, and the message names
+the command, what it did and the next step.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+
+from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.core.model import (
+    Device,
+    Event,
+    FailureKind,
+    Firmware,
+    Link,
+    Part,
+    Provenance,
+    Reading,
+    ReadingStatus,
+    Severity,
+)
+from nodevet.checks.core.readings import (
+    MAXIMUM_EVENTS,
+    DeviceEntry,
+    Document,
+    EventEntry,
+    address_of,
+    parse,
+    reading_of,
+)
+from nodevet.checks.engine.renamed import COMMANDS, are_all_renamed, same_boards
+
+from .run import Runner, beginning
+from .unread_values import without_unread
+
+__all__ = ["Door", "open_backend", "runner", "taken"]
+
+LIFELINE = 0
+"""Standard input of a reader child: it hangs up when the agent is gone."""
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+MISTAKES_TOLD = 3
+
+OTHERWISE = "lists all devices by other names than before, and nothing that they tell says which is which"
+
+
+class Door(msgspec.Struct, frozen=True, kw_only=True):
+    """One configured command: what is run, for at most how long, and for which groups. ``fast`` stands first."""
+
+    name: str
+    argv: tuple[str, ...]
+    timeout_seconds: float
+    groups: tuple[str, ...]
+    environment: dict[str, str] = {}
+
+    @property
+    def backend(self) -> str:
+        """Return what its backend is called everywhere."""
+        return COMMANDS + self.name
+
+
+class Round(msgspec.Struct):
+    """One run for one group: what it printed or why not, and which devices have had theirs.
+
+    ``entries`` are by the names that the devices had in the list before, which the agent knows.
+    """
+
+    entries: dict[str, DeviceEntry]
+    failure: BackendError | None
+    served: set[str]
+
+
+class CommandBackend:
+    """The devices that one command tells of."""
+
+    def __init__(self, door: Door, context: Context) -> None:
+        """Run the command of *door* when something is to be read."""
+        self.groups = door.groups
+        self.versions: dict[str, str] = {}
+        self._door = door
+        self._context = context
+        self._runner = runner(door, context.root, lifeline=LIFELINE)
+        self._devices: tuple[Device, ...] | None = None
+        self._listed: tuple[Device, ...] = ()
+        self._rounds: dict[str, Round] = {}
+        self._keys: dict[str, frozenset[tuple[str, str, Part]]] = {}
+        self._events: list[Event] = []
+        self._told: dict[EventEntry, None] = {}
+        self._said = ""
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return the devices of the last document of the last group; raise BackendError where there never was one."""
+        self._rounds.clear()
+        if self._devices is None:
+            self._take(self.groups[-1])
+        devices = self._devices or ()
+        if not devices:
+            raise self._nothing()
+        self._listed = devices
+        return devices
+
+    def read(self, group: str, device: Device) -> Iterable[Reading]:
+        """Return what the command prints for *group* of *device*; the first device of a round has it run.
+
+        Raises BackendError where it printed no proper document, or tells that the device cannot be read.
+        """
+        current = self._rounds.get(group)
+        if current is None or device.id in current.served:
+            current = self._rounds[group] = self._run(group)
+        current.served.add(device.id)
+        if current.failure is not None:
+            raise BackendError(current.failure.failure.kind, current.failure.failure.detail)
+        entry = current.entries.get(device.id)
+        if entry is None and device.parent in current.entries:
+            raise BackendError(FailureKind.ERROR, f"{self._door.backend} lists its board, and not this part any more")
+        if entry is None and are_all_renamed((known.id for known in self._listed), current.entries):
+            raise BackendError(FailureKind.ERROR, f"{self._door.backend} {OTHERWISE}")
+        if entry is None:
+            raise BackendError(FailureKind.LOST, f"{self._door.backend} does not list it any more", of_driver=True)
+        if entry.failure is not None:
+            why = f"{self._door.backend} says: {entry.failure.detail}"
+            raise BackendError(FailureKind(entry.failure.kind), why, of_driver=True)
+        return self._readings(entry)
+
+    def events(self, timeout_seconds: float) -> Iterator[Event]:
+        """Return what the documents since the last call told of."""
+        events, self._events = self._events, []
+        return iter(events)
+
+    def close(self) -> None:
+        """Do nothing: no run goes on between readings."""
+
+    def _run(self, group: str) -> Round:
+        """Run the command for *group*; what went wrong is told of every device of the round."""
+        try:
+            entries = self._take(group)
+        except BackendError as error:
+            return Round({}, error, set())
+        return Round(entries, None if entries else self._nothing(), set())
+
+    def _nothing(self) -> BackendError:
+        """Return that no device is listed: a script whose tool was killed prints that too, so that none is lost."""
+        return BackendError(FailureKind.NO_DEVICES, f"{self._door.backend} ({self._door.argv[0]}) lists no device")
+
+    def _take(self, group: str) -> dict[str, DeviceEntry]:
+        """Run the command and return its entries by the id of their device; raise BackendError."""
+        self._context.progress.write(f"run {self._door.backend} for group {group}: {self._door.argv[0]}")
+        document, said = taken(self._door, self._runner, group)
+        ids = {entry.id: identity(self._door, entry) for entry in document.devices}
+        self._refuse_repeats(group, document, ids)
+        if said and said != self._said:
+            self._context.note("info", "command said", line=said)
+        self._said = said
+        devices = tuple(_device(self._door, entry, ids) for entry in document.devices)
+        if group == self.groups[-1]:
+            self._devices = devices
+            self.versions = dict(document.versions)
+        names = self._names(devices)
+        here = {name: names[told] for name, told in ids.items()}
+        self._queue(document.events, here)
+        return {here[entry.id]: entry for entry in document.devices}
+
+    def _names(self, devices: Iterable[Device]) -> dict[str, str]:
+        """Return what each of *devices* was called in the list before: the agent asks for it by that name."""
+        told = tuple(devices)
+        known = same_boards(self._listed, told)
+        names = {device.id: known.get(device.id, device.id) for device in told}
+        return names if len(set(names.values())) == len(names) else {device.id: device.id for device in told}
+
+    def _refuse_repeats(self, group: str, document: Document, ids: dict[str, str]) -> None:
+        """Refuse a reading that another group gave too: a counter would be counted twice."""
+        if len(self.groups) == 1:
+            return
+        keys = frozenset(
+            (ids[device.id], entry.quantity, reading_of(entry).part)
+            for device in document.devices
+            for entry in device.readings
+        )
+        for other, others in self._keys.items():
+            repeated = sorted(keys & others) if other != group else []
+            if repeated:
+                device, quantity, part = repeated[0]
+                text = f"prints {quantity} of {part} of {device} for group {other} and for {group}: print it for one"
+                raise _refused(self._door, text)
+        self._keys[group] = keys
+
+    def _readings(self, entry: DeviceEntry) -> tuple[Reading, ...]:
+        """Return the readings of *entry*; of a device of which nothing at all was measured nothing is known."""
+        readings = tuple(map(reading_of, entry.readings))
+        if not any(reading.status is ReadingStatus.OK for reading in readings):
+            first = readings[0]
+            raise BackendError(
+                FailureKind.ERROR,
+                f"{self._door.backend} measured nothing of it: {first.quantity} is {first.status.value}"
+                + (f" ({first.detail})" if first.detail else ""),
+            )
+        return readings
+
+    def _queue(self, entries: Iterable[EventEntry], ids: dict[str, str]) -> None:
+        """Keep the events that were not told before: a command may print the old ones again."""
+        for entry in sorted(entries, key=lambda entry: entry.sequence):
+            is_known = entry in self._told
+            self._told.pop(entry, None)
+            self._told[entry] = None  # the newest stand last
+            if is_known:
+                continue
+            self._events.append(
+                Event(
+                    code=f"{self._door.backend}.{entry.code}",
+                    source=self._door.backend,
+                    time=self._context.now(),
+                    text=entry.text,
+                    severity=Severity(entry.severity),
+                    device=None if entry.device is None else ids[entry.device],
+                    sequence=entry.sequence,
+                    provenance=Provenance.DRIVER,
+                )
+            )
+        for entry in list(self._told)[: -2 * MAXIMUM_EVENTS]:
+            del self._told[entry]
+
+
+def open_backend(context: Context) -> CommandBackend:
+    """Return the backend of the command that the options of *context* describe; a SIGTERM ends its run too."""
+    signal.signal(signal.SIGTERM, _terminated)
+    return CommandBackend(msgspec.convert(context.options, Door), context)
+
+
+def runner(door: Door, root: str, *, lifeline: int | None = None) -> Runner:
+    """Return what runs the command of *door*; of the agent's own environment it sees PATH and HOME alone."""
+    environment = {
+        "PATH": os.environ.get("PATH", DEFAULT_PATH),
+        "HOME": os.environ.get("HOME", "/"),
+        "LC_ALL": "C",
+        "NODEVET_ROOT": root,
+        **door.environment,
+    }
+    return Runner(door.argv, environment, door.timeout_seconds, lifeline=lifeline)
+
+
+def taken(door: Door, runs: Runner, group: str) -> tuple[Document, str]:
+    """Return what one run for *group* printed, and its last line of standard error; raise BackendError."""
+    try:
+        printed = runs.run(NODEVET_GROUP=group)
+    except BackendError as error:
+        raise _refused(door, error.failure.detail, error.failure.kind) from error
+    document, mistakes = parse(printed.output)
+    document = document or without_unread(printed.output)
+    if document is None:
+        told = "; ".join(map(str, mistakes[:MISTAKES_TOLD]))
+        more = f"; and {len(mistakes) - MISTAKES_TOLD} more" if len(mistakes) > MISTAKES_TOLD else ""
+        begins = f" (it begins with {beginning(printed.output)})" if printed.output.strip() else ""
+        said = f"; its last line on standard error: {printed.last_line}" if printed.last_line else ""
+        raise _refused(door, f"printed no proper document{begins}: {told}{more}{said}")
+    return document, printed.last_line
+
+
+def identity(door: Door, entry: DeviceEntry) -> str:
+    """Return the id of a device on this node: its UUID, else its PCI address, else its name behind its door.
+
+    A part of a device shares the address of the whole.
+    """
+    address = address_of(entry.pci) if entry.pci and entry.parent is None else None
+    return entry.uuid or address or f"{door.name}:{entry.id}"
+
+
+def _device(door: Door, entry: DeviceEntry, ids: dict[str, str]) -> Device:
+    return Device(
+        id=ids[entry.id],
+        kind=entry.device_kind,
+        vendor=entry.vendor,
+        model=entry.model,
+        backend=door.backend,
+        uuid=entry.uuid,
+        serial=entry.serial,
+        pci=address_of(entry.pci) if entry.pci else None,
+        minor=entry.minor,
+        parent=None if entry.parent is None else ids[entry.parent],
+        numa_node=entry.numa_node,
+        driver=entry.driver,
+        firmware=tuple(Firmware(firmware.component, firmware.version) for firmware in entry.firmware),
+        links=tuple(Link(link.port, _peer(link.peer, ids), link.generation) for link in entry.links),
+        memory_bytes=entry.memory_bytes,
+    )
+
+
+def _peer(name: str | None, ids: dict[str, str]) -> str | None:
+    """Return what the device of this document or the address *name* is called on the node."""
+    return None if name is None else ids.get(name) or address_of(name)
+
+
+def _refused(door: Door, text: str, kind: FailureKind = FailureKind.ERROR) -> BackendError:
+    return BackendError(
+        kind, f"{door.backend} ({door.argv[0]}) {text}; next: nodevet readings check --command {door.name}"
+    )
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Leave through every ``finally``, so that a command that runs is ended too, and end by the signal that came."""
+    atexit.register(_end_by_signal)
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _end_by_signal() -> None:
+    """End as whom the signal ended at once: whoever asks how this process ended sees what came."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)

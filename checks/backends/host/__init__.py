@@ -1,0 +1,1 @@
+"""The host: processors, memory and what the PCI bus shows."""

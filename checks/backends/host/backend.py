@@ -1,0 +1,288 @@
+"""The host itself: processors, memory, the node, and the accelerators that its PCI bus shows.
+
+Everything comes from /proc and /sys under a settable root. A machine that lacks a feature (a virtual one has no
+temperature, no throttle counters, no memory controller) reports it as unsupported, never as zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from nodevet.checks.backends.base import BackendError, Context
+from nodevet.checks.backends.pci import pci_accelerators
+from nodevet.checks.backends.tree import Tree, explain, number_reading, status_of
+from nodevet.checks.core.model import (
+    NODE,
+    Device,
+    DeviceKind,
+    Event,
+    FailureKind,
+    Firmware,
+    Part,
+    PartKind,
+    Reading,
+    ReadingStatus,
+)
+from nodevet.checks.core.parts import of_memory
+
+from .processors import (
+    Socket,
+    are_offline,
+    clock_readings,
+    find_sockets,
+    heat_readings,
+    package_sensors,
+    socket_device,
+    throttle_readings,
+)
+from .withheld import excluded, is_denied, is_there, not_given, read_pages, withheld
+
+__all__ = ["MEMORY", "HostBackend", "open_backend"]
+
+NAME = "host"
+MEMORY = "memory"
+"""The id of the main memory as a device."""
+
+FAST, SLOW = "fast", "slow"
+_CONTROLLERS = "sys/devices/system/edac/mc"
+_BOARD = "sys/class/dmi/id"
+GUEST_BOARD = re.compile(
+    r"(?i)\b(?:KVM|QEMU|KubeVirt|OpenStack|VMware|VirtualBox|Xen|Bochs|Parallels|BHYVE|Amazon EC2|"
+    r"Google Compute Engine|Virtual Machine|HVM domU|Nutanix AHV)\b"
+)
+"""Vendor and product of virtual machines (systemd, src/basic/virt.c); those of Amazon without one are METAL_BOARD."""
+METAL_BOARD = re.compile(r"\.metal(?:-|$)")
+"""Product names such as ``i3.metal`` and ``c7i.metal-24xl`` (Amazon EC2, list of instance types)."""
+
+
+class HostBackend:
+    """The machine's own devices: one per socket, the memory, the node, and accelerators on the PCI bus."""
+
+    groups = (FAST, SLOW)
+
+    def __init__(
+        self,
+        tree: Tree,
+        denied: Callable[[str], bool] = is_denied,
+        there: Callable[[str], bool] = is_there,
+    ) -> None:
+        """Read below the root of *tree*; *denied* and *there* say of a device node whether the cgroup of this process
+        denies it, and whether it has it."""
+        self._tree = tree
+        self._is_denied = denied
+        self._is_there = there
+        self._pages: dict[str, str | None] = {}
+        self._sockets: tuple[Socket, ...] = ()
+        self._sensors: dict[int, tuple[str, ...]] = {}
+        kernel = tree.text_or_none("proc/sys/kernel/osrelease")
+        self.versions: dict[str, str] = {"kernel": kernel} if kernel else {}
+
+    def devices(self) -> tuple[Device, ...]:
+        """Enumerate processors, memory, node and PCI accelerators; raise BackendError where /proc is no /proc."""
+        try:
+            self._sockets = find_sockets(self._tree)
+            self._sensors = {
+                socket.index: package_sensors(self._tree, socket, self._sockets) for socket in self._sockets
+            }
+            boards = pci_accelerators(self._tree, NAME)
+            pages = self._pages = self._read_pages()
+            denied = withheld(self._tree, boards, pages, self._is_denied)
+            left_out = excluded(pages)
+            others = not_given(self._tree, boards, pages, self._is_there)
+            accelerators = [board for board in boards if board.pci not in (*denied, *left_out)]
+        except (OSError, ValueError) as error:
+            raise BackendError(FailureKind.ERROR, f"the host cannot be listed: {error}") from error
+        if not self._sockets:
+            raise BackendError(FailureKind.NO_DEVICES, f"no processor in {self._tree.path('proc/cpuinfo')}")
+        processors = tuple(socket_device(self._tree, socket, NAME) for socket in self._sockets)
+        unread = tuple(address for address, page in pages.items() if page is None)
+        node = msgspec.structs.replace(
+            self._node(), withheld=denied, excluded=left_out, not_given=others, unread_pages=unread
+        )
+        return (node, self._memory(), *processors, *accelerators)
+
+    def read(self, group: str, device: Device) -> Iterable[Reading]:
+        """Return the readings of *group*. A file that cannot be read is told in its reading; nothing is raised."""
+        match device.kind:
+            case DeviceKind.NODE:
+                return self._read_node(group)
+            case DeviceKind.MEMORY:
+                return self._read_memory(group)
+            case DeviceKind.CPU:
+                return self._read_socket(group, device)
+        return ()  # what the PCI bus shows is identity; the vendor's backend reads the rest
+
+    def events(self, timeout_seconds: float) -> Iterator[Event]:
+        """Return nothing: what happens to a host is told by its kernel log."""
+        return iter(())
+
+    def close(self) -> None:
+        """Do nothing: no handle is held between readings."""
+
+    def _read_pages(self) -> dict[str, str | None]:
+        """Return the driver's pages about boards; of one that cannot be read now, as it was read last.
+
+        What is taken from it, the number of the node and whether the board is excluded, stays while the driver does.
+        """
+        pages = read_pages(self._tree)
+        return {address: self._pages.get(address) if page is None else page for address, page in pages.items()}
+
+    def _node(self) -> Device:
+        board = {
+            name: self._tree.text_or_none(f"{_BOARD}/{name}")
+            for name in ("sys_vendor", "product_name", "product_serial", "bios_version")
+        }
+        bios = board["bios_version"]
+        return Device(
+            id=NODE,
+            kind=DeviceKind.NODE,
+            vendor=board["sys_vendor"] or "unknown",
+            model=board["product_name"] or "unknown",
+            backend=NAME,
+            serial=board["product_serial"],
+            firmware=(Firmware("bios", bios),) if bios else (),
+            virtual=self._is_guest(f"{board['sys_vendor'] or ''} {board['product_name'] or ''}"),
+            offline=are_offline(self._tree, self._sockets),
+        )
+
+    def _is_guest(self, board: str) -> bool:
+        """Return whether this is a virtual machine: its processors say so (x86), or the name of its *board* does."""
+        flags = re.search(r"^flags\s*:(.*)$", self._tree.text_or_none("proc/cpuinfo") or "", re.MULTILINE)
+        if flags is not None and "hypervisor" in flags[1].split():
+            return True
+        hypervisor = self._tree.text_or_none("sys/hypervisor/type") is not None
+        return hypervisor or (GUEST_BOARD.search(board) is not None and METAL_BOARD.search(board) is None)
+
+    def _memory(self) -> Device:
+        try:
+            total = _memory_facts(self._tree).get("MemTotal")
+        except (OSError, ValueError):
+            total = None  # read again, and told, with the fast group
+        name = self._tree.text_or_none(f"{_CONTROLLERS}/mc0/mc_name")
+        return Device(
+            id=MEMORY,
+            kind=DeviceKind.MEMORY,
+            vendor="unknown",
+            model=name or "main memory",
+            backend=NAME,
+            memory_bytes=total,
+        )
+
+    def _read_node(self, group: str) -> Iterator[Reading]:
+        if group == FAST:
+            yield self._first_number("load_average_ratio", "proc/loadavg", self._online())
+            yield self._memory_reading("memory_total_bytes", "MemTotal")
+            yield self._memory_reading("memory_available_bytes", "MemAvailable")
+            return
+        yield self._first_number("uptime_seconds", "proc/uptime", 1)
+        yield Reading("logical_processors", self._online())
+        yield Reading("physical_cores", sum(len(socket.first_threads) for socket in self._sockets))
+
+    def _read_memory(self, group: str) -> Iterator[Reading]:
+        if group == FAST:
+            yield self._memory_reading("memory_total_bytes", "MemTotal")
+            return
+        controllers = self._tree.names(_CONTROLLERS, r"mc\d+")
+        for name in controllers:
+            part = Part(PartKind.MEMORY_BLOCK, "controller", int(name.removeprefix("mc")))
+            yield number_reading(self._tree, "ecc_corrected_errors", f"{_CONTROLLERS}/{name}/ce_count", part=part)
+            yield from self._uncorrected(name, part)
+        if not controllers:
+            part = Part(PartKind.MEMORY_BLOCK, "controller")
+            for quantity in ("ecc_corrected_errors", "ecc_uncorrected_errors"):
+                detail = f"no memory controller in /{_CONTROLLERS}: no EDAC driver is loaded"
+                yield Reading(quantity, None, part, ReadingStatus.UNSUPPORTED, detail)
+
+    def _uncorrected(self, name: str, controller: Part) -> Iterator[Reading]:
+        """Yield the uncorrected errors of each module of memory, then those of no known module.
+
+        Where the firmware tells of errors (ghes_edac), one controller stands for all the memory of the machine. Where
+        the kernel knows the channel of an error but not the slot, only the controller's sum may count it: what the sum
+        has beyond its modules is of no known one. The sum is read first: an error meanwhile is then not counted twice.
+        """
+        quantity = "ecc_uncorrected_errors"
+        place = f"{_CONTROLLERS}/{name}"
+        modules = self._tree.names(place, r"(?:dimm|rank)\d+")
+        counted = [module for module in modules if self._tree.exists(f"{place}/{module}/dimm_ue_count")]
+        rest = f"{place}/ue_noinfo_count"
+        if not counted or not self._tree.exists(rest):
+            yield number_reading(self._tree, quantity, f"{place}/ue_count", part=controller)
+            return
+        every = number_reading(self._tree, quantity, f"{place}/ue_count", part=controller)
+        known = 0.0
+        for module in counted:
+            label = self._tree.text_or_none(f"{place}/{module}/dimm_label") or ""
+            words = " ".join("".join(letter if letter.isprintable() else " " for letter in label).split())
+            unit = of_memory(f"{name} {module} {words}".strip())
+            reading = number_reading(self._tree, quantity, f"{place}/{module}/dimm_ue_count", part=unit)
+            known += _number(reading)
+            yield reading
+        unknown = number_reading(self._tree, quantity, rest, part=controller)
+        beyond = max(_number(unknown), _number(every) - known)
+        yield unknown if unknown.value is None else msgspec.structs.replace(unknown, value=int(beyond))
+
+    def _read_socket(self, group: str, device: Device) -> Iterator[Reading]:
+        socket = next((entry for entry in self._sockets if f"cpu-{entry.index}" == device.id), None)
+        if socket is None:
+            raise BackendError(FailureKind.ERROR, f"{device.id} has no processor online any more")
+        if group == FAST:
+            yield from heat_readings(self._tree, self._sensors[socket.index])
+            yield from clock_readings(self._tree, socket)
+            yield from throttle_readings(self._tree, socket)
+            return
+        yield Reading("logical_processors", len(socket.processors))
+        yield Reading("physical_cores", len(socket.first_threads))
+
+    def _online(self) -> int:
+        return sum(len(socket.processors) for socket in self._sockets)
+
+    def _first_number(self, quantity: str, relative: str, divisor: float) -> Reading:
+        """Return the first word of a file as a number divided by *divisor*."""
+        try:
+            value = float(self._tree.text(relative).split(maxsplit=1)[0]) / divisor
+        except (OSError, ValueError) as error:
+            return _unread(quantity, error, relative)
+        except IndexError:
+            return Reading(quantity, None, status=ReadingStatus.ERROR, detail=f"/{relative} is empty")
+        return Reading(quantity, value)
+
+    def _memory_reading(self, quantity: str, key: str) -> Reading:
+        try:
+            value = _memory_facts(self._tree)[key]
+        except (OSError, ValueError) as error:
+            return _unread(quantity, error, "proc/meminfo")
+        except KeyError:
+            return Reading(quantity, None, status=ReadingStatus.ERROR, detail=f"/proc/meminfo has no {key}")
+        return Reading(quantity, value)
+
+
+def open_backend(context: Context) -> HostBackend:
+    """Return the backend that reads the host under the root of *context*."""
+    return HostBackend(Tree(context.root, context.progress))
+
+
+def _memory_facts(tree: Tree) -> dict[str, int]:
+    """Return /proc/meminfo in bytes. Raises OSError or ValueError."""
+    facts = {}
+    for line in tree.text("proc/meminfo").splitlines():
+        key, _, value = line.partition(":")
+        number, _, unit = value.strip().partition(" ")
+        facts[key] = int(number) * (1024 if unit == "kB" else 1)
+    return facts
+
+
+def _number(reading: Reading) -> float:
+    """Return the number of *reading*; 0 where it has none, which *reading* itself tells."""
+    return reading.value if isinstance(reading.value, int | float) else 0.0
+
+
+def _unread(quantity: str, error: OSError | ValueError, relative: str) -> Reading:
+    """Return a reading of a file that every Linux has: there its absence is an error, no missing feature."""
+    status = status_of(error)
+    if status is ReadingStatus.UNSUPPORTED:
+        status = ReadingStatus.ERROR
+    detail = explain(error, relative) if isinstance(error, OSError) else f"/{relative} holds nonsense: {error}"
+    return Reading(quantity, None, status=status, detail=detail)

@@ -1,0 +1,545 @@
+"""NVML through nvidia-ml-py: how it is loaded, called and how it says no.
+
+A call fails in one of three ways. The library or driver is unusable, or the device is gone: BackendError. The device
+or driver lacks the value: it is remembered as unsupported and not asked for again until the next enumeration. Or the
+value could not be had this time: denied, unavailable or error, and it is asked for again.
+
+Values that exist both as a field and as a function are read as fields: one call fetches them all. Their meaning is
+that of nvml.h; the numbers in the tables of this package are its field identifiers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.backends.base import BackendError, imported
+from nodevet.checks.backends.driver_errors import Asked, evidence, failed, of_kind
+from nodevet.checks.core.guard import Bug, attempt
+from nodevet.checks.core.model import FailureKind, Part, Reading, ReadingStatus, Scalar
+from nodevet.checks.core.quantities import IMPLAUSIBLE
+from nodevet.checks.core.wire import Progress
+from nodevet.checks.system.exhaustion import next_step
+
+__all__ = [
+    "Call",
+    "Field",
+    "Item",
+    "Library",
+    "Plan",
+    "Target",
+    "is_evidence",
+    "is_unsupported",
+    "load",
+    "may_answer_later",
+    "refused",
+    "why_not_loaded",
+]
+
+LIBRARY = "libnvidia-ml.so.1"
+
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
+DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 9, 10, 12, 13
+LIB_RM_VERSION_MISMATCH, ARGUMENT_VERSION_MISMATCH, DEPRECATED, UNKNOWN = 18, 25, 26, 999
+UNREADABLE = -1
+"""Not of the library: the wrapper could not take the answer apart."""
+
+CODE_NAMES = {
+    UNREADABLE: "the wrapper could not read the answer",
+    UNINITIALIZED: "the library was shut down",
+    INVALID_ARGUMENT: "invalid argument",
+    NOT_SUPPORTED: "not supported",
+    4: "no permission",
+    6: "not found",
+    7: "the answer grew while it was read",
+    8: "external power cables are not properly attached",
+    DRIVER_NOT_LOADED: "the driver is not loaded",
+    TIMEOUT: "timeout",
+    11: "the kernel has an interrupt problem with the device",
+    FUNCTION_NOT_FOUND: "this driver's library lacks the function",
+    14: "the InfoROM is corrupted",
+    15: "the device is lost",
+    16: "the device requires a reset",
+    17: "the operating system blocked the request",
+    LIB_RM_VERSION_MISMATCH: "library and kernel driver have different versions",
+    19: "in use",
+    20: "the library was refused memory",
+    21: "no data",
+    23: "the library was refused resources",
+    ARGUMENT_VERSION_MISMATCH: "this driver's library lacks this version of the structure",
+    DEPRECATED: "the driver gave it up",
+    27: "not ready",
+    28: "the device was not found",
+    29: "invalid state",
+    UNKNOWN: "unknown error",
+}
+
+UNSUPPORTED = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED})
+HANDLE_ALONE = "nvmlDeviceGetIndex"
+"""Takes a handle, and neither a structure nor a choice: what it calls invalid is the handle."""
+LIBRARY_NAME = "nvml"
+"""Its rows of reference/driver_errors.csv, which lists the codes that are evidence against a driver or a device."""
+GONE = of_kind(
+    LIBRARY_NAME,
+    FailureKind.LOST,
+    FailureKind.RESET_REQUIRED,
+    FailureKind.NO_DRIVER,
+    FailureKind.VERSION_MISMATCH,
+    asked=Asked.ANY,
+)
+"""What ends the reading of a device, or of all, whatever was asked."""
+DENIED = frozenset({4, 17})
+REFUSED_TO_IT = frozenset({20, 23})
+"""What the library says where the machine gave it no memory or descriptor: any user can bring that about."""
+UNAVAILABLE = frozenset({7, TIMEOUT, 19, 21, 27, 29}) | REFUSED_TO_IT
+
+NO_VALUE = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
+"""What NVML writes into an unsigned number that it does not know (``NVML_VALUE_NOT_AVAILABLE``)."""
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One field value: its identifier, its scope (a link or power scope) and the only value type to accept, if any."""
+
+    identifier: int
+    scope: int = 0
+    value_type: int | None = None
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One function of a device with its arguments."""
+
+    symbol: str
+    arguments: tuple[int, ...] = ()
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One reading and where it comes from: the first of *sources* that the device supports.
+
+    ``convert`` turns the raw value into the quantity's unit, or into None where the device says it has none. An
+    ``optional`` item that is not supported is left out instead of reported: most devices lack what it stands for.
+    """
+
+    quantity: str
+    part: Part
+    sources: tuple[Field | Call, ...]
+    convert: Callable[[Any], Scalar | None] = int
+    optional: bool = False
+
+
+class Target:
+    """One device as the library sees it: its handle, and the words that name it while a call is under way."""
+
+    def __init__(self, handle: Any, label: str) -> None:
+        """Keep *handle* under the name *label*."""
+        self.handle = handle
+        self.label = label
+        self._texts: dict[str, str] = {}
+
+    def text(self, symbol: str) -> str:
+        """Return what is called on what, made once per symbol."""
+        known = self._texts.get(symbol)
+        if known is None:
+            known = self._texts[symbol] = f"{symbol} on {self.label}"
+        return known
+
+
+class Library:
+    """The loaded library. Every call notes first what it is about to do, because it may never return."""
+
+    def __init__(self, module: Any, progress: Progress) -> None:
+        """Take over the module ``pynvml``; nothing is called yet."""
+        self.module = module
+        self._progress = progress
+        self._error: type[Exception] = module.NVMLError
+        self._functions: dict[str, Callable[..., Any] | None] = {}
+
+    def attempt(self, text: str, symbol: str, *arguments: Any) -> tuple[int, Any]:
+        """Call *symbol* and return NVML's code and the result, which is None unless the code is SUCCESS."""
+        function = self._function(symbol)
+        if function is None:
+            return FUNCTION_NOT_FOUND, None
+        self._progress.call(text)
+        try:
+            done = attempt(partial(function, *arguments), let=(self._error,))
+        except self._error as error:
+            return error.value, None  # type: ignore[attr-defined]
+        finally:
+            self._progress.returned()
+        # Bytes of a damaged InfoROM that are no text, for instance, which the wrapper decodes.
+        return (UNREADABLE, None) if isinstance(done, Bug) else (SUCCESS, done)
+
+    def on(self, target: Target, call: Call) -> tuple[int, Any]:
+        """Call a function of a device; raise BackendError when device, driver or library is gone."""
+        code, value = self.attempt(target.text(call.symbol), call.symbol, target.handle, *call.arguments)
+        if code:
+            raise_if_gone(code, target.text(call.symbol))
+            if code == INVALID_ARGUMENT and not call.arguments and self._is_unknown(target):
+                raise BackendError(
+                    FailureKind.LOST, f"{target.text(call.symbol)}: the driver no longer knows it", of_driver=True
+                )
+        return code, value
+
+    def _is_unknown(self, target: Target) -> bool:
+        """Return whether the driver knows no such handle; else it refused the structure that a call was given."""
+        text = target.text(HANDLE_ALONE)
+        code, _ = self.attempt(text, HANDLE_ALONE, target.handle)
+        raise_if_gone(code, text)
+        return code == INVALID_ARGUMENT
+
+    def optional(self, target: Target, symbol: str, *arguments: int) -> Any:
+        """Return the result of a function of a device, or None where there is none to be had."""
+        return self.on(target, Call(symbol, arguments))[1]
+
+    def system(self, symbol: str, *arguments: Any) -> Any:
+        """Return the result of a function of the library; raise BackendError on any failure."""
+        code, value = self.attempt(symbol, symbol, *arguments)
+        if code:
+            raise_if_gone(code, symbol)
+            raise refused(code, symbol)
+        return value
+
+    def fields(self, target: Target, array: Any, count: int) -> int:
+        """Fetch *count* field values into *array* and return NVML's code of the whole call."""
+        symbol = "nvmlDeviceGetFieldValues"
+        function = getattr(self.module.nvmlLib, symbol, None)
+        if function is None:
+            return FUNCTION_NOT_FOUND
+        self._progress.call(target.text(symbol))
+        try:
+            return int(function(target.handle, count, array))
+        finally:
+            self._progress.returned()
+
+    def _function(self, symbol: str) -> Callable[..., Any] | None:
+        """Return the wrapper's function; None where this version of nvidia-ml-py has none."""
+        if symbol not in self._functions:
+            wrap = _STRUCTURED.get(symbol)
+            self._functions[symbol] = wrap(self.module) if wrap else getattr(self.module, symbol, None)
+        return self._functions[symbol]
+
+
+def _memory_info(module: Any) -> Callable[..., Any]:
+    """Ask for the second version: the first counts what the driver reserves as used."""
+    return lambda handle: module.nvmlDeviceGetMemoryInfo(handle, version=module.nvmlMemory_v2)
+
+
+def _fabric_info(module: Any) -> Callable[..., Any]:
+    def read(handle: Any) -> Any:
+        info = module.c_nvmlGpuFabricInfo_v2_t()
+        module.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+        return info
+
+    return read
+
+
+def _sram_status(module: Any) -> Callable[..., Any]:
+    def read(handle: Any) -> Any:
+        status = module.c_nvmlEccSramErrorStatus_v1_t()
+        module.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
+        return status
+
+    return read
+
+
+def _retired_pages(module: Any) -> Callable[..., int]:
+    """Count the retired pages of both causes: corrected errors that repeat, and one that cannot be corrected."""
+    return lambda handle: sum(len(module.nvmlDeviceGetRetiredPages(handle, cause)) for cause in (0, 1))
+
+
+_STRUCTURED: dict[str, Callable[[Any], Callable[..., Any]]] = {
+    "nvmlDeviceGetMemoryInfo_v2": _memory_info,
+    "nvmlDeviceGetGpuFabricInfoV": _fabric_info,
+    "nvmlDeviceGetSramEccErrorStatus": _sram_status,
+    "nvmlDeviceGetRetiredPages": _retired_pages,
+}
+"""Functions that want a structure with its version from the caller, or are asked more than once."""
+
+
+def describe(code: int) -> str:
+    """Return NVML's *code* in words."""
+    name = CODE_NAMES.get(code)
+    if code < 0:
+        return name or "unknown"
+    return f"{name} (NVML code {code})" if name else f"NVML code {code}"
+
+
+def raise_if_gone(code: int, text: str) -> None:
+    """Raise BackendError where *code* says that the device, the driver or the library is gone."""
+    if code in GONE:
+        raise refused(code, text)
+    if code == UNINITIALIZED:  # in this process alone: the next one starts the library anew, and hears why
+        raise BackendError(FailureKind.READER, f"{text}: {describe(code)}")
+
+
+def is_unsupported(code: int) -> bool:
+    """Return whether *code* means that the value does not exist here, on a device that the driver knows.
+
+    A driver answers "invalid argument" to a sensor, field, counter or structure that it does not know.
+    """
+    return code in UNSUPPORTED or code == INVALID_ARGUMENT
+
+
+def refused(code: int, text: str, asked: Asked = Asked.ANY) -> BackendError:
+    """Return what a call on which everything else depends, *text*, is refused with, of a device or of all."""
+    return failed(LIBRARY_NAME, code, f"{text}: {describe(code)}", asked=asked, denied=DENIED)
+
+
+def is_evidence(codes: Iterable[int]) -> bool:
+    """Return whether one of *codes*, with which questions about one device ended, speaks against it or its driver."""
+    return any(evidence(LIBRARY_NAME, code, Asked.DEVICE) for code in codes)
+
+
+def status_of(code: int) -> ReadingStatus:
+    """Return the status of a reading whose call ended with *code*."""
+    if code in DENIED:
+        return ReadingStatus.DENIED
+    return ReadingStatus.UNAVAILABLE if code in UNAVAILABLE else ReadingStatus.ERROR
+
+
+def may_answer_later(code: int) -> bool:
+    """Return whether *code* says nothing of what was asked for, only that it could not be told this time."""
+    return code in UNAVAILABLE or code in (UNKNOWN, UNREADABLE)
+
+
+# ---- Plans: what is read of one device in one round ---------------------------------------------------------
+
+_ENTRY = struct.Struct("=IIqqII8s")  # nvmlFieldValue_t: id, scope, timestamp, latency, value type, return, value
+_VALUES = tuple(map(struct.Struct, ("=d", "=I", "=Q", "=Q", "=q", "=i", "=H")))
+"""How the eight bytes of a value are read, by its nvmlValueType_t. A signed number read as another type is garbage."""
+
+
+class _Slot:
+    """One item of a plan: the source that is tried now, and the reading made from the last raw value."""
+
+    __slots__ = ("at", "item", "raw", "reading", "why")
+
+    def __init__(self, item: Item) -> None:
+        self.item = item
+        self.at = 0
+        self.raw: Any = None
+        self.reading: Reading | None = None
+        self.why = "not supported"
+
+    @property
+    def source(self) -> Field | Call | None:
+        return self.item.sources[self.at] if self.at < len(self.item.sources) else None
+
+    def advance(self, code: int) -> None:
+        """Go on to the next source, because this one does not exist here."""
+        self.at += 1
+        self.raw = self.reading = None
+        self.why = describe(code)
+
+    def measured(self, raw: Any) -> Reading:
+        """Return the reading of *raw*; the same object as last time where nothing changed."""
+        if self.reading is not None and raw == self.raw:
+            return self.reading
+        self.raw = raw
+        if isinstance(raw, int) and raw in NO_VALUE:
+            self.reading = self.bad(ReadingStatus.UNAVAILABLE, "the driver has no value")
+            return self.reading
+        try:
+            value = attempt(partial(self.item.convert, raw), let=(ValueError,))
+        except ValueError as odd:  # whoever raises it knows each answer that means something
+            self.reading = self.bad(ReadingStatus.ERROR, f"{_words(self.source)}: its answer{IMPLAUSIBLE}{odd}")
+            return self.reading
+        if isinstance(value, Bug):
+            words = f"{_words(self.source)}: {raw!r} cannot be understood: {value.error}"
+            self.reading = self.bad(ReadingStatus.ERROR, words)
+        elif value is None:
+            self.reading = self.bad(ReadingStatus.UNSUPPORTED, "the device has none")
+        else:
+            self.reading = Reading(self.item.quantity, value, self.item.part)
+        return self.reading
+
+    def failed(self, code: int) -> Reading:
+        self.raw = self.reading = None
+        return self.bad(status_of(code), f"{_words(self.source)}: {describe(code)}")
+
+    def unsupported(self) -> Reading:
+        if self.reading is None:
+            self.reading = self.bad(ReadingStatus.UNSUPPORTED, self.why)
+        return self.reading
+
+    def bad(self, status: ReadingStatus, detail: str) -> Reading:
+        return Reading(self.item.quantity, None, self.item.part, status, detail)
+
+
+def _words(source: Field | Call | None) -> str:
+    return f"field {source.identifier}" if isinstance(source, Field) else source.symbol if source else ""
+
+
+class _Batch:
+    """The fields of a plan in one array, which is used again in every round."""
+
+    def __init__(self, library: Library, slots: list[_Slot]) -> None:
+        self.slots = slots
+        self._library = library
+        kind = library.module.c_nvmlFieldValue_t
+        if ctypes.sizeof(kind) != _ENTRY.size:
+            raise BackendError(
+                FailureKind.ERROR,
+                f"nvmlFieldValue_t has {ctypes.sizeof(kind)} bytes, not {_ENTRY.size}",
+            )
+        self._array = (kind * len(slots))()
+        self._template = b"".join(_template(slot.source) for slot in slots)
+
+    def read(self, target: Target) -> list[tuple[int, int, Any]]:
+        """Return code, value type and raw value per slot."""
+        # An entry that the library leaves alone must not show the value of the round before.
+        ctypes.memmove(self._array, self._template, len(self._template))
+        code = self._library.fields(target, self._array, len(self.slots))
+        if code:
+            raise_if_gone(code, target.text("nvmlDeviceGetFieldValues"))
+            return [(code, 0, None)] * len(self.slots)
+        outcomes = []
+        for _id, _scope, _time, _latency, kind, result, raw in _ENTRY.iter_unpack(memoryview(self._array).cast("B")):
+            if result:
+                outcomes.append((result, kind, None))
+            elif 0 <= kind < len(_VALUES):
+                outcomes.append((SUCCESS, kind, _VALUES[kind].unpack_from(raw)[0]))
+            else:
+                outcomes.append((UNREADABLE, kind, None))
+        return outcomes
+
+
+def _template(source: Field | Call | None) -> bytes:
+    if not isinstance(source, Field):
+        raise TypeError(f"{source} is no field")
+    return _ENTRY.pack(source.identifier, source.scope, 0, 0, 0, UNKNOWN, bytes(8))
+
+
+class Plan:
+    """Reads the same items of one device round after round, and learns which of their sources exist there."""
+
+    def __init__(self, library: Library, target: Target, items: Iterable[Item]) -> None:
+        """Prepare to read *items* of *target*; nothing is called yet."""
+        self._library = library
+        self._target = target
+        self._slots = [_Slot(item) for item in items]
+        self._batch: _Batch | None = None
+        self.codes: set[int] = set()
+        """What the calls of the last round ended with."""
+
+    def read(self) -> list[Reading]:
+        """Return one reading per item; raise BackendError when the device is gone."""
+        self.codes.clear()
+        fetched = self._read_fields()
+        called: dict[Call, tuple[int, Any]] = {}
+        readings = []
+        for slot in self._slots:
+            reading = fetched.get(slot) or self._call(slot, called)
+            if reading is not None:
+                readings.append(reading)
+        return readings
+
+    def _read_fields(self) -> dict[_Slot, Reading]:
+        """Return the readings that come from fields; ends once no field turned out to be missing."""
+        while True:
+            if self._batch is None:
+                self._batch = _Batch(self._library, [slot for slot in self._slots if isinstance(slot.source, Field)])
+            if not self._batch.slots:
+                return {}
+            fetched = {}
+            for slot, (code, kind, raw) in zip(self._batch.slots, self._batch.read(self._target), strict=True):
+                self.codes.add(code)
+                if code:
+                    raise_if_gone(code, f"{_words(slot.source)} of {self._target.label}")
+                if is_unsupported(code) or (code == SUCCESS and not _accepts(slot.source, kind)):
+                    slot.advance(code or NOT_SUPPORTED)
+                    self._batch = None
+                else:
+                    fetched[slot] = slot.failed(code) if code else slot.measured(raw)
+            if self._batch is not None:
+                return fetched
+
+    def _call(self, slot: _Slot, called: dict[Call, tuple[int, Any]]) -> Reading | None:
+        """Return the reading that comes from a function; a result serves every item that shares the call."""
+        while isinstance(source := slot.source, Call):
+            if source not in called:
+                called[source] = self._library.on(self._target, source)
+            code, raw = called[source]
+            self.codes.add(code)
+            if not code:
+                return slot.measured(raw)
+            if not is_unsupported(code):
+                return slot.failed(code)
+            slot.advance(code)
+        return None if slot.item.optional else slot.unsupported()
+
+
+def _accepts(source: Field | Call | None, kind: int) -> bool:
+    return not isinstance(source, Field) or source.value_type is None or source.value_type == kind
+
+
+# ---- Loading --------------------------------------------------------------------------------------------------
+
+
+def why_not_loaded(library: str) -> str:
+    """Return why the driver's *library* cannot be loaded: the wrapper says of each cause that it was not found."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        if "cannot open shared object file: No such file" not in str(error):
+            step = next_step(str(error), "install that of the NVIDIA driver anew")
+            return f"{library} is there and cannot be loaded ({error}): {step}"
+    return f"{library} was not found: install the NVIDIA driver, or mount its libraries"
+
+
+def load(progress: Progress, root: str) -> Library:
+    """Load nvidia-ml-py and the driver's library; raise BackendError that says what is missing and what to do."""
+    library = Library(imported("nvidia-ml-py", _import), progress)
+    code, _ = library.attempt("nvmlInit", "nvmlInit")
+    if code == SUCCESS:
+        return library
+    if code == LIBRARY_NOT_FOUND:
+        raise BackendError(FailureKind.NO_LIBRARY, why_not_loaded(LIBRARY))
+    if code == DRIVER_NOT_LOADED:
+        raise BackendError(
+            FailureKind.NO_DRIVER,
+            "the NVIDIA kernel driver is not loaded: modprobe nvidia, then read the kernel log",
+            of_driver=True,
+        )
+    if code == LIB_RM_VERSION_MISMATCH:
+        raise BackendError(FailureKind.VERSION_MISMATCH, _mismatch(library, root), of_driver=True)
+    raise refused(code, "nvmlInit")
+
+
+def _import() -> Any:
+    try:
+        import pynvml
+    except ImportError as error:
+        if error.name not in (None, "pynvml"):
+            raise
+        raise BackendError(FailureKind.NO_LIBRARY, "nvidia-ml-py is missing: pip install nvidia-ml-py") from error
+    if not hasattr(pynvml, "nvmlInit"):
+        raise BackendError(FailureKind.READER, "nvidia-ml-py is there and holds nothing: install it anew")
+    if not hasattr(pynvml, "NVML_FI_MAX"):
+        raise BackendError(
+            FailureKind.NO_LIBRARY,
+            "module pynvml is of the retired distribution pynvml: pip uninstall pynvml, then pip install nvidia-ml-py",
+        )
+    return pynvml
+
+
+def _mismatch(library: Library, root: str) -> str:
+    """Name both versions: the library tells its own even when the driver refuses it."""
+    code, own = library.attempt("nvmlSystemGetNVMLVersion", "nvmlSystemGetNVMLVersion")
+    loaded = _read(Path(root, "sys/module/nvidia/version"))
+    return (
+        f"library {'unknown' if code else own} does not fit the loaded kernel driver {loaded or 'unknown'}: "
+        "the driver was upgraded under a running system, reboot or reload the nvidia modules"
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

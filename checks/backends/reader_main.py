@@ -1,0 +1,329 @@
+"""The reader child: loads one backend and reads its devices when the agent asks.
+
+Started as ``python -I -m nodevet.checks.backends.reader_main --descriptor N --progress M``. One thread does it all,
+so the line of progress always names the one call that may hang; between rounds it asks the backend for events about
+once a second. A driver that hangs or crashes takes down this process and nothing else: what is no documented error of
+the backend is left to end it, and the agent reports the last call and the last line of standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import select
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from nodevet.checks.core.clock import SystemClock
+from nodevet.checks.core.errors import WireError
+from nodevet.checks.core.guard import Bug, attempt
+from nodevet.checks.core.model import Device, Event, Failure, FailureKind, Instant, Reading, Sample
+from nodevet.checks.core.wire import (
+    PROTOCOL,
+    Closed,
+    Failed,
+    Happened,
+    Message,
+    Note,
+    Progress,
+    Read,
+    Ready,
+    RoundDone,
+    Sampled,
+    Start,
+    Stop,
+)
+from nodevet.checks.ipc.worker import ChildEnd, become_child
+from nodevet.checks.system.exhaustion import for_want
+
+from .base import Backend, BackendError, BackendFactory, imported
+from .device_nodes import SAID_WITHOUT_ASKING, refused_nodes
+from .sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
+from .standstill import end_at_crashes, stand_still_at_crashes
+
+__all__ = ["BACKENDS", "main"]
+
+EVENT_POLL_SECONDS = 0.8
+"""How often a backend that tells of events is asked for them: one must reach the state file within a second."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A backend that exists: the module whose ``open_backend`` loads it, and how often it is asked for events.
+
+    What a ``simulated`` one reads is marked so.
+    """
+
+    module: str
+    event_poll_seconds: float | None
+    simulated: bool = False
+
+
+BACKENDS = {
+    "amd": Known("nodevet.checks.backends.amd.backend", None),
+    "host": Known("nodevet.checks.backends.host.backend", None),
+    "nvidia": Known("nodevet.checks.backends.nvidia.backend", EVENT_POLL_SECONDS),
+    "simulated": Known("nodevet.checks.simulation.backend", None, simulated=True),
+}
+"""The backends that exist. Nothing else is ever imported by name."""
+
+COMMAND = Known("nodevet.checks.backends.command.backend", None)
+"""The backend of every ``command.NAME``: which command it runs stands in its options."""
+
+WAITING = "waiting for the agent"
+
+CHUNK_BYTES = 1 << 20
+
+
+class ChildContext:
+    """What the child lends to its backend."""
+
+    def __init__(self, end: ChildEnd, start: Start) -> None:
+        """Take the root and the options of *start*; the devices not to be touched are the option ``skip``.
+
+        Functions not to be called are the option ``leave_out``.
+        """
+        self.root = start.root
+        self.options: dict[str, object] = {**start.options, "skip": start.skip, "leave_out": start.leave_out}
+        self.progress: Progress = end.progress
+        self._channel = end.channel
+        self._clock = SystemClock(start.root)
+
+    def now(self) -> Instant:
+        """Return the present moment."""
+        return self._clock.instant()
+
+    def note(self, level: str, event: str, **fields: str) -> None:
+        """Send a line to the agent's log."""
+        self._channel.send(Note(level, event, fields))
+
+
+class Reader:
+    """Serves the rounds of one loaded backend until it is told to stop."""
+
+    def __init__(self, end: ChildEnd, context: ChildContext, backend: Backend, start: Start) -> None:
+        """Keep what is needed for rounds; nothing is read yet."""
+        self._channel = end.channel
+        self._progress = end.progress
+        self._context = context
+        self._backend = backend
+        self._start = start
+        self._devices: tuple[Device, ...] = ()
+        self._own: dict[str, Device] = {}  # what the backend calls each device, by the id that the agent knows
+        self._queue: deque[Message] = deque()
+        self._told: dict[str, str] = {}
+        self._poll = select.poll()
+        self._poll.register(end.channel.fileno(), select.POLLIN)
+
+    def serve(self) -> None:
+        """Answer with Ready, then read when asked. Returns on Stop; raises BackendError when the library is lost."""
+        self._progress.write("list the devices")
+        self._devices = self._listed()
+        end_at_crashes()
+        versions = {name: sound_text(version) for name, version in self._backend.versions.items()}
+        self._channel.send(Ready(self._devices, self._backend.groups, versions))
+        while True:
+            message = self._next_message()
+            if isinstance(message, Stop):
+                return
+            if not isinstance(message, Read):
+                raise WireError(f"a reader cannot serve {type(message).__name__}")
+            self._read_round(message)
+
+    def _next_message(self) -> Message:
+        """Wait for the agent, looking for events meanwhile."""
+        self._progress.write(WAITING)
+        while not self._receive(known(self._start.backend).event_poll_seconds):
+            self._send_events()
+            self._progress.write(WAITING)
+        return self._queue.popleft()
+
+    def _receive(self, timeout_seconds: float | None) -> bool:
+        """Queue what arrives within *timeout_seconds* (None: for ever); return whether anything is queued."""
+        timeout = None if timeout_seconds is None else timeout_seconds * 1000
+        if not self._queue and (self._channel.pending() or self._poll.poll(timeout)):
+            self._queue.append(self._channel.receive())
+        return bool(self._queue)
+
+    def _read_round(self, request: Read) -> None:
+        for device in self._in_order():
+            if self._receive(0) and isinstance(self._queue[0], Stop):
+                return
+            self._channel.send(Sampled(sound_sample(self._sample(device, request))))
+            self._send_events()
+        changed = None
+        if request.group == self._backend.groups[-1]:
+            changed = self._enumerate_again()
+        self._channel.send(RoundDone(request.group, request.round, changed))
+
+    def _in_order(self) -> list[Device]:
+        """Return the devices to read: none that is quarantined, and suspects after all others."""
+        wanted = [device for device in self._devices if device.id not in self._start.skip]
+        return sorted(wanted, key=lambda device: device.id in self._start.last)
+
+    def _sample(self, device: Device, request: Read) -> Sample:
+        self._progress.write(f"read {request.group} of {device.id}")
+        started, began = self._context.now(), time.perf_counter()
+        readings: tuple[Reading, ...] = ()
+        failure: Failure | None = None
+        try:
+            done = attempt(partial(self._readings, request.group, device), let=(BackendError, Closed))
+        except BackendError as error:
+            failure = wanting(error.failure)
+        else:
+            failure = own_error("reading it", done) if isinstance(done, Bug) else None
+            readings = () if isinstance(done, Bug) else done
+        return Sample(
+            backend=device.backend,
+            group=request.group,
+            device=device.id,
+            sequence=request.round,
+            time=started,
+            duration_seconds=time.perf_counter() - began,
+            readings=readings,
+            failure=failure,
+            simulated=known(self._start.backend).simulated,
+        )
+
+    def _enumerate_again(self) -> tuple[Device, ...] | None:
+        """Return the devices where they differ from before, else None."""
+        self._progress.write("list the devices")
+        done = attempt(self._listed, let=(BackendError, Closed))
+        devices = self._devices if isinstance(done, Bug) else done
+        self._tell_once("devices cannot be listed anew", str(done) if isinstance(done, Bug) else "")
+        if devices == self._devices:
+            return None
+        self._devices = devices
+        return devices
+
+    def _readings(self, group: str, device: Device) -> tuple[Reading, ...]:
+        return sound_readings(self._backend.read(group, self._own[device.id]))
+
+    def _listed(self) -> tuple[Device, ...]:
+        """Return the devices of the backend; what one tells of itself that is nonsense is left out and told."""
+        listed = self._backend.devices()
+        sound = [sound_device(device) for device in listed]
+        complaints = "; ".join(complaint for _, found in sound for complaint in found)
+        self._tell_once("a device tells nonsense of itself", complaints)
+        devices = told_apart([device for device, _ in sound])
+        self._own = {device.id: own for device, own in zip(devices, listed, strict=True)}
+        return devices
+
+    def _send_events(self) -> None:
+        """Send what happened; an event that cannot be had or sent costs itself."""
+        events = attempt(lambda: tuple(self._backend.events(0.0)), let=(BackendError, Closed))
+        sent = attempt(partial(self._send_each, events), let=(Closed,)) if not isinstance(events, Bug) else events
+        self._tell_once("events cannot be read", str(sent) if isinstance(sent, Bug) else "")
+
+    def _send_each(self, events: tuple[Event, ...]) -> None:
+        names = {own.id: name for name, own in self._own.items()}
+        for event in events:
+            device = None if event.device is None else names.get(event.device, sound_text(event.device))
+            self._channel.send(Happened(msgspec.structs.replace(event, text=sound_text(event.text), device=device)))
+
+    def _tell_once(self, event: str, detail: str) -> None:
+        """Send a line to the agent's log where *detail* is news."""
+        if detail and self._told.get(event) != detail:
+            self._context.note("warning", event, detail=detail)
+        self._told[event] = detail
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the child with *arguments* (those of the process by default); return its exit status."""
+    end = become_child(sys.argv[1:] if arguments is None else arguments)
+    with contextlib.suppress(Closed):  # without an agent there is nobody to tell and nothing left to do
+        _run(end)
+    return 0
+
+
+def _run(end: ChildEnd) -> None:
+    start = end.channel.receive()
+    if not isinstance(start, Start):
+        raise WireError(f"the first message is {type(start).__name__}, not Start")
+    try:
+        done = attempt(partial(_load_and_serve, end, start), let=(BackendError, Closed, WireError))
+    except BackendError as error:
+        end.progress.write(f"look why {start.backend} failed")
+        end.channel.send(Failed(unasked(start.backend, wanting(error.failure))))
+    else:
+        if isinstance(done, Bug):
+            end.channel.send(Failed(own_error(f"in the reader of {start.backend}", done)))
+
+
+def own_error(doing: str, bug: Bug) -> Failure:
+    """Return the failure that a bug of ours is: no word of the driver's. What was refused to us is no bug."""
+    if want := for_want(bug.error):
+        return Failure(FailureKind.READER, f"{doing}: {bug.error}, {want}")
+    return Failure(FailureKind.READER, f"nodevet's own error {doing}: {bug}: please report this")
+
+
+def wanting(failure: Failure) -> Failure:
+    """Return *failure* as one of the machine where what was refused to us made the backend give up."""
+    want = "" if failure.of_driver else for_want(failure.detail)
+    return Failure(FailureKind.READER, f"{failure.detail}, {want}") if want else failure
+
+
+def unasked(backend: str, failure: Failure, devices: Path = Path("/dev")) -> Failure:
+    """Return *failure* of the library of *backend*, no word of its driver where the kernel let nobody ask it."""
+    may_be = failure.of_driver and failure.kind in SAID_WITHOUT_ASKING
+    why = refused_nodes(backend, devices) if may_be else ""
+    return Failure(FailureKind.ERROR, f"{failure.detail}; {why}") if why else failure
+
+
+def prove_readable(files: Iterable[str], progress: Progress) -> None:
+    """Read each of *files* to its end; raise BackendError, which blames no driver, where one cannot be read.
+
+    A page of a library that its disk refuses ends the process that calls it with SIGBUS, as a driver's own fault does.
+    """
+    for path in files:
+        progress.write(f"read {path} through")
+        try:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 (a Path would be made of each of hundreds)
+                while file.read(CHUNK_BYTES):
+                    pass
+        except OSError as error:
+            words = f"{path} cannot be read: {error.strerror}: see journalctl -k for its disk, and install it anew"
+            raise BackendError(FailureKind.READER, words) from error
+
+
+def _load_and_serve(end: ChildEnd, start: Start) -> None:
+    prove_readable(start.prove, end.progress)
+    if start.stand_still:
+        stand_still_at_crashes()
+    context = ChildContext(end, start)
+    end.progress.write(f"load backend {start.backend}")
+    backend = _factory(start)(context)
+    try:
+        Reader(end, context, backend, start).serve()
+    finally:
+        end.progress.write(f"close backend {start.backend}")
+        backend.close()
+
+
+def _factory(start: Start) -> BackendFactory:
+    if start.protocol != PROTOCOL:
+        raise BackendError(
+            FailureKind.READER,
+            f"agent speaks protocol {start.protocol}, reader {PROTOCOL}: restart the agent after the upgrade",
+        )
+    module = known(start.backend).module
+    factory: BackendFactory = imported("nodevet", lambda: importlib.import_module(module).open_backend)
+    return factory
+
+
+def known(backend: str) -> Known:
+    """Return where *backend* is implemented; raise BackendError where no such backend exists."""
+    if backend.startswith("command."):
+        return COMMAND
+    if backend not in BACKENDS:
+        raise BackendError(FailureKind.READER, f"no backend {backend!r}: there are {', '.join(sorted(BACKENDS))}")
+    return BACKENDS[backend]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

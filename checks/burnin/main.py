@@ -1,0 +1,219 @@
+"""The load child: ``python -I -m nodevet.checks.burnin.main``, started by the agent for one device.
+
+It answers each ``Burn`` with ``Ticked`` lines and one ``Worked``. ``Stop`` on the channel or SIGTERM end it within two
+seconds, wherever it is: SIGTERM is taken by a thread of its own, because the main thread may sit in a library that
+returns to Python only after seconds. When its parent ends the kernel kills it: nobody is left to hear what it knows,
+and what it knew to be wrong was told before. When its parent is stopped it ends by itself: nobody would have it give
+way to a job.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.core.clock import SystemClock
+from nodevet.checks.core.model import Result, ResultState
+from nodevet.checks.core.wire import Burn, Channel, Closed, Found, Message, Progress, Ready, Start, Stop, Ticked, Worked
+from nodevet.checks.ipc.worker import THREAD_SECONDS, become_child
+from nodevet.checks.system.background import Background
+from nodevet.checks.system.exhaustion import next_step
+
+from .errors import InterruptionError
+from .plan import WORKLOAD, GemmRequest
+
+__all__ = ["is_stopped", "main"]
+
+HOW_TO_GET_TORCH = "torch is not installed: pip install 'nodevet[burnin]'"
+
+TICK_SECONDS = 0.25
+ENDING_SECONDS = 1.0
+"""How long the workload may take to end by itself after SIGTERM."""
+
+
+def is_stopped(stat: Path) -> bool:
+    """Return whether a signal has stopped the process whose *stat* file that is (proc_pid_stat(5))."""
+    try:
+        told = stat.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return told.rpartition(")")[2].split()[:1] == ["T"]
+
+
+class Session:
+    """The channel to the parent, shared by the workload and by the thread that waits for SIGTERM."""
+
+    def __init__(self, channel: Channel, progress: Progress) -> None:
+        """Serve *channel*."""
+        self._channel = channel
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._waiting: deque[Message] = deque()
+        self._interrupted = threading.Event()
+        self._result_so_far: Callable[[ResultState, str], Result] | None = None
+        self._ending_seconds = 0.0
+        self._last_tick = float("-inf")
+        self._parent = Path(f"/proc/{os.getppid()}/stat")
+        self._last_look = float("-inf")
+
+    def next_message(self) -> Message:
+        """Return the next message of the parent; raises Closed when it is gone."""
+        return self._waiting.popleft() if self._waiting else self._channel.receive()
+
+    def send(self, message: Message) -> None:
+        """Send *message*; raises Closed when the parent is gone."""
+        with self._lock:
+            self._channel.send(message)
+
+    def begin(self, result_so_far: Callable[[ResultState, str], Result], ending_seconds: float = 0.0) -> None:
+        """Note that a workload runs: what is known of it so far, and how long it may take to end by itself."""
+        with self._lock:
+            self._result_so_far = result_so_far
+            self._ending_seconds = ending_seconds
+        self.pause()
+
+    def finish(self, result: Result) -> None:
+        """Send the result of the workload, once."""
+        with self._lock:
+            if self._result_so_far is not None:
+                self._result_so_far = None
+                self._channel.send(Worked(result))
+
+    @property
+    def interrupted(self) -> bool:
+        """Return whether the child was told to end."""
+        return self._interrupted.is_set()
+
+    def pause(self) -> None:
+        """Raise InterruptionError where the child must end; part of ``workload.Control``."""
+        poll = select.poll()  # select(2) takes no descriptor above 1023
+        poll.register(self._channel, select.POLLIN)
+        while self._channel.pending() or poll.poll(0):
+            message = self._channel.receive()
+            if isinstance(message, Stop):
+                self._interrupted.set()
+            else:
+                self._waiting.append(message)
+        if self.interrupted:
+            raise InterruptionError("asked to stop")
+        if self._is_parent_stopped():
+            self._interrupted.set()
+            raise InterruptionError("its parent was stopped (Ctrl-Z, SIGSTOP) and could not have it give way to a job")
+
+    def _is_parent_stopped(self) -> bool:
+        """Return whether the parent was stopped by a signal, from one look in a quarter of a second."""
+        now = time.monotonic()
+        if now - self._last_look < TICK_SECONDS:
+            return False
+        self._last_look = now
+        return is_stopped(self._parent)
+
+    def tick(self, ratio: float, phase: str, shown: dict[str, float | int]) -> None:
+        """Send progress, at most four times a second; part of ``workload.Control``."""
+        self.pause()
+        now = time.monotonic()
+        if now - self._last_tick < TICK_SECONDS and shown:
+            return
+        self._last_tick = now
+        self._progress.write(phase)
+        self.send(Ticked(ratio, phase, dict(shown)))
+
+    def known(self, result: Result) -> None:
+        """Tell at once what is known of a workload that found a wrong result; part of ``workload.Control``."""
+        with self._lock:
+            if self._result_so_far is not None:
+                self._channel.send(Found(result))
+
+    def end_on_sigterm(self) -> None:
+        """Wait for SIGTERM, give the workload its moment to end, then end the process with what is known."""
+        signal.sigwait({signal.SIGTERM})
+        self._interrupted.set()
+        deadline = time.monotonic() + self._ending_seconds
+        while self._is_busy() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with self._lock:
+            if self._result_so_far is not None:
+                self._channel.send(Worked(self._result_so_far(ResultState.INTERRUPTED, "asked to stop")))
+            os._exit(0)
+
+    def _is_busy(self) -> bool:
+        with self._lock:
+            return self._result_so_far is not None
+
+
+def main(arguments: Sequence[str], choose: Callable[..., Any] | None = None) -> int:
+    """Serve the agent until it says ``Stop`` or is gone; return the exit status.
+
+    *choose* decides how products are computed: broken hardware is simulated by handing in a broken one.
+    """
+    # Before any thread exists, so that all of them inherit it and only the one that waits gets the signal.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    end = become_child(arguments, grace_seconds=0.0)
+    session = Session(end.channel, end.progress)
+    Background(session.end_on_sigterm).start(THREAD_SECONDS)
+    try:
+        while not session.interrupted:
+            match session.next_message():
+                case Start():
+                    session.send(Ready(devices=()))
+                case Burn() as burn:
+                    session.finish(_burn(burn, session, choose))
+                case Stop():
+                    break
+    except Closed:
+        pass
+    return 0
+
+
+def _burn(burn: Burn, session: Session, choose: Callable[..., Any] | None) -> Result:
+    clock = SystemClock()
+    started = clock.instant()
+    device, dtype = str(burn.parameters.get("device", "")), str(burn.parameters.get("dtype", ""))
+
+    def blank(state: ResultState, detail: str) -> Result:
+        return Result(
+            workload=burn.workload,
+            devices=(device,),
+            state=state,
+            started=started,
+            ended=clock.instant(),
+            dtype=dtype,
+            detail=detail,
+        )
+
+    try:
+        session.begin(blank)
+        if burn.workload != WORKLOAD:
+            return blank(ResultState.REFUSED, f"workload {burn.workload!r} is unknown; there is {WORKLOAD!r}")
+        request = msgspec.convert(burn.parameters, GemmRequest)
+        session.tick(0.0, "loading torch", {})
+        from .workload import Run, run_gemm  # the only way to torch, which may be absent and takes seconds to load
+
+        run = Run(request, clock)
+        session.begin(run.result, ENDING_SECONDS)
+        return run_gemm(run, session) if choose is None else run_gemm(run, session, choose)
+    except InterruptionError as error:
+        return blank(ResultState.INTERRUPTED, str(error))
+    except msgspec.ValidationError as error:
+        return blank(ResultState.REFUSED, f"request: {error}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return blank(ResultState.REFUSED, HOW_TO_GET_TORCH)
+    except (ImportError, OSError) as error:
+        step = next_step(str(error), "reinstall it: pip install 'nodevet[burnin]'")
+        return blank(ResultState.REFUSED, f"torch cannot be loaded: {error}; {step}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

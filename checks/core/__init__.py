@@ -1,0 +1,1 @@
+"""The vocabulary: times, devices, samples, events, findings, quantities and errors."""

@@ -1,0 +1,36 @@
+"""Clocks for the agent: the machine's own, and one that is moved by hand for replay, simulation and tests."""
+
+from __future__ import annotations
+
+from .clock import Clock, SystemClock, read_boot_id
+from .model import Instant
+
+__all__ = ["Clock", "SteppedClock", "SystemClock", "read_boot_id"]
+
+
+class SteppedClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self, boot_id: str = "boot-1", seconds: float = 1000.0, wall_seconds: float = 1.75e9) -> None:
+        """Begin *seconds* after the boot *boot_id*, at *wall_seconds* of the wall clock."""
+        self.boot_id = boot_id
+        self.wall_seconds = wall_seconds
+        self._nanoseconds = round(seconds * 1e9)
+
+    def instant(self) -> Instant:
+        """Return the moment the clock stands at."""
+        return Instant(self.boot_id, self._nanoseconds, self.wall_seconds)
+
+    def monotonic(self) -> float:
+        """Return the seconds since boot that the clock stands at."""
+        return self._nanoseconds / 1e9
+
+    def advance(self, seconds: float) -> None:
+        """Move both time and wall clock forward by *seconds*."""
+        self._nanoseconds += round(seconds * 1e9)
+        self.wall_seconds += seconds
+
+    def reboot(self, boot_id: str, seconds: float = 0.0) -> None:
+        """Continue in another boot, *seconds* after its start; the wall clock goes on."""
+        self.boot_id = boot_id
+        self._nanoseconds = round(seconds * 1e9)

@@ -1,0 +1,404 @@
+"""What this node should have: the readings that its devices must be able to give, and the devices it had before.
+
+A healthy machine without a feature is still healthy, so only what the table names for a model is required.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from nodevet.checks.core.model import (
+    Device,
+    DeviceKind,
+    Instant,
+    Link,
+    ReaderStatus,
+    ReadingStatus,
+    Sample,
+    told_serial,
+)
+from nodevet.checks.reference.expected_links import expected_links
+from nodevet.checks.reference.tables import load_table
+from nodevet.checks.reference.vendors import vendor_of
+
+from .acknowledgement import are_other_boards
+from .renamed import listed_now, under_known_names
+from .view import Memory, Seen
+
+__all__ = [
+    "OR",
+    "UNNAMED",
+    "Requirement",
+    "by_name",
+    "forget",
+    "links_noted",
+    "listed_twice",
+    "named",
+    "owed",
+    "recognised",
+    "remember",
+    "requirements",
+    "without_pages",
+    "without_ports",
+]
+
+UNNAMED = "unknown"
+"""What backends call the model of a device that does not tell it."""
+
+OR = "|"
+"""Between quantities of which a device owes any one."""
+
+FABRIC = "fabric"
+"""In the place of a chip: each board that says that it has joined a fabric, whatever its name and its chip are."""
+
+LASTING = ("uuid", "pci_device_id", "memory_bytes", "compute_units", "maximum_clock_hertz", "architecture")
+"""What a board is made of, besides its serial and model: None where it does not tell."""
+
+
+class Requirement(msgspec.Struct, frozen=True):
+    """A row of reference/requirements.csv: devices of this make must be able to report the quantity.
+
+    ``model`` may hold ``*``; an empty ``architecture`` fits all, and one that is named no share of a board, which owes
+    only what its name says; ``fabric`` is none, and fits what has joined one. A quantity with several, as ``a|b``, says
+    that they owe no more than one of these, whatever other rows say.
+    """
+
+    vendor: str
+    kind: DeviceKind
+    model: str
+    architecture: str
+    quantity: str
+    source: str
+
+    def applies_to(self, device: Device, *, joined: bool) -> bool:
+        """Return whether *device* is of this make; *joined*: it says that it has joined a fabric."""
+        made_so = {"", device.architecture, FABRIC if joined else ""} if not device.virtual else {""}
+        return (
+            self.vendor == device.vendor
+            and self.kind is device.kind
+            and self.architecture in made_so
+            and fnmatchcase(device.model, self.model)
+        )
+
+
+def owed(devices: Iterable[Device], samples: Iterable[Sample]) -> dict[str, frozenset[str]]:
+    """Return by id what each of *devices* must be able to report, by what it is and by what it says in *samples*."""
+    told = ((sample.device, entry) for sample in samples for entry in sample.readings)
+    joined = {name for name, entry in told if entry.quantity == "fabric_state" and entry.value == "completed"}
+    return {device.id: requirements(device, joined=device.id in joined) for device in devices}
+
+
+def requirements(device: Device, *, joined: bool = False) -> frozenset[str]:
+    """Return the quantities that *device* must be able to report; of ``a|b`` any one.
+
+    A part of a device owes nothing itself. What has links tells of them where its driver can, whatever its name is, and
+    so does one that has *joined* a fabric.
+    """
+    if device.backend == "host" or device.parent is not None:
+        return frozenset()
+    rows = load_table("requirements.csv", Requirement)
+    quantities = frozenset(row.quantity for row in rows if row.applies_to(device, joined=joined))
+    links = expected_links(device)
+    if links is not None and links.told:
+        quantities |= {"link_active"}
+    return frozenset(entry for entry in quantities if OR in entry) or quantities
+
+
+def remember(
+    memory: Memory,
+    devices: Iterable[Device],
+    links_up: dict[str, set[int]],
+    now: Instant,
+    doubles: Iterable[tuple[Device, Device]] = (),
+) -> Memory:
+    """Return *memory* with *devices* as seen now, and the links of ``links_up`` (ports by device id) as once up.
+
+    A device without a driver is not remembered by its PCI address once its own library names it. What was remembered
+    of a device under another name is remembered of it.
+    """
+    devices = tuple(devices)
+    names = named(memory, devices, doubles)
+    renamed = {name: memory.seen[key] for key, name in names.items()}
+    kept = {key: entry for key, entry in memory.seen.items() if key not in names}
+    seen = listed_now(kept, devices)
+    for device in devices:
+        known = seen.get(device.id) or renamed.get(device.id)
+        up = tuple(sorted({*(known.links_up if known else ()), *links_up.get(device.id, ())}))
+        slots = tuple(dict.fromkeys((*(known.slots if known else ()), *((device.pci,) if device.pci else ()))))
+        is_as_before = known is not None and (known.device, known.links_up, known.slots) == (device, up, slots)
+        if known is None or not is_as_before or known.last.boot_id != now.boot_id:
+            seen[device.id] = Seen(device, known.first if known else now, now, up, slots)
+    real = {_slot(entry.device) for entry in seen.values() if entry.device.backend != "host" and entry.device.pci}
+    for entry in tuple(seen.values()):
+        if entry.device.backend == "host" and entry.device.pci and _slot(entry.device) in real:
+            del seen[entry.device.id]
+    return Memory(seen) if seen != memory.seen else memory
+
+
+def links_noted(
+    up_before: Collection[int], sample: Sample, listed: Iterable[Device]
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Return which ports to note as up by *sample*, and which of *up_before* have but other numbers now.
+
+    Only the driver of some vendors renumbers ports, and the device must be *listed* to be known as theirs: of any other
+    a port that is left out is a lost link, whatever came up beside it. amdgpu renumbered them in 2025 (amd-gfx, "use
+    the external link number"). No link moves to another port by itself: where as many ports as are left out are up that
+    never were, each of those is another one under a new number. Some of them may come up later: until then none is
+    noted, or those that are up already would not be new any more.
+    """
+    states = {entry.part.index: entry for entry in sample.readings if entry.quantity == "link_active"}
+    up = {port for port, entry in states.items() if entry.value and port is not None}
+    vendor = next((device.vendor for device in listed if device.id == sample.device), "")
+    if not vendor_of(vendor).renumbers_ports:
+        return frozenset(up), frozenset()
+    left_out = {port for port in up_before if port in states and states[port].status is ReadingStatus.UNSUPPORTED}
+    if len(left_out) > len(up.difference(up_before)):
+        return frozenset(up.intersection(up_before)), frozenset()
+    return frozenset(up), frozenset(left_out)
+
+
+def without_ports(memory: Memory, device_id: str, ports: Collection[int]) -> Memory:
+    """Return *memory* without *ports* of the device, which it knew by other numbers."""
+    seen = memory.seen.get(device_id)
+    if seen is None or not ports:
+        return memory
+    kept = tuple(port for port in seen.links_up if port not in ports)
+    return Memory({**memory.seen, device_id: msgspec.structs.replace(seen, links_up=kept)})
+
+
+def named(
+    memory: Memory,
+    devices: Iterable[Device],
+    doubles: Iterable[tuple[Device, Device]] = (),
+    spoken_of: Iterable[str] = (),
+) -> dict[str, str]:
+    """Return the id that each remembered accelerator has now which went by its address alone, or by another UUID.
+
+    A board that has fallen off the bus cannot tell its UUID, and one without driver is only seen by the kernel. One of
+    the same serial in the same slot is the same board under another UUID, as after its firmware was written anew. What
+    two backends list (*doubles*, of ``listed_twice``) goes by the name that the earlier one gives it. A part of a board
+    that is listed without it was put together with it again, and what is open on the part is open on the board.
+    Ids that are *spoken_of* in this boot count where the memory was lost: one that is the address of a board is its.
+    """
+    devices = tuple(devices)
+    at_slot = {_slot(device): device for device in devices if device.uuid and device.pci and device.parent is None}
+    present = {device.id for device in devices}
+    others = {left_out.id: kept.id for left_out, kept in doubles if left_out.id not in present}
+    names = {key: others[key] for key in memory.seen if key in others}
+    for key, entry in memory.seen.items():
+        board = at_slot.get(_slot(entry.device))
+        if board is not None and key not in present and _is_same_board(entry.device, board):
+            names[key] = board.id
+        elif entry.device.parent in present and key not in present:
+            names[key] = entry.device.parent
+    for key in spoken_of:
+        board = at_slot.get(key.removeprefix("pci-").split(".")[0])
+        if board is not None and key not in present and key not in memory.seen:
+            names[key] = board.id
+    return names | _named_at_last(memory, devices)
+
+
+def _named_at_last(memory: Memory, devices: Iterable[Device]) -> dict[str, str]:
+    """Return the names of boards of which nothing but their number was known, where as many new ones answer now."""
+    devices = tuple(devices)
+    present = {device.id for device in devices}
+    names: dict[str, str] = {}
+    unknown = [entry.device for key, entry in memory.seen.items() if key not in present and _is_a_number(entry.device)]
+    for backend in {board.backend for board in unknown}:
+        before = sorted(board.id for board in unknown if board.backend == backend)
+        mine = (device for device in devices if device.backend == backend and device.uuid and _is_board(device))
+        new = [device.id for device in mine if device.id not in memory.seen]
+        names |= dict(zip(before, new, strict=True)) if len(before) == len(new) else {}
+    return names
+
+
+def recognised(memory: Memory, devices: Iterable[Device]) -> tuple[Device, ...]:
+    """Return *devices*, each accelerator that cannot say who it is as the one that *memory* knows in its slot.
+
+    After a reboot a board may answer by its PCI page alone, without UUID and serial. It is one board, not a stranger
+    beside a missing one, unless what it does tell (serial, model, PCI device) is another board's, or the remembered one
+    is listed elsewhere. One that tells its name and not all else keeps what it told of itself before: of a board that
+    has fallen off the bus the page may still have the name, and its serial is what it is sent back by.
+    """
+    devices = tuple(_completed(memory, device) for device in under_known_names(memory.seen, tuple(devices)))
+    present = {device.id for device in devices}
+    known = [entry for entry in memory.seen.values() if entry.device.uuid and entry.device.id not in present]
+    found = _by_elimination(tuple(_recognised(device, known) for device in devices), known)
+    names = {told.id: board.id for told, board in zip(devices, found, strict=True) if told.id != board.id}
+    return tuple(_part_under(device, names) for device in found)
+
+
+def _part_under(device: Device, names: Mapping[str, str]) -> Device:
+    """Return *device*, where it is a part of a board that was recognised, as a part of that board by its name."""
+    board, name = device.parent, names.get(device.parent or "")
+    if board is None or name is None:
+        return device
+    return msgspec.structs.replace(device, id=device.id.replace(f"{board}/", f"{name}/", 1), parent=name)
+
+
+def _by_elimination(devices: tuple[Device, ...], known: Iterable[Seen]) -> tuple[Device, ...]:
+    """Return *devices* with one of which nothing but its number is known as the only one that is not listed."""
+    present = {device.id for device in devices}
+    for number in [device for device in devices if _is_a_number(device)]:
+        like = [device for device in devices if _is_a_number(device) and device.backend == number.backend]
+        boards = (entry.device for entry in known if entry.device.id not in present)
+        left = [board for board in boards if _is_board(board) and board.backend == number.backend]
+        if len(like) == len(left) == 1:
+            devices = tuple(left[0] if device is number else device for device in devices)
+    return devices
+
+
+def _is_a_number(device: Device) -> bool:
+    """Return whether a library counted *device* and nobody tells its name, its model or where it sits."""
+    return _is_board(device) and not device.uuid and not device.pci and device.model == UNNAMED
+
+
+def _completed(memory: Memory, told: Device) -> Device:
+    """Return *told* with what is remembered of the board of its name and what it did not tell this time."""
+    entry = memory.seen.get(told.id)
+    board = entry.device if entry is not None else None
+    if board is None or not board.uuid or not _is_board(told) or not _agree(told, board):
+        return told
+    lacking = {name: getattr(board, name) for name in LASTING if getattr(told, name) is None}
+    if _serial(told) is None or (_serial(board) is not None and told.is_chip_number(told.serial)):
+        lacking["serial"] = board.serial
+    if _model(told) is None:
+        lacking["model"] = board.model
+    return msgspec.structs.replace(told, **lacking, links=_with_ends(told, board))
+
+
+def _with_ends(told: Device, board: Device) -> tuple[Link, ...]:
+    """Return the ports of *told*, each that does not tell its other end with that which it told as one of *board*.
+
+    A port tells it only while it is up: one that went down with the board at its other end would lead nowhere for a
+    reader that starts later. In another slot it leads elsewhere, and under another driver it may be another port.
+    """
+    renumbered = told.driver != board.driver and vendor_of(told.vendor).renumbers_ports
+    ends = {} if renumbered or _slot(told) != _slot(board) else {link.port: link.peer for link in board.links}
+    return tuple(
+        msgspec.structs.replace(link, peer=ends.get(link.port)) if link.peer is None else link for link in told.links
+    )
+
+
+def _is_board(device: Device) -> bool:
+    """Return whether *device* is an accelerator that its own backend lists, and whole."""
+    return device.kind is DeviceKind.ACCELERATOR and device.backend != "host" and device.parent is None
+
+
+def _recognised(device: Device, known: Iterable[Seen]) -> Device:
+    if not _is_board(device) or device.uuid or not device.pci:
+        return device
+    fitting = [entry for entry in known if _may_be(device, entry.device)]
+    if not fitting:
+        return device
+    board = max(fitting, key=lambda entry: entry.last.wall_seconds).device
+    return msgspec.structs.replace(
+        board,
+        pci=device.pci,
+        minor=board.minor if device.minor is None else device.minor,
+        driver=device.driver,
+        shares_uuid=device.shares_uuid,
+    )
+
+
+def _may_be(told: Device, board: Device) -> bool:
+    """Return whether what *told* says of itself contradicts nothing that is known of *board*."""
+    return (_slot(told), None) == (_slot(board), board.parent) and _agree(told, board)
+
+
+def _agree(told: Device, board: Device) -> bool:
+    """Return whether both are of one backend and make, and neither tells what is another board's."""
+    if (told.backend, told.vendor) != (board.backend, board.vendor):
+        return False
+    if are_other_boards(_serial(told), _serial(board)):
+        return False
+    pairs = ((told.pci_device_id, board.pci_device_id), (_model(told), _model(board)))
+    return all(one is None or other is None or one == other for one, other in pairs)
+
+
+def _serial(device: Device) -> str | None:
+    return told_serial(device.serial)
+
+
+def _model(device: Device) -> str | None:
+    return None if device.model == UNNAMED else device.model
+
+
+def by_name(status: ReaderStatus, names: Mapping[tuple[str, str], str]) -> ReaderStatus:
+    """Return *status* with the devices that it speaks of under the *names* that they have here."""
+    here = {told: names.get((status.backend, told), told) for told in (*status.quarantined, *status.blamed)}
+    return msgspec.structs.replace(
+        status,
+        quarantined=tuple(here[told] for told in status.quarantined),
+        blamed={here[told]: falls for told, falls in status.blamed.items()},
+        left_alone={here.get(told, told): words for told, words in status.left_alone.items()},
+    )
+
+
+def without_pages(known: Mapping[str, Device]) -> dict[str, Device]:
+    """Return *known* without what only the PCI bus shows of a board that is remembered by its name: one board, once."""
+    boards = {
+        (device.vendor, _slot(device))
+        for device in known.values()
+        if device.kind is DeviceKind.ACCELERATOR and device.backend != "host" and device.pci
+    }
+    return {
+        identity: device
+        for identity, device in known.items()
+        if device.backend != "host"
+        or device.kind is not DeviceKind.ACCELERATOR
+        or (device.vendor, _slot(device)) not in boards
+    }
+
+
+def listed_twice(listed: Mapping[str, Iterable[Device]]) -> tuple[tuple[Device, Device], ...]:
+    """Return each device that two backends list, as the later of them lists it, beside what the earlier one lists.
+
+    *listed* holds the devices by backend. One name, address or serial is one device, whoever tells of it.
+    """
+    taken: dict[tuple[str, str], Device] = {}
+    doubles: list[tuple[Device, Device]] = []
+    for devices in listed.values():
+        own: dict[tuple[str, str], Device] = {}
+        for device in devices:
+            names = tuple(_identities(device))
+            first = next((taken[name] for name in names if name in taken), None)
+            if first is None:
+                own |= dict.fromkeys(names, device)
+            else:
+                doubles.append((device, first))
+        taken = {**own, **taken}
+    return tuple(doubles)
+
+
+def forget(memory: Memory, device_id: str) -> Memory:
+    """Return *memory* without the device: a person said that it is gone for good, or another one took its place."""
+    return Memory({key: entry for key, entry in memory.seen.items() if key != device_id})
+
+
+def _identities(device: Device) -> Iterator[tuple[str, str]]:
+    """Yield what no other device of the node may be called; a bare board on the bus is meant to have a second name."""
+    yield "name", device.id
+    if device.backend == "host":
+        return
+    if device.uuid:
+        yield "name", device.uuid
+    if device.parent is None and device.pci:
+        yield "address", device.pci
+    if device.parent is None and device.serial and re.search("[1-9]", device.serial):  # N/A and 0000 are none
+        yield f"serial of {device.vendor}", device.serial
+
+
+def _is_same_board(before: Device, now: Device) -> bool:
+    """Return whether two devices of one slot are one board: nothing named it before, or it kept its serial."""
+    if before.kind is not DeviceKind.ACCELERATOR or before.parent is not None:
+        return False
+    return not before.uuid or (_serial(before) is not None and before.serial == now.serial)
+
+
+def _slot(device: Device) -> str:
+    return (device.pci or "").split(".")[0]

@@ -1,0 +1,352 @@
+"""One check over one view: what it raises costs it, and a record that it cannot judge costs only itself.
+
+Where a check raises, the events, results and samples that make it raise are found by halving and set aside; of a
+sample only the readings. The rest is judged. That something was set aside is a finding of its own, ``unknown``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter as Tally
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+
+from nodevet.checks.core.guard import Bug, attempt, culprits
+from nodevet.checks.core.model import (
+    NODE,
+    Action,
+    CheckRun,
+    Clearing,
+    Episode,
+    Event,
+    FaultClass,
+    Finding,
+    Instant,
+    Outcome,
+    Part,
+    PartKind,
+    ReaderStatus,
+    Reading,
+    ReadingStatus,
+    Sample,
+)
+from nodevet.checks.core.overrun import Overrun, within
+from nodevet.checks.core.parts import reader_of
+from nodevet.checks.reference.limits import from_table
+
+from .registry import Check
+from .view import View
+
+__all__ = [
+    "CHECK_ERROR",
+    "Armed",
+    "Ran",
+    "Rests",
+    "not_asked",
+    "not_configured",
+    "nothing_found",
+    "run_check",
+    "runs_again",
+    "told_run",
+]
+
+CHECK_ERROR = "check.error"
+LONGEST_SECONDS = from_table("site_checks.together").value
+"""How long the checks of a site may take together in one round, because the loop waits for them.
+
+Those of nodevet itself need milliseconds.
+"""
+
+NOT_ASKED = "it was not asked: another check of the site took the time of all"
+
+FIRST_REST_SECONDS = from_table("site_checks.first_rest").value
+LONGEST_REST_SECONDS = from_table("site_checks.longest_rest").value
+"""How long one that took longer is not asked, twice as long each time in a row."""
+
+MOST_FINDINGS = int(from_table("site_checks.findings").value)
+"""So many are more than any node has: without a bound, a check that yields for ever would take all memory."""
+
+MOST_TRIES = int(from_table("site_checks.tries").value)
+"""So often a check is tried again in one round; beyond that it is the check itself that is broken."""
+
+Item = TypeVar("Item")
+
+
+class Armed(msgspec.Struct, frozen=True):
+    """A check with the policy that the configuration gives it."""
+
+    check: Check
+    policy: msgspec.Struct
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """What a check found; ``error`` where it could not run at all; ``aside`` are the events that it cannot judge.
+
+    One that ``overran`` its time was interrupted.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    error: str = ""
+    aside: tuple[Event, ...] = ()
+    overran: bool = False
+
+
+class Rests:
+    """Which checks overran their time, and until when they are not asked again."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._resting: dict[str, tuple[Instant, float, Ran]] = {}
+        self._round: Instant | None = None
+        self._left = 0.0
+
+    def run(self, armed: Armed, view: View) -> Ran:
+        """Return what the check finds in *view*, or what it came to last while it rests."""
+        name = armed.check.name
+        since, rest, before = self._resting.pop(name, (view.now, 0.0, Ran()))
+        seconds = view.now.seconds_since(since)
+        if seconds is not None and seconds < rest:
+            self._resting[name] = since, rest, before
+            return before
+        if view.now != self._round:
+            self._round, self._left = view.now, LONGEST_SECONDS
+        began = time.monotonic()
+        ran = run_check(armed, view, self._left)
+        if ran.overran:
+            self._left = 0.0  # it took all
+        elif not armed.check.is_own:
+            self._left -= time.monotonic() - began
+        if ran.overran:
+            longer = min(max(2 * rest, FIRST_REST_SECONDS), LONGEST_REST_SECONDS)
+            self._resting[name] = view.now, longer, ran
+        return ran
+
+
+class _Tries:
+    """Runs a check over parts of a view, as often as is sensible."""
+
+    def __init__(self, armed: Armed, view: View) -> None:
+        self._armed = armed
+        self._bare = msgspec.structs.replace(view, events=(), results=(), samples={})
+        self._left = MOST_TRIES
+
+    @property
+    def exhausted(self) -> bool:
+        return self._left <= 0
+
+    def fails(self, **parts: object) -> bool:
+        """Return whether the check raises on these parts of the view alone."""
+        self._left -= 1
+        if self.exhausted:
+            return False
+        return isinstance(attempt(partial(_judged, self._armed, msgspec.structs.replace(self._bare, **parts))), Bug)
+
+
+def run_check(armed: Armed, view: View, seconds: float = LONGEST_SECONDS) -> Ran:
+    """Return what the check finds in *view*, or in what is left of it without the records that make it raise.
+
+    One of a site has so many *seconds*.
+    """
+    if armed.check.broken:
+        return Ran(error=armed.check.broken)
+    if armed.check.is_own:
+        return _run(armed, view)
+    if seconds <= 0.0:
+        return Ran(error=NOT_ASKED)
+    try:
+        return within(seconds, partial(_run, armed, view))
+    except Overrun as error:
+        together = f"the checks of a site have {LONGEST_SECONDS:g} s together"
+        return Ran(error=f"{error} ({together}); it is asked again ever later", overran=True)
+
+
+def _run(armed: Armed, view: View) -> Ran:
+    done = attempt(partial(_judged, armed, view))
+    if not isinstance(done, Bug):
+        return Ran(done)
+    tries = _Tries(armed, view)
+    if tries.fails():
+        return Ran(error=str(done))
+    events = culprits(view.events, lambda some: tries.fails(events=tuple(some)))
+    results = culprits(view.results, lambda some: tries.fails(results=tuple(some)))
+    samples = dict(culprits(tuple(view.samples.items()), lambda some: tries.fails(samples=dict(some))))
+    mended = {key: _mended(tries, key, sample) for key, sample in samples.items()}
+    rest = msgspec.structs.replace(
+        view,
+        events=_without(view.events, events),
+        results=_without(view.results, results),
+        samples=_replaced(view.samples, mended),
+    )
+    again = attempt(partial(_judged, armed, rest))
+    if isinstance(again, Bug) or tries.exhausted or not (events or results or samples):
+        return Ran(error=str(done))
+    aside = partial(_set_aside, armed.check, done)
+    told = [aside(sample.device, "", f"readings of {sample.device}") for sample in samples.values()]
+    told += [aside(NODE, ".events", f"{len(events)} events, such as {events[0].code}")] if events else []
+    told += [aside(NODE, ".results", f"results of {results[0].workload}")] if results else []
+    unique = {finding.key: finding for finding in told}
+    return Ran((*again, *unique.values()), aside=tuple(events))
+
+
+def nothing_found(check: Check, error: str) -> Finding:
+    """Return the finding of a check that raised, or that matched nothing on this node."""
+    if not error:
+        return Finding(
+            check=check.name,
+            code=f"{check.name}.nothing",
+            outcome=Outcome.SKIPPED,
+            message=f"check {check.name} matched nothing on this node",
+            fault_class=FaultClass.UNKNOWN,
+        )
+    # Why it is broken says itself what to do, and one that was not asked is not at fault.
+    step = "" if check.broken or error == NOT_ASKED else f"; {_report(check)}"
+    return _error(check, NODE, "", f"check {check.name} could not run: {error}{step}")
+
+
+def runs_again(check: Check, ran: Ran, episodes: Iterable[Episode]) -> tuple[Finding, ...]:
+    """Return what ends the findings that *check* could not run, or not judge something that it now can."""
+    if ran.error:
+        return ()
+    standing = {finding.key for finding in ran.findings}
+    return tuple(
+        _over(episode, f"check {check.name} runs again")
+        for episode in episodes
+        if episode.key.code == CHECK_ERROR and episode.check == check.name and episode.key not in standing
+    )
+
+
+def _over(episode: Episode, message: str) -> Finding:
+    return msgspec.structs.replace(
+        episode.finding, outcome=Outcome.PASS, message=message, action=Action.NONE, required=False
+    )
+
+
+def not_asked(checks: Iterable[Armed], episodes: Iterable[Episode]) -> tuple[Finding, ...]:
+    """Return what ends the findings that a check could not run, which is none of *checks* any more.
+
+    It was switched off, its package was removed, or it has another name now that it can be had.
+    """
+    asked = {armed.check.name for armed in checks}
+    return tuple(
+        _over(episode, f"check {episode.check} is not asked any more")
+        for episode in episodes
+        if episode.key.code == CHECK_ERROR and episode.check not in asked
+    )
+
+
+def not_configured(readers: Iterable[ReaderStatus], episodes: Iterable[Episode]) -> tuple[Finding, ...]:
+    """Return what ends the findings that a reader could not read, which is none of *readers* any more.
+
+    Its backend or command was taken out of the configuration. What a driver did is not undone by that, nor are boards
+    that were read by it (inventory).
+    """
+    backends = {reader.backend for reader in readers}
+    return tuple(
+        _over(episode, f"no reader of {backend} is configured any more")
+        for episode in episodes
+        if episode.key.device == NODE
+        and episode.key.code.startswith("reader.")
+        and episode.outcome is Outcome.UNMEASURED
+        and (backend := reader_of(episode.key.part)) not in backends
+    )
+
+
+def told_run(check: Check, ran: Ran, findings: Iterable[Finding], now: Instant, seconds: float) -> CheckRun:
+    """Return what a snapshot says of the run of *check* that began *now* and took *seconds*."""
+    return CheckRun(
+        check=check.name,
+        time=now,
+        duration_seconds=seconds,
+        success=not ran.error,
+        error=ran.error,
+        outcomes=tally(findings),
+    )
+
+
+def tally(findings: Iterable[Finding]) -> dict[str, int]:
+    """Return how many of *findings* have each outcome."""
+    counts = Tally(finding.outcome for finding in findings)
+    return {outcome.value: counts[outcome] for outcome in Outcome}
+
+
+def _judged(armed: Armed, view: View) -> tuple[Finding, ...]:
+    """Return what the check finds; raise whatever it raises, and what `_sound` does.
+
+    One that ends its process, as a script does, ends itself, and so does one that finds too much: RuntimeError.
+    """
+    try:
+        found = tuple(map(_sound, islice(armed.check.judge(view, armed.policy), MOST_FINDINGS + 1)))
+    except (SystemExit, GeneratorExit) as error:
+        raise RuntimeError(f"raised {type(error).__name__}: {error}") from error
+    if len(found) > MOST_FINDINGS:
+        raise RuntimeError(f"yielded more than {MOST_FINDINGS} findings")
+    return found
+
+
+def _sound(finding: object) -> Finding:
+    """Return *finding* with each field of its type. Raises TypeError, or what msgspec says of a field.
+
+    Nothing checks fields when a finding is made. One that cannot be kept or shown would cost every other one.
+    """
+    if not isinstance(finding, Finding):
+        raise TypeError(f"yielded {type(finding).__name__}, not Finding")
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(finding), type=Finding)
+
+
+def _mended(tries: _Tries, key: tuple[str, str], sample: Sample) -> Sample | None:
+    """Return *sample* without the values that make the check raise; None where that is the sample as a whole."""
+
+    def fails(some: Sequence[Reading]) -> bool:
+        return tries.fails(samples={key: msgspec.structs.replace(sample, readings=tuple(some))})
+
+    bad = culprits(sample.readings, fails)
+    if not bad:
+        return None
+    readings = tuple(_unread(entry) if any(entry is one for one in bad) else entry for entry in sample.readings)
+    mended = msgspec.structs.replace(sample, readings=readings)
+    return None if tries.fails(samples={key: mended}) else mended
+
+
+def _unread(reading: Reading) -> Reading:
+    detail = f"{reading.value!r} cannot be judged"[:200]
+    return Reading(reading.quantity, None, reading.part, ReadingStatus.ERROR, detail)
+
+
+def _without(items: Sequence[Item], bad: Sequence[Item]) -> tuple[Item, ...]:
+    return tuple(item for item in items if not any(item is one for one in bad))
+
+
+def _replaced(
+    samples: Mapping[tuple[str, str], Sample], mended: Mapping[tuple[str, str], Sample | None]
+) -> dict[tuple[str, str], Sample]:
+    together = {**samples, **mended}
+    return {key: sample for key, sample in together.items() if sample is not None}
+
+
+def _set_aside(check: Check, bug: Bug, device: str, suffix: str, what: str) -> Finding:
+    words = f"check {check.name} cannot judge {what}: {bug}; set aside, everything else was judged; {_report(check)}"
+    return _error(check, device, suffix, words)
+
+
+def _report(check: Check) -> str:
+    """Return who can correct *check*, in words."""
+    return "please report this" if check.is_own else f"correct {check.module}"
+
+
+def _error(check: Check, device: str, suffix: str, message: str) -> Finding:
+    return Finding(
+        check=check.name,
+        code=CHECK_ERROR,
+        outcome=Outcome.UNMEASURED,
+        message=message,
+        device=device,
+        part=Part(PartKind.DEVICE, f"vendor:{check.name}{suffix}"),
+        fault_class=FaultClass.UNKNOWN,
+        clearing=Clearing.UNMEASURED,
+        required=True,
+        gates=False,
+    )

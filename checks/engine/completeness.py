@@ -1,0 +1,233 @@
+"""Whether a load proved what it set out to: every planned device and number format verified to its end. Pure.
+
+Every surface takes its word for a load from here. A load is *complete* where each planned format of each planned device
+was verified; a format that a device lacks is listed and spoils nothing, unless somebody asked for it by name. What is
+not complete is ``unknown``, whatever was not proved and why; a wrong result is ``failed`` however the load ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.core.model import NODE, Episode, EpisodeState, Result, ResultState, Shown, State, Verdict
+
+from .retest import is_passed_retest
+
+__all__ = [
+    "ASKED",
+    "LOAD",
+    "PLANNED",
+    "REFUSAL",
+    "Account",
+    "Completeness",
+    "Planned",
+    "Standing",
+    "absent",
+    "account",
+    "judged",
+    "last_load",
+    "last_proof",
+    "planned_in",
+    "standing_wrong",
+    "without",
+]
+
+ASKED = "asked"
+"""The condition of a result whose number format somebody asked for by name."""
+
+REFUSAL = "refusal"
+"""The condition of a refused result that says what refused: ``format`` (the device lacks it), or something else."""
+
+LOAD = "load"
+"""The condition of a result that names the load it is of: boot and moment of its start."""
+
+PLANNED = "planned_results"
+"""The condition of a result that says how many results its load leaves: one for each planned format of each device."""
+
+NAMED_AT_MOST = 4
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """One number format that is to be verified on one device; ``asked``: by name, not by a plan for its kind."""
+
+    device: str
+    dtype: str
+    asked: bool = False
+
+
+class Standing(StrEnum):
+    """What became of a planned format."""
+
+    VERIFIED = "verified"
+    WRONG = "wrong"
+    LACKING = "lacking"
+    UNPROVEN = "unproven"
+
+
+class Account(msgspec.Struct, frozen=True):
+    """What became of one planned format on one device; ``why`` is empty where it was verified."""
+
+    device: str
+    dtype: str
+    standing: Standing
+    why: str = ""
+
+
+class Completeness(msgspec.Struct, frozen=True):
+    """What became of everything that was planned, in the order of the plan."""
+
+    accounts: tuple[Account, ...]
+
+    @property
+    def state(self) -> State:
+        """Return ``ok`` where every device was verified and nothing is unproven, ``failed`` where a result is wrong."""
+        if self._of(Standing.WRONG):
+            return State.FAILED
+        return State.OK if self.accounts and not self.unproven else State.UNKNOWN
+
+    @property
+    def unproven(self) -> tuple[Account, ...]:
+        """Return what was not proved. A device that lacks every planned format is not proved by that."""
+        verified = {entry.device for entry in self._of(Standing.VERIFIED)}
+        return tuple(
+            entry
+            for entry in self.accounts
+            if entry.standing is Standing.UNPROVEN
+            or (entry.standing is Standing.LACKING and entry.device not in verified)
+        )
+
+    @property
+    def verified(self) -> int:
+        """Return how many planned formats were verified, counted on each device."""
+        return len(self._of(Standing.VERIFIED))
+
+    def reason(self, names: Mapping[str, str] | None = None) -> str:
+        """Return in one line what is wrong or not proved, devices by *names*; empty where the load is complete."""
+        wrong = self._of(Standing.WRONG)
+        if wrong:
+            return f"wrong results: {_listed(wrong, names or {})}"
+        if not self.accounts:
+            return "incomplete: nothing was run, so nothing is proved"
+        if not self.unproven:
+            return ""
+        counted = f"{len(self.unproven)} of {len(self.accounts)} planned formats are not proved"
+        return f"incomplete: {counted}: {_listed(self.unproven, names or {})}"
+
+    def _of(self, standing: Standing) -> tuple[Account, ...]:
+        return tuple(entry for entry in self.accounts if entry.standing is standing)
+
+
+def account(plan: Iterable[Planned], results: Sequence[Result]) -> Completeness:
+    """Return what became of *plan* by *results*, in the order in which these came.
+
+    A planned format without a result is unproven. What was run beside the plan counts as if it was planned.
+    """
+    planned = {(entry.device, entry.dtype): entry for entry in (*planned_in(results), *plan)}
+    ordered = dict.fromkeys([(entry.device, entry.dtype) for entry in plan] + list(planned))
+    return Completeness(tuple(_account(planned[key], results) for key in ordered))
+
+
+def planned_in(results: Iterable[Result]) -> tuple[Planned, ...]:
+    """Return what *results* show to have been planned: a planned format leaves a result, also where it never ran."""
+    return tuple(
+        Planned(device, result.dtype or "", bool(result.conditions.get(ASKED)))
+        for result in results
+        for device in result.devices
+    )
+
+
+def absent(load: Sequence[Result]) -> int:
+    """Return how many results of a *load* are not among these: still to come, or lost. They may tell of anything."""
+    told = [result for result in load if isinstance(result.conditions.get(PLANNED), int)]
+    planned = max((result.conditions[PLANNED] for result in told), default=0)
+    return max(0, planned - len({(result.devices, result.dtype) for result in told}))
+
+
+def without(load: Completeness, count: int, where: str) -> Completeness:
+    """Return what a *load* proved of which *count* results are not in *where*."""
+    if not count:
+        return load
+    why = f"{count} of its results are not in {where}"
+    return Completeness((*load.accounts, Account(NODE, "", Standing.UNPROVEN, why)))
+
+
+def last_load(results: Iterable[Result]) -> tuple[Result, ...]:
+    """Return those of *results* that the newest load left, and whatever else is wrong: it stands until it is disproved.
+
+    For a surface that has the latest result of each format, of whichever load, in the order in which they came: a wall
+    clock that was set back must not bring an older load to the front.
+    """
+    everything = tuple(results)
+    load = everything[-1].conditions.get(LOAD) if everything else None
+    return tuple(result for result in everything if result.conditions.get(LOAD) == load or result.metric("mismatches"))
+
+
+def standing_wrong(episodes: Iterable[Episode]) -> tuple[tuple[str, Shown], ...]:
+    """Return the wrong results that no re-test has disproved, each with its device; acknowledged ones among them."""
+    return tuple(
+        (episode.key.device, shown)
+        for episode in episodes
+        if episode.state is not EpisodeState.CLEARED
+        for shown in episode.finding.shown
+    )
+
+
+def last_proof(results: Iterable[Result], episodes: Iterable[Episode]) -> Completeness:
+    """Return what the newest load proved beside the wrong results that stand: a shorter one takes none of them away.
+
+    A load that goes on, or whose end the agent did not live to see, has proved nothing of what it has not told yet.
+    """
+    everything = tuple(results)
+    accounts = {(entry.device, entry.dtype): entry for entry in account((), last_load(everything)).accounts}
+    for device, shown in standing_wrong(episodes):
+        key = (device, shown.dtype or "")
+        if accounts.get(key) is None or accounts[key].standing is not Standing.WRONG:
+            why = f"{shown.wrong} wrong in an earlier load, which no re-test has disproved"
+            accounts[key] = Account(*key, Standing.WRONG, why)
+    newest = [result for result in everything if result.conditions.get(LOAD) == everything[-1].conditions.get(LOAD)]
+    return without(Completeness(tuple(accounts.values())), absent(newest), "the agent's memory")
+
+
+def judged(verdict: Verdict, load: Completeness, names: Mapping[str, str] | None = None) -> Verdict:
+    """Return the *verdict* of a node as that of a *load* on it: never better than what the load proved."""
+    if load.state.rank <= verdict.state.rank:
+        return verdict
+    return msgspec.structs.replace(verdict, state=load.state, reason=load.reason(names))
+
+
+def _account(planned: Planned, results: Iterable[Result]) -> Account:
+    own = [result for result in results if planned.device in result.devices and (result.dtype or "") == planned.dtype]
+    standing, why = _standing(planned, own)
+    return Account(planned.device, planned.dtype, standing, why)
+
+
+def _standing(planned: Planned, results: Sequence[Result]) -> tuple[Standing, str]:
+    wrong = [result for result in results if result.metric("mismatches")]
+    if wrong:
+        return Standing.WRONG, f"{wrong[-1].metric('mismatches')} wrong"
+    if not results:
+        return Standing.UNPROVEN, "no result"
+    last = results[-1]
+    if is_passed_retest(last):
+        return Standing.VERIFIED, ""
+    lacking = last.state is ResultState.REFUSED and last.conditions.get(REFUSAL) == "format" and not planned.asked
+    return Standing.LACKING if lacking else Standing.UNPROVEN, _why(last)
+
+
+def _why(result: Result) -> str:
+    proof: Any = result.conditions.get("verification") or "nothing verified"
+    said = result.detail or (str(proof) if result.state is ResultState.FINISHED else "")
+    return f"{result.state.value}: {said}" if said else result.state.value
+
+
+def _listed(accounts: Sequence[Account], names: Mapping[str, str]) -> str:
+    said = [
+        " ".join(part for part in (names.get(entry.device, entry.device), entry.dtype) if part) + f" ({entry.why})"
+        for entry in accounts[:NAMED_AT_MOST]
+    ]
+    more = len(accounts) - NAMED_AT_MOST
+    return ", ".join(said) + (f", and {more} more" if more > 0 else "")

@@ -1,0 +1,263 @@
+"""One loss is one finding: what cannot be measured of a device that does not answer follows from that. Pure.
+
+So do a link that is down because the board at its other end is lost, and the loss of each part of a lost board: the
+loss names them, and while it is there they do not count for themselves.
+
+The loss itself is told by its own code. Of what follows from it nothing counts for itself, and nothing is shown beside
+it; where only other checks are asked for, the loss is why they could not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from nodevet.checks.core.model import NODE, Action, Device, Finding, Key, Outcome
+from nodevet.checks.reference.expected_links import Which, expected_links
+
+from .losses import GONE
+from .view import Memory
+
+__all__ = ["LOSSES", "UNREAD", "counted_once", "joined", "parts_lost", "seen_by", "shown_once"]
+
+LOSSES = frozenset(
+    {"device.lost", "device.reset_required", "device.faulty", "reader.hung", "reader.stuck", "reader.crashed"}
+)
+"""What says of a device that it does not answer."""
+
+UNREAD = "device.unread"
+
+DOWN, ALL_DOWN, FEWER = "link.down", "link.all_down", "link.fewer"
+
+ENDS = GONE | {"device.reset_required", "device.faulty"}
+"""What says of a board that it holds up no link."""
+
+
+def counted_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return *findings*, of which nothing that a lost device could not be asked for is required by itself."""
+    findings = tuple(findings)
+    lost = {device for device, finding in _causes(findings).items() if finding.outcome is Outcome.FAIL}
+    lost |= parts_lost(findings).keys()
+    return tuple(
+        msgspec.structs.replace(finding, required=False) if _follows(finding, lost) else finding for finding in findings
+    )
+
+
+def shown_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return *findings* without what follows from a loss: of each device that does not answer one finding says so."""
+    findings = tuple(findings)
+    parts = parts_lost(findings)
+    causes = {device: finding for device, finding in _causes(findings).items() if device not in parts}
+    lost = causes.keys() | parts.keys()
+    return tuple(
+        finding for finding in findings if causes.get(finding.device) is finding or not _follows(finding, lost)
+    )
+
+
+def seen_by(findings: Iterable[Finding], names: Collection[str]) -> tuple[Finding, ...]:
+    """Return what the checks of *names* found, and each loss that kept them from seeing: that is no good news."""
+    findings = tuple(findings)
+    followed = {finding.follows for finding in findings if finding.follows and finding.check in names}
+    causes = {**_causes(findings), **_ends(findings, followed)}
+    return tuple(
+        finding
+        if finding.check in names
+        else msgspec.structs.replace(finding, outcome=Outcome.UNMEASURED, required=True)
+        for finding in findings
+        if finding.check in names or causes.get(finding.device) is finding
+    )
+
+
+def _causes(findings: Iterable[Finding]) -> dict[str, Finding]:
+    """Return for each device that does not answer the finding that says so, the gravest first."""
+    causes: dict[str, Finding] = {}
+    for finding in findings:
+        is_loss = finding.code in LOSSES and finding.outcome is Outcome.FAIL
+        is_unread = finding.code == UNREAD and finding.outcome is Outcome.UNMEASURED
+        if finding.device != NODE and (is_loss or (is_unread and finding.device not in causes)):
+            causes[finding.device] = finding
+    return causes
+
+
+def _follows(finding: Finding, devices: Collection[str]) -> bool:
+    return finding.device in devices and finding.outcome is Outcome.UNMEASURED
+
+
+# ---- Parts of a lost board -------------------------------------------------------------------------------------
+
+
+def parts_lost(findings: Iterable[Finding]) -> dict[str, str]:
+    """Return by the id of each part that is lost with its board the id of that board."""
+    return {finding.device: finding.follows for finding in findings if finding.follows and finding.code in ENDS}
+
+
+def _with_parts(findings: tuple[Finding, ...], boards: Mapping[str, Device]) -> tuple[Finding, ...]:
+    """Return *findings*, of which the loss of a part follows from that of its board: it falls off the bus as one."""
+    lost = _ends(findings)
+    parents = {name: board.parent for name, board in boards.items() if board.parent in lost}
+    told: dict[Key, Finding] = {}
+    parts: dict[str, list[str]] = {}
+    for finding in findings:
+        parent = parents.get(finding.device)
+        if parent is None or finding.code not in ENDS or finding.outcome not in (Outcome.FAIL, Outcome.UNMEASURED):
+            continue
+        said = f"{_subject(finding)}: it follows from what {_subject(lost[parent])} has"
+        told[finding.key] = msgspec.structs.replace(
+            finding, outcome=Outcome.SKIPPED, action=Action.NONE, follows=parent, required=False, message=said
+        )
+        if _subject(finding) not in parts.setdefault(parent, []):
+            parts[parent].append(_subject(finding))
+    for board, names in parts.items():
+        said = f"{lost[board].message}; its parts are lost with it: {', '.join(names)}"
+        told[lost[board].key] = msgspec.structs.replace(lost[board], message=said)
+    return tuple(told.get(finding.key, finding) for finding in findings)
+
+
+# ---- Links whose other end is lost ----------------------------------------------------------------------------
+
+
+def joined(findings: Iterable[Finding], devices: Iterable[Device], memory: Memory) -> tuple[Finding, ...]:
+    """Return *findings*, of which a link that is down because its other end is lost follows from that loss, and so does
+    the loss of a part.
+
+    Which board is at the other end the port tells, or told before. Where it does not, boards of one make that are each
+    joined with each other lost with a board as many links each as join two of them. The loss names what follows from
+    it; once the lost board answers, a link that is still down counts for itself.
+    """
+    boards = {entry.device.id: entry.device for entry in memory.seen.values()} | {board.id: board for board in devices}
+    findings = _with_parts(tuple(findings), boards)
+    lost = _ends(findings)
+    dark = {finding.device: finding for finding in findings if _is_bad(finding, ALL_DOWN)}
+    if not any(_is_bad(finding, DOWN, ALL_DOWN) and finding.device not in lost for finding in findings):
+        return findings
+    fabric = _Fabric(boards, memory, dark | lost)
+    follows = fabric.down_with(finding for finding in findings if _is_bad(finding, DOWN))
+    alone = _Fabric(boards, memory, lost)
+    follows |= {finding.key: end for name, finding in dark.items() if name not in lost and (end := alone.all_of(name))}
+    number = {name: sum(key.device == name and key.code == DOWN for key in follows) for name in boards}
+    for finding in findings:
+        ends = [end for key, end in follows.items() if key.device == finding.device and key.code == DOWN]
+        if _is_bad(finding, FEWER) and ends and _makes_up(finding, number[finding.device]):
+            follows[finding.key] = ends[0]
+    return tuple(_told(finding, findings, follows, dark | lost) for finding in findings)
+
+
+def _told(
+    finding: Finding, findings: tuple[Finding, ...], follows: dict[Key, str], ends: dict[str, Finding]
+) -> Finding:
+    """Return *finding* as what follows from a loss, or as the loss with what follows from it, or as it is."""
+    end = follows.get(finding.key)
+    if end is not None:
+        said = f"{finding.message.partition('; ')[0]}; it follows from what {_subject(ends[end])} has"
+        return msgspec.structs.replace(finding, outcome=Outcome.SKIPPED, action=Action.NONE, follows=end, message=said)
+    if ends.get(finding.device) is not finding:
+        return finding
+    with_it = [_subject(other) for other in findings if follows.get(other.key) == finding.device]
+    said = f"{finding.message}; down with it: {', '.join(with_it)}" if with_it else finding.message
+    return msgspec.structs.replace(finding, message=said)
+
+
+def _subject(finding: Finding) -> str:
+    return finding.message.partition(": ")[0]
+
+
+def _is_bad(finding: Finding, *codes: str) -> bool:
+    return finding.code in codes and finding.outcome in (Outcome.WARN, Outcome.FAIL)
+
+
+def _ends(findings: Iterable[Finding], among: Collection[str] | None = None) -> dict[str, Finding]:
+    """Return the finding that tells the loss of each device that is lost, of those *among* or of all."""
+    return {
+        finding.device: finding
+        for finding in findings
+        if finding.outcome is Outcome.FAIL
+        and (finding.code in ENDS or (among is not None and finding.code == ALL_DOWN))
+        and finding.device != NODE
+        and (among is None or finding.device in among)
+    }
+
+
+def _makes_up(finding: Finding, number: int) -> bool:
+    """Return whether a board that has fewer links than it should has as many as that with *number* more."""
+    if finding.limit is None or isinstance(finding.value, str) or finding.value is None:
+        return False
+    return not finding.limit.holds(finding.value + number)
+
+
+class _Fabric(msgspec.Struct, frozen=True):
+    """Boards by their id, what is remembered of them, and the findings that say of some that they hold up no link."""
+
+    boards: dict[str, Device]
+    memory: Memory
+    ends: dict[str, Finding]
+
+    def peer(self, name: str, port: int | None) -> str | None:
+        """Return what the port of a board leads to by its own word, now or before; None where it never told."""
+        seen = self.memory.seen.get(name)
+        told = (*self.boards[name].links, *(seen.device.links if seen else ()))
+        return next((link.peer for link in told if link.port == port and link.peer is not None), None)
+
+    def lost_at(self, peer: str | None) -> str | None:
+        """Return the lost board that *peer*, an id or a PCI address, means."""
+        lost = (self.boards[name] for name in self.ends if name in self.boards)
+        return next((board.id for board in lost if peer is not None and peer in (board.id, board.pci)), None)
+
+    def down_with(self, down: Iterable[Finding]) -> dict[Key, str]:
+        """Return by the key of each of the links *down* with which lost board it went."""
+        known = [entry for entry in down if entry.device not in self.ends and entry.device in self.boards]
+        peers = {entry.key: self.peer(entry.device, entry.part.index) for entry in known}
+        told = {key: end for key, peer in peers.items() if (end := self.lost_at(peer))}
+        untold = [key for key, peer in peers.items() if peer is None]
+        found = dict(told)
+        for end in self.ends:
+            found |= self._untold_with(end, told, untold)
+        return found
+
+    def _untold_with(self, end: str, told: dict[Key, str], untold: list[Key]) -> dict[Key, str]:
+        """Return *untold* links that went with the boards of the make of *end*, where each other one lost its share."""
+        if end not in self.boards:
+            return {}
+        makes = [name for name, board in self.boards.items() if self._is_like(board, self.boards[end])]
+        lost = [name for name in makes if name in self.ends]
+        found: dict[Key, str] = {}
+        for name in makes:
+            if name in self.ends:
+                continue
+            seen, own = self.memory.seen.get(name), [key for key in untold if key.device == name]
+            went = [key for key in told if key.device == name and told[key] in lost]
+            ports = {*(seen.links_up if seen else ()), *(key.part.index for key in own + went)}
+            shares = self._shares(name, len(ports), len(makes) - 1)
+            if len(own) + len(went) not in {share * len(lost) for share in shares} or self._has_switch(name):
+                return {}
+            found |= dict.fromkeys(own, end)
+        return found
+
+    def _shares(self, name: str, ports: int, others: int) -> set[int]:
+        """Return how many links may join a board that has so many *ports* with each of the *others* of its make.
+
+        Some ports may lead outside the node: the table knows how many do not.
+        """
+        row = expected_links(self.boards[name])
+        inside = {ports} | ({row.links} if row is not None and row.which is Which.SOME and row.links < ports else set())
+        return {links // others for links in inside if links >= others and links % others == 0}
+
+    def all_of(self, name: str) -> str | None:
+        """Return a lost board where all links of *name* led to lost ones, or every other board of its make is lost."""
+        board = self.boards.get(name)
+        if board is None:
+            return None
+        peers = {peer for link in board.links if (peer := self.peer(name, link.port))}
+        if peers:
+            ends = [self.lost_at(peer) for peer in sorted(peers)]
+        else:
+            others = (other.id for other in self.boards.values() if other is not board and self._is_like(other, board))
+            ends = [other if other in self.ends else None for other in others]
+        return ends[0] if ends and all(ends) else None
+
+    def _has_switch(self, name: str) -> bool:
+        return any(link.peer == "switch" for link in self.boards[name].links)
+
+    @staticmethod
+    def _is_like(one: Device, other: Device) -> bool:
+        return (one.vendor, one.model, one.kind, one.parent) == (other.vendor, other.model, other.kind, None)

@@ -1,0 +1,598 @@
+"""Inputs and a clock to Snapshots: the one engine behind daemon, one-shot check, burn-in, replay and simulation.
+
+It does no I/O. Samples, events, results and statuses come in; ``evaluate`` runs every check over a View, folds the
+findings into episodes and returns a Snapshot together with what must be kept so that a restart changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from types import MappingProxyType
+from typing import TypeVar
+
+import msgspec
+
+from nodevet.checks.core.guard import AGENT, CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
+from nodevet.checks.core.model import (
+    AgentInfo,
+    CheckRun,
+    Device,
+    DeviceKind,
+    Episode,
+    Event,
+    EventCount,
+    Finding,
+    Instant,
+    Key,
+    Modes,
+    Outcome,
+    Part,
+    ReaderStatus,
+    ReadingStatus,
+    Refusal,
+    Result,
+    Sample,
+    Snapshot,
+    State,
+)
+from nodevet.checks.core.quantities import QUANTITIES
+from nodevet.checks.core.recall import Recall
+from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
+
+from .acknowledgement import Returns, are_other_boards
+from .baseline import (
+    by_name,
+    forget,
+    links_noted,
+    listed_twice,
+    named,
+    owed,
+    recognised,
+    remember,
+    without_pages,
+    without_ports,
+)
+from .check_run import Armed, Rests, not_asked, not_configured, nothing_found, runs_again, told_run
+from .consequences import counted_once, joined, shown_once
+from .episodes import Evidence, Holders, Knew, Ledger, acknowledge, anybody, fold
+from .hours import Hourly, Hours
+from .lapses import Lapse, Lapses
+from .overflow import without_those_not_kept
+from .refusal import counted
+from .renamed import COMMANDS
+from .retest import LatestResults
+from .seen_events import ToldEvent, ToldEvents
+from .standing import not_judged
+from .tally import Counts, count_events
+from .verdicts import verdicts_of
+from .view import Cadence, Growth, KernelLogState, Memory, View
+
+__all__ = ["Armed", "Counter", "Engine", "Round"]
+
+WAITING_EVENTS = 1000
+"""So many events wait for a check that cannot run, by each; the oldest are given up."""
+
+MOST_NAMES = 1000
+"""So many former names of devices are remembered: who did not hear of one yet asks soon."""
+
+MOST_FOLDS = 100
+"""So often the findings are folded again in one round, to find those that make it raise."""
+
+STEP = "judging: "
+"""Before the name of a step of a judgement, where it is a part of the agent that failed."""
+
+LONGEST_PROCESS_ID = 10
+"""Digits of the largest process id, PID_MAX_LIMIT of the kernel, with room."""
+
+Returned = TypeVar("Returned")
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """The last value of a counter that is judged by its growth.
+
+    Where its reading was *interrupted* ``time`` is that of its last reading, else that of its last change: an unchanged
+    counter is not written again, and the time of its group's last sample stands for its own.
+    """
+
+    device: str
+    quantity: str
+    part: Part
+    value: float
+    time: Instant
+    group: str = ""
+    interrupted: bool = False
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one evaluation gave: the snapshot, and the episodes whose change a journal must keep."""
+
+    snapshot: Snapshot
+    changes: tuple[Episode, ...]
+
+
+class Engine:
+    """Holds the node's present state. One thread owns it; what leaves it is immutable."""
+
+    def __init__(
+        self,
+        checks: Sequence[Armed],
+        *,
+        node: str,
+        clock: Callable[[], Instant],
+        cadences: Mapping[tuple[str, str], Cadence] | None = None,
+        scope: str = "node",
+        partial: bool = False,
+        modes: Modes | None = None,
+        simulated: bool = False,
+        guard: Guard | None = None,
+    ) -> None:
+        """Start with nothing known. *clock* gives the present moment; *cadences* are keyed by (backend, group).
+
+        *partial* says that only some checks were asked for, so that a device which none of them judges does not count.
+        A *simulated* node is so from its first snapshot on, before any sample has said it. *guard* runs the steps of a
+        judgement that it can do without.
+        """
+        self._guard = guard or Guard(lambda _line: None)
+        self._partial = partial
+        self._modes = modes or Modes()
+        self._checks = tuple(checks)
+        self._node = node
+        self._clock = clock
+        self._cadences = dict(cadences or {})
+        self._scope = scope
+        self._generation = 0
+        self._devices: dict[str, tuple[Device, ...]] = {}
+        self._doubles: tuple[tuple[Device, Device], ...] = ()
+        self._left_out: frozenset[tuple[str, str]] = frozenset()
+        self._names: dict[tuple[str, str], str] = {}
+        self._samples: dict[tuple[str, str], Sample] = {}
+        self._counters: dict[tuple[str, str, Part], Counter] = {}
+        self._growth: dict[tuple[str, str, Part], Growth] = {}
+        self._hours = Hours()
+        self._lapses = Lapses()
+        self._times: dict[tuple[str, str], Instant] = {}
+        self._links_up: dict[str, set[int]] = {}
+        self._old_ports: set[tuple[str, int]] = set()
+        self._events: list[Event] = []
+        self._counts: Counts = {}
+        self._waiting: dict[str, tuple[Event, ...]] = {}
+        self._aside: dict[str, tuple[Event, ...]] = {}
+        self._results = LatestResults()
+        self._readers: tuple[ReaderStatus, ...] = ()
+        self._kernel_log: KernelLogState | None = None
+        self._deduplicator = Deduplicator()
+        self._told = ToldEvents()
+        self._rests = Rests()
+        self._faults: tuple[PartFault, ...] = ()
+        self._ledger = Ledger()
+        self._untold: tuple[Episode, ...] = ()
+        self._unfolded: tuple[Finding, ...] = ()
+        self._memory = Memory()
+        self._renamed: dict[str, str] = {}
+        self._simulated = simulated
+        self._refusals: dict[str, Refusal] = {}
+
+    # What comes in.
+
+    def take_devices(self, backend: str, devices: Iterable[Device]) -> None:
+        """Replace the inventory of *backend* by what it enumerated now; what is gone takes its samples with it."""
+        before = {device.id: device for device in self._devices.get(backend, ())}
+        listed = tuple(devices)
+        self._devices[backend] = recognised(self._memory, listed)
+        self._names |= {(backend, told.id): one.id for told, one in zip(listed, self._devices[backend], strict=True)}
+        kept = {device.id for device in self._devices[backend] if _is_same(before.get(device.id), device)}
+        gone = {(backend, identity) for identity in before.keys() - kept}
+        in_order = dict.fromkeys((*(name for name, _ in self._cadences), *self._devices))
+        self._doubles = listed_twice({name: self._devices.get(name, ()) for name in in_order})
+        self._left_out = frozenset((device.backend, device.id) for device, _ in self._doubles)
+        gone |= self._left_out
+        for key in [key for key, sample in self._samples.items() if (sample.backend, sample.device) in gone]:
+            del self._samples[key]
+
+    def take_sample(self, sample: Sample) -> None:
+        """Keep *sample* as the latest of its device and group, and note how far its counters grew."""
+        name = self._names.get((sample.backend, sample.device), sample.device)
+        sample = sample if name == sample.device else msgspec.structs.replace(sample, device=name)
+        if (sample.backend, sample.device) in self._left_out:
+            return
+        self._samples[sample.device, sample.group] = sample
+        self._simulated = self._simulated or sample.simulated
+        if sample.failure is not None:
+            return
+        self._interrupt(sample)
+        self._lapses.take(sample, self._times.get((sample.device, sample.group)))
+        self._note_links(sample)
+        for reading in sample.readings:
+            if reading.status is not ReadingStatus.OK:
+                continue
+            if QUANTITIES[reading.quantity].judged_by_growth and not isinstance(reading.value, str):
+                self._count(sample, reading.quantity, reading.part, float(reading.value or 0))
+        self._times[sample.device, sample.group] = sample.time
+
+    def take_event(self, event: Event) -> None:
+        """Queue *event* for the next evaluation, unless another source, or this one before, told of it already."""
+        name = self._names.get((event.source, event.device or ""))
+        event = event if name in (None, event.device) else msgspec.structs.replace(event, device=name)
+        is_numbered = event.source.startswith(COMMANDS)
+        if self._told.admit(event) if is_numbered else self._deduplicator.admit(event):
+            self._events.append(event)
+
+    def take_result(self, result: Result) -> None:
+        """Keep *result* as the latest of its workload, devices and number format."""
+        self._results.take(result)
+
+    def take_readers(self, statuses: Iterable[ReaderStatus]) -> None:
+        """Replace what is known of the readers."""
+        self._readers = tuple(by_name(status, self._names) for status in statuses)
+
+    def take_kernel_log(self, state: KernelLogState) -> None:
+        """Replace what is known of the kernel log's readability."""
+        self._kernel_log = state
+
+    def take_faults(self, faults: Iterable[PartFault]) -> None:
+        """Replace what is known of the agent's parts that failed; one that failed since the last time still does."""
+        before = {fault.part: fault.count for fault in self._faults}
+        self._faults = tuple(
+            msgspec.structs.replace(fault, works=fault.works and before.get(fault.part) == fault.count)
+            for fault in faults
+        )
+
+    def reconfigure(self, checks: Sequence[Armed], cadences: Mapping[tuple[str, str], Cadence], modes: Modes) -> None:
+        """Judge by other policies, cadences and modes from the next evaluation on."""
+        self._modes, self._checks, self._cadences = modes, tuple(checks), dict(cadences)
+
+    def acknowledge(
+        self, key: Key, *, note: str, actor: str, until: Instant | Returns | None = None, knew: Knew = anybody
+    ) -> Episode | None:
+        """Stop the episode of *key* from counting *until* then; None where there is none, or its *actor* *knew* less.
+
+        It counts again when it asks for a harder action, or returns after it was over and *until* does not cover that.
+        A device that is missing stays known: what the bus or the kernel tells of its place is no other board.
+        """
+        done = acknowledge(self._ledger, key, note=note, actor=actor, time=self._clock(), until=until, knew=knew)
+        if done is None:
+            return None
+        self._ledger, episode = done
+        return episode
+
+    # What goes out.
+
+    def evaluate(self, agent: AgentInfo) -> Round:
+        """Run every check over the present state, fold the findings, and return the snapshot.
+
+        A step that raises costs what it gives, and the node is unknown for it. Where the rest raises, nothing is
+        judged, and what had changed by then is in the next Round.
+        """
+        now = self._clock()
+        present = self._present()
+        said = {entry.key.device for entry in self._ledger.lasting if entry.last_seen.boot_id == now.boot_id}
+        naming = partial(named, self._memory, present, self._doubles, said)
+        names = self._step("names of devices", naming, dict[str, str])
+        renamed = {old: names.get(new, new) for old, new in self._renamed.items()} | names
+        self._renamed = dict(islice(renamed.items(), max(len(renamed) - MOST_NAMES, 0), None))
+        remembered = partial(remember, self._memory, present, self._links_up, now, self._doubles)
+        self._memory = self._step("memory of devices", remembered, lambda: self._memory)
+        self._results.known(self._ledger.episodes)
+        view = self._view(now, present)
+        added = partial(count_events, self._counts, self._events, view)
+        counts = self._step("counts of events", added, lambda: self._counts)
+        runs, found = self._run_checks(view)
+        again = {finding.key for finding in found}
+        waiting = (finding for finding in self._unfolded if finding.key not in again)
+        self._unfolded = ()
+        told = (*found, *waiting, *self._own_faults())
+        every = self._step("ends of links", partial(joined, told, present, self._memory), lambda: told)
+        findings = self._step("findings counted once", partial(counted_once, every), lambda: every)
+        evidence = self._evidence(now, present, names)
+        self._ledger, changes = self._step(
+            "findings", partial(fold, self._ledger, findings, evidence), lambda: self._folded(findings, evidence)
+        )
+        self._untold = (*self._untold, *changes)
+        self._counts = counts
+        self._events.clear()
+        self._old_ports.clear()
+        self._results.judged({device.id for device in present})
+        self._forget_replaced(changes)
+        once = self._step("findings shown once", partial(shown_once, findings), lambda: findings)
+        without = partial(without_those_not_kept, once, self._ledger.episodes)
+        shown = self._step("findings that are kept", without, lambda: once)
+        done = Round(self._snapshot(now, view, runs, shown, agent), self._untold)
+        self._untold = ()
+        return done
+
+    def unjudged(self, before: Snapshot, agent: AgentInfo, why: str) -> Snapshot:
+        """Return *before* as it stands when judging itself failed: what was failed stays so, all else is unknown."""
+        self._generation += 1
+        unknown = not_judged(f"the agent could not judge the node: {why}", (), ())
+        verdicts = {
+            device: entry if entry.state is State.FAILED else unknown
+            for device, entry in before.device_verdicts.items()
+        }
+        of_node = not_judged(unknown.reason, before.episodes, before.covered)
+        verdict = before.verdict if before.verdict.state is State.FAILED else of_node
+        return msgspec.structs.replace(
+            before,
+            generation=self._generation,
+            time=self._clock(),
+            verdict=verdict,
+            device_verdicts=verdicts,
+            agent=agent,
+        )
+
+    def remembered(self, agent: AgentInfo) -> Snapshot:
+        """Return a snapshot of what is known without judging anything: at start, and when stopping."""
+        now = self._clock()
+        return self._snapshot(now, self._view(now, self._present()), (), (), agent)
+
+    def memory(self) -> dict[str, bytes]:
+        """Return all that a restarted engine needs to go on as if it had not stopped, by name."""
+        encode = msgspec.msgpack.encode
+        return {
+            "ledger": encode(self._ledger),
+            "inventory": encode(self._memory),
+            "counters": encode(tuple(counter for counter in self._counters.values())),
+            "times": encode(tuple((*key, time) for key, time in self._times.items())),
+            "hourly": encode(self._hours.kept),
+            "lapses": encode(self._lapses.kept),
+            "results": encode(self._results.everything),
+            "events": encode(self._deduplicator.state),
+            "told_events": encode(self._told.state),
+            "event_counts": encode(tuple(self._counts.values())),
+            "waiting": encode(_together(self._aside, self._waiting)),
+            "refusals": encode(self._refusals),
+            "renamed": encode(self._renamed),
+        }
+
+    def restore(self, memory: Mapping[str, bytes]) -> None:
+        """Take over what ``memory`` returned; names that are absent stay empty.
+
+        An entry that cannot be read costs itself: the others are taken, and then msgspec.ValidationError tells of it.
+        """
+        recall = Recall(memory)
+        self._ledger = recall.take("ledger", Ledger, self._ledger)
+        self._memory = recall.take("inventory", Memory, self._memory)
+        self._deduplicator = Deduplicator(state=recall.take("events", DeduplicatorState, self._deduplicator.state))
+        self._told = ToldEvents(recall.take("told_events", tuple[ToldEvent, ...], ()))
+        self._waiting = recall.take("waiting", dict[str, tuple[Event, ...]], {})
+        self._refusals = recall.take("refusals", dict[str, Refusal], {})
+        self._renamed = recall.take("renamed", dict[str, str], {})
+        for counter in recall.take("counters", tuple[Counter, ...], ()):
+            self._counters[counter.device, counter.quantity, counter.part] = counter
+        self._hours = Hours(recall.take("hourly", tuple[Hourly, ...], ()))
+        self._lapses = Lapses(recall.take("lapses", tuple[Lapse, ...], ()))
+        for result in recall.take("results", tuple[Result, ...], ()):
+            self.take_result(result)
+        self._counts = {
+            (entry.code, entry.device): entry for entry in recall.take("event_counts", tuple[EventCount, ...], ())
+        }
+        times = recall.take("times", tuple[tuple[str, str, Instant], ...], ())
+        self._times = {(device, group): moment for device, group, moment in times}
+        if recall.lost:
+            raise msgspec.ValidationError("; ".join(recall.lost))
+
+    @property
+    def episodes(self) -> tuple[Episode, ...]:
+        """Return the episodes that are not cleared, and those whose return a person's word covers."""
+        return self._ledger.lasting
+
+    def adopt(self, episodes: Iterable[Episode]) -> None:
+        """Go on with *episodes* instead of the remembered ones, such as after the store was lost."""
+        self._ledger = self._ledger.adopting(episodes)
+
+    def _note_links(self, sample: Sample) -> None:
+        """Note which links are up. Ports that their driver numbers anew are forgotten, or they were missed for ever."""
+        up, seen = self._links_up.setdefault(sample.device, set()), self._memory.seen.get(sample.device)
+        listed = self._devices.get(sample.backend, ())
+        noted, old = links_noted({*up, *(seen.links_up if seen else ())}, sample, listed)
+        up.update(noted)
+        up -= old
+        self._memory = without_ports(self._memory, sample.device, old)
+        self._old_ports |= {(sample.device, port) for port in old}
+
+    def _interrupt(self, sample: Sample) -> None:
+        """Keep the time of the last reading of each counter that *sample* should hold and does not."""
+        last = self._times.get((sample.device, sample.group))
+        if last is None:
+            return
+        read = {(entry.quantity, entry.part) for entry in sample.readings if entry.status is ReadingStatus.OK}
+        for key, counter in self._counters.items():
+            if counter.device != sample.device or counter.group != sample.group or counter.interrupted:
+                continue
+            if (counter.quantity, counter.part) not in read:
+                self._counters[key] = msgspec.structs.replace(counter, time=last, interrupted=True)
+
+    def _count(self, sample: Sample, quantity: str, part: Part, value: float) -> None:
+        key = (sample.device, quantity, part)
+        before = self._counters.get(key)
+        by_hour = QUANTITIES[quantity].judged_by_hour
+        within_hour = self._hours.grown(key, value, sample.time) if by_hour else 0.0
+        if before is not None:
+            last = self._times.get((sample.device, sample.group), before.time)
+            since = before.time if before.interrupted else last
+            seconds = sample.time.seconds_since(since)
+            if seconds is not None and seconds > 0 and value >= before.value:
+                self._growth[key] = Growth(value - before.value, seconds, sample.time, within_hour)
+            elif seconds is None or value < before.value:
+                self._growth.pop(key, None)
+            else:
+                return
+        is_same = before is not None and before.value == value and before.time.boot_id == sample.time.boot_id
+        if before is None or not is_same or before.interrupted:
+            self._counters[key] = Counter(sample.device, quantity, part, value, sample.time, sample.group)
+
+    def _present(self) -> tuple[Device, ...]:
+        """Return every enumerated device once; one that a vendor's library names is no bare PCI device any more."""
+        listed = (device for devices in self._devices.values() for device in devices)
+        everything = [device for device in listed if (device.backend, device.id) not in self._left_out]
+        named = {_slot(device) for device in everything if device.backend != "host" and device.pci}
+        return tuple(
+            device
+            for device in everything
+            if not (device.kind is DeviceKind.ACCELERATOR and device.backend == "host" and _slot(device) in named)
+        )
+
+    def _step(self, name: str, work: Callable[[], Returned], otherwise: Callable[[], Returned]) -> Returned:
+        return self._guard.run(f"{STEP}{name}", work, otherwise)
+
+    def _folded(self, findings: tuple[Finding, ...], evidence: Evidence) -> tuple[Ledger, tuple[Episode, ...]]:
+        """Fold *findings* but those that make it raise, which wait for the next round; raise where it always does."""
+        tries = iter(range(MOST_FOLDS))
+
+        def fails(some: Sequence[Finding]) -> bool:
+            work = partial(fold, self._ledger, tuple(some), evidence)
+            return next(tries, None) is not None and isinstance(attempt(work), Bug)
+
+        bad = () if fails(()) else culprits(findings, fails)
+        rest = (finding for finding in findings if not any(finding is one for one in bad))
+        told = {finding.key: finding for finding in (*rest, *self._own_faults())}
+        done = fold(self._ledger, tuple(told.values()), evidence)
+        self._unfolded = bad[-WAITING_EVENTS:]
+        return done
+
+    def _view(self, now: Instant, present: tuple[Device, ...]) -> View:
+        """Return what the checks may look at; they change none of it, by mistake neither."""
+        return View(
+            now=now,
+            devices=present,
+            doubles=self._doubles,
+            memory=msgspec.structs.replace(self._memory, seen=MappingProxyType(self._memory.seen)),
+            samples=MappingProxyType(self._samples),
+            growth=MappingProxyType(self._growth),
+            lapses=MappingProxyType(self._step("lapses", self._lapses.times, dict[tuple[str, str, Part], Instant])),
+            told=MappingProxyType(self._lapses.told),
+            readers=self._readers,
+            cadences=MappingProxyType(self._cadences),
+            events=tuple(self._events),
+            results=self._results.everything,
+            required=MappingProxyType(owed(present, self._samples.values())),
+            kernel_log=self._kernel_log,
+        )
+
+    def _run_checks(self, view: View) -> tuple[tuple[CheckRun, ...], tuple[Finding, ...]]:
+        runs: list[CheckRun] = []
+        everything: list[Finding] = []
+        for armed in self._checks:
+            began = time.perf_counter()
+            name = armed.check.name
+            waited = self._waiting.pop(name, ())
+            shown = msgspec.structs.replace(view, events=(*waited, *view.events)) if waited else view
+            ran = self._rests.run(armed, shown)
+            if ran.error:
+                # Nobody else may see its events again: an occurrence that comes back would count anew.
+                self._waiting[name] = tuple(shown.events)[-WAITING_EVENTS:]
+            if ran.aside:
+                self._aside[name] = (*self._aside.get(name, ()), *ran.aside)[-WAITING_EVENTS:]
+            again = runs_again(armed.check, ran, self._over(name))
+            findings = (*(ran.findings or (nothing_found(armed.check, ran.error),)), *again)
+            runs.append(told_run(armed.check, ran, findings, view.now, time.perf_counter() - began))
+            everything.extend(findings)
+        if not self._partial:
+            everything.extend(not_asked(self._checks, self._ledger.episodes))
+            if view.readers:
+                everything.extend(not_configured(view.readers, self._ledger.episodes))
+        return tuple(runs), tuple(everything)
+
+    def _over(self, check: str) -> tuple[Episode, ...]:
+        """Return what *check* may end: that it set events aside stands until another version judges them."""
+        kept = f"vendor:{check}.events" if self._aside.get(check) else ""
+        return tuple(episode for episode in self._ledger.episodes if episode.key.part.name != kept)
+
+    def _own_faults(self) -> tuple[Finding, ...]:
+        """Return what parts of the agent failed, and what ends the findings of those that an earlier agent had."""
+        steps = tuple(fault for fault in self._guard.faults if fault.part.startswith(STEP))
+        told = fault_findings((*(fault for fault in self._faults if not fault.part.startswith(STEP)), *steps))
+        keys = {finding.key for finding in told}
+        over = tuple(
+            msgspec.structs.replace(episode.finding, outcome=Outcome.PASS, message="works since the agent's start")
+            for episode in self._ledger.episodes
+            if episode.check == AGENT and episode.key.code == CODE and episode.key not in keys
+        )
+        return (*told, *over)
+
+    def _evidence(self, now: Instant, present: tuple[Device, ...], names: Mapping[str, str]) -> Evidence:
+        processes: dict[str, Holders] = {}
+        for sample in self._samples.values():
+            if sample.failure is not None:
+                continue
+            for reading in sample.readings:
+                if reading.quantity == "compute_process_ids" and isinstance(reading.value, str):
+                    pids = frozenset(int(pid) for pid in reading.value.split(",") if _is_process_id(pid))
+                    processes[sample.device] = Holders(pids, sample.time)
+        return Evidence(
+            now=now,
+            devices=present,
+            remembered=tuple(seen.device for seen in self._memory.seen.values()),
+            moved=frozenset(name for name, seen in self._memory.seen.items() if len(seen.slots) > 1),
+            names=names,
+            results=self._results.everything,
+            processes=processes,
+            old_ports=frozenset(self._old_ports),
+        )
+
+    def _forget_replaced(self, changes: Iterable[Episode]) -> None:
+        for episode in changes:
+            if episode.cleared_by and episode.cleared_by.startswith("replaced"):
+                self._memory = forget(self._memory, episode.key.device)
+                self._results.forget(episode.key.device)
+
+    def _snapshot(
+        self,
+        now: Instant,
+        view: View,
+        runs: tuple[CheckRun, ...],
+        findings: tuple[Finding, ...],
+        agent: AgentInfo,
+    ) -> Snapshot:
+        self._generation += 1
+        known = {device.id: device for device in view.devices}
+        for seen in self._memory.seen.values():
+            known.setdefault(seen.device.id, seen.device)
+        known = self._step("devices without pages", partial(without_pages, known), lambda: known)
+        episodes, covered = self._ledger.episodes, self._ledger.standing
+        verdicts, of_node = verdicts_of(view, known, episodes, findings, partial=self._partial, covered=covered)
+        snapshot = Snapshot(
+            generation=self._generation,
+            time=now,
+            node=self._node,
+            scope=self._scope,
+            simulated=self._simulated,
+            verdict=of_node,
+            device_verdicts=verdicts,
+            devices=tuple(known.values()),
+            samples=tuple(self._samples.values()),
+            findings=findings,
+            episodes=episodes,
+            results=self._results.everything,
+            readers=self._readers,
+            checks=runs,
+            agent=agent,
+            modes=self._modes,
+            events=tuple(self._counts.values()),
+            covered=covered,
+            names=self._renamed,
+        )
+        self._refusals = self._step("refusals", partial(counted, self._refusals, snapshot), lambda: self._refusals)
+        return msgspec.structs.replace(snapshot, refusals=self._refusals)
+
+
+def _is_same(before: Device | None, device: Device) -> bool:
+    """Return whether *device* is the board that it was: no other serial under the same id."""
+    return before is None or not are_other_boards(before.serial, device.serial)
+
+
+def _is_process_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= LONGEST_PROCESS_ID
+
+
+def _slot(device: Device) -> str:
+    return (device.pci or "").split(".")[0]
+
+
+def _together(
+    first: Mapping[str, tuple[Event, ...]], then: Mapping[str, tuple[Event, ...]]
+) -> dict[str, tuple[Event, ...]]:
+    """Return the events of both by check: another version of a check may judge what this one set aside."""
+    return {name: (*first.get(name, ()), *then.get(name, ())) for name in {**first, **then}}

@@ -1,0 +1,149 @@
+"""What a code means and what to do about it: the same words for the terminal, the status page and the documents."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+import msgspec
+
+from nodevet.checks.core.guard import AGENT
+from nodevet.checks.core.model import Action, Clearing, FaultClass, Outcome
+from nodevet.checks.reference.kernel_policy import event_clearing, policy_of_code
+
+from .judging import Rule
+from .overflow import MAXIMUM_KEPT, NOT_KEPT
+from .registry import Check, installed
+from .retest import ClearingRow, clearing_table
+
+__all__ = ["ACTIONS", "Explanation", "declared_rules", "ending", "explain_event", "explain_rule"]
+
+ACTIONS = {
+    "none": "nothing to do",
+    "watch": "watch it",
+    "restart_app": "restart the application",
+    "reset_device": "reset the device when it is idle",
+    "drain_reset": "drain the node, then reset the device",
+    "reboot": "drain and reboot the node",
+    "power_cycle": "drain and power-cycle the node",
+    "inspect": "have the node inspected",
+    "replace": "have the device replaced",
+}
+"""Every action in words that say what to do."""
+
+
+BUGS = tuple(
+    Rule(
+        check=check,
+        code=code,
+        outcome=Outcome.UNMEASURED,
+        fault_class=FaultClass.UNKNOWN,
+        action=Action.WATCH,
+        clearing=Clearing.UNMEASURED,
+        next_step=f"{what}, which is a bug of it: everything else is judged; report it with the agent's log",
+    )
+    for check, code, what in (
+        ("agent", "agent.error", "a part of the agent failed"),
+        ("of any name", "check.error", "a check could not run, or not judge one record"),
+    )
+)
+"""Parts that failed."""
+
+OWN_RULES = (
+    *BUGS,
+    Rule(
+        check=AGENT,
+        code=NOT_KEPT,
+        outcome=Outcome.WARN,
+        fault_class=FaultClass.UNKNOWN,
+        action=Action.INSPECT,
+        clearing=Clearing.HARDWARE_EVENT,
+        gates=False,
+        next_step=f"one check has {MAXIMUM_KEPT} findings open that close no gate, and more came: look for the cause",
+    ),
+)
+"""What nodevet says of itself: no check declares it."""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a code means. ``ends`` says what ends its finding; empty for an event that opens none."""
+
+    code: str
+    title: str
+    meaning: str
+    outcome: Outcome
+    fault_class: FaultClass
+    action: Action
+    ends: str
+    source: str = ""
+
+
+def explain_event(code: str) -> Explanation | None:
+    """Return what an event of the kernel log means by its *code*, or None for a code of no table."""
+    policy = policy_of_code(code)
+    if policy is None:
+        return None
+    is_fault = policy.outcome in (Outcome.WARN, Outcome.FAIL)
+    return Explanation(
+        code=code,
+        title=policy.name,
+        meaning=policy.meaning,
+        outcome=policy.outcome,
+        fault_class=policy.fault_class,
+        action=policy.action,
+        ends=ending(event_clearing(policy), policy.action) if is_fault else "",
+        source=policy.source,
+    )
+
+
+def explain_rule(rule: Rule) -> Explanation:
+    """Return what a finding of *rule* means."""
+    return Explanation(
+        code=rule.code,
+        title=f"a finding of check {rule.check}",
+        meaning=rule.next_step or ACTIONS[rule.action.value],
+        outcome=rule.outcome,
+        fault_class=rule.fault_class,
+        action=rule.action,
+        ends=ending(rule.clearing, rule.action),
+    )
+
+
+def declared_rules() -> Mapping[str, Rule]:
+    """Return what each installed check declares beside its judgement, and nodevet of itself, by code."""
+    found: dict[str, Rule] = {rule.code: rule for rule in OWN_RULES}
+    for declared in installed():
+        found |= {} if declared.broken else _rules_of(declared)
+    return found
+
+
+def ending(clearing: Clearing, action: Action) -> str:
+    """Return what ends a finding of the class *clearing* whose remedy is *action*."""
+    row = clearing_table()[clearing]
+    reboot = " after a reboot" if action in row.retest_needs_reboot else ""
+    good = f"{row.good_samples} good samples in a row" if row.good_samples != 1 else "being measured again"
+    ways = [
+        (row.good_samples is not None, good),
+        (row.passed_retest, f"a passed re-test{reboot}{_length(row)} (nodevet burn-in)"),
+        (row.other_serial, "another device in its place"),
+        (row.job_ended, "the end of its process"),
+    ]
+    return ", ".join([text for applies, text in ways if applies] + ["or an acknowledgement (nodevet ack)"])
+
+
+def _length(row: ClearingRow) -> str:
+    """Return how long a re-test must be where the class says so."""
+    if row.retest_products_per_wrong is None:
+        return ""
+    minutes = (row.retest_seconds or 0) / 60
+    return (
+        f" of {row.retest_products_per_wrong}n/k products where k of n were wrong, for at least {minutes:.0f} min, in"
+        " the same format and shape, as warm and at as much power"
+    )
+
+
+def _rules_of(declared: Check) -> dict[str, Rule]:
+    """Return the rules of a check by their codes: of those with one code the first, of which the others are cases."""
+    values = vars(importlib.import_module(declared.module)).values()
+    entries = [entry for value in values for entry in (value.values() if isinstance(value, dict) else (value,))]
+    return {entry.code: entry for entry in reversed(entries) if isinstance(entry, Rule)}

@@ -1,0 +1,375 @@
+"""What every check does with a reading: look at it, say that it is blind, or judge it by a rule. Pure.
+
+A check yields a finding for everything that it looked at, also for what is well, because only a good look clears.
+A number that was not measured is None, never zero, and a rule that is asked to judge it says so by itself: no check can
+pass on a reading that is not there, whatever it compares.
+
+That a reading is missing never makes a node unknown here: which readings a node must be able to give, and that it
+cannot give one, is told once, by the check ``freshness``. A check that cannot see says ``unmeasured`` and steps back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from nodevet.checks.core.model import (
+    NODE,
+    WHOLE,
+    Action,
+    Clearing,
+    Device,
+    FaultClass,
+    Finding,
+    Instant,
+    Limit,
+    Outcome,
+    Part,
+    Reading,
+    ReadingStatus,
+    Scalar,
+)
+from nodevet.checks.core.quantities import QUANTITIES
+
+from .view import Growth, View, device_name, refuse_other_part
+
+__all__ = ["FEW", "Confirmation", "Look", "Rule", "look_again", "looks", "number_of"]
+
+NO_GROWTH = "a second sample is needed to see growth"
+NOTHING_TO_COMPARE = "nothing to compare with"
+SOON_SECONDS = 0.5
+FEW = 4.0
+"""Errors come by chance: where so many are awaited, or so many more than are allowed, hardly ever none is."""
+
+CONFIGURED = "configuration"
+"""The source of a limit that the site has set."""
+
+
+class Confirmation(Protocol):
+    """The part of a policy that says how many looks of how many must agree."""
+
+    @property
+    def needed(self) -> int:
+        """Return how many looks must be bad."""
+        ...
+
+    @property
+    def window(self) -> int:
+        """Return of how many looks in a row."""
+        ...
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One reading as a check looks at it: whose it is, when it was taken, how far it grew since the sample before."""
+
+    device: str
+    name: str
+    reading: Reading
+    time: Instant | None = None
+    growth: Growth | None = None
+
+    @property
+    def quantity(self) -> str:
+        """Return the key of the quantity."""
+        return self.reading.quantity
+
+    @property
+    def part(self) -> Part:
+        """Return the part of the device."""
+        return self.reading.part
+
+    @property
+    def measured(self) -> bool:
+        """Return whether there is a value that was measured recently; what is not a number is none."""
+        value = self.reading.value
+        return self.reading.status is ReadingStatus.OK and not (isinstance(value, float) and not math.isfinite(value))
+
+    @property
+    def number(self) -> float | None:
+        """Return the measured number; None where nothing was measured, and for a word."""
+        value = self.reading.value
+        return None if value is None or isinstance(value, str) or not self.measured else float(value)
+
+    @property
+    def grew(self) -> float | None:
+        """Return by how much the counter grew; None where there is no earlier value to compare with."""
+        _refuse_ungrowing(self)
+        return self.growth.amount if self.growth else None
+
+    @property
+    def per_second(self) -> float | None:
+        """Return the rate at which it grew; None where there is no earlier value to compare with."""
+        _refuse_ungrowing(self)
+        return self.growth.per_second if self.growth else None
+
+    @property
+    def occurrence(self) -> str | None:
+        """Return what tells this value of a counter from the same value after a reboot."""
+        return f"{self.time.boot_id}:{self.number:.0f}" if self.time and self.number is not None else None
+
+    @property
+    def subject(self) -> str:
+        """Return what people call the part: ``GPU 3 (0000:1b:00.0), link 17``."""
+        part = self.reading.part
+        return self.name if part == WHOLE else f"{self.name}, {part}"
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fault is called and what it means: all of a finding that does not depend on the look.
+
+    ``gates`` is False for what only informs, such as a measured rule, however few looks the site wants.
+    """
+
+    check: str
+    code: str
+    outcome: Outcome = Outcome.FAIL
+    fault_class: FaultClass = FaultClass.HARDWARE
+    action: Action = Action.NONE
+    clearing: Clearing = Clearing.CONDITION
+    needed: int = 1
+    window: int = 1
+    gates: bool = True
+    next_step: str = ""
+
+    def confirmed_by(self, policy: Confirmation) -> Rule:
+        """Return the rule as a measured one: it counts once so many looks of so many agree as *policy* says."""
+        return msgspec.structs.replace(self, needed=policy.needed, window=policy.window, gates=False)
+
+    def judge(
+        self,
+        look: Look,
+        broken: bool | Callable[[float], bool | None] | None,
+        facts: str | Callable[[float], str],
+        *,
+        value: Scalar | None = None,
+        unit: str = "",
+        limit: Limit | None = None,
+        occurrence: str | None = None,
+        beside: Iterable[Look] = (),
+    ) -> Finding:
+        """Return what the rule says of *look*, or that it is unmeasured where it has no value.
+
+        *facts* tell what was seen, *beside* what else was read: without its values nothing is judged either. *broken*
+        and *facts* may be functions of the measured number, which are then only called where there is one. Where
+        *broken* is None, as ``limit and value > limit`` is without a limit, nothing was compared: no pass either.
+        """
+        beside = tuple(beside)
+        blind = self.blind(look, *beside)
+        if blind is not None:
+            return blind
+        number = look.number
+        if number is None and (callable(broken) or callable(facts)):
+            return self._unjudged(look, Outcome.UNMEASURED, f"{look.quantity} is no number")
+        asked = math.nan if number is None else number  # a word, about which no function is asked
+        is_broken = broken(asked) if callable(broken) else broken
+        if is_broken is None or (limit is not None and math.isnan(limit.value)):
+            return self._unjudged(look, Outcome.UNMEASURED, NOTHING_TO_COMPARE)
+        seen = facts(asked) if callable(facts) else facts
+        others = {entry.quantity: None for entry in beside if entry.quantity != look.quantity}
+        return Finding(
+            check=self.check,
+            code=self.code,
+            outcome=self.outcome if is_broken else Outcome.PASS,
+            message=f"{look.subject}: {seen}" + (f"; {self.next_step}" if is_broken and self.next_step else ""),
+            device=look.device,
+            part=look.part,
+            fault_class=self.fault_class,
+            value=look.reading.value if value is None else value,
+            unit=unit,
+            limit=limit,
+            action=self.action if is_broken else Action.NONE,
+            clearing=self.clearing,
+            needed=self.needed,
+            window=self.window,
+            gates=self.gates and not _is_of_the_site(limit),
+            occurrence=occurrence if is_broken else None,
+            evidence=(look.quantity, *others),
+            evidence_time=look.time,  # limits are read more rarely: their age must not make two looks one
+        )
+
+    def against(
+        self, look: Look, value: float | None, limit: Limit, facts: str, *, beside: Iterable[Look] = ()
+    ) -> Finding:
+        """Return what the rule says of *value*, which is broken where *limit* holds; unmeasured where it is None."""
+        if value is None or not math.isfinite(value):
+            return self.blind(look, *beside) or self._unjudged(look, Outcome.UNMEASURED, NOTHING_TO_COMPARE)
+        return self.judge(look, limit.holds(value), facts, value=value, unit=limit.unit, limit=limit, beside=beside)
+
+    def rate(
+        self, look: Look, limit: Limit, value: Callable[[Growth], float], facts: Callable[[Growth], str]
+    ) -> Finding:
+        """Return what the rule says of the growth of *look*: broken where *limit* holds of its *value*."""
+        if look.growth is None:
+            return self.ungrown(look) or self.skip(look, NO_GROWTH)
+        return self.against(look, value(look.growth), limit, facts(look.growth))
+
+    def grown(
+        self,
+        look: Look,
+        broken: Callable[[Growth], bool | None],
+        facts: Callable[[Growth], str],
+        *,
+        value: Callable[[Growth], float] | None = None,
+        unit: str = "",
+        limit: Limit | None = None,
+        occurrence: str | None = None,
+        beside: Iterable[Look] = (),
+    ) -> Finding:
+        """Return what the rule says of the growth of *look*: broken where *broken* says so of it."""
+        growth = look.growth
+        if growth is None:
+            return self.ungrown(look) or self.skip(look, NO_GROWTH)
+        amount = growth.amount if value is None else value(growth)
+        return self.judge(
+            look,
+            broken(growth),
+            facts(growth),
+            value=amount,
+            unit=unit,
+            limit=limit,
+            occurrence=occurrence,
+            beside=beside,
+        )
+
+    def absent(self, look: Look, facts: str, *, value: Scalar | None = None) -> Finding:
+        """Return that the rule is broken by the very fact that *look* has no value: such as a port that is gone."""
+        known = msgspec.structs.replace(look, reading=Reading(look.quantity, value or False, look.part))
+        return self.judge(known, True, facts, value=value)
+
+    def blind(self, *read: Look) -> Finding | None:
+        """Return why the first of *read* that has no value cannot be judged, or None where all have one."""
+        for look in read:
+            if not look.measured:
+                return self._blind(look)
+        return None
+
+    def _blind(self, look: Look) -> Finding:
+        reading = look.reading
+        what = reading.status.value if reading.status is not ReadingStatus.OK else f"{reading.value}, no number"
+        why = f"{reading.quantity} is {what}" + (f" ({reading.detail})" if reading.detail else "")
+        unsupported = reading.status is ReadingStatus.UNSUPPORTED
+        return self._unjudged(look, Outcome.SKIPPED if unsupported else Outcome.UNMEASURED, why)
+
+    def ungrown(self, look: Look) -> Finding | None:
+        """Return why the growth of *look* cannot be judged: no value, or none before it; None where it can be.
+
+        Raises LookupError for a quantity of which no growth is kept.
+        """
+        _refuse_ungrowing(look)
+        if look.growth is not None:
+            return self.blind(look)
+        finding = self.blind(look) or self.skip(look, NO_GROWTH)
+        is_refused = look.reading.status in (ReadingStatus.UNSUPPORTED, ReadingStatus.DENIED)
+        return finding if is_refused or look.time is None else msgspec.structs.replace(finding, again=SOON_SECONDS)
+
+    def skip(self, look: Look, why: str) -> Finding:
+        """Return that the rule does not apply to *look* now, and why."""
+        return self._unjudged(look, Outcome.SKIPPED, why)
+
+    def on_node(
+        self,
+        outcome: Outcome,
+        message: str,
+        *,
+        device: str = NODE,
+        part: Part = WHOLE,
+        required: bool = False,
+        value: Scalar | None = None,
+        limit: Limit | None = None,
+        evidence_time: Instant | None = None,
+        as_of: Instant | None = None,
+    ) -> Finding:
+        """Return a finding that rests on no reading: on the inventory, on a reader, on the kernel log."""
+        bad = outcome in (Outcome.WARN, Outcome.FAIL)
+        told = bad or (required and outcome is Outcome.UNMEASURED)
+        return Finding(
+            check=self.check,
+            code=self.code,
+            outcome=outcome,
+            message=message + (f"; {self.next_step}" if told and self.next_step else ""),
+            device=device,
+            part=part,
+            fault_class=self.fault_class,
+            value=value,
+            limit=limit,
+            action=self.action if told else Action.NONE,
+            clearing=self.clearing,
+            needed=self.needed if bad else 1,
+            window=self.window if bad else 1,
+            gates=self.gates and not _is_of_the_site(limit),
+            required=required,
+            evidence_time=evidence_time,
+            as_of=as_of,
+        )
+
+    def _unjudged(self, look: Look, outcome: Outcome, why: str) -> Finding:
+        return Finding(
+            check=self.check,
+            code=self.code,
+            outcome=outcome,
+            message=f"{look.subject}: {why}",
+            device=look.device,
+            part=look.part,
+            fault_class=self.fault_class,
+            clearing=self.clearing,
+            needed=self.needed,
+            window=self.window,
+            evidence=(look.quantity,),
+            evidence_time=look.time,
+        )
+
+
+def look_again(finding: Finding, look: Look, limit: float, enough_after: Callable[[float], float]) -> Finding:
+    """Return *finding*; where *look* grew by more than *limit* a second, with when another look has grown by enough.
+
+    It tells a rate from a burst after so many seconds as *enough_after* says of what it grew in one.
+    """
+    rate = look.per_second
+    if not look.measured or rate is None or rate <= limit:
+        return finding
+    return msgspec.structs.replace(finding, again=enough_after(rate))
+
+
+def _is_of_the_site(limit: Limit | None) -> bool:
+    """Return whether *limit* is a number that somebody configured: a wrong one must not close a cluster."""
+    return limit is not None and limit.source == CONFIGURED
+
+
+def looks(view: View, device: Device, quantity: str) -> tuple[Look, ...]:
+    """Return a look at *quantity* on each part of *device* that ever reported it.
+
+    Where the device could not be read as a whole there is one look that saw nothing.
+    """
+    name = device_name(view, device.id)
+    found = tuple(
+        Look(device.id, name, reading, sample.time, _growth(view, device.id, reading, sample.time))
+        for reading, sample in view.readings(device.id, quantity)
+    )
+    failure = view.failure(device.id)
+    if found or failure is None:
+        return found
+    return (Look(device.id, name, Reading(quantity, None, WHOLE, ReadingStatus.UNAVAILABLE, failure.detail)),)
+
+
+def _refuse_ungrowing(look: Look) -> None:
+    """Raise LookupError where no growth of what *look* reads is kept: who asks for it would see none for ever."""
+    known = QUANTITIES.get(look.quantity)
+    if look.measured and look.growth is None and known is not None and not known.judged_by_growth:
+        raise LookupError(f"no growth of {look.quantity} is kept: compare its value with a limit")
+
+
+def number_of(entries: Iterable[Look], part: Part) -> Look | None:
+    """Return the measured look of *entries* at *part*, or None. Raises LookupError for a part that none can have."""
+    found = tuple(entries)
+    for entry in found:
+        refuse_other_part(entry.quantity, part)
+    return next((entry for entry in found if entry.part == part and entry.measured), None)
+
+
+def _growth(view: View, device_id: str, reading: Reading, taken: Instant) -> Growth | None:
+    """Return how far the counter grew up to this very sample; growth that an earlier sample ended with is over."""
+    growth = view.growth.get((device_id, reading.quantity, reading.part))
+    return growth if growth is not None and growth.until == taken else None

@@ -1,0 +1,121 @@
+"""How many findings that close no gate are kept open: a flood of different ones is counted, not kept. Pure.
+
+Names of findings come from outside: numbers of a log, parts that a command of the site lists. What closes a gate is
+always kept, and so is the first finding of each device and outcome: no device is green because another one is noisy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from nodevet.checks.core.guard import AGENT
+from nodevet.checks.core.model import (
+    Action,
+    Clearing,
+    Episode,
+    EpisodeState,
+    FaultClass,
+    Finding,
+    Key,
+    Outcome,
+    Part,
+    PartKind,
+)
+from nodevet.checks.reference.kernel_policy import TEXT_PREFIX
+
+__all__ = ["MAXIMUM_KEPT", "NOT_KEPT", "Overflow", "without_those_not_kept"]
+
+MAXIMUM_KEPT = 500
+"""So many findings of one check and outcome that close no gate are open at once; told by text counts apart.
+
+More than the links, lanes and pages of a node of sixteen boards can give one check, and few enough that a round, the
+mirror and a page of them stay small.
+"""
+
+NOT_KEPT = "findings.not_kept"
+"""The code of what counts the others."""
+
+Bucket = tuple[str, bool, Outcome]
+"""A check, whether text told it, and how bad it is."""
+
+
+class Overflow:
+    """Decides within one round which new findings become episodes, and counts the others."""
+
+    def __init__(self, episodes: Iterable[Episode]) -> None:
+        """Begin with the *episodes* of the rounds before."""
+        self._open: dict[Bucket, int] = {}
+        self._devices: set[tuple[Bucket, str]] = set()
+        self._left: dict[str, set[Key]] = {}
+        self._told: dict[str, Episode] = {}
+        for episode in episodes:
+            if episode.key.code == NOT_KEPT:
+                self._told[_check(episode)] = episode
+            elif episode.state is not EpisodeState.CLEARED and _closes_nothing(episode.finding):
+                self._count(_bucket(episode.finding), episode.key.device)
+
+    def admits(self, finding: Finding) -> bool:
+        """Return whether *finding*, which has no episode yet, may open one; one that may not is counted."""
+        if finding.code == NOT_KEPT or not _closes_nothing(finding):
+            return True
+        bucket = _bucket(finding)
+        if self._open.get(bucket, 0) >= MAXIMUM_KEPT and (bucket, finding.device) in self._devices:
+            self._left.setdefault(finding.check, set()).add(finding.key)
+            return False
+        self._count(bucket, finding.device)
+        return True
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Return what tells how many findings of each check were not kept; at most as many as there are checks."""
+        return tuple(_finding(check, len(keys), self._told.get(check)) for check, keys in sorted(self._left.items()))
+
+    def _count(self, bucket: Bucket, device: str) -> None:
+        self._open[bucket] = self._open.get(bucket, 0) + 1
+        self._devices.add((bucket, device))
+
+
+def without_those_not_kept(findings: Iterable[Finding], episodes: Collection[Episode]) -> tuple[Finding, ...]:
+    """Return *findings* of a round without those that were only counted: a surface lists no more than *episodes* keep.
+
+    Without it the round of a flood would show each of its findings, which are gone from the next one.
+    """
+    checks = {_check(episode) for episode in episodes if episode.key.code == NOT_KEPT}
+    kept = {episode.key for episode in episodes}
+    return tuple(
+        finding
+        for finding in findings
+        if finding.check not in checks or finding.key in kept or not (finding.bad and _closes_nothing(finding))
+    )
+
+
+def _finding(check: str, left: int, before: Episode | None) -> Finding:
+    """Return the finding that *left* findings of *check* were not kept in one round; the most of any round counts."""
+    most = max(left, before.finding.value) if before and isinstance(before.finding.value, int) else left
+    return Finding(
+        check=AGENT,
+        code=NOT_KEPT,
+        outcome=Outcome.WARN,
+        message=(
+            f"check {check}: {MAXIMUM_KEPT} findings of one kind that close no gate are open, and up to {most} more of "
+            "one round are not kept: look at the log and at what the check reads for their cause"
+        ),
+        part=Part(PartKind.DEVICE, f"vendor:{check}"),
+        fault_class=FaultClass.UNKNOWN,
+        value=most,
+        action=Action.INSPECT,
+        clearing=Clearing.HARDWARE_EVENT,
+        gates=False,
+    )
+
+
+def _check(episode: Episode) -> str:
+    return episode.key.part.name.removeprefix("vendor:")
+
+
+def _bucket(finding: Finding) -> Bucket:
+    return finding.check, finding.code.startswith(TEXT_PREFIX), finding.outcome
+
+
+def _closes_nothing(finding: Finding) -> bool:
+    """Return whether *finding* can close no gate by itself: neither a hard fault, nor that a driver refuses."""
+    return not (finding.hard and finding.outcome in (Outcome.FAIL, Outcome.UNMEASURED))

@@ -1,0 +1,154 @@
+"""Whether a driver that is there refuses every accelerator of the node, and does so in look after look. Pure.
+
+One round of errors on every board proves nothing: a driver that is being reset or loaded says the same for a moment.
+Each look that a driver answered with a refusal is counted, and a board that is read begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import msgspec
+
+from nodevet.checks.core.model import Device, DeviceKind, Failure, FailureKind, ReaderState, Refusal, Sample, Snapshot
+from nodevet.checks.reference.tables import load_table
+from nodevet.checks.reference.vendors import LENT_DRIVERS
+
+__all__ = ["FALLS", "REFUSALS", "boards_of", "counted", "driver_refuses_all", "refusal_row"]
+
+REFUSALS = frozenset(
+    {
+        FailureKind.NO_DRIVER,
+        FailureKind.NO_DEVICES,
+        FailureKind.VERSION_MISMATCH,
+        FailureKind.LOST,
+        FailureKind.ERROR,
+    }
+)
+"""What a driver itself says, where the failure is of it. A missing library, a permission that lacks and a fault of
+ours are none."""
+
+FALLS = frozenset({FailureKind.HUNG, FailureKind.STUCK, FailureKind.CRASHED})
+"""What brings a reader down. The first time nothing is known, and it starts again within a second; whether it is the
+driver's doing, and of which board, the check of readers says from witnesses. A refusal it is for a board that is left
+alone for it, while the others are read."""
+
+SPEAKING = frozenset({ReaderState.ABSENT, ReaderState.FAILED})
+"""States of a reader that rest on what the driver said last."""
+
+
+class RefusalRow(msgspec.Struct, frozen=True):
+    """After how many looks in a row, and over how long, a driver counts as one that refuses."""
+
+    looks: int
+    seconds: float
+    meaning: str
+    source: str
+
+
+@lru_cache(maxsize=1)
+def refusal_row() -> RefusalRow:
+    """Return the row of reference/refusals.csv."""
+    row: RefusalRow = load_table("refusals.csv", RefusalRow)[0]
+    return row
+
+
+def driver_refuses_all(snapshot: Snapshot, *, in_one_look: bool = False) -> bool:
+    """Return whether a driver that is there was asked, and gave not one accelerator of this boot: measured inability.
+
+    Where that was *in one look* it may be nothing yet. The accelerators must be on the PCI bus in this boot, with a
+    reader of their vendor that reads or tried to; those that are lent to virtual machines do not count. A backend that
+    a site enabled by mistake proves nothing, and nor do fewer looks than the table asks for.
+
+    A refusal that stands ends with a board that answers: what the machine lacks since, such as room on a disk that any
+    user can fill, excuses none that was told before.
+    """
+    if snapshot.simulated or not snapshot.agent.ready or snapshot.agent.stopping:
+        return False
+    boards = boards_of(snapshot)
+    return bool(boards) and all(_is_refused(snapshot, board, in_one_look) for board in boards)
+
+
+def _is_refused(snapshot: Snapshot, board: Device, in_one_look: bool) -> bool:
+    refusal = snapshot.refusals.get(board.id)
+    stands = _stands(refusal) and refusal is not None and refusal.last.boot_id == snapshot.time.boot_id
+    return (in_one_look or stands) and _evidence(snapshot, board, stands=stands) is not None
+
+
+def counted(before: Mapping[str, Refusal], snapshot: Snapshot) -> dict[str, Refusal]:
+    """Return the refusals in a row of each board, *before* being those up to the last round.
+
+    A round in which nothing was asked of a board, such as while its reader starts, changes nothing.
+    """
+    found = dict(before)
+    for board in boards_of(snapshot):
+        evidence, known = _evidence(snapshot, board), found.get(board.id)
+        if evidence is None:
+            if _answers(snapshot, board):
+                found.pop(board.id, None)
+        elif known is None or known.last.boot_id != snapshot.time.boot_id:
+            found[board.id] = Refusal(looks=1, since=snapshot.time, last=snapshot.time, evidence=evidence)
+        elif known.evidence != evidence and not _stands(known):
+            found[board.id] = msgspec.structs.replace(
+                known, looks=known.looks + 1, last=snapshot.time, evidence=evidence
+            )
+    return found
+
+
+def boards_of(snapshot: Snapshot) -> tuple[Device, ...]:
+    """Return the accelerators on the PCI bus that were looked at in this boot, but those that are lent."""
+    here = {sample.device for sample in snapshot.samples if sample.time.boot_id == snapshot.time.boot_id}
+    return tuple(
+        device
+        for device in snapshot.devices
+        if device.kind is DeviceKind.ACCELERATOR
+        and device.pci is not None
+        and device.id in here
+        and not (device.backend == "host" and device.driver in LENT_DRIVERS)
+    )
+
+
+def _stands(refusal: Refusal | None) -> bool:
+    """Return whether *refusal* was seen as often, and for as long, as the table asks for."""
+    if refusal is None:
+        return False
+    seconds, row = refusal.last.seconds_since(refusal.since), refusal_row()
+    return refusal.looks >= row.looks and seconds is not None and seconds >= row.seconds
+
+
+def _evidence(snapshot: Snapshot, board: Device, *, stands: bool = False) -> str | None:
+    """Return what tells this look at *board* from the one before; None where it shows no refusal by its driver.
+
+    Of one that *stands* the failure need not be the driver's own any more.
+    """
+    reader = next((entry for entry in snapshot.readers if entry.backend == board.vendor), None)
+    if reader is None or board.backend not in ("host", board.vendor):  # a command of the site reads it by other means
+        return None
+    if reader.state is not ReaderState.RUNNING:
+        is_said = reader.state in SPEAKING and _refuses(reader.failure, REFUSALS, stands=stands)
+        return f"start {reader.refusals}" if is_said else None
+    samples = _samples(snapshot, board)
+    if board.backend == "host":  # its driver answers, and not for this one, or was told to leave it alone
+        if board.pci in reader.quarantined and not reader.blamed.get(board.pci):
+            return None
+    else:
+        words = REFUSALS | FALLS if board.id in reader.quarantined else REFUSALS
+        if not all(_refuses(sample.failure, words, stands=stands) for sample in samples):
+            return None
+    return f"sample {max((sample.time.boottime_ns for sample in samples), default=0)}"
+
+
+def _refuses(failure: Failure | None, words: frozenset[FailureKind], *, stands: bool) -> bool:
+    """Return whether *failure* is one of *words*, and the driver's own where no refusal *stands*."""
+    return failure is not None and failure.kind in words and (failure.of_driver or stands)
+
+
+def _answers(snapshot: Snapshot, board: Device) -> bool:
+    """Return whether *board* was read when it was last asked for a group."""
+    newest = max(_samples(snapshot, board), key=lambda sample: sample.time.boottime_ns)
+    return board.backend != "host" and newest.failure is None
+
+
+def _samples(snapshot: Snapshot, board: Device) -> list[Sample]:
+    return [sample for sample in snapshot.samples if sample.device == board.id]

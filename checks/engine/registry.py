@@ -1,0 +1,192 @@
+"""How a check is declared and found.
+
+A check is one function in one file of ``health/``, decorated with ``@check``. It receives a View and its policy and
+yields findings. Configuration keys, documentation and metrics follow from the declaration; there is no second
+place to edit. Checks of other distributions are found through the entry-point group ``nodevet.checks``: each entry
+names a module that declares some. One whose checks cannot be had stands among the checks as one that cannot run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import Distribution, EntryPoint, distributions
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.core.errors import RegistryError
+from nodevet.checks.core.guard import Bug, attempt
+from nodevet.checks.core.model import Finding
+from nodevet.checks.core.overrun import Overrun, within
+from nodevet.checks.core.quantities import QUANTITIES
+
+from .view import View
+
+__all__ = ["Check", "check", "discover", "installed", "load"]
+
+ENTRY_POINT_GROUP = "nodevet.checks"
+SWITCHES = frozenset({"enabled", "mode"})
+"""What the table of each check in the configuration holds beside the fields of its policy."""
+
+IMPORT_SECONDS = 10.0
+"""How long a package of a site may take to be imported: nothing is read before."""
+
+_MARK = "__nodevet_check__"
+
+Judge = Callable[[View, Any], Iterable[Finding]]
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """A declared check: its name, what it judges, its policy struct and the quantities it looks at.
+
+    One that is ``broken`` stands for checks of another distribution that cannot be had, and says why.
+    """
+
+    name: str
+    summary: str
+    judge: Judge
+    policy: type[msgspec.Struct]
+    inputs: tuple[str, ...] = ()
+    module: str = ""
+    broken: str = ""
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether nodevet itself declares it."""
+        return self.module.startswith("nodevet.")
+
+
+class _NoPolicy(msgspec.Struct, frozen=True):
+    """What a check has that cannot be had."""
+
+
+def check(name: str, *, policy: type[msgspec.Struct], inputs: tuple[str, ...] = ()) -> Callable[[Judge], Judge]:
+    """Declare the decorated function as check *name*; its docstring's first line is the summary.
+
+    Raises RegistryError when an input is no declared quantity or the docstring is missing.
+    """
+
+    def declare(judge: Judge) -> Judge:
+        unknown = [key for key in inputs if key not in QUANTITIES]
+        if unknown:
+            raise RegistryError(f"check {name}: inputs are no quantities: {', '.join(unknown)}")
+        if not judge.__doc__:
+            raise RegistryError(f"check {name}: {judge.__module__} has no docstring to say what it judges")
+        summary = judge.__doc__.strip().splitlines()[0]
+        declared = Check(name=name, summary=summary, judge=judge, policy=policy, inputs=inputs, module=judge.__module__)
+        setattr(judge, _MARK, declared)
+        return judge
+
+    return declare
+
+
+def load(modules: Iterable[object]) -> tuple[Check, ...]:
+    """Return the checks that *modules* declare, by name; raise RegistryError when two share one."""
+    found: dict[str, Check] = {}
+    for module in modules:
+        for declared in _declared_in(module):
+            other = found.setdefault(declared.name, declared)
+            if other is not declared:
+                raise RegistryError(f"check {declared.name} is declared in {other.module} and {declared.module}")
+    return tuple(found[name] for name in sorted(found))
+
+
+def discover() -> tuple[Check, ...]:
+    """Return nodevet's own checks: one per file of ``health/``."""
+    package = importlib.import_module("nodevet.checks.health")
+    return load(
+        importlib.import_module(f"{package.__name__}.{entry.name}") for entry in pkgutil.iter_modules(package.__path__)
+    )
+
+
+def installed() -> tuple[Check, ...]:
+    """Return nodevet's own checks and those of other distributions, by name.
+
+    What another distribution does wrong costs its own checks: a broken one stands in their place.
+    """
+    found = {declared.name: declared for declared in discover()}
+    for distribution in distributions():
+        points = attempt(partial(_points, distribution))
+        if isinstance(points, Bug):
+            name = str(attempt(lambda: distribution.metadata["Name"]))  # noqa: B023 (called at once)
+            _add_broken(found, name, f"the entry points of package {name} cannot be read: {points}")
+            continue
+        for point in points:
+            declared = attempt(partial(_of_other, point, found))
+            if isinstance(declared, Bug):
+                words = f"{point.name} = {point.value} of a package of the site cannot be had: {declared}"
+                _add_broken(found, point.name, words)
+            else:
+                found |= {entry.name: entry for entry in declared}
+    return tuple(found[name] for name in sorted(found))
+
+
+def _points(distribution: Distribution) -> tuple[EntryPoint, ...]:
+    return tuple(distribution.entry_points.select(group=ENTRY_POINT_GROUP))
+
+
+def _of_other(point: EntryPoint, known: Mapping[str, Check]) -> tuple[Check, ...]:
+    """Return the checks of the module that *point* names. Raises whatever its code does, and RegistryError."""
+    try:
+        module = _loaded(point)
+    except SystemExit as error:
+        raise RegistryError(f"it ends its process when it is imported: SystemExit: {error}") from error
+    if not isinstance(module, ModuleType):
+        raise RegistryError(f"it names a {type(module).__name__}, expected a module with checks in it")
+    declared = load([module])
+    if not declared:
+        raise RegistryError("the module declares no check of its own")
+    for entry in declared:
+        other = known.get(entry.name)
+        if other is not None and other is not entry:
+            raise RegistryError(f"check {entry.name} is declared in {other.module} and {entry.module}")
+        _refuse_policy(entry)
+    return declared
+
+
+class _Endless(ModuleType):
+    """Stands for a module whose import did not end, so that nobody waits for it again."""
+
+
+def _loaded(point: EntryPoint) -> object:
+    """Return what *point* names. Raises whatever its code does, and RegistryError where that does not end."""
+    if not isinstance(sys.modules.get(point.module), _Endless):
+        try:
+            return within(IMPORT_SECONDS, point.load)
+        except Overrun:
+            sys.modules[point.module] = _Endless(point.module)
+    raise RegistryError(f"its import did not end within {IMPORT_SECONDS:g} s and was interrupted")
+
+
+def _refuse_policy(declared: Check) -> None:
+    """Raise where the policy of *declared* has no default, or cannot be read from a file or written to one."""
+    clash = SWITCHES & set(declared.policy.__struct_fields__)
+    if clash:
+        raise RegistryError(f"check {declared.name}: its policy must not name a field {', '.join(sorted(clash))}")
+    msgspec.inspect.type_info(declared.policy)
+    msgspec.json.encode(declared.policy())
+
+
+def _add_broken(found: dict[str, Check], name: str, why: str) -> None:
+    """Add to *found*, under *name* or one like it, a check that cannot run."""
+    while name in found:
+        name = f"{name}-broken"
+    words = f"{why}; correct the package or remove it, and restart the agent"
+    found[name] = Check(name=name, summary="Cannot be had.", judge=_judges_nothing, policy=_NoPolicy, broken=words)
+
+
+def _judges_nothing(_view: View, _policy: Any) -> Iterable[Finding]:
+    """Find nothing: its checks cannot be had."""
+    return ()
+
+
+def _declared_in(module: object) -> Iterator[Check]:
+    for value in vars(module).values():
+        declared = getattr(value, _MARK, None)
+        if isinstance(declared, Check) and declared.module == getattr(module, "__name__", None):
+            yield declared

@@ -1,0 +1,165 @@
+"""Devices of a command that go by other names than before: the same boards, or nobody knows. Pure.
+
+A program of the site names devices as it likes, and may do so otherwise after its next update: ``hl0`` becomes
+``accel0``, or every index moves by one. A name is no witness that a board is gone: serial, UUID and address say which
+board it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+
+import msgspec
+
+from nodevet.checks.core.device import compared_serial, told_serial
+from nodevet.checks.core.model import Device
+
+from .acknowledgement import are_other_boards
+from .view import Seen
+
+__all__ = ["COMMANDS", "are_all_renamed", "listed_now", "same_boards", "under_known_names"]
+
+COMMANDS = "command."
+"""The names of backends that read by a command of the site begin so: ``command.gaudi`` runs the command ``gaudi``."""
+
+WITNESSES: tuple[Callable[[Device], Hashable], ...] = (
+    lambda device: compared_serial(device.serial),
+    lambda device: device.uuid,
+    lambda device: device.pci,
+)
+"""What tells which board a device is, whatever it is called; None where it does not tell."""
+
+
+def same_boards(known: Iterable[Device], told: Iterable[Device]) -> dict[str, str]:
+    """Return by the name of each of *told* which of *known* it is: by its witnesses, else by what it was called last.
+
+    Of two with one serial nobody knows which is which. One that tells another serial than the one of its name is not
+    that one. The only one that is left beside others that are called otherwise now is the only one that was.
+    """
+    before = {device.id: device for device in known if device.parent is None}
+    left = {device.id: device for device in told if device.parent is None}
+    names: dict[str, str] = {}
+    for witness in WITNESSES:
+        boards = _by(witness, (board for name, board in before.items() if name not in names.values()))
+        for value, device in _by(witness, left.values()).items():
+            if value in boards and _may_be_one(boards[value], device):
+                names[device.id] = boards[value].id
+                del left[device.id]
+    is_renamed = any(told != name for told, name in names.items())
+    rest = {board.called or name: board for name, board in before.items() if name not in names.values()}
+    names |= {
+        name: rest[name].id
+        for name, device in left.items()
+        if name in rest and not are_other_boards(rest[name].serial, device.serial)
+    }
+    unknown = [board for board in rest.values() if board.id not in names.values()]
+    new = [device for name, device in left.items() if name not in names]
+    if is_renamed and len(unknown) == len(new) == 1 and _may_be_one(unknown[0], new[0]):
+        names[new[0].id] = unknown[0].id
+    return names
+
+
+def _by(witness: Callable[[Device], Hashable], devices: Iterable[Device]) -> dict[Hashable, Device]:
+    """Return the only one of *devices* for each value that *witness* tells."""
+    told = [(value, device) for device in devices if (value := witness(device)) is not None]
+    counts = Counter(value for value, _ in told)
+    return {value: device for value, device in told if counts[value] == 1}
+
+
+def _may_be_one(board: Device, device: Device) -> bool:
+    """Return whether nothing that both tell contradicts it; beside one serial a UUID may be written another way."""
+    serial = compared_serial(device.serial)
+    is_called = None in (board.uuid, device.uuid) or board.uuid == device.uuid
+    is_named = is_called or (serial is not None and serial == compared_serial(board.serial))
+    is_there = None in (board.pci, device.pci) or board.pci == device.pci
+    is_like = (board.kind, board.vendor) == (device.kind, device.vendor)
+    return is_like and is_there and is_named and not are_other_boards(board.serial, device.serial)
+
+
+def under_known_names(seen: Mapping[str, Seen], devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Return *devices*, those of a command that *seen* knows under another name as what they were called first.
+
+    Where a board has the name that another one had before, that one keeps it. What is new under it goes by its serial;
+    where it tells none nothing is certain, and all keep the names that the command gives them.
+    """
+    names: dict[str, str] = {}
+    for backend in {device.backend for device in devices if device.backend.startswith(COMMANDS)}:
+        told = [device for device in devices if device.backend == backend]
+        known = [entry.device for entry in seen.values() if entry.device.backend == backend]
+        names |= _unique(same_boards(known, told), told, backend.removeprefix(COMMANDS))
+    boards = {device.id: seen[names[device.id]].device for device in devices if names.get(device.id) in seen}
+    # One that tells a UUID at last goes on under that, by its address (baseline.named).
+    names |= {device.id: device.id for device in devices if _tells_uuid_at_last(device, boards.get(device.id))}
+    if all(old == new for old, new in names.items()):
+        return devices
+    return tuple(_under(names, device, boards.get(device.id)) for device in devices)
+
+
+def _tells_uuid_at_last(device: Device, board: Device | None) -> bool:
+    return board is not None and bool(device.uuid and not board.uuid and device.pci and device.pci == board.pci)
+
+
+def _unique(names: Mapping[str, str], told: Iterable[Device], door: str) -> dict[str, str]:
+    """Return *names* with one for each of *told*, each once; none where that cannot be."""
+    taken = set(names.values())
+    found = dict(names)
+    for device in told:
+        if device.id not in found:
+            serial = compared_serial(device.serial)
+            found[device.id] = f"{door}:{serial}" if device.id in taken and serial else device.id
+    return found if len(set(found.values())) == len(found) else {}
+
+
+def _under(names: Mapping[str, str], device: Device, board: Device | None) -> Device:
+    """Return *device* by the *names* that are kept, with what *board*, as which it is known, told of itself before."""
+    links = tuple(msgspec.structs.replace(link, peer=names.get(link.peer or "", link.peer)) for link in device.links)
+    parent = names.get(device.parent or "", device.parent)
+    if board is None or names[device.id] != board.id or (board.id == device.id and board.called is None):
+        return msgspec.structs.replace(device, id=names.get(device.id, device.id), parent=parent, links=links)
+    return msgspec.structs.replace(
+        device,
+        id=board.id,
+        uuid=device.uuid or board.uuid,
+        serial=device.serial if told_serial(device.serial) else board.serial,
+        pci=device.pci or board.pci,
+        called=device.id if device.id != board.id else None,
+        parent=parent,
+        links=links,
+    )
+
+
+def are_all_renamed(before: Iterable[str], now: Iterable[str]) -> bool:
+    """Return whether none of the names *before* is there *now*, and as many others are: nothing shows that one is gone.
+
+    A board does not fall away with all its siblings in the moment in which as many others come.
+    """
+    old, new = set(before), set(now)
+    return bool(old) and not old & new and len(new) >= len(old)
+
+
+def listed_now(seen: Mapping[str, Seen], devices: Iterable[Device]) -> dict[str, Seen]:
+    """Return *seen* with what the lists of commands say now: which are not listed, and which others came for them all.
+
+    Only what was never there together with them came for them: a board that was listed beside one that is gone is none.
+    """
+    present: dict[str, set[str]] = {}
+    for device in devices:
+        if device.parent is None and device.backend.startswith(COMMANDS):
+            present.setdefault(device.backend, set()).add(device.id)
+    found = dict(seen)
+    for backend, now in present.items():
+        known = {key: entry for key, entry in seen.items() if _is_board_of(entry.device, backend)}
+        before = {key for key, entry in known.items() if not entry.unlisted}
+        are_new = all(key not in known or before <= set(known[key].instead) for key in now)
+        are_other = are_new and are_all_renamed(before, now)
+        for key, entry in known.items():
+            instead = tuple(sorted(now)) if are_other and (key in before or entry.instead) else entry.instead
+            fresh = (False, ()) if key in now else (True, instead)
+            if (entry.unlisted, entry.instead) != fresh:
+                found[key] = msgspec.structs.replace(entry, unlisted=fresh[0], instead=fresh[1])
+    return found
+
+
+def _is_board_of(device: Device, backend: str) -> bool:
+    return device.backend == backend and device.parent is None

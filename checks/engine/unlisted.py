@@ -1,0 +1,59 @@
+"""Boards that their driver does not list to this node's readers and that are not lost: what the host's reader tells.
+
+A cgroup denies them, an option of their driver excludes them, or the container of the readers was given others.
+"""
+
+from __future__ import annotations
+
+from nodevet.checks.core.model import Device, DeviceKind
+
+from .arriving import places_of
+from .view import Seen, View
+
+__all__ = ["excluded", "not_given", "unread_pages", "was_given_elsewhere", "why_unlisted", "withheld"]
+
+
+def withheld(view: View) -> tuple[str, ...]:
+    """Return the addresses of the boards that the cgroup of the readers denies them."""
+    node = _node(view)
+    return node.withheld if node else ()
+
+
+def excluded(view: View) -> tuple[str, ...]:
+    """Return the addresses of the boards that an option of their driver keeps out of use."""
+    node = _node(view)
+    return node.excluded if node else ()
+
+
+def unread_pages(view: View) -> tuple[str, ...]:
+    """Return the addresses of the boards of which their driver's page does not tell whether it excludes them."""
+    node = _node(view)
+    return node.unread_pages if node else ()
+
+
+def not_given(view: View) -> tuple[str, ...]:
+    """Return the addresses of the boards that the container of the readers was not given, as it was others."""
+    node = _node(view)
+    return node.not_given if node else ()
+
+
+def why_unlisted(view: View, device: Device) -> str:
+    """Return why *device*, which was there, is not listed though nothing happened to it; empty where nobody says so."""
+    places = places_of(device)
+    if places & {*withheld(view)}:
+        return "denied to this process by its cgroup, as in a job"
+    if places & {*excluded(view)}:
+        return "not listed, because an option of its driver excludes it"
+    return ""
+
+
+def was_given_elsewhere(view: View, seen: Seen) -> bool:
+    """Return whether what was *seen* is not given now, and may have been another container's.
+
+    What was read in this boot was given to this one, and is gone since.
+    """
+    return bool(places_of(seen.device) & {*not_given(view)}) and seen.last.boot_id != view.now.boot_id
+
+
+def _node(view: View) -> Device | None:
+    return next(iter(view.of_kind(DeviceKind.NODE)), None)

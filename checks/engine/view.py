@@ -1,0 +1,319 @@
+"""What a check may look at. Pure: built by the engine, read by checks, the same in daemon, one-shot and replay.
+
+An old reading is not a measurement: a sample that is older than its cadence allows is shown as ``unavailable``. The
+readings of a device that failed to be read are shown as ``unavailable`` too, so that no check can pass on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import msgspec
+
+from nodevet.checks.core.model import (
+    NODE,
+    WHOLE,
+    Device,
+    DeviceKind,
+    Event,
+    Failure,
+    Instant,
+    Part,
+    ReaderStatus,
+    Reading,
+    ReadingStatus,
+    Result,
+    Sample,
+)
+from nodevet.checks.core.quantities import QUANTITIES
+
+from .lapses import Told
+
+__all__ = [
+    "Cadence",
+    "Growth",
+    "KernelLogState",
+    "Memory",
+    "Seen",
+    "View",
+    "device_name",
+    "device_names",
+    "node_name",
+    "refuse_other_part",
+]
+
+STALE_ROUNDS = 3
+"""A sample is old once this many rounds and one deadline went by without another."""
+
+
+class Growth(msgspec.Struct, frozen=True):
+    """How much a counter grew between two samples of one epoch. A counter that fell began a new epoch: no growth.
+
+    ``within_hour`` is by how much it grew in the last 55 to 60 minutes, or since it was first seen.
+    """
+
+    amount: float
+    seconds: float
+    until: Instant
+    within_hour: float = 0.0
+
+    @property
+    def per_second(self) -> float:
+        """Return the rate of growth."""
+        return self.amount / self.seconds if self.seconds > 0 else 0.0
+
+
+class Cadence(msgspec.Struct, frozen=True):
+    """How often a group is read, and how long a round may take."""
+
+    interval_seconds: float
+    deadline_seconds: float
+
+    @property
+    def stale_seconds(self) -> float:
+        """Return the age from which a sample of this cadence is old."""
+        return STALE_ROUNDS * self.interval_seconds + self.deadline_seconds
+
+
+class KernelLogState(msgspec.Struct, frozen=True):
+    """Whether the kernel log can be read, and how many records, or bytes of a file, were lost unread.
+
+    ``is_evidence``: it is the kernel's own, and not a file or FIFO, which may hold what a user wrote. ``begun``: what
+    was there at its opening is being read, and has not been read to its end.
+    """
+
+    readable: bool
+    path: str = ""
+    detail: str = ""
+    lost_records: int = 0
+    skipped_bytes: int = 0
+    read: Instant | None = None
+    is_evidence: bool = True
+    begun: bool = False
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A device as this node remembers it: what it was, which of its links were ever up, and where it ever sat.
+
+    ``unlisted``: its command does not list it any more; ``instead``: what that listed from then on, where it came for
+    all that was listed before.
+    """
+
+    device: Device
+    first: Instant
+    last: Instant
+    links_up: tuple[int, ...] = ()
+    slots: tuple[str, ...] = ()
+    unlisted: bool = False
+    instead: tuple[str, ...] = ()
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What the engine remembers of the node's inventory: devices by id."""
+
+    seen: dict[str, Seen] = {}
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """The present state of the node. ``devices`` answered the last enumeration; ``memory`` holds those known before.
+    ``doubles`` are those that two backends list: the one that is left out, and the one in ``devices``.
+
+    ``samples`` is keyed by (device, group), ``growth`` by (device, quantity, part); ``lapses`` tell when a reading that
+    could not be had this time was had last, ``told`` what those that excuse others were last; ``events`` are those that
+    no earlier look has seen; ``results`` the latest of each workload and device.
+    """
+
+    now: Instant
+    devices: tuple[Device, ...] = ()
+    doubles: tuple[tuple[Device, Device], ...] = ()
+    memory: Memory = Memory()
+    samples: Mapping[tuple[str, str], Sample] = {}
+    growth: Mapping[tuple[str, str, Part], Growth] = {}
+    lapses: Mapping[tuple[str, str, Part], Instant] = {}
+    told: Mapping[tuple[str, str, Part], Told] = {}
+    readers: tuple[ReaderStatus, ...] = ()
+    cadences: Mapping[tuple[str, str], Cadence] = {}
+    events: Sequence[Event] = ()
+    results: Sequence[Result] = ()
+    required: Mapping[str, frozenset[str]] = {}
+    kernel_log: KernelLogState | None = None
+
+    def device(self, device_id: str) -> Device | None:
+        """Return the device of *device_id*, present or remembered."""
+        seen = self.memory.seen.get(device_id)
+        return self._devices.get(device_id) or (seen.device if seen else None)
+
+    def of_kind(self, *kinds: DeviceKind) -> tuple[Device, ...]:
+        """Return the present devices of the given *kinds*."""
+        return tuple(device for device in self.devices if device.kind in kinds)
+
+    def by_pci(self, pci: str | None) -> Device | None:
+        """Return the device at PCI address *pci*; the function after the dot need not be stated.
+
+        Where it is, the device of that function comes first: virtual ones may be functions of one another.
+        """
+        if pci is None:
+            return None
+        wanted = pci.split(".")[0]
+        known = (*self.devices, *(seen.device for seen in self.memory.seen.values()))
+        alike = [device for device in known if device.pci and device.pci.split(".")[0] == wanted]
+        matches = [device for device in alike if device.pci == pci] or alike
+        return next((device for device in matches if device.backend != "host"), matches[0] if matches else None)
+
+    def owner(self, event: Event) -> str:
+        """Return the id of the device that *event* is about, or the node's where it names none that is known."""
+        for named in (event.device, event.fields.get("gpu_uuid")):
+            if named is not None and self.device(named) is not None:
+                return named
+        device = self.by_pci(event.pci)
+        return device.id if device else NODE
+
+    def requires(self, device_id: str, quantity: str) -> bool:
+        """Return whether the node must be able to read *quantity* of the device."""
+        return quantity in self.required.get(device_id, frozenset())
+
+    def failure(self, device_id: str) -> Failure | None:
+        """Return why the last attempt to read the device failed, or None."""
+        return self._failures.get(device_id)
+
+    def age_seconds(self, sample: Sample) -> float | None:
+        """Return how old *sample* is; None where it is of another boot."""
+        return self.now.seconds_since(sample.time)
+
+    def is_stale(self, sample: Sample) -> bool:
+        """Return whether *sample* is too old to say anything about now."""
+        age = self.age_seconds(sample)
+        cadence = self.cadences.get((sample.backend, sample.group))
+        return age is None or (cadence is not None and age > cadence.stale_seconds)
+
+    def readings(self, device_id: str, quantity: str) -> tuple[tuple[Reading, Sample], ...]:
+        """Return every reading of *quantity* of the device with its sample, one per part.
+
+        Readings of an old or failed sample come back as ``unavailable``. Raises LookupError for a quantity that does
+        not exist: a check that asks for it would find nothing wrong for ever.
+        """
+        found = self._index.get((device_id, quantity), ())
+        if not found and quantity not in QUANTITIES:
+            raise LookupError(f"no quantity is called {quantity!r}: docs/reference/command-backend.md lists them")
+        return found
+
+    def reading(self, device_id: str, quantity: str, part: Part = WHOLE) -> Reading | None:
+        """Return the reading of *quantity* of one *part*, or None where nothing ever reported it.
+
+        Raises LookupError for a part that none of its readings has.
+        """
+        refuse_other_part(quantity, part)
+        return next((entry for entry, _ in self.readings(device_id, quantity) if entry.part == part), None)
+
+    def number(self, device_id: str, quantity: str, part: Part = WHOLE) -> float | None:
+        """Return the measured number of *quantity*, or None where there is none."""
+        entry = self.reading(device_id, quantity, part)
+        if entry is None or isinstance(entry.value, str) or entry.value is None:
+            return None
+        return float(entry.value)
+
+    def lately(self, device_id: str, quantity: str, part: Part = WHOLE) -> float | None:
+        """Return the number of a reading that excuses others, or what it was last while that is not old.
+
+        One look without it takes no excuse away.
+        """
+        number, told = self.number(device_id, quantity, part), self.told.get((device_id, quantity, part))
+        if number is not None or told is None or isinstance(told.value, str):
+            return number
+        age, cadence = self.now.seconds_since(told.time), self.cadences.get((told.backend, told.group))
+        is_old = age is None or (cadence is not None and age > cadence.stale_seconds)
+        return None if is_old else float(told.value)
+
+    def was_read_lately(self, device_id: str, quantity: str, part: Part) -> bool:
+        """Return whether a reading that could not be had this time was had so lately that it would not be old yet."""
+        read = self.lapses.get((device_id, quantity, part))
+        age = None if read is None else self.now.seconds_since(read)
+        sample = next((sample for entry, sample in self.readings(device_id, quantity) if entry.part == part), None)
+        cadence = None if sample is None else self.cadences.get((sample.backend, sample.group))
+        return age is not None and cadence is not None and age <= cadence.stale_seconds
+
+    def evidence_time(self, device_id: str, *quantities: str) -> Instant | None:
+        """Return when the oldest sample that carries one of *quantities* was taken."""
+        times = [sample.time for key in quantities for _, sample in self.readings(device_id, key)]
+        return min(times, key=lambda time: time.boottime_ns) if times else None
+
+    def siblings(self, device: Device) -> tuple[Device, ...]:
+        """Return the other present devices of the same vendor and model."""
+        return tuple(
+            other
+            for other in self.devices
+            if other.id != device.id and (other.vendor, other.model) == (device.vendor, device.model)
+        )
+
+    @cached_property
+    def _devices(self) -> dict[str, Device]:
+        return {device.id: device for device in reversed(self.devices)}
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        return {}
+
+    @cached_property
+    def _failures(self) -> dict[str, Failure]:
+        by_age = sorted(self.samples.values(), key=lambda sample: sample.time.boottime_ns)
+        return {sample.device: sample.failure for sample in by_age if sample.failure}
+
+    @cached_property
+    def _index(self) -> dict[tuple[str, str], tuple[tuple[Reading, Sample], ...]]:
+        index: dict[tuple[str, str], list[tuple[Reading, Sample]]] = {}
+        for sample in self.samples.values():
+            stale = self.is_stale(sample)
+            for entry in sample.readings:
+                shown = _unavailable(entry, self.age_seconds(sample)) if stale else entry
+                index.setdefault((sample.device, entry.quantity), []).append((shown, sample))
+        return {key: tuple(entries) for key, entries in index.items()}
+
+
+def refuse_other_part(quantity: str, part: Part) -> None:
+    """Raise LookupError where *quantity* has no reading of such a *part*: who asks for it would see none for ever."""
+    known = QUANTITIES.get(quantity)
+    if known is not None and part.kind is not known.part:
+        raise LookupError(f"{quantity} is of a {known.part}, not of a {part.kind}: name the part")
+
+
+def _unavailable(entry: Reading, age_seconds: float | None) -> Reading:
+    if entry.status is not ReadingStatus.OK:
+        return entry
+    age = "in another boot" if age_seconds is None else f"{age_seconds:.0f} s ago"
+    return Reading(entry.quantity, None, entry.part, ReadingStatus.UNAVAILABLE, f"last read {age}")
+
+
+FIRST_RENDER_NODE = 128
+"""From here on the kernel numbers its render nodes (Linux, drm-uapi); below lie the nodes of drivers of their own."""
+
+
+def node_name(minor: int) -> str:
+    """Return what people call the device node with number *minor*: ``3``, or ``renderD131`` as in ``/dev/dri``."""
+    return str(minor) if minor < FIRST_RENDER_NODE else f"renderD{minor}"
+
+
+def device_name(view: View, device_id: str) -> str:
+    """Return how people call the device: ``GPU 3 (0000:1b:00.0)``, or its id."""
+    names = view._names  # every look asks, a thousand times per round
+    if device_id not in names:
+        names[device_id] = _name(view, device_id)
+    return names[device_id]
+
+
+def device_names(view: View, devices: list[Device], most: int = 2) -> str:
+    """Return what people call the first of *devices*, and how many more there are."""
+    told = ", ".join(device_name(view, device.id) for device in devices[:most])
+    return told + (f" and {len(devices) - most} more" if len(devices) > most else "")
+
+
+def _name(view: View, device_id: str) -> str:
+    if device_id == NODE:
+        return "the node"
+    device = view.device(device_id)
+    if device is None:
+        return device_id
+    short = {"accelerator": "GPU", "cpu": "CPU"}.get(device.kind.value, device.kind.value)
+    number = f" {node_name(device.minor)}" if device.minor is not None else ""
+    place = device.pci or device.id
+    return f"{short}{number} ({place})"

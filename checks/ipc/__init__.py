@@ -1,0 +1,1 @@
+"""How a parent and its child processes talk, and what the last words of one that crashed mean."""

@@ -1,0 +1,419 @@
+"""A child process at the other end of a channel, driven by a selector: nothing here ever waits.
+
+The child leads a process group and a session of its own. It is asked to stop before it is terminated, terminated
+before it is killed, and abandoned where even that has no effect, because a process that sits in a driver in state D
+cannot be killed by anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.errors import WireError
+from nodevet.checks.core.wire import Decoder, Message, Progress, Stop, encode
+from nodevet.checks.system.processes import ChildRecord, describe, start_ticks, tight_limit
+
+from .last_words import LastWords
+
+__all__ = ["Child", "ChildOwner", "Exit", "Patience", "python_module"]
+
+READ_BYTES = 1 << 18
+"""Most that is taken from a child at once, so that one that floods its channel does not starve the others."""
+
+LINE_CHARACTERS = 500
+GIVEN_UP_SECONDS = 0.2
+"""How long the loop waits for the end of a process that was killed as it could not be followed; it takes a few ms."""
+EXIT_POLL_SECONDS = 0.1
+"""How often an ending child is looked at where the kernel has no pidfd."""
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """How a process ended: the status as subprocess gives it, negative for a signal."""
+
+    status: int
+
+    @property
+    def signal(self) -> int | None:
+        """Return the number of the signal that ended it, or None."""
+        return -self.status if self.status < 0 else None
+
+    @property
+    def fault(self) -> str:
+        """Return the name of that signal, such as ``SIGSEGV``; empty where none ended it."""
+        if self.status >= 0:
+            return ""
+        try:
+            return signal.Signals(-self.status).name
+        except ValueError:
+            return f"signal {-self.status}"
+
+    def __str__(self) -> str:
+        """Return ``was killed by SIGABRT`` or ``ended with status 3``."""
+        return f"was killed by {self.fault}" if self.fault else f"ended with status {self.status}"
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """Seconds from the wish that a child ends until it is terminated, killed, and given up."""
+
+    terminate: float
+    kill: float
+    abandon: float
+
+
+HUNG_UP = Patience(terminate=1.0, kill=2.0, abandon=4.0)
+
+
+class ChildOwner(Protocol):
+    """Who is told what a child does."""
+
+    def on_message(self, message: Message) -> None:
+        """Take a message of the protocol."""
+        ...
+
+    def on_line(self, line: str) -> None:
+        """Take a line of standard output or standard error."""
+        ...
+
+    def on_nonsense(self, detail: str) -> None:
+        """Learn that the child breaks the protocol; it is still there."""
+        ...
+
+    def on_unreadable(self, detail: str) -> None:
+        """Learn that one message could not be read; it is set aside, and those behind it are taken."""
+        ...
+
+    def on_stuck(self) -> None:
+        """Learn that the child could not even be killed. Should it ever end, ``on_end`` follows."""
+        ...
+
+    def on_end(self, ended: Exit) -> None:
+        """Learn that the child is gone, once: the last call on an owner."""
+        ...
+
+
+class Child:
+    """One child process. Raises OSError where it cannot be started."""
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[str],
+        selector: selectors.BaseSelector,
+        owner: ChildOwner,
+        clock: Clock,
+        *,
+        environment: Mapping[str, str] | None = None,
+        inherit: tuple[int, ...] = (),
+        orphaned: signal.Signals = signal.SIGCONT,
+    ) -> None:
+        """Start *argv* with descriptors appended, and register with *selector*; keys carry a callback as data.
+
+        The child also gets the descriptors *inherit*, which it knows nothing of. *orphaned* is what the kernel sends it
+        when this process ends: one that is stopped sees no lifeline, and may be stopped before it can ask for anything.
+        """
+        self._name = name
+        self._selector = selector
+        self._owner = owner
+        self._clock = clock
+        self._decoder = Decoder(owner.on_unreadable)
+        self._partial = b""
+        self._steps: deque[tuple[float, Callable[[], None]]] = deque()
+        self.tail = LastWords()
+        self.abandoned = self.was_ended = self._is_told = False
+        self._tight_limit: str | None = None
+        self._last_call: tuple[str, int] | None = None
+        with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as childs_own:
+            stdin = self._open(argv, environment, inherit, on_failure, childs_own)
+            _signal_at_end(stdin, self.pid, orphaned)
+            on_failure.callback(self._give_up)
+            self._start_ticks = start_ticks(self.pid)
+            self._watch(on_failure)
+            on_failure.pop_all()
+
+    @property
+    def pid(self) -> int:
+        """Return the process id, which is that of its group too."""
+        return self._process.pid
+
+    @property
+    def tight_limit(self) -> str:
+        """Return the limit on memory or files that the child has, or had until it ended; empty without one."""
+        return tight_limit(self.pid) if self._tight_limit is None else self._tight_limit
+
+    @property
+    def record(self) -> ChildRecord | None:
+        """Return what to remember of the child over a restart of the agent; None once it is gone."""
+        if self._process.returncode is not None or self._start_ticks is None:
+            return None
+        boot_id = self._clock.instant().boot_id
+        return ChildRecord(self._name, self.pid, self._start_ticks, boot_id, self.call, self.in_call)
+
+    @property
+    def call(self) -> str:
+        """Return what the child says it does, or did last."""
+        return self._progress.read() if self._last_call is None else self._last_call[0]
+
+    @property
+    def call_number(self) -> int:
+        """Return what tells one call into a driver from the next."""
+        return self._progress.number if self._last_call is None else self._last_call[1]
+
+    @property
+    def in_call(self) -> bool:
+        """Return whether the child is inside a call of a driver, or ended there."""
+        return bool(self.call_number & 1)
+
+    @property
+    def where(self) -> str:
+        """Return state and place of the process, for people."""
+        return f"process {self.pid}, {describe(self.pid)}"
+
+    @property
+    def ending(self) -> bool:
+        """Return whether the child was asked, or forced, to end."""
+        return bool(self._steps) or self.abandoned
+
+    @property
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` must be called next, in the clock's monotonic seconds."""
+        deadlines = [when for when, _ in list(self._steps)[:1]]
+        if self._pidfd is None:
+            deadlines.append(self._clock.monotonic() + EXIT_POLL_SECONDS)
+        return min(deadlines, default=None)
+
+    def send(self, message: Message) -> None:
+        """Send *message* whole; a child whose channel is full or closed is told of as nonsense or ends by itself."""
+        frame = encode(message)
+        try:
+            sent = self._connection.send(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return  # it is gone or about to be: on_end follows
+        if sent != len(frame):
+            self._owner.on_nonsense("it does not read its channel")
+
+    def finish(self, patience: Patience, *, ask: bool) -> None:
+        """Bring the child to its end, with a word first where *ask*; a shorter patience replaces a longer one."""
+        if self.abandoned:
+            return
+        if ask and not self._steps:
+            self.send(Stop())
+        now = self._clock.monotonic()
+        wanted = {
+            self._terminate: now + patience.terminate,
+            self._kill: now + patience.kill,
+            self._abandon: now + patience.abandon,
+        }
+        left = {step: when for when, step in self._steps} or wanted
+        self._steps = deque((min(when, left[step]), step) for step, when in wanted.items() if step in left)
+        self._take_steps()
+
+    def hear_out(self) -> None:
+        """Take everything that the child has said so far: what lies in the pipe already is not late."""
+        while self._connection.fileno() >= 0 and self._is_watched(self._connection) and self._read_channel():
+            pass
+
+    def tick(self) -> None:
+        """Do what is due, and look for its end, whatever became of the last look."""
+        self._take_steps()
+        self._look_for_end()
+
+    def _take_steps(self) -> None:
+        while self._steps and self._steps[0][0] <= self._clock.monotonic():
+            _, step = self._steps.popleft()
+            step()
+
+    def _open(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str] | None,
+        inherit: tuple[int, ...],
+        on_failure: contextlib.ExitStack,
+        childs_own: contextlib.ExitStack,
+    ) -> int:
+        """Start the process, and return its end of the lifeline."""
+        self._connection, theirs = socket.socketpair()
+        on_failure.callback(self._connection.close)
+        childs_own.callback(theirs.close)
+        self._connection.setblocking(False)
+        self._progress, shared = Progress.create()
+        on_failure.callback(self._progress.close)
+        childs_own.callback(os.close, shared)
+        stdin, self._lifeline = os.pipe()
+        on_failure.callback(os.close, self._lifeline)
+        childs_own.callback(os.close, stdin)
+        self._errors, stderr = os.pipe()
+        on_failure.callback(os.close, self._errors)
+        childs_own.callback(os.close, stderr)
+        os.set_blocking(self._errors, False)
+        self._process = subprocess.Popen(
+            [*argv, "--descriptor", str(theirs.fileno()), "--progress", str(shared)],
+            stdin=stdin,
+            stdout=stderr,
+            stderr=stderr,
+            pass_fds=(theirs.fileno(), shared, *inherit),
+            env=None if environment is None else dict(environment),
+            cwd="/",
+            start_new_session=True,
+        )
+        return stdin
+
+    def _give_up(self) -> None:
+        """End a process that cannot be followed: nobody else ever would."""
+        self._kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GIVEN_UP_SECONDS)
+
+    def _watch(self, on_failure: contextlib.ExitStack) -> None:
+        watched: dict[int | socket.socket, Callable[[], object]] = {
+            self._connection: self._read_channel,
+            self._errors: self._read_errors,
+        }
+        try:
+            self._pidfd: int | None = os.pidfd_open(self.pid)
+        except OSError:
+            self._pidfd = None  # kernels before 5.3: the end is polled for
+        else:
+            on_failure.callback(os.close, self._pidfd)
+            watched[self._pidfd] = self._look_for_end
+        for file, take in watched.items():
+            self._selector.register(file, selectors.EVENT_READ, lambda _mask, take=take: take())
+            on_failure.callback(self._selector.unregister, file)
+
+    def _read_channel(self) -> bool:
+        """Take what the channel holds; return whether there may be more."""
+        if self._is_closed:
+            return False
+        try:
+            data = self._connection.recv(READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._forget(self._connection)
+            if not self._steps:  # a child that hung up has a moment to end by itself
+                self.finish(HUNG_UP, ask=False)
+            return False
+        try:
+            for message in self._decoder.feed(data):
+                self._owner.on_message(message)
+        except WireError as error:
+            self._forget(self._connection)
+            self._owner.on_nonsense(str(error))
+            return False
+        return True
+
+    def _read_errors(self) -> bool:
+        """Take what standard error holds; return whether there may be more."""
+        if self._is_closed:
+            return False
+        try:
+            data = os.read(self._errors, READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._forget(self._errors)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if len(self._partial) > LINE_CHARACTERS or not data:
+            lines, self._partial = [*lines, self._partial], b""
+        for line in lines:
+            text = line[:LINE_CHARACTERS].decode("utf-8", "replace").strip()
+            if text:
+                self.tail.append(text)
+                self._owner.on_line(text)
+        return bool(data)
+
+    def _look_for_end(self) -> None:
+        """Tell the owner, once, where the process has ended; what it said last is read before.
+
+        Where that raises, the next look goes on from there: without it the process would be taken for one that lives.
+        """
+        if self._process.returncode is None:
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return
+            self._signal(signal.SIGKILL)  # whatever it left behind in its group, while the id is still its own
+            if not self.abandoned:
+                self.hear_out()
+                while self._is_watched(self._errors) and self._read_errors():
+                    pass
+            self._tight_limit = tight_limit(self.pid)
+            self._process.wait()
+        self._last_call = self._last_call or (self.call, self.call_number)
+        self._steps.clear()
+        self._progress.close()
+        self._close()
+        if not self._is_told:
+            self._owner.on_end(Exit(self._process.wait()))
+            self._is_told = True
+
+    def _terminate(self) -> None:
+        self.was_ended = True
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # a child that somebody stopped sees neither signal nor lifeline until it goes on
+
+    def _kill(self) -> None:
+        self.was_ended = True
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    def _abandon(self) -> None:
+        """Let go of everything but the wish to know when it ends."""
+        self.abandoned = True
+        self._close(keep_watching=True)
+        self._owner.on_stuck()
+
+    def _close(self, *, keep_watching: bool = False) -> None:
+        if self._pidfd is not None and not keep_watching:
+            self._forget(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = None
+        if self._is_closed:
+            return
+        self._forget(self._connection)
+        self._forget(self._errors)
+        self._connection.close()
+        os.close(self._errors)
+        os.close(self._lifeline)
+
+    @property
+    def _is_closed(self) -> bool:
+        # The end of the process and the last of its channel may come in one round of the selector: whichever is
+        # taken in first has closed what the other was told of.
+        return self._connection.fileno() < 0
+
+    def _is_watched(self, file: socket.socket | int) -> bool:
+        return file in self._selector.get_map()
+
+    def _forget(self, file: socket.socket | int) -> None:
+        if self._is_watched(file):
+            self._selector.unregister(file)
+
+
+def _signal_at_end(pipe: int, pid: int, number: signal.Signals) -> None:
+    """Have the kernel send *number* to the process *pid* when the other end of *pipe* is closed (fcntl(2), O_ASYNC)."""
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, number)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
+
+
+def python_module(module: str) -> tuple[str, ...]:
+    """Return the command that runs *module* of ours, out of reach of PYTHONPATH and the working directory."""
+    return (sys.executable, "-I", "-m", module)

@@ -1,0 +1,1 @@
+"""Files, locks, processes, signals and threads of this machine."""

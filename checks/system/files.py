@@ -1,0 +1,134 @@
+"""A small file that is replaced whole: a reader, or a start after a crash, finds the old one or the new one.
+
+Every file that nodevet writes for somebody else to read goes through here: state file, mirror, markers, memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from nodevet.checks.core.errors import StoreError
+
+__all__ = ["file_identity", "foreign_link", "replace", "replace_file", "temporary_name"]
+
+_LINKS_AT_MOST = 40
+"""As many as the kernel follows: path_resolution(7)."""
+
+
+def replace(path: Path, content: bytes, *, mode: int = 0o640) -> None:
+    """Replace *path* by *content* with *mode* in one step; both file and name are on the disk when that returns.
+
+    Raises OSError where it cannot be written, or where *path* is a symbolic link (ELOOP), which might lead a root
+    process anywhere; what was there before is then untouched.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _is_link(path.name, folder):
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path))
+        _write_beside(path.name, content, folder, mode)
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def replace_file(path: Path, content: bytes, *, mode: int = 0o640) -> None:
+    """Replace the file at *path* by *content*, atomically and durably.
+
+    Raises StoreError where it cannot be written; what was there before is then untouched.
+    """
+    try:
+        replace(path, content, mode=mode)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written ({error.strerror}): check {path.parent}") from error
+
+
+def temporary_name(name: str) -> str:
+    """Return the name beside *name* under which its next content is written."""
+    return f".{name}.new"
+
+
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells the file at *path* from one that takes its place; None where there is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def foreign_link(path: Path) -> Path | None:
+    """Return the first symbolic link on the way to *path* that another user made, and that must not be followed.
+
+    Root follows none of another user. Others follow as fs.protected_symlinks has it (Linux
+    Documentation/admin-guide/sysctl/fs.rst): not in a folder such as /tmp that anybody may write. Raises OSError.
+    """
+    at, left, followed = Path("/"), list(path.absolute().parts[1:]), 0
+    while left:
+        part = left.pop(0)
+        if part == "..":
+            at = at.parent
+            continue
+        try:
+            status = (at / part).lstat()
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISLNK(status.st_mode):
+            at /= part
+            continue
+        if _is_foreign(status, at):
+            return at / part
+        followed += 1
+        if followed > _LINKS_AT_MOST:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        target = (at / part).readlink()
+        at, left = (Path("/"), [*target.parts[1:], *left]) if target.is_absolute() else (at, [*target.parts, *left])
+    return None
+
+
+def _is_foreign(link: os.stat_result, folder: Path) -> bool:
+    own, around = os.geteuid(), folder.stat()
+    if link.st_uid in (0, own):
+        return False
+    anybody_writes = around.st_mode & stat.S_ISVTX and around.st_mode & stat.S_IWOTH
+    return own == 0 or bool(anybody_writes and link.st_uid != around.st_uid)
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _write_beside(name: str, content: bytes, folder: int, mode: int) -> None:
+    temporary = temporary_name(name)
+    _remove(temporary, folder)  # left by a writer that was killed; exclusive creation never opens what lies there
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, mode, dir_fd=folder)
+    try:
+        try:
+            os.fchmod(descriptor, mode)
+            _write_all(descriptor, content)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        _remove(temporary, folder)
+        raise
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _remove(name: str, folder: int) -> None:
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,1 @@
+"""The matrix of links between accelerators."""

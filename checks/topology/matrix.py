@@ -1,0 +1,516 @@
+"""How the GPUs and network adapters of a node are connected, and how that differs from what is expected.
+
+Reads the text of ``nvidia-smi topo -m`` as it is printed, saved or pasted: cells separated by tabs or aligned with
+blanks, a header that a terminal wrapped or coloured, adapters named in the header or in a legend below. A cell that
+cannot be told for sure is None, never a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.core.errors import UsageError
+
+__all__ = [
+    "SCHEMA",
+    "Difference",
+    "Topology",
+    "asymmetries",
+    "compare",
+    "is_symmetric",
+    "parse_topology",
+    "render_table",
+    "to_json",
+    "topology_from_json",
+]
+
+SCHEMA = "nodevet.topo/1"
+SELF = "X"
+
+_LINK = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC|PSB|C2C")
+_PEER_TO_PEER = frozenset({"OK", "CNS", "GNS", "TNS", "NS", "DR", "U", "CNSX"})
+"""Cells of ``nvidia-smi topo -p2p``, which looks alike but tells capabilities, not connections."""
+
+_CLOSENESS = ("SYS", "SOC", "NODE", "PHB", "PXB", "PSB", "PIX")
+"""From far to near, as the legend of nvidia-smi explains them; SOC is the older word for SYS. Any NVLink is nearer."""
+
+_XGMI = re.compile(r"XGMI(\d*)")
+"""A link of AMD devices, and over how many it goes where it is not a direct one."""
+_MOST_LINKS = 99
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\([AB0]|\^\[\[[0-9;]*[A-Za-z]|\^\[\([AB0]|\[\d{0,2}(?:;\d{1,3})*m")
+"""Colours and underlines, also as text and with the escape itself lost, as web pages and issue trackers show them."""
+_COLUMN = re.compile(r"CPU\s+Affinity|NUMA\s+Affinity|GPU\s+NUMA\s+ID|\S+", re.IGNORECASE)
+_GPU = re.compile(r"GPU\d+")
+_LEGEND_ENTRY = re.compile(r"\s*(?P<nic>NIC\d+)\s*:\s*(?P<name>\S+)\s*")
+_AFFINITIES = frozenset({"cpu affinity", "numa affinity", "gpu numa id"})
+_AFFINITY_CELL = re.compile(r"[\d,-]+|N/A")
+_FULL_NAME = re.compile(r"(?:GPU|NIC)\d+|mlx\w+\d|CPU|GPU|NUMA|Affinity|ID", re.IGNORECASE)
+_FIRST_ROW = re.compile(r"^(?P<prefix>[^\n]*?)GPU0[ \t\xa0|]+X(?=[\s|]|$)", re.MULTILINE)
+_COMMAND = re.compile(r"^.*?\bnvidia-smi\s+topo\s+-mp?(?=\s+GPU0)")
+_ESCAPED = (("\\r", ""), ("\\n", "\n"), ("\\t", "\t"), ("\\x1b", "\x1b"), ("\\u001b", "\x1b"), ("\\033", "\x1b"))
+
+_TAB = 8
+_MAXIMUM_HEADER_LINES = 6
+
+Cells = tuple[str | None, ...]
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True):
+    """The connections of a node.
+
+    ``matrix[i][j]`` is the connection of GPU i to GPU j as printed, ``X`` for itself. ``nic_to_gpu[n][i]`` is that of
+    adapter n to GPU i; None as a whole where the columns cannot be told apart. The affinities are by GPU, ``""`` where
+    the cell is empty; None as a whole where there is no such column or no row of it can be read. ``problems`` tells
+    in words what could not be read.
+    """
+
+    gpus: tuple[str, ...]
+    matrix: tuple[Cells, ...]
+    nics: tuple[str, ...] = ()
+    nic_to_gpu: tuple[Cells, ...] | None = ()
+    nic_legend: dict[str, str] = {}
+    cpu_affinity: Cells | None = None
+    numa_affinity: Cells | None = None
+    gpu_numa_id: Cells | None = None
+    problems: tuple[str, ...] = ()
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One thing that is not as expected. ``worse`` is None where two values have no order.
+
+    ``kind`` is ``gpu``, ``link``, ``nic``, ``nic_link``, ``cpu_affinity`` or ``numa_affinity``; ``second`` is empty
+    where only one device is concerned. ``actual`` is None for what is absent or could not be read.
+    """
+
+    kind: str
+    first: str
+    second: str
+    actual: str | None
+    expected: str | None
+    worse: bool | None = None
+
+    @property
+    def message(self) -> str:
+        """Return the difference in words."""
+        where = f"{self.first} to {self.second}" if self.second else self.first
+        return f"{where}: {self.kind.replace('_', ' ')} is {_said(self.actual)}, expected {_said(self.expected)}"
+
+
+class _Row(msgspec.Struct):
+    """A row as read: its link cells, and its affinities where they could be told apart from the rest."""
+
+    links: list[str | None]
+    affinities: list[str] | None
+
+
+def parse_topology(text: str) -> Topology:
+    """Return what *text*, the output of ``nvidia-smi topo -m``, says. Raise UsageError where it holds no matrix."""
+    lines = _plain_lines(text)
+    start, columns, width = _find_header(lines)
+    links = [name for name in columns if name not in _AFFINITIES]
+    affinities = list(dict.fromkeys(name for name in columns if name in _AFFINITIES))
+    rows = _read_rows(lines[start:], links, affinities, width)
+    gpus = tuple(name for name in links if _GPU.fullmatch(name))
+    _refuse_other_tables(rows, gpus)
+    nics = tuple(name for name in links if name not in gpus)
+    problems = tuple(_problems(rows, gpus, bool(affinities)))
+    return Topology(
+        gpus=gpus,
+        matrix=tuple(tuple(_cell(rows, gpu, links.index(other)) for other in gpus) for gpu in gpus),
+        nics=nics,
+        nic_to_gpu=_nic_cells(rows, gpus, nics, links),
+        nic_legend=_legend(lines[start:]),
+        cpu_affinity=_affinity(rows, gpus, affinities, "cpu affinity"),
+        numa_affinity=_affinity(rows, gpus, affinities, "numa affinity"),
+        gpu_numa_id=_affinity(rows, gpus, affinities, "gpu numa id"),
+        problems=problems,
+    )
+
+
+def to_json(topology: Topology) -> dict[str, Any]:
+    """Return *topology* as the document of schema ``nodevet.topo/1``."""
+    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(topology))
+    return {"schema": SCHEMA, **document}
+
+
+def topology_from_json(document: dict[str, Any]) -> Topology:
+    """Return the topology in *document*, which ``to_json`` wrote. Raise UsageError."""
+    if document.get("schema") != SCHEMA:
+        raise UsageError(f"topology: schema {document.get('schema')!r} is not {SCHEMA!r}")
+    try:
+        return msgspec.convert({key: value for key, value in document.items() if key != "schema"}, Topology)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"topology: {error}") from error
+
+
+def is_symmetric(topology: Topology) -> bool | None:
+    """Return whether each pair of GPUs says the same in both directions; None where a cell could not be read."""
+    if any(cell is None for row in topology.matrix for cell in row):
+        return None
+    return not asymmetries(topology)
+
+
+def asymmetries(topology: Topology) -> tuple[Difference, ...]:
+    """Return the pairs of GPUs that say one thing in one direction and another in the other."""
+    return tuple(
+        Difference("link", topology.gpus[j], topology.gpus[i], back, there, _worse(back, there))
+        for i, j in _pairs(len(topology.gpus))
+        if (there := topology.matrix[i][j]) != (back := topology.matrix[j][i])
+        and there is not None
+        and back is not None
+    )
+
+
+def compare(actual: Topology, expected: Topology) -> tuple[Difference, ...]:
+    """Return where *actual* differs from *expected*, worst kind of trouble first: GPUs, links, adapters, affinity.
+
+    A cell that could not be read in *actual* is a difference; one that *expected* does not know is not compared.
+    """
+    return (
+        *_gpu_differences(actual, expected),
+        *_link_differences(actual, expected),
+        *_nic_differences(actual, expected),
+        *_affinity_differences(actual, expected, "cpu_affinity"),
+        *_affinity_differences(actual, expected, "numa_affinity"),
+    )
+
+
+def render_table(topology: Topology) -> str:
+    """Return *topology* as aligned plain text for a terminal, with adapters by their legend's names."""
+    names = [topology.nic_legend.get(nic, nic) for nic in topology.nics]
+    columns = [
+        ("CPU affinity", topology.cpu_affinity),
+        ("NUMA affinity", topology.numa_affinity),
+    ]
+    shown = [(title, cells) for title, cells in columns if cells is not None]
+    rows = [["", *topology.gpus, *names, *(title for title, _ in shown)]]
+    for index, gpu in enumerate(topology.gpus):
+        nic_cells = [None if topology.nic_to_gpu is None else row[index] for row in topology.nic_to_gpu or names]
+        cells = [*topology.matrix[index], *nic_cells, *(values[index] for _, values in shown)]
+        rows.append([gpu, *("?" if cell is None else cell for cell in cells)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, *topology.problems]) + "\n"
+
+
+def _plain_lines(text: str) -> list[str]:
+    """Return the lines without colours and without what a mail, a table or a tool put before and between the cells."""
+    if "\\nGPU0" in text:
+        for escape, character in _ESCAPED:
+            text = text.replace(escape, character)
+    text = _ESCAPE.sub("", text.lstrip("\ufeff"))
+    first = _FIRST_ROW.search(text)
+    prefix = first["prefix"] if first else ""
+    if prefix.strip() and prefix.strip() != "|":
+        # Times and line numbers differ from line to line.
+        varying = re.sub(r"\d+", lambda _: r"\d+", re.escape(prefix.rstrip()))
+        text = re.sub(rf"^{varying} ?", "", text, flags=re.MULTILINE)
+    return [_plain_line(line.rstrip("\r")) for line in text.split("\n")]
+
+
+def _plain_line(line: str) -> str:
+    bare = line.strip()
+    if bare.startswith("|"):
+        cells = bare.removeprefix("|").removesuffix("|").split("|")
+        return cells[0] if len(cells) == 1 else "\t".join(cell.strip() for cell in cells)
+    return _COMMAND.sub("", line)
+
+
+def _find_header(lines: Sequence[str]) -> tuple[int, list[str], int]:
+    """Return the index of the first line behind the header, the columns, and the width at which it was wrapped or 0."""
+    for index, line in enumerate(lines):
+        if not _starts_header(line):
+            continue
+        header = line
+        for offset, following in enumerate(lines[index : index + _MAXIMUM_HEADER_LINES]):
+            if _is_row(following):
+                return index + offset, _column_names(header), len(line.expandtabs(_TAB)) if offset > 1 else 0
+            if offset:
+                header += _seam(header, following) + following
+    raise UsageError(
+        "no topology matrix: expected the output of nvidia-smi topo -m, a header GPU0 ... and a row for each GPU"
+    )
+
+
+def _starts_header(line: str) -> bool:
+    words = line.split()
+    return bool(words) and _GPU.fullmatch(words[0]) is not None and not _is_row(line)
+
+
+def _seam(line: str, following: str) -> str:
+    """Return what stood between two lines of a wrapped header: nothing where a name was cut in two, else a blank."""
+    if line[-1:].isspace() or following[:1].isspace() or not line or not following:
+        return " "
+    whole = (_FULL_NAME.fullmatch(line.split()[-1]), _FULL_NAME.fullmatch(following.split()[0]))
+    return " " if all(whole) else ""
+
+
+def _is_row(line: str) -> bool:
+    """Return whether *line* is a label followed by a cell: only a header goes on with another name."""
+    words = line.split()
+    return len(words) > 1 and (_LINK.fullmatch(words[1]) is not None or words[1] in _PEER_TO_PEER)
+
+
+def _column_names(line: str) -> list[str]:
+    names = (" ".join(match.group().split()) for match in _COLUMN.finditer(line))
+    return [name.lower() if name.lower() in _AFFINITIES else name for name in names]
+
+
+def _read_rows(lines: Sequence[str], links: list[str], affinities: list[str], width: int) -> dict[str, _Row]:
+    """Return the rows by their label, up to the first line that is neither row nor the rest of a wrapped one.
+
+    *width* is where a terminal cut the lines, through a cell or not; 0 where it is unknown.
+    """
+    rows: dict[str, _Row] = {}
+    pending = last = ""
+    for line in lines:
+        words = line.split()
+        if words and words[0] in links and _is_row(line):
+            pending = line
+        elif pending and _continues(pending, words, len(links), len(affinities)):
+            cut = width and len(last.expandtabs(_TAB)) == width and not last[-1].isspace() and not line[0].isspace()
+            pending += line if cut else "\t" + line.strip()
+        else:
+            pending = ""
+            continue
+        last = line
+        label = pending.split()[0]
+        row = _read_row(pending, len(links), affinities)
+        if label not in rows or _better(row, rows[label]):
+            rows[label] = row
+    return rows
+
+
+def _continues(pending: str, words: list[str], links: int, affinities: int) -> bool:
+    """Return whether *words* are the rest of the row *pending*: cells that it still lacks, and nothing else."""
+    have = len(pending.split()) - 1
+    if not words or have >= links + affinities:
+        return False
+    if have >= links:
+        return all(_AFFINITY_CELL.fullmatch(word) for word in words)
+    return not words[-1].endswith(":")
+
+
+def _better(row: _Row, other: _Row) -> bool:
+    return _known(row) > _known(other)
+
+
+def _known(row: _Row) -> tuple[int, int]:
+    """Return how many links and affinities of *row* are known."""
+    return sum(cell is not None for cell in row.links), sum(bool(cell) for cell in row.affinities or [])
+
+
+def _read_row(line: str, links: int, affinities: list[str]) -> _Row:
+    if "\t" in line.strip():
+        row = _read_tabbed(line, links, len(affinities))
+        if None not in row.links:
+            return row
+        tabbed = row
+    else:
+        tabbed = None
+    row = _read_spaced(line, links, len(affinities))
+    return tabbed if tabbed is not None and not _better(row, tabbed) else row
+
+
+def _read_tabbed(line: str, links: int, affinities: int) -> _Row:
+    cells = [cell.strip() for cell in line.strip("\n").split("\t")]
+    if cells and not cells[0]:
+        cells = cells[1:]
+    found = _leading_links(cells[1 : links + 1], links)
+    if None in found:
+        return _Row(found, None)
+    filled = [cell for cell in cells[links + 1 :] if cell]
+    if len(filled) == affinities:
+        # Drivers put an empty cell now before one column, now before another; nothing is missing here.
+        return _Row(found, filled)
+    rest = cells[links + 1 :] + [""] * affinities
+    if affinities < 3:
+        return _Row(found, rest[:affinities])
+    return _Row(found, [rest[0], rest[1], next((cell for cell in rest[2:] if cell), "")])
+
+
+def _read_spaced(line: str, links: int, affinities: int) -> _Row:
+    expanded = line.expandtabs(_TAB)
+    words = list(re.finditer(r"\S+", expanded))
+    found = _leading_links([word.group() for word in words[1 : links + 1]], links)
+    if None in found:
+        return _Row(found, None)
+    rest = words[links + 1 :]
+    if len(rest) == affinities:
+        return _Row(found, [word.group() for word in rest])
+    if not rest or affinities == 0:
+        return _Row(found, [""] * affinities)
+    last = words[links].end()
+    return _Row(found, _by_tab_stops(expanded, last, affinities))
+
+
+def _by_tab_stops(expanded: str, last: int, affinities: int) -> list[str] | None:
+    """Return the cells of text whose tabs were turned into blanks: each cell begins at a multiple of eight."""
+    position = (last // _TAB + 1) * _TAB
+    cells: list[str] = []
+    while position < len(expanded):
+        word = re.match(r"\S*", expanded[position:])
+        text = word.group() if word else ""
+        cells.append(text)
+        position = ((position + len(text)) // _TAB + 1) * _TAB
+    filled = [cell for cell in cells if cell]
+    if filled != expanded[last:].split():
+        return None
+    cells += [""] * affinities
+    if affinities < 3:
+        return cells[:affinities] if len(filled) <= affinities else None
+    return [cells[0], cells[1], next((cell for cell in cells[2:] if cell), "")]
+
+
+def _leading_links(cells: Sequence[str], links: int) -> list[str | None]:
+    """Return the link cells up to the first that is none: behind it no cell is in its column for sure."""
+    found: list[str | None] = []
+    for cell in cells:
+        if not _LINK.fullmatch(cell) and cell not in _PEER_TO_PEER:
+            break
+        found.append(cell)
+    return found + [None] * (links - len(found))
+
+
+def _refuse_other_tables(rows: dict[str, _Row], gpus: tuple[str, ...]) -> None:
+    cells = {cell for row in rows.values() for cell in row.links if cell is not None}
+    if cells & _PEER_TO_PEER:
+        raise UsageError(
+            "this is the table of nvidia-smi topo -p2p, which tells capabilities, not connections; use topo -m"
+        )
+    if not gpus or not any(gpu in rows for gpu in gpus):
+        raise UsageError("no topology matrix: a header but no row for a GPU; use the output of nvidia-smi topo -m")
+
+
+def _cell(rows: dict[str, _Row], label: str, column: int) -> str | None:
+    return rows[label].links[column] if label in rows else None
+
+
+def _nic_cells(
+    rows: dict[str, _Row], gpus: tuple[str, ...], nics: tuple[str, ...], links: list[str]
+) -> tuple[Cells, ...] | None:
+    cells = tuple(tuple(_cell(rows, gpu, links.index(nic)) for gpu in gpus) for nic in nics)
+    return None if any(cell is None for row in cells for cell in row) else cells
+
+
+def _affinity(rows: dict[str, _Row], gpus: tuple[str, ...], affinities: list[str], name: str) -> Cells | None:
+    if name not in affinities:
+        return None
+    index = affinities.index(name)
+    cells = tuple(
+        row.affinities[index] if (row := rows.get(gpu)) is not None and row.affinities is not None else None
+        for gpu in gpus
+    )
+    return None if all(cell is None for cell in cells) else cells
+
+
+def _legend(lines: Sequence[str]) -> dict[str, str]:
+    entries = (_LEGEND_ENTRY.fullmatch(line) for line in lines)
+    return {entry["nic"]: entry["name"] for entry in entries if entry}
+
+
+def _problems(rows: dict[str, _Row], gpus: tuple[str, ...], has_affinities: bool) -> Iterator[str]:
+    for gpu in gpus:
+        row = rows.get(gpu)
+        if row is None:
+            yield f"{gpu}: the row is missing"
+        elif None in row.links:
+            yield f"{gpu}: only {row.links.index(None)} of {len(row.links)} connections can be read"
+        elif has_affinities and row.affinities is None:
+            yield f"{gpu}: the affinities cannot be told apart"
+
+
+def _gpu_differences(actual: Topology, expected: Topology) -> Iterator[Difference]:
+    for gpu in expected.gpus:
+        if gpu not in actual.gpus:
+            yield Difference("gpu", gpu, "", None, "present", True)
+    for gpu in actual.gpus:
+        if gpu not in expected.gpus:
+            yield Difference("gpu", gpu, "", "present", None, None)
+
+
+def _link_differences(actual: Topology, expected: Topology) -> Iterator[Difference]:
+    """Tell a pair once where both directions agree, and each direction where they do not."""
+    both = [gpu for gpu in expected.gpus if gpu in actual.gpus]
+    for i, j in _pairs(len(both)):
+        there, back = (both[i], both[j]), (both[j], both[i])
+        differences = [_link_difference(actual, expected, *pair) for pair in (there, back)]
+        found = [difference for difference in differences if difference is not None]
+        if len(found) == 2 and (found[0].actual, found[0].expected) == (found[1].actual, found[1].expected):
+            found = found[:1]
+        yield from found
+
+
+def _link_difference(actual: Topology, expected: Topology, first: str, second: str) -> Difference | None:
+    is_now = actual.matrix[actual.gpus.index(first)][actual.gpus.index(second)]
+    should = expected.matrix[expected.gpus.index(first)][expected.gpus.index(second)]
+    if should is None or is_now == should:
+        return None
+    return Difference("link", first, second, is_now, should, _worse(is_now, should))
+
+
+def _nic_differences(actual: Topology, expected: Topology) -> Iterator[Difference]:
+    names = {actual.nic_legend.get(nic, nic): index for index, nic in enumerate(actual.nics)}
+    for index, nic in enumerate(expected.nics):
+        name = expected.nic_legend.get(nic, nic)
+        if name not in names:
+            yield Difference("nic", name, "", None, "present", True)
+        elif expected.nic_to_gpu is not None:
+            yield from _nic_link_differences(actual, expected, name, names[name], index)
+
+
+def _nic_link_differences(
+    actual: Topology, expected: Topology, name: str, actual_index: int, expected_index: int
+) -> Iterator[Difference]:
+    for position, gpu in enumerate(expected.gpus):
+        should = (expected.nic_to_gpu or ())[expected_index][position]
+        if gpu not in actual.gpus or should is None:
+            continue
+        is_now = None if actual.nic_to_gpu is None else actual.nic_to_gpu[actual_index][actual.gpus.index(gpu)]
+        if is_now != should:
+            yield Difference("nic_link", name, gpu, is_now, should, _worse(is_now, should))
+
+
+def _affinity_differences(actual: Topology, expected: Topology, name: str) -> Iterator[Difference]:
+    should: Cells | None = getattr(expected, name)
+    is_now: Cells | None = getattr(actual, name)
+    if should is None:
+        return
+    for gpu, cell in zip(expected.gpus, should, strict=True):
+        if gpu not in actual.gpus or cell is None:
+            continue
+        now = None if is_now is None else is_now[actual.gpus.index(gpu)]
+        if now != cell:
+            yield Difference(name, gpu, "", now, cell)
+
+
+def _pairs(count: int) -> Iterator[tuple[int, int]]:
+    return ((i, j) for i in range(count) for j in range(i + 1, count))
+
+
+def _worse(actual: str | None, expected: str | None) -> bool | None:
+    """Return whether *actual* is a farther connection than *expected*; a cell that cannot be read counts as worse."""
+    if actual is None:
+        return True
+    ours, theirs = _closeness(actual), _closeness(expected)
+    return None if ours is None or theirs is None or ours == theirs else ours < theirs
+
+
+def _closeness(cell: str | None) -> int | None:
+    """Return a rank that grows with closeness: more NVLinks or fewer xGMI hops are closer, PCI Express is farther."""
+    if cell is None or cell == SELF:
+        return None
+    if (link := _XGMI.fullmatch(cell)) is not None:
+        return len(_CLOSENESS) + _MOST_LINKS - int(link.group(1) or 1)
+    if cell.startswith("NV"):
+        return len(_CLOSENESS) + int(cell[2:])
+    return _CLOSENESS.index(cell) if cell in _CLOSENESS else None
+
+
+def _said(value: str | None) -> str:
+    return "unknown or absent" if value is None else value or "empty"

@@ -1,0 +1,1 @@
+"""Public JSON documents and their schema."""

@@ -1,0 +1,56 @@
+"""What a load proved of what was planned, as the burn-in document tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from nodevet.checks.core.model import Device, State
+from nodevet.checks.engine.completeness import Completeness, Standing
+
+__all__ = ["AccountDocument", "CompletenessDocument", "completeness_document", "device_names"]
+
+_WORDS = {State.OK: "complete", State.FAILED: "wrong", State.UNKNOWN: "incomplete"}
+
+
+class AccountDocument(msgspec.Struct, frozen=True):
+    """What became of one planned number format on one device, and why it was not verified."""
+
+    device: str
+    dtype: str
+    standing: str
+    why: str = ""
+
+
+class CompletenessDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether everything planned was verified to its end: ``complete``, ``incomplete`` or ``wrong``, and by format."""
+
+    state: str
+    reason: str
+    planned: int
+    verified: int
+    accounts: tuple[AccountDocument, ...]
+
+    @property
+    def unproved(self) -> tuple[AccountDocument, ...]:
+        """Return the formats that were not verified, those that a device lacks among them."""
+        return tuple(entry for entry in self.accounts if entry.standing != Standing.VERIFIED)
+
+
+def completeness_document(load: Completeness, names: Mapping[str, str]) -> CompletenessDocument:
+    """Return *load* for programs, its reason with devices by *names*."""
+    return CompletenessDocument(
+        state=_WORDS[load.state],
+        reason=load.reason(names),
+        planned=len(load.accounts),
+        verified=load.verified,
+        accounts=tuple(
+            AccountDocument(entry.device, entry.dtype, entry.standing.value, entry.why) for entry in load.accounts
+        ),
+    )
+
+
+def device_names(devices: Iterable[Device]) -> dict[str, str]:
+    """Return how people find each device in the machine: by PCI address, else by id."""
+    return {device.id: device.pci or device.id for device in devices}

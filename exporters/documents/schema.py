@@ -1,0 +1,403 @@
+"""The JSON that others may rely on: ``nodevet.status/1`` and ``nodevet.burn-in/1``, made from a Snapshot.
+
+docs/reference/status-json.md says which words and nulls may appear. Additions are free; what is taken away or changes
+its meaning is a new schema number. Process ids and names are in none of it, so the same document may go to a
+person, to the socket and over plain HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.core.model import (
+    WHOLE,
+    Device,
+    Episode,
+    EpisodeState,
+    Finding,
+    Instant,
+    Limit,
+    Metric,
+    Modes,
+    Outcome,
+    Part,
+    Result,
+    Snapshot,
+    State,
+    Verdict,
+)
+from nodevet.checks.engine.acknowledgement import covering_end, is_announced, is_covering, is_word
+from nodevet.checks.engine.completeness import Planned, Standing, account, judged
+from nodevet.checks.engine.modes import closing, gating
+
+from .completeness import completeness_document, device_names
+from .types import (
+    BURN_IN_SCHEMA,
+    STATUS_SCHEMA,
+    AcknowledgedDocument,
+    AgentDocument,
+    BurnInDocument,
+    CheckDocument,
+    DeviceDocument,
+    FindingDocument,
+    GateDocument,
+    LimitDocument,
+    ReaderDocument,
+    ResultDocument,
+    SeriesDocument,
+    SlurmDocument,
+    StatusDocument,
+    VerifiedDocument,
+)
+
+__all__ = [
+    "BURN_IN_SCHEMA",
+    "CURVES",
+    "STATUS_SCHEMA",
+    "AcknowledgedDocument",
+    "AgentDocument",
+    "BurnInDocument",
+    "CheckDocument",
+    "DeviceDocument",
+    "FindingDocument",
+    "GateDocument",
+    "LimitDocument",
+    "ReaderDocument",
+    "ResultDocument",
+    "SeriesDocument",
+    "SlurmDocument",
+    "StatusDocument",
+    "VerifiedDocument",
+    "burn_in_document",
+    "encode",
+    "status_document",
+    "timestamp",
+]
+
+CURVES = "curves"
+"""The condition of a result that holds curves; in the documents they are ``series``."""
+
+_STATE_OF = {
+    Outcome.PASS: State.OK,
+    Outcome.WARN: State.DEGRADED,
+    Outcome.UNMEASURED: State.UNKNOWN,
+    Outcome.FAIL: State.FAILED,
+}
+
+_AT_BEST = {Standing.WRONG: State.FAILED, Standing.UNPROVEN: State.UNKNOWN}
+
+
+def status_document(snapshot: Snapshot) -> StatusDocument:
+    """Return *snapshot* as ``nodevet.status/1``."""
+    verdict = snapshot.verdict
+    return StatusDocument(
+        node=snapshot.node,
+        scope=snapshot.scope,
+        simulated=snapshot.simulated,
+        verdict=verdict.state.value,
+        reason=verdict.reason,
+        action=verdict.action.value,
+        hard=verdict.hard,
+        oldest_evidence=timestamp(verdict.oldest_evidence),
+        time=_wall(snapshot.time),
+        generation=snapshot.generation,
+        devices=_devices(snapshot),
+        findings=_findings(snapshot),
+        checks=tuple(
+            CheckDocument(run.check, run.success, run.error, _wall(run.time), run.outcomes) for run in snapshot.checks
+        ),
+        readers=_readers(snapshot),
+        results=tuple(_results(snapshot.results, snapshot)),
+        agent=_agent(snapshot),
+        gate=_gate(snapshot),
+        slurm=_slurm(snapshot),
+        acknowledged=_acknowledged(snapshot),
+    )
+
+
+def burn_in_document(
+    snapshot: Snapshot,
+    *,
+    plan: str,
+    planned: Iterable[Planned] = (),
+    results: Iterable[Result] | None = None,
+    series: Iterable[SeriesDocument] = (),
+) -> BurnInDocument:
+    """Return *results* (default: those of *snapshot*) of the burn-in *plan* as ``nodevet.burn-in/1``.
+
+    Its verdict is never better than what the load proved of what was *planned* (default: what the results show). Its
+    curves are *series* and those that the results carry in their conditions.
+    """
+    chosen = tuple(snapshot.results if results is None else results)
+    names, load = device_names(snapshot.devices), account(tuple(planned), chosen)
+    is_load = results is not None or bool(load.accounts)
+    verdict = judged(snapshot.verdict, load, names) if is_load else snapshot.verdict
+    return BurnInDocument(
+        plan=plan,
+        node=snapshot.node,
+        simulated=snapshot.simulated,
+        verdict=verdict.state.value,
+        reason=verdict.reason,
+        action=verdict.action.value,
+        time=_wall(snapshot.time),
+        devices=_devices(snapshot),
+        results=tuple(_results(chosen, snapshot)),
+        verified=VerifiedDocument(_total(chosen, "gemms_verified"), _total(chosen, "mismatches")),
+        findings=_findings(snapshot),
+        series=(*series, *_curves(chosen)),
+        agent=_agent(snapshot),
+        acknowledged=_acknowledged(snapshot),
+        completeness=completeness_document(load, names) if is_load else None,
+    )
+
+
+def encode(document: object) -> bytes:
+    """Return *document* as JSON in UTF-8 on one line, with a newline at its end."""
+    return msgspec.json.encode(document) + b"\n"
+
+
+def timestamp(moment: Instant | None) -> str | None:
+    """Return the wall time of *moment* as RFC 3339 in UTC with milliseconds, or None."""
+    return None if moment is None else _wall(moment)
+
+
+def _wall(moment: Instant) -> str:
+    return datetime.fromtimestamp(moment.wall_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _devices(snapshot: Snapshot) -> tuple[DeviceDocument, ...]:
+    unjudged = Verdict(state=State.UNKNOWN, reason="nothing was evaluated for this device")
+    return tuple(_device(device, snapshot.device_verdicts.get(device.id, unjudged)) for device in snapshot.devices)
+
+
+def _device(device: Device, verdict: Verdict) -> DeviceDocument:
+    return DeviceDocument(
+        id=device.id,
+        vendor=device.vendor,
+        kind=device.kind.value,
+        model=device.model,
+        pci=device.pci,
+        serial=device.serial,
+        verdict=verdict.state.value,
+        reason=verdict.reason,
+        action=verdict.action.value,
+        parent=device.parent,
+        numa_node=device.numa_node,
+        driver=device.driver,
+        minor=device.minor,
+    )
+
+
+def _findings(snapshot: Snapshot) -> tuple[FindingDocument, ...]:
+    """Return the episodes, then what did not pass at the last look and has no episode; gravest first."""
+    lasting = [episode for episode in snapshot.episodes if episode.state is not EpisodeState.CLEARED]
+    keys = {episode.key for episode in lasting}
+    documents = [_from_episode(episode, snapshot.modes) for episode in lasting]
+    documents += [
+        _from_finding(finding, snapshot.modes)
+        for finding in snapshot.findings
+        if finding.outcome in (Outcome.WARN, Outcome.FAIL, Outcome.UNMEASURED) and finding.key not in keys
+    ]
+    gravity = {"fail": 0, "unmeasured": 1, "warn": 2}
+    return tuple(sorted(documents, key=lambda document: (document.state is None, gravity.get(document.outcome, 3))))
+
+
+def _from_episode(episode: Episode, modes: Modes) -> FindingDocument:
+    return _finding(
+        episode.finding,
+        modes,
+        code=episode.key.code,
+        device=episode.key.device,
+        part=_part(episode.key.part),
+        outcome=episode.outcome.value,
+        state=episode.state.value,
+        first_seen=timestamp(episode.opened),
+        last_seen=timestamp(episode.last_seen),
+        count=episode.count,
+        note=episode.note,
+        flapping=episode.flapping,
+    )
+
+
+def _acknowledged(snapshot: Snapshot) -> tuple[AcknowledgedDocument, ...]:
+    return tuple(
+        AcknowledgedDocument(
+            code=episode.key.code,
+            device=episode.key.device,
+            part=_part(episode.key.part),
+            outcome=episode.outcome.value,
+            message=episode.finding.message,
+            actor=episode.actor,
+            note=episode.note,
+            time=timestamp(episode.acknowledged),
+            until=timestamp(covering_end(episode) if is_covering(episode) else episode.until),
+            ends_soon=is_announced(episode, snapshot.time),
+            expired=episode.expired is not None,
+            present=is_word(episode),
+        )
+        for episode in (*filter(is_word, snapshot.episodes), *snapshot.covered)
+    )
+
+
+def _from_finding(finding: Finding, modes: Modes) -> FindingDocument:
+    return _finding(
+        finding,
+        modes,
+        code=finding.code,
+        device=finding.device,
+        part=_part(finding.part),
+        outcome=finding.outcome.value,
+        state=None,
+        first_seen=None,
+        last_seen=timestamp(finding.evidence_time),
+        count=1,
+        note=None,
+    )
+
+
+def _finding(finding: Finding, modes: Modes, **fields: Any) -> FindingDocument:
+    return FindingDocument(
+        check=finding.check,
+        fault_class=finding.fault_class.value,
+        message=finding.message,
+        value=finding.value,
+        unit=finding.unit,
+        limit=_limit(finding.limit),
+        action=finding.action.value,
+        clearing=finding.clearing.value,
+        required=finding.required,
+        hard=finding.hard,
+        mode=modes.of(finding.check).value,
+        **fields,
+    )
+
+
+def _limit(limit: Limit | None) -> LimitDocument | None:
+    return None if limit is None else LimitDocument(limit.op, limit.value, limit.source)
+
+
+def _part(part: Part) -> str | None:
+    return None if part == WHOLE else str(part)
+
+
+def _readers(snapshot: Snapshot) -> tuple[ReaderDocument, ...]:
+    return tuple(
+        ReaderDocument(
+            reader.backend,
+            reader.state.value,
+            reader.detail,
+            reader.starts,
+            reader.hangs,
+            timestamp(reader.last_round),
+            reader.versions,
+            reader.quarantined,
+        )
+        for reader in snapshot.readers
+    )
+
+
+def _results(results: Iterable[Result], snapshot: Snapshot) -> Iterator[ResultDocument]:
+    """Yield a row per figure; a workload that died before it measured anything has one row without a value."""
+    for result in results:
+        verdict = _judged(result, snapshot.findings)
+        for metric in result.metrics or (Metric("none", None, ""),):
+            yield ResultDocument(
+                workload=result.workload,
+                device=",".join(result.devices),
+                dtype=result.dtype,
+                shape=result.shape,
+                metric=metric.name,
+                value=metric.value,
+                unit=metric.unit,
+                conditions=_without_curves(result.conditions),
+                verdict=verdict,
+                state=result.state.value,
+                seed=result.seed,
+                started=_wall(result.started),
+                ended=_wall(result.ended),
+                detail=result.detail,
+            )
+
+
+def _without_curves(conditions: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in conditions.items() if key != CURVES}
+
+
+def _curves(results: Iterable[Result]) -> Iterator[SeriesDocument]:
+    """Yield the curves that *results* carry: ``{quantity: [[seconds, value], ...]}`` in the conditions."""
+    for result in results:
+        for quantity, points in result.conditions.get(CURVES, {}).items():
+            pairs = tuple((float(seconds), float(value)) for seconds, value in points)
+            yield SeriesDocument(",".join(result.devices), quantity, pairs, result.dtype)
+
+
+def _judged(result: Result, findings: Iterable[Finding]) -> str | None:
+    """Return the worst that a check of burn-in results said of the devices of *result*, and what it proves at best.
+
+    None where no check said anything, and for a format that its device lacks.
+    """
+    standings = {entry.standing for entry in account((), (result,)).accounts}
+    if Standing.LACKING in standings:
+        return None
+    said = [
+        _STATE_OF[finding.outcome]
+        for finding in findings
+        if finding.check.startswith("burn-in") and finding.device in result.devices and finding.outcome in _STATE_OF
+    ]
+    said += [_AT_BEST[standing] for standing in standings if standing in _AT_BEST]
+    return max(said, key=lambda state: state.rank).value if said else None
+
+
+def _total(results: Iterable[Result], metric: str) -> int:
+    return sum(int(result.metric(metric) or 0) for result in results)
+
+
+def _gate(snapshot: Snapshot) -> GateDocument:
+    codes = tuple(dict.fromkeys(episode.key.code for episode in gating(snapshot)))
+    permit = snapshot.agent.permit
+    return GateDocument(
+        closed=bool(closing(snapshot)),
+        mode=snapshot.modes.site.value,
+        codes=codes,
+        permit=permit.held,
+        permit_reason=permit.why,
+    )
+
+
+def _slurm(snapshot: Snapshot) -> SlurmDocument | None:
+    slurm = snapshot.agent.slurm
+    if slurm is None:
+        return None
+    return SlurmDocument(
+        writer=slurm.writer,
+        node=slurm.node,
+        states=slurm.states,
+        drained_by=slurm.drained_by or None,
+        would_drain=bool(slurm.wanted),
+        doing=slurm.doing,
+        limit_reached=slurm.limit_reached,
+    )
+
+
+def _agent(snapshot: Snapshot) -> AgentDocument:
+    agent = snapshot.agent
+    return AgentDocument(
+        version=agent.version,
+        started=_wall(agent.started),
+        interval_seconds=agent.interval_seconds,
+        ready=agent.ready,
+        stopping=agent.stopping,
+        configuration_digest=agent.configuration_digest,
+        configuration_accepted=agent.configuration_accepted,
+        configuration_message=agent.configuration_message,
+        rules_digest=agent.rules_digest,
+        load=agent.load,
+        notices=agent.notices,
+        jobs=agent.jobs,
+        oldest_job_seconds=agent.oldest_job_seconds,
+        gate_decisions=agent.gate_decisions,
+    )

@@ -1,0 +1,260 @@
+"""What stands in the JSON that others may rely on: the fields of ``nodevet.status/1`` and ``nodevet.burn-in/1``.
+
+The names are those of exporters.schema, from which everything else imports them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nodevet.checks.core.model import Scalar
+
+from .completeness import CompletenessDocument
+
+__all__ = [
+    "BURN_IN_SCHEMA",
+    "STATUS_SCHEMA",
+    "AcknowledgedDocument",
+    "AgentDocument",
+    "BurnInDocument",
+    "CheckDocument",
+    "DeviceDocument",
+    "FindingDocument",
+    "GateDocument",
+    "LimitDocument",
+    "ReaderDocument",
+    "ResultDocument",
+    "SeriesDocument",
+    "SlurmDocument",
+    "StatusDocument",
+    "VerifiedDocument",
+]
+
+STATUS_SCHEMA = "nodevet.status/1"
+BURN_IN_SCHEMA = "nodevet.burn-in/1"
+
+
+class DeviceDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A device with its verdict."""
+
+    id: str
+    vendor: str
+    kind: str
+    model: str
+    pci: str | None
+    serial: str | None
+    verdict: str
+    reason: str = ""
+    action: str = "none"
+    parent: str | None = None
+    numa_node: int | None = None
+    driver: str | None = None
+    minor: int | None = None
+
+
+class LimitDocument(msgspec.Struct, frozen=True):
+    """A threshold and where it comes from."""
+
+    op: str
+    value: float
+    source: str
+
+
+class FindingDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that lasts, or what the last look of a check found without passing it.
+
+    ``state`` is null where no episode exists: nothing was confirmed, and it is not what the verdict rests on.
+    ``hard`` says that one look proves it; ``mode`` how far a hard one may reach.
+    """
+
+    check: str
+    code: str
+    device: str
+    part: str | None
+    outcome: str
+    fault_class: str
+    state: str | None
+    message: str
+    value: Scalar | None
+    unit: str
+    limit: LimitDocument | None
+    action: str
+    first_seen: str | None
+    last_seen: str | None
+    count: int
+    clearing: str = "condition"
+    required: bool = False
+    note: str | None = None
+    hard: bool = False
+    mode: str = "drain"
+    flapping: int = 0
+
+
+class AcknowledgedDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A fault that a person acknowledged: who, when, why and until when; ``ends_soon`` within a day, or ``expired``.
+
+    One that is not ``present`` is over, and its return until then is covered.
+    """
+
+    code: str
+    device: str
+    part: str | None
+    outcome: str
+    message: str
+    actor: str | None
+    note: str | None
+    time: str | None
+    until: str | None
+    ends_soon: bool
+    expired: bool
+    present: bool = True
+
+
+class GateDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether faults close the local gate, which they are, and how far a hard fault may reach at this site.
+
+    Without ``permit`` nothing closes; ``codes`` are then those that would.
+    """
+
+    closed: bool
+    mode: str
+    codes: tuple[str, ...]
+    permit: bool
+    permit_reason: str
+
+
+class SlurmDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """How the writer to SLURM is doing."""
+
+    writer: str
+    node: str
+    states: tuple[str, ...]
+    drained_by: str | None
+    would_drain: bool
+    doing: str
+    limit_reached: bool
+
+
+class ReaderDocument(msgspec.Struct, frozen=True):
+    """How the process that reads a backend is doing."""
+
+    backend: str
+    state: str
+    detail: str
+    starts: int
+    hangs: int
+    last_round: str | None
+    versions: dict[str, str]
+    quarantined: tuple[str, ...]
+
+
+class AgentDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent's own state."""
+
+    version: str
+    started: str
+    interval_seconds: float
+    ready: bool
+    stopping: bool
+    configuration_digest: str
+    configuration_accepted: bool
+    configuration_message: str
+    rules_digest: str
+    load: str
+    notices: tuple[str, ...]
+    jobs: int
+    oldest_job_seconds: float | None
+    gate_decisions: dict[str, int]
+
+
+class CheckDocument(msgspec.Struct, frozen=True):
+    """How the last run of a check went, and how many findings of each outcome it gave."""
+
+    check: str
+    success: bool
+    error: str
+    last_run: str
+    outcomes: dict[str, int]
+
+
+class ResultDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of a workload. ``verdict`` is null where no check judged it."""
+
+    workload: str
+    device: str
+    dtype: str | None
+    shape: tuple[int, ...]
+    metric: str
+    value: float | int | None
+    unit: str
+    conditions: dict[str, Any]
+    verdict: str | None
+    state: str = "finished"
+    seed: int | None = None
+    started: str | None = None
+    ended: str | None = None
+    detail: str = ""
+
+
+class SeriesDocument(msgspec.Struct, frozen=True):
+    """A quantity of a device over time: points of (seconds since the measurement began, value in the key's unit)."""
+
+    device: str
+    quantity: str
+    points: tuple[tuple[float, float], ...]
+    dtype: str | None = None
+
+
+class VerifiedDocument(msgspec.Struct, frozen=True):
+    """How many matrix products were verified, and how many elements or products were wrong."""
+
+    gemms: int
+    mismatches: int
+
+
+class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """``nodevet.status/1``: what ``check``, ``status`` and ``/api/v1/status`` say."""
+
+    schema: str = STATUS_SCHEMA
+    node: str
+    scope: str
+    simulated: bool
+    verdict: str
+    reason: str
+    action: str
+    hard: bool
+    oldest_evidence: str | None
+    time: str
+    generation: int
+    devices: tuple[DeviceDocument, ...]
+    findings: tuple[FindingDocument, ...]
+    checks: tuple[CheckDocument, ...]
+    readers: tuple[ReaderDocument, ...]
+    results: tuple[ResultDocument, ...]
+    agent: AgentDocument
+    gate: GateDocument
+    slurm: SlurmDocument | None
+    acknowledged: tuple[AcknowledgedDocument, ...] = ()
+
+
+class BurnInDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """``nodevet.burn-in/1``: what a burn-in measured, and what the node was found to be under it."""
+
+    schema: str = BURN_IN_SCHEMA
+    plan: str
+    verdict: str
+    devices: tuple[DeviceDocument, ...]
+    results: tuple[ResultDocument, ...]
+    verified: VerifiedDocument
+    node: str = ""
+    simulated: bool = False
+    reason: str = ""
+    action: str = "none"
+    time: str = ""
+    findings: tuple[FindingDocument, ...] = ()
+    series: tuple[SeriesDocument, ...] = ()
+    agent: AgentDocument | None = None
+    acknowledged: tuple[AcknowledgedDocument, ...] = ()
+    completeness: CompletenessDocument | None = None

@@ -1,0 +1,1 @@
+"""Prometheus families of a Snapshot."""

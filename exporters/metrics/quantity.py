@@ -1,0 +1,187 @@
+"""The quantities on the metrics page: which of them a default page shows, and how parts become labels or sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from nodevet.checks.core.model import Part, PartKind, Reading, ReadingStatus, Snapshot
+from nodevet.checks.core.quantities import QUANTITIES, Quantity, QuantityKind
+
+from .exposition import Family, Value, counter, escape, gauge, labels_text
+
+__all__ = ["part_label", "quantity_metrics", "shown_by_default", "summed_by_default"]
+
+STALE_ROUNDS = 3
+STALE_MINIMUM_SECONDS = 180.0
+"""Readings older than both are history, not the present: their series end."""
+
+_PART_LABEL = {
+    PartKind.SENSOR: "sensor",
+    PartKind.LINK: "link",
+    PartKind.MEMORY_BLOCK: "block",
+    PartKind.CLOCK: "clock",
+    PartKind.REASON: "reason",
+    PartKind.PCIE: "port",
+    PartKind.POWER_SCOPE: "scope",
+    PartKind.ENGINE: "engine",
+}
+
+_SUMMED_PARTS = frozenset({PartKind.LINK, PartKind.MEMORY_BLOCK})
+
+_ANY = frozenset({"*"})
+_HELD_DOWN = frozenset(
+    {
+        "power_cap",
+        "hardware_slowdown",
+        "software_thermal",
+        "hardware_thermal",
+        "power_brake",
+        "core",
+        "package",
+        "processor_hot",
+        "socket_thermal",
+        "memory_thermal",
+        "regulator_thermal",
+    }
+)
+
+_DEFAULT: Mapping[str, frozenset[str]] = {
+    "temperature_celsius": _ANY,
+    "temperature_margin_celsius": _ANY,
+    "power_watts": frozenset({"device"}),
+    "clock_hertz": frozenset({"sm", "core", "graphics"}),
+    "throttle_seconds": _HELD_DOWN,
+    "throttle_events": _ANY,
+    "ecc_corrected_errors": _ANY,
+    "ecc_uncorrected_errors": _ANY,
+    "ecc_deferred_errors": _ANY,
+    "link_crc_errors": _ANY,
+    "utilization_ratio": frozenset({"compute"}),
+    "memory_total_bytes": _ANY,
+    "memory_used_bytes": _ANY,
+    "memory_available_bytes": _ANY,
+    "load_average_ratio": _ANY,
+}
+"""What a page without detail shows: quantity to the names of its parts."""
+
+_NEVER: Mapping[str, frozenset[str]] = {
+    "clock_hertz": frozenset({"video"}),
+    "clock_maximum_hertz": frozenset({"video"}),
+    "throttle_active": frozenset({"idle", "display_clocks", "applications_clocks", "sync_boost"}),
+}
+"""What no page shows, because it tells nothing of whether a node is fit."""
+
+Readings = dict[tuple[str, str, int | None], Reading]
+"""The newest readings of one quantity by device, name of the part and its index."""
+
+
+def quantity_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
+    """Yield what was read lately: counts of readings, links by device, and every quantity that the page shows."""
+    statuses = dict.fromkeys(ReadingStatus, 0)
+    shown = {key for key, quantity in QUANTITIES.items() if quantity.exported and (detail or key in _DEFAULT)}
+    taken: dict[str, Readings] = {key: {} for key in (*shown, "link_active")}
+    for sample in sorted(snapshot.samples, key=lambda sample: sample.time.wall_seconds):
+        age = snapshot.time.seconds_since(sample.time)
+        if age is None or age > max(STALE_MINIMUM_SECONDS, STALE_ROUNDS * snapshot.agent.interval_seconds):
+            continue
+        device = sample.device
+        for reading in sample.readings:
+            statuses[reading.status] += 1
+            readings = taken.get(reading.quantity)
+            if readings is not None:
+                part = reading.part
+                readings[device, part.name, part.index] = reading
+    yield gauge(
+        "readings",
+        "Readings of the last rounds, by how they went.",
+        {labels_text(status=status.value): count for status, count in statuses.items()},
+    )
+    if taken["link_active"]:
+        yield from _link_counts(taken["link_active"])
+    for key, quantity in QUANTITIES.items():
+        if key in shown and taken[key]:
+            yield from _quantity(quantity, taken[key], detail=detail)
+
+
+def shown_by_default(key: str) -> bool:
+    """Return whether a page without detail shows the quantity *key*."""
+    return key in _DEFAULT
+
+
+def summed_by_default(quantity: Quantity) -> bool:
+    """Return whether a page without detail shows *quantity* as one sum per device."""
+    return quantity.part in _SUMMED_PARTS
+
+
+def part_label(kind: PartKind) -> str | None:
+    """Return the label that names a part of *kind*, or None where a device has one such part only."""
+    return None if kind in (PartKind.DEVICE, PartKind.PCIE) else _PART_LABEL[kind]
+
+
+def _link_counts(readings: Readings) -> Iterator[Family]:
+    up = _sums(readings)
+    links = Counter(
+        device for (device, _, _), reading in readings.items() if reading.status is not ReadingStatus.UNSUPPORTED
+    )
+    told = {device: links[device] for device, value in up.items() if value is not None}
+    yield gauge("links", "Links that the device has.", _by_device(told))
+    yield gauge(
+        "links_up", "Links of the device that are up; left out where one of them could not be read.", _by_device(up)
+    )
+
+
+def _quantity(quantity: Quantity, readings: Readings, *, detail: bool) -> Iterator[Family]:
+    if quantity.kind is QuantityKind.TEXT:
+        return
+    if quantity.kind is QuantityKind.STATE:
+        samples = _state_samples(quantity, readings)
+    elif summed_by_default(quantity) and not detail:
+        samples = _by_device(_sums(readings))
+    else:
+        shown = _ANY if detail else _DEFAULT[quantity.key]
+        never = _NEVER.get(quantity.key, frozenset())
+        samples = {
+            _part_labels(device, reading.part): reading.value
+            for (device, name, _), reading in readings.items()
+            if isinstance(reading.value, (int, float)) and name not in never and (shown is _ANY or name in shown)
+        }
+    of_kind = counter if quantity.kind is QuantityKind.COUNTER else gauge
+    yield of_kind(quantity.key, quantity.help, samples)
+
+
+def _state_samples(quantity: Quantity, readings: Readings) -> dict[str, Value | None]:
+    return {
+        labels_text(device=device, state=state): reading.value == state
+        for (device, _, _), reading in readings.items()
+        if reading.value is not None
+        for state in quantity.states
+    }
+
+
+def _sums(readings: Readings) -> dict[str, float | int | None]:
+    """Return one sum per device; a device of which a part could not be read has none, for it would be too small."""
+    sums: dict[str, float | int | None] = {}
+    for (device, _, _), reading in readings.items():
+        if reading.status is ReadingStatus.UNSUPPORTED:
+            continue
+        so_far, value = sums.get(device, 0), reading.value
+        if so_far is None or value is None or isinstance(value, str):
+            sums[device] = None
+        else:
+            sums[device] = so_far + value
+    return sums
+
+
+def _by_device(values: Mapping[str, float | int | None]) -> dict[str, Value | None]:
+    return {labels_text(device=device): value for device, value in values.items()}
+
+
+@lru_cache(maxsize=4096)  # a part keeps its labels from page to page
+def _part_labels(device: str, part: Part) -> str:
+    index = "" if part.index is None else str(part.index)
+    value = "_".join(word for word in (part.name, index) if word)
+    if not value:
+        return f'{{device="{escape(device)}"}}'
+    return f'{{device="{escape(device)}",{_PART_LABEL.get(part.kind, "part")}="{escape(value)}"}}'

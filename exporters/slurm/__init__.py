@@ -1,0 +1,1 @@
+"""What SLURM is told of a node, and by which rules."""

@@ -1,0 +1,1 @@
+"""The state file: its writer, and the reader that the prolog uses."""

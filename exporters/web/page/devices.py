@@ -1,0 +1,293 @@
+"""A card per device: what it is, where it sits, how it is judged, and what it reads now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from nodevet.checks.core.model import (
+    NODE,
+    Device,
+    DeviceKind,
+    PartKind,
+    Reading,
+    ReadingStatus,
+    Snapshot,
+    State,
+    Verdict,
+)
+from nodevet.checks.engine.episodes import NOT_EVALUATED
+from nodevet.exporters.format import age, bytes_of, counted, duration, hertz, number, percent, words
+
+from .current import Present, number_of
+from .findings import Told
+from .markup import Html, element
+from .shapes import badge, bar
+
+__all__ = ["MAXIMUM_DEVICES", "devices_sections"]
+
+MAXIMUM_DEVICES = 64
+SENSORS_SHOWN = 2
+
+_SENSORS = ("core", "hotspot", "edge", "package", "memory", "inlet", "other")
+_LIMITS = ("slowdown", "maximum", "shutdown")
+_NO_RESTRAINT = frozenset({"idle"})
+_UNREAD = {
+    ReadingStatus.DENIED: "not permitted",
+    ReadingStatus.UNAVAILABLE: "not available",
+    ReadingStatus.ERROR: "could not be read",
+}
+_UNJUDGED = Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
+
+
+def devices_sections(snapshot: Snapshot, entries: Sequence[Told], names: dict[str, str], now: Present) -> list[Html]:
+    """Return a section of accelerators and one of the host; the first says so where there is no accelerator."""
+    accelerators = [device for device in snapshot.devices if device.kind is DeviceKind.ACCELERATOR]
+    others = [device for device in snapshot.devices if device.kind not in (DeviceKind.ACCELERATOR, DeviceKind.NODE)]
+    sections = []
+    if accelerators or not others:
+        sections.append(_section("Accelerators", accelerators, snapshot, entries, names, now))
+    host = _section("Host", others, snapshot, entries, names, now, first=_node_card(snapshot, entries, now))
+    return [*sections, host]
+
+
+def _section(
+    title: str,
+    devices: Sequence[Device],
+    snapshot: Snapshot,
+    entries: Sequence[Told],
+    names: dict[str, str],
+    now: Present,
+    *,
+    first: Html | None = None,
+) -> Html:
+    cards = [] if first is None else [first]
+    cards += [_card(device, snapshot, entries, names, now) for device in devices[:MAXIMUM_DEVICES]]
+    hidden = len(devices) - MAXIMUM_DEVICES
+    more = element("p", f"and {counted(hidden, 'device')} more", class_="soft") if hidden > 0 else None
+    name = f"{title.lower()}-name"
+    count = element("small", f" {len(devices)}") if len(devices) > 1 else None
+    body = element("div", *cards, class_="cards") if cards else element("p", "None was found.", class_="soft quiet")
+    return element("section", element("h2", title, count, id=name), body, more, aria_labelledby=name)
+
+
+def _card(device: Device, snapshot: Snapshot, entries: Sequence[Told], names: dict[str, str], now: Present) -> Html:
+    verdict = snapshot.device_verdicts.get(device.id, _UNJUDGED)
+    own = [(place, entry) for place, entry in enumerate(entries) if entry.finding.device == device.id]
+    model = device.model if device.model != "unknown" else f"{device.vendor} {device.kind.value}"
+    place = [device.pci, None if device.numa_node is None else f"NUMA {device.numa_node}"]
+    if device.pci is None and names[device.id] != device.id:
+        place.insert(0, device.id)
+    tones = _tones([entry for _, entry in own])
+    rows = list(
+        _accelerator_rows(device, now, tones)
+        if device.kind is DeviceKind.ACCELERATOR
+        else _host_rows(device, now, tones)
+    )
+    return _assembled(
+        names[device.id], verdict.state.value, model, " · ".join(filter(None, place)), rows,
+        [_unread(device.id, snapshot, now), _worst(verdict, own)],
+    )  # fmt: skip
+
+
+def _node_card(snapshot: Snapshot, entries: Sequence[Told], now: Present) -> Html:
+    own = [(place, entry) for place, entry in enumerate(entries) if entry.finding.device == NODE]
+    worst = next((entry.outcome.value for _, entry in own if entry.counts), None)
+    board = next((device for device in snapshot.devices if device.kind is DeviceKind.NODE), None)
+    judged = snapshot.device_verdicts.get(board.id) if board else None
+    state = judged.state.value if judged else worst
+    rows = []
+    total, free = now.value(NODE, "memory_total_bytes"), now.value(NODE, "memory_available_bytes")
+    if total and free is not None:
+        rows.append(_row("Memory", bytes_of(total - free), f"of {bytes_of(total)}", (total - free) / total))
+    load, processors = now.value(NODE, "load_average_ratio"), now.value(NODE, "logical_processors")
+    if load is not None:
+        beside = f"of {number(processors, 6)} processors" if processors else ""
+        rows.append(_row("Load", percent(load), beside, load))
+    uptime = now.value(NODE, "uptime_seconds")
+    if uptime is not None:
+        rows.append(_row("Up", _days(uptime), "since boot"))
+    system = next((reader.versions.get("kernel") for reader in snapshot.readers if reader.versions.get("kernel")), None)
+    told = [word for word in (board.vendor, board.model) if word != "unknown"] if board else []
+    model = " ".join(told) or snapshot.node
+    return _assembled(
+        "Node", state, model, f"Linux {system}" if system else "", rows,
+        [_unread(NODE, snapshot, now), _first_finding(own)],
+    )  # fmt: skip
+
+
+def _assembled(
+    name: str, state: str | None, model: str, place: str, rows: Sequence[Html], notes: Sequence[Html | None]
+) -> Html:
+    said = badge(state) if state else None
+    return element(
+        "article",
+        element("header", element("h3", name), said),
+        element("p", model, class_="model"),
+        element("p", place, class_="place") if place else None,
+        element("dl", *rows) if rows else None,
+        *notes,
+        class_=f"card {state or 'plain'}",
+    )
+
+
+def _accelerator_rows(device: Device, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+    yield from _temperature(device.id, now, tones)
+    yield from _power(device.id, now, tones)
+    busy = now.reading(device.id, "utilization_ratio", "compute")
+    if busy is not None:
+        yield _row("Busy", _said(busy, percent), "", _share(number_of(busy), 1.0))
+    used, total = now.reading(device.id, "memory_used_bytes"), now.value(device.id, "memory_total_bytes")
+    if used is not None:
+        yield _row(
+            "Memory", _said(used, bytes_of), f"of {bytes_of(total)}" if total else "", _share(number_of(used), total)
+        )
+    yield from _clock(device, now)
+    yield from _throttle(device.id, now, tones)
+
+
+def _host_rows(device: Device, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+    yield from _temperature(device.id, now, tones)
+    yield from _power(device.id, now, tones)
+    yield from _clock(device, now)
+    events = _sum(device.id, "throttle_events", now)
+    if events is not None:
+        yield _row("Throttled", counted(int(events), "event"), "since boot", tone=tones.get("throttle", ""))
+    corrected, uncorrected = (_sum(device.id, f"ecc_{name}_errors", now) for name in ("corrected", "uncorrected"))
+    if corrected is not None and uncorrected is not None:
+        yield _row("Errors", f"{corrected:,.0f} corrected", f"{uncorrected:,.0f} uncorrected")
+
+
+def _sum(device: str, quantity: str, now: Present) -> float | None:
+    """Return the sum of *quantity* over the parts of *device*; None where one was not read: it would be too small."""
+    values = [number_of(reading) for reading in now.readings(device, quantity)]
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _temperature(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+    """Yield the sensors that are nearest to their limits."""
+    found = {reading.part.name: reading for reading in now.readings(device, "temperature_celsius")}
+    limits = {name: _limit_of(device, name, number_of(reading), now) for name, reading in found.items()}
+
+    def order(name: str) -> int:
+        return _SENSORS.index(name) if name in _SENSORS else len(_SENSORS)
+
+    def headroom(name: str) -> tuple[float, int]:
+        value, limit = number_of(found[name]), limits[name]
+        return (math.inf if value is None or limit is None else limit - value, order(name))
+
+    shown = sorted(sorted(found, key=headroom)[:SENSORS_SHOWN], key=order)
+    for name in shown:
+        limit = limits[name]
+        yield _row(
+            "Heat" if len(shown) == 1 else f"Heat, {name}",
+            _said(found[name], lambda value: f"{value:.0f} °C"),
+            "" if limit is None else f"limit {limit:.0f} °C",
+            _share(number_of(found[name]), limit),
+            tones.get(f"temperature {name}", ""),
+        )
+
+
+def _limit_of(device: str, sensor: str, value: float | None, now: Present) -> float | None:
+    """Return the temperature at which the device slows itself down: from its own margin, else what it reports."""
+    margin = now.value(device, "temperature_margin_celsius", sensor)
+    if margin is not None and value is not None:
+        return value + margin
+    reported = (now.value(device, f"temperature_{name}_celsius", sensor) for name in _LIMITS)
+    return next((limit for limit in reported if limit is not None), None)
+
+
+def _power(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+    drawn = next(iter(now.readings(device, "power_watts")), None)
+    if drawn is not None:
+        cap = now.value(device, "power_limit_watts", drawn.part.name)
+        said = _said(drawn, lambda value: f"{value:,.0f} W")
+        share = _share(number_of(drawn), cap)
+        yield _row("Power", said, f"cap {cap:,.0f} W" if cap else "", share, tones.get("power", ""))
+
+
+def _clock(device: Device, now: Present) -> Iterator[Html]:
+    clocks = (now.reading(device.id, "clock_hertz", name) for name in ("sm", "core", "graphics"))
+    held = next((clock for clock in clocks if clock is not None), None)
+    if held is not None:
+        highest = now.value(device.id, "clock_maximum_hertz", held.part.name) or device.maximum_clock_hertz
+        yield _row(
+            "Clock", _said(held, hertz), f"of {hertz(highest)}" if highest else "", _share(number_of(held), highest)
+        )
+
+
+def _throttle(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+    """Yield what holds the clock down now, or for how long something did where only that is counted."""
+    tone = tones.get("throttle", "")
+    reasons = [reading for reading in now.readings(device, "throttle_active") if reading.part.name not in _NO_RESTRAINT]
+    if reasons:
+        held = [words(reading.part.name) for reading in reasons if reading.value is True]
+        unread = [_UNREAD[reading.status] for reading in reasons if reading.status in _UNREAD]
+        yield _row("Throttled", ", ".join(held) or next(iter(unread), "no"), "", tone=tone)
+        return
+    seconds = _sum(device, "throttle_seconds", now)
+    if seconds is not None:
+        yield _row("Throttled", duration(seconds), "in all", tone=tone)
+
+
+def _row(name: str, said: str, beside: str, ratio: float | None = None, tone: str = "") -> Html:
+    small = element("small", f" {beside}") if beside and said not in _UNREAD.values() else None
+    drawn = None if ratio is None else bar(ratio, tone)
+    return element("div", element("dt", name), element("dd", said, small), drawn, class_=f"row {tone}".rstrip())
+
+
+def _said(reading: Reading, say: Callable[[float], str]) -> str:
+    """Return the measured number in the words of *say*, or why there is none."""
+    value = number_of(reading)
+    return _UNREAD.get(reading.status, "unknown") if value is None else say(value)
+
+
+def _share(value: float | None, whole: float | None) -> float | None:
+    """Return *value* over *whole*, or None where either is not known."""
+    return None if value is None or not whole else value / whole
+
+
+def _tones(entries: Sequence[Told]) -> dict[str, str]:
+    """Return the outcome that colours each row: the worst of the findings that looked at what the row shows."""
+    kinds = {PartKind.SENSOR: "temperature", PartKind.POWER_SCOPE: "power", PartKind.REASON: "throttle"}
+    found: dict[str, str] = {}
+    for entry in entries:
+        rows = {quantity.partition("_")[0] for quantity in entry.finding.evidence}
+        rows.add(kinds.get(entry.finding.part.kind, ""))
+        for row in rows & {"temperature", "power", "throttle"}:
+            found.setdefault(f"{row} {entry.finding.part.name}" if row == "temperature" else row, entry.outcome.value)
+    return found
+
+
+def _unread(device: str, snapshot: Snapshot, now: Present) -> Html | None:
+    failure, last = now.failure(device), now.last_read(device)
+    if failure is not None:
+        return element("p", f"{words(failure.kind.value)}: {failure.detail}", class_="note")
+    if last is not None and not now.is_read(device):
+        return element("p", f"stale: read last {age(snapshot.time, last)}", class_="note")
+    return element("p", "not read yet", class_="note") if last is None else None
+
+
+def _worst(verdict: Verdict, own: Sequence[tuple[int, Told]]) -> Html | None:
+    if own:
+        return _first_finding(own)
+    if verdict.state is State.OK:
+        return None
+    return element("p", verdict.reason, class_="worst")
+
+
+def _first_finding(own: Sequence[tuple[int, Told]]) -> Html | None:
+    if not own:
+        return None
+    place, entry = own[0]
+    others = sum(other.counts for _, other in own) - 1 if entry.counts else len(own) - 1
+    more = f" and {others} more" if others else ""
+    link = element("a", entry.finding.code, href=f"#finding-{place}")
+    return element("p", link, more, class_=f"worst {entry.outcome.value}")
+
+
+def _days(seconds: float) -> str:
+    days, rest = divmod(int(seconds), 86_400)
+    hours, rest = divmod(rest, 3_600)
+    return f"{days} d {hours} h" if days else f"{hours} h {rest // 60} min"

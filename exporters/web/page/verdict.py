@@ -1,0 +1,231 @@
+"""The head of the page: what the node is, whether this is still true, and what to do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+
+from nodevet.checks.core.model import WHOLE, Action, DeviceKind, EpisodeState, Instant, ReaderState, Snapshot, State
+from nodevet.checks.engine.acknowledgement import (
+    command_words,
+    is_announced,
+    is_covering,
+    is_word,
+    longest_first,
+    person_words,
+)
+from nodevet.checks.engine.completeness import standing_wrong
+from nodevet.checks.engine.explanation import ACTIONS
+from nodevet.checks.engine.modes import gating, reach
+from nodevet.exporters.format import age, counted, duration, moment, number
+
+from .findings import Told
+from .markup import Html, element, joined
+from .shapes import icon
+
+__all__ = ["banners", "hero", "staleness", "tallies"]
+
+STALE_ROUNDS = 3
+STALE_MINIMUM_SECONDS = 30.0
+"""A judgement older than both is history: the agent judges every round, whether anything changed or not."""
+
+MOST_ENDS = 5
+"""So many ends of acknowledgements are told one by one: the verdict stands below them."""
+
+_KINDS = {DeviceKind.ACCELERATOR: "GPU", DeviceKind.CPU: "CPU", DeviceKind.NIC: "NIC"}
+
+
+def staleness(snapshot: Snapshot, now: Instant, complaint: str | None) -> str:
+    """Return why *snapshot* does not say what is true *now*, or an empty string while it does."""
+    seconds = now.seconds_since(snapshot.time)
+    if seconds is None:
+        return "this was judged before the last boot"
+    longest = max(STALE_MINIMUM_SECONDS, STALE_ROUNDS * snapshot.agent.interval_seconds)
+    if seconds > longest:
+        return f"the last judgement is older than {duration(longest)}"
+    return complaint or ""
+
+
+def banners(snapshot: Snapshot, stale: str) -> Iterator[Html]:
+    """Yield what a reader must know before anything else."""
+    if snapshot.simulated:
+        said = "Simulated node. Nothing on this page was measured on hardware; it never gates or drains."
+        yield element("p", element("strong", said), class_="banner simulated", role="note")
+    if stale:
+        said = f"{stale[:1].upper()}{stale[1:]}. Everything below is what was true then: look at the agent's log."
+        yield element("p", element("strong", "Stale. "), said, class_="banner stale", role="alert")
+    released = [reader.backend for reader in snapshot.readers if reader.state is ReaderState.RELEASED]
+    if released:
+        said = f"Devices of {', '.join(released)} are closed on request and not read meanwhile."
+        yield element("p", element("strong", "Released. "), said, class_="banner note")
+    for said in (*_ends(snapshot), *_covering(snapshot)):
+        yield element("p", element("strong", "Acknowledgement. "), said, class_="banner note")
+    if snapshot.agent.stopping:
+        said = "The agent is ending; this page ends with it."
+        yield element("p", element("strong", "Stopping. "), said, class_="banner note")
+    elif not snapshot.agent.ready:
+        said = "The first round of reading is not complete."
+        yield element("p", element("strong", "Starting. "), said, class_="banner note")
+
+
+def _ends(snapshot: Snapshot) -> Iterator[str]:
+    """Yield which acknowledgements end or have ended, the earliest first, and what to type."""
+    ends = [
+        (episode.until.wall_seconds, episode.key, episode.until, episode.expired is not None, is_covering(episode))
+        for episode in (*snapshot.episodes, *snapshot.covered)
+        if episode.until is not None
+        and (is_announced(episode, snapshot.time) or (is_word(episode) and episode.expired is not None))
+    ]
+    for _, key, until, expired, covers in sorted(ends, key=itemgetter(0, 1))[:MOST_ENDS]:
+        said = "has expired" if expired else f"ends at {moment(until)}"
+        again = f"nodevet ack {command_words(key)} --note '...'" + (" --until '...'" if covers else "")
+        yield f"That of {key.code} {said}: acknowledge it again ({again}), or repair and re-test."
+    if len(ends) > MOST_ENDS:
+        yield f"{number(len(ends) - MOST_ENDS)} more end within a day or have expired: see the findings."
+
+
+def _covering(snapshot: Snapshot) -> Iterator[str]:
+    """Yield which acknowledgements cover the return of what is not seen now, those that end last first."""
+    words = longest_first(snapshot.covered)
+    for episode in words[:MOST_ENDS]:
+        key, device = episode.key, next((each for each in snapshot.devices if each.id == episode.key.device), None)
+        where = key.device if device is None or device.pci is None else device.pci
+        part = "" if key.part == WHOLE else f", {key.part}"
+        yield f"{key.code} on {where}{part} is not seen now, and its return is covered: {person_words(episode)}"
+    if len(words) > MOST_ENDS:
+        yield f"{number(len(words) - MOST_ENDS)} more cover what is not seen now: see nodevet status."
+
+
+def hero(snapshot: Snapshot, entries: Sequence[Told], stale: str, freshness: Html) -> Html:
+    """Return the verdict with its reason and remedy; of a stale one only that it is not known any more."""
+    verdict = snapshot.verdict
+    state = State.UNKNOWN.value if stale else verdict.state.value
+    reason = f"stale; the last verdict was {verdict.state.value}: {verdict.reason}" if stale else verdict.reason
+    remedy = None
+    if verdict.action is not Action.NONE:
+        remedy = element("p", "What to do: ", element("strong", ACTIONS[verdict.action.value]), class_="action")
+    details = [freshness, *_since(snapshot, entries)]
+    return element(
+        "section",
+        icon(state),
+        element("p", state, class_=f"verdict {state}", id="verdict"),
+        element(
+            "div",
+            element("p", reason, class_="reason"),
+            remedy,
+            element("p", *_joined_by(details, " · "), class_="soft since"),
+            class_="why",
+        ),
+        class_=f"hero {state}",
+        aria_label="Verdict",
+    )
+
+
+def _joined_by(parts: Sequence[Html], between: str) -> Iterator[object]:
+    """Yield *parts* with *between* them."""
+    for place, part in enumerate(parts):
+        if place:
+            yield between
+        yield part
+
+
+def _since(snapshot: Snapshot, entries: Sequence[Told]) -> Iterator[Html]:
+    """Yield since when the verdict stands, as far as an episode tells, and how old what it rests on is."""
+    verdict = snapshot.verdict
+    keys = set(verdict.episodes)
+    opened = [entry.first_seen for entry in entries if entry.finding.key in keys and entry.first_seen is not None]
+    if opened:
+        first = min(opened, key=lambda instant: instant.wall_seconds)
+        yield joined([f"since {moment(first)} ({age(snapshot.time, first)})"])
+    oldest = verdict.oldest_evidence
+    seconds = None if oldest is None else snapshot.time.seconds_since(oldest)
+    if seconds is not None:
+        yield joined([f"rests on readings up to {duration(seconds)} old"])
+    match reach(snapshot, verdict):
+        case "hard":
+            yield joined(["closes the gate"])
+        case "refused":
+            yield joined(["the driver refuses every accelerator: closes the gate where on_driver_refusal=fail"])
+        case "unpermitted" if not gating(snapshot, verdict):
+            yield joined(["the driver refuses every accelerator, in too few looks yet: the gate stays open"])
+        case "unpermitted":
+            fault = "a hard fault" if verdict.hard else "the driver refuses every accelerator"
+            yield joined([f"{fault}, without a permit: the gate stays open: {snapshot.agent.permit.why}"])
+        case "observed" if not snapshot.simulated:
+            fault = "a hard fault" if verdict.hard else "an accelerator that cannot be read"
+            how = "that may only be observed" if verdict.hard else "which is acknowledged or may only be observed"
+            yield joined([f"{fault} {how}: the gate stays open"])
+
+
+def tallies(snapshot: Snapshot, entries: Sequence[Told]) -> Html:
+    """Return the node in four figures."""
+    figures = (
+        ("Devices", *_devices(snapshot)),
+        ("Findings", *_findings(snapshot, entries)),
+        ("Matrix products verified", *_verified(snapshot)),
+        ("Readings", *_readings(snapshot)),
+    )
+    return element(
+        "dl",
+        *(
+            element("div", element("dt", name), element("dd", figure, element("small", beside) if beside else None))
+            for name, figure, beside in figures
+        ),
+        class_="tallies",
+    )
+
+
+def _devices(snapshot: Snapshot) -> tuple[str, str]:
+    order = list(DeviceKind)
+    devices = sorted(snapshot.devices, key=lambda device: order.index(device.kind))
+    devices = [device for device in devices if device.kind is not DeviceKind.NODE]
+    kinds = Counter(_KINDS.get(device.kind, device.kind.value) for device in devices)
+    states = Counter(
+        snapshot.device_verdicts[device.id].state.value
+        if device.id in snapshot.device_verdicts
+        else State.UNKNOWN.value
+        for device in devices
+    )
+    figure = ", ".join(counted(count, kind) for kind, count in kinds.items()) or "none"
+    worst = sorted(states.items(), key=lambda entry: -State(entry[0]).rank)
+    beside = [f"{count} {state}" for state, count in worst]
+    known = len(
+        {episode.key.device for episode in snapshot.episodes if is_word(episode)} & {each.id for each in devices}
+    )
+    beside += [f"{known} with what a person acknowledged"] if known else []
+    return figure, ", ".join(beside)
+
+
+def _findings(snapshot: Snapshot, entries: Sequence[Told]) -> tuple[str, str]:
+    if not snapshot.checks and not entries:
+        return "unknown", "no check has run"
+    states = Counter(entry.state for entry in entries)
+    number, known = states[EpisodeState.OPEN], states[EpisodeState.ACKNOWLEDGED]
+    others = len(entries) - number - known
+    beside = [f"{known:,} acknowledged"] if known else []
+    beside += [f"{others:,} not confirmed"] if others else []
+    return (f"{number:,} open" if entries else "none"), ", ".join(beside)
+
+
+def _verified(snapshot: Snapshot) -> tuple[str, str]:
+    verified = sum(int(result.metric("gemms_verified") or 0) for result in snapshot.results)
+    wrong = sum(int(result.metric("mismatches") or 0) for result in snapshot.results)
+    if not snapshot.results:
+        return "none", "no load has run"
+    told = f"{wrong:,} wrong" if verified or wrong else "nothing was proved"
+    before = 0 if wrong else sum(shown.wrong for _, shown in standing_wrong(snapshot.episodes))
+    told += f", {before:,} wrong in an earlier load" if before else ""
+    return number(verified) if verified else "none", f"{told}, {age(snapshot.time, snapshot.results[-1].ended)}"
+
+
+def _readings(snapshot: Snapshot) -> tuple[str, str]:
+    """Return how many readings are at hand, and of how many a value was expected and not had."""
+    total = Counter(reading.status.value for sample in snapshot.samples for reading in sample.readings)
+    failures = sum(sample.failure is not None for sample in snapshot.samples)
+    missed = sum(count for status, count in total.items() if status not in ("ok", "unsupported"))
+    beside = [f"{missed:,} could not be read"] if missed else []
+    beside += [f"{counted(failures, 'group')} failed"] if failures else []
+    if not total and not failures:
+        return "none", "nothing was read yet"
+    return number(total["ok"]), ", ".join(beside) or ("all that were asked for" if total["ok"] else "")
