@@ -7,38 +7,15 @@ fault that it must find.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-
-FOLDERS = ("agent", "checks", "exporters")
-FLOORS = (
-    ("agent", "checks", "exporters"),
-    ("checks.core",),
-    ("checks.reference", "checks.system"),
-    ("checks.ipc", "checks.kernel_log", "checks.topology"),
-    ("checks.engine",),
-    ("checks.backends", "checks.burnin", "checks.health"),
-    ("checks.simulation",),
-    ("exporters.documents", "exporters.format", "exporters.metrics", "exporters.slurm", "exporters.statefile"),
-    ("exporters.report", "exporters.web"),
-    ("agent.config", "agent.terminal"),
-    ("agent.control", "agent.readers", "agent.simulated", "agent.store"),
-    ("agent.load",),
-    ("agent.slurm",),
-    ("agent.daemon",),
-    ("agent.once",),
-    ("agent.commands",),
-    ("agent.cli",),
-    ("agent.entry",),
-)
-"""The rooms from the ground up: a module imports its own room or one of a lower floor, and none beside it.
-
-The three folders themselves hold a docstring and a version."""
+from fakes.house import FLOORS, FOLDERS, Module, imports_of, modules, parsed, room_of, rooms_table, within
 
 LIBRARY_HOMES = {
     "amdsmi": "checks.backends.amd.amdsmi",
@@ -70,119 +47,48 @@ THREAD_HOMES = {
 """What waits for no first step of a thread, and a child that its parent ends at a deadline."""
 
 
-class Module(NamedTuple):
-    """A parsed file under its name without the `nodevet.` in front."""
-
-    name: str
-    is_package: bool
-    source: str
-    tree: ast.Module
-
-
-class Import(NamedTuple):
-    """An import of `target` in a line; our own targets stand without `nodevet.`, and `ours` is set."""
-
-    target: str
-    line: int
-    ours: bool
-    at_top: bool
-
-
 Rule = Callable[[Module], Iterator[str]]
-
-
-def _module(name: str, source: str, is_package: bool = False) -> Module:
-    return Module(name, is_package, source, ast.parse(source))
-
-
-def _modules(repository: Path) -> Iterator[Module]:
-    for folder in FOLDERS:
-        for path in sorted((repository / folder).rglob("*.py")):
-            parts = path.relative_to(repository).with_suffix("").parts
-            is_package = parts[-1] == "__init__"
-            yield _module(".".join(parts[:-1] if is_package else parts), path.read_text(), is_package)
-
-
-def _within(name: str, package: str) -> bool:
-    return name == package or name.startswith(package + ".")
-
-
-def _room(name: str) -> tuple[int, str]:
-    """Return the floor and the room of a module, by the longest name of a room that it is within."""
-    rooms = [(floor, room) for floor, beside in enumerate(FLOORS) for room in beside if _within(name, room)]
-    return max(rooms, key=lambda found: len(found[1]))
-
-
-def _imports(module: Module) -> Iterator[Import]:
-    """Every import of a module, wherever it stands, relative ones resolved."""
-    in_functions = {
-        id(node)
-        for function in ast.walk(module.tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for node in ast.walk(function)
-    }
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Import):
-            targets = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            # `from package import x` may import a module x or a name x: the longer spelling decides its floor.
-            base = _resolve(module, node)
-            targets = [f"{base}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for target in targets:
-            ours = _within(target, "nodevet")
-            yield Import(target.removeprefix("nodevet."), node.lineno, ours, id(node) not in in_functions)
-
-
-def _resolve(module: Module, node: ast.ImportFrom) -> str:
-    if node.level == 0:
-        return node.module or ""
-    package = f"nodevet.{module.name}".split(".")
-    parents = package if module.is_package else package[:-1]
-    base = parents[: len(parents) - (node.level - 1)]
-    return ".".join([*base, node.module] if node.module else base)
 
 
 def has_a_room(module: Module) -> Iterator[str]:
     """Nothing stands loose in one of the three folders but the command and its entry."""
-    if not module.is_package and _room(module.name)[1] in FOLDERS:
+    if not module.is_package and room_of(module.name)[1] in FOLDERS:
         yield f"{module.name} stands in no room"
 
 
 def keeps_its_floor(module: Module) -> Iterator[str]:
     """A module imports its own floor or a lower one."""
-    floor, _ = _room(module.name)
-    for found in _imports(module):
-        if found.ours and _room(found.target)[0] > floor:
+    floor, _ = room_of(module.name)
+    for found in imports_of(module):
+        if found.ours and room_of(found.target)[0] > floor:
             yield f"{module.name}:{found.line} imports {found.target}, which stands on a higher floor"
 
 
 def keeps_to_its_room(module: Module) -> Iterator[str]:
     """Rooms of one floor do not import one another."""
-    floor, room = _room(module.name)
-    for found in _imports(module):
-        if found.ours and _room(found.target)[0] == floor and _room(found.target)[1] != room:
+    floor, room = room_of(module.name)
+    for found in imports_of(module):
+        if found.ours and room_of(found.target)[0] == floor and room_of(found.target)[1] != room:
             yield f"{module.name}:{found.line} imports {found.target} out of another room"
 
 
 def imports_by_the_public_name(module: Module) -> Iterator[str]:
     """`import checks` would load a second copy of every class where the working directory is the checkout."""
-    for found in _imports(module):
+    for found in imports_of(module):
         if not found.ours and found.target.split(".")[0] in FOLDERS:
             yield f"{module.name}:{found.line} imports {found.target} without nodevet. in front"
 
 
 def keeps_libraries_at_home(module: Module) -> Iterator[str]:
     """A library that is heavy or touches a driver is imported in its one home only."""
-    for found in _imports(module):
+    for found in imports_of(module):
         library = found.target.split(".")[0]
         if found.ours:
             continue
         if library in NEVER:
             yield f"{module.name}:{found.line} imports {library}, which nothing may"
         home = LIBRARY_HOMES.get(library)
-        if home and not _within(module.name, home):
+        if home and not within(module.name, home):
             yield f"{module.name}:{found.line} imports {library}, which only {home} may"
         if library in IMPORTED_IN_FUNCTIONS and found.at_top:
             yield f"{module.name}:{found.line} imports {library} at import time instead of in a function"
@@ -268,7 +174,35 @@ RULES: tuple[Rule, ...] = (
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_the_tree_keeps_the_rule(repository: Path, rule: Rule) -> None:
     """No file of the three folders breaks the rule."""
-    assert [violation for module in _modules(repository) for violation in rule(module)] == []
+    assert [violation for module in modules(repository) for violation in rule(module)] == []
+
+
+def test_the_docs_show_the_rooms_as_they_are(repository: Path, request: pytest.FixtureRequest) -> None:
+    """The table of rooms in the docs is what the imports give now; --update-golden writes it anew."""
+    path = repository / "docs" / "explanation" / "architecture.md"
+    before, opening, rest = path.read_text().partition("--update-golden -->\n")
+    _, closing, after = rest.partition("<!-- end of rooms -->")
+    page = f"{before}{opening}{rooms_table(repository)}{closing}{after}"
+    if request.config.getoption("--update-golden"):
+        path.write_text(page)
+    assert path.read_text() == page, "out of date: pytest tests/test_floors.py --update-golden"
+
+
+MODULE_NAME = re.compile(r"\bnodevet(?:\.[a-z_]\w*)+")
+
+
+def test_each_string_that_names_a_module_names_one(repository: Path) -> None:
+    """A child is started, a backend loaded and a resource opened by name: a module that moved takes it along."""
+    named = [
+        (found[0], f"{module.name}:{node.lineno}")
+        for module in modules(repository)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for found in MODULE_NAME.finditer(node.value)
+        if found[0].split(".")[1] in FOLDERS
+    ]
+    assert {name for name, _ in named} >= {"nodevet.checks.backends.reader_main", "nodevet.checks.burnin.main"}
+    assert [(name, where) for name, where in named if find_spec(name) is None] == []
 
 
 LONG_FUNCTION = "def f():\n" + "    g()\n" * LONGEST_FUNCTION_LINES
@@ -335,13 +269,13 @@ ALLOWED = [
 @pytest.mark.parametrize(("rule", "name", "source"), FAULTS)
 def test_rule_finds_a_planted_fault(rule: Rule, name: str, source: str) -> None:
     """Each rule fails on the fault that it is there for."""
-    assert len(list(rule(_module(name, source)))) == 1
+    assert len(list(rule(parsed(name, source)))) == 1
 
 
 @pytest.mark.parametrize(("rule", "name", "source"), ALLOWED)
 def test_rule_leaves_the_allowed_alone(rule: Rule, name: str, source: str) -> None:
     """Each rule is quiet on what stands closest to its fault."""
-    assert list(rule(_module(name, source))) == []
+    assert list(rule(parsed(name, source))) == []
 
 
 PURE = "checks.core checks.system checks.reference checks.engine checks.topology"
