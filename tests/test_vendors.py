@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +12,12 @@ import msgspec
 import pytest
 from fakes.views import GPU, gpu, healthy, judge, of, reader
 
+from nodevet.checks.backends.base import BackendError
+from nodevet.checks.backends.reader_main import known
 from nodevet.checks.core.model import WHOLE, Action, Failure, FailureKind, Outcome, ReaderState
 from nodevet.checks.engine.baseline import requirements
 from nodevet.checks.reference.tables import load_table
-from nodevet.checks.reference.vendors import Vendor, vendor_of
+from nodevet.checks.reference.vendors import Vendor, backend_names, vendor_of, vendors
 
 NAMES = re.compile(r"nvidia|nvml|nvlink|\bxid|\bamd|rocm|xgmi|habana|gaudi", re.IGNORECASE)
 ROOMS_OF_VENDORS = ("backends", "burnin", "kernel_log", "reference")
@@ -24,7 +27,6 @@ ALLOWED = {
     "agent/commands/explain.py": "people say xid 79 for short",
     "agent/commands/topo.py": "names the program whose output it reads",
     "agent/config/command_specs.py": "an example in a message",
-    "agent/config/settings.py": "the backends that can be enabled",
     "checks/simulation/faults.py": "the kind of fault that is an XID",
     "checks/topology/matrix.py": "reads what nvidia-smi topo -m prints",
 }
@@ -117,3 +119,22 @@ def test_what_a_board_must_report_follows_every_name_that_it_goes_by(model: str,
     """Releases of ROCm leave out the family that the board belongs to."""
     required = requirements(gpu(vendor="amd", model=model, backend="amd"))
     assert required - {"ecc_uncorrected_errors"} == quantities
+
+
+def test_a_vendor_that_is_read_is_a_folder_and_a_row(repository: Path) -> None:
+    """Nothing else names the backends: configuration, reader, topology and loads follow from the row."""
+    folders = repository / "checks" / "backends"
+    others = {"command", "host"}
+    there = {path.parent.name for path in folders.glob("*/backend.py")} - others
+    assert {row.vendor for row in vendors() if row.backend} == there
+    assert backend_names() == ("host", *(row.vendor for row in vendors() if row.vendor in there))
+    for name in backend_names():
+        assert callable(importlib.import_module(known(name).module).open_backend)
+    for row in vendors():
+        assert row.backend or not (row.topology or row.event_poll_seconds or row.compute), row.vendor
+
+
+def test_a_backend_that_no_row_names_is_not_loaded() -> None:
+    """Whatever a message to a reader says: no module is imported by a name from outside."""
+    with pytest.raises(BackendError, match="no backend 'habana': there are host, nvidia, amd"):
+        known("habana")

@@ -18,7 +18,7 @@ from nodevet.agent.readers.start_failure import start_step
 from nodevet.agent.simulated.origin import simulated_owner
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say
-from nodevet.checks.backends.topology import ABSENT, VENDORS
+from nodevet.checks.backends.topology import ABSENT, connected_vendors
 from nodevet.checks.core.errors import BusyError, UsageError
 from nodevet.checks.topology.matrix import Topology, asymmetries, compare, parse_topology, render_table, to_json
 
@@ -32,7 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``nodevet topo``."""
     parser.add_argument("--from", dest="source", metavar="FILE", help="saved output of nvidia-smi topo -m; - is stdin")
     parser.add_argument("--expect", metavar="FILE", help="what it should be: saved output of nvidia-smi topo -m")
-    parser.add_argument("--vendor", choices=VENDORS, help="whose accelerators; otherwise the first that has some")
+    parser.add_argument(
+        "--vendor", choices=connected_vendors(), help="whose accelerators; otherwise the first that has some"
+    )
     options.add_json(parser)
     options.add_places(parser)
 
@@ -77,7 +79,7 @@ def _of_this_node(arguments: argparse.Namespace) -> Topology:
             f"topo asks the drivers of this machine; the links of that node are on its status page"
         )
     absent = []
-    for vendor in (arguments.vendor,) if arguments.vendor else VENDORS:
+    for vendor in (arguments.vendor,) if arguments.vendor else connected_vendors():
         done = _read(vendor, settings.root)
         if done.returncode == 0:
             return msgspec.json.decode(done.stdout, type=Topology)

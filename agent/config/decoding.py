@@ -11,6 +11,7 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -89,6 +90,8 @@ def description(kind: inspect.Type) -> str:
 
 def expected(kind: inspect.Type) -> str:
     """Return in words what a field of type *kind* accepts, such as ``a number from 1 to 3600``."""
+    if choices := _choices(kind):
+        return f"one of {', '.join(choices)}"
     match _plain(kind):
         case inspect.IntType() as number:
             return f"a whole number{_range(number)}"
@@ -98,10 +101,6 @@ def expected(kind: inspect.Type) -> str:
             return "true or false"
         case inspect.StrType() as text:
             return "text" if not text.min_length else "text that is not empty"
-        case inspect.EnumType(cls=cls):
-            return f"one of {', '.join(str(member.value) for member in cls)}"
-        case inspect.LiteralType(values=values):
-            return f"one of {', '.join(map(str, values))}"
         case inspect.VarTupleType(item_type=item) as many:
             return f"a list of {expected(item)}" + (f", at least {many.min_length}" if many.min_length else "")
         case inspect.UnionType(types=types):
@@ -120,13 +119,15 @@ def _decode_field(raw: object, annotation: Any, path: str, problems: list[Proble
         # TOML can write nan and inf; nan would slip through every range.
         problems.append(Problem(path, f"found {raw}, expected {expected(kind)}"))
         return None
-    try:
-        return msgspec.convert(raw, annotation)
-    except msgspec.ValidationError:
-        near = difflib.get_close_matches(raw, _choices(kind), 1) if isinstance(raw, str) else []
-        hint = f", did you mean {near[0]}?" if near else ""
-        problems.append(Problem(path, f"found {_found(raw)}, expected {expected(kind)}{hint}"))
-        return None
+    choices = _choices(kind)
+    with suppress(msgspec.ValidationError):
+        value = msgspec.convert(raw, annotation)
+        if not choices or raw in choices:
+            return value
+    near = difflib.get_close_matches(raw, choices, 1) if isinstance(raw, str) else []
+    hint = f", did you mean {near[0]}?" if near else ""
+    problems.append(Problem(path, f"found {_found(raw)}, expected {expected(kind)}{hint}"))
+    return None
 
 
 def _decode_list(raw: list[object], annotation: Any, path: str, problems: list[Problem]) -> tuple[Any, ...]:
@@ -144,6 +145,9 @@ def _plain(kind: inspect.Type) -> inspect.Type:
 
 
 def _choices(kind: inspect.Type) -> list[str]:
+    """Return what a field of type *kind* may say, where that is a list: of its type, or of a function beside it."""
+    if isinstance(kind, inspect.Metadata) and kind.extra is not None and "choices" in kind.extra:
+        return sorted(kind.extra["choices"]())
     match _plain(kind):
         case inspect.EnumType(cls=cls):
             return [str(member.value) for member in cls]

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from nodevet.checks.core.model import Mode
+from nodevet.checks.reference.vendors import backend_names
 
 __all__ = [
     "AgentSettings",
@@ -25,7 +26,7 @@ __all__ = [
     "StoreSettings",
 ]
 
-Backend = Literal["host", "nvidia", "amd"]
+Backend = Annotated[str, msgspec.Meta(extra={"choices": backend_names})]
 Group = Literal["fast", "slow"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Probe = Literal["auto", "on", "off"]
@@ -75,7 +76,7 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         msgspec.Meta(
             description="what is read; a vendor without hardware here is looked for ever more rarely", min_length=1
         ),
-    ] = ("host", "nvidia", "amd")
+    ] = msgspec.field(default_factory=backend_names)
     commands: Annotated[
         tuple[CommandSettings, ...], msgspec.Meta(description="one [[agent.backends.commands]] table for each")
     ] = ()

@@ -40,6 +40,7 @@ from nodevet.checks.core.wire import (
     Stop,
 )
 from nodevet.checks.ipc.worker import ChildEnd, become_child
+from nodevet.checks.reference.vendors import backend_names, vendor_of
 from nodevet.checks.system.exhaustion import for_want
 
 from .base import Backend, BackendError, BackendFactory, imported
@@ -47,16 +48,13 @@ from .device_nodes import SAID_WITHOUT_ASKING, refused_nodes
 from .sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
 from .standstill import end_at_crashes, stand_still_at_crashes
 
-__all__ = ["BACKENDS", "main"]
-
-EVENT_POLL_SECONDS = 0.8
-"""How often a backend that tells of events is asked for them: one must reach the state file within a second."""
+__all__ = ["main"]
 
 
 class Known(msgspec.Struct, frozen=True):
     """A backend that exists: the module whose ``open_backend`` loads it, and how often it is asked for events.
 
-    What a ``simulated`` one reads is marked so.
+    One must reach the state file within a second. What a ``simulated`` one reads is marked so.
     """
 
     module: str
@@ -64,13 +62,8 @@ class Known(msgspec.Struct, frozen=True):
     simulated: bool = False
 
 
-BACKENDS = {
-    "amd": Known("nodevet.checks.backends.amd.backend", None),
-    "host": Known("nodevet.checks.backends.host.backend", None),
-    "nvidia": Known("nodevet.checks.backends.nvidia.backend", EVENT_POLL_SECONDS),
-    "simulated": Known("nodevet.checks.simulation.backend", None, simulated=True),
-}
-"""The backends that exist. Nothing else is ever imported by name."""
+SIMULATED = Known("nodevet.checks.simulation.backend", None, simulated=True)
+"""The backend of a node that does not exist."""
 
 COMMAND = Known("nodevet.checks.backends.command.backend", None)
 """The backend of every ``command.NAME``: which command it runs stands in its options."""
@@ -320,9 +313,11 @@ def known(backend: str) -> Known:
     """Return where *backend* is implemented; raise BackendError where no such backend exists."""
     if backend.startswith("command."):
         return COMMAND
-    if backend not in BACKENDS:
-        raise BackendError(FailureKind.READER, f"no backend {backend!r}: there are {', '.join(sorted(BACKENDS))}")
-    return BACKENDS[backend]
+    if backend == "simulated":
+        return SIMULATED
+    if backend not in backend_names():  # nothing else is ever imported by name
+        raise BackendError(FailureKind.READER, f"no backend {backend!r}: there are {', '.join(backend_names())}")
+    return Known(f"nodevet.checks.backends.{backend}.backend", vendor_of(backend).event_poll_seconds)
 
 
 if __name__ == "__main__":

@@ -18,14 +18,12 @@ import msgspec
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import FailureKind, Instant
 from nodevet.checks.core.wire import Progress
+from nodevet.checks.reference.vendors import vendors
 from nodevet.checks.topology.matrix import Topology
 
 from .base import Backend, BackendError
 
-__all__ = ["ABSENT", "VENDORS", "main"]
-
-VENDORS = ("nvidia", "amd")
-"""The backends that know how their devices are connected."""
+__all__ = ["ABSENT", "connected_vendors", "main"]
 
 NOT_READ, ABSENT, WRONG_USAGE = 3, 4, 64
 """How the child ends: the devices cannot be read, there are none of this vendor, it was asked wrongly."""
@@ -56,10 +54,16 @@ class _Context:
         sys.stderr.write(f"{level}: {event} {fields}\n")
 
 
+def connected_vendors() -> tuple[str, ...]:
+    """Return the backends that know how their devices are connected."""
+    return tuple(row.vendor for row in vendors() if row.topology)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write the topology of the vendor that *arguments* name, or one line why it cannot be had; return the status."""
-    if not arguments or arguments[0] not in VENDORS or len(arguments) > 2:
-        sys.stderr.write(f"usage: topology NAME [ROOT]; NAME is one of {', '.join(VENDORS)}\n")
+    names = connected_vendors()
+    if not arguments or arguments[0] not in names or len(arguments) > 2:
+        sys.stderr.write(f"usage: topology NAME [ROOT]; NAME is one of {', '.join(names)}\n")
         return WRONG_USAGE
     # Libraries of vendors print where they like; the document must stay readable.
     answer = os.dup(STANDARD_OUTPUT)

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from nodevet.checks.core.model import Device, DeviceKind
+from nodevet.checks.reference.vendors import vendor_of
 
 __all__ = ["Launch", "burn_command", "chosen_by", "compute_kind", "why_not_chosen"]
-
-_KINDS = {"nvidia": "cuda", "amd": "rocm"}
 
 _NAMES = ("GPU-", "MIG-")
 """How a name of CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES begins. Of anything else CUDA takes the digits at its
@@ -32,7 +31,7 @@ def compute_kind(device: Device) -> str | None:
     """Return ``cpu``, ``cuda`` or ``rocm``, or None for a device that no workload exists for."""
     if device.kind is DeviceKind.CPU:
         return "cpu"
-    return _KINDS.get(device.vendor) if device.kind is DeviceKind.ACCELERATOR else None
+    return vendor_of(device.vendor).compute if device.kind is DeviceKind.ACCELERATOR else None
 
 
 def chosen_by(device: Device) -> str:
