@@ -21,14 +21,13 @@ from fakes.snapshots import at, failed_node, gpu_node, starting_node
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from nodevet.checks.core.errors import BusyError, ConfigurationError, UsageError
+from nodevet.checks.core.errors import BusyError, ConfigurationError
 from nodevet.checks.core.model import Device, DeviceKind, Snapshot
 from nodevet.checks.system.exhaustion import EXHAUSTED
 from nodevet.exporters.documents.schema import encode
 from nodevet.exporters.web import http as http_server
 from nodevet.exporters.web.connections import MAXIMUM_CONNECTIONS, Connections
 from nodevet.exporters.web.http import HttpServer
-from nodevet.exporters.web.listen_address import parse_listen
 
 Start = Callable[..., HttpServer]
 
@@ -266,22 +265,6 @@ def test_a_foreign_address_is_refused() -> None:
     """An address that no interface has is named."""
     with pytest.raises(ConfigurationError, match=r"192\.0\.2\.1 is no address of this machine"):
         HttpServer("192.0.2.1:0", lambda: None, lambda: None)
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [("127.0.0.1:10917", ("127.0.0.1", 10917)), ("[::1]:80", ("::1", 80)), (":9", ("0.0.0.0", 9))],  # noqa: S104
-)
-def test_listen_addresses_are_read(text: str, address: tuple[str, int]) -> None:
-    """Host and port, with brackets for IPv6, or a port for all addresses."""
-    assert parse_listen(text) == address
-
-
-@pytest.mark.parametrize("text", ["10917", "host", "host:", "host:http", "host:65536", "host:-1", "host:1٣"])
-def test_other_listen_addresses_are_refused(text: str) -> None:
-    """The message shows the text and an example."""
-    with pytest.raises(UsageError, match="write HOST:PORT"):
-        parse_listen(text)
 
 
 def test_half_open_connections_blind_no_scraper(start: Start) -> None:

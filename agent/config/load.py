@@ -22,6 +22,7 @@ import msgspec.inspect
 
 from nodevet.checks.core.documents import decoded_toml
 from nodevet.checks.core.errors import ConfigurationError, RegistryError, UnreadableConfigurationError
+from nodevet.checks.system.addresses import parse_listen
 from nodevet.exporters.slurm.rules import PREFIX
 
 from .command_specs import command_problems
@@ -45,7 +46,6 @@ __all__ = [
     "digest",
     "directories",
     "load_configuration",
-    "parse_listen",
     "usual_runtime_directory",
 ]
 
@@ -150,14 +150,6 @@ def load_configuration(
     if problems or configuration is None:
         raise ConfigurationError("\n".join(_line(problem, str(found), given) for problem in problems))
     return configuration
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT`` or ``[V6]:PORT``. Raises ConfigurationError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535 or (":" in host) != host.startswith("["):
-        raise ConfigurationError(f'found "{text}", expected HOST:PORT with a port from 0 to 65535')
-    return host.strip("[]"), int(port)
 
 
 def digest(configuration: Configuration) -> str:

@@ -29,6 +29,7 @@ from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import BusyError, ConfigurationError
 from nodevet.checks.core.guard import Guard
 from nodevet.checks.core.model import Instant, Snapshot
+from nodevet.checks.system.addresses import parse_listen
 from nodevet.checks.system.background import Background
 from nodevet.checks.system.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
 from nodevet.exporters.documents.schema import encode, status_document
@@ -38,7 +39,7 @@ from nodevet.exporters.metrics.prometheus import MetricsPage
 from .arrivals import Arrivals, Request
 from .connections import CONNECTION_SECONDS, Connections
 from .departures import Departure
-from .listen_address import family, is_loopback, names_loopback, parse_listen, refusal, with_zone
+from .listen_address import family, is_loopback, names_loopback, refusal, with_zone
 from .page import StatusPage
 
 __all__ = ["PAGES", "HttpServer"]

@@ -7,7 +7,8 @@ import ipaddress
 import re
 import socket
 
-from nodevet.checks.core.errors import BusyError, ConfigurationError, UsageError
+from nodevet.checks.core.errors import BusyError, ConfigurationError
+from nodevet.checks.system.addresses import parse_listen
 from nodevet.checks.system.exhaustion import EXHAUSTED
 
 from .listeners import holder_of
@@ -20,7 +21,6 @@ __all__ = [
     "is_loopback",
     "is_name",
     "names_loopback",
-    "parse_listen",
     "refusal",
     "with_zone",
 ]
@@ -55,15 +55,6 @@ def is_name(listen: str) -> bool:
     except ValueError:
         return True
     return False
-
-
-def parse_listen(text: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``, ``[ADDRESS]:PORT`` or ``:PORT`` (all addresses); UsageError if none."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--listen {text}: write HOST:PORT with a port from 0 to 65535, such as {DEFAULT_LISTEN}")
-    return host or "0.0.0.0", int(port)  # noqa: S104 - an empty host is a request for all addresses
 
 
 def is_loopback(host: str) -> bool:
