@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from fakes.door import SettableDoor, device, program, reading, temperature
 from fakes.host_tree import node_files, pci_device, processor_files, write_tree
 from fakes.running_agent import RunningAgent
+from fakes.site_tool import SettableTool, device, program, reading, temperature
 
 CONFIGURATION = """
 [agent]
@@ -62,13 +62,13 @@ def is_ready(status: Mapping[str, Any]) -> object:
 
 def test_heat_of_a_vendor_that_nobody_knows_is_found(tmp_path: Path) -> None:
     """The hot card fails with its reason, its twin stays ok, and metrics and state file say the same."""
-    door = SettableDoor(tmp_path)
-    door.print(device("a", serial="S1"), device("b", serial="S2"))
-    with agent(tmp_path, table(door.program)) as running:
+    tool = SettableTool(tmp_path)
+    tool.print(device("a", serial="S1"), device("b", serial="S2"))
+    with agent(tmp_path, table(tool.program)) as running:
         status = running.wait_for(is_ready)
         assert (status["verdict"], verdicts(status)) == ("ok", {"acme:a": "ok", "acme:b": "ok"})
 
-        door.print(device("a", temperature(120), serial="S1"), device("b", serial="S2"))
+        tool.print(device("a", temperature(120), serial="S1"), device("b", serial="S2"))
         finding = running.wait_for_finding("temperature.slowdown")
         assert (finding["device"], finding["part"], finding["value"]) == ("acme:a", "sensor core", 120.0)
         status = running.wait_for_verdict("failed")
@@ -82,7 +82,7 @@ def test_heat_of_a_vendor_that_nobody_knows_is_found(tmp_path: Path) -> None:
 
 def test_memory_errors_and_events_of_a_command_count(tmp_path: Path) -> None:
     """A counter that grows and an event are findings, as those of a vendor that we know."""
-    door = SettableDoor(tmp_path)
+    tool = SettableTool(tmp_path)
     block = {"kind": "memory_block", "name": "vendor:total"}
 
     def cards(errors: int) -> list[dict[str, Any]]:
@@ -91,24 +91,24 @@ def test_memory_errors_and_events_of_a_command_count(tmp_path: Path) -> None:
             device("b", temperature(45), reading("ecc_uncorrected_errors", 0, part=block)),
         ]
 
-    door.print(*cards(0))
-    with agent(tmp_path, table(door.program)) as running:
+    tool.print(*cards(0))
+    with agent(tmp_path, table(tool.program)) as running:
         running.wait_for_verdict("ok")
-        door.print(*cards(1))
+        tool.print(*cards(1))
         found = running.wait_for_finding("memory.uncorrected")
         assert (found["device"], found["part"]) == ("acme:a", "memory_block vendor:total")
         flap = {"code": "link_flap", "sequence": 1, "text": "port 3 went down", "device": "b"}
-        door.print(*cards(1), events=[flap])
+        tool.print(*cards(1), events=[flap])
         assert running.wait_for_finding("command.acme.link_flap")["device"] == "acme:b"
 
 
 def test_a_command_that_hangs_is_told_and_hides_nobody(tmp_path: Path) -> None:
     """Its node is unknown with the reason; the other command and the host are judged; nothing is left at the end."""
-    door = SettableDoor(tmp_path)
-    door.print(device("a"))
+    tool = SettableTool(tmp_path)
+    tool.print(device("a"))
     file = tmp_path / "pid"
     hang = program(tmp_path / "hang", HANGS.format(file=file))
-    with agent(tmp_path, table(door.program), table(hang, "stuck", "timeout_seconds = 1.5")) as running:
+    with agent(tmp_path, table(tool.program), table(hang, "stuck", "timeout_seconds = 1.5")) as running:
         status = running.wait_for(
             lambda status: verdicts(status).get("acme:a") == "ok" and "did not end within 1.5 s" in status["reason"]
         )
@@ -132,11 +132,11 @@ def test_a_command_ends_with_an_agent_that_was_killed(tmp_path: Path) -> None:
 
 def test_a_card_that_is_not_listed_any_more_is_missing(tmp_path: Path) -> None:
     """A device that the node had and the command does not tell of fails the node."""
-    door = SettableDoor(tmp_path)
-    door.print(device("a"), device("b"))
-    with agent(tmp_path, table(door.program)) as running:
+    tool = SettableTool(tmp_path)
+    tool.print(device("a"), device("b"))
+    with agent(tmp_path, table(tool.program)) as running:
         running.wait_for_verdict("ok")
-        door.print(device("a"))
+        tool.print(device("a"))
         finding = running.wait_for_finding("device.missing")
         assert finding["device"] == "acme:b"
         assert running.wait_for_verdict("failed")["hard"]
@@ -145,7 +145,7 @@ def test_a_card_that_is_not_listed_any_more_is_missing(tmp_path: Path) -> None:
 def test_a_script_that_names_its_cards_otherwise_loses_none(tmp_path: Path) -> None:
     """Those that tell a serial go on; those that tell nothing are unknown, and the state file closes no gate."""
     (tmp_path / "other").mkdir()
-    told, silent = SettableDoor(tmp_path), SettableDoor(tmp_path / "other")
+    told, silent = SettableTool(tmp_path), SettableTool(tmp_path / "other")
     told.print(device("a0", serial="S1"), device("a1", serial="S2"))
     silent.print(device("b0"), device("b1"))
     with agent(tmp_path, table(told.program), table(silent.program, "silent")) as running:
@@ -165,22 +165,22 @@ def test_a_script_that_names_its_cards_otherwise_loses_none(tmp_path: Path) -> N
 
 def test_a_command_without_devices_is_no_proof_of_health(tmp_path: Path) -> None:
     """Who configures a command says that there is something to read; `required = false` says otherwise."""
-    door = SettableDoor(tmp_path)
-    door.print()
+    tool = SettableTool(tmp_path)
+    tool.print()
     (tmp_path / "other").mkdir()
-    with agent(tmp_path, table(door.program)) as running:
+    with agent(tmp_path, table(tool.program)) as running:
         status = running.wait_for(is_ready)
         assert status["verdict"] == "unknown"
-        assert f"command.acme ({door.program}) lists no device" in status["reason"]
-    with agent(tmp_path / "other", table(door.program, more="required = false")) as running:
+        assert f"command.acme ({tool.program}) lists no device" in status["reason"]
+    with agent(tmp_path / "other", table(tool.program, more="required = false")) as running:
         assert running.wait_for(is_ready)["verdict"] == "ok"
 
 
 def test_commands_are_settings_like_others(tmp_path: Path) -> None:
     """A bad table is refused at a reload and nothing changes; a good one is told to wait for the next start."""
-    door = SettableDoor(tmp_path)
-    door.print(device("a"))
-    with agent(tmp_path, table(door.program)) as running:
+    tool = SettableTool(tmp_path)
+    tool.print(device("a"))
+    with agent(tmp_path, table(tool.program)) as running:
         running.wait_for_verdict("ok")
         good = running.configuration_file.read_text()
         assert running.process is not None
@@ -188,7 +188,7 @@ def test_commands_are_settings_like_others(tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGHUP)
         status = running.wait_for(lambda status: "reload refused" in status["agent"]["configuration_message"])
         assert 'commands[1].argv[0]: found "relative"' in status["agent"]["configuration_message"]
-        running.configuration_file.write_text(good + table(door.program, "two"))
+        running.configuration_file.write_text(good + table(tool.program, "two"))
         running.process.send_signal(signal.SIGHUP)
         status = running.wait_for(lambda status: "next restart" in status["agent"]["configuration_message"])
         assert (status["verdict"], verdicts(status)) == ("ok", {"acme:a": "ok"})
@@ -196,9 +196,9 @@ def test_commands_are_settings_like_others(tmp_path: Path) -> None:
 
 def test_a_one_shot_reads_commands_too(tmp_path: Path) -> None:
     """Without an agent, `nodevet check` runs the command itself and finds the same."""
-    door = SettableDoor(tmp_path)
-    door.print(device("a", temperature(120)))
-    done = agent(tmp_path, table(door.program)).command("check", "thermal")
+    tool = SettableTool(tmp_path)
+    tool.print(device("a", temperature(120)))
+    done = agent(tmp_path, table(tool.program)).command("check", "thermal")
     assert done.returncode == 2, done.stderr
     assert "acme:a" in done.stdout
 
@@ -222,10 +222,10 @@ def test_boards_on_the_bus_that_no_command_lists_are_not_passed_over(tmp_path: P
     for address in boards:
         files |= pci_device(address, "0x1da3", "0x1020", "0x120000", driver="habanalabs")
     root = write_tree(tmp_path / "root", files)
-    door = SettableDoor(tmp_path)
+    tool = SettableTool(tmp_path)
     gaudi = [device(address, pci=address, vendor="habana", model="HL-225") for address in boards]
-    door.print(gaudi[0])
-    running = agent(tmp_path, table(door.program, "gaudi"))
+    tool.print(gaudi[0])
+    running = agent(tmp_path, table(tool.program, "gaudi"))
     text = running.configuration_file.read_text()
     running.configuration_file.write_text(text.replace("[agent]\n", f'[agent]\nroot = "{root}"\n', 1))
     with running:
@@ -233,7 +233,7 @@ def test_boards_on_the_bus_that_no_command_lists_are_not_passed_over(tmp_path: P
         assert status["verdict"] == "unknown"
         assert "1 habana accelerators, not read: 0000:4e:00.0 (bound to habanalabs)" in status["reason"]
         assert "have a command print their readings" in status["reason"]
-        door.print(*gaudi)
+        tool.print(*gaudi)
         status = running.wait_for_verdict("ok")
         assert verdicts(status) == dict.fromkeys(boards, "ok")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.door import program
+from fakes.site_tool import program
 
 from nodevet.checks.core.model import ReadingStatus
 from nodevet.checks.core.readings import Document, doubts, parse, reading_of

@@ -12,21 +12,21 @@ from nodevet.checks.engine.engine import Armed, Engine, Round
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence
 
-DOOR = "command.acme"
+TOOL = "command.acme"
 SLOT = "0000:1b:00.0"
 SERIAL = "1650123000017"
 
 
-def of_door(identity: str, **changes: object) -> Device:
+def of_tool(identity: str, **changes: object) -> Device:
     """Return a board as a command of the site lists it."""
-    told: dict[str, object] = {"id": identity, "backend": DOOR, "uuid": None, "serial": None, "pci": None, **changes}
+    told: dict[str, object] = {"id": identity, "backend": TOOL, "uuid": None, "serial": None, "pci": None, **changes}
     return msgspec.structs.replace(gpu(), **told)
 
 
 SAME = {
-    "uuid": of_door(GPU, uuid=GPU),
-    "address": of_door(SLOT, pci=SLOT),
-    "serial": of_door("acme:a", serial=SERIAL),
+    "uuid": of_tool(GPU, uuid=GPU),
+    "address": of_tool(SLOT, pci=SLOT),
+    "serial": of_tool("acme:a", serial=SERIAL),
 }
 
 
@@ -41,15 +41,15 @@ class Desk:
             [Armed(entry, entry.policy()) for entry in discover()],
             node="n1",
             clock=lambda: at(self.seconds),
-            cadences={("nvidia", "fast"): rate, (DOOR, "fast"): rate},
+            cadences={("nvidia", "fast"): rate, (TOOL, "fast"): rate},
         )
 
     def present(self, *of_command: Device, native: tuple[Device, ...] | None = None) -> None:
         """Let both readers list devices; the command answers first, as one that starts faster does."""
         own = (gpu(serial=SERIAL), gpu(SIBLING, "0000:2b:00.0")) if native is None else native
-        self.engine.take_devices(DOOR, of_command)
+        self.engine.take_devices(TOOL, of_command)
         self.engine.take_devices("nvidia", own)
-        self.engine.take_readers((reader("nvidia", last_round=at(self.seconds)), reader(DOOR)))
+        self.engine.take_readers((reader("nvidia", last_round=at(self.seconds)), reader(TOOL)))
         for device in own:
             self.read(device)
 
@@ -109,15 +109,15 @@ def test_a_device_that_the_command_listed_alone_for_a_while_is_not_missing_later
 
 def test_a_name_that_is_taken_is_taken_whatever_the_kind() -> None:
     """An id stands for one device on a node: a disk must not answer for a GPU."""
-    disk = of_door(GPU, kind="disk", uuid=GPU)
-    assert listed_twice({"nvidia": (gpu(),), DOOR: (disk,)}) == ((disk, gpu()),)
+    disk = of_tool(GPU, kind="disk", uuid=GPU)
+    assert listed_twice({"nvidia": (gpu(),), TOOL: (disk,)}) == ((disk, gpu()),)
 
 
 @pytest.mark.parametrize("serial", ["N/A", "0", "unknown", "000-000"])
 def test_a_serial_that_is_none_makes_no_double(serial: str) -> None:
     """Boards whose serial was never written say such things."""
-    first, second = gpu(serial=serial), of_door("acme:a", serial=serial)
-    assert listed_twice({"nvidia": (first,), DOOR: (second,)}) == ()
+    first, second = gpu(serial=serial), of_tool("acme:a", serial=serial)
+    assert listed_twice({"nvidia": (first,), TOOL: (second,)}) == ()
 
 
 def test_other_boards_and_parts_of_one_board_are_no_doubles() -> None:
@@ -125,5 +125,5 @@ def test_other_boards_and_parts_of_one_board_are_no_doubles() -> None:
     board = gpu()
     part = gpu("GPU-part", parent=board.id)
     bare = msgspec.structs.replace(board, id="pci-1", backend="host", uuid=None, serial=None)
-    other = of_door("acme:a", serial="S2", pci="0000:aa:00.0")
-    assert listed_twice({"host": (bare,), "nvidia": (board, part), DOOR: (other,)}) == ()
+    other = of_tool("acme:a", serial="S2", pci="0000:aa:00.0")
+    assert listed_twice({"host": (bare,), "nvidia": (board, part), TOOL: (other,)}) == ()

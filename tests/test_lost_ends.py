@@ -312,7 +312,7 @@ def test_an_end_is_remembered_of_the_same_port_alone() -> None:
     assert ends(untold(nvidia, 1, driver="another")) == known
 
 
-DOOR = "command.hl"
+TOOL = "command.hl"
 LINKS_EACH, OUTSIDE = 3, 3
 
 
@@ -321,7 +321,7 @@ class Modules:
 
     def __init__(self, *, addressed: bool = True, pages: int = BOARDS) -> None:
         """Begin with three healthy looks; the command tells addresses where *addressed*, the kernel of *pages*."""
-        make = {"vendor": "habana", "model": "HL-225", "backend": DOOR}
+        make = {"vendor": "habana", "model": "HL-225", "backend": TOOL}
         self.boards = [gpu(f"hl:{number}", f"0000:{number:02x}:00.0", **make) for number in range(BOARDS)]
         listed = (bare_board(f"0000:{number:02x}:00.0", "habanalabs") for number in range(pages))
         self.pages = [msgspec.structs.replace(entry, vendor="habana") for entry in listed]
@@ -330,7 +330,7 @@ class Modules:
         self.seconds = 5000.0
         checks = [Armed(entry, entry.policy()) for entry in discover()]
         self.engine = Engine(
-            checks, node="n1", clock=lambda: at(self.seconds), cadences={(DOOR, "fast"): Cadence(10, 5)}
+            checks, node="n1", clock=lambda: at(self.seconds), cadences={(TOOL, "fast"): Cadence(10, 5)}
         )
         expected = State.OK if pages == BOARDS else State.UNKNOWN
         assert [self.look().verdict.state for _ in range(3)] == [expected] * 3
@@ -342,8 +342,8 @@ class Modules:
         """
         self.seconds += 10
         self.engine.take_devices("host", self.pages)
-        self.engine.take_devices(DOOR, [entry for number, entry in enumerate(self.boards) if number not in dead])
-        self.engine.take_readers(tuple(reader(name, last_round=at(self.seconds)) for name in (DOOR, "host")))
+        self.engine.take_devices(TOOL, [entry for number, entry in enumerate(self.boards) if number not in dead])
+        self.engine.take_readers(tuple(reader(name, last_round=at(self.seconds)) for name in (TOOL, "host")))
         whole = {key: value for key, value in GPU_READINGS.items() if not key[0].startswith(("link", "fabric"))}
         for entry in self.pages:
             self.engine.take_sample(msgspec.structs.replace(sample(entry, {}), time=at(self.seconds)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fakes.door import device, document, reading, temperature
+from fakes.site_tool import device, document, reading, temperature
 from hypothesis import given, strategies
 from jsonschema import Draft202012Validator
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fakes.door import SettableDoor, device, document, program, reading, temperature
+from fakes.site_tool import SettableTool, device, document, program, reading, temperature
 
 from nodevet.agent.cli import main
 from nodevet.checks.backends.command.schema import readings_schema
@@ -48,10 +48,10 @@ def test_what_is_accepted_is_shown(
 
 def test_a_configured_command_is_run_as_the_agent_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every group is run, and devices have the names that they have on the node."""
-    door = SettableDoor(tmp_path)
-    door.print(device("a"), group="fast")
-    door.print(device("a", reading("memory_total_bytes", 1 << 30)), group="slow")
-    places = configured(tmp_path, door.program, 'groups = ["fast", "slow"]\n')
+    tool = SettableTool(tmp_path)
+    tool.print(device("a"), group="fast")
+    tool.print(device("a", reading("memory_total_bytes", 1 << 30)), group="slow")
+    places = configured(tmp_path, tool.program, 'groups = ["fast", "slow"]\n')
     assert main(["readings", "check", "--command", "acme", *places]) == 0
     out = capsys.readouterr().out
     assert "command.acme, group fast: accepted, 1 devices" in out
@@ -63,9 +63,9 @@ def test_a_value_that_cannot_be_taken_costs_a_configured_command_its_reading_alo
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What it prints is taken as the agent takes it, with one value that was not measured."""
-    door = SettableDoor(tmp_path)
-    door.print(device("a", temperature(float("nan")), reading("memory_total_bytes", 1 << 30)))
-    main(["readings", "check", "--command", "acme", *configured(tmp_path, door.program)])
+    tool = SettableTool(tmp_path)
+    tool.print(device("a", temperature(float("nan")), reading("memory_total_bytes", 1 << 30)))
+    main(["readings", "check", "--command", "acme", *configured(tmp_path, tool.program)])
     out = capsys.readouterr().out
     assert "command.acme, group fast: accepted, 1 devices" in out
     assert out.splitlines()[-1].split()[-3:] == ["1", "of", "2"]
@@ -73,7 +73,7 @@ def test_a_value_that_cannot_be_taken_costs_a_configured_command_its_reading_alo
 
 def test_a_command_that_fails_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What it did instead and its last words stand on lines of their own."""
-    path = program(tmp_path / "door", "#!/bin/sh\necho no driver >&2\nexit 4\n")
+    path = program(tmp_path / "tool", "#!/bin/sh\necho no driver >&2\nexit 4\n")
     assert main(["readings", "check", "--command", "acme", *configured(tmp_path, path)]) == 2
     first, second, _ = capsys.readouterr().out.splitlines()
     assert first == f"command.acme, group fast: command.acme ({path}) ended with status 4"
@@ -94,7 +94,7 @@ def test_wrong_usage_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: str
 ) -> None:
     """What cannot be done is told on standard error, with the exit code of wrong usage."""
-    assert main(["readings", *words, *configured(tmp_path, tmp_path / "door")]) == 64
+    assert main(["readings", *words, *configured(tmp_path, tmp_path / "tool")]) == 64
     (line,) = capsys.readouterr().err.splitlines()
     assert expected in line
 

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from fakes.door import SettableDoor, device, temperature
+from fakes.site_tool import SettableTool, device, temperature
 from fakes.views import at, reader
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nodevet.checks.backends.base import BackendError, Context
-from nodevet.checks.backends.command.backend import CommandBackend, Door
+from nodevet.checks.backends.command.backend import CommandBackend, CommandSpec
 from nodevet.checks.core.model import (
     AgentInfo,
     Device,
@@ -36,7 +36,7 @@ from nodevet.checks.engine.view import Cadence, Memory
 from nodevet.exporters.statefile.reader import StateFile, parse
 from nodevet.exporters.statefile.writer import state_text
 
-DOOR = "command.acme"
+TOOL = "command.acme"
 HOT = 120
 SINCE_BOOT = -at().boottime_ns / 1e9
 """The seconds of a site at the moment of its boot."""
@@ -48,7 +48,7 @@ class Site:
     def __init__(self, folder: Path, groups: tuple[str, ...] = ("fast",)) -> None:
         """Begin with a command that lists nothing yet."""
         self.folder = folder
-        self.door = SettableDoor(folder)
+        self.tool = SettableTool(folder)
         self.groups = groups
         self.seconds = 0.0
         self.boot = "boot-1"
@@ -60,7 +60,7 @@ class Site:
             [Armed(entry, entry.policy()) for entry in discover()],
             node="n1",
             clock=lambda: at(self.seconds, self.boot),
-            cadences={(DOOR, group): Cadence(10, 5) for group in self.groups},
+            cadences={(TOOL, group): Cadence(10, 5) for group in self.groups},
         )
 
     def start(self) -> None:
@@ -68,7 +68,7 @@ class Site:
         context = SimpleNamespace(
             root="/", progress=SimpleNamespace(write=lambda _: None), note=None, now=lambda: at(self.seconds, self.boot)
         )
-        settings = Door(name="acme", argv=(str(self.door.program),), timeout_seconds=20, groups=self.groups)
+        settings = CommandSpec(name="acme", argv=(str(self.tool.program),), timeout_seconds=20, groups=self.groups)
         self.backend = CommandBackend(settings, cast(Context, context))
         self.listed: tuple[Device, ...] = ()
 
@@ -83,7 +83,7 @@ class Site:
         """Print *devices*, read them as the child does, and judge."""
         self.seconds += 10
         if devices:
-            self.door.print(*devices, **more)
+            self.tool.print(*devices, **more)
         if not self.listed:
             self.relist()
         for group in self.groups:
@@ -98,7 +98,7 @@ class Site:
     def relist(self) -> None:
         """List the devices, as behind each round."""
         self.listed = self.backend.devices()
-        self.engine.take_devices(DOOR, self.listed)
+        self.engine.take_devices(TOOL, self.listed)
 
     def sample(self, group: str, entry: Device) -> Sample:
         """Return what is read of *entry*."""
@@ -109,7 +109,7 @@ class Site:
         except BackendError as error:
             failure = error.failure
         return Sample(
-            backend=DOOR,
+            backend=TOOL,
             group=group,
             device=entry.id,
             sequence=1,
@@ -122,7 +122,7 @@ class Site:
     def judge(self) -> Snapshot:
         """Judge what was read."""
         now = at(self.seconds, self.boot)
-        self.engine.take_readers((reader(DOOR, last_round=now),))
+        self.engine.take_readers((reader(TOOL, last_round=now),))
         return self.engine.evaluate(AgentInfo(version="0", started=at(), interval_seconds=10)).snapshot
 
     def rounds(self, *devices: dict[str, Any], count: int = 3) -> list[Snapshot]:
@@ -357,7 +357,7 @@ def test_whatever_a_script_calls_them_no_two_boards_have_one_name(
                 kind=DeviceKind.ACCELERATOR,
                 vendor="acme",
                 model="X",
-                backend=DOOR,
+                backend=TOOL,
                 serial=serial(n) if with_serials or tells[n] else None,
                 pci=address(n) if tells[-n] else None,
             )
@@ -395,7 +395,7 @@ def board(name: str, number: str, peer: str, **more: Any) -> Device:
     """Return a board with a link to *peer*."""
     links = (Link(0, peer),)
     return Device(
-        id=name, kind=DeviceKind.ACCELERATOR, vendor="acme", model="X", backend=DOOR, serial=number, links=links, **more
+        id=name, kind=DeviceKind.ACCELERATOR, vendor="acme", model="X", backend=TOOL, serial=number, links=links, **more
     )
 
 
@@ -426,8 +426,8 @@ def test_two_groups_agree_about_the_names(tmp_path: Path, monkeypatch: pytest.Mo
     slow = {"quantity": "ecc_enabled", "value": True}
 
     def both(called: str) -> None:
-        site.door.print(*cards(called, serial=serial), group="fast")
-        site.door.print(*(device(name, slow, serial=serial(n)) for n, name in enumerate(called.split())), group="slow")
+        site.tool.print(*cards(called, serial=serial), group="fast")
+        site.tool.print(*(device(name, slow, serial=serial(n)) for n, name in enumerate(called.split())), group="slow")
 
     both("hl0 hl1")
     site.rounds()
@@ -440,7 +440,7 @@ def test_two_groups_agree_about_the_names(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_the_backend_says_in_the_round_of_the_update_names_the_change(site: Site) -> None:
     """It is no word of a driver."""
     site.rounds(*cards("hl0 hl1"))
-    site.door.print(*cards("accel0 accel1"))
+    site.tool.print(*cards("accel0 accel1"))
     for entry in site.listed:
         with pytest.raises(BackendError, match="by other names than before") as found:
             site.backend.read("fast", entry)

@@ -10,10 +10,10 @@ from nodevet.checks.core.model import AgentInfo, Event, Severity
 from nodevet.checks.engine.engine import Engine
 from nodevet.checks.engine.seen_events import MAXIMUM_TOLD, ToldEvents
 
-DOOR = "command.acme"
+TOOL = "command.acme"
 FLAP = Event(
-    code=f"{DOOR}.flap",
-    source=DOOR,
+    code=f"{TOOL}.flap",
+    source=TOOL,
     time=at(),
     text="port 3 went down",
     severity=Severity.ERROR,

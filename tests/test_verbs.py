@@ -34,7 +34,7 @@ def numbers() -> Iterator[tuple[str, msgspec.inspect.FloatType | msgspec.inspect
 
 
 def test_every_number_has_a_lower_and_an_upper_bound() -> None:
-    """A socket is asked by scripts as well: what the command line refuses must not come in by another door."""
+    """A socket is asked by scripts as well: what the command line refuses must not come in by the socket."""
     found = dict(numbers())
     assert {"release.seconds", "lease.seconds", "ack.sudo_uid"} <= set(found)
     unbounded = [

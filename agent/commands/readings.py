@@ -11,12 +11,12 @@ import json
 import sys
 from pathlib import Path
 
-from nodevet.agent.config.command_specs import door_of
+from nodevet.agent.config.command_specs import command_spec
 from nodevet.agent.config.settings import Configuration
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say, table
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.command.backend import Door, identity, runner, taken
+from nodevet.checks.backends.command.backend import CommandSpec, identity, runner, taken
 from nodevet.checks.backends.command.run import MAXIMUM_OUTPUT_BYTES
 from nodevet.checks.backends.command.schema import readings_schema
 from nodevet.checks.backends.command.unread_values import without_unread
@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.file is not None:
         return _check_file(arguments.file)
     settings = options.configuration(arguments)
-    door = _door(settings, arguments.command)
-    return max(_check_group(door, settings.agent.root, group) for group in door.groups)
+    spec = _spec(settings, arguments.command)
+    return max(_check_group(spec, settings.agent.root, group) for group in spec.groups)
 
 
 def _check_file(name: str) -> int:
@@ -69,28 +69,28 @@ def _check_file(name: str) -> int:
     return exits.FAILED if document is None else _accepted(shown, document, None)
 
 
-def _door(settings: Configuration, name: str) -> Door:
+def _spec(settings: Configuration, name: str) -> CommandSpec:
     commands = {command.name: command for command in settings.agent.backends.commands}
     if name not in commands:
         known = ", ".join(commands) or "none"
         raise UsageError(f"readings: no command is called {name!r}; [[agent.backends.commands]] has {known}")
-    return door_of(commands[name], settings.agent.deadline_seconds)
+    return command_spec(commands[name], settings.agent.deadline_seconds)
 
 
-def _check_group(door: Door, root: str, group: str) -> int:
-    shown = f"{door.backend}, group {group}"
+def _check_group(spec: CommandSpec, root: str, group: str) -> int:
+    shown = f"{spec.backend}, group {group}"
     try:
-        document, said = taken(door, runner(door, root), group)
+        document, said = taken(spec, runner(spec, root), group)
     except BackendError as error:
         for line in error.failure.detail.split("; "):
             say(f"{shown}: {line}")
         return exits.FAILED
     if said:
         say(f"{shown}: last line on standard error: {said}")
-    return _accepted(shown, document, door)
+    return _accepted(shown, document, spec)
 
 
-def _accepted(shown: str, document: Document, door: Door | None) -> int:
+def _accepted(shown: str, document: Document, spec: CommandSpec | None) -> int:
     """Show what was understood, so that the author sees it with the eyes of the agent."""
     doubtful = doubts(document)
     for doubt in doubtful:
@@ -100,7 +100,7 @@ def _accepted(shown: str, document: Document, door: Door | None) -> int:
     for device in document.devices:
         measured = sum(reading_of(entry).status is ReadingStatus.OK for entry in device.readings)
         state = device.failure.kind if device.failure else f"{measured} of {len(device.readings)}"
-        rows.append((identity(door, device) if door else device.id, device.vendor, device.model, state))
+        rows.append((identity(spec, device) if spec else device.id, device.vendor, device.model, state))
     if rows:
         say(table(rows, ("DEVICE", "VENDOR", "MODEL", "MEASURED")))
     return exits.DEGRADED if doubtful else exits.OK

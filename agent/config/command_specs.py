@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.backends.command.backend import Door
+from nodevet.checks.backends.command.backend import CommandSpec
 from nodevet.checks.backends.command.run import END_SECONDS
 from nodevet.checks.engine.view import Cadence
 
@@ -16,16 +16,16 @@ from .decoding import Problem
 from .reader_plan import ReaderPlan
 from .settings import AgentSettings, CommandSettings
 
-__all__ = ["command_plan", "command_problems", "door_of"]
+__all__ = ["command_plan", "command_problems", "command_spec"]
 
 NAME = re.compile("[a-z][a-z0-9_-]{0,31}")
 VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 OURS = "NODEVET_"
 
 
-def door_of(command: CommandSettings, deadline_seconds: float) -> Door:
+def command_spec(command: CommandSettings, deadline_seconds: float) -> CommandSpec:
     """Return what the reader needs to run *command* where a reading may take *deadline_seconds*."""
-    return Door(
+    return CommandSpec(
         name=command.name,
         argv=command.argv,
         timeout_seconds=command.run_seconds(deadline_seconds),
@@ -40,7 +40,7 @@ def command_plan(command: CommandSettings, agent: AgentSettings, rates: Mapping[
         backend=command.backend,
         cadences={group: rates[group] for group in command.groups},
         root=agent.root,
-        options=msgspec.structs.asdict(door_of(command, agent.deadline_seconds)),
+        options=msgspec.structs.asdict(command_spec(command, agent.deadline_seconds)),
         required=command.required,
     )
 

@@ -17,7 +17,7 @@ READ_SECONDS = 3.0
 """How long the main loop waits for the file: a site may have it on a server."""
 
 FIXED = ("agent", "kernel_log", "report", "slurm", "store")
-"""Tables whose settings are doors, directories and processes that were opened at the start."""
+"""Tables whose settings are commands, directories and processes that were opened at the start."""
 
 
 def taken_up(present: Configuration, fresh: Configuration) -> tuple[Configuration, str]:

@@ -1,4 +1,4 @@
-"""What the daemon keeps on disk: node lock, store with its writer, mirror and rollups, behind one door.
+"""What the daemon keeps on disk: node lock, store with its writer, mirror and rollups, in one place.
 
 A store that cannot be written is a trouble that every surface shows, not the end of the agent.
 """

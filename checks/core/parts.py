@@ -71,7 +71,7 @@ PART_NAMES: dict[PartKind, frozenset[str]] = {
     PartKind.POWER_SCOPE: frozenset({"device", "module", "memory"}),
     PartKind.ENGINE: frozenset({"compute", "copy", "video", "fabric"}),
 }
-"""The closed set of names per kind. ``vendor:xyz`` is the only open door, and of PCI Express any address."""
+"""The closed set of names per kind. ``vendor:xyz`` is open, and so is any address of PCI Express."""
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?")
 

@@ -45,7 +45,7 @@ __all__ = [
 SCHEMA = "nodevet.readings/1"
 
 LARGEST_NUMBER = 2**63 - 1
-"""No counter of a device is larger, and nothing behind this door has more bits."""
+"""No counter of a device is larger, and no device that a command reads has more bits."""
 
 VENDOR_PART = "^vendor:[a-z0-9_.-]{1,32}$"
 """The name of a part that our closed sets do not know."""

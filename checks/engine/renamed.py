@@ -100,14 +100,14 @@ def _tells_uuid_at_last(device: Device, board: Device | None) -> bool:
     return board is not None and bool(device.uuid and not board.uuid and device.pci and device.pci == board.pci)
 
 
-def _unique(names: Mapping[str, str], told: Iterable[Device], door: str) -> dict[str, str]:
+def _unique(names: Mapping[str, str], told: Iterable[Device], command: str) -> dict[str, str]:
     """Return *names* with one for each of *told*, each once; none where that cannot be."""
     taken = set(names.values())
     found = dict(names)
     for device in told:
         if device.id not in found:
             serial = compared_serial(device.serial)
-            found[device.id] = f"{door}:{serial}" if device.id in taken and serial else device.id
+            found[device.id] = f"{command}:{serial}" if device.id in taken and serial else device.id
     return found if len(set(found.values())) == len(found) else {}
 
 

@@ -43,7 +43,7 @@ from nodevet.checks.engine.renamed import COMMANDS, are_all_renamed, same_boards
 from .run import Runner, beginning
 from .unread_values import without_unread
 
-__all__ = ["Door", "open_backend", "runner", "taken"]
+__all__ = ["CommandSpec", "open_backend", "runner", "taken"]
 
 LIFELINE = 0
 """Standard input of a reader child: it hangs up when the agent is gone."""
@@ -54,7 +54,7 @@ MISTAKES_TOLD = 3
 OTHERWISE = "lists all devices by other names than before, and nothing that they tell says which is which"
 
 
-class Door(msgspec.Struct, frozen=True, kw_only=True):
+class CommandSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One configured command: what is run, for at most how long, and for which groups. ``fast`` stands first."""
 
     name: str
@@ -83,13 +83,13 @@ class Round(msgspec.Struct):
 class CommandBackend:
     """The devices that one command tells of."""
 
-    def __init__(self, door: Door, context: Context) -> None:
-        """Run the command of *door* when something is to be read."""
-        self.groups = door.groups
+    def __init__(self, spec: CommandSpec, context: Context) -> None:
+        """Run the command of *spec* when something is to be read."""
+        self.groups = spec.groups
         self.versions: dict[str, str] = {}
-        self._door = door
+        self._spec = spec
         self._context = context
-        self._runner = runner(door, context.root, lifeline=LIFELINE)
+        self._runner = runner(spec, context.root, lifeline=LIFELINE)
         self._devices: tuple[Device, ...] | None = None
         self._listed: tuple[Device, ...] = ()
         self._rounds: dict[str, Round] = {}
@@ -122,13 +122,13 @@ class CommandBackend:
             raise BackendError(current.failure.failure.kind, current.failure.failure.detail)
         entry = current.entries.get(device.id)
         if entry is None and device.parent in current.entries:
-            raise BackendError(FailureKind.ERROR, f"{self._door.backend} lists its board, and not this part any more")
+            raise BackendError(FailureKind.ERROR, f"{self._spec.backend} lists its board, and not this part any more")
         if entry is None and are_all_renamed((known.id for known in self._listed), current.entries):
-            raise BackendError(FailureKind.ERROR, f"{self._door.backend} {OTHERWISE}")
+            raise BackendError(FailureKind.ERROR, f"{self._spec.backend} {OTHERWISE}")
         if entry is None:
-            raise BackendError(FailureKind.LOST, f"{self._door.backend} does not list it any more", of_driver=True)
+            raise BackendError(FailureKind.LOST, f"{self._spec.backend} does not list it any more", of_driver=True)
         if entry.failure is not None:
-            why = f"{self._door.backend} says: {entry.failure.detail}"
+            why = f"{self._spec.backend} says: {entry.failure.detail}"
             raise BackendError(FailureKind(entry.failure.kind), why, of_driver=True)
         return self._readings(entry)
 
@@ -150,18 +150,18 @@ class CommandBackend:
 
     def _nothing(self) -> BackendError:
         """Return that no device is listed: a script whose tool was killed prints that too, so that none is lost."""
-        return BackendError(FailureKind.NO_DEVICES, f"{self._door.backend} ({self._door.argv[0]}) lists no device")
+        return BackendError(FailureKind.NO_DEVICES, f"{self._spec.backend} ({self._spec.argv[0]}) lists no device")
 
     def _take(self, group: str) -> dict[str, DeviceEntry]:
         """Run the command and return its entries by the id of their device; raise BackendError."""
-        self._context.progress.write(f"run {self._door.backend} for group {group}: {self._door.argv[0]}")
-        document, said = taken(self._door, self._runner, group)
-        ids = {entry.id: identity(self._door, entry) for entry in document.devices}
+        self._context.progress.write(f"run {self._spec.backend} for group {group}: {self._spec.argv[0]}")
+        document, said = taken(self._spec, self._runner, group)
+        ids = {entry.id: identity(self._spec, entry) for entry in document.devices}
         self._refuse_repeats(group, document, ids)
         if said and said != self._said:
             self._context.note("info", "command said", line=said)
         self._said = said
-        devices = tuple(_device(self._door, entry, ids) for entry in document.devices)
+        devices = tuple(_device(self._spec, entry, ids) for entry in document.devices)
         if group == self.groups[-1]:
             self._devices = devices
             self.versions = dict(document.versions)
@@ -191,7 +191,7 @@ class CommandBackend:
             if repeated:
                 device, quantity, part = repeated[0]
                 text = f"prints {quantity} of {part} of {device} for group {other} and for {group}: print it for one"
-                raise _refused(self._door, text)
+                raise _refused(self._spec, text)
         self._keys[group] = keys
 
     def _readings(self, entry: DeviceEntry) -> tuple[Reading, ...]:
@@ -201,7 +201,7 @@ class CommandBackend:
             first = readings[0]
             raise BackendError(
                 FailureKind.ERROR,
-                f"{self._door.backend} measured nothing of it: {first.quantity} is {first.status.value}"
+                f"{self._spec.backend} measured nothing of it: {first.quantity} is {first.status.value}"
                 + (f" ({first.detail})" if first.detail else ""),
             )
         return readings
@@ -216,8 +216,8 @@ class CommandBackend:
                 continue
             self._events.append(
                 Event(
-                    code=f"{self._door.backend}.{entry.code}",
-                    source=self._door.backend,
+                    code=f"{self._spec.backend}.{entry.code}",
+                    source=self._spec.backend,
                     time=self._context.now(),
                     text=entry.text,
                     severity=Severity(entry.severity),
@@ -233,27 +233,27 @@ class CommandBackend:
 def open_backend(context: Context) -> CommandBackend:
     """Return the backend of the command that the options of *context* describe; a SIGTERM ends its run too."""
     signal.signal(signal.SIGTERM, _terminated)
-    return CommandBackend(msgspec.convert(context.options, Door), context)
+    return CommandBackend(msgspec.convert(context.options, CommandSpec), context)
 
 
-def runner(door: Door, root: str, *, lifeline: int | None = None) -> Runner:
-    """Return what runs the command of *door*; of the agent's own environment it sees PATH and HOME alone."""
+def runner(spec: CommandSpec, root: str, *, lifeline: int | None = None) -> Runner:
+    """Return what runs the command of *spec*; of the agent's own environment it sees PATH and HOME alone."""
     environment = {
         "PATH": os.environ.get("PATH", DEFAULT_PATH),
         "HOME": os.environ.get("HOME", "/"),
         "LC_ALL": "C",
         "NODEVET_ROOT": root,
-        **door.environment,
+        **spec.environment,
     }
-    return Runner(door.argv, environment, door.timeout_seconds, lifeline=lifeline)
+    return Runner(spec.argv, environment, spec.timeout_seconds, lifeline=lifeline)
 
 
-def taken(door: Door, runs: Runner, group: str) -> tuple[Document, str]:
+def taken(spec: CommandSpec, runs: Runner, group: str) -> tuple[Document, str]:
     """Return what one run for *group* printed, and its last line of standard error; raise BackendError."""
     try:
         printed = runs.run(NODEVET_GROUP=group)
     except BackendError as error:
-        raise _refused(door, error.failure.detail, error.failure.kind) from error
+        raise _refused(spec, error.failure.detail, error.failure.kind) from error
     document, mistakes = parse(printed.output)
     document = document or without_unread(printed.output)
     if document is None:
@@ -261,26 +261,26 @@ def taken(door: Door, runs: Runner, group: str) -> tuple[Document, str]:
         more = f"; and {len(mistakes) - MISTAKES_TOLD} more" if len(mistakes) > MISTAKES_TOLD else ""
         begins = f" (it begins with {beginning(printed.output)})" if printed.output.strip() else ""
         said = f"; its last line on standard error: {printed.last_line}" if printed.last_line else ""
-        raise _refused(door, f"printed no proper document{begins}: {told}{more}{said}")
+        raise _refused(spec, f"printed no proper document{begins}: {told}{more}{said}")
     return document, printed.last_line
 
 
-def identity(door: Door, entry: DeviceEntry) -> str:
-    """Return the id of a device on this node: its UUID, else its PCI address, else its name behind its door.
+def identity(spec: CommandSpec, entry: DeviceEntry) -> str:
+    """Return the id of a device on this node: its UUID, else its PCI address, else its name behind that of its command.
 
     A part of a device shares the address of the whole.
     """
     address = address_of(entry.pci) if entry.pci and entry.parent is None else None
-    return entry.uuid or address or f"{door.name}:{entry.id}"
+    return entry.uuid or address or f"{spec.name}:{entry.id}"
 
 
-def _device(door: Door, entry: DeviceEntry, ids: dict[str, str]) -> Device:
+def _device(spec: CommandSpec, entry: DeviceEntry, ids: dict[str, str]) -> Device:
     return Device(
         id=ids[entry.id],
         kind=entry.device_kind,
         vendor=entry.vendor,
         model=entry.model,
-        backend=door.backend,
+        backend=spec.backend,
         uuid=entry.uuid,
         serial=entry.serial,
         pci=address_of(entry.pci) if entry.pci else None,
@@ -299,9 +299,9 @@ def _peer(name: str | None, ids: dict[str, str]) -> str | None:
     return None if name is None else ids.get(name) or address_of(name)
 
 
-def _refused(door: Door, text: str, kind: FailureKind = FailureKind.ERROR) -> BackendError:
+def _refused(spec: CommandSpec, text: str, kind: FailureKind = FailureKind.ERROR) -> BackendError:
     return BackendError(
-        kind, f"{door.backend} ({door.argv[0]}) {text}; next: nodevet readings check --command {door.name}"
+        kind, f"{spec.backend} ({spec.argv[0]}) {text}; next: nodevet readings check --command {spec.name}"
     )
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SettableDoor", "device", "document", "program", "reading", "temperature"]
+__all__ = ["SettableTool", "device", "document", "program", "reading", "temperature"]
 
 
 def reading(quantity: str, value: object = None, **more: object) -> dict[str, Any]:
@@ -38,14 +38,14 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-class SettableDoor:
+class SettableTool:
     """A command that prints its file, which a test changes while it runs; a file per group where there is one."""
 
     def __init__(self, directory: Path) -> None:
         """Write the program into *directory*."""
         self._file = directory / "printed"
         self.program = program(
-            directory / "door",
+            directory / "tool",
             f"#!/bin/sh\nfile={self._file}\n[ -e $file.$NODEVET_GROUP ] && file=$file.$NODEVET_GROUP\nexec cat $file\n",
         )
 

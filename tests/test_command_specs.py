@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodevet.agent.config.command_specs import door_of
+from nodevet.agent.config.command_specs import command_spec
 from nodevet.agent.config.load import load_configuration
 from nodevet.agent.config.settings import Configuration
 from nodevet.agent.config.text import render
@@ -60,7 +60,7 @@ def test_commands_are_taken_and_read_back(tmp_path: Path) -> None:
     found = load(tmp_path, GOOD)
     gaudi, tpu = found.agent.backends.commands
     assert found.agent.backends.names == (*found.agent.backends.enabled, "command.gaudi", "command.tpu")
-    assert door_of(gaudi, 5.0).groups == ("fast", "slow")
+    assert command_spec(gaudi, 5.0).groups == ("fast", "slow")
     assert (gaudi.run_seconds(5.0), gaudi.required) == (2.5, False)
     assert (tpu.run_seconds(5.0), tpu.required, tpu.groups, tpu.environment) == (3.5, True, ("fast",), {})
     shown = tomllib.loads(render(found))
