@@ -22,7 +22,7 @@ from nodevet.checks.burnin.launch import Launch
 from nodevet.checks.burnin.plan import GemmRequest
 from nodevet.checks.core.clocks import SystemClock
 from nodevet.checks.core.model import Clearing, Device, DeviceKind, Metric, Result, ResultState, State
-from nodevet.checks.core.wire import Ticked
+from nodevet.checks.core.wire import ProgressMessage
 from nodevet.checks.engine.completeness import account
 from nodevet.checks.engine.retest import clearing_table, demand_words, shown_by
 
@@ -214,7 +214,7 @@ def test_a_load_that_spoke_as_its_suspension_ended_may_hang_no_longer() -> None:
         try:
             child.burn("gemm", {"device": "GPU-0", "dtype": "bf16"}, 5 * PATIENCE_SECONDS)
             clock.ahead += 3600.0
-            child.on_message(Ticked(0.5))
+            child.on_message(ProgressMessage(0.5))
             child.tick()
             assert child.alive
             fall_silent(child, clock)

@@ -22,7 +22,7 @@ from nodevet.checks.core.model import Device, Event, FailureKind, Instant, Readi
 from nodevet.checks.core.wire import (
     Channel,
     Decoder,
-    Happened,
+    EventMessage,
     Message,
     Note,
     Progress,
@@ -195,7 +195,7 @@ def test_a_device_whose_name_is_nonsense_is_read_under_a_name_of_its_own(odd: tu
     samples = [entry.sample for entry in messages if isinstance(entry, Sampled)]
     assert [(sample.device, sample.failure) for sample in samples] == [(name, None) for name in names] * 2
     if odd[0] != odd[1]:
-        assert {entry.event.device for entry in messages if isinstance(entry, Happened)} == {names[0]}
+        assert {entry.event.device for entry in messages if isinstance(entry, EventMessage)} == {names[0]}
 
 
 @pytest.mark.parametrize("function", ["events", "devices"])
@@ -216,7 +216,7 @@ def test_what_fails_beside_the_readings_is_told_once_and_costs_no_reading(functi
     ready = next(entry for entry in messages if isinstance(entry, Ready))
     assert [device.id for device in ready.devices] == ["GPU-a", "GPU-b"]
     assert ready.versions["driver"].isprintable()
-    assert not [entry for entry in messages if isinstance(entry, Happened)]
+    assert not [entry for entry in messages if isinstance(entry, EventMessage)]
 
 
 def test_the_number_before_the_line_is_odd_inside_a_call_alone() -> None:

@@ -20,7 +20,7 @@ from nodevet.checks.core.model import (
     Sample,
     Severity,
 )
-from nodevet.checks.core.wire import Decoder, Failed, Happened, Message, Note, Ready, Sampled, WireError, encode
+from nodevet.checks.core.wire import Decoder, EventMessage, Failed, Message, Note, Ready, Sampled, WireError, encode
 
 SAMPLE = msgspec.structs.replace(
     healthy().samples[GPU, "fast"],
@@ -95,9 +95,9 @@ def test_a_failure_of_an_unknown_kind_is_one_that_blames_nobody() -> None:
 def test_an_event_of_unknown_words_is_taken_without_them(name: str, left: object) -> None:
     """It comes once: it is an error, and where nobody is known to vouch for it, it closes no gate."""
     told = msgspec.structs.replace(event("nvidia.xid.79"), severity=Severity.FATAL, provenance=Provenance.DRIVER)
-    (note, message), unread = taken(Happened(told), "event", name, word="of_tomorrow")
+    (note, message), unread = taken(EventMessage(told), "event", name, word="of_tomorrow")
     assert isinstance(note, Note)
-    assert isinstance(message, Happened)
+    assert isinstance(message, EventMessage)
     assert message.event == msgspec.structs.replace(told, **{name: left})
     assert (unread, "of_tomorrow" in note.fields["detail"]) == ([], True)
 

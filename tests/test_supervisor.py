@@ -23,7 +23,7 @@ from nodevet.agent.readers.quarantine import Quarantine
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.checks.core.clocks import SteppedClock, SystemClock
 from nodevet.checks.core.model import NEVER, Failure, FailureKind, ReaderState, ResultState
-from nodevet.checks.core.wire import Ticked
+from nodevet.checks.core.wire import ProgressMessage
 from nodevet.checks.engine.view import Cadence
 from nodevet.checks.system.processes import ChildRecord, is_alive, start_ticks
 
@@ -549,7 +549,7 @@ class Load:
         """Start it."""
         self.clock = SteppedClock()
         self.selector = selectors.DefaultSelector()
-        self.ticks: list[Ticked] = []
+        self.ticks: list[ProgressMessage] = []
         file = folder / "script.json"
         file.write_text(json.dumps({"log": str(folder / "log"), "devices": ["a"], **script}))
         self.child = LoadChild(

@@ -16,7 +16,7 @@ import msgspec
 from nodevet.checks.burnin.stops import STOPPED_SECONDS
 from nodevet.checks.core.clocks import Clock
 from nodevet.checks.core.model import Instant, Result, ResultState
-from nodevet.checks.core.wire import Burn, Failed, Found, Message, Note, Ready, Ticked, Worked
+from nodevet.checks.core.wire import Burn, Failed, Found, Message, Note, ProgressMessage, Ready, ResultMessage
 from nodevet.checks.ipc.child_process import Child, Exit, Patience
 from nodevet.checks.system.processes import ChildRecord
 
@@ -55,7 +55,7 @@ class LoadChild:
         *,
         environment: Mapping[str, str] | None = None,
         silence_seconds: float = 60.0,
-        on_tick: Callable[[Ticked], None] | None = None,
+        on_tick: Callable[[ProgressMessage], None] | None = None,
         on_note: Callable[[Note], None] | None = None,
         inherit: tuple[int, ...] = (),
     ) -> None:
@@ -175,7 +175,7 @@ class LoadChild:
         """Take what the child tells."""
         self._heard = self._clock.monotonic()
         match message:
-            case Ticked():
+            case ProgressMessage():
                 self._known = None if self._known is None else carried_on(self._known, message.figures)
                 if self._on_tick is not None:
                     self._on_tick(message)
@@ -184,7 +184,7 @@ class LoadChild:
                     self._on_note(message)
             case Found() if self._job is not None:
                 self._known = message.result
-            case Worked() if self._job is not None:
+            case ResultMessage() if self._job is not None:
                 self._job = None
                 self.results.append(self._complete(message.result))
             case Failed():

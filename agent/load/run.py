@@ -16,7 +16,7 @@ from nodevet.checks.burnin.launch import Launch, burn_command, chosen_by, why_no
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
 from nodevet.checks.core.clocks import Clock
 from nodevet.checks.core.model import Device, Result, ResultState
-from nodevet.checks.core.wire import Note, Ticked
+from nodevet.checks.core.wire import Note, ProgressMessage
 from nodevet.checks.engine.completeness import ASKED, LOAD, PLANNED, REFUSAL
 from nodevet.checks.engine.retest import LEFT_OUT
 
@@ -239,7 +239,7 @@ class LoadRun:
         launch = spawn(device, os.environ)
         worker: _Worker
 
-        def on_tick(tick: Ticked) -> None:
+        def on_tick(tick: ProgressMessage) -> None:
             worker.ratio, worker.phase = tick.ratio, tick.phase
             if "tflops" in tick.figures:
                 now = self._clock.monotonic()

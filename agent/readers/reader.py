@@ -14,7 +14,18 @@ from collections.abc import Iterable
 from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.checks.core.clocks import Clock
 from nodevet.checks.core.model import NEVER, Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
-from nodevet.checks.core.wire import PROTOCOL, Failed, Happened, Message, Note, Read, Ready, RoundDone, Sampled, Start
+from nodevet.checks.core.wire import (
+    PROTOCOL,
+    EventMessage,
+    Failed,
+    Message,
+    Note,
+    Read,
+    Ready,
+    RoundDone,
+    Sampled,
+    Start,
+)
 from nodevet.checks.ipc.child_process import Child, Exit, Patience
 from nodevet.checks.system.processes import ChildRecord
 
@@ -230,7 +241,7 @@ class Reader:
         match message:
             case Note():
                 self._note(message.level, message.event, **message.fields)
-            case Happened() if self._phase in (Phase.SERVING, Phase.ENDING):  # told once, also on its way out
+            case EventMessage() if self._phase in (Phase.SERVING, Phase.ENDING):  # told once, also on its way out
                 self._outbox.event(message.event)
             case Ready() if self._phase is Phase.LOADING:
                 self._on_ready(message)

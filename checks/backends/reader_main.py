@@ -27,8 +27,8 @@ from nodevet.checks.core.model import Device, Event, Failure, FailureKind, Insta
 from nodevet.checks.core.wire import (
     PROTOCOL,
     Closed,
+    EventMessage,
     Failed,
-    Happened,
     Message,
     Note,
     Progress,
@@ -217,7 +217,7 @@ class Reader:
         names = {own.id: name for name, own in self._own.items()}
         for event in events:
             device = None if event.device is None else names.get(event.device, sound_text(event.device))
-            self._channel.send(Happened(msgspec.structs.replace(event, text=sound_text(event.text), device=device)))
+            self._channel.send(EventMessage(msgspec.structs.replace(event, text=sound_text(event.text), device=device)))
 
     def _tell_once(self, event: str, detail: str) -> None:
         """Send a line to the agent's log where *detail* is news."""

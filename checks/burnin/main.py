@@ -1,10 +1,10 @@
 """The load child: ``python -I -m nodevet.checks.burnin.main``, started by the agent for one device.
 
-It answers each ``Burn`` with ``Ticked`` lines and one ``Worked``. ``Stop`` on the channel or SIGTERM end it within two
-seconds, wherever it is: SIGTERM is taken by a thread of its own, because the main thread may sit in a library that
-returns to Python only after seconds. When its parent ends the kernel kills it: nobody is left to hear what it knows,
-and what it knew to be wrong was told before. When its parent is stopped it ends by itself: nobody would have it give
-way to a job.
+It answers each ``Burn`` with lines of ``ProgressMessage`` and one ``ResultMessage``. ``Stop`` on the channel or
+SIGTERM end it within two seconds, wherever it is: SIGTERM is taken by a thread of its own, because the main thread may
+sit in a library that returns to Python only after seconds. When its parent ends the kernel kills it: nobody is left to
+hear what it knows, and what it knew to be wrong was told before. When its parent is stopped it ends by itself: nobody
+would have it give way to a job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,19 @@ import msgspec
 
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Result, ResultState
-from nodevet.checks.core.wire import Burn, Channel, Closed, Found, Message, Progress, Ready, Start, Stop, Ticked, Worked
+from nodevet.checks.core.wire import (
+    Burn,
+    Channel,
+    Closed,
+    Found,
+    Message,
+    Progress,
+    ProgressMessage,
+    Ready,
+    ResultMessage,
+    Start,
+    Stop,
+)
 from nodevet.checks.ipc.worker import THREAD_SECONDS, become_child
 from nodevet.checks.system.background import Background
 from nodevet.checks.system.exhaustion import next_step
@@ -87,7 +99,7 @@ class Session:
         with self._lock:
             if self._result_so_far is not None:
                 self._result_so_far = None
-                self._channel.send(Worked(result))
+                self._channel.send(ResultMessage(result))
 
     @property
     def interrupted(self) -> bool:
@@ -126,7 +138,7 @@ class Session:
             return
         self._last_tick = now
         self._progress.write(phase)
-        self.send(Ticked(ratio, phase, dict(shown)))
+        self.send(ProgressMessage(ratio, phase, dict(shown)))
 
     def known(self, result: Result) -> None:
         """Tell at once what is known of a workload that found a wrong result; part of ``workload.Control``."""
@@ -143,7 +155,7 @@ class Session:
             time.sleep(0.02)
         with self._lock:
             if self._result_so_far is not None:
-                self._channel.send(Worked(self._result_so_far(ResultState.INTERRUPTED, "asked to stop")))
+                self._channel.send(ResultMessage(self._result_so_far(ResultState.INTERRUPTED, "asked to stop")))
             os._exit(0)
 
     def _is_busy(self) -> bool:

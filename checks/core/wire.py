@@ -28,24 +28,24 @@ __all__ = [
     "Channel",
     "Closed",
     "Decoder",
+    "EventMessage",
     "Failed",
     "Found",
-    "Happened",
     "Message",
     "Note",
     "Progress",
+    "ProgressMessage",
     "Read",
     "Ready",
+    "ResultMessage",
     "RoundDone",
     "Sampled",
     "Start",
     "Stop",
-    "Ticked",
     "WireError",
-    "Worked",
 ]
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAXIMUM_FRAME_BYTES = 64 << 20
 MAXIMUM_WORDS = 1000
 _HEADER = struct.Struct(">I")
@@ -83,7 +83,7 @@ class Read(_Message, frozen=True):
 
 
 class Burn(_Message, frozen=True):
-    """Parent: run one workload with *parameters*; answers are ``Ticked`` lines, ``Found`` and one ``Worked``."""
+    """Parent: run one workload with *parameters*; it answers with progress, what it found wrong, and one result."""
 
     workload: str
     parameters: dict[str, Any] = {}
@@ -122,7 +122,7 @@ class RoundDone(_Message, frozen=True):
     devices: tuple[Device, ...] | None = None
 
 
-class Happened(_Message, frozen=True):
+class EventMessage(_Message, frozen=True):
     """Child: the vendor's interface reported an event."""
 
     event: Event
@@ -136,7 +136,7 @@ class Note(_Message, frozen=True):
     fields: dict[str, str] = {}
 
 
-class Ticked(_Message, frozen=True):
+class ProgressMessage(_Message, frozen=True):
     """Child: progress of a workload, share of its time from 0 to 1 and figures so far."""
 
     ratio: float
@@ -150,13 +150,27 @@ class Found(_Message, frozen=True):
     result: Result
 
 
-class Worked(_Message, frozen=True):
+class ResultMessage(_Message, frozen=True):
     """Child: a workload ended with this result."""
 
     result: Result
 
 
-Message = Start | Read | Burn | Stop | Ready | Failed | Sampled | RoundDone | Happened | Note | Ticked | Found | Worked
+Message = (
+    Start
+    | Read
+    | Burn
+    | Stop
+    | Ready
+    | Failed
+    | Sampled
+    | RoundDone
+    | EventMessage
+    | Note
+    | ProgressMessage
+    | Found
+    | ResultMessage
+)
 _DECODER = msgspec.msgpack.Decoder(Message)
 
 

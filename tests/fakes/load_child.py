@@ -16,7 +16,7 @@ import psutil
 
 from nodevet.checks.burnin.launch import burn_command
 from nodevet.checks.core.model import Device, DeviceKind, Result
-from nodevet.checks.core.wire import Burn, Channel, Message, Progress, Stop, Ticked, Worked
+from nodevet.checks.core.wire import Burn, Channel, Message, Progress, ProgressMessage, ResultMessage, Stop
 
 DEVICE = Device(id="cpu-0", kind=DeviceKind.CPU, vendor="amd", model="any", backend="host")
 
@@ -57,7 +57,7 @@ class LoadChild:
         os.close(stdin)
         self._connection = ours
         self._channel = Channel(ours)
-        self.ticks: list[Ticked] = []
+        self.ticks: list[ProgressMessage] = []
 
     def __enter__(self) -> LoadChild:
         """Return the child."""
@@ -96,16 +96,16 @@ class LoadChild:
         """Return the result of the workload that runs; its progress lines are kept."""
         while True:
             message = self.receive()
-            if isinstance(message, Worked):
+            if isinstance(message, ResultMessage):
                 return message.result
-            assert isinstance(message, Ticked)
+            assert isinstance(message, ProgressMessage)
             self.ticks.append(message)
 
     def wait_for_phase(self, phase: str, *, figures: bool = False) -> None:
         """Return once the workload says that it is in *phase*, and with *figures* shows some."""
         while not (self.ticks and self.ticks[-1].phase == phase and (self.ticks[-1].figures or not figures)):
             message = self.receive()
-            assert isinstance(message, Ticked)
+            assert isinstance(message, ProgressMessage)
             self.ticks.append(message)
 
     def seconds_to_end(self, *, stop: bool = False, terminate: bool = False, cut: bool = False) -> float:

@@ -17,8 +17,8 @@ from fakes.nvml.scenario import FakeNvml
 from nodevet.checks.core.model import Device, Event, Failure, Part, Reading, Sample
 from nodevet.checks.core.wire import (
     Decoder,
+    EventMessage,
     Failed,
-    Happened,
     Message,
     Note,
     Progress,
@@ -164,7 +164,7 @@ class ReaderProcess:
         for message in self._decoder.feed(data):
             if isinstance(message, Note):
                 self.notes.append(message)
-            elif isinstance(message, Happened):
+            elif isinstance(message, EventMessage):
                 self.events.append(message.event)
             else:
                 self._waiting.append(message)

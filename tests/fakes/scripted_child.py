@@ -42,17 +42,17 @@ from nodevet.checks.core.wire import (
     PROTOCOL,
     Burn,
     Closed,
+    EventMessage,
     Failed,
-    Happened,
     Note,
+    ProgressMessage,
     Read,
     Ready,
+    ResultMessage,
     RoundDone,
     Sampled,
     Start,
     Stop,
-    Ticked,
-    Worked,
 )
 from nodevet.checks.ipc.worker import ChildEnd, become_child
 
@@ -166,7 +166,7 @@ class Child:
                 time.sleep(3600)
             case "flood":
                 for number in range(20000):
-                    self._end.channel.send(Happened(event(number)))
+                    self._end.channel.send(EventMessage(event(number)))
             case "complain":
                 os.write(2, b"cannot allocate memory, Too many open files, ImportError: no such thing\n")
             case "steps":  # calls that return, each when the test lets it
@@ -254,12 +254,12 @@ class Child:
 
     def burn(self, burn: Burn) -> None:
         """Run a workload that takes no time."""
-        self._end.channel.send(Ticked(0.5, "half"))
+        self._end.channel.send(ProgressMessage(0.5, "half"))
         self._end.channel.send(Note("info", "working"))
         self.misbehave(self.script.get("burn", "ok"), f"fake_launch({burn.workload})")
         now = CLOCK.instant()
         result = Result(workload=burn.workload, devices=("a",), state=ResultState.FINISHED, started=now, ended=now)
-        self._end.channel.send(Worked(result))
+        self._end.channel.send(ResultMessage(result))
 
 
 def at_depth(work: Callable[[], object], frames: int) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.core.model import Instant, Metric, Result, ResultState
-from nodevet.checks.core.wire import Burn, Channel, Closed, Found, Stop, Ticked, Worked
+from nodevet.checks.core.wire import Burn, Channel, Closed, Found, ProgressMessage, ResultMessage, Stop
 from nodevet.checks.ipc.worker import become_child
 
 LARGE = {"tflops": [[number / 7, number / 3] for number in range(4000)]}
@@ -78,18 +78,18 @@ def end(how: str, message: Burn, channel: Channel) -> None:
     """Answer *message*, or come to an end, as *how* says."""
     match how:
         case "finish":
-            channel.send(Ticked(0.5, "measuring"))
-            channel.send(Worked(result(message, ResultState.FINISHED)))
+            channel.send(ProgressMessage(0.5, "measuring"))
+            channel.send(ResultMessage(result(message, ResultState.FINISHED)))
         case "large":
-            channel.send(Worked(result(message, ResultState.FINISHED, curves=LARGE)))
+            channel.send(ResultMessage(result(message, ResultState.FINISHED, curves=LARGE)))
         case "long":
-            channel.send(Worked(long(message)))
+            channel.send(ResultMessage(long(message)))
         case "no_format":
-            channel.send(Worked(result(message, ResultState.REFUSED, refusal="format")))
+            channel.send(ResultMessage(result(message, ResultState.REFUSED, refusal="format")))
         case "no_torch":
-            channel.send(Worked(result(message, ResultState.REFUSED, refusal="device")))
+            channel.send(ResultMessage(result(message, ResultState.REFUSED, refusal="device")))
         case "forget":
-            channel.send(Worked(result(message, ResultState.INTERRUPTED)))
+            channel.send(ResultMessage(result(message, ResultState.INTERRUPTED)))
         case "die" | "abort" | "kill" | "segv":
             numbers = {"kill": signal.SIGKILL, "segv": signal.SIGSEGV}
             os.kill(os.getpid(), numbers.get(how, signal.SIGABRT))
@@ -124,7 +124,7 @@ def act(how: str, message: Burn, channel: Channel) -> None:
             channel.send(Found(wrong(message)))
             act(":".join(then), message, channel)
         case ["on", *then]:
-            channel.send(Ticked(0.5, "measuring", {"gemms_checked": 5000, "measured_seconds": 700.0}))
+            channel.send(ProgressMessage(0.5, "measuring", {"gemms_checked": 5000, "measured_seconds": 700.0}))
             act(":".join(then), message, channel)
         case ["touch", file, *then]:
             Path(f"{file}-{message.parameters['device']}").touch()
