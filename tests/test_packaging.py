@@ -21,7 +21,17 @@ FOLDERS = ("agent", "checks", "exporters")
 DATA_SUFFIXES = (".csv", ".toml", ".html", ".css", ".js", ".svg", ".sql")
 """Whatever a module reads from beside itself; such a file must be in the wheel."""
 
-TOP = {*FOLDERS, ".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile"}
+TOP = {
+    *FOLDERS,
+    ".ci",
+    ".git-blame-ignore-revs",
+    ".gitignore",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "MANIFEST.in",
+    "Makefile",
+}
 TOP |= {"README.md", "benchmarks", "deploy", "docs", "pyproject.toml", "systemd", "tests"}
 LARGEST_FILE_BYTES = 256 << 10
 

@@ -14,18 +14,7 @@ from collections.abc import Iterable
 from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.checks.core.clocks import Clock
 from nodevet.checks.core.model import NEVER, Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
-from nodevet.checks.core.wire import (
-    PROTOCOL,
-    EventMessage,
-    Failed,
-    Message,
-    Note,
-    Read,
-    Ready,
-    RoundDone,
-    Sampled,
-    Start,
-)
+from nodevet.checks.core.wire import PROTOCOL, EventMessage, Failed, Note, Read, Ready, RoundDone, Sampled, Start
 from nodevet.checks.ipc.child_process import Child, Exit, Patience
 from nodevet.checks.system.processes import ChildRecord
 
@@ -236,7 +225,7 @@ class Reader:
 
     # What the child tells.
 
-    def on_message(self, message: Message) -> None:
+    def on_message(self, message: object) -> None:
         """Take a message of the child; one that it may not send now ends it."""
         match message:
             case Note():
