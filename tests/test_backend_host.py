@@ -30,6 +30,7 @@ from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.host.backend import HostBackend, open_backend
 from nodevet.checks.backends.sound import sound_readings
+from nodevet.checks.backends.tree import Tree
 from nodevet.checks.core.clocks import SteppedClock, SystemClock
 from nodevet.checks.core.model import (
     AgentInfo,
@@ -83,9 +84,11 @@ Opener = Callable[[Files], HostBackend]
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Opener:
-    """A function that writes a tree and opens the backend on it."""
-    return lambda files: open_backend(TestContext(write_tree(tmp_path, files)))
+def host(tmp_path: Path) -> Iterator[Opener]:
+    """A function that writes a tree and opens the backend on it, as a reader does; psutil reads this machine after."""
+    before = psutil.PROCFS_PATH
+    yield lambda files: open_backend(TestContext(write_tree(tmp_path, files)))
+    psutil.PROCFS_PATH = before
 
 
 def devices(backend: HostBackend) -> dict[str, Device]:
@@ -326,6 +329,68 @@ def test_nonsense_in_a_file_is_told_and_never_a_value(
     assert words in bad[0].detail
 
 
+WHOLE_MEMORY = "MemTotal: 100 kB\nMemFree: 10 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "total", "available", "words"),
+    [
+        (f"{WHOLE_MEMORY}MemAvailable: 50 kB\n", 102_400, 51_200, ""),
+        (f"{WHOLE_MEMORY}Cached: 80 kB\n", 102_400, None, "/proc/meminfo holds nonsense: it has no MemAvailable"),
+        (f"{WHOLE_MEMORY}MemAvailable: -5 kB\n", 102_400, None, "its MemAvailable is below zero"),
+        ("MemTotal: 100 kB\nMemAvailable: 50 kB\n", None, None, "it has no MemFree"),
+        ("MemFree: 100 kB\nMemAvailable: 50 kB\n", None, None, "it has no MemTotal"),
+        (f"{WHOLE_MEMORY}MemAvailable:\n", None, None, "psutil does not understand it (list index out of range)"),
+        (f"{WHOLE_MEMORY}MemAvailable: 50 kB\n\n\nSwap: 1 kB\n", None, None, "psutil does not understand it"),
+        (f"{WHOLE_MEMORY}MemAvailable: plenty\n", None, None, "holds nonsense: invalid literal for int()"),
+        (f"{WHOLE_MEMORY}MemAvailable: -{'9' * 400} kB\n", None, None, ""),
+        ("\xff\xfe", None, None, "holds nonsense"),
+        ("", None, None, "it has no Mem"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_odd_words_about_memory_cost_these_alone(
+    host: Opener, meminfo: str, total: int | None, available: int | None, words: str
+) -> None:
+    """Whatever psutil makes of them: it raises, estimates or warns, and the load of the node is still read."""
+    answers = read(host(server() | {"proc/meminfo": meminfo}), "node")
+    by_name = {name: reading for (name, _), reading in answers.items()}
+    if total is not None:
+        assert by_name["memory_total_bytes"].value == total
+    assert by_name["memory_available_bytes"].value == available
+    assert words in by_name["memory_available_bytes"].detail
+    assert by_name["load_average_ratio"].status is ReadingStatus.OK
+
+
+def test_the_memory_of_another_root_is_never_taken_for_this_one(host: Opener, tmp_path: Path) -> None:
+    """A process of which psutil reads the machine itself tells no memory of a node below another root."""
+    host(server())
+    elsewhere = write_tree(tmp_path / "elsewhere", server())
+    backend = HostBackend(Tree(str(elsewhere), TestContext(elsewhere).progress))
+    reading = read(backend, "node")["memory_total_bytes", "device"]
+    assert devices(backend)["memory"].memory_bytes is None
+    assert (reading.value, reading.status) == (None, ReadingStatus.ERROR)
+    assert f"psutil reads {tmp_path / 'proc'} in this process, not {elsewhere / 'proc'}" in reading.detail
+
+
+def test_a_read_of_memory_is_noted_while_it_lasts(
+    host: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where /proc/meminfo never returns, as of a container's file system that hangs, the agent can name it."""
+    host(server())
+    noted: list[str] = []
+    whole = psutil.virtual_memory
+
+    def look() -> object:
+        noted.append(context.progress.read())
+        return whole()
+
+    context = TestContext(tmp_path)
+    monkeypatch.setattr(psutil, "virtual_memory", look)
+    devices(HostBackend(Tree(context.root, context.progress)))
+    assert noted == ["read /proc/meminfo"]
+
+
 def test_numbers_survive_carriage_returns_and_nul_bytes(host: Opener) -> None:
     """Firmware that pads its text does not make a number unreadable."""
     files = server() | {TEMPERATURE: "47000\r\n\x00\x00"}
@@ -476,13 +541,14 @@ def test_an_arm_processor_is_known_by_implementer_and_part(host: Opener) -> None
 
 
 def test_this_machine_is_read_as_psutil_reads_it() -> None:
-    """On the real /proc and /sys an independent library counts the same processors and the same memory."""
+    """On the real /proc and /sys an independent library counts the same processors, and the kernel the same memory."""
     backend = open_backend(TestContext(Path("/")))
     found = devices(backend)
     answers = values(read(backend, "node"))
     assert answers["logical_processors"] == psutil.cpu_count()
     assert answers["physical_cores"] == psutil.cpu_count(logical=False)
-    assert found["memory"].memory_bytes == psutil.virtual_memory().total
+    assert found["memory"].memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert answers["memory_total_bytes"] == found["memory"].memory_bytes
     assert answers["uptime_seconds"] == pytest.approx(time.time() - psutil.boot_time(), abs=30)
 
 

@@ -256,8 +256,12 @@ def test_load_takes_a_tenth_of_what_is_free(tmp_path: Path, cgroup: str, files: 
     assert host_memory_allowance(root) == expected
 
 
-def test_unreadable_memory_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [None, "", "MemTotal: 99 kB\n", "MemAvailable:\n", "MemAvailable: plenty kB\n"])
+def test_unreadable_memory_is_refused(tmp_path: Path, told: str | None) -> None:
     """Without knowing the free memory no load is started."""
+    if told is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/meminfo").write_text(told)
     with pytest.raises(RefusedError, match="meminfo"):
         host_memory_allowance(str(tmp_path))
 

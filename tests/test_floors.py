@@ -37,6 +37,7 @@ LIBRARIES_OUT_OF_JUDGEMENT = (*LIBRARY_HOMES, "rich", "yaml")
 LONGEST_FUNCTION_LINES = 60
 LONGEST_MODULE_LINES = 600
 BROAD_EXCEPT_HOME = "checks.core.guard"
+PROC_HOME, PROC_READER, PROC_MOVER = "checks.backends.host.memory", "checks.backends.host.backend", "look_below"
 
 UNBOUNDED_THREADS = frozenset({"Thread", "Timer", "ThreadPoolExecutor", "to_thread", "start_new_thread"})
 THREAD_HOMES = {
@@ -104,6 +105,18 @@ def catches_what_it_names(module: Module) -> Iterator[str]:
         yield f"{module.name}:{handler.lineno} catches every exception"
 
 
+def moves_proc_in_one_place(module: Module) -> Iterator[str]:
+    """Where psutil finds /proc holds for all of a process: one function moves it, and one reader calls that."""
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Attribute(attr="PROCFS_PATH", ctx=ast.Store()) | ast.Constant(value="PROCFS_PATH"):
+                if module.name != PROC_HOME:
+                    yield f"{module.name}:{node.lineno} moves where psutil finds /proc"
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) if name == PROC_MOVER:
+                if module.name != PROC_READER:
+                    yield f"{module.name}:{node.lineno} moves where psutil finds /proc, and is no start of a reader"
+
+
 def _is_broad(handler: ast.ExceptHandler) -> bool:
     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     passes_on = isinstance(handler.body[-1], ast.Raise) and handler.body[-1].exc is None
@@ -165,6 +178,7 @@ RULES: tuple[Rule, ...] = (
     imports_by_the_public_name,
     keeps_libraries_at_home,
     catches_what_it_names,
+    moves_proc_in_one_place,
     holds_no_state,
     stays_short,
     starts_threads_within_a_bound,
@@ -235,6 +249,9 @@ FAULTS = [
     (catches_what_it_names, "agent.daemon.loop", "try:\n    f()\nexcept (OSError, BaseException):\n    g()"),
     (catches_what_it_names, "agent.daemon.loop", "try:\n    f()\nexcept:\n    g()"),
     (catches_what_it_names, "checks.core.guard", "try:\n    f()\nexcept Exception:\n    g()\n" * 2),
+    (moves_proc_in_one_place, "agent.daemon.loop", 'psutil.PROCFS_PATH = "/host/proc"'),
+    (moves_proc_in_one_place, "agent.daemon.loop", 'setattr(psutil, "PROCFS_PATH", "/host/proc")'),
+    (moves_proc_in_one_place, "agent.daemon.loop", "from nodevet.checks.backends.host.memory import look_below"),
     (starts_threads_within_a_bound, "agent.store.publisher", "threading.Thread(target=f).start()"),
     (starts_threads_within_a_bound, "agent.store.publisher", "from threading import Thread as Other"),
     (starts_threads_within_a_bound, "agent.store.publisher", "start_new_thread(f, ())"),
@@ -259,6 +276,9 @@ ALLOWED = [
     (catches_what_it_names, "checks.core.guard", "try:\n    f()\nexcept Exception:\n    g()"),
     (catches_what_it_names, "agent.daemon.loop", "try:\n    f()\nexcept (OSError, ValueError):\n    g()"),
     (catches_what_it_names, "agent.store", "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),
+    (moves_proc_in_one_place, "checks.backends.host.memory", 'psutil.PROCFS_PATH = "/host/proc"'),
+    (moves_proc_in_one_place, "checks.backends.host.backend", "from .memory import look_below\nlook_below(root)"),
+    (moves_proc_in_one_place, "agent.daemon.loop", "print(psutil.PROCFS_PATH)"),
     (starts_threads_within_a_bound, "agent.store.publisher", "Background(f).start()\nthreading.Lock()"),
     (starts_threads_within_a_bound, "exporters.web.http", "start_new_thread(f, ())"),
     (holds_no_state, "checks.engine.registry", '__all__ = ["f"]\nLIMITS = {"a": 1}\nname = "x"'),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from nodevet.checks.core.model import WHOLE, Part, Reading, ReadingStatus
 from nodevet.checks.core.quantities import ONES, measured
@@ -91,6 +92,15 @@ class Tree:
         finally:
             self._end()
         return sorted((entry for entry in entries if re.fullmatch(pattern, entry)), key=_natural)
+
+    @contextmanager
+    def noted(self, what: str) -> Iterator[None]:
+        """Note *what* another library reads below the root, while it does."""
+        self._begin(what)
+        try:
+            yield
+        finally:
+            self._end()
 
     def exists(self, relative: str) -> bool:
         """Return whether there is such a file or directory."""

@@ -87,9 +87,12 @@ def last_level_cache_bytes(processors: frozenset[int], root: str = "/") -> int |
 
 
 def _meminfo_available(root: Path) -> int:
+    """Read by hand: psutil reads one root for all of a process, and a load keeps to /proc and, in tests, to a tree."""
     for line in _text(root / "proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
+        name, _, told = line.partition(":")
+        number = told.strip().partition(" ")[0]
+        if name == "MemAvailable" and number.isdecimal():
+            return int(number) << 10
     raise RefusedError(f"{root / 'proc/meminfo'} does not tell the available memory; no load is started without it")
 
 

@@ -2,6 +2,9 @@
 
 Everything comes from /proc and /sys under a settable root. A machine that lacks a feature (a virtual one has no
 temperature, no throttle counters, no memory controller) reports it as unsupported, never as zero.
+
+psutil reads the memory. The rest is parsed here, because psutil takes /sys and the number of processors from the
+machine that it runs on, wherever PROCFS_PATH points, and knows no sockets, throttling, EDAC or PCI bus.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.core.parts import of_memory
 
+from .memory import MEMINFO, available_bytes, look_below, total_bytes
 from .processors import (
     Socket,
     are_offline,
@@ -158,7 +162,7 @@ class HostBackend:
 
     def _memory(self) -> Device:
         try:
-            total = _memory_facts(self._tree).get("MemTotal")
+            total = total_bytes(self._tree)
         except (OSError, ValueError):
             total = None  # read again, and told, with the fast group
         name = self._tree.text_or_none(f"{_CONTROLLERS}/mc0/mc_name")
@@ -174,8 +178,8 @@ class HostBackend:
     def _read_node(self, group: str) -> Iterator[Reading]:
         if group == FAST:
             yield self._first_number("load_average_ratio", "proc/loadavg", self._online())
-            yield self._memory_reading("memory_total_bytes", "MemTotal")
-            yield self._memory_reading("memory_available_bytes", "MemAvailable")
+            yield self._memory_reading("memory_total_bytes", total_bytes)
+            yield self._memory_reading("memory_available_bytes", available_bytes)
             return
         yield self._first_number("uptime_seconds", "proc/uptime", 1)
         yield Reading("logical_processors", self._online())
@@ -183,7 +187,7 @@ class HostBackend:
 
     def _read_memory(self, group: str) -> Iterator[Reading]:
         if group == FAST:
-            yield self._memory_reading("memory_total_bytes", "MemTotal")
+            yield self._memory_reading("memory_total_bytes", total_bytes)
             return
         controllers = self._tree.names(_CONTROLLERS, r"mc\d+")
         for name in controllers:
@@ -249,29 +253,17 @@ class HostBackend:
             return Reading(quantity, None, status=ReadingStatus.ERROR, detail=f"/{relative} is empty")
         return Reading(quantity, value)
 
-    def _memory_reading(self, quantity: str, key: str) -> Reading:
+    def _memory_reading(self, quantity: str, read: Callable[[Tree], int]) -> Reading:
         try:
-            value = _memory_facts(self._tree)[key]
+            return Reading(quantity, read(self._tree))
         except (OSError, ValueError) as error:
-            return _unread(quantity, error, "proc/meminfo")
-        except KeyError:
-            return Reading(quantity, None, status=ReadingStatus.ERROR, detail=f"/proc/meminfo has no {key}")
-        return Reading(quantity, value)
+            return _unread(quantity, error, MEMINFO)
 
 
 def open_backend(context: Context) -> HostBackend:
     """Return the backend that reads the host under the root of *context*."""
+    look_below(context.root)
     return HostBackend(Tree(context.root, context.progress))
-
-
-def _memory_facts(tree: Tree) -> dict[str, int]:
-    """Return /proc/meminfo in bytes. Raises OSError or ValueError."""
-    facts = {}
-    for line in tree.text("proc/meminfo").splitlines():
-        key, _, value = line.partition(":")
-        number, _, unit = value.strip().partition(" ")
-        facts[key] = int(number) * (1024 if unit == "kB" else 1)
-    return facts
 
 
 def _number(reading: Reading) -> float:
