@@ -325,16 +325,15 @@ def test_a_process_is_stopped_by_a_signal_and_by_nothing_else(tmp_path: Path) ->
     program = tmp_path / "a) T (b"
     program.symlink_to("/bin/sleep")
     process = subprocess.Popen([program, "1000"])
-    stat = Path(f"/proc/{process.pid}/stat")
     try:
-        assert not is_stopped(stat)
+        assert not is_stopped(process.pid)
         process.send_signal(signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
-        assert is_stopped(stat)
+        assert is_stopped(process.pid)
         process.send_signal(signal.SIGCONT)
         os.waitid(os.P_PID, process.pid, os.WCONTINUED)
-        assert not is_stopped(stat)
+        assert not is_stopped(process.pid)
     finally:
         process.kill()
         process.wait()
-    assert not is_stopped(stat)
+    assert not is_stopped(process.pid)

@@ -379,6 +379,7 @@ class Daemon:
             members.log(self._teller, self._strays),
             members.http(self._http),
             members.descriptors(),
+            members.own_use(),
             members.host_name(configuration),
             members.watchdog(Watchdog(self._notifier, self._clock)),
         )

@@ -42,6 +42,7 @@ from .event_log import Teller
 from .ingest import Intake
 from .listening import Listening
 from .notify import Watchdog
+from .own_use import OwnUseReader
 from .reports import Reports
 from .runtime_directory import RuntimeDirectory
 from .showing import Showing
@@ -59,6 +60,7 @@ __all__ = [
     "load_guard",
     "log",
     "memory_of",
+    "own_use",
     "reports",
     "runtime_directory",
     "showing",
@@ -235,6 +237,12 @@ def runtime_directory(
 def descriptors() -> Member:
     """Return the warning before file descriptors run out."""
     return Member(name="descriptors", trouble=descriptor_trouble)
+
+
+def own_use() -> Member:
+    """Return what tells how much of the machine the agent itself takes, read once for each judgement."""
+    reader = OwnUseReader()
+    return Member(name="own_use", before_judging=reader.look, facts=lambda: {"own_use": reader.last})
 
 
 def host_name(configuration: Configuration) -> Member:

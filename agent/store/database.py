@@ -176,7 +176,10 @@ class NewerError(RefusedError):
 
 
 def file_system_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Return the type of the file system that holds *path*, or None where the table *mounts* cannot be read."""
+    """Return the type of the file system that holds *path*, or None where the table *mounts* cannot be read.
+
+    psutil is not asked: where there is an /etc/mtab it reads that, which may be a file that nobody keeps.
+    """
     try:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

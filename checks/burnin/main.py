@@ -17,10 +17,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Result, ResultState
@@ -53,13 +53,12 @@ ENDING_SECONDS = 1.0
 """How long the workload may take to end by itself after SIGTERM."""
 
 
-def is_stopped(stat: Path) -> bool:
-    """Return whether a signal has stopped the process whose *stat* file that is (proc_pid_stat(5))."""
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal has stopped the process *pid* (proc_pid_stat(5)); one that is gone is not stopped."""
     try:
-        told = stat.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except (psutil.Error, OSError, LookupError):  # it is gone, or /proc tells nothing of it
         return False
-    return told.rpartition(")")[2].split()[:1] == ["T"]
 
 
 class Session:
@@ -75,7 +74,7 @@ class Session:
         self._result_so_far: Callable[[ResultState, str], Result] | None = None
         self._ending_seconds = 0.0
         self._last_tick = float("-inf")
-        self._parent = Path(f"/proc/{os.getppid()}/stat")
+        self._parent = os.getppid()
         self._last_look = float("-inf")
 
     def next_message(self) -> Message:

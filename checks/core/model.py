@@ -45,6 +45,7 @@ __all__ = [
     "Mode",
     "Modes",
     "Outcome",
+    "OwnUse",
     "Part",
     "PartKind",
     "Provenance",
@@ -480,12 +481,26 @@ class CheckRun(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: dict[str, int] = {}
 
 
+class OwnUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process of the agent takes of its machine; None where that could not be read.
+
+    Of a page that several processes share, ``resident_bytes`` counts all and ``proportional_bytes`` a part (PSS).
+    """
+
+    resident_bytes: int | None = None
+    proportional_bytes: int | None = None
+    cpu_seconds: float | None = None
+    open_descriptors: int | None = None
+    threads: int | None = None
+
+
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's own state. ``load`` says in words why or what load runs; ``probing`` whether one may run now.
 
     ``store`` and ``state_file`` say why the last write of either failed, and are empty where it succeeded. ``jobs``
     counts those that claim the node, ``gate_decisions`` what their prologs decided. Without ``permit`` no gate closes.
     ``dropped_log_lines`` found no room on their way to the log, ``refused_connections`` none at the HTTP server.
+    ``own_use`` is of the agent's process alone, not of its readers.
     """
 
     version: str
@@ -510,6 +525,7 @@ class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
     refused_connections: int = 0
     slurm: WriterStatus | None = None
     permit: Permit = Permit()
+    own_use: OwnUse = OwnUse()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,9 @@
 """What /proc tells about a process: whether it is still the one we started, and where it sits.
 
-A process is known by its id *and* the tick it started at, because ids are used again.
+A process is known by its id *and* the tick it started at, because ids are used again. Both are kept over a restart of
+the agent, so the tick is read here: psutil tells a time of the wall clock, which moves whenever that clock is set. Nor
+does psutil tell where in the kernel a process waits, or the limits of another user's process, nor does it find one that
+hidepid=2 hides.
 """
 
 from __future__ import annotations

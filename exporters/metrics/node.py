@@ -12,6 +12,7 @@ from nodevet.checks.core.model import (
     EpisodeState,
     Finding,
     Outcome,
+    OwnUse,
     ReaderState,
     Snapshot,
     State,
@@ -90,7 +91,25 @@ def _agent(snapshot: Snapshot) -> Iterator[Family]:
         "Connections to the agent that were closed unanswered: incomplete, or too many at once.",
         {"": agent.refused_connections},
     )
+    yield from _own_use(agent.own_use)
     yield from _gate(snapshot)
+
+
+def _own_use(use: OwnUse) -> Iterator[Family]:
+    """Yield what the agent's process took when this page was judged; what could not be read is left out."""
+    gauges: tuple[tuple[str, str, Value | None], ...] = (
+        ("resident_memory_bytes", "Memory of the agent's process, shared pages counted whole.", use.resident_bytes),
+        (
+            "proportional_memory_bytes",
+            "Memory of the agent's process, shared pages counted in parts (PSS).",
+            use.proportional_bytes,
+        ),
+        ("open_file_descriptors", "File descriptors that the agent's process has open.", use.open_descriptors),
+        ("threads", "Threads of the agent's process.", use.threads),
+    )
+    for name, description, value in gauges:
+        yield gauge(f"agent_{name}", description, {"": value})
+    yield counter("agent_cpu_seconds", "Processor time of the agent's process, user and system.", {"": use.cpu_seconds})
 
 
 def _gate(snapshot: Snapshot) -> Iterator[Family]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import psutil
+
 from nodevet.checks.core.guard import one_line
 
 __all__ = ["SHOWN_CHARACTERS", "holder_of"]
@@ -12,8 +14,6 @@ SHOWN_CHARACTERS = 64
 
 def holder_of(port: int) -> str | None:
     """Return name and pid of a process that listens on *port*, or None where this user may not see it."""
-    import psutil  # only a refusal needs it: the agent's memory is counted in MiB
-
     try:
         listening = [
             connection.pid

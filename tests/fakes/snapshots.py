@@ -31,6 +31,7 @@ from nodevet.checks.core.model import (
     Limit,
     Link,
     Outcome,
+    OwnUse,
     Part,
     PartKind,
     ReaderState,
@@ -401,6 +402,13 @@ def _snapshot(
             configuration_file="/etc/nodevet/nodevet.toml",
             ready=True,
             permit=Permit(held=True, why="a fake node has one"),
+            own_use=OwnUse(
+                resident_bytes=40 << 20,
+                proportional_bytes=30 << 20,
+                cpu_seconds=12.5,
+                open_descriptors=42,
+                threads=5,
+            ),
         ),
     )
 
