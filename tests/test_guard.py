@@ -291,6 +291,13 @@ def test_a_round_that_cannot_be_described_ends_no_agent(tmp_path: Path, monkeypa
     assert was_read(drill.snapshots[-1])
 
 
+def test_every_round_says_what_the_agent_itself_takes(tmp_path: Path) -> None:
+    """Also of a simulated node: its agent is a process of this machine."""
+    drill = Drill(tmp_path, lambda _name, _field, _call: False, was_read)
+    drill.run()
+    assert None not in msgspec.structs.astuple(drill.snapshots[-1].agent.own_use)
+
+
 def test_members_that_always_raise_leave_the_readers_and_the_verdict(tmp_path: Path) -> None:
     """All but the readers are broken for good: the node is judged in full, and is unknown for our own bugs alone."""
     drill = Drill(tmp_path, lambda name, _field, _call: name != "readers", was_read)
