@@ -6,6 +6,7 @@ The real agent reads eight fake GPUs. A FIFO stands for /dev/kmsg: both wake the
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 import urllib.request
@@ -106,10 +107,11 @@ class _Exported:
 
     def __init__(self, url: str, device: str) -> None:
         self._url = url
-        self._wanted = f'nodevet_episode_active{{check="kernel-log",code="text.nvidia.xid.79",device="{device}"'
+        labels = f'check="kernel-log",code="text.nvidia.xid.79",device="{device}",'
+        self._wanted = re.compile(rf"^nodevet_episode_active{{[^}}]*{re.escape(labels)}", re.MULTILINE)
 
     def __call__(self) -> bool:
-        return self._wanted in _get(f"{self._url}/metrics")
+        return self._wanted.search(_get(f"{self._url}/metrics")) is not None
 
 
 def _tell(log: Path, record: str) -> float:

@@ -77,7 +77,7 @@ def test_every_surface_says_that_the_node_is_simulated(start: Start, profile: st
     assert [device["pci"] for device in accelerators] == ([slot.pci for slot in boards.slots] if boards else [])
     assert {device["model"] for device in status["devices"] if device["kind"] == "cpu"} == {node.sockets.model}
     metrics = agent.get("/metrics")
-    assert "\nnodevet_simulated 1\n" in metrics
+    assert "\nnodevet_simulated 1.0\n" in metrics
     assert "simulated" in agent.get("/")
     assert f"simulated-{profile} (simulated): ok" in agent.command("status").stdout
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)

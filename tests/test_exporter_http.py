@@ -112,6 +112,43 @@ def test_a_scraper_gets_the_format_that_it_prefers(start: Start, accept: str, op
     assert kind.startswith("application/openmetrics-text" if openmetrics else "text/plain")
 
 
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("application/openmetrics-text; version=abc", "application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        ("application/openmetrics-text; version=2.0.0", "application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        (
+            "application/openmetrics-text; version=1.0.0; escaping=allow-utf-8",
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        ),
+        ("text/plain; version=1.0.0; escaping=values", "text/plain; version=0.0.4; charset=utf-8"),
+        ("text/plain; version=\u00e4", "text/plain; version=0.0.4; charset=utf-8"),
+    ],
+)
+def test_no_version_or_escaping_that_is_asked_for_makes_a_page_of_its_own(start: Start, accept: str, kind: str) -> None:
+    """Two formats, plain or gzipped, are all there is to render: no asker makes the agent work more, or fail."""
+    server = start(gpu_node())
+    plain = ask(server, "/metrics", Accept="application/openmetrics-text" if "openmetrics" in accept else "*/*")
+    asked = ask(server, "/metrics", Accept=accept)
+    assert (asked.status, asked.headers["Content-Type"]) == (200, kind)
+    assert asked.body == plain.body
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics?detail=yes"])
+def test_a_metric_that_cannot_be_made_is_told_and_costs_itself(start: Start, path: str) -> None:
+    """On either page of a server: the scrape is answered, and the agent's log names what is left out of it."""
+    lines: list[str] = []
+    healthy = gpu_node()
+    agent = msgspec.structs.replace(healthy.agent, dropped_log_lines=10**400)
+    server = start(msgspec.structs.replace(healthy, agent=agent), log=lines.append)
+    answer = ask(server, path)
+    assert answer.status == 200
+    assert b"nodevet_node_state" in answer.body
+    assert b"nodevet_log_dropped_lines" not in answer.body
+    (line,) = lines
+    assert line.startswith("metric nodevet_log_dropped_lines failed: OverflowError: ")
+
+
 def test_the_status_is_the_public_document(start: Start) -> None:
     """The API says what the schema says."""
     answer = ask(start(failed_node()), "/api/v1/status")

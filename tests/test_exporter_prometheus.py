@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -27,6 +28,8 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from nodevet.checks.core.errors import ModelError
+from nodevet.checks.core.guard import Guard
 from nodevet.checks.core.model import (
     NODE,
     Failure,
@@ -42,7 +45,8 @@ from nodevet.checks.core.model import (
     State,
 )
 from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
-from nodevet.exporters.metrics.exposition import Family, escape, labels_text, text
+from nodevet.exporters.metrics.encoding import encoded
+from nodevet.exporters.metrics.family import Family
 from nodevet.exporters.metrics.prometheus import MetricsPage, families
 
 SERIES_BUDGET, SERIES_BUDGET_DETAIL = 140 + 8 * 40, 1600
@@ -71,6 +75,11 @@ STATE_SETS = {
     *(f"nodevet_{key}" for key, quantity in QUANTITIES.items() if quantity.kind is QuantityKind.STATE),
 }
 """Metrics of which exactly one series per thing is 1."""
+
+
+def text(found: list[Family], *, openmetrics: bool = False) -> str:
+    """Return *found* as a page; without a guard nothing is left out of it."""
+    return encoded(found, openmetrics=openmetrics).decode()
 
 
 def page(snapshot: Snapshot, *, detail: bool = False) -> str:
@@ -127,20 +136,20 @@ def test_names_helps_and_labels_keep_the_rules(node: str, detail: bool) -> None:
 @pytest.mark.parametrize(
     ("family", "offence"),
     [
-        (Family("nodevet_power_milliwatts", "gauge", "Power.", {"": 1}), "base unit"),
-        (Family("nodevet_busy_percent", "gauge", "Busy.", {"": 1}), "base unit"),
-        (Family("nodevet_temperature_celsius_maximum", "gauge", "Heat.", {"": 1}), "does not end in its unit"),
-        (Family("nodevet_errors_count", "gauge", "Errors.", {"": 1}), "reserved"),
-        (Family("nodevet_errors", "gauge", "errors", {"": 1}), "no sentence"),
-        (Family("nodevet_snapshot_age_seconds", "gauge", "Age.", {"": 1}), "is an age"),
-        (Family("nodevet_node_info", "gauge", "Name.", {labels_text(node="a"): 0}), "is not 1"),
-        (Family("nodevet_errors", "gauge", "Errors.", {labels_text(pid="1"): 1}), "without bound"),
-        (Family("errors", "gauge", "Errors.", {"": 1}), "prefix"),
+        (Family("nodevet_power_milliwatts", "gauge", "Power.", (), {(): 1}), "base unit"),
+        (Family("nodevet_busy_percent", "gauge", "Busy.", (), {(): 1}), "base unit"),
+        (Family("nodevet_temperature_celsius_maximum", "gauge", "Heat.", (), {(): 1}), "does not end in its unit"),
+        (Family("nodevet_errors_count", "gauge", "Errors.", (), {(): 1}), "reserved"),
+        (Family("nodevet_errors", "gauge", "errors", (), {(): 1}), "no sentence"),
+        (Family("nodevet_snapshot_age_seconds", "gauge", "Age.", (), {(): 1}), "is an age"),
+        (Family("nodevet_node_info", "gauge", "Name.", ("node",), {("a",): 0}), "is not 1"),
+        (Family("nodevet_errors", "gauge", "Errors.", ("pid",), {("1",): 1}), "without bound"),
+        (Family("errors", "gauge", "Errors.", (), {(): 1}), "prefix"),
     ],
 )
 def test_the_lint_finds_each_fault(family: Family, offence: str) -> None:
     """A rule that never fires guards nothing."""
-    (metric,) = parse_text(text([family]).decode())
+    (metric,) = parse_text(text([family]))
     assert any(offence in found for found in offences(metric)), offences(metric)
 
 
@@ -156,25 +165,27 @@ def test_independent_parsers_read_what_was_meant(node: str, openmetrics: bool) -
     for family in meant:
         metric = read[family.name]
         assert (metric.type, metric.documentation) == (family.kind, family.help)
-        rendered = {labels_text(**sample.labels) if sample.labels else "": sample.value for sample in metric.samples}
-        assert rendered == {labels: float(value) for labels, value in family.samples.items()}
+        rendered = [(sample.labels, sample.value) for sample in metric.samples]
+        assert rendered == [
+            (dict(zip(family.labels, labels, strict=True)), float(value)) for labels, value in family.samples.items()
+        ]
 
 
 def test_odd_values_and_labels_survive() -> None:
     """Quotes, backslashes, newlines and letters of any script come back; so do infinities, NaN and large numbers."""
     odd = 'a"b\\c\nd{e}=,f é 温'
-    samples: dict[str, float | int | bool] = {
-        labels_text(case=odd): 1.5,
-        labels_text(case="inf"): float("inf"),
-        labels_text(case="minus"): float("-inf"),
-        labels_text(case="nan"): float("nan"),
-        labels_text(case="large"): 2**60,
-        labels_text(case="small"): 1e-9,
-        labels_text(case="true"): True,
+    samples: dict[tuple[str, ...], float | int | bool] = {
+        (odd,): 1.5,
+        ("inf",): float("inf"),
+        ("minus",): float("-inf"),
+        ("nan",): float("nan"),
+        ("large",): 2**60,
+        ("small",): 1e-9,
+        ("true",): True,
     }
-    family = Family("nodevet_odd", "gauge", 'Odd "things" \\ and\nmore.', samples)
+    family = Family("nodevet_odd", "gauge", 'Odd "things" \\ and\nmore.', ("case",), samples)
     for parse, openmetrics in ((parse_text, False), (parse_openmetrics, True)):
-        (metric,) = parse(text([family], openmetrics=openmetrics).decode())
+        (metric,) = parse(text([family], openmetrics=openmetrics))
         found = {sample.labels["case"]: sample.value for sample in metric.samples}
         assert metric.documentation == family.help
         assert (found[odd], found["inf"], found["minus"]) == (1.5, float("inf"), float("-inf"))
@@ -184,7 +195,97 @@ def test_odd_values_and_labels_survive() -> None:
 
 def test_escaping_is_that_of_the_format() -> None:
     """The three characters that the format escapes, and no other."""
-    assert escape('\\ " \n é') == '\\\\ \\" \\n é'
+    family = Family("nodevet_odd", "gauge", "Odd.", ("case",), {('\\ " \n é',): 1})
+    for openmetrics in (False, True):
+        assert '{case="\\\\ \\" \\n é"} 1.0\n' in text([family], openmetrics=openmetrics)
+
+
+@pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
+def test_a_metric_that_cannot_be_shown_costs_itself(openmetrics: bool) -> None:
+    """A number that no page can hold: every other family is as it was, it is told once, and over when it is right."""
+    told: list[str] = []
+    guard = Guard(told.append)
+    metrics, healthy = MetricsPage(guard=guard), gpu_node()
+    agent = msgspec.structs.replace(healthy.agent, dropped_log_lines=10**400)
+    parse = parse_openmetrics if openmetrics else parse_text
+    whole = list(parse(metrics.render(healthy, openmetrics).decode()))
+    for generation in (1, 2):
+        odd = msgspec.structs.replace(healthy, agent=agent, generation=generation)
+        assert {family.name for family in parse(metrics.render(odd, openmetrics).decode())} == {
+            family.name for family in whole
+        } - {"nodevet_log_dropped_lines"}
+    (line,) = told
+    assert line.startswith("metric nodevet_log_dropped_lines failed: OverflowError")
+    assert list(parse(metrics.render(healthy, openmetrics).decode())) == whole
+    assert told[1:] == ["metric nodevet_log_dropped_lines works again"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "part", "lost"),
+    [
+        ("node.closing", "metrics: verdicts", "nodevet_gate_closed"),
+        ("node.is_word", "metrics: acknowledgements", "nodevet_acknowledged_episodes"),
+        ("quantity._sums", "metrics: link_crc_errors", "nodevet_link_crc_errors"),
+        ("quantity.Counter", "metrics: links", "nodevet_links"),
+        ("prometheus.quantity_makers", "metrics: readings", "nodevet_temperature_celsius"),
+        ("prometheus.scheduler_metrics", "metrics: scheduler", "nodevet_slurm_writer_info"),
+        ("result.standing_wrong", "metrics: burn-in", "nodevet_burnin_passed"),
+    ],
+)
+def test_what_makes_metrics_and_raises_costs_what_it_had_not_made(
+    monkeypatch: pytest.MonkeyPatch, broken: str, part: str, lost: str
+) -> None:
+    """A bug of ours in one of them: the page keeps the verdict and all that the others make, and the part is told."""
+
+    def raises(*_arguments: object, **_named: object) -> NoReturn:
+        raise RuntimeError("a bug")
+
+    snapshot = eventful_node()
+    if lost == "nodevet_acknowledged_episodes":
+        snapshot = failed_node()
+    whole = {family.name for family in families(snapshot)}
+    monkeypatch.setattr(f"nodevet.exporters.metrics.{broken}", raises)
+    with pytest.raises(RuntimeError):
+        families(snapshot)
+    guard = Guard(lambda _line: None)
+    body = MetricsPage(guard=guard).render(snapshot).decode()
+    shown = {family.name for family in parse_text(body)}
+    assert lost not in shown
+    assert shown >= {"nodevet_node_state", "nodevet_device_state", "nodevet_reader_up"}
+    assert shown < whole | {lost}
+    assert part in {fault.part for fault in guard.faults}
+
+
+@pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
+def test_a_label_without_a_value_and_a_value_that_is_none_are_refused(openmetrics: bool) -> None:
+    """prometheus_client drops the one and shows the other without a number: neither reaches a page."""
+    for labels in ((), ("a",), ("a", "b", "c")):
+        with pytest.raises(ModelError, match=r"nodevet_odd has the labels \('one', 'two'\) and was given"):
+            text([Family("nodevet_odd", "gauge", "Odd.", ("one", "two"), {labels: 1})], openmetrics=openmetrics)
+    nothing: Any = None
+    with pytest.raises(TypeError):
+        text([Family("nodevet_odd", "gauge", "Odd.", (), {(): nothing})], openmetrics=openmetrics)
+
+
+@pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
+def test_half_a_letter_in_a_label_costs_nothing(openmetrics: bool) -> None:
+    """A name of bytes that are no text, as a file system may give it: two that differ still do."""
+    halves: dict[tuple[str, ...], float | int | bool] = {
+        (label,): number for number, label in enumerate(("a\udcff", "a\udcfe", "é"))
+    }
+    body = text([Family("nodevet_odd", "gauge", "Odd.", ("case",), halves)], openmetrics=openmetrics)
+    (metric,) = (parse_openmetrics if openmetrics else parse_text)(body)
+    assert {sample.labels["case"]: sample.value for sample in metric.samples} == {
+        "a\\udcff": 0.0, "a\\udcfe": 1.0, "é": 2.0,
+    }  # fmt: skip
+
+
+def test_no_page_tells_of_the_interpreter_or_has_times_of_creation() -> None:
+    """What the library registers by itself stays there; a counter is one series and no unit is declared."""
+    for openmetrics in (False, True):
+        body = MetricsPage(detail=True).render(gpu_node(), openmetrics).decode()
+        assert set(re.findall(r"^# TYPE (\w+?)_", body, flags=re.M)) == {"nodevet"}
+        assert not re.search(r"_created\b|^# UNIT", body, flags=re.M)
 
 
 @pytest.mark.parametrize("profile", ["dgx-h100", "mi300x-8"])
@@ -502,7 +603,7 @@ def test_a_page_is_made_once_per_snapshot_and_format() -> None:
     assert metrics.render(first, True) is metrics.render(first, True)
     assert metrics.render(first, compressed=True) is metrics.render(first, compressed=True)
     assert metrics.render(first) != metrics.render(first, True)
-    assert b"nodevet_snapshot_generation 43\n" in metrics.render(second)
+    assert b"nodevet_snapshot_generation 43.0\n" in metrics.render(second)
 
 
 def test_the_page_of_a_healthy_node_is_the_golden_one(request: pytest.FixtureRequest) -> None:

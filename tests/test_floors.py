@@ -20,7 +20,7 @@ from fakes.house import FLOORS, FOLDERS, Module, imports_of, modules, parsed, ro
 LIBRARY_HOMES = {
     "amdsmi": "checks.backends.amd.amdsmi",
     "jinja2": "exporters.report",
-    "prometheus_client": "exporters",
+    "prometheus_client": "exporters.metrics",
     "pynvml": "checks.backends.nvidia.nvml",
     "torch": "checks.burnin",
 }
@@ -240,6 +240,7 @@ FAULTS = [
     (imports_by_the_public_name, "agent.cli", "import checks.model"),
     (imports_by_the_public_name, "agent.cli", "from exporters import schema"),
     (keeps_libraries_at_home, "agent.daemon.loop", "import prometheus_client"),
+    (keeps_libraries_at_home, "exporters.web.http", "from prometheus_client.exposition import choose_encoder"),
     (keeps_libraries_at_home, "agent.daemon.loop", "def f():\n    import torch.cuda"),
     (keeps_libraries_at_home, "checks.backends.host.backend", "def f():\n    import pynvml"),
     (keeps_libraries_at_home, "checks.backends.nvidia.nvml", "import pynvml"),
@@ -272,6 +273,7 @@ ALLOWED = [
     (imports_by_the_public_name, "agent.cli", "import nodevet.checks.core.model\nimport checkstyle"),
     (keeps_libraries_at_home, "checks.backends.nvidia.nvml", "def f():\n    import pynvml"),
     (keeps_libraries_at_home, "checks.burnin.gemm", "import torch"),
+    (keeps_libraries_at_home, "exporters.metrics.family", "import prometheus_client"),
     (keeps_libraries_at_home, "exporters.report.page", "import jinja2"),
     (catches_what_it_names, "checks.core.guard", "try:\n    f()\nexcept Exception:\n    g()"),
     (catches_what_it_names, "agent.daemon.loop", "try:\n    f()\nexcept (OSError, ValueError):\n    g()"),
@@ -332,3 +334,8 @@ def test_agent_and_commands_load_neither_torch_nor_a_driver_library() -> None:
     """The load and the drivers belong to children: the process that watches stays small and cannot hang in them."""
     packages = [room for rooms in FLOORS for room in rooms if room.split(".")[0] in ("agent", "exporters")]
     assert _loaded(("amdsmi", "pynvml", "rich", "torch"), packages) == []
+
+
+def test_the_agent_loads_no_encoder_before_the_first_scrape() -> None:
+    """It costs memory, and nothing where nobody scrapes."""
+    assert _loaded(("prometheus_client",), ["agent.daemon", "agent.commands", "exporters.web"]) == []

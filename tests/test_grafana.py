@@ -18,7 +18,7 @@ from fakes.metrics_reference import NODES
 from fakes.prometheus_stack import PrometheusStack
 from fakes.running_agent import RunningAgent
 
-from nodevet.exporters.metrics.exposition import Family
+from nodevet.exporters.metrics.family import Family
 from nodevet.exporters.metrics.prometheus import families
 
 NAMES = ("fleet.json", "node.json", "burn-in.json")

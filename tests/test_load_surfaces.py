@@ -104,7 +104,7 @@ def test_every_surface_says_what_a_load_proved(name: str) -> None:
     assert badges[0] == state.value
 
     metrics = metrics_of(snapshot)
-    assert f"nodevet_burnin_complete {int(state is State.OK)}\n" in metrics
+    assert f"nodevet_burnin_complete {float(state is State.OK)}\n" in metrics
     passed = re.findall(r"nodevet_burnin_passed\{.*?\} (\d)", metrics)
     assert passed.count("1") == document.completeness.verified
 
@@ -173,7 +173,7 @@ def test_a_wrong_result_of_a_load_that_died_is_in_the_metrics_and_on_the_page() 
     """It is not left out because its load did not finish."""
     snapshot = node(GOOD, WRONG)
     metrics = MetricsPage().render(snapshot).decode()
-    assert re.search(r'nodevet_burnin_mismatches\{[^}]*device="cpu-1"[^}]*\} 3\n', metrics)
+    assert re.search(r'nodevet_burnin_mismatches\{[^}]*device="cpu-1"[^}]*\} 3\.0\n', metrics)
     assert "3 wrong; died: SIGSEGV" in render_page(snapshot)
 
 
@@ -192,10 +192,10 @@ def test_the_load_before_spoils_nothing_but_by_what_was_wrong() -> None:
     before = msgspec.structs.replace(ASKED, conditions={**ASKED.conditions, "load": "before"}, ended=GOOD.started)
     today = msgspec.structs.replace(GOOD, conditions={**GOOD.conditions, "load": "today"})
     snapshot = msgspec.structs.replace(cpu_node(), results=(before, today))
-    assert "nodevet_burnin_complete 1\n" in metrics_of(snapshot)
+    assert "nodevet_burnin_complete 1.0\n" in metrics_of(snapshot)
     wrong = msgspec.structs.replace(WRONG, conditions={**WRONG.conditions, "load": "before"}, ended=GOOD.started)
     snapshot = msgspec.structs.replace(cpu_node(), results=(wrong, today))
-    assert "nodevet_burnin_complete 0\n" in metrics_of(snapshot)
+    assert "nodevet_burnin_complete 0.0\n" in metrics_of(snapshot)
 
 
 @pytest.mark.parametrize("state", [EpisodeState.OPEN, EpisodeState.ACKNOWLEDGED])
@@ -204,8 +204,8 @@ def test_a_clean_probe_after_a_wrong_result_is_no_green_beside_it(state: Episode
     before = node(GOOD, OTHER)
     snapshot = msgspec.structs.replace(before, episodes=(open_episode(MISMATCH, state),))
     metrics = MetricsPage().render(snapshot).decode()
-    assert "nodevet_burnin_complete 0\n" in metrics
-    assert re.search(r'nodevet_burnin_mismatches\{[^}]*device="cpu-1"[^}]*\} 3\n', metrics)
+    assert "nodevet_burnin_complete 0.0\n" in metrics
+    assert re.search(r'nodevet_burnin_mismatches\{[^}]*device="cpu-1"[^}]*\} 3\.0\n', metrics)
     assert dict(re.findall(r'nodevet_burnin_passed\{[^}]*device="(cpu-.)".*?\} (\d)', metrics)) == {
         "cpu-0": "1",
         "cpu-1": "0",
@@ -214,7 +214,7 @@ def test_a_clean_probe_after_a_wrong_result_is_no_green_beside_it(state: Episode
     assert "3 wrong in an earlier load, which no re-test has disproved" in section
     assert re.findall(r'class="badge ([a-z]+)"', section)[0] == "failed"
     cleared = msgspec.structs.replace(before, episodes=(open_episode(MISMATCH, EpisodeState.CLEARED),))
-    assert "nodevet_burnin_complete 1\n" in MetricsPage().render(cleared).decode()
+    assert "nodevet_burnin_complete 1.0\n" in MetricsPage().render(cleared).decode()
 
 
 def test_a_wall_clock_that_was_set_back_brings_no_older_load_to_the_front() -> None:
@@ -223,7 +223,7 @@ def test_a_wall_clock_that_was_set_back_brings_no_older_load_to_the_front() -> N
     before = msgspec.structs.replace(GOOD, conditions={**GOOD.conditions, "load": "before"}, ended=late)
     today = msgspec.structs.replace(STOPPED, conditions={**STOPPED.conditions, "load": "today"})
     snapshot = msgspec.structs.replace(cpu_node(), results=(before, today))
-    assert "nodevet_burnin_complete 0\n" in metrics_of(snapshot)
+    assert "nodevet_burnin_complete 0.0\n" in metrics_of(snapshot)
 
 
 def test_the_top_of_the_page_hides_no_wrong_result() -> None:
@@ -310,9 +310,9 @@ def test_what_a_load_has_not_told_is_not_proved_on_page_and_metrics(told: int, c
     for result in (*before, *today[:told]):
         latest.take(result)
     snapshot = msgspec.structs.replace(cpu_node(), results=latest.everything)
-    assert f"nodevet_burnin_complete {complete}\n" in metrics_of(snapshot)
+    assert f"nodevet_burnin_complete {float(complete)}\n" in metrics_of(snapshot)
     section = render_page(snapshot).split('id="burn-in-name"')[1]
     assert re.findall(r'class="badge ([a-z]+)"', section)[0] == ("ok" if complete else "unknown")
     assert ("1 of its results are not in the agent" in section) is not bool(complete)
     latest.forget("cpu-1")
-    assert "nodevet_burnin_complete 0\n" in metrics_of(msgspec.structs.replace(snapshot, results=latest.everything))
+    assert "nodevet_burnin_complete 0.0\n" in metrics_of(msgspec.structs.replace(snapshot, results=latest.everything))

@@ -184,8 +184,8 @@ def test_metrics_and_status_tell_whether_the_gate_is_closed(state: State) -> Non
     closed = bool(closing(snapshot))
     assert closed is (state is State.FAILED)
     page = MetricsPage().render(snapshot).decode()
-    assert f"\nnodevet_gate_closed {int(closed)}\n" in page
-    assert '\nnodevet_gate_mode_info{mode="drain"} 1\n' in page
+    assert f"\nnodevet_gate_closed {float(closed)}\n" in page
+    assert '\nnodevet_gate_mode_info{mode="drain"} 1.0\n' in page
     document = status_document(snapshot)
     assert (document.gate.closed, document.gate.mode) == (closed, "drain")
 

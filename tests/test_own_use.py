@@ -17,8 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nodevet.agent.daemon import services
 from nodevet.agent.daemon.own_use import OwnUseReader
 from nodevet.checks.core.model import OwnUse
-from nodevet.exporters.metrics.exposition import text
-from nodevet.exporters.metrics.node import node_metrics
+from nodevet.exporters.metrics.prometheus import MetricsPage
 
 FIELDS = OwnUse.__struct_fields__
 
@@ -154,7 +153,7 @@ def test_values_that_are_not_known_are_no_series() -> None:
     for name in FIELDS:
         lacking = msgspec.structs.replace(whole.agent.own_use, **{name: None})
         agent = msgspec.structs.replace(whole.agent, own_use=lacking)
-        page = text(node_metrics(msgspec.structs.replace(whole, agent=agent), detail=False)).decode()
+        page = MetricsPage().render(msgspec.structs.replace(whole, agent=agent)).decode()
         found = {sample.name for family in text_string_to_metric_families(page) for sample in family.samples}
         assert SERIES - found == {SERIES_OF[name]}
 

@@ -216,7 +216,7 @@ def test_the_metrics_name_the_partitions_of_the_node() -> None:
         for entry in scheduler_metrics(msgspec.structs.replace(FAILED, agent=agent))
         if entry.name.endswith("slurm_partition_info")
     ]
-    assert sorted(family.samples) == ['{partition="debug"}', '{partition="main"}']
+    assert sorted(family.samples) == [("debug",), ("main",)]
 
 
 def partitions(*lists: tuple[str, int]) -> str:

@@ -165,6 +165,19 @@ def test_every_quantity_refuses_what_is_none_of_it(quantity: str) -> None:
     assert_sound(odd)
 
 
+def test_a_name_that_a_driver_gives_a_part_may_be_no_text() -> None:
+    """Two parts stay two, and their values with them; before, the whole device was unread for it."""
+    names = ("vendor:a\udcff", "vendor:a\udcfe", "vendor:b")
+    readings = [Reading("temperature_celsius", 40.0, Part(PartKind.SENSOR, name)) for name in names]
+    assert_sound(readings)
+    sample = Sample("b", "g", "d", 1, Instant("boot", 1, 1.0), 0.1, sound_readings(readings))
+    assert [(reading.part.name, reading.value) for reading in sound_sample(sample).readings] == [
+        ("vendor:a\\udcff", 40.0),
+        ("vendor:a\\udcfe", 40.0),
+        ("vendor:b", 40.0),
+    ]
+
+
 def test_a_pci_text_that_is_none_is_no_address() -> None:
     """An empty address of a link's peer is no peer, not the end of the reader."""
     from nodevet.checks.backends.nvidia.backend import _address

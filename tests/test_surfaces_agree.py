@@ -292,7 +292,7 @@ def test_json_documents_tell_the_verdict(snapshot: Snapshot) -> None:
 def test_every_surface_says_that_a_node_is_simulated(tmp_path: Path) -> None:
     """A drill is told from the real thing everywhere, and the state file of a drill is never a verdict."""
     drill = gpu_node(simulated=True)
-    assert b"\nnodevet_simulated 1\n" in MetricsPage().render(drill)
+    assert b"\nnodevet_simulated 1.0\n" in MetricsPage().render(drill)
     assert json.loads(encode(status_document(drill)))["simulated"] is True
     assert "Simulated node" in render(from_snapshot(drill))
     file = parse(state_text(drill, ttl_seconds=60))

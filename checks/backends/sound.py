@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.core.guard import Bug, attempt
-from nodevet.checks.core.model import Device, DeviceKind, Reading, ReadingStatus, Sample
+from nodevet.checks.core.model import Device, DeviceKind, Part, Reading, ReadingStatus, Sample
 from nodevet.checks.core.quantities import measured
 
 __all__ = ["sound_device", "sound_readings", "sound_sample", "sound_text", "told_apart"]
@@ -88,12 +88,18 @@ def _sound_reading(reading: Reading) -> Reading:
 
 
 def _passable(reading: Reading) -> Reading:
+    reading = msgspec.structs.replace(reading, part=_passable_part(reading.part))
     done = attempt(partial(_passed, reading, Reading))
     if not isinstance(done, Bug):
         return reading
     if isinstance(reading.value, str) and not isinstance(attempt(lambda: sound_text(reading.value).encode()), Bug):
         return msgspec.structs.replace(reading, value=sound_text(reading.value), detail=sound_text(reading.detail))
     return _unreadable(reading, done)
+
+
+def _passable_part(part: Part) -> Part:
+    """Return *part* with lone surrogates in its name as their numbers: two parts that differ still do."""
+    return Part(part.kind, part.name.encode("utf-8", "backslashreplace").decode(), part.index)
 
 
 def _unreadable(reading: Reading, bug: Bug) -> Reading:

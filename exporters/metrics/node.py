@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from nodevet.checks.core.model import (
     NODE,
@@ -20,42 +21,51 @@ from nodevet.checks.core.model import (
 from nodevet.checks.engine.acknowledgement import is_word
 from nodevet.checks.engine.modes import closing
 
-from .exposition import Family, Value, counter, gauge, labels_text
+from .family import Family, LabelValues, Maker, Value, counter, gauge
 
-__all__ = ["node_metrics"]
+__all__ = ["node_makers"]
 
 _PLAIN_LIMIT_UNITS = ("celsius", "watts")
 _LIMIT_UNITS = ("celsius", "watts", "hertz", "bytes", "seconds", "ratio", "bytes_per_second", "flops_per_second")
 
-
-def node_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
-    """Yield everything that is no quantity and no result of a burn-in."""
-    yield from _agent(snapshot)
-    yield from _verdicts(snapshot)
-    yield from _episodes(snapshot)
-    yield from _acknowledged(snapshot)
-    yield from _events(snapshot)
-    yield from _checks(snapshot)
-    yield from _limits(snapshot, _LIMIT_UNITS if detail else _PLAIN_LIMIT_UNITS)
-    yield from _readers(snapshot)
+_FAULT = ("code", "device")
+_EPISODE = ("check", "code", "device", "fault_class", "outcome", "action", "state")
+_IDENTITY = ("device", "kind", "vendor", "model", "uuid", "pci", "serial", "driver")
 
 
-def _states(current: State, **labels: str) -> dict[str, Value | None]:
-    return {labels_text(**labels, state=state.value): state is current for state in State}
+def node_makers(snapshot: Snapshot, *, detail: bool) -> Iterator[Maker]:
+    """Yield what makes everything that is no quantity and no result of a burn-in."""
+    yield "metrics: agent", partial(_agent, snapshot)
+    yield "metrics: own use", partial(_own_use, snapshot.agent.own_use)
+    yield "metrics: gate", partial(_gate, snapshot)
+    yield "metrics: verdicts", partial(_verdicts, snapshot)
+    yield "metrics: devices", partial(_devices, snapshot)
+    yield "metrics: episodes", partial(_episodes, snapshot)
+    yield "metrics: acknowledgements", partial(_acknowledged, snapshot)
+    yield "metrics: events", partial(_events, snapshot)
+    yield "metrics: checks", partial(_checks, snapshot)
+    yield "metrics: limits", partial(_limits, snapshot, _LIMIT_UNITS if detail else _PLAIN_LIMIT_UNITS)
+    yield "metrics: readers", partial(_readers, snapshot)
+
+
+def _states(current: State, *labels: str) -> dict[LabelValues, Value | None]:
+    return {(*labels, state.value): state is current for state in State}
 
 
 def _agent(snapshot: Snapshot) -> Iterator[Family]:
     agent = snapshot.agent
-    yield gauge("build_info", "Version of the agent that serves this page.", {labels_text(version=agent.version): 1})
+    yield gauge("build_info", "Version of the agent that serves this page.", ("version",), {(agent.version,): 1})
     yield gauge(
         "node_info",
         "Name of the node as the agent knows it, how much of it is judged, and whether it is a simulation.",
-        {labels_text(node=snapshot.node, scope=snapshot.scope, simulated=str(snapshot.simulated).lower()): 1},
+        ("node", "scope", "simulated"),
+        {(snapshot.node, snapshot.scope, str(snapshot.simulated).lower()): 1},
     )
     yield gauge(
         "agent_configuration_info",
         "Digests of the configuration and of the rules in force.",
-        {labels_text(configuration=agent.configuration_digest, rules=agent.rules_digest): 1},
+        ("configuration", "rules"),
+        {(agent.configuration_digest, agent.rules_digest): 1},
     )
     plain: tuple[tuple[str, str, Value], ...] = (
         ("agent_start_timestamp_seconds", "When the agent started.", agent.started.wall_seconds),
@@ -72,27 +82,25 @@ def _agent(snapshot: Snapshot) -> Iterator[Family]:
         ("simulated", "Whether this node is a simulation.", snapshot.simulated),
     )
     for name, description, value in plain:
-        yield gauge(name, description, {"": value})
+        yield gauge(name, description, (), {(): value})
     yield gauge(
         "output_success",
         "Whether the last write of the store, and of the state file that a prolog reads, succeeded.",
-        {
-            labels_text(output="store"): not agent.store,
-            labels_text(output="state_file"): not agent.state_file,
-        },
+        ("output",),
+        {("store",): not agent.store, ("state_file",): not agent.state_file},
     )
     yield counter(
         "log_dropped_lines",
         "Lines of the agent's log that were dropped because their reader did not take them.",
-        {"": agent.dropped_log_lines},
+        (),
+        {(): agent.dropped_log_lines},
     )
     yield counter(
         "http_refused_connections",
         "Connections to the agent that were closed unanswered: incomplete, or too many at once.",
-        {"": agent.refused_connections},
+        (),
+        {(): agent.refused_connections},
     )
-    yield from _own_use(agent.own_use)
-    yield from _gate(snapshot)
 
 
 def _own_use(use: OwnUse) -> Iterator[Family]:
@@ -108,104 +116,125 @@ def _own_use(use: OwnUse) -> Iterator[Family]:
         ("threads", "Threads of the agent's process.", use.threads),
     )
     for name, description, value in gauges:
-        yield gauge(f"agent_{name}", description, {"": value})
-    yield counter("agent_cpu_seconds", "Processor time of the agent's process, user and system.", {"": use.cpu_seconds})
+        yield gauge(f"agent_{name}", description, (), {(): value})
+    yield counter(
+        "agent_cpu_seconds", "Processor time of the agent's process, user and system.", (), {(): use.cpu_seconds}
+    )
 
 
 def _gate(snapshot: Snapshot) -> Iterator[Family]:
     agent = snapshot.agent
-    decisions = {labels_text(decision=name): count for name, count in agent.gate_decisions.items()}
-    yield counter("gate_decisions", "What the prologs of jobs decided, over restarts of the agent.", decisions)
-    yield gauge("jobs", "Jobs that claim this node: begun by a prolog, not ended by an epilog.", {"": agent.jobs})
+    yield counter(
+        "gate_decisions",
+        "What the prologs of jobs decided, over restarts of the agent.",
+        ("decision",),
+        {(name,): count for name, count in agent.gate_decisions.items()},
+    )
+    yield gauge("jobs", "Jobs that claim this node: begun by a prolog, not ended by an epilog.", (), {(): agent.jobs})
     age = agent.oldest_job_seconds
     yield gauge(
         "oldest_job_timestamp_seconds",
         "When the oldest claim of a job was made; one that outlives its job keeps the agent's probe away.",
-        {"": None if age is None else round(snapshot.time.wall_seconds - age)},
+        (),
+        {(): None if age is None else round(snapshot.time.wall_seconds - age)},
     )
 
 
 def _verdicts(snapshot: Snapshot) -> Iterator[Family]:
     verdict = snapshot.verdict
-    yield gauge("node_state", "Verdict of the node, 1 for the state it is in.", _states(verdict.state))
-    yield gauge("node_hard_fault", "Whether the verdict rests on a fault that needs one look only.", {"": verdict.hard})
+    yield gauge("node_state", "Verdict of the node, 1 for the state it is in.", ("state",), _states(verdict.state))
+    yield gauge(
+        "node_hard_fault", "Whether the verdict rests on a fault that needs one look only.", (), {(): verdict.hard}
+    )
     yield gauge(
         "gate_closed",
         "Whether faults close the gate: the prolog, where one is installed, keeps jobs off this node or its device.",
-        {"": bool(closing(snapshot))},
+        (),
+        {(): bool(closing(snapshot))},
     )
     yield gauge(
         "gate_mode_info",
         "How far a hard fault may reach at this site: observe, gate or drain.",
-        {labels_text(mode=snapshot.modes.site.value): 1},
+        ("mode",),
+        {(snapshot.modes.site.value,): 1},
     )
     oldest = verdict.oldest_evidence
     yield gauge(
         "node_oldest_evidence_timestamp_seconds",
         "When the oldest reading was taken that the verdict rests on.",
-        {"": oldest.wall_seconds if oldest else None},
+        (),
+        {(): oldest.wall_seconds if oldest else None},
     )
-    states: dict[str, Value | None] = {}
+
+
+def _devices(snapshot: Snapshot) -> Iterator[Family]:
+    states: dict[LabelValues, Value | None] = {}
     for device, judged in snapshot.device_verdicts.items():
-        states.update(_states(judged.state, device=device))
-    yield gauge("device_state", "Verdict of a device, 1 for the state it is in.", states)
+        states.update(_states(judged.state, device))
+    yield gauge("device_state", "Verdict of a device, 1 for the state it is in.", ("device", "state"), states)
     yield gauge(
         "device_info",
         "Identity of a device.",
+        _IDENTITY,
         {_identity(device): 1 for device in snapshot.devices if device.kind is not DeviceKind.NODE},
     )
 
 
-def _identity(device: Device) -> str:
-    return labels_text(
-        device=device.id,
-        kind=device.kind.value,
-        vendor=device.vendor,
-        model=device.model,
-        uuid=device.uuid or "",
-        pci=device.pci or "",
-        serial=device.serial or "",
-        driver=device.driver or "",
+def _identity(device: Device) -> LabelValues:
+    return (
+        device.id,
+        device.kind.value,
+        device.vendor,
+        device.model,
+        device.uuid or "",
+        device.pci or "",
+        device.serial or "",
+        device.driver or "",
     )
 
 
 def _episodes(snapshot: Snapshot) -> Iterator[Family]:
     """Yield the faults that are not cleared; those of several parts of a device under one code are one series."""
     counted = dict.fromkeys(EpisodeState, 0)
-    active: dict[str, Value | None] = {}
-    opened: dict[str, Value | None] = {}
-    seen: dict[str, int] = {}
+    active: dict[LabelValues, Value | None] = {}
+    opened: dict[LabelValues, Value | None] = {}
+    seen: dict[LabelValues, int] = {}
     for episode in snapshot.episodes:
         counted[episode.state] += 1
         if episode.state is EpisodeState.CLEARED:
             continue
         active[_episode_labels(episode)] = 1
-        key = labels_text(code=episode.key.code, device=episode.key.device)
+        key = (episode.key.code, episode.key.device)
         seen[key] = seen.get(key, 0) + episode.count
         opened[key] = min(opened.get(key) or episode.opened.wall_seconds, episode.opened.wall_seconds)
     yield gauge(
         "episodes",
         "Faults that are not cleared, by where they stand.",
-        {labels_text(state=state.value): n for state, n in counted.items() if state is not EpisodeState.CLEARED},
+        ("state",),
+        {(state.value,): n for state, n in counted.items() if state is not EpisodeState.CLEARED},
     )
-    yield gauge("episode_active", "A fault that is not cleared, present while it lasts.", active)
-    yield counter("episode_occurrences", "Times that a fault that is not cleared was seen, over its parts.", seen)
+    yield gauge("episode_active", "A fault that is not cleared, present while it lasts.", _EPISODE, active)
+    yield counter(
+        "episode_occurrences", "Times that a fault that is not cleared was seen, over its parts.", _FAULT, seen
+    )
     yield gauge(
-        "episode_opened_timestamp_seconds", "When a fault that is not cleared was seen first, over its parts.", opened
+        "episode_opened_timestamp_seconds",
+        "When a fault that is not cleared was seen first, over its parts.",
+        _FAULT,
+        opened,
     )
 
 
 def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
     """Yield what persons acknowledged; parts of a device that one word covers are one series."""
-    numbers: dict[str, int] = {}
-    said: dict[str, float] = {}
-    ends: dict[str, float] = {}
+    numbers: dict[LabelValues, int] = {}
+    said: dict[LabelValues, float] = {}
+    ends: dict[LabelValues, float] = {}
     for episode in (*filter(is_word, snapshot.episodes), *snapshot.covered):
-        where = {"code": episode.key.code, "device": episode.key.device}
+        key = (episode.key.code, episode.key.device)
         state = "expired" if episode.expired is not None else "standing" if is_word(episode) else "absent"
-        labels = labels_text(**where, actor=episode.actor or "", note=episode.note or "", state=state)
+        labels = (*key, episode.actor or "", episode.note or "", state)
         numbers[labels] = numbers.get(labels, 0) + 1
-        key = labels_text(**where)
         if episode.acknowledged is not None:
             said[key] = max(said.get(key, 0.0), episode.acknowledged.wall_seconds)
         if episode.until is not None:
@@ -214,65 +243,74 @@ def _acknowledged(snapshot: Snapshot) -> Iterator[Family]:
     yield gauge(
         "acknowledged_episodes",
         "Faults that a person acknowledged, by who and why; state absent: not there now, and a return is covered.",
+        (*_FAULT, "actor", "note", "state"),
         numbers,
     )
-    yield gauge("acknowledgement_timestamp_seconds", "When a person acknowledged a fault last, over parts.", said)
     yield gauge(
-        "acknowledgement_expiry_timestamp_seconds", "When the first acknowledgement of a fault ends, over parts.", ends
+        "acknowledgement_timestamp_seconds", "When a person acknowledged a fault last, over parts.", _FAULT, said
+    )
+    yield gauge(
+        "acknowledgement_expiry_timestamp_seconds",
+        "When the first acknowledgement of a fault ends, over parts.",
+        _FAULT,
+        ends,
     )
 
 
-def _episode_labels(episode: Episode) -> str:
-    return labels_text(
-        check=episode.check,
-        code=episode.key.code,
-        device=episode.key.device,
-        fault_class=episode.finding.fault_class.value,
-        outcome=episode.outcome.value,
-        action=episode.finding.action.value,
-        state=episode.state.value,
+def _episode_labels(episode: Episode) -> LabelValues:
+    return (
+        episode.check,
+        episode.key.code,
+        episode.key.device,
+        episode.finding.fault_class.value,
+        episode.outcome.value,
+        episode.finding.action.value,
+        episode.state.value,
     )
 
 
 def _events(snapshot: Snapshot) -> Iterator[Family]:
-    counts = {
-        labels_text(code=event.code, device=event.device, fault_class=event.fault_class.value): event
-        for event in snapshot.events
-    }
+    counts = {(event.code, event.device, event.fault_class.value): event for event in snapshot.events}
     yield counter(
         "events",
         "Events that the kernel log or a driver told, by code; one log line that repeats another is not counted.",
+        (*_FAULT, "fault_class"),
         {labels: event.count for labels, event in counts.items()},
     )
     yield gauge(
         "event_last_timestamp_seconds",
         "When the last event of a code was told.",
+        (*_FAULT, "fault_class"),
         {labels: event.last.wall_seconds for labels, event in counts.items()},
     )
 
 
 def _checks(snapshot: Snapshot) -> Iterator[Family]:
-    runs = {labels_text(check=run.check): run for run in snapshot.checks}
+    runs = {(run.check,): run for run in snapshot.checks}
     yield gauge(
         "check_success",
         "Whether the last run of the check came to its end.",
+        ("check",),
         {labels: run.success for labels, run in runs.items()},
     )
     yield gauge(
         "check_duration_seconds",
         "Duration of the last run of the check.",
+        ("check",),
         {labels: run.duration_seconds for labels, run in runs.items()},
     )
     yield gauge(
         "check_last_run_timestamp_seconds",
         "When the check ran last.",
+        ("check",),
         {labels: run.time.wall_seconds for labels, run in runs.items()},
     )
     yield gauge(
         "check_findings",
         "Findings of the last run of the check that did not pass, by outcome.",
+        ("check", "outcome"),
         {
-            labels_text(check=run.check, outcome=outcome.value): run.outcomes.get(outcome.value, 0)
+            (run.check, outcome.value): run.outcomes.get(outcome.value, 0)
             for run in snapshot.checks
             for outcome in (Outcome.WARN, Outcome.FAIL, Outcome.UNMEASURED)
         },
@@ -282,17 +320,22 @@ def _checks(snapshot: Snapshot) -> Iterator[Family]:
 def _limits(snapshot: Snapshot, units: tuple[str, ...]) -> Iterator[Family]:
     """Yield what the checks compared with last: the strictest of all devices of a model and of their parts."""
     models = {device.id: device.model for device in snapshot.devices}
-    by_unit: dict[str, dict[str, Value | None]] = {unit: {} for unit in units}
+    by_unit: dict[str, dict[LabelValues, Value | None]] = {unit: {} for unit in units}
     for finding in snapshot.findings:
         limit = finding.limit
         if limit is None or limit.unit not in by_unit:
             continue
         model = models.get(finding.device, NODE)
-        labels = labels_text(check=finding.check, code=finding.code, op=limit.op, model=model)
+        labels = (finding.check, finding.code, limit.op, model)
         known = by_unit[limit.unit].get(labels)
         by_unit[limit.unit][labels] = limit.value if known is None else _stricter(finding, known)
     for unit, samples in by_unit.items():
-        yield gauge(f"limit_{unit}", "Limit in force: broken where the value stands to it as op says.", samples)
+        yield gauge(
+            f"limit_{unit}",
+            "Limit in force: broken where the value stands to it as op says.",
+            ("check", "code", "op", "model"),
+            samples,
+        )
 
 
 def _stricter(finding: Finding, known: Value) -> Value:
@@ -303,21 +346,19 @@ def _stricter(finding: Finding, known: Value) -> Value:
 
 
 def _readers(snapshot: Snapshot) -> Iterator[Family]:
-    present = {
-        labels_text(backend=reader.backend): reader
-        for reader in snapshot.readers
-        if reader.state is not ReaderState.ABSENT
-    }
+    present = {(reader.backend,): reader for reader in snapshot.readers if reader.state is not ReaderState.ABSENT}
     yield gauge(
         "reader_up",
         "Whether the process that reads a backend answers; backends without devices are left out.",
+        ("backend",),
         {labels: reader.state is ReaderState.RUNNING for labels, reader in present.items()},
     )
     yield gauge(
         "reader_state",
         "How the reader of a backend is doing, 1 for the state it is in; backends without devices are left out.",
+        ("backend", "state"),
         {
-            labels_text(backend=reader.backend, state=state.value): reader.state is state
+            (reader.backend, state.value): reader.state is state
             for reader in present.values()
             for state in ReaderState
             if state is not ReaderState.ABSENT
@@ -326,15 +367,18 @@ def _readers(snapshot: Snapshot) -> Iterator[Family]:
     yield counter(
         "reader_starts",
         "Times that the reader of a backend was started.",
+        ("backend",),
         {labels: reader.starts for labels, reader in present.items()},
     )
     yield counter(
         "reader_hangs",
         "Times that the reader of a backend did not answer before its deadline.",
+        ("backend",),
         {labels: reader.hangs for labels, reader in present.items()},
     )
     yield gauge(
         "reader_last_round_timestamp_seconds",
         "When the reader of a backend completed a round last.",
+        ("backend",),
         {labels: reader.last_round.wall_seconds for labels, reader in present.items() if reader.last_round},
     )

@@ -1,4 +1,4 @@
-"""The metrics page: which series a Snapshot has.
+"""The metrics page: which series a Snapshot has, encoded by prometheus_client.
 
 The page is built from one Snapshot each time, so a device that vanished vanishes here too, and a reading that is not
 there is a series that is not there: never a zero.
@@ -11,35 +11,54 @@ from __future__ import annotations
 
 import gzip
 import threading
+from collections.abc import Callable, Iterable
+from functools import partial
 
+from nodevet.checks.core.guard import Guard
 from nodevet.checks.core.model import Snapshot
 
-from .exposition import Family, text
-from .node import node_metrics
-from .quantity import quantity_metrics
+from .family import Family, Maker, kept
+from .node import node_makers
+from .quantity import quantity_makers
 from .result import result_metrics
 from .scheduler import scheduler_metrics
 
-__all__ = ["MetricsPage", "families"]
+__all__ = ["CONTENT_TYPE_OPENMETRICS", "CONTENT_TYPE_TEXT", "MetricsPage", "families"]
+
+CONTENT_TYPE_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE_OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+"""What a page is served as, whatever version or escaping a scraper asked for: our names need none."""
 
 
-def families(snapshot: Snapshot, *, detail: bool = False) -> list[Family]:
-    """Return the metrics of *snapshot*, those of the node first; families without series are left out."""
-    found = [
-        *node_metrics(snapshot, detail=detail),
-        *scheduler_metrics(snapshot),
-        *quantity_metrics(snapshot, detail=detail),
-        *result_metrics(snapshot, detail=detail),
-    ]
-    return [family for family in found if family.samples]
+def families(snapshot: Snapshot, *, detail: bool = False, guard: Guard | None = None) -> list[Family]:
+    """Return the metrics of *snapshot*, those of the node first; families without series are left out.
+
+    What makes a few of them and raises costs those, and *guard* tells; without a guard it raises.
+    """
+    readings: list[Maker] = []
+    kept(guard, "metrics: readings", lambda: readings.extend(quantity_makers(snapshot, detail=detail)), None)
+    makers: tuple[Maker, ...] = (
+        *node_makers(snapshot, detail=detail),
+        ("metrics: scheduler", partial(scheduler_metrics, snapshot)),
+        *readings,
+        ("metrics: burn-in", partial(result_metrics, snapshot, detail=detail)),
+    )
+    found: list[Family] = []
+    for name, make in makers:
+        kept(guard, name, partial(_append, found, make), None)
+    return found
 
 
 class MetricsPage:
     """Renders a Snapshot once per format and hands the same bytes out until another Snapshot comes."""
 
-    def __init__(self, *, detail: bool = False) -> None:
-        """Start with nothing rendered; *detail* puts every link and every quantity on the page."""
+    def __init__(self, *, detail: bool = False, guard: Guard | None = None) -> None:
+        """Start with nothing rendered; *detail* puts every link and every quantity on the page.
+
+        *guard* tells of metrics that cannot be made and are left out; without one, the page raises.
+        """
         self._detail = detail
+        self._guard = guard
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._pages: dict[tuple[bool, bool], bytes] = {}
@@ -58,6 +77,14 @@ class MetricsPage:
             if compressed:
                 page = gzip.compress(self._page(snapshot, openmetrics, False), compresslevel=1, mtime=0)
             else:
-                page = text(families(snapshot, detail=self._detail), openmetrics=openmetrics)
+                from .encoding import encoded
+
+                found = families(snapshot, detail=self._detail, guard=self._guard)
+                page = encoded(found, self._guard, openmetrics=openmetrics)
             self._pages[openmetrics, compressed] = page
         return page
+
+
+def _append(found: list[Family], make: Callable[[], Iterable[Family]]) -> None:
+    """Add what *make* makes and has series, one by one: what it made before it raised stays."""
+    found.extend(family for family in make() if family.samples)

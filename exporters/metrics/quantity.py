@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from nodevet.checks.core.model import Part, PartKind, Reading, ReadingStatus, Snapshot
 from nodevet.checks.core.quantities import QUANTITIES, Quantity, QuantityKind
 
-from .exposition import Family, Value, counter, escape, gauge, labels_text
+from .family import Family, LabelValues, Maker, Value, counter, gauge
 
-__all__ = ["part_label", "quantity_metrics", "shown_by_default", "summed_by_default"]
+__all__ = ["part_label", "quantity_makers", "shown_by_default", "summed_by_default"]
 
 STALE_ROUNDS = 3
 STALE_MINIMUM_SECONDS = 180.0
@@ -27,6 +27,8 @@ _PART_LABEL = {
     PartKind.POWER_SCOPE: "scope",
     PartKind.ENGINE: "engine",
 }
+
+_DEVICE = ("device",)
 
 _SUMMED_PARTS = frozenset({PartKind.LINK, PartKind.MEMORY_BLOCK})
 
@@ -77,7 +79,7 @@ Readings = dict[tuple[str, str, int | None], Reading]
 """The newest readings of one quantity by device, name of the part and its index."""
 
 
-def quantity_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
+def quantity_makers(snapshot: Snapshot, *, detail: bool) -> Iterator[Maker]:
     """Yield what was read lately: counts of readings, links by device, and every quantity that the page shows."""
     statuses = dict.fromkeys(ReadingStatus, 0)
     shown = {key for key, quantity in QUANTITIES.items() if quantity.exported and (detail or key in _DEFAULT)}
@@ -93,16 +95,12 @@ def quantity_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
             if readings is not None:
                 part = reading.part
                 readings[device, part.name, part.index] = reading
-    yield gauge(
-        "readings",
-        "Readings of the last rounds, by how they went.",
-        {labels_text(status=status.value): count for status, count in statuses.items()},
-    )
+    yield "metrics: readings by status", partial(_statuses, statuses)
     if taken["link_active"]:
-        yield from _link_counts(taken["link_active"])
+        yield "metrics: links", partial(_link_counts, taken["link_active"])
     for key, quantity in QUANTITIES.items():
         if key in shown and taken[key]:
-            yield from _quantity(quantity, taken[key], detail=detail)
+            yield f"metrics: {key}", partial(_quantity, quantity, taken[key], detail=detail)
 
 
 def shown_by_default(key: str) -> bool:
@@ -120,40 +118,62 @@ def part_label(kind: PartKind) -> str | None:
     return None if kind in (PartKind.DEVICE, PartKind.PCIE) else _PART_LABEL[kind]
 
 
+def _statuses(statuses: Mapping[ReadingStatus, int]) -> Iterator[Family]:
+    yield gauge(
+        "readings",
+        "Readings of the last rounds, by how they went.",
+        ("status",),
+        {(status.value,): count for status, count in statuses.items()},
+    )
+
+
 def _link_counts(readings: Readings) -> Iterator[Family]:
     up = _sums(readings)
     links = Counter(
         device for (device, _, _), reading in readings.items() if reading.status is not ReadingStatus.UNSUPPORTED
     )
     told = {device: links[device] for device, value in up.items() if value is not None}
-    yield gauge("links", "Links that the device has.", _by_device(told))
+    yield gauge("links", "Links that the device has.", _DEVICE, _by_device(told))
     yield gauge(
-        "links_up", "Links of the device that are up; left out where one of them could not be read.", _by_device(up)
+        "links_up",
+        "Links of the device that are up; left out where one of them could not be read.",
+        _DEVICE,
+        _by_device(up),
     )
 
 
 def _quantity(quantity: Quantity, readings: Readings, *, detail: bool) -> Iterator[Family]:
     if quantity.kind is QuantityKind.TEXT:
         return
-    if quantity.kind is QuantityKind.STATE:
-        samples = _state_samples(quantity, readings)
-    elif summed_by_default(quantity) and not detail:
-        samples = _by_device(_sums(readings))
-    else:
-        shown = _ANY if detail else _DEFAULT[quantity.key]
-        never = _NEVER.get(quantity.key, frozenset())
-        samples = {
-            _part_labels(device, reading.part): reading.value
-            for (device, name, _), reading in readings.items()
-            if isinstance(reading.value, (int, float)) and name not in never and (shown is _ANY or name in shown)
-        }
     of_kind = counter if quantity.kind is QuantityKind.COUNTER else gauge
-    yield of_kind(quantity.key, quantity.help, samples)
+    if quantity.kind is QuantityKind.STATE:
+        yield of_kind(quantity.key, quantity.help, (*_DEVICE, "state"), _state_samples(quantity, readings))
+    elif summed_by_default(quantity) and not detail:
+        yield of_kind(quantity.key, quantity.help, _DEVICE, _by_device(_sums(readings)))
+    else:
+        labels, samples = _part_samples(quantity, readings, detail=detail)
+        yield of_kind(quantity.key, quantity.help, labels, samples)
 
 
-def _state_samples(quantity: Quantity, readings: Readings) -> dict[str, Value | None]:
+def _part_samples(
+    quantity: Quantity, readings: Readings, *, detail: bool
+) -> tuple[tuple[str, ...], dict[LabelValues, Value | None]]:
+    """Return the names of the labels and the samples; where no part has a name, the device alone is a label."""
+    shown = _ANY if detail else _DEFAULT[quantity.key]
+    never = _NEVER.get(quantity.key, frozenset())
+    values: dict[LabelValues, Value | None] = {
+        (device, _part_name(reading.part)): reading.value
+        for (device, name, _), reading in readings.items()
+        if isinstance(reading.value, (int, float)) and name not in never and (shown is _ANY or name in shown)
+    }
+    if any(part for _, part in values):
+        return (*_DEVICE, _PART_LABEL.get(quantity.part, "part")), values
+    return _DEVICE, {(device,): value for (device, _), value in values.items()}
+
+
+def _state_samples(quantity: Quantity, readings: Readings) -> dict[LabelValues, Value | None]:
     return {
-        labels_text(device=device, state=state): reading.value == state
+        (device, state): reading.value == state
         for (device, _, _), reading in readings.items()
         if reading.value is not None
         for state in quantity.states
@@ -174,14 +194,11 @@ def _sums(readings: Readings) -> dict[str, float | int | None]:
     return sums
 
 
-def _by_device(values: Mapping[str, float | int | None]) -> dict[str, Value | None]:
-    return {labels_text(device=device): value for device, value in values.items()}
+def _by_device(values: Mapping[str, float | int | None]) -> dict[LabelValues, Value | None]:
+    return {(device,): value for device, value in values.items()}
 
 
-@lru_cache(maxsize=4096)  # a part keeps its labels from page to page
-def _part_labels(device: str, part: Part) -> str:
+@lru_cache(maxsize=4096)  # a part keeps its name from page to page
+def _part_name(part: Part) -> str:
     index = "" if part.index is None else str(part.index)
-    value = "_".join(word for word in (part.name, index) if word)
-    if not value:
-        return f'{{device="{escape(device)}"}}'
-    return f'{{device="{escape(device)}",{_PART_LABEL.get(part.kind, "part")}="{escape(value)}"}}'
+    return "_".join(word for word in (part.name, index) if word)

@@ -8,7 +8,7 @@ from nodevet.checks.core.model import NODE, Result, ResultState, Snapshot, State
 from nodevet.checks.engine.completeness import last_proof, standing_wrong
 from nodevet.checks.engine.retest import is_passed_retest
 
-from .exposition import Family, gauge, labels_text
+from .family import Family, LabelValues, gauge
 
 __all__ = ["result_metrics"]
 
@@ -27,6 +27,9 @@ _FIGURES = (
 """Figure of a result, what brings it to a base unit, its name here, whether a default page has it, and its help."""
 
 
+_LABELS = ("workload", "device", "dtype")
+
+
 def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     """Yield the last burn-in of each workload, device and number format."""
     standing = _standing(snapshot)
@@ -34,13 +37,15 @@ def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
     yield gauge(
         "burnin_passed",
         "Whether the last burn-in finished, found its planted faults and nothing wrong, and disproved what was before.",
+        _LABELS,
         {_labels(result): is_passed_retest(result) for result in newest} | dict.fromkeys(standing, False),
     )
     if newest:
         yield gauge(
             "burnin_complete",
             "Whether the last burn-in verified all of its plan to the end, and no wrong result stands undisproved.",
-            {"": last_proof(newest, snapshot.episodes).state is State.OK},
+            (),
+            {(): last_proof(newest, snapshot.episodes).state is State.OK},
         )
     finished = {_labels(result): result for result in newest if result.state is ResultState.FINISHED}
     # Found is found: a wrong result counts although its load was stopped or died.
@@ -53,23 +58,24 @@ def result_metrics(snapshot: Snapshot, *, detail: bool) -> Iterator[Family]:
             yield gauge(
                 f"burnin_{name}",
                 description,
+                _LABELS,
                 {labels: value * scale for labels, value in found.items() if value is not None},
             )
     yield gauge(
         "burnin_finished_timestamp_seconds",
         "When the last finished burn-in of this workload ended.",
+        _LABELS,
         {labels: result.ended.wall_seconds for labels, result in finished.items()},
     )
 
 
-def _standing(snapshot: Snapshot) -> dict[str, int]:
+def _standing(snapshot: Snapshot) -> dict[LabelValues, int]:
     """Return the wrong results that stand: a burn-in that found none since was no proof against them."""
     return {
-        labels_text(workload=shown.workload, device=device, dtype=shown.dtype or ""): shown.wrong
-        for device, shown in standing_wrong(snapshot.episodes)
+        (shown.workload, device, shown.dtype or ""): shown.wrong for device, shown in standing_wrong(snapshot.episodes)
     }
 
 
-def _labels(result: Result) -> str:
+def _labels(result: Result) -> LabelValues:
     device = result.devices[0] if len(result.devices) == 1 else NODE
-    return labels_text(workload=result.workload, device=device, dtype=result.dtype or "")
+    return result.workload, device, result.dtype or ""

@@ -33,8 +33,7 @@ from nodevet.checks.system.addresses import parse_listen
 from nodevet.checks.system.background import Background
 from nodevet.checks.system.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
 from nodevet.exporters.documents.schema import encode, status_document
-from nodevet.exporters.metrics.exposition import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT
-from nodevet.exporters.metrics.prometheus import MetricsPage
+from nodevet.exporters.metrics.prometheus import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT, MetricsPage
 
 from .arrivals import Arrivals, Request
 from .connections import CONNECTION_SECONDS, Connections
@@ -104,9 +103,8 @@ class HttpServer:
         host, port = parse_listen(listen)
         try:
             status = StatusPage(now or SystemClock().instant)
-            site = _Site(snapshot, complaint, page or MetricsPage(), status, report, host)
+            site = _Site(snapshot, complaint, page, status, report, host, guard or Guard(log or _unheard))
             site.reported = reported or site.reported
-            site.guard = guard or Guard(log or _unheard)
             self._server = _Server((host, port), site, log, connections or Connections())
         except OSError as error:
             raise refusal(error, host, port) from error
@@ -157,21 +155,22 @@ class _Site:
         self,
         snapshot: SnapshotSource,
         complaint: Complaint,
-        page: MetricsPage,
+        page: MetricsPage | None,
         status: StatusPage,
         report: ReportSource,
         host: str,
+        guard: Guard,
     ) -> None:
         self.snapshot = snapshot
         self.status = status
         self.report = report
         self.reported: Callable[[], bool] = lambda: report() is not None
         self.complaint = complaint
-        self.page = page
-        self.detailed = MetricsPage(detail=True)
+        self.page = page or MetricsPage(guard=guard)
+        self.detailed = MetricsPage(detail=True, guard=guard)
         self.document = _StatusJson()
         self.local_only = is_loopback(host)
-        self.guard = Guard(_unheard)
+        self.guard = guard
 
     def safe_answer(self, path: str, query: str, accept: str, accept_encoding: str) -> _Answer:
         """Return the answer; a page that raises costs this one answer, and the finding names the page."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from fakes.snapshots import acknowledged_node, cpu_node, eventful_node, failed_n
 
 from nodevet.checks.core.model import Snapshot
 from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
-from nodevet.exporters.metrics.exposition import PREFIX, Family
-from nodevet.exporters.metrics.node import node_metrics
+from nodevet.exporters.metrics.family import PREFIX, Family, Maker
+from nodevet.exporters.metrics.node import node_makers
 from nodevet.exporters.metrics.prometheus import families
 from nodevet.exporters.metrics.quantity import part_label, shown_by_default, summed_by_default
 from nodevet.exporters.metrics.result import result_metrics
@@ -21,7 +20,6 @@ __all__ = ["metrics_page"]
 
 NODES = (acknowledged_node, eventful_node, failed_node, gpu_node, cpu_node, unknown_node)
 LIMIT = f"{PREFIX}limit_"
-LABEL = re.compile(r'([a-z_]+)="')
 
 HEAD = """\
 # Metrics
@@ -57,7 +55,7 @@ throttle reasons that hold a clock down against its wish.
 
 def metrics_page(_repository: Path) -> str:
     """Every metric with its kind, labels and meaning."""
-    node = _merged(lambda build, detail: node_metrics(build(), detail=detail))
+    node = _merged(lambda build, detail: _made(node_makers(build(), detail=detail)))
     scheduler = _merged(lambda build, _: scheduler_metrics(build()))
     results = _merged(lambda build, detail: result_metrics(build(), detail=detail))
     plain = {family.name for build in NODES for family in families(build(), detail=False)}
@@ -79,23 +77,28 @@ def _merged(make: Callable[[Callable[[], Snapshot], bool], Iterable[Family]]) ->
     return {name: family for name, family in found.items() if family.samples or name.startswith(LIMIT)}
 
 
+def _made(makers: Iterable[Maker]) -> Iterator[Family]:
+    for _, make in makers:
+        yield from make()
+
+
 def _rows(found: dict[str, Family], plain: set[str]) -> Iterator[str]:
     units = [f"`{name.removeprefix(LIMIT)}`" for name in found if name.startswith(LIMIT)]
     for name, family in found.items():
         if not name.startswith(LIMIT):
-            yield _row(name, family.kind, _labels(family), family.help + ("" if name in plain else " *detail*"))
+            yield _row(name, family.kind, family.labels, family.help + ("" if name in plain else " *detail*"))
         elif units:
             shown = next(entry for key, entry in found.items() if key.startswith(LIMIT) and entry.samples)
             where = f"{family.help} Per model the strictest; `<unit>` is {', '.join(units[:-1])} or {units[-1]}."
             where += " All but celsius and watts *detail*."
-            yield _row(f"{LIMIT}<unit>", family.kind, _labels(shown), where)
+            yield _row(f"{LIMIT}<unit>", family.kind, shown.labels, where)
             units = []
 
 
 def _link_rows() -> Iterator[str]:
     for family in families(gpu_node()):
         if family.name in (f"{PREFIX}readings", f"{PREFIX}links", f"{PREFIX}links_up"):
-            yield _row(family.name, family.kind, _labels(family), family.help)
+            yield _row(family.name, family.kind, family.labels, family.help)
 
 
 def _quantity_rows() -> Iterator[str]:
@@ -110,11 +113,7 @@ def _quantity_rows() -> Iterator[str]:
         yield _row(f"{PREFIX}{key}", kind, labels, quantity.help + mark)
 
 
-def _labels(family: Family) -> list[str]:
-    return LABEL.findall(next(iter(family.samples)))
-
-
-def _row(name: str, kind: str, labels: list[str], meaning: str) -> str:
+def _row(name: str, kind: str, labels: Iterable[str], meaning: str) -> str:
     series = f"{name}_total" if kind == "counter" else name
     return f"| `{series}` | {kind} | {', '.join(f'`{label}`' for label in labels) or 'none'} | {meaning} |"
 

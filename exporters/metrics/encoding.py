@@ -1,0 +1,69 @@
+"""Families as a page, by prometheus_client: the text format 0.0.4 and OpenMetrics 1.0.
+
+Each page is collected from an object of its own. There is no registry, and the global one, which tells of the
+interpreter and the process, is never shown. What prometheus_client does not look at is looked at here: it drops a label
+of which no value was given, shows None as a sample without a value, and raises for a whole page where one label holds
+half a letter. Loaded by the first scrape; docs/decisions/0034-prometheus-client-encodes.md has what that costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest as in_text
+from prometheus_client.openmetrics.exposition import generate_latest as in_openmetrics
+
+from nodevet.checks.core.errors import ModelError
+from nodevet.checks.core.guard import Guard
+
+from .family import Family, kept
+
+__all__ = ["encoded", "metric"]
+
+
+def encoded(found: Iterable[Family], guard: Guard | None = None, *, openmetrics: bool = False) -> bytes:
+    """Return *found* as a page; a family that raises costs itself, and *guard* tells; without a guard it raises.
+
+    Names are escaped as the library does by default, ``underscores``; ours are such that there is nothing to escape.
+    """
+    return _ENCODERS[openmetrics](_Families(found, guard))
+
+
+class _Families:
+    """What prometheus_client collects for one page."""
+
+    def __init__(self, found: Iterable[Family], guard: Guard | None) -> None:
+        self._found = found
+        self._guard = guard
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._found:
+            made = kept(self._guard, f"metric {family.name}", partial(metric, family), None)
+            if made is not None:
+                yield made
+
+
+_ENCODERS: Mapping[bool, Callable[[_Families], bytes]] = {False: in_text, True: in_openmetrics}
+"""By whether the page is one of OpenMetrics."""
+
+
+def metric(family: Family) -> Metric:
+    """Return *family* for prometheus_client. Raises ModelError, TypeError or OverflowError: no series is guessed.
+
+    It is given neither ``unit=`` nor ``created=``: the one changes the name, the other adds a series per counter.
+    """
+    of_kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    made = of_kind(family.name, family.help, labels=family.labels)
+    for labels, value in family.samples.items():
+        if len(labels) != len(family.labels):
+            raise ModelError(f"{family.name} has the labels {family.labels} and was given {labels}: name each")
+        made.add_metric([label if label.isascii() else _encodable(label) for label in labels], float(value))
+    return made
+
+
+def _encodable(label: str) -> str:
+    """Return *label* with lone surrogates as their numbers: two labels that differ still do."""
+    return label.encode("utf-8", "backslashreplace").decode()

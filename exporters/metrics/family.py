@@ -1,0 +1,57 @@
+"""A metric of ours as plain data: what the modules beside this one make of a Snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from nodevet.checks.core.guard import Guard
+
+__all__ = ["PREFIX", "Family", "LabelValues", "Maker", "Value", "counter", "gauge", "kept"]
+
+PREFIX = "nodevet_"
+
+Value = float | int | bool
+LabelValues = tuple[str, ...]
+
+
+class Family(msgspec.Struct):
+    """All series of one metric: name without ``_total``, kind ``gauge | counter``, help, value by values of labels."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...]
+    samples: dict[LabelValues, Value]
+
+
+Made = TypeVar("Made")
+
+Maker = tuple[str, Callable[[], Iterable[Family]]]
+"""What a few metrics are made by, with the name under which a failure of it is told."""
+
+
+def gauge(name: str, description: str, labels: tuple[str, ...], samples: Mapping[LabelValues, Value | None]) -> Family:
+    """Return a gauge with our prefix; samples that are None were not measured and are left out."""
+    return Family(PREFIX + name, "gauge", description, labels, _measured(samples))
+
+
+def counter(
+    name: str, description: str, labels: tuple[str, ...], samples: Mapping[LabelValues, Value | None]
+) -> Family:
+    """Return a counter with our prefix; the page adds ``_total``."""
+    return Family(PREFIX + name, "counter", description, labels, _measured(samples))
+
+
+def kept(guard: Guard | None, name: str, work: Callable[[], Made], otherwise: Made) -> Made:
+    """Return what *work* gives; where it raises, *guard* tells so of *name*, and *otherwise* stands for it.
+
+    Without a guard whatever it raises is raised.
+    """
+    return guard.run(name, work, lambda: otherwise) if guard else work()
+
+
+def _measured(samples: Mapping[LabelValues, Value | None]) -> dict[LabelValues, Value]:
+    return {labels: value for labels, value in samples.items() if value is not None}
