@@ -17,6 +17,7 @@ from test_boards import Node, amd_reader, said
 
 from nodevet.checks.backends.amd import amdsmi
 from nodevet.checks.backends.amd.identity import identify
+from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.nvidia import nvml
 from nodevet.checks.backends.nvidia.backend import NvidiaBackend
 from nodevet.checks.backends.tree import Tree
@@ -42,6 +43,7 @@ class Driver:
         """Begin with a board that is whole and whose links are up."""
         self.is_split = False
         self.refusal = 0
+        self.nameless = 0
         version = "590.48.01"
         self.answers: dict[str, Any] = {
             "nvmlSystemGetDriverVersion": version,
@@ -64,6 +66,8 @@ class Driver:
             return [int(self.is_split), 0]
         if symbol == "nvmlDeviceGetNvLinkState" and not self.is_split and arguments[0] < LINKS:
             return 1 if not self.refusal else self._refuse(self.refusal)
+        if self.nameless and symbol in ("nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo_v3"):
+            self._refuse(self.nameless)
         return self.answers[symbol] if symbol in self.answers else self._refuse(nvml.NOT_SUPPORTED)
 
     def _refuse(self, code: int) -> None:
@@ -316,3 +320,15 @@ def test_loss_of_a_board_known_by_its_number_alone_is_one(fake_nvml: FakeNvml, i
         snapshot = node.look()
     assert [episode.key for episode in snapshot.episodes] == [Key("device.lost", fake_nvml.uuid(3))]
     assert {device.id for device in snapshot.devices} == {fake_nvml.uuid(slot) for slot in range(8)}
+
+
+def test_a_board_that_fails_to_tell_its_name_is_not_lost(tmp_path: Path) -> None:
+    """Both calls that tell who it is end with an unknown error, which says less than an error in every call."""
+
+    driver = Driver()
+    driver.nameless = 999
+    backend = backend_of(driver, tmp_path)
+    (board,) = backend.devices()
+    with pytest.raises(BackendError) as refused:
+        backend.read("fast", board)
+    assert (refused.value.failure.kind, refused.value.failure.of_driver) == (FailureKind.ERROR, True)
