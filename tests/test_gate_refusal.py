@@ -87,6 +87,33 @@ def test_a_driver_that_refuses_all_closes_the_gate_after_the_tables_looks(node: 
     assert gate.prolog("0").decision == "open"
 
 
+def test_a_refusal_stands_over_the_restart_of_the_agent(node: GpuNode, gate: Gate) -> None:
+    """Ended by a signal or killed: the driver still refuses, so the first look of the new agent closes the gate again.
+
+    The library does not start any more, so that no board is listed: what is known of them is from the agent before.
+    """
+    node.wait_for_verdict("ok")
+    refuse(node)
+    for symbol in ("nvmlInit_v2", "nvmlInitWithFlags"):
+        node.machine.fail(symbol, NvmlReturn.UNKNOWN)
+    node.seconds_until(lambda: "refused" in reaches(node), TOLD_SECONDS)
+
+    for end in (node.kill, node.stop):
+        end()
+        node.start()
+        node.seconds_until(lambda: reaches(node) == {"refused"}, GONE_SECONDS)
+        decided = gate.prolog("0")
+        assert (decided.code, decided.decision) == (1, "refused_closed")
+        assert node.status()["verdict"] == "unknown"
+
+    node.kill()
+    node.machine.clear()
+    node.start()
+    node.wait_for_verdict("ok", GONE_SECONDS)
+    node.seconds_until(lambda: node.state_line().startswith("ok "), GONE_SECONDS)
+    assert gate.prolog("0").decision == "open"
+
+
 @pytest.mark.parametrize(("on_stale", "code"), [("pass", 0), ("fail", 1)])
 def test_an_agent_that_is_gone_is_on_stales_and_never_a_refusal(
     node: GpuNode, gate: Gate, on_stale: str, code: int

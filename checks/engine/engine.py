@@ -61,7 +61,7 @@ from .episodes import Evidence, Holders, Knew, Ledger, acknowledge, anybody, fol
 from .hours import Hourly, Hours
 from .lapses import Lapse, Lapses
 from .overflow import without_those_not_kept
-from .refusal import counted
+from .refusal import counted, shown_by_bus
 from .renamed import COMMANDS
 from .retest import LatestResults
 from .seen_events import ToldEvent, ToldEvents
@@ -573,8 +573,10 @@ class Engine:
             events=tuple(self._counts.values()),
             covered=covered,
             names=self._renamed,
+            refusals=self._refusals,
+            on_bus=shown_by_bus(view.devices),
         )
-        self._refusals = self._step("refusals", partial(counted, self._refusals, snapshot), lambda: self._refusals)
+        self._refusals = self._step("refusals", partial(counted, snapshot), lambda: self._refusals)
         return msgspec.structs.replace(snapshot, refusals=self._refusals)
 
 

@@ -6,16 +6,28 @@ Each look that a driver answered with a refusal is counted, and a board that is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 
-from nodevet.checks.core.model import Device, DeviceKind, Failure, FailureKind, ReaderState, Refusal, Sample, Snapshot
+from nodevet.checks.core.model import (
+    Device,
+    DeviceKind,
+    Failure,
+    FailureKind,
+    ReaderState,
+    ReaderStatus,
+    Refusal,
+    Sample,
+    Snapshot,
+)
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.reference.vendors import LENT_DRIVERS
 
-__all__ = ["FALLS", "REFUSALS", "boards_of", "counted", "driver_refuses_all", "refusal_row"]
+from .arriving import page_of
+
+__all__ = ["FALLS", "REFUSALS", "boards_of", "counted", "driver_refuses_all", "refusal_row", "shown_by_bus"]
 
 REFUSALS = frozenset(
     {
@@ -71,23 +83,22 @@ def driver_refuses_all(snapshot: Snapshot, *, in_one_look: bool = False) -> bool
 
 
 def _is_refused(snapshot: Snapshot, board: Device, in_one_look: bool) -> bool:
-    refusal = snapshot.refusals.get(board.id)
-    stands = _stands(refusal) and refusal is not None and refusal.last.boot_id == snapshot.time.boot_id
+    stands = _stands(_kept(snapshot, board))
     return (in_one_look or stands) and _evidence(snapshot, board, stands=stands) is not None
 
 
-def counted(before: Mapping[str, Refusal], snapshot: Snapshot) -> dict[str, Refusal]:
-    """Return the refusals in a row of each board, *before* being those up to the last round.
+def counted(snapshot: Snapshot) -> dict[str, Refusal]:
+    """Return the refusals in a row of each board; those that *snapshot* has are of the rounds before it.
 
     A round in which nothing was asked of a board, such as while its reader starts, changes nothing.
     """
-    found = dict(before)
+    found = dict(snapshot.refusals)
     for board in boards_of(snapshot):
-        evidence, known = _evidence(snapshot, board), found.get(board.id)
+        evidence, known = _evidence(snapshot, board), _kept(snapshot, board)
         if evidence is None:
             if _answers(snapshot, board):
                 found.pop(board.id, None)
-        elif known is None or known.last.boot_id != snapshot.time.boot_id:
+        elif known is None:
             found[board.id] = Refusal(looks=1, since=snapshot.time, last=snapshot.time, evidence=evidence)
         elif known.evidence != evidence and not _stands(known):
             found[board.id] = msgspec.structs.replace(
@@ -96,17 +107,50 @@ def counted(before: Mapping[str, Refusal], snapshot: Snapshot) -> dict[str, Refu
     return found
 
 
+def shown_by_bus(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """Return those of *devices* that are accelerators of which only the PCI bus tells."""
+    return tuple(device for device in devices if device.kind is DeviceKind.ACCELERATOR and device.backend == "host")
+
+
 def boards_of(snapshot: Snapshot) -> tuple[Device, ...]:
-    """Return the accelerators on the PCI bus that were looked at in this boot, but those that are lent."""
+    """Return the accelerators of the PCI bus that are here in this boot, but those that are lent.
+
+    A board is here that was looked at. While its reader does not run, one that is only remembered is here too where
+    the bus shows its address, or where an agent of this boot saw its driver refuse it: an agent that is started amid
+    a refusal gets no list, and nothing was read since.
+    """
     here = {sample.device for sample in snapshot.samples if sample.time.boot_id == snapshot.time.boot_id}
     return tuple(
         device
         for device in snapshot.devices
         if device.kind is DeviceKind.ACCELERATOR
         and device.pci is not None
-        and device.id in here
-        and not (device.backend == "host" and device.driver in LENT_DRIVERS)
+        and not _is_lent(snapshot, device)
+        and (device.id in here or _is_remembered_here(snapshot, device))
     )
+
+
+def _is_lent(snapshot: Snapshot, board: Device) -> bool:
+    page = board if board.backend == "host" else page_of(board, snapshot.on_bus)
+    return page is not None and page.driver in LENT_DRIVERS
+
+
+def _is_remembered_here(snapshot: Snapshot, board: Device) -> bool:
+    """Return whether *board*, of which no reader of this agent has told, is known to be here in this boot."""
+    reader = _reader(snapshot, board)
+    if reader is None or reader.state is ReaderState.RUNNING:  # one that runs without it is judged as missing
+        return False
+    return page_of(board, snapshot.on_bus) is not None or _kept(snapshot, board) is not None
+
+
+def _reader(snapshot: Snapshot, board: Device) -> ReaderStatus | None:
+    return next((entry for entry in snapshot.readers if entry.backend == board.vendor), None)
+
+
+def _kept(snapshot: Snapshot, board: Device) -> Refusal | None:
+    """Return the refusals of *board* in a row, where an agent of this boot counted them."""
+    refusal = snapshot.refusals.get(board.id)
+    return refusal if refusal is not None and refusal.last.boot_id == snapshot.time.boot_id else None
 
 
 def _stands(refusal: Refusal | None) -> bool:
@@ -122,12 +166,15 @@ def _evidence(snapshot: Snapshot, board: Device, *, stands: bool = False) -> str
 
     Of one that *stands* the failure need not be the driver's own any more.
     """
-    reader = next((entry for entry in snapshot.readers if entry.backend == board.vendor), None)
+    reader = _reader(snapshot, board)
     if reader is None or board.backend not in ("host", board.vendor):  # a command of the site reads it by other means
         return None
+    kept = _kept(snapshot, board)
+    if reader.state is ReaderState.STARTING and kept is not None:  # nobody was asked since
+        return kept.evidence
     if reader.state is not ReaderState.RUNNING:
         is_said = reader.state in SPEAKING and _refuses(reader.failure, REFUSALS, stands=stands)
-        return f"start {reader.refusals}" if is_said else None
+        return f"start {reader.refusals} of {snapshot.agent.started.boottime_ns}" if is_said else None
     samples = _samples(snapshot, board)
     if board.backend == "host":  # its driver answers, and not for this one, or was told to leave it alone
         if board.pci in reader.quarantined and not reader.blamed.get(board.pci):
@@ -146,8 +193,8 @@ def _refuses(failure: Failure | None, words: frozenset[FailureKind], *, stands: 
 
 def _answers(snapshot: Snapshot, board: Device) -> bool:
     """Return whether *board* was read when it was last asked for a group."""
-    newest = max(_samples(snapshot, board), key=lambda sample: sample.time.boottime_ns)
-    return board.backend != "host" and newest.failure is None
+    newest = max(_samples(snapshot, board), key=lambda sample: sample.time.boottime_ns, default=None)
+    return board.backend != "host" and newest is not None and newest.failure is None
 
 
 def _samples(snapshot: Snapshot, board: Device) -> list[Sample]:
