@@ -29,7 +29,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.core.quantities import QUANTITIES, UNKNOWN_ACTION, QuantityKind, is_implausible, measured
 from nodevet.checks.engine.episodes import Evidence, Ledger, fold, verdict
-from nodevet.checks.engine.judging import Look, Rule, looks
+from nodevet.checks.engine.judging import Observation, Rule, observations
 from nodevet.checks.engine.registry import Check, check, discover
 from nodevet.checks.engine.view import Growth, View
 
@@ -60,7 +60,7 @@ def judged(view: View) -> list[Finding]:
 
 
 def state(view: View) -> State:
-    """Return the verdict of the first accelerator after three such looks."""
+    """Return the verdict of the first accelerator after three such samples."""
     ledger, findings = Ledger(), judged(view)
     for turn in range(3):
         moved = [msgspec.structs.replace(f, evidence_time=at(turn) if f.evidence_time else None) for f in findings]
@@ -188,7 +188,7 @@ def test_memory_of_another_kind_answers_for_none(status: ReadingStatus, silent: 
 
 
 def test_one_odd_reading_is_told_as_unmeasured_and_not_required() -> None:
-    """It is not passed over: the check that judges it says that it is blind there."""
+    """It is not passed over: the check that judges it says that it is unmeasured there."""
     for quantity, part, value in every_odd_reading():
         if quantity in ALONE | STANDS_IN | UNJUDGED:
             continue
@@ -276,7 +276,7 @@ def test_recovery_action_below_zero_is_no_request() -> None:
     assert action[1](63) == UNKNOWN_ACTION
 
 
-# ---- Rules and looks ------------------------------------------------------------------------------------------
+# ---- Rules and observations ---------------------------------------------------------------------------------
 
 HOT = Rule(check="site", code="site.hot")
 BAD = [Reading("temperature_celsius", None, CORE, status, "x") for status in ReadingStatus if status.value != "ok"]
@@ -286,30 +286,35 @@ NANS = [Reading("temperature_celsius", value, CORE) for value in (math.nan, math
 @pytest.mark.parametrize("reading", [*BAD, *NANS], ids=lambda r: f"{r.status.value} {r.value}")
 def test_no_rule_passes_on_a_reading_that_is_not_there(reading: Reading) -> None:
     """Whatever a check compares: without a value the rule itself says unmeasured, or skipped where unsupported."""
-    look = Look(GPU, "GPU 0", reading, at())
-    good = Look(GPU, "GPU 0", Reading("temperature_celsius", 40, CORE), at())
-    blind = Outcome.SKIPPED if reading.status is ReadingStatus.UNSUPPORTED else Outcome.UNMEASURED
+    observation = Observation(GPU, "GPU 0", reading, at())
+    good = Observation(GPU, "GPU 0", Reading("temperature_celsius", 40, CORE), at())
+    unmeasured = Outcome.SKIPPED if reading.status is ReadingStatus.UNSUPPORTED else Outcome.UNMEASURED
     limit = Limit(">", 90, "celsius", "a test")
-    assert (look.number, look.grew, look.per_second, look.occurrence) == (None, None, None, None)
+    assert (observation.number, observation.grew, observation.per_second, observation.occurrence) == (
+        None,
+        None,
+        None,
+        None,
+    )
     for finding in (
-        HOT.judge(look, False, "cool"),
-        HOT.judge(look, True, "hot"),
-        HOT.judge(look, (look.number or 0) > 90, "compared with 0"),
-        HOT.judge(look, lambda celsius: celsius > 90, lambda celsius: f"{celsius:.0f} celsius"),
-        HOT.judge(good, False, "cool", beside=(look,)),
-        HOT.against(look, look.number, limit, "against a limit"),
-        HOT.against(look, 40.0, limit, "against a limit, with a number of its own"),
-        HOT.against(good, 40.0, limit, "beside", beside=(look,)),
-        HOT.rate(look, limit, lambda growth: growth.per_second, lambda _growth: ""),
-        HOT.grown(look, lambda _growth: False, lambda _growth: ""),
+        HOT.judge(observation, False, "cool"),
+        HOT.judge(observation, True, "hot"),
+        HOT.judge(observation, (observation.number or 0) > 90, "compared with 0"),
+        HOT.judge(observation, lambda celsius: celsius > 90, lambda celsius: f"{celsius:.0f} celsius"),
+        HOT.judge(good, False, "cool", beside=(observation,)),
+        HOT.against(observation, observation.number, limit, "against a limit"),
+        HOT.against(observation, 40.0, limit, "against a limit, with a number of its own"),
+        HOT.against(good, 40.0, limit, "beside", beside=(observation,)),
+        HOT.rate(observation, limit, lambda growth: growth.per_second, lambda _growth: ""),
+        HOT.grown(observation, lambda _growth: False, lambda _growth: ""),
     ):
-        assert (finding.outcome, finding.required) == (blind, False)
+        assert (finding.outcome, finding.required) == (unmeasured, False)
 
 
 def test_no_rule_passes_where_nothing_was_compared() -> None:
     """``limit and value > limit`` is None where there is no limit, and no number compares with one that is none."""
-    grown = Look(GPU, "GPU 0", Reading("link_crc_errors", 5, link(0)), at(), Growth(1, 10.0, at()))
-    good = Look(GPU, "GPU 0", Reading("temperature_celsius", 40, CORE), at())
+    grown = Observation(GPU, "GPU 0", Reading("link_crc_errors", 5, link(0)), at(), Growth(1, 10.0, at()))
+    good = Observation(GPU, "GPU 0", Reading("temperature_celsius", 40, CORE), at())
     blank = Limit("<", math.nan, "celsius", "a test")
     for finding in (
         HOT.judge(good, None, "cool"),
@@ -324,12 +329,12 @@ def test_no_rule_passes_where_nothing_was_compared() -> None:
 
 def test_growth_without_an_earlier_value_is_not_judged() -> None:
     """The first sample of a counter says nothing about its rate."""
-    look = Look(GPU, "GPU 0", Reading("link_crc_errors", 5, link(0)), at())
+    observation = Observation(GPU, "GPU 0", Reading("link_crc_errors", 5, link(0)), at())
     limit = Limit(">=", 0, "", "a test")
-    assert (look.grew, look.per_second) == (None, None)
-    assert HOT.rate(look, limit, lambda growth: growth.amount, lambda _growth: "").outcome is Outcome.SKIPPED
-    assert HOT.against(look, look.per_second, limit, "").outcome is Outcome.UNMEASURED
-    assert HOT.grown(look, lambda _growth: True, lambda _growth: "").outcome is Outcome.SKIPPED
+    assert (observation.grew, observation.per_second) == (None, None)
+    assert HOT.rate(observation, limit, lambda growth: growth.amount, lambda _growth: "").outcome is Outcome.SKIPPED
+    assert HOT.against(observation, observation.per_second, limit, "").outcome is Outcome.UNMEASURED
+    assert HOT.grown(observation, lambda _growth: True, lambda _growth: "").outcome is Outcome.SKIPPED
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -340,25 +345,25 @@ class Policy(msgspec.Struct, frozen=True):
 def naive(view: View, _policy: Policy) -> Iterator[Finding]:
     """A site's check that never asks whether anything was measured."""
     for device in view.devices:
-        for look in looks(view, device, "temperature_celsius"):
-            yield HOT.judge(look, (look.number or 0) > 90, f"{look.number} celsius")
-        for look in looks(view, device, "link_crc_errors"):
-            yield HOT.judge(look, bool(look.reading.value), f"{look.reading.value} errors")
-        for look in looks(view, device, "row_remap_failed"):
-            yield HOT.judge(look, look.reading.value is True, "no row failed")
+        for observation in observations(view, device, "temperature_celsius"):
+            yield HOT.judge(observation, (observation.number or 0) > 90, f"{observation.number} celsius")
+        for observation in observations(view, device, "link_crc_errors"):
+            yield HOT.judge(observation, bool(observation.reading.value), f"{observation.reading.value} errors")
+        for observation in observations(view, device, "row_remap_failed"):
+            yield HOT.judge(observation, observation.reading.value is True, "no row failed")
 
 
 @pytest.mark.parametrize("status", [status for status in ReadingStatus if status.value != "ok"])
 def test_naive_check_of_a_site_is_never_green_by_absence(status: ReadingStatus) -> None:
-    """It passes on the healthy node and is blind where nothing was measured, with no word about it in its own code."""
+    """It passes on the healthy node, and is unmeasured without a value although its own code says nothing of that."""
     declared = next(v for v in vars(naive).values() if isinstance(v, Check))
     assert {f.outcome for f in naive(healthy(), Policy())} == {Outcome.PASS}
     spoiled = {
         (key, part): Reading(key, None, part, status, "x") for key, part in GPU_READINGS if key in declared.inputs
     }
     found = [f for f in naive(healthy(spoiled), Policy()) if f.device == GPU]
-    blind = Outcome.SKIPPED if status is ReadingStatus.UNSUPPORTED else Outcome.UNMEASURED
-    assert {f.outcome for f in found} == {blind}
+    unmeasured = Outcome.SKIPPED if status is ReadingStatus.UNSUPPORTED else Outcome.UNMEASURED
+    assert {f.outcome for f in found} == {unmeasured}
 
 
 # ---- Power and PCIe -------------------------------------------------------------------------------------------

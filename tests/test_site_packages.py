@@ -37,7 +37,7 @@ from nodevet.checks.core.overrun import Overrun, within
 from nodevet.checks.engine import check_run, registry
 from nodevet.checks.engine.check_run import CHECK_ERROR, LONGEST_REST_SECONDS, Armed, run_check
 from nodevet.checks.engine.engine import Engine
-from nodevet.checks.engine.judging import Rule, looks, number_of
+from nodevet.checks.engine.judging import Rule, number_of, observations
 from nodevet.checks.engine.registry import Check, discover, installed
 from nodevet.checks.engine.view import View
 from nodevet.checks.system.signals import SignalPipe, undisturbed
@@ -175,12 +175,18 @@ def test_a_check_of_a_quantity_that_does_not_exist_is_not_green(packages: Path, 
 SITE = Rule(check="site", code="site.x")
 UNANSWERED: dict[str, tuple[Callable[[View], object], str]] = {
     "no growth is kept": (
-        lambda view: [SITE.ungrown(look) for look in looks(view, view.devices[0], "remapped_rows_uncorrectable")],
+        lambda view: [
+            SITE.ungrown(observation)
+            for observation in observations(view, view.devices[0], "remapped_rows_uncorrectable")
+        ],
         "no growth of remapped_rows_uncorrectable is kept",
     ),
-    "grew": (lambda view: looks(view, view.devices[0], "energy_joules")[0].grew, "no growth of energy_joules is kept"),
+    "grew": (
+        lambda view: observations(view, view.devices[0], "energy_joules")[0].grew,
+        "no growth of energy_joules is kept",
+    ),
     "rate of no counter": (
-        lambda view: looks(view, view.devices[0], "bad_pages_retired")[0].per_second,
+        lambda view: observations(view, view.devices[0], "bad_pages_retired")[0].per_second,
         "no growth of bad_pages_retired is kept",
     ),
     "no part": (
@@ -188,7 +194,7 @@ UNANSWERED: dict[str, tuple[Callable[[View], object], str]] = {
         "temperature_celsius is of a sensor, not of a device: name the part",
     ),
     "other part": (
-        lambda view: number_of(looks(view, view.devices[0], "temperature_celsius"), WHOLE),
+        lambda view: number_of(observations(view, view.devices[0], "temperature_celsius"), WHOLE),
         "temperature_celsius is of a sensor, not of a device: name the part",
     ),
 }

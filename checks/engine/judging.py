@@ -1,11 +1,11 @@
-"""What every check does with a reading: look at it, say that it is blind, or judge it by a rule. Pure.
+"""Judging one reading by one rule: it passes, is broken, or is unmeasured. Pure.
 
-A check yields a finding for everything that it looked at, also for what is well, because only a good look clears.
+A check yields a finding for every reading that it judges, also for a good one, because only a good sample clears.
 A number that was not measured is None, never zero, and a rule that is asked to judge it says so by itself: no check can
 pass on a reading that is not there, whatever it compares.
 
 That a reading is missing never makes a node unknown here: which readings a node must be able to give, and that it
-cannot give one, is told once, by the check ``freshness``. A check that cannot see says ``unmeasured`` and steps back.
+cannot give one, is told once, by the check ``freshness``. A check without its reading says ``unmeasured``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nodevet.checks.core.quantities import QUANTITIES
 
 from .view import Growth, View, device_name, refuse_other_part
 
-__all__ = ["FEW", "Confirmation", "Look", "Rule", "look_again", "looks", "number_of"]
+__all__ = ["FEW", "Confirmation", "Observation", "Rule", "number_of", "observations", "with_next_sample"]
 
 NO_GROWTH = "a second sample is needed to see growth"
 NOTHING_TO_COMPARE = "nothing to compare with"
@@ -49,21 +49,21 @@ CONFIGURED = "configuration"
 
 
 class Confirmation(Protocol):
-    """The part of a policy that says how many looks of how many must agree."""
+    """The part of a policy that says how many samples of how many must agree."""
 
     @property
     def needed(self) -> int:
-        """Return how many looks must be bad."""
+        """Return how many samples must be bad."""
         ...
 
     @property
     def window(self) -> int:
-        """Return of how many looks in a row."""
+        """Return of how many samples in a row."""
         ...
 
 
-class Look(msgspec.Struct, frozen=True):
-    """One reading as a check looks at it: whose it is, when it was taken, how far it grew since the sample before."""
+class Observation(msgspec.Struct, frozen=True):
+    """One reading as a check judges it: its device, its time, and its growth since the sample before."""
 
     device: str
     name: str
@@ -118,9 +118,9 @@ class Look(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What a fault is called and what it means: all of a finding that does not depend on the look.
+    """The code of a fault and its meaning: all of a finding that does not depend on the reading.
 
-    ``gates`` is False for what only informs, such as a measured rule, however few looks the site wants.
+    ``gates`` is False for what only informs, such as a measured rule, however few samples the site asks for.
     """
 
     check: str
@@ -135,12 +135,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str = ""
 
     def confirmed_by(self, policy: Confirmation) -> Rule:
-        """Return the rule as a measured one: it counts once so many looks of so many agree as *policy* says."""
+        """Return the rule as a measured one: it counts once as many samples agree as *policy* says."""
         return msgspec.structs.replace(self, needed=policy.needed, window=policy.window, gates=False)
 
     def judge(
         self,
-        look: Look,
+        observation: Observation,
         broken: bool | Callable[[float], bool | None] | None,
         facts: str | Callable[[float], str],
         *,
@@ -148,36 +148,36 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         unit: str = "",
         limit: Limit | None = None,
         occurrence: str | None = None,
-        beside: Iterable[Look] = (),
+        beside: Iterable[Observation] = (),
     ) -> Finding:
-        """Return what the rule says of *look*, or that it is unmeasured where it has no value.
+        """Return the finding of the rule on *observation*; it is unmeasured where there is no value.
 
         *facts* tell what was seen, *beside* what else was read: without its values nothing is judged either. *broken*
         and *facts* may be functions of the measured number, which are then only called where there is one. Where
         *broken* is None, as ``limit and value > limit`` is without a limit, nothing was compared: no pass either.
         """
         beside = tuple(beside)
-        blind = self.blind(look, *beside)
-        if blind is not None:
-            return blind
-        number = look.number
+        unmeasured = self.unmeasured(observation, *beside)
+        if unmeasured is not None:
+            return unmeasured
+        number = observation.number
         if number is None and (callable(broken) or callable(facts)):
-            return self._unjudged(look, Outcome.UNMEASURED, f"{look.quantity} is no number")
+            return self._unjudged(observation, Outcome.UNMEASURED, f"{observation.quantity} is no number")
         asked = math.nan if number is None else number  # a word, about which no function is asked
         is_broken = broken(asked) if callable(broken) else broken
         if is_broken is None or (limit is not None and math.isnan(limit.value)):
-            return self._unjudged(look, Outcome.UNMEASURED, NOTHING_TO_COMPARE)
+            return self._unjudged(observation, Outcome.UNMEASURED, NOTHING_TO_COMPARE)
         seen = facts(asked) if callable(facts) else facts
-        others = {entry.quantity: None for entry in beside if entry.quantity != look.quantity}
+        others = {entry.quantity: None for entry in beside if entry.quantity != observation.quantity}
         return Finding(
             check=self.check,
             code=self.code,
             outcome=self.outcome if is_broken else Outcome.PASS,
-            message=f"{look.subject}: {seen}" + (f"; {self.next_step}" if is_broken and self.next_step else ""),
-            device=look.device,
-            part=look.part,
+            message=f"{observation.subject}: {seen}" + (f"; {self.next_step}" if is_broken and self.next_step else ""),
+            device=observation.device,
+            part=observation.part,
             fault_class=self.fault_class,
-            value=look.reading.value if value is None else value,
+            value=observation.reading.value if value is None else value,
             unit=unit,
             limit=limit,
             action=self.action if is_broken else Action.NONE,
@@ -186,29 +186,39 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             window=self.window,
             gates=self.gates and not _is_of_the_site(limit),
             occurrence=occurrence if is_broken else None,
-            evidence=(look.quantity, *others),
-            evidence_time=look.time,  # limits are read more rarely: their age must not make two looks one
+            evidence=(observation.quantity, *others),
+            evidence_time=observation.time,  # limits are read more rarely: their age must not make two samples one
         )
 
     def against(
-        self, look: Look, value: float | None, limit: Limit, facts: str, *, beside: Iterable[Look] = ()
+        self,
+        observation: Observation,
+        value: float | None,
+        limit: Limit,
+        facts: str,
+        *,
+        beside: Iterable[Observation] = (),
     ) -> Finding:
         """Return what the rule says of *value*, which is broken where *limit* holds; unmeasured where it is None."""
         if value is None or not math.isfinite(value):
-            return self.blind(look, *beside) or self._unjudged(look, Outcome.UNMEASURED, NOTHING_TO_COMPARE)
-        return self.judge(look, limit.holds(value), facts, value=value, unit=limit.unit, limit=limit, beside=beside)
+            return self.unmeasured(observation, *beside) or self._unjudged(
+                observation, Outcome.UNMEASURED, NOTHING_TO_COMPARE
+            )
+        return self.judge(
+            observation, limit.holds(value), facts, value=value, unit=limit.unit, limit=limit, beside=beside
+        )
 
     def rate(
-        self, look: Look, limit: Limit, value: Callable[[Growth], float], facts: Callable[[Growth], str]
+        self, observation: Observation, limit: Limit, value: Callable[[Growth], float], facts: Callable[[Growth], str]
     ) -> Finding:
-        """Return what the rule says of the growth of *look*: broken where *limit* holds of its *value*."""
-        if look.growth is None:
-            return self.ungrown(look) or self.skip(look, NO_GROWTH)
-        return self.against(look, value(look.growth), limit, facts(look.growth))
+        """Return what the rule says of the growth of *observation*: broken where *limit* holds of its *value*."""
+        if observation.growth is None:
+            return self.ungrown(observation) or self.skip(observation, NO_GROWTH)
+        return self.against(observation, value(observation.growth), limit, facts(observation.growth))
 
     def grown(
         self,
-        look: Look,
+        observation: Observation,
         broken: Callable[[Growth], bool | None],
         facts: Callable[[Growth], str],
         *,
@@ -216,15 +226,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         unit: str = "",
         limit: Limit | None = None,
         occurrence: str | None = None,
-        beside: Iterable[Look] = (),
+        beside: Iterable[Observation] = (),
     ) -> Finding:
-        """Return what the rule says of the growth of *look*: broken where *broken* says so of it."""
-        growth = look.growth
+        """Return what the rule says of the growth of *observation*: broken where *broken* says so of it."""
+        growth = observation.growth
         if growth is None:
-            return self.ungrown(look) or self.skip(look, NO_GROWTH)
+            return self.ungrown(observation) or self.skip(observation, NO_GROWTH)
         amount = growth.amount if value is None else value(growth)
         return self.judge(
-            look,
+            observation,
             broken(growth),
             facts(growth),
             value=amount,
@@ -234,40 +244,44 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             beside=beside,
         )
 
-    def absent(self, look: Look, facts: str, *, value: Scalar | None = None) -> Finding:
-        """Return that the rule is broken by the very fact that *look* has no value: such as a port that is gone."""
-        known = msgspec.structs.replace(look, reading=Reading(look.quantity, value or False, look.part))
+    def absent(self, observation: Observation, facts: str, *, value: Scalar | None = None) -> Finding:
+        """Return that the rule is broken because *observation* has no value, such as a port that disappeared."""
+        known = msgspec.structs.replace(
+            observation, reading=Reading(observation.quantity, value or False, observation.part)
+        )
         return self.judge(known, True, facts, value=value)
 
-    def blind(self, *read: Look) -> Finding | None:
+    def unmeasured(self, *read: Observation) -> Finding | None:
         """Return why the first of *read* that has no value cannot be judged, or None where all have one."""
-        for look in read:
-            if not look.measured:
-                return self._blind(look)
+        for observation in read:
+            if not observation.measured:
+                return self._unmeasured(observation)
         return None
 
-    def _blind(self, look: Look) -> Finding:
-        reading = look.reading
+    def _unmeasured(self, observation: Observation) -> Finding:
+        reading = observation.reading
         what = reading.status.value if reading.status is not ReadingStatus.OK else f"{reading.value}, no number"
         why = f"{reading.quantity} is {what}" + (f" ({reading.detail})" if reading.detail else "")
         unsupported = reading.status is ReadingStatus.UNSUPPORTED
-        return self._unjudged(look, Outcome.SKIPPED if unsupported else Outcome.UNMEASURED, why)
+        return self._unjudged(observation, Outcome.SKIPPED if unsupported else Outcome.UNMEASURED, why)
 
-    def ungrown(self, look: Look) -> Finding | None:
-        """Return why the growth of *look* cannot be judged: no value, or none before it; None where it can be.
+    def ungrown(self, observation: Observation) -> Finding | None:
+        """Return why the growth of *observation* cannot be judged: no value, or none before it; None where it can be.
 
         Raises LookupError for a quantity of which no growth is kept.
         """
-        _refuse_ungrowing(look)
-        if look.growth is not None:
-            return self.blind(look)
-        finding = self.blind(look) or self.skip(look, NO_GROWTH)
-        is_refused = look.reading.status in (ReadingStatus.UNSUPPORTED, ReadingStatus.DENIED)
-        return finding if is_refused or look.time is None else msgspec.structs.replace(finding, again=SOON_SECONDS)
+        _refuse_ungrowing(observation)
+        if observation.growth is not None:
+            return self.unmeasured(observation)
+        finding = self.unmeasured(observation) or self.skip(observation, NO_GROWTH)
+        is_refused = observation.reading.status in (ReadingStatus.UNSUPPORTED, ReadingStatus.DENIED)
+        return (
+            finding if is_refused or observation.time is None else msgspec.structs.replace(finding, again=SOON_SECONDS)
+        )
 
-    def skip(self, look: Look, why: str) -> Finding:
-        """Return that the rule does not apply to *look* now, and why."""
-        return self._unjudged(look, Outcome.SKIPPED, why)
+    def skip(self, observation: Observation, why: str) -> Finding:
+        """Return that the rule does not apply to *observation* now, and why."""
+        return self._unjudged(observation, Outcome.SKIPPED, why)
 
     def on_node(
         self,
@@ -305,30 +319,32 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             as_of=as_of,
         )
 
-    def _unjudged(self, look: Look, outcome: Outcome, why: str) -> Finding:
+    def _unjudged(self, observation: Observation, outcome: Outcome, why: str) -> Finding:
         return Finding(
             check=self.check,
             code=self.code,
             outcome=outcome,
-            message=f"{look.subject}: {why}",
-            device=look.device,
-            part=look.part,
+            message=f"{observation.subject}: {why}",
+            device=observation.device,
+            part=observation.part,
             fault_class=self.fault_class,
             clearing=self.clearing,
             needed=self.needed,
             window=self.window,
-            evidence=(look.quantity,),
-            evidence_time=look.time,
+            evidence=(observation.quantity,),
+            evidence_time=observation.time,
         )
 
 
-def look_again(finding: Finding, look: Look, limit: float, enough_after: Callable[[float], float]) -> Finding:
-    """Return *finding*; where *look* grew by more than *limit* a second, with when another look has grown by enough.
+def with_next_sample(
+    finding: Finding, observation: Observation, limit: float, enough_after: Callable[[float], float]
+) -> Finding:
+    """Return *finding*; where *observation* grew by more than *limit* a second, with the time of the next sample.
 
-    It tells a rate from a burst after so many seconds as *enough_after* says of what it grew in one.
+    *enough_after* gives the seconds after which growth at that rate is told from a burst.
     """
-    rate = look.per_second
-    if not look.measured or rate is None or rate <= limit:
+    rate = observation.per_second
+    if not observation.measured or rate is None or rate <= limit:
         return finding
     return msgspec.structs.replace(finding, again=enough_after(rate))
 
@@ -338,31 +354,31 @@ def _is_of_the_site(limit: Limit | None) -> bool:
     return limit is not None and limit.source == CONFIGURED
 
 
-def looks(view: View, device: Device, quantity: str) -> tuple[Look, ...]:
-    """Return a look at *quantity* on each part of *device* that ever reported it.
+def observations(view: View, device: Device, quantity: str) -> tuple[Observation, ...]:
+    """Return the observations of *quantity*, one for each part of *device* that ever reported it.
 
-    Where the device could not be read as a whole there is one look that saw nothing.
+    Where the whole device could not be read there is one observation without a value.
     """
     name = device_name(view, device.id)
     found = tuple(
-        Look(device.id, name, reading, sample.time, _growth(view, device.id, reading, sample.time))
+        Observation(device.id, name, reading, sample.time, _growth(view, device.id, reading, sample.time))
         for reading, sample in view.readings(device.id, quantity)
     )
     failure = view.failure(device.id)
     if found or failure is None:
         return found
-    return (Look(device.id, name, Reading(quantity, None, WHOLE, ReadingStatus.UNAVAILABLE, failure.detail)),)
+    return (Observation(device.id, name, Reading(quantity, None, WHOLE, ReadingStatus.UNAVAILABLE, failure.detail)),)
 
 
-def _refuse_ungrowing(look: Look) -> None:
-    """Raise LookupError where no growth of what *look* reads is kept: who asks for it would see none for ever."""
-    known = QUANTITIES.get(look.quantity)
-    if look.measured and look.growth is None and known is not None and not known.judged_by_growth:
-        raise LookupError(f"no growth of {look.quantity} is kept: compare its value with a limit")
+def _refuse_ungrowing(observation: Observation) -> None:
+    """Raise LookupError where no growth of what *observation* reads is kept: it would stay None for ever."""
+    known = QUANTITIES.get(observation.quantity)
+    if observation.measured and observation.growth is None and known is not None and not known.judged_by_growth:
+        raise LookupError(f"no growth of {observation.quantity} is kept: compare its value with a limit")
 
 
-def number_of(entries: Iterable[Look], part: Part) -> Look | None:
-    """Return the measured look of *entries* at *part*, or None. Raises LookupError for a part that none can have."""
+def number_of(entries: Iterable[Observation], part: Part) -> Observation | None:
+    """Return the measured observation of *part* among *entries*, or None. Raises LookupError for an unknown part."""
     found = tuple(entries)
     for entry in found:
         refuse_other_part(entry.quantity, part)

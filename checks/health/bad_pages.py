@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from nodevet.checks.core.model import Action, Clearing, Device, Finding, Limit, Outcome, ReadingStatus
-from nodevet.checks.engine.judging import Look, Rule, looks, number_of
+from nodevet.checks.engine.judging import Observation, Rule, number_of, observations
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import View
 from nodevet.checks.reference.vendors import vendor_of
@@ -65,14 +65,14 @@ class BadPages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def judge(view: View, policy: BadPages) -> Iterator[Finding]:
     """Every bad page of device memory was taken out of use, and they are few."""
     for device in view.devices:
-        for look in looks(view, device, "bad_pages_pending"):
-            yield PENDING.judge(look, bool, _waiting)
-        for look in looks(view, device, "bad_pages_unreservable"):
+        for observation in observations(view, device, "bad_pages_pending"):
+            yield PENDING.judge(observation, bool, _waiting)
+        for observation in observations(view, device, "bad_pages_unreservable"):
             yield UNRESERVABLE.judge(
-                look, bool, lambda pages: f"{pages:.0f} bad memory pages cannot be taken out of use"
+                observation, bool, lambda pages: f"{pages:.0f} bad memory pages cannot be taken out of use"
             )
-        for look in looks(view, device, "bad_pages_retired"):
-            yield _threshold(view, device, look, policy)
+        for observation in observations(view, device, "bad_pages_retired"):
+            yield _threshold(view, device, observation, policy)
 
 
 def _waiting(pages: float) -> str:
@@ -82,22 +82,26 @@ def _waiting(pages: float) -> str:
     )
 
 
-def _threshold(view: View, device: Device, look: Look, policy: BadPages) -> Finding:
-    blind = THRESHOLD.blind(look)
-    if blind:
-        return blind
-    pages = f"{look.number:.0f} bad memory pages were taken out of use"
-    told = looks(view, device, "bad_pages_threshold")
-    reported = number_of(told, look.part)
+def _threshold(view: View, device: Device, observation: Observation, policy: BadPages) -> Finding:
+    unmeasured = THRESHOLD.unmeasured(observation)
+    if unmeasured:
+        return unmeasured
+    pages = f"{observation.number:.0f} bad memory pages were taken out of use"
+    told = observations(view, device, "bad_pages_threshold")
+    reported = number_of(told, observation.part)
     if policy.threshold is not None:
         limit = Limit(">=", policy.threshold, "", "configuration")
-        return THRESHOLD.against(look, look.number, limit, f"{pages}, limit {limit.value:.0f}")
+        return THRESHOLD.against(observation, observation.number, limit, f"{pages}, limit {limit.value:.0f}")
     by_vendor = vendor_of(device.vendor).retired_pages_limit
     is_told = any(other.reading.status is not ReadingStatus.UNSUPPORTED for other in told)
     if by_vendor is not None and not is_told:
         limit = Limit(">=", by_vendor, "", "table")
-        return THRESHOLD.against(look, look.number, limit, f"{pages}, limit {limit.value:.0f}")
+        return THRESHOLD.against(observation, observation.number, limit, f"{pages}, limit {limit.value:.0f}")
     if reported is None or reported.number is None:
-        return THRESHOLD.blind(*told) or THRESHOLD.skip(look, f"{pages}; how many there may be is not known")
+        return THRESHOLD.unmeasured(*told) or THRESHOLD.skip(
+            observation, f"{pages}; how many there may be is not known"
+        )
     limit = Limit(">=", reported.number, "", "reported by the device")
-    return THRESHOLD.against(look, look.number, limit, f"{pages}, limit {limit.value:.0f}", beside=(reported,))
+    return THRESHOLD.against(
+        observation, observation.number, limit, f"{pages}, limit {limit.value:.0f}", beside=(reported,)
+    )

@@ -30,7 +30,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.core.parts import are_alike, of_reader
 from nodevet.checks.engine.baseline import OR
-from nodevet.checks.engine.judging import Look, Rule, looks
+from nodevet.checks.engine.judging import Observation, Rule, observations
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.renamed import COMMANDS
 from nodevet.checks.engine.view import View, device_name
@@ -325,20 +325,21 @@ def _required(view: View, device: Device, *, readable: bool) -> Iterator[Finding
         if not readable:
             yield rule.on_node(Outcome.UNMEASURED, f"{name}: the device was not read", device=device.id)
             continue
-        entries = looks(view, device, quantity)
+        entries = observations(view, device, quantity)
         excuse = _excuse(view, device, quantity, entries)
         if excuse:
             seen = view.evidence_time(device.id, quantity)  # what was missing before is not owed any more
             yield rule.on_node(Outcome.SKIPPED, f"{name}: {excuse}", device=device.id, evidence_time=seen)
             continue
         bad = [
-            look
-            for look in entries
-            if not look.measured and (look.reading.status is not ReadingStatus.UNSUPPORTED or look.part == CORE)
+            observation
+            for observation in entries
+            if not observation.measured
+            and (observation.reading.status is not ReadingStatus.UNSUPPORTED or observation.part == CORE)
         ]
         why = _missing(view, quantity, entries, bad)
         # What was had a moment ago is no more missing than a sample that did not come once: it counts once it is old.
-        lapsed = [look for look in bad if view.was_read_lately(device.id, quantity, look.part)]
+        lapsed = [observation for observation in bad if view.was_read_lately(device.id, quantity, observation.part)]
         counts = bool(why) and (not lapsed or bool(_missing(view, quantity, entries, bad, lapsed)))
         had = f"{why}; it was read in an earlier round, and counts once that is old" if why and not counts else why
         yield rule.on_node(
@@ -362,9 +363,9 @@ def _any(view: View, device: Device, quantities: list[str], *, readable: bool) -
     name = device_name(view, device.id)
     if not readable:
         return ANY.on_node(Outcome.UNMEASURED, f"{name}: the device was not read", device=device.id)
-    entries = [look for quantity in quantities for look in looks(view, device, quantity)]
-    there = [look.quantity for look in entries if look.measured]
-    lapsed = any(view.was_read_lately(device.id, look.quantity, look.part) for look in entries)
+    entries = [observation for quantity in quantities for observation in observations(view, device, quantity)]
+    there = [observation.quantity for observation in entries if observation.measured]
+    lapsed = any(view.was_read_lately(device.id, observation.quantity, observation.part) for observation in entries)
     return ANY.on_node(
         Outcome.PASS if there else Outcome.UNMEASURED,
         f"{name}: {there[0]} is there" if there else f"{name}: none of {', '.join(quantities)} is told",
@@ -374,54 +375,66 @@ def _any(view: View, device: Device, quantities: list[str], *, readable: bool) -
     )
 
 
-def _excuse(view: View, device: Device, quantity: str, entries: tuple[Look, ...]) -> str:
+def _excuse(view: View, device: Device, quantity: str, entries: tuple[Observation, ...]) -> str:
     """Return why *device* does not owe *quantity* now, or nothing where it does."""
     if _turned_off(view, device, quantity, entries):
         return f"{NEEDS[quantity]} is off"
     if quantity in SPLIT and _is_untold(entries) and view.lately(device.id, "partitioned"):
         return f"{quantity} is not told while the device is split into instances"
-    is_refused = all(look.reading.status in NOT_TOLD for look in entries)
+    is_refused = all(observation.reading.status in NOT_TOLD for observation in entries)
     if device.virtual and is_refused and _tells_anything(view, device):
         return f"{quantity} is not supported by a share of a board in a virtual machine; its host tells it"
     return ""
 
 
 def _missing(
-    view: View, quantity: str, entries: tuple[Look, ...], bad: list[Look], lapsed: Collection[Look] = ()
+    view: View,
+    quantity: str,
+    entries: tuple[Observation, ...],
+    bad: list[Observation],
+    lapsed: Collection[Observation] = (),
 ) -> str:
-    """Return why *quantity* is missing, of which *bad* looks tell nothing, or nothing; what only *lapsed* is there."""
-    missing = [look for look in bad if look not in lapsed]
-    there = [*(look for look in entries if look.measured), *lapsed]
-    lacks_core = any(look.part == CORE and not _has_margin(view, look) for look in missing)
-    chip = [look for look in entries if look.part.kind is PartKind.SENSOR and look.part.name in ON_CHIP]
-    lacks_chip = bool(chip) and not any(look in there or _has_margin(view, look) for look in chip)
-    unseen = next((look for look in missing if _alike(look, missing) > _alike(look, there)), None)
+    """Return why *quantity* is missing, which *bad* do not tell, or an empty text; what only *lapsed* is there."""
+    missing = [observation for observation in bad if observation not in lapsed]
+    there = [*(observation for observation in entries if observation.measured), *lapsed]
+    lacks_core = any(observation.part == CORE and not _has_margin(view, observation) for observation in missing)
+    chip = [
+        observation
+        for observation in entries
+        if observation.part.kind is PartKind.SENSOR and observation.part.name in ON_CHIP
+    ]
+    lacks_chip = bool(chip) and not any(observation in there or _has_margin(view, observation) for observation in chip)
+    unseen = next(
+        (observation for observation in missing if _alike(observation, missing) > _alike(observation, there)), None
+    )
     if lacks_core or lacks_chip or unseen is not None:
-        look = unseen or (missing or chip)[0]
-        of = f" of {look.part}" if look.part.kind is PartKind.MEMORY_BLOCK else ""
-        said = f" ({look.reading.detail})" if look.reading.detail else ""
-        return f"{quantity}{of} is {look.reading.status.value}{said}"
+        observation = unseen or (missing or chip)[0]
+        of = f" of {observation.part}" if observation.part.kind is PartKind.MEMORY_BLOCK else ""
+        said = f" ({observation.reading.detail})" if observation.reading.detail else ""
+        return f"{quantity}{of} is {observation.reading.status.value}{said}"
     return "" if there else f"{quantity} is " + ("not supported" if entries else "not reported")
 
 
-def _alike(look: Look, entries: Iterable[Look]) -> int:
-    """Return how many of *entries* are of parts like that of *look*."""
-    return sum(are_alike(look.part, entry.part) for entry in entries)
+def _alike(observation: Observation, entries: Iterable[Observation]) -> int:
+    """Return how many of *entries* are of parts like that of *observation*."""
+    return sum(are_alike(observation.part, entry.part) for entry in entries)
 
 
-def _has_margin(view: View, look: Look) -> bool:
+def _has_margin(view: View, observation: Observation) -> bool:
     """Return whether the core's distance to its limit is told, although its temperature could not be read."""
-    margin = view.number(look.device, "temperature_margin_celsius", CORE)
-    return margin is not None and look.part == CORE and look.reading.status is not ReadingStatus.UNSUPPORTED
+    margin = view.number(observation.device, "temperature_margin_celsius", CORE)
+    return (
+        margin is not None and observation.part == CORE and observation.reading.status is not ReadingStatus.UNSUPPORTED
+    )
 
 
-def _turned_off(view: View, device: Device, quantity: str, entries: tuple[Look, ...]) -> bool:
+def _turned_off(view: View, device: Device, quantity: str, entries: tuple[Observation, ...]) -> bool:
     """Return whether the device does not support *quantity* because the setting that it needs is off."""
     return _is_untold(entries) and quantity in NEEDS and view.lately(device.id, NEEDS[quantity]) == 0
 
 
-def _is_untold(entries: tuple[Look, ...]) -> bool:
-    return all(look.reading.status is ReadingStatus.UNSUPPORTED for look in entries)
+def _is_untold(entries: tuple[Observation, ...]) -> bool:
+    return all(observation.reading.status is ReadingStatus.UNSUPPORTED for observation in entries)
 
 
 def _tells_anything(view: View, device: Device) -> bool:

@@ -22,7 +22,7 @@ from nodevet.checks.core.model import (
     PartKind,
     ReadingStatus,
 )
-from nodevet.checks.engine.judging import FEW, Look, Rule, look_again, looks
+from nodevet.checks.engine.judging import FEW, Observation, Rule, observations, with_next_sample
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.switches import told_of_switch
 from nodevet.checks.engine.view import View, device_name
@@ -135,7 +135,7 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Annotated[float, Meta(ge=0, description="Checksum errors per second that a link may have.")] | None
     ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
-    window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
+    window: Annotated[int, Meta(ge=1, le=100, description="Of how many samples in a row.")] = 5
 
 
 @check(
@@ -184,39 +184,41 @@ def _is_loaded_anew(view: View, device_id: str) -> bool:
 
 def _judged(view: View, policy: Links) -> Iterator[Finding]:
     for device in view.devices:
-        links = looks(view, device, "link_active")
+        links = observations(view, device, "link_active")
         dark = _all_down(view, device, links, policy)
         yield from dark
         is_dark = any(finding.outcome is Outcome.FAIL for finding in dark)
         is_told = any(finding.outcome in (Outcome.WARN, Outcome.FAIL) for finding in dark)
-        for look in links:
-            told = DOWN.skip(look, "it is down like all the others") if is_dark else None
-            yield told or _left_out(view, device, look, links) or _down(view, device, look, policy)
+        for observation in links:
+            told = DOWN.skip(observation, "it is down like all the others") if is_dark else None
+            yield told or _left_out(view, device, observation, links) or _down(view, device, observation, policy)
         yield from _fewer(view, device, links, policy, is_told=is_told)
-        for look in looks(view, device, "link_replay_errors"):
-            yield _counted(REPLAY.confirmed_by(policy), look, "link.replay")
-        for look in looks(view, device, "link_recovery_errors"):
-            yield _counted(RECOVERY.confirmed_by(policy), look, "link.recovery")
-        for look in looks(view, device, "link_crc_errors"):
-            yield _crc_rate(CRC_RATE.confirmed_by(policy), look, policy)
-        for look in looks(view, device, "link_effective_errors"):
-            yield _counted(EFFECTIVE.confirmed_by(policy), look, "link.effective")
+        for observation in observations(view, device, "link_replay_errors"):
+            yield _counted(REPLAY.confirmed_by(policy), observation, "link.replay")
+        for observation in observations(view, device, "link_recovery_errors"):
+            yield _counted(RECOVERY.confirmed_by(policy), observation, "link.recovery")
+        for observation in observations(view, device, "link_crc_errors"):
+            yield _crc_rate(CRC_RATE.confirmed_by(policy), observation, policy)
+        for observation in observations(view, device, "link_effective_errors"):
+            yield _counted(EFFECTIVE.confirmed_by(policy), observation, "link.effective")
         yield from _fabric_health(view, device, policy)
-        for look in looks(view, device, "fabric_state"):
-            yield _fabric(look, policy)
+        for observation in observations(view, device, "fabric_state"):
+            yield _fabric(observation, policy)
 
 
-def _all_down(view: View, device: Device, links: tuple[Look, ...], policy: Links) -> list[Finding]:
+def _all_down(view: View, device: Device, links: tuple[Observation, ...], policy: Links) -> list[Finding]:
     """Return whether any link is up, once for the device: what takes all of them has one cause and one cure."""
-    measured = [look for look in links if look.measured]
-    silent = bool(links) and all(look.reading.status is UNSUPPORTED for look in links)
+    measured = [observation for observation in links if observation.measured]
+    silent = bool(links) and all(observation.reading.status is UNSUPPORTED for observation in links)
     unseen = silent and any(
-        look.measured for sibling in view.siblings(device) for look in looks(view, sibling, "link_active")
+        observation.measured
+        for sibling in view.siblings(device)
+        for observation in observations(view, sibling, "link_active")
     )
     if not (measured or unseen):
         return []
-    dark = not any(look.number for look in links) and len(measured) == sum(
-        look.reading.status is not UNSUPPORTED for look in links
+    dark = not any(observation.number for observation in links) and len(measured) == sum(
+        observation.reading.status is not UNSUPPORTED for observation in links
     )
     if _is_split(view, device) or _may_be_split(view, device):
         return [_of_split(view, device, links)]
@@ -228,8 +230,8 @@ def _all_down(view: View, device: Device, links: tuple[Look, ...], policy: Links
     registration = view.reading(device.id, "fabric_state")
     joined = registration is None or registration.value in (None, "completed")
     down = f"all {len(measured)} links are down" if measured else "it tells of no link, and others of its model do"
-    up = sum(bool(look.number) for look in links)
-    proven = any(_proven(view, device, look) for look in measured)
+    up = sum(bool(observation.number) for observation in links)
+    proven = any(_proven(view, device, observation) for observation in measured)
     rule = ALL_DOWN if joined else NOT_JOINED
     if _is_guest(view) and policy.expected is None and not (proven or unseen):
         rule = NOT_GIVEN
@@ -257,7 +259,7 @@ def _cured_with(fault: FabricFault | None, rule: Rule) -> Rule:
     return msgspec.structs.replace(rule, fault_class=fault.fault_class, action=fault.action, next_step=fault.next_step)
 
 
-def _of_split(view: View, device: Device, links: tuple[Look, ...]) -> Finding:
+def _of_split(view: View, device: Device, links: tuple[Observation, ...]) -> Finding:
     """Return that links which read as down may be well, because *device* is split or does not tell whether it is."""
     is_split = _is_split(view, device)
     why = "is split into instances" if is_split else "has no link up, and did not tell whether it is split"
@@ -271,10 +273,10 @@ def _of_split(view: View, device: Device, links: tuple[Look, ...]) -> Finding:
     )
 
 
-def _why_any(view: View, device: Device, measured: list[Look], policy: Links) -> str | None:
+def _why_any(view: View, device: Device, measured: list[Observation], policy: Links) -> str | None:
     """Return why at least one link should be up, or None where nothing says so."""
     row = _row(view, device)
-    by_port = (_expected(view, device, look, policy) for look in measured)
+    by_port = (_expected(view, device, observation, policy) for observation in measured)
     found = next((why for why in by_port if why), None)
     if found is not None or policy.expected is not None:
         return found
@@ -290,63 +292,67 @@ def _is_in_a_fabric(view: View, device: Device) -> bool:
     return joined and not device.virtual and bool(view.siblings(device)) and expected_links(device) is None
 
 
-def _oldest(links: tuple[Look, ...]) -> Instant | None:
-    return min((look.time for look in links if look.time), key=lambda time: time.boottime_ns, default=None)
+def _oldest(links: tuple[Observation, ...]) -> Instant | None:
+    return min(
+        (observation.time for observation in links if observation.time), key=lambda time: time.boottime_ns, default=None
+    )
 
 
-def _left_out(view: View, device: Device, look: Look, links: tuple[Look, ...]) -> Finding | None:
+def _left_out(view: View, device: Device, observation: Observation, links: tuple[Observation, ...]) -> Finding | None:
     """Return that a port which once was up is not in use any more while others are, or None where that is not so."""
     seen = view.memory.seen.get(device.id)
-    was_up = seen is not None and look.part.index in seen.links_up
-    if not was_up or look.reading.status is not UNSUPPORTED or not any(other.measured for other in links):
+    was_up = seen is not None and observation.part.index in seen.links_up
+    if not was_up or observation.reading.status is not UNSUPPORTED or not any(other.measured for other in links):
         return None
     if _is_split(view, device) or _may_be_split(view, device):
         return None
-    return DOWN.absent(look, "the port is not in use, it was up before", value=False)
+    return DOWN.absent(observation, "the port is not in use, it was up before", value=False)
 
 
-def _down(view: View, device: Device, look: Look, policy: Links) -> Finding:
-    if look.number != 0:
-        return DOWN.judge(look, False, "the link is up")
-    why = _expected(view, device, look, policy)
+def _down(view: View, device: Device, observation: Observation, policy: Links) -> Finding:
+    if observation.number != 0:
+        return DOWN.judge(observation, False, "the link is up")
+    why = _expected(view, device, observation, policy)
     if _is_split(view, device):
-        return DOWN.skip(look, "the link is down, as it is on a partitioned device")
+        return DOWN.skip(observation, "the link is down, as it is on a partitioned device")
     if _may_be_split(view, device):
-        return DOWN.skip(look, "the link is down, and the device did not tell whether it is partitioned")
+        return DOWN.skip(observation, "the link is down, and the device did not tell whether it is partitioned")
     if why is None and policy.expected is not None:
-        return DOWN.judge(look, False, f"the link is down, and no more than {policy.expected} are expected to be up")
+        return DOWN.judge(
+            observation, False, f"the link is down, and no more than {policy.expected} are expected to be up"
+        )
     if why is None:
-        return DOWN.skip(look, "the link is down, and nothing says that it was ever meant to be up")
-    limit = None if policy.expected is None or _proven(view, device, look) else _configured(policy.expected)
-    return DOWN.judge(look, True, f"the link is down, {why}", limit=limit)
+        return DOWN.skip(observation, "the link is down, and nothing says that it was ever meant to be up")
+    limit = None if policy.expected is None or _proven(view, device, observation) else _configured(policy.expected)
+    return DOWN.judge(observation, True, f"the link is down, {why}", limit=limit)
 
 
 def _configured(expected: int) -> Limit:
     return Limit("<", expected, "", "configuration")
 
 
-def _expected(view: View, device: Device, look: Look, policy: Links) -> str | None:
+def _expected(view: View, device: Device, observation: Observation, policy: Links) -> str | None:
     """Return why the link should be up, or None: an unbridged board has all its links down in health.
 
     A number of the site comes first, and where nothing but that number wants the link, it closes no gate.
     """
-    before = _ports_before(view, device, look.part.index)
+    before = _ports_before(view, device, observation.part.index)
     if policy.expected is not None and (before >= policy.expected or _number_up(view, device) >= policy.expected):
         return None
-    return _proven(view, device, look) or (
+    return _proven(view, device, observation) or (
         None if policy.expected is None else f"the configuration expects {policy.expected}"
     )
 
 
-def _proven(view: View, device: Device, look: Look) -> str | None:
+def _proven(view: View, device: Device, observation: Observation) -> str | None:
     """Return why the link should be up by what was seen here or is known of the board, or None."""
-    port, before = look.part.index, _ports_before(view, device, look.part.index)
+    port, before = observation.part.index, _ports_before(view, device, observation.part.index)
     seen = view.memory.seen.get(device.id)
     if seen is not None and port in seen.links_up:
         return "it was up before"
     for sibling in view.siblings(device):
         remembered = view.memory.seen.get(sibling.id)
-        is_up = view.number(sibling.id, "link_active", look.part) or (remembered and port in remembered.links_up)
+        is_up = view.number(sibling.id, "link_active", observation.part) or (remembered and port in remembered.links_up)
         if is_up and _leads_to_switch(sibling, port):
             return f"that of {sibling.pci or sibling.id} is up"
     row = _row(view, device)
@@ -378,7 +384,7 @@ def _is_guest(view: View) -> bool:
 
 
 def _number_up(view: View, device: Device) -> int:
-    return sum(bool(look.number) for look in looks(view, device, "link_active"))
+    return sum(bool(observation.number) for observation in observations(view, device, "link_active"))
 
 
 def _was_up(view: View, device: Device) -> bool:
@@ -389,20 +395,22 @@ def _was_up(view: View, device: Device) -> bool:
 def _ever_up(view: View, device: Device) -> set[int | None]:
     """Return the ports of *device* that are up or ever were: whole bridges may be left out, a part of one is broken."""
     seen = view.memory.seen.get(device.id)
-    up = {look.part.index for look in looks(view, device, "link_active") if look.number}
+    up = {observation.part.index for observation in observations(view, device, "link_active") if observation.number}
     return up | set(seen.links_up if seen else ())
 
 
-def _fewer(view: View, device: Device, links: tuple[Look, ...], policy: Links, *, is_told: bool) -> Iterator[Finding]:
+def _fewer(
+    view: View, device: Device, links: tuple[Observation, ...], policy: Links, *, is_told: bool
+) -> Iterator[Finding]:
     """Yield whether *device* uses as many ports as it should: one that it leaves out is not told as down."""
     row = _row(view, device)
     expected = (row.links if row else None) if policy.expected is None else policy.expected
     if expected is None or not links or _is_split(view, device) or _may_be_split(view, device):
         return
     part, name = Part(PartKind.LINK), device_name(view, device.id)
-    used = sum(look.reading.status is not UNSUPPORTED for look in links)
+    used = sum(observation.reading.status is not UNSUPPORTED for observation in links)
     counts_up = policy.expected is None and row is not None and row.which in (Which.SOME, Which.ALIKE)
-    if not any(look.measured for look in links):
+    if not any(observation.measured for observation in links):
         outcome = Outcome.UNMEASURED if used else Outcome.SKIPPED
         yield FEWER.on_node(outcome, f"{name}: no link was measured", device=device.id, part=part)
         return
@@ -446,7 +454,11 @@ def _may_be_split(view: View, device: Device) -> bool:
 
 def _ports_before(view: View, device: Device, port: int | None) -> int:
     """Return how many ports in use come before *port*: which of them a board leaves out may differ by its slot."""
-    parts = [look.part.index for look in looks(view, device, "link_active") if look.reading.status is not UNSUPPORTED]
+    parts = [
+        observation.part.index
+        for observation in observations(view, device, "link_active")
+        if observation.reading.status is not UNSUPPORTED
+    ]
     return sum(port is not None and other is not None and other < port for other in parts)
 
 
@@ -455,21 +467,21 @@ def _leads_to_switch(device: Device, port: int | None) -> bool:
     return any(link.port == port and link.peer == "switch" for link in device.links)
 
 
-def _counted(rule: Rule, look: Look, key: str) -> Finding:
-    in_all = f"{look.number:.0f} in all" if look.number is not None else ""
+def _counted(rule: Rule, observation: Observation, key: str) -> Finding:
+    in_all = f"{observation.number:.0f} in all" if observation.number is not None else ""
     finding = rule.rate(
-        look,
+        observation,
         choose(key),
         lambda growth: growth.amount,
         lambda growth: f"{growth.amount:.0f} more in {growth.seconds:.0f} s, {in_all}",
     )
-    return look_again(finding, look, 0.0, lambda rate: FEW / rate)
+    return with_next_sample(finding, observation, 0.0, lambda rate: FEW / rate)
 
 
-def _crc_rate(rule: Rule, look: Look, policy: Links) -> Finding:
+def _crc_rate(rule: Rule, observation: Observation, policy: Links) -> Finding:
     limit = choose("link.crc_rate", configuration=policy.crc_per_second)
     return rule.rate(
-        look,
+        observation,
         limit,
         lambda growth: growth.per_second,
         lambda growth: f"{growth.per_second:.1f} checksum errors per second, limit {limit.value:.0f}",
@@ -478,24 +490,24 @@ def _crc_rate(rule: Rule, look: Look, policy: Links) -> Finding:
 
 def _fabric_health(view: View, device: Device, policy: Links) -> Iterator[Finding]:
     """Yield what the device says of its fabric: the faults that it names, else only whether there are any."""
-    healthy = looks(view, device, "fabric_healthy")
-    named = looks(view, device, "fabric_faults")
+    healthy = observations(view, device, "fabric_healthy")
+    named = observations(view, device, "fabric_faults")
     faults = _faults(view, device)
     wrong = [fault for fault in faults if fault.fault_class is FaultClass.CONFIGURATION]
-    for look in named:
-        yield _named_faults(FABRIC_CONFIGURATION, look, wrong, policy)
+    for observation in named:
+        yield _named_faults(FABRIC_CONFIGURATION, observation, wrong, policy)
     broken = [fault for fault in faults if fault not in wrong]
-    for look in named if faults or not healthy else ():
-        yield _named_faults(FABRIC_HEALTH, look, broken, policy)
-    for look in () if faults else healthy:
-        facts = f"the device names {'no' if look.number else 'a'} fault of its fabric"
-        yield FABRIC_HEALTH.judge(look, look.number == 0, facts)
+    for observation in named if faults or not healthy else ():
+        yield _named_faults(FABRIC_HEALTH, observation, broken, policy)
+    for observation in () if faults else healthy:
+        facts = f"the device names {'no' if observation.number else 'a'} fault of its fabric"
+        yield FABRIC_HEALTH.judge(observation, observation.number == 0, facts)
 
 
 def _faults(view: View, device: Device) -> list[FabricFault]:
     """Return the faults of its fabric that *device* names."""
-    named = looks(view, device, "fabric_faults")
-    return [fault_named(word) for look in named if look.measured for word in _words(look)]
+    named = observations(view, device, "fabric_faults")
+    return [fault_named(word) for observation in named if observation.measured for word in _words(observation)]
 
 
 def _misconfigured(view: View, device: Device) -> FabricFault | None:
@@ -508,14 +520,14 @@ def _worst(faults: list[FabricFault]) -> FabricFault:
     return max(faults, key=lambda fault: (fault.outcome is Outcome.FAIL, fault.static, fault.action.rank))
 
 
-def _words(look: Look) -> list[str]:
-    return [word for word in str(look.reading.value).split(SEPARATOR) if word]
+def _words(observation: Observation) -> list[str]:
+    return [word for word in str(observation.reading.value).split(SEPARATOR) if word]
 
 
-def _named_faults(rule: Rule, look: Look, faults: list[FabricFault], policy: Links) -> Finding:
-    """Judge all *faults* of one class by the worst of them; what the driver states for good counts in one look."""
+def _named_faults(rule: Rule, observation: Observation, faults: list[FabricFault], policy: Links) -> Finding:
+    """Judge all *faults* of one class by the worst of them; a permanent statement counts in one sample."""
     if not faults:
-        return rule.judge(look, False, "the device names no such fault of its fabric")
+        return rule.judge(observation, False, "the device names no such fault of its fabric")
     worst = _worst(faults)
     rule = msgspec.structs.replace(
         rule,
@@ -525,10 +537,12 @@ def _named_faults(rule: Rule, look: Look, faults: list[FabricFault], policy: Lin
         next_step=worst.next_step,
     )
     rule = rule if any(fault.static for fault in faults) else rule.confirmed_by(policy)
-    return rule.judge(look, True, "; ".join(fault.text for fault in faults))
+    return rule.judge(observation, True, "; ".join(fault.text for fault in faults))
 
 
-def _fabric(look: Look, policy: Links) -> Finding:
-    state = str(look.reading.value)
+def _fabric(observation: Observation, policy: Links) -> Finding:
+    state = str(observation.reading.value)
     rule = FABRIC if state != "in_progress" else FABRIC.confirmed_by(policy)
-    return rule.judge(look, state != "completed", f"the device's fabric registration is {state.replace('_', ' ')}")
+    return rule.judge(
+        observation, state != "completed", f"the device's fabric registration is {state.replace('_', ' ')}"
+    )

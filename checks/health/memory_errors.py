@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from nodevet.checks.core.model import Action, Clearing, Device, DeviceKind, FaultClass, Finding, Outcome
 from nodevet.checks.core.quantities import UNKNOWN_ACTION
-from nodevet.checks.engine.judging import Look, Rule, look_again, looks
+from nodevet.checks.engine.judging import Observation, Rule, observations, with_next_sample
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import Growth, View
 from nodevet.checks.reference.limits import choose
@@ -116,7 +116,7 @@ class MemoryErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         | None
     ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
-    window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
+    window: Annotated[int, Meta(ge=1, le=100, description="Of how many samples in a row.")] = 5
 
 
 @check(
@@ -137,32 +137,34 @@ class MemoryErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def judge(view: View, policy: MemoryErrors) -> Iterator[Finding]:
     """Memory has no uncorrected errors, few corrected ones, and spare rows left to repair itself."""
     for device in view.devices:
-        for look in looks(view, device, "ecc_uncorrected_errors"):
+        for observation in observations(view, device, "ecc_uncorrected_errors"):
             rule = UNCORRECTED if device.kind is DeviceKind.ACCELERATOR else UNCORRECTED_ON_HOST
-            yield _counted(rule, look, "uncorrected memory errors")
-        for look in looks(view, device, "ecc_deferred_errors"):
-            yield _counted(DEFERRED, look, "errors were set aside before anything used the data")
-        for look in looks(view, device, "ecc_corrected_errors"):
-            yield _corrected_rate(device, look, policy)
-        for look in looks(view, device, "row_remap_failed"):
-            yield _flag(REMAP_FAILED, look, "replacing a memory row failed", "no row replacement failed")
-        for look in looks(view, device, "row_remap_pending"):
-            yield _flag(REMAP_PENDING, look, "a memory row waits for a reset to be replaced", "no row waits")
-        for look in looks(view, device, "row_remap_banks_without_spares"):
-            yield NO_SPARES.judge(look, bool, lambda banks: f"{banks:.0f} memory banks without a spare row")
-        for look in looks(view, device, "ecc_sram_threshold_exceeded"):
-            yield _flag(SRAM_THRESHOLD, look, "SRAM errors exceed the device's limit", "SRAM errors within its limit")
-        for look in looks(view, device, "recovery_action"):
-            yield _recovery(look, policy)
-        for look in looks(view, device, "ecc_enabled"):
-            yield _ecc_disabled(view, look)
+            yield _counted(rule, observation, "uncorrected memory errors")
+        for observation in observations(view, device, "ecc_deferred_errors"):
+            yield _counted(DEFERRED, observation, "errors were set aside before anything used the data")
+        for observation in observations(view, device, "ecc_corrected_errors"):
+            yield _corrected_rate(device, observation, policy)
+        for observation in observations(view, device, "row_remap_failed"):
+            yield _flag(REMAP_FAILED, observation, "replacing a memory row failed", "no row replacement failed")
+        for observation in observations(view, device, "row_remap_pending"):
+            yield _flag(REMAP_PENDING, observation, "a memory row waits for a reset to be replaced", "no row waits")
+        for observation in observations(view, device, "row_remap_banks_without_spares"):
+            yield NO_SPARES.judge(observation, bool, lambda banks: f"{banks:.0f} memory banks without a spare row")
+        for observation in observations(view, device, "ecc_sram_threshold_exceeded"):
+            yield _flag(
+                SRAM_THRESHOLD, observation, "SRAM errors exceed the device's limit", "SRAM errors within its limit"
+            )
+        for observation in observations(view, device, "recovery_action"):
+            yield _recovery(observation, policy)
+        for observation in observations(view, device, "ecc_enabled"):
+            yield _ecc_disabled(view, observation)
 
 
-def _counted(rule: Rule, look: Look, what: str) -> Finding:
-    return rule.judge(look, bool, lambda errors: f"{errors:.0f} {what}", occurrence=look.occurrence)
+def _counted(rule: Rule, observation: Observation, what: str) -> Finding:
+    return rule.judge(observation, bool, lambda errors: f"{errors:.0f} {what}", occurrence=observation.occurrence)
 
 
-def _corrected_rate(device: Device, look: Look, policy: MemoryErrors) -> Finding:
+def _corrected_rate(device: Device, observation: Observation, policy: MemoryErrors) -> Finding:
     """Judge corrected errors by their count within the hour, and by their rate where it rests on enough of them."""
     rule = CORRECTED_RATE.confirmed_by(policy)
     on_accelerator = device.kind is DeviceKind.ACCELERATOR
@@ -183,35 +185,35 @@ def _corrected_rate(device: Device, look: Look, policy: MemoryErrors) -> Finding
         return f"{new}, limit {limit.value:.0f} per hour"
 
     finding = rule.grown(
-        look,
+        observation,
         lambda growth: is_storm(growth) or limit.holds(growth.within_hour),
         facts,
         value=lambda growth: growth.per_second * SECONDS_PER_HOUR if is_storm(growth) else growth.within_hour,
         unit=limit.unit,
         limit=limit,
     )
-    return look_again(finding, look, limit.value / SECONDS_PER_HOUR, lambda rate: enough.value / rate)
+    return with_next_sample(finding, observation, limit.value / SECONDS_PER_HOUR, lambda rate: enough.value / rate)
 
 
-def _flag(rule: Rule, look: Look, bad: str, good: str) -> Finding:
-    return rule.judge(look, bool, lambda broken: bad if broken else good)
+def _flag(rule: Rule, observation: Observation, bad: str, good: str) -> Finding:
+    return rule.judge(observation, bool, lambda broken: bad if broken else good)
 
 
-def _ecc_disabled(view: View, look: Look) -> Finding:
-    off = look.number == 0
-    if off and not view.requires(look.device, "ecc_uncorrected_errors"):
-        return ECC_DISABLED.skip(look, "error correction is off, as boards of this model may ship")
-    device = view.device(look.device)
+def _ecc_disabled(view: View, observation: Observation) -> Finding:
+    off = observation.number == 0
+    if off and not view.requires(observation.device, "ecc_uncorrected_errors"):
+        return ECC_DISABLED.skip(observation, "error correction is off, as boards of this model may ship")
+    device = view.device(observation.device)
     how = vendor_of(device.vendor).ecc_advice if device else None
     rule = msgspec.structs.replace(ECC_DISABLED, next_step=ECC_DISABLED.next_step + (f" ({how})" if how else ""))
-    return rule.judge(look, off, f"error correction of the memory is {'off' if off else 'on'}")
+    return rule.judge(observation, off, f"error correction of the memory is {'off' if off else 'on'}")
 
 
-def _recovery(look: Look, policy: MemoryErrors) -> Finding:
-    asked = str(look.reading.value)
+def _recovery(observation: Observation, policy: MemoryErrors) -> Finding:
+    asked = str(observation.reading.value)
     if asked == UNKNOWN_ACTION:
         rule = UNKNOWN_RECOVERY.confirmed_by(policy)
-        return rule.judge(look, True, "the driver asks for an action that this version does not know")
+        return rule.judge(observation, True, "the driver asks for an action that this version does not know")
     rule = msgspec.structs.replace(
         RECOVERY,
         outcome=Outcome.WARN if asked in MILD_RECOVERY else Outcome.FAIL,
@@ -219,4 +221,6 @@ def _recovery(look: Look, policy: MemoryErrors) -> Finding:
         fault_class=FaultClass.CONFIGURATION if asked == "recover_imex_domain" else FaultClass.HARDWARE,
     )
     broken = asked != "none"
-    return rule.judge(look, broken, f"the driver asks for {asked.replace('_', ' ')}" if broken else "nothing to do")
+    return rule.judge(
+        observation, broken, f"the driver asks for {asked.replace('_', ' ')}" if broken else "nothing to do"
+    )

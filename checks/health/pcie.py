@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from nodevet.checks.core.model import Action, Clearing, Device, Finding, Limit, Outcome
-from nodevet.checks.engine.judging import FEW, Look, Rule, look_again, looks, number_of
+from nodevet.checks.engine.judging import FEW, Observation, Rule, number_of, observations, with_next_sample
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import View
 from nodevet.checks.reference.limits import choose
@@ -97,7 +97,7 @@ class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         | None
     ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
-    window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
+    window: Annotated[int, Meta(ge=1, le=100, description="Of how many samples in a row.")] = 5
 
 
 @check(
@@ -118,32 +118,36 @@ class Pcie(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def judge(view: View, policy: Pcie) -> Iterator[Finding]:
     """The PCIe link has all its lanes and, under load, its full generation; it loses and repeats nothing."""
     for device in view.devices:
-        widest = {look.part: look for look in looks(view, device, "pcie_link_width_maximum")}
-        fastest = {look.part: look for look in looks(view, device, "pcie_link_generation_maximum")}
-        for look in looks(view, device, "pcie_link_width"):
-            yield _width(look, widest.get(look.part), policy)
-        for look in looks(view, device, "pcie_link_generation"):
-            yield _generation(view, device, look, fastest.get(look.part), policy)
-        for look in looks(view, device, "pcie_replays"):
-            yield _replays(view, device, look, policy)
-        for look in looks(view, device, "pcie_correctable_errors"):
-            yield _correctable(look, policy)
-        for look in looks(view, device, "pcie_nonfatal_errors"):
-            yield _grown(NONFATAL, look, "non-fatal")
-        for look in looks(view, device, "pcie_fatal_errors"):
-            yield _grown(FATAL, look, "fatal")
+        widest = {
+            observation.part: observation for observation in observations(view, device, "pcie_link_width_maximum")
+        }
+        fastest = {
+            observation.part: observation for observation in observations(view, device, "pcie_link_generation_maximum")
+        }
+        for observation in observations(view, device, "pcie_link_width"):
+            yield _width(observation, widest.get(observation.part), policy)
+        for observation in observations(view, device, "pcie_link_generation"):
+            yield _generation(view, device, observation, fastest.get(observation.part), policy)
+        for observation in observations(view, device, "pcie_replays"):
+            yield _replays(view, device, observation, policy)
+        for observation in observations(view, device, "pcie_correctable_errors"):
+            yield _correctable(observation, policy)
+        for observation in observations(view, device, "pcie_nonfatal_errors"):
+            yield _grown(NONFATAL, observation, "non-fatal")
+        for observation in observations(view, device, "pcie_fatal_errors"):
+            yield _grown(FATAL, observation, "fatal")
 
 
-def _width(width: Look, widest: Look | None, policy: Pcie) -> Finding:
+def _width(width: Observation, widest: Observation | None, policy: Pcie) -> Finding:
     rule = WIDTH.confirmed_by(policy)
     if policy.lanes is not None:
         lanes = Limit("<", policy.lanes, "", "configuration")
         return rule.against(width, width.number, lanes, f"{width.number or 0:.0f} lanes of {policy.lanes}")
     if widest is None:
-        return rule.blind(width) or rule.skip(width, "the widest possible link is not known")
-    blind = rule.blind(width, widest)
-    if blind:
-        return blind
+        return rule.unmeasured(width) or rule.skip(width, "the widest possible link is not known")
+    unmeasured = rule.unmeasured(width, widest)
+    if unmeasured:
+        return unmeasured
     if widest.number is None:
         return rule.skip(width, "the widest possible link is not known")
     facts = f"{width.number:.0f} lanes of {widest.number:.0f}"
@@ -151,13 +155,15 @@ def _width(width: Look, widest: Look | None, policy: Pcie) -> Finding:
     return rule.against(width, width.number, limit, facts, beside=(widest,))
 
 
-def _generation(view: View, device: Device, generation: Look, fastest: Look | None, policy: Pcie) -> Finding:
+def _generation(
+    view: View, device: Device, generation: Observation, fastest: Observation | None, policy: Pcie
+) -> Finding:
     rule = GENERATION.confirmed_by(policy)
-    beside: tuple[Look, ...] = ()
+    beside: tuple[Observation, ...] = ()
     if policy.generation is not None:
         limit = Limit("<", policy.generation, "", "configuration")
     elif fastest is None or fastest.number is None:
-        return rule.blind(generation, *([fastest] if fastest else [])) or rule.skip(
+        return rule.unmeasured(generation, *([fastest] if fastest else [])) or rule.skip(
             generation, "the highest generation is not known"
         )
     else:
@@ -166,7 +172,14 @@ def _generation(view: View, device: Device, generation: Look, fastest: Look | No
     seen = f"generation {generation.number or 0:.0f} of {limit.value:.0f}"
     if generation.number is None or not limit.holds(generation.number):  # at full speed it is well, busy or not
         return rule.against(generation, generation.number, limit, seen, beside=beside)
-    busy = next((look for look in looks(view, device, "utilization_ratio") if look.part.name == "compute"), None)
+    busy = next(
+        (
+            observation
+            for observation in observations(view, device, "utilization_ratio")
+            if observation.part.name == "compute"
+        ),
+        None,
+    )
     load = choose("pcie.generation_utilization", configuration=policy.utilization_ratio)
     if busy is None or busy.number is None:
         return rule.skip(generation, f"{seen}; whether the device is busy is not known, links slow down at idle")
@@ -177,7 +190,7 @@ def _generation(view: View, device: Device, generation: Look, fastest: Look | No
     return rule.against(generation, generation.number, limit, f"{seen} under load", beside=(*beside, busy))
 
 
-def _at_once(one: Look, other: Look) -> bool:
+def _at_once(one: Observation, other: Observation) -> bool:
     """Return whether both were read at about the same moment: their groups have cadences of their own."""
     if one.time is None or other.time is None:
         return False
@@ -185,20 +198,20 @@ def _at_once(one: Look, other: Look) -> bool:
     return apart is not None and abs(apart) <= TOGETHER_SECONDS
 
 
-def _replays(view: View, device: Device, look: Look, policy: Pcie) -> Finding:
+def _replays(view: View, device: Device, observation: Observation, policy: Pcie) -> Finding:
     rule = REPLAYS.confirmed_by(policy)
-    blind = rule.ungrown(look)
-    if blind:
-        return blind
+    unmeasured = rule.ungrown(observation)
+    if unmeasured:
+        return unmeasured
     lanes, generation, fastest = (
-        number_of(looks(view, device, f"pcie_link_{name}"), look.part)
+        number_of(observations(view, device, f"pcie_link_{name}"), observation.part)
         for name in ("width", "generation", "generation_maximum")
     )
-    beside: tuple[Look, ...] = ()
+    beside: tuple[Observation, ...] = ()
     if policy.replays_per_minute is not None:
         limit = Limit(">", policy.replays_per_minute, "per_minute", "configuration")
     elif lanes is None or generation is None or lanes.number is None or generation.number is None:
-        return rule.skip(look, "generation and lanes of the link are not known")
+        return rule.skip(observation, "generation and lanes of the link are not known")
     else:
         # At idle the link slows down; the packets were sent again before, at up to its full speed.
         at_most = policy.generation or (fastest.number if fastest else None) or generation.number
@@ -206,7 +219,7 @@ def _replays(view: View, device: Device, look: Look, policy: Pcie) -> Finding:
         limit = Limit(row.op, row.value * lanes.number, "per_minute", row.source)
         beside = (lanes, generation)
     finding = rule.grown(
-        look,
+        observation,
         # Whole packets: in a short window a single replay is no rate.
         lambda growth: growth.amount > math.ceil(limit.value * growth.seconds / 60),
         lambda growth: f"{growth.amount:.0f} replays in {growth.seconds:.0f} s, limit {limit.value:.0f} per minute",
@@ -215,33 +228,33 @@ def _replays(view: View, device: Device, look: Look, policy: Pcie) -> Finding:
         limit=limit,
         beside=beside,
     )
-    return _again(finding, look, limit)
+    return _again(finding, observation, limit)
 
 
-def _correctable(look: Look, policy: Pcie) -> Finding:
+def _correctable(observation: Observation, policy: Pcie) -> Finding:
     rule = CORRECTABLE.confirmed_by(policy)
     limit = choose("pcie.correctable_rate", configuration=policy.correctable_per_minute)
     finding = rule.rate(
-        look,
+        observation,
         limit,
         lambda growth: growth.per_second * 60,
         lambda growth: (
             f"{growth.amount:.0f} correctable errors in {growth.seconds:.0f} s, limit {limit.value:.0f} per minute"
         ),
     )
-    return _again(finding, look, limit)
+    return _again(finding, observation, limit)
 
 
-def _again(finding: Finding, look: Look, limit: Limit) -> Finding:
+def _again(finding: Finding, observation: Observation, limit: Limit) -> Finding:
     """Return *finding* with when more than *limit* a minute are told from what chance brings."""
-    return look_again(finding, look, limit.value / 60, lambda rate: FEW / (rate - limit.value / 60))
+    return with_next_sample(finding, observation, limit.value / 60, lambda rate: FEW / (rate - limit.value / 60))
 
 
-def _grown(rule: Rule, look: Look, word: str) -> Finding:
-    since_boot = f"{look.number:.0f} since boot" if look.number is not None else ""
+def _grown(rule: Rule, observation: Observation, word: str) -> Finding:
+    since_boot = f"{observation.number:.0f} since boot" if observation.number is not None else ""
     return rule.grown(
-        look,
+        observation,
         lambda growth: growth.amount > 0,
         lambda growth: f"{growth.amount:.0f} new {word} PCIe errors, {since_boot}",
-        occurrence=look.occurrence,
+        occurrence=observation.occurrence,
     )

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from nodevet.checks.core.model import Action, FaultClass, Finding, Outcome, ReadingStatus
-from nodevet.checks.engine.judging import Look, Rule, looks
+from nodevet.checks.engine.judging import Observation, Rule, observations
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import View
 from nodevet.checks.reference.limits import choose
@@ -45,7 +45,7 @@ class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         | None
     ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
-    window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
+    window: Annotated[int, Meta(ge=1, le=100, description="Of how many samples in a row.")] = 5
 
 
 @check(
@@ -56,11 +56,15 @@ class Power(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def judge(view: View, policy: Power) -> Iterator[Finding]:
     """Power can be measured, nobody lowered its limit, and the limit is held."""
     for device in view.devices:
-        limits = {look.part: look for look in looks(view, device, "power_limit_watts")}
+        limits = {observation.part: observation for observation in observations(view, device, "power_limit_watts")}
         # What is in force may be less than what was asked for: a module shares its power between its parts.
-        requested = {look.part: look for look in looks(view, device, "power_limit_requested_watts")}
-        defaults = {look.part: look for look in looks(view, device, "power_limit_default_watts")}
-        for drawn in looks(view, device, "power_watts"):
+        requested = {
+            observation.part: observation for observation in observations(view, device, "power_limit_requested_watts")
+        }
+        defaults = {
+            observation.part: observation for observation in observations(view, device, "power_limit_default_watts")
+        }
+        for drawn in observations(view, device, "power_watts"):
             yield READING.judge(drawn, False, lambda watts: f"draws {watts:.0f} watts")
             if drawn.part in limits:
                 yield _over_limit(drawn, limits[drawn.part], policy)
@@ -70,16 +74,16 @@ def judge(view: View, policy: Power) -> Iterator[Finding]:
                 yield _lowered(_told(requested.get(part)) or limit, default, policy)
 
 
-def _told(look: Look | None) -> Look | None:
-    """Return *look* unless its device does not tell this at all."""
-    return None if look is None or look.reading.status is ReadingStatus.UNSUPPORTED else look
+def _told(observation: Observation | None) -> Observation | None:
+    """Return *observation* unless its device does not tell this at all."""
+    return None if observation is None or observation.reading.status is ReadingStatus.UNSUPPORTED else observation
 
 
-def _over_limit(drawn: Look, limit: Look, policy: Power) -> Finding:
+def _over_limit(drawn: Observation, limit: Observation, policy: Power) -> Finding:
     rule = OVER.confirmed_by(policy)
-    blind = rule.blind(drawn, limit)
-    if blind:
-        return blind
+    unmeasured = rule.unmeasured(drawn, limit)
+    if unmeasured:
+        return unmeasured
     if drawn.number is None or not limit.number:
         return rule.skip(drawn, "the device names no power limit")
     allowed = choose("power.over_limit", configuration=policy.over_limit_ratio)
@@ -87,12 +91,12 @@ def _over_limit(drawn: Look, limit: Look, policy: Power) -> Finding:
     return rule.against(drawn, drawn.number / limit.number, allowed, facts, beside=(limit,))
 
 
-def _lowered(limit: Look, default: Look | None, policy: Power) -> Finding:
+def _lowered(limit: Observation, default: Observation | None, policy: Power) -> Finding:
     beside = () if default is None or policy.limit_watts is not None else (default,)
     meant = beside[0].number if beside else policy.limit_watts
-    blind = LOWERED.blind(limit, *beside)
-    if blind or meant is None:
-        return blind or LOWERED.skip(limit, "the power limit that is meant is not known")
+    unmeasured = LOWERED.unmeasured(limit, *beside)
+    if unmeasured or meant is None:
+        return unmeasured or LOWERED.skip(limit, "the power limit that is meant is not known")
     return LOWERED.judge(
         limit,
         lambda watts: watts < meant,

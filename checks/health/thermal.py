@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from nodevet.checks.core.model import Action, Device, Finding, Limit, Outcome
-from nodevet.checks.engine.judging import Look, Rule, looks, number_of
+from nodevet.checks.engine.judging import Observation, Rule, number_of, observations
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import View
 from nodevet.checks.reference.limits import choose
@@ -64,7 +64,7 @@ class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         | None
     ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
-    window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
+    window: Annotated[int, Meta(ge=1, le=100, description="Of how many samples in a row.")] = 5
 
 
 @check(
@@ -82,22 +82,22 @@ class Thermal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def judge(view: View, policy: Thermal) -> Iterator[Finding]:
     """Every sensor stays clear of the temperature at which its device slows itself down."""
     for device in view.devices:
-        margins = looks(view, device, "temperature_margin_celsius")
-        sensors = looks(view, device, "temperature_celsius")
+        margins = observations(view, device, "temperature_margin_celsius")
+        sensors = observations(view, device, "temperature_celsius")
         measured = {margin.part for margin in margins if margin.measured}
         for margin in margins:
             if margin.part in measured:
                 yield from _by_margin(view, device, margin, policy)
             elif not any(sensor.part == margin.part for sensor in sensors):
-                yield from _blind(margin)
+                yield from _unmeasured(margin)
         for sensor in sensors:
             if sensor.part not in measured:
                 yield from _by_temperature(view, device, sensor, policy)
 
 
-def _by_margin(view: View, device: Device, margin: Look, policy: Thermal) -> Iterator[Finding]:
+def _by_margin(view: View, device: Device, margin: Observation, policy: Thermal) -> Iterator[Finding]:
     """Judge the distance to the highest operating temperature; where the device slows down it says as an offset."""
-    offset = number_of(looks(view, device, "temperature_margin_slowdown_celsius"), margin.part)
+    offset = number_of(observations(view, device, "temperature_margin_slowdown_celsius"), margin.part)
     slowdown = choose("temperature.slowdown_margin", reported=offset.number if offset else None)
     high = choose("temperature.high_margin", configuration=policy.margin_celsius)
     facts = f"{margin.number:.0f} celsius left before slowdown"
@@ -110,15 +110,15 @@ def _by_margin(view: View, device: Device, margin: Look, policy: Thermal) -> Ite
     yield HIGH.confirmed_by(policy).against(margin, margin.number, high, f"{facts}, limit {high.value:.0f}")
 
 
-def _by_temperature(view: View, device: Device, sensor: Look, policy: Thermal) -> Iterator[Finding]:
+def _by_temperature(view: View, device: Device, sensor: Observation, policy: Thermal) -> Iterator[Finding]:
     if not sensor.measured:
-        yield from _blind(sensor)
+        yield from _unmeasured(sensor)
         return
     reported = {
-        name: number_of(looks(view, device, f"temperature_{name}_celsius"), sensor.part)
+        name: number_of(observations(view, device, f"temperature_{name}_celsius"), sensor.part)
         for name in ("slowdown", "maximum", "shutdown")
     }
-    which, stop = next(((name, look) for name, look in reported.items() if look), ("", None))
+    which, stop = next(((name, observation) for name, observation in reported.items() if observation), ("", None))
     margin = choose("temperature.high_margin", configuration=policy.margin_celsius).value
     warm = reported["maximum"] if which != "maximum" else None
     at = stop.number if stop else None
@@ -145,14 +145,14 @@ def _worded(which: str) -> Rule:
     return msgspec.structs.replace(SLOWDOWN, next_step=WORDS.get(which, CHECK_COOLING))
 
 
-def _against(rule: Rule, sensor: Look, limit: Limit | None, beside: Look | None) -> Finding:
+def _against(rule: Rule, sensor: Observation, limit: Limit | None, beside: Observation | None) -> Finding:
     if limit is None:
         return rule.skip(sensor, f"{sensor.number:.0f} celsius; no limit is known for this sensor")
     facts = f"{sensor.number:.0f} celsius, limit {limit.value:.0f} ({limit.source})"
     return rule.against(sensor, sensor.number, limit, facts, beside=(beside,) if beside else ())
 
 
-def _limit(row: int, sensor: Look, configured: float | None, reported: float | None) -> Limit | None:
+def _limit(row: int, sensor: Observation, configured: float | None, reported: float | None) -> Limit | None:
     """Return the limit in force, or None where nobody names one; *row* is its place among those of the table."""
     if configured is None and reported is None and sensor.part.name not in BY_TABLE:
         return None
@@ -160,8 +160,8 @@ def _limit(row: int, sensor: Look, configured: float | None, reported: float | N
     return choose(key, configuration=configured, reported=reported)
 
 
-def _blind(look: Look) -> Iterator[Finding]:
+def _unmeasured(observation: Observation) -> Iterator[Finding]:
     for rule in (SLOWDOWN, HIGH):
-        finding = rule.blind(look)
+        finding = rule.unmeasured(observation)
         if finding is not None:
             yield finding

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from nodevet.checks.core.model import Action, Finding, Outcome, Part
-from nodevet.checks.engine.judging import FEW, Look, Rule, look_again, looks
+from nodevet.checks.engine.judging import FEW, Observation, Rule, observations, with_next_sample
 from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import Growth, View
 from nodevet.checks.reference.limits import choose
@@ -29,7 +29,7 @@ DRIVERS_HEAT, HARDWARES_HEAT = "software_thermal", "hardware_thermal"
 SUM, SUMMED = "vendor:thermal", frozenset({DRIVERS_HEAT, HARDWARES_HEAT})
 """NVML's older counter of both kinds of heat; newer drivers count them apart beside it, and one cause is told once."""
 
-Looks = Mapping[Part, Look]
+Looks = Mapping[Part, Observation]
 
 NEXT_STEPS = {
     "vendor:thermal": "clocks are lowered because of heat: check fans, filters, coolant and inlet air",
@@ -54,7 +54,7 @@ class Throttle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         | None
     ) = None
     needed: Annotated[int, Meta(ge=1, le=100, description="Looks that must be bad.")] = 3
-    window: Annotated[int, Meta(ge=1, le=100, description="Of how many looks in a row.")] = 5
+    window: Annotated[int, Meta(ge=1, le=100, description="Of how many samples in a row.")] = 5
 
 
 @check("throttle", policy=Throttle, inputs=("throttle_seconds", "throttle_active", "throttle_events"))
@@ -62,7 +62,7 @@ def judge(view: View, policy: Throttle) -> Iterator[Finding]:
     """No clock is held down by heat, by the hardware's own protection or by the power supply."""
     for device in view.devices:
         times, flags, events = (
-            {look.part: look for look in looks(view, device, f"throttle_{name}")}
+            {observation.part: observation for observation in observations(view, device, f"throttle_{name}")}
             for name in ("seconds", "active", "events")
         )
         for part in dict.fromkeys((*times, *flags, *events)):
@@ -77,12 +77,12 @@ def _told_elsewhere(rule: Rule, part: Part, times: Looks, flags: Looks, policy: 
     Where heat is counted in one sum alone, a sum that grew too far tells of the driver's part in it, by its time, and
     the flag of the hardware's part tells of that, which weighs more. A sum that stands still hides no flag.
     """
-    total = next((look for key, look in times.items() if key.name == SUM), None)
+    total = next((observation for key, observation in times.items() if key.name == SUM), None)
     if total is None or not total.measured or part.name not in {SUM, DRIVERS_HEAT}:
         return None
-    if any(look.measured for look in times.values() if look.part.name in SUMMED):
+    if any(observation.measured for observation in times.values() if observation.part.name in SUMMED):
         return rule.skip(total, "its reasons are counted apart") if part.name == SUM else None
-    set_now = {key.name: look for key, look in flags.items() if look.number}
+    set_now = {key.name: observation for key, observation in flags.items() if observation.number}
     if part.name == SUM:
         return (
             rule.skip(total, "the hardware's own protection from heat is told") if HARDWARES_HEAT in set_now else None
@@ -103,15 +103,17 @@ def _rule(part: Part, policy: Throttle) -> Rule:
     ).confirmed_by(policy)
 
 
-def _reason(rule: Rule, time: Look | None, flag: Look | None, events: Look | None, policy: Throttle) -> Finding:
+def _reason(
+    rule: Rule, time: Observation | None, flag: Observation | None, events: Observation | None, policy: Throttle
+) -> Finding:
     """Judge one reason once, by what says most of it: time counted, else the flag, else events counted."""
-    read = [look for look in (time, flag, events) if look is not None]
-    seen = next((look for look in read if look.measured), None)
+    read = [observation for observation in (time, flag, events) if observation is not None]
+    seen = next((observation for observation in read if observation.measured), None)
     if seen is None:
         # That one of them is not supported explains less than that the other could not be read.
-        why = ((rule.blind if look is flag else rule.ungrown)(look) for look in read)
-        blind = [finding for finding in why if finding]
-        return next((finding for finding in blind if finding.outcome is Outcome.UNMEASURED), blind[0])
+        why = ((rule.unmeasured if observation is flag else rule.ungrown)(observation) for observation in read)
+        unmeasured = [finding for finding in why if finding]
+        return next((finding for finding in unmeasured if finding.outcome is Outcome.UNMEASURED), unmeasured[0])
     if seen.part.name in CHOSEN:
         return rule.skip(seen, "clocks were set by somebody")
     if time is not None and time.measured and time.growth is not None:
@@ -125,7 +127,7 @@ def _reason(rule: Rule, time: Look | None, flag: Look | None, events: Look | Non
     return rule.ungrown(seen) or rule.skip(seen, "nothing to compare with")
 
 
-def _by_time(rule: Rule, look: Look, policy: Throttle) -> Finding:
+def _by_time(rule: Rule, observation: Observation, policy: Throttle) -> Finding:
     limit = choose("throttle.ratio", configuration=policy.ratio)
 
     def facts(growth: Growth) -> str:
@@ -133,8 +135,8 @@ def _by_time(rule: Rule, look: Look, policy: Throttle) -> Finding:
         return f"{held}, limit {limit.value:.1%}"
 
     return rule.grown(
-        look,
-        lambda growth: limit.holds(growth.per_second) and look.part.name not in NORMAL,
+        observation,
+        lambda growth: limit.holds(growth.per_second) and observation.part.name not in NORMAL,
         facts,
         value=lambda growth: growth.per_second,
         unit=limit.unit,
@@ -142,10 +144,10 @@ def _by_time(rule: Rule, look: Look, policy: Throttle) -> Finding:
     )
 
 
-def _by_events(rule: Rule, look: Look) -> Finding:
+def _by_events(rule: Rule, observation: Observation) -> Finding:
     finding = rule.grown(
-        look,
+        observation,
         lambda growth: growth.amount > 0,
         lambda growth: f"{growth.amount:.0f} thermal throttle events in {growth.seconds:.0f} s",
     )
-    return look_again(finding, look, 0.0, lambda rate: FEW / rate)
+    return with_next_sample(finding, observation, 0.0, lambda rate: FEW / rate)
