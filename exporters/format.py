@@ -11,6 +11,7 @@ __all__ = [
     "ABSENT",
     "age",
     "amount",
+    "bar_length",
     "bytes_of",
     "counted",
     "device_names",
@@ -74,6 +75,11 @@ def bytes_of(value: float) -> str:
 def percent(ratio: float, digits: int = 0) -> str:
     """Return *ratio* in hundredths."""
     return f"{100 * ratio:.{digits}f} %"
+
+
+def bar_length(ratio: float) -> str:
+    """Return how much of a bar is filled at *ratio*, in hundredths, cut to 0 to 100."""
+    return f"{100 * min(max(ratio, 0.0), 1.0):.1f}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -19,15 +19,16 @@ from fakes.house import FLOORS, FOLDERS, Module, imports_of, modules, parsed, ro
 
 LIBRARY_HOMES = {
     "amdsmi": "checks.backends.amd.amdsmi",
-    "jinja2": "exporters.report",
+    "jinja2": "exporters.templates",
+    "markupsafe": "exporters.templates",
     "prometheus_client": "exporters.metrics",
     "pynvml": "checks.backends.nvidia.nvml",
     "torch": "checks.burnin",
 }
 """Libraries that cost memory or touch a driver, and the one module or package that may import each."""
 
-IMPORTED_IN_FUNCTIONS = ("amdsmi", "pynvml")
-"""A driver's library must not load before its reader asks for it."""
+IMPORTED_IN_FUNCTIONS = ("amdsmi", "jinja2", "markupsafe", "pynvml")
+"""A driver's library must not load before its reader asks for it, nor templates before an HTML page is asked for."""
 
 NEVER = ("multiprocessing", "rich")
 """Forked copies of a driver client are undefined; rich doubles what logging costs."""
@@ -244,7 +245,9 @@ FAULTS = [
     (keeps_libraries_at_home, "agent.daemon.loop", "def f():\n    import torch.cuda"),
     (keeps_libraries_at_home, "checks.backends.host.backend", "def f():\n    import pynvml"),
     (keeps_libraries_at_home, "checks.backends.nvidia.nvml", "import pynvml"),
-    (keeps_libraries_at_home, "exporters.web.http", "from jinja2 import Template"),
+    (keeps_libraries_at_home, "exporters.report.render", "def f():\n    from markupsafe import Markup"),
+    (keeps_libraries_at_home, "exporters.templates", "from jinja2 import Environment"),
+    (keeps_libraries_at_home, "exporters.web.http", "def f():\n    from jinja2 import Template"),
     (keeps_libraries_at_home, "agent.cli", "from rich.table import Table"),
     (catches_what_it_names, "agent.daemon.loop", "try:\n    f()\nexcept Exception:\n    g()"),
     (catches_what_it_names, "agent.daemon.loop", "try:\n    f()\nexcept (OSError, BaseException):\n    g()"),
@@ -274,7 +277,7 @@ ALLOWED = [
     (keeps_libraries_at_home, "checks.backends.nvidia.nvml", "def f():\n    import pynvml"),
     (keeps_libraries_at_home, "checks.burnin.gemm", "import torch"),
     (keeps_libraries_at_home, "exporters.metrics.family", "import prometheus_client"),
-    (keeps_libraries_at_home, "exporters.report.page", "import jinja2"),
+    (keeps_libraries_at_home, "exporters.templates", "def f():\n    import jinja2"),
     (catches_what_it_names, "checks.core.guard", "try:\n    f()\nexcept Exception:\n    g()"),
     (catches_what_it_names, "agent.daemon.loop", "try:\n    f()\nexcept (OSError, ValueError):\n    g()"),
     (catches_what_it_names, "agent.store", "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),

@@ -151,6 +151,5 @@ def test_constraints_allow_what_the_package_asks_for(repository: Path, settings:
     pinned = dict(line.split("==") for line in lines if line and not line.startswith("#"))
     project = settings["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"]["burnin"]]
-    asked += project["optional-dependencies"]["report"]
     assert {requirement.split(">=")[0] for requirement in asked} <= set(pinned)
     assert pinned["torch"] == "2.13.0"

@@ -26,7 +26,7 @@ from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import ResultState, Snapshot
 from nodevet.exporters.documents.schema import SeriesDocument, burn_in_document, encode, status_document
 from nodevet.exporters.report import from_snapshot, read_document, render, render_file
-from nodevet.exporters.report.plots import MAXIMUM_POINTS, Line, bar, line_plot
+from nodevet.exporters.report.plots import MAXIMUM_POINTS, Bar, Line, Plot, bar, line_plot
 
 DASH, TIMES = "\u2013", "\u00d7"
 VOID = {"meta", "link", "br"}
@@ -269,20 +269,22 @@ def test_a_status_document_is_a_report_without_curves() -> None:
     assert "Over time" not in page.text
 
 
-def test_without_jinja2_one_line_says_how_to_get_it() -> None:
-    """The extra that is not installed is named, in a process in which it cannot be imported."""
+def test_without_jinja2_one_line_says_what_is_missing() -> None:
+    """In a process in which it cannot be imported."""
     code = (
         "import sys\n"
         "sys.modules['jinja2'] = None\n"
-        "from nodevet.exporters.report import ReportError, render_file\n"
+        "from nodevet.exporters.report import render_file\n"
+        "from nodevet.exporters.templates import PageError\n"
         "try:\n"
         '    render_file(b\'{"schema":"nodevet.burn-in/1","plan":"p","verdict":"ok","devices":[],"results":[],'
         '"verified":{"gemms":0,"mismatches":0}}\')\n'
-        "except ReportError as error:\n"
+        "except PageError as error:\n"
         "    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "a report needs jinja2: install it with pip install 'nodevet[report]'\n"
+    why = "ModuleNotFoundError: import of jinja2 halted; None in sys.modules"
+    assert done.stdout == f"an HTML page needs jinja2, which cannot be imported ({why}): install it anew\n"
 
 
 def test_curves_are_drawn_per_device() -> None:
@@ -293,12 +295,18 @@ def test_curves_are_drawn_per_device() -> None:
     assert page.tags.count("figure") == 2
 
 
+def points_of(plot: Plot | None) -> list[tuple[float, ...]]:
+    """Return where the only curve of *plot* goes, in pixels."""
+    assert plot is not None
+    (curve,) = plot.curves
+    assert curve.path[0] == "M"
+    return [tuple(map(float, pair.split())) for pair in curve.path[1:].split("L")]
+
+
 def test_a_plot_keeps_a_short_dip() -> None:
     """Thinning a long curve keeps its lowest point."""
     points = tuple((float(second), 700.0 if second != 7777 else 300.0) for second in range(20_000))
-    svg = line_plot("Rate", "TFLOPS", [Line("a", points)])
-    (path,) = re.findall(r' d="M([^"]+)"', svg)
-    drawn = [tuple(map(float, pair.split())) for pair in path.split("L")]
+    drawn = points_of(line_plot("Rate", "TFLOPS", [Line("a", points)]))
     assert len(drawn) <= MAXIMUM_POINTS
     lowest = max(drawn, key=lambda point: point[1])
     assert lowest[1] > 150
@@ -312,20 +320,17 @@ def test_a_plot_keeps_a_short_dip() -> None:
 )
 def test_nothing_to_draw_is_no_plot(points: tuple[tuple[float, float], ...]) -> None:
     """A curve without two points is left out instead of drawn as a flat line."""
-    assert line_plot("Rate", "TFLOPS", [Line("a", points)]) == ""
+    assert line_plot("Rate", "TFLOPS", [Line("a", points)]) is None
 
 
-@pytest.mark.parametrize(
-    ("seconds", "sign"), [(60.0, "s</text>"), (600.0, "min</text>"), (86_400.0, "h</text>"), (0.0, "s</text>")]
-)
+@pytest.mark.parametrize(("seconds", "sign"), [(60.0, " s"), (600.0, " min"), (86_400.0, " h"), (0.0, " s")])
 @pytest.mark.parametrize("value", [0.0, 1e-6, 1.5, 712.0, -40.0, 1.755e9])
 def test_axes_fit_any_range(seconds: float, sign: str, value: float) -> None:
     """Short and long runs, constant and tiny values: every point lies inside the frame."""
-    svg = line_plot("Any", "unit", [Line("a", ((0.0, value), (seconds, value * 1.01)))])
-    assert sign in svg
-    (path,) = re.findall(r' d="M([^"]+)"', svg)
-    for pair in path.split("L"):
-        x, y = map(float, pair.split())
+    plot = line_plot("Any", "unit", [Line("a", ((0.0, value), (seconds, value * 1.01)))])
+    assert plot is not None
+    assert plot.columns[-1][1].endswith(sign)
+    for x, y in points_of(plot):
         assert 46 <= x <= 470
         assert 10 <= y <= 184
 
@@ -333,7 +338,7 @@ def test_axes_fit_any_range(seconds: float, sign: str, value: float) -> None:
 @pytest.mark.parametrize(("ratio", "width"), [(0.5, "50.0"), (0.0, "0.0"), (1.2, "100.0"), (-1.0, "0.0")])
 def test_a_bar_stays_in_its_track(ratio: float, width: str) -> None:
     """An efficiency above one is drawn full, never beyond."""
-    assert f'class="fill" width="{width}"' in bar(ratio, 0.4)
+    assert bar(ratio, 0.4) == Bar(width, "39.4")
 
 
 def test_each_number_format_has_its_own_plot() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from .document import ReportDocument, ReportError, from_burn_in, from_snapshot, from_status, read_document
+from .document import ReportDocument, from_burn_in, from_snapshot, from_status, read_document
 from .render import render, render_file
 
 __all__ = [
     "ReportDocument",
-    "ReportError",
     "from_burn_in",
     "from_snapshot",
     "from_status",

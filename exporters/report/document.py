@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.core.documents import decoded
-from nodevet.checks.core.errors import NodevetError, UsageError
-from nodevet.checks.core.model import Instant, Metric, Result, ResultState, Snapshot, State, Verdict
+from nodevet.checks.core.errors import UsageError
+from nodevet.checks.core.model import DeviceKind, Instant, Metric, Result, ResultState, Snapshot, State, Verdict
 from nodevet.checks.engine.completeness import Planned, account, judged
 from nodevet.exporters.documents.completeness import CompletenessDocument, completeness_document
 from nodevet.exporters.documents.schema import (
@@ -27,7 +27,7 @@ from nodevet.exporters.documents.schema import (
 )
 from nodevet.exporters.format import short_name
 
-__all__ = ["ReportDocument", "ReportError", "Workload", "from_burn_in", "from_snapshot", "from_status", "read_document"]
+__all__ = ["ReportDocument", "Workload", "from_burn_in", "from_snapshot", "from_status", "read_document"]
 
 
 _SIGNS = {
@@ -42,10 +42,6 @@ _SIGNS = {
 
 _NO_SETTINGS = ("load", "planned_results", "simulated")
 """Conditions that the page tells elsewhere, or that tell people nothing."""
-
-
-class ReportError(NodevetError):
-    """A page cannot be made here: says why and what to do."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +100,16 @@ class ReportDocument(msgspec.Struct, frozen=True, kw_only=True):
     def open_findings(self) -> int:
         """Return how many findings are open: confirmed, not over and not acknowledged."""
         return sum(finding.state == "open" for finding in self.findings)
+
+    @property
+    def device_count(self) -> int:
+        """Return how many devices there are, the node itself not counted."""
+        return sum(device.kind != DeviceKind.NODE.value for device in self.devices)
+
+    @property
+    def has_efficiency(self) -> bool:
+        """Return whether a share of the peak is known for any workload."""
+        return any(workload.figure("efficiency_ratio") for workload in self.workloads)
 
     @property
     def gemms_verified(self) -> int:

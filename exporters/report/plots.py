@@ -1,17 +1,22 @@
-"""Plots as SVG text: lines over time, and bars. No script, nothing from outside; the style sheet colours them."""
+"""What a plot shows: lines over time and bars, laid out for the template that draws them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from html import escape
 
 import msgspec
 
-__all__ = ["Line", "bar", "line_plot"]
+from nodevet.exporters.format import bar_length
+
+__all__ = ["FRAME", "Bar", "Line", "Plot", "bar", "line_plot"]
+
 
 WIDTH, HEIGHT = 480, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 26
+FRAME = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT}
+"""What the template needs to know of the frame that all plots have."""
+
 MAXIMUM_POINTS = 240
 """Per line: more than the pixels of the plot say nothing."""
 
@@ -26,40 +31,61 @@ class Line(msgspec.Struct, frozen=True):
     points: tuple[tuple[float, float], ...]
 
 
-def line_plot(title: str, unit: str, lines: Sequence[Line]) -> str:
-    """Return *lines* over time as an SVG element, or an empty string where no line has two points."""
+class Curve(msgspec.Struct, frozen=True):
+    """A line as it is drawn: its colour in the style sheet, its name, and the path through its points."""
+
+    colour: int
+    name: str
+    path: str
+
+
+class Plot(msgspec.Struct, frozen=True):
+    """Lines over time. Places of ``rows`` and ``columns`` are pixels, beside the label that stands there."""
+
+    title: str
+    unit: str
+    spoken: str
+    rows: tuple[tuple[str, str], ...]
+    columns: tuple[tuple[str, str], ...]
+    curves: tuple[Curve, ...]
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """A bar: how much of it is filled, in hundredths, and where its tick stands; empty where it has none."""
+
+    length: str
+    mark: str
+
+
+def line_plot(title: str, unit: str, lines: Sequence[Line]) -> Plot | None:
+    """Return *lines* over time, or None where no line has two points."""
     drawn = [Line(line.name, _thinned(_finite(line.points))) for line in lines]
     if not any(len(line.points) > 1 for line in drawn):
-        return ""
+        return None
     times = [time for line in drawn for time, _ in line.points]
     values = [value for line in drawn for _, value in line.points]
     divisor, clock = _clock(max(times))
     across = _Axis([tick * divisor for tick in _ticks(0.0, max(*times, 1.0) / divisor, 6)], LEFT, WIDTH - RIGHT)
     up = _Axis(_ticks(*_padded(min(values), max(values)), 5), HEIGHT - BOTTOM, TOP)
-    curves = "".join(
-        f'<path class="s{index % COLOURS}" d="{_path(line.points, across, up)}">'
-        f"<title>{escape(line.name)}</title></path>"
-        for index, line in enumerate(drawn)
-        if len(line.points) > 1
-    )
-    spoken = f"{title} of {len(drawn)} devices over time: {_number(min(values))} to {_number(max(values))} {unit}"
-    return (
-        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(spoken)}">'
-        f"{_grid(across, up, divisor, clock)}{curves}</svg>"
+    columns = [(f"{across.at(tick):.1f}", _number(tick / divisor)) for tick in across.ticks]
+    columns[-1] = (str(WIDTH - RIGHT), f"{columns[-1][1]} {clock}")
+    return Plot(
+        title,
+        unit,
+        f"{title} of {len(drawn)} devices over time: {_number(min(values))} to {_number(max(values))} {unit}",
+        tuple((f"{up.at(tick):.1f}", _number(tick)) for tick in up.ticks),
+        tuple(columns),
+        tuple(
+            Curve(index % COLOURS, line.name, _path(line.points, across, up))
+            for index, line in enumerate(drawn)
+            if len(line.points) > 1
+        ),
     )
 
 
-def bar(ratio: float, mark: float | None = None) -> str:
+def bar(ratio: float, mark: float | None = None) -> Bar:
     """Return a bar filled to *ratio* of its length, with a tick at *mark*; both are cut to 0 to 1."""
-    filled = 100 * min(max(ratio, 0.0), 1.0)
-    tick = ""
-    if mark is not None:
-        at = 100 * min(max(mark, 0.0), 1.0)
-        tick = f'<rect class="mark" x="{max(at - 0.6, 0):.1f}" y="0" width="1.2" height="8"/>'
-    return (
-        '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect class="track" width="100" height="8"/><rect class="fill" width="{filled:.1f}" height="8"/>{tick}</svg>'
-    )
+    return Bar(bar_length(ratio), "" if mark is None else f"{max(float(bar_length(mark)) - 0.6, 0):.1f}")
 
 
 class _Axis:
@@ -72,21 +98,6 @@ class _Axis:
 
     def at(self, value: float) -> float:
         return self._start + (value - self.ticks[0]) * self._scale
-
-
-def _grid(across: _Axis, up: _Axis, divisor: float, clock: str) -> str:
-    parts = [
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up.at(tick):.1f}" y2="{up.at(tick):.1f}"/>'
-        f'<text class="y" x="{LEFT - 6}" y="{up.at(tick) + 4:.1f}">{_number(tick)}</text>'
-        for tick in up.ticks
-    ]
-    parts += [
-        f'<text class="x" x="{across.at(tick):.1f}" y="{HEIGHT - 8}">{_number(tick / divisor)}</text>'
-        for tick in across.ticks[:-1]
-    ]
-    last = f"{_number(across.ticks[-1] / divisor)} {clock}"
-    parts.append(f'<text class="x end" x="{WIDTH - RIGHT}" y="{HEIGHT - 8}">{last}</text>')
-    return "".join(parts)
 
 
 def _path(points: Iterable[tuple[float, float]], across: _Axis, up: _Axis) -> str:

@@ -1,16 +1,18 @@
-"""A ReportDocument as one HTML page, made with jinja2 with escaping always on."""
+"""A ReportDocument as one HTML page."""
 
 from __future__ import annotations
 
-import importlib.resources
+from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 
 from nodevet.checks.engine.explanation import ACTIONS
-from nodevet.exporters.documents.schema import SeriesDocument
+from nodevet.exporters.documents.schema import FindingDocument, SeriesDocument
 from nodevet.exporters.format import amount, words
+from nodevet.exporters.templates import Templates, Verbatim
 
-from .document import ReportDocument, ReportError, Workload, read_document
-from .plots import COLOURS, Line, bar, line_plot
+from .document import ReportDocument, Workload, read_document
+from .plots import COLOURS, FRAME, Bar, Line, Plot, bar, line_plot
 
 __all__ = ["render", "render_file"]
 
@@ -26,44 +28,26 @@ _ABSENT = "\u2013"
 
 
 def render(document: ReportDocument) -> str:
-    """Return *document* as an HTML page. Raises ReportError where jinja2 is not installed."""
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError as error:
-        raise ReportError("a report needs jinja2: install it with pip install 'nodevet[report]'") from error
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(
-        number=_number,
-        rate=_rate,
-        percent=_percent,
-        amount=amount,
-        words=words,
-        remedy=_remedy,
-        moment=_moment,
-        one_in=_one_in,
-        added=_added,
-    )
-    return environment.from_string(_resource("page.html")).render(
+    """Return *document* as an HTML page. Raises PageError where jinja2 cannot be imported."""
+    folder = Path(__file__).parent
+    filters: dict[str, Callable[..., object]] = {
+        "number": _number, "rate": _rate, "percent": _percent, "amount": amount, "words": words, "remedy": _remedy,
+        "moment": _moment, "one_in": _one_in, "added": _added, "measured": _measured, "bar": _efficiency_bar,
+    }  # fmt: skip
+    return Templates(folder, filters=filters).render(
+        "page.html",
         report=document,
-        style=Markup(_resource("page.css")),  # noqa: S704 - a file of ours
-        plots=[(title, unit, Markup(svg)) for title, unit, svg in _plots(document)],  # noqa: S704 - escaped in plots.py
+        style=Verbatim((folder / "page.css").read_text(encoding="utf-8")),
+        plots=_plots(document),
+        frame=FRAME,
         legend=[(index % COLOURS, name) for index, name in enumerate(_drawn(document))],
         unit=_unit(document),
-        bar=lambda workload: Markup(_efficiency_bar(workload)),  # noqa: S704 - numbers only
-        colours=COLOURS,
     )
 
 
 def render_file(content: bytes, *, name: str = "document") -> str:
-    """Return the page of the JSON in *content*, called *name* in errors. Raises UsageError or ReportError."""
+    """Return the page of the JSON in *content*, called *name* in errors. Raises UsageError or PageError."""
     return render(read_document(content, name))
-
-
-def _resource(name: str) -> str:
-    return importlib.resources.files("nodevet.exporters.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _drawn(document: ReportDocument) -> list[str]:
@@ -73,8 +57,8 @@ def _drawn(document: ReportDocument) -> list[str]:
     return known + sorted(drawn - document.labels.keys())
 
 
-def _plots(document: ReportDocument) -> list[tuple[str, str, str]]:
-    """Return title, unit and SVG of a plot per quantity and number format, the devices in it in one order."""
+def _plots(document: ReportDocument) -> list[Plot]:
+    """Return a plot per quantity and number format, the devices in it in one order."""
     names = _drawn(document)
     groups: dict[tuple[str, str | None], dict[str, SeriesDocument]] = {}
     for series in document.series:
@@ -86,9 +70,8 @@ def _plots(document: ReportDocument) -> list[tuple[str, str, str]]:
             if drawn != quantity:
                 continue
             lines = [Line(name, _scaled(curves[name], scale) if name in curves else ()) for name in names]
-            heading = f"{title}, {dtype}" if dtype else title
-            svg = line_plot(heading, unit, lines)
-            found += [(heading, unit, svg)] if svg else []
+            plot = line_plot(f"{title}, {dtype}" if dtype else title, unit, lines)
+            found += [plot] if plot else []
     return found
 
 
@@ -96,12 +79,12 @@ def _scaled(series: SeriesDocument, scale: float) -> tuple[tuple[float, float], 
     return tuple((time, value * scale) for time, value in series.points)
 
 
-def _efficiency_bar(workload: Workload) -> str:
+def _efficiency_bar(workload: Workload) -> Bar | None:
     """Return how much of the peak was reached, with a tick at the rate that 95 % of the batches reached."""
     efficiency, peak = workload.figure("efficiency_ratio"), workload.figure("peak_tflops")
     low = workload.figure("tflops_p5")
     if efficiency is None:
-        return ""
+        return None
     return bar(efficiency, low / peak if low is not None and peak else None)
 
 
@@ -137,6 +120,15 @@ def _added(overhead: float | None) -> str:
 def _one_in(rate: float | None) -> str:
     """Return an upper bound of a rate of faults as ``1 in 30,037``."""
     return _ABSENT if not rate else f"1 in {1 / rate:,.0f}"
+
+
+def _measured(finding: FindingDocument) -> str:
+    """Return the number that *finding* rests on with its limit, as ``measured 3 °C, limit <= 5 °C (table);``."""
+    if finding.value is None or isinstance(finding.value, bool | str):
+        return ""
+    limit = finding.limit
+    beside = f", limit {limit.op} {amount(limit.value, finding.unit)} ({limit.source})" if limit else ""
+    return f"measured {amount(finding.value, finding.unit)}{beside};"
 
 
 def _remedy(action: str) -> str:

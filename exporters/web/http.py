@@ -34,6 +34,7 @@ from nodevet.checks.system.background import Background
 from nodevet.checks.system.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
 from nodevet.exporters.documents.schema import encode, status_document
 from nodevet.exporters.metrics.prometheus import CONTENT_TYPE_OPENMETRICS, CONTENT_TYPE_TEXT, MetricsPage
+from nodevet.exporters.templates import PageError
 
 from .arrivals import Arrivals, Request
 from .connections import CONNECTION_SECONDS, Connections
@@ -207,7 +208,10 @@ class _Site:
         return _plain(HTTPStatus.OK, "ready")
 
     def _status_page(self, snapshot: Snapshot, *, still: bool) -> _Answer:
-        body = self.status.render(snapshot, complaint=self.complaint(), report=self.reported(), still=still)
+        try:
+            body = self.status.render(snapshot, complaint=self.complaint(), report=self.reported(), still=still)
+        except (PageError, BusyError) as error:
+            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}; /metrics and /api/v1/status answer")
         return _Answer(HTTPStatus.OK, _HTML, body, headers=self.status.headers(snapshot, still=still))
 
     def _report(self) -> _Answer:

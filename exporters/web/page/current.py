@@ -1,14 +1,14 @@
-"""The present of a Snapshot: the newest readings of each device, as far as they are recent enough to be shown."""
+"""The newest readings of each device, as far as they are recent enough to be shown."""
 
 from __future__ import annotations
 
 from nodevet.checks.core.model import Failure, Instant, Reading, ReadingStatus, Snapshot
 from nodevet.exporters.metrics.quantity import STALE_MINIMUM_SECONDS, STALE_ROUNDS
 
-__all__ = ["Present"]
+__all__ = ["CurrentReadings", "number_of"]
 
 
-class Present:
+class CurrentReadings:
     """Answers what a device reads now; a reading that has grown old is not an answer."""
 
     def __init__(self, snapshot: Snapshot) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from nodevet.checks.core.model import (
     NODE,
     Device,
@@ -17,14 +19,12 @@ from nodevet.checks.core.model import (
     Verdict,
 )
 from nodevet.checks.engine.episodes import NOT_EVALUATED
-from nodevet.exporters.format import age, bytes_of, counted, duration, hertz, number, percent, words
+from nodevet.exporters.format import age, bar_length, bytes_of, counted, duration, hertz, number, percent, words
 
-from .current import Present, number_of
-from .findings import Told
-from .markup import Html, element
-from .shapes import badge, bar
+from .current import CurrentReadings, number_of
+from .findings import ListedFinding
 
-__all__ = ["MAXIMUM_DEVICES", "devices_sections"]
+__all__ = ["MAXIMUM_DEVICES", "DevicesSection", "devices_sections"]
 
 MAXIMUM_DEVICES = 64
 SENSORS_SHOWN = 2
@@ -40,98 +40,121 @@ _UNREAD = {
 _UNJUDGED = Verdict(state=State.UNKNOWN, reason=NOT_EVALUATED)
 
 
-def devices_sections(snapshot: Snapshot, entries: Sequence[Told], names: dict[str, str], now: Present) -> list[Html]:
-    """Return a section of accelerators and one of the host; the first says so where there is no accelerator."""
+class Row(msgspec.Struct, frozen=True):
+    """What a device reads: the length of its bar, and the outcome that colours it."""
+
+    name: str
+    text: str
+    remark: str = ""
+    bar: str = ""
+    tone: str = ""
+
+
+class FindingLink(msgspec.Struct, frozen=True):
+    """The gravest finding of a device, and how many more there are."""
+
+    anchor: int
+    code: str
+    outcome: str
+    others: int
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """A device; ``unread`` says why it has no figures, ``reason`` why it is not ok where no finding does."""
+
+    name: str
+    state: str
+    model: str
+    place: str
+    rows: tuple[Row, ...]
+    unread: str
+    finding: FindingLink | None
+    reason: str = ""
+
+
+class DevicesSection(msgspec.Struct, frozen=True):
+    """The section of some devices; ``count`` is how many there are, ``hidden`` how many of them have no card."""
+
+    title: str
+    anchor: str
+    count: int
+    cards: tuple[Card, ...]
+    hidden: str
+
+
+def devices_sections(
+    snapshot: Snapshot, entries: Sequence[ListedFinding], names: dict[str, str], now: CurrentReadings
+) -> tuple[DevicesSection, ...]:
+    """Return a section of accelerators and one of the host; the first also where there is no device at all."""
     accelerators = [device for device in snapshot.devices if device.kind is DeviceKind.ACCELERATOR]
     others = [device for device in snapshot.devices if device.kind not in (DeviceKind.ACCELERATOR, DeviceKind.NODE)]
-    sections = []
-    if accelerators or not others:
-        sections.append(_section("Accelerators", accelerators, snapshot, entries, names, now))
-    host = _section("Host", others, snapshot, entries, names, now, first=_node_card(snapshot, entries, now))
-    return [*sections, host]
+
+    def section(title: str, devices: Sequence[Device], first: tuple[Card, ...] = ()) -> DevicesSection:
+        cards = [_card(device, snapshot, entries, names, now) for device in devices[:MAXIMUM_DEVICES]]
+        hidden = len(devices) - MAXIMUM_DEVICES
+        more = counted(hidden, "device") if hidden > 0 else ""
+        return DevicesSection(title, f"{title.lower()}-name", len(devices), (*first, *cards), more)
+
+    host = section("Host", others, (_node_card(snapshot, entries, now),))
+    return (section("Accelerators", accelerators), host) if accelerators or not others else (host,)
 
 
-def _section(
-    title: str,
-    devices: Sequence[Device],
+def _card(
+    device: Device,
     snapshot: Snapshot,
-    entries: Sequence[Told],
+    entries: Sequence[ListedFinding],
     names: dict[str, str],
-    now: Present,
-    *,
-    first: Html | None = None,
-) -> Html:
-    cards = [] if first is None else [first]
-    cards += [_card(device, snapshot, entries, names, now) for device in devices[:MAXIMUM_DEVICES]]
-    hidden = len(devices) - MAXIMUM_DEVICES
-    more = element("p", f"and {counted(hidden, 'device')} more", class_="soft") if hidden > 0 else None
-    name = f"{title.lower()}-name"
-    count = element("small", f" {len(devices)}") if len(devices) > 1 else None
-    body = element("div", *cards, class_="cards") if cards else element("p", "None was found.", class_="soft quiet")
-    return element("section", element("h2", title, count, id=name), body, more, aria_labelledby=name)
-
-
-def _card(device: Device, snapshot: Snapshot, entries: Sequence[Told], names: dict[str, str], now: Present) -> Html:
+    now: CurrentReadings,
+) -> Card:
     verdict = snapshot.device_verdicts.get(device.id, _UNJUDGED)
     own = [(place, entry) for place, entry in enumerate(entries) if entry.finding.device == device.id]
-    model = device.model if device.model != "unknown" else f"{device.vendor} {device.kind.value}"
     place = [device.pci, None if device.numa_node is None else f"NUMA {device.numa_node}"]
     if device.pci is None and names[device.id] != device.id:
         place.insert(0, device.id)
-    tones = _tones([entry for _, entry in own])
-    rows = list(
-        _accelerator_rows(device, now, tones)
-        if device.kind is DeviceKind.ACCELERATOR
-        else _host_rows(device, now, tones)
+    rows = _accelerator_rows if device.kind is DeviceKind.ACCELERATOR else _host_rows
+    return Card(
+        name=names[device.id],
+        state=verdict.state.value,
+        model=device.model if device.model != "unknown" else f"{device.vendor} {device.kind.value}",
+        place=" · ".join(filter(None, place)),
+        rows=tuple(rows(device, now, _tones([entry for _, entry in own]))),
+        unread=_unread(device.id, snapshot, now),
+        finding=_gravest(own),
+        reason="" if verdict.state is State.OK else verdict.reason,
     )
-    return _assembled(
-        names[device.id], verdict.state.value, model, " · ".join(filter(None, place)), rows,
-        [_unread(device.id, snapshot, now), _worst(verdict, own)],
-    )  # fmt: skip
 
 
-def _node_card(snapshot: Snapshot, entries: Sequence[Told], now: Present) -> Html:
+def _node_card(snapshot: Snapshot, entries: Sequence[ListedFinding], now: CurrentReadings) -> Card:
     own = [(place, entry) for place, entry in enumerate(entries) if entry.finding.device == NODE]
-    worst = next((entry.outcome.value for _, entry in own if entry.counts), None)
+    worst = next((entry.outcome.value for _, entry in own if entry.counts), "")
     board = next((device for device in snapshot.devices if device.kind is DeviceKind.NODE), None)
     judged = snapshot.device_verdicts.get(board.id) if board else None
-    state = judged.state.value if judged else worst
-    rows = []
-    total, free = now.value(NODE, "memory_total_bytes"), now.value(NODE, "memory_available_bytes")
-    if total and free is not None:
-        rows.append(_row("Memory", bytes_of(total - free), f"of {bytes_of(total)}", (total - free) / total))
-    load, processors = now.value(NODE, "load_average_ratio"), now.value(NODE, "logical_processors")
-    if load is not None:
-        beside = f"of {number(processors, 6)} processors" if processors else ""
-        rows.append(_row("Load", percent(load), beside, load))
-    uptime = now.value(NODE, "uptime_seconds")
-    if uptime is not None:
-        rows.append(_row("Up", _days(uptime), "since boot"))
     system = next((reader.versions.get("kernel") for reader in snapshot.readers if reader.versions.get("kernel")), None)
     told = [word for word in (board.vendor, board.model) if word != "unknown"] if board else []
-    model = " ".join(told) or snapshot.node
-    return _assembled(
-        "Node", state, model, f"Linux {system}" if system else "", rows,
-        [_unread(NODE, snapshot, now), _first_finding(own)],
-    )  # fmt: skip
-
-
-def _assembled(
-    name: str, state: str | None, model: str, place: str, rows: Sequence[Html], notes: Sequence[Html | None]
-) -> Html:
-    said = badge(state) if state else None
-    return element(
-        "article",
-        element("header", element("h3", name), said),
-        element("p", model, class_="model"),
-        element("p", place, class_="place") if place else None,
-        element("dl", *rows) if rows else None,
-        *notes,
-        class_=f"card {state or 'plain'}",
+    return Card(
+        name="Node",
+        state=judged.state.value if judged else worst,
+        model=" ".join(told) or snapshot.node,
+        place=f"Linux {system}" if system else "",
+        rows=tuple(_node_rows(now)),
+        unread=_unread(NODE, snapshot, now),
+        finding=_gravest(own),
     )
 
 
-def _accelerator_rows(device: Device, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+def _node_rows(now: CurrentReadings) -> Iterator[Row]:
+    total, free = now.value(NODE, "memory_total_bytes"), now.value(NODE, "memory_available_bytes")
+    if total and free is not None:
+        yield _row("Memory", bytes_of(total - free), f"of {bytes_of(total)}", (total - free) / total)
+    load, processors = now.value(NODE, "load_average_ratio"), now.value(NODE, "logical_processors")
+    if load is not None:
+        yield _row("Load", percent(load), f"of {number(processors, 6)} processors" if processors else "", load)
+    uptime = now.value(NODE, "uptime_seconds")
+    if uptime is not None:
+        yield _row("Up", _days(uptime), "since boot")
+
+
+def _accelerator_rows(device: Device, now: CurrentReadings, tones: dict[str, str]) -> Iterator[Row]:
     yield from _temperature(device.id, now, tones)
     yield from _power(device.id, now, tones)
     busy = now.reading(device.id, "utilization_ratio", "compute")
@@ -146,7 +169,7 @@ def _accelerator_rows(device: Device, now: Present, tones: dict[str, str]) -> It
     yield from _throttle(device.id, now, tones)
 
 
-def _host_rows(device: Device, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+def _host_rows(device: Device, now: CurrentReadings, tones: dict[str, str]) -> Iterator[Row]:
     yield from _temperature(device.id, now, tones)
     yield from _power(device.id, now, tones)
     yield from _clock(device, now)
@@ -158,14 +181,14 @@ def _host_rows(device: Device, now: Present, tones: dict[str, str]) -> Iterator[
         yield _row("Errors", f"{corrected:,.0f} corrected", f"{uncorrected:,.0f} uncorrected")
 
 
-def _sum(device: str, quantity: str, now: Present) -> float | None:
+def _sum(device: str, quantity: str, now: CurrentReadings) -> float | None:
     """Return the sum of *quantity* over the parts of *device*; None where one was not read: it would be too small."""
     values = [number_of(reading) for reading in now.readings(device, quantity)]
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 
 
-def _temperature(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+def _temperature(device: str, now: CurrentReadings, tones: dict[str, str]) -> Iterator[Row]:
     """Yield the sensors that are nearest to their limits."""
     found = {reading.part.name: reading for reading in now.readings(device, "temperature_celsius")}
     limits = {name: _limit_of(device, name, number_of(reading), now) for name, reading in found.items()}
@@ -189,7 +212,7 @@ def _temperature(device: str, now: Present, tones: dict[str, str]) -> Iterator[H
         )
 
 
-def _limit_of(device: str, sensor: str, value: float | None, now: Present) -> float | None:
+def _limit_of(device: str, sensor: str, value: float | None, now: CurrentReadings) -> float | None:
     """Return the temperature at which the device slows itself down: from its own margin, else what it reports."""
     margin = now.value(device, "temperature_margin_celsius", sensor)
     if margin is not None and value is not None:
@@ -198,7 +221,7 @@ def _limit_of(device: str, sensor: str, value: float | None, now: Present) -> fl
     return next((limit for limit in reported if limit is not None), None)
 
 
-def _power(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+def _power(device: str, now: CurrentReadings, tones: dict[str, str]) -> Iterator[Row]:
     drawn = next(iter(now.readings(device, "power_watts")), None)
     if drawn is not None:
         cap = now.value(device, "power_limit_watts", drawn.part.name)
@@ -207,7 +230,7 @@ def _power(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
         yield _row("Power", said, f"cap {cap:,.0f} W" if cap else "", share, tones.get("power", ""))
 
 
-def _clock(device: Device, now: Present) -> Iterator[Html]:
+def _clock(device: Device, now: CurrentReadings) -> Iterator[Row]:
     clocks = (now.reading(device.id, "clock_hertz", name) for name in ("sm", "core", "graphics"))
     held = next((clock for clock in clocks if clock is not None), None)
     if held is not None:
@@ -217,7 +240,7 @@ def _clock(device: Device, now: Present) -> Iterator[Html]:
         )
 
 
-def _throttle(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html]:
+def _throttle(device: str, now: CurrentReadings, tones: dict[str, str]) -> Iterator[Row]:
     """Yield what holds the clock down now, or for how long something did where only that is counted."""
     tone = tones.get("throttle", "")
     reasons = [reading for reading in now.readings(device, "throttle_active") if reading.part.name not in _NO_RESTRAINT]
@@ -231,10 +254,8 @@ def _throttle(device: str, now: Present, tones: dict[str, str]) -> Iterator[Html
         yield _row("Throttled", duration(seconds), "in all", tone=tone)
 
 
-def _row(name: str, said: str, beside: str, ratio: float | None = None, tone: str = "") -> Html:
-    small = element("small", f" {beside}") if beside and said not in _UNREAD.values() else None
-    drawn = None if ratio is None else bar(ratio, tone)
-    return element("div", element("dt", name), element("dd", said, small), drawn, class_=f"row {tone}".rstrip())
+def _row(name: str, said: str, remark: str, ratio: float | None = None, tone: str = "") -> Row:
+    return Row(name, said, "" if said in _UNREAD.values() else remark, "" if ratio is None else bar_length(ratio), tone)
 
 
 def _said(reading: Reading, say: Callable[[float], str]) -> str:
@@ -248,7 +269,7 @@ def _share(value: float | None, whole: float | None) -> float | None:
     return None if value is None or not whole else value / whole
 
 
-def _tones(entries: Sequence[Told]) -> dict[str, str]:
+def _tones(entries: Sequence[ListedFinding]) -> dict[str, str]:
     """Return the outcome that colours each row: the worst of the findings that looked at what the row shows."""
     kinds = {PartKind.SENSOR: "temperature", PartKind.POWER_SCOPE: "power", PartKind.REASON: "throttle"}
     found: dict[str, str] = {}
@@ -260,31 +281,22 @@ def _tones(entries: Sequence[Told]) -> dict[str, str]:
     return found
 
 
-def _unread(device: str, snapshot: Snapshot, now: Present) -> Html | None:
+def _unread(device: str, snapshot: Snapshot, now: CurrentReadings) -> str:
+    """Return why there are no figures of *device*; empty where there are."""
     failure, last = now.failure(device), now.last_read(device)
     if failure is not None:
-        return element("p", f"{words(failure.kind.value)}: {failure.detail}", class_="note")
-    if last is not None and not now.is_read(device):
-        return element("p", f"stale: read last {age(snapshot.time, last)}", class_="note")
-    return element("p", "not read yet", class_="note") if last is None else None
+        return f"{words(failure.kind.value)}: {failure.detail}"
+    if last is None:
+        return "not read yet"
+    return "" if now.is_read(device) else f"stale: read last {age(snapshot.time, last)}"
 
 
-def _worst(verdict: Verdict, own: Sequence[tuple[int, Told]]) -> Html | None:
-    if own:
-        return _first_finding(own)
-    if verdict.state is State.OK:
-        return None
-    return element("p", verdict.reason, class_="worst")
-
-
-def _first_finding(own: Sequence[tuple[int, Told]]) -> Html | None:
+def _gravest(own: Sequence[tuple[int, ListedFinding]]) -> FindingLink | None:
     if not own:
         return None
     place, entry = own[0]
     others = sum(other.counts for _, other in own) - 1 if entry.counts else len(own) - 1
-    more = f" and {others} more" if others else ""
-    link = element("a", entry.finding.code, href=f"#finding-{place}")
-    return element("p", link, more, class_=f"worst {entry.outcome.value}")
+    return FindingLink(place, entry.finding.code, entry.outcome.value, others)
 
 
 def _days(seconds: float) -> str:

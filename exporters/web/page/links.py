@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -10,17 +10,16 @@ from nodevet.checks.core.model import Device, PartKind, Snapshot
 from nodevet.checks.reference.vendors import vendor_of
 from nodevet.exporters.format import counted
 
-from .current import Present, number_of
-from .findings import Told
-from .markup import Html, element
+from .current import CurrentReadings, number_of
+from .findings import ListedFinding
 
-__all__ = ["links_section"]
+__all__ = ["LinkMap", "link_maps"]
 
 MAXIMUM_ROWS = 64
 MAXIMUM_PORTS = 64
 
 _ERRORS = ("link_replay_errors", "link_recovery_errors", "link_crc_errors", "link_effective_errors")
-_SIGNS = {"up": "", "down": "✕", "unknown": "?", "none": ""}
+_SIGNS = {"up": "", "down": "✕", "unknown": "?"}
 
 
 class _Square(msgspec.Struct, frozen=True):
@@ -33,105 +32,110 @@ class _Square(msgspec.Struct, frozen=True):
     found: bool = False
 
 
-def links_section(snapshot: Snapshot, entries: Sequence[Told], names: dict[str, str], now: Present) -> Html | None:
-    """Return the section of links, a map per vendor; None where no device has any."""
+class Cell(msgspec.Struct, frozen=True):
+    """A cell of the map: its classes, its words, its sign, and what it shows when it is pointed at."""
+
+    classes: str
+    words: str
+    sign: str = ""
+    title: str = ""
+
+
+class LinkRow(msgspec.Struct, frozen=True):
+    """The links of one device: a cell each, how many are up, and their errors."""
+
+    device: str
+    cells: tuple[Cell, ...]
+    up: str
+    errors: str
+
+
+class LinkMap(msgspec.Struct, frozen=True):
+    """The links of one vendor's devices; ``corner`` says what rows and columns are."""
+
+    caption: str
+    corner: str
+    columns: tuple[str, ...]
+    rows: tuple[LinkRow, ...]
+
+
+def link_maps(
+    snapshot: Snapshot, entries: Sequence[ListedFinding], names: dict[str, str], now: CurrentReadings
+) -> tuple[LinkMap, ...]:
+    """Return a map per vendor whose devices have links."""
     found = {(entry.finding.device, entry.finding.part.index) for entry in entries if _on_link(entry)}
     linked: dict[str, list[Device]] = {}
     for device in snapshot.devices:
         if _ports(device, now):
             linked.setdefault(device.vendor, []).append(device)
-    if not linked:
-        return None
-    maps = [_map(vendor, devices[:MAXIMUM_ROWS], names, now, found) for vendor, devices in linked.items()]
-    return element(
-        "section",
-        element("h2", "Links", id="links-name"),
-        element("div", element("div", *maps), _legend(), class_="links"),
-        aria_labelledby="links-name",
-    )
+    return tuple(_map(vendor, devices[:MAXIMUM_ROWS], names, now, found) for vendor, devices in linked.items())
 
 
-def _on_link(entry: Told) -> bool:
+def _on_link(entry: ListedFinding) -> bool:
     return entry.finding.part.kind is PartKind.LINK
 
 
 def _map(
-    vendor: str, devices: Sequence[Device], names: dict[str, str], now: Present, found: set[tuple[str, int | None]]
-) -> Html:
+    vendor: str,
+    devices: Sequence[Device],
+    names: dict[str, str],
+    now: CurrentReadings,
+    found: set[tuple[str, int | None]],
+) -> LinkMap:
     squares = {device.id: _squares(device, now, found) for device in devices}
     peers = {device.id: _peers(device, devices) for device in devices}
     technology = vendor_of(vendor).links or vendor
-    up = sum(square.up for row in squares.values() for square in row.values())
-    total = sum(square.links for row in squares.values() for square in row.values())
-    unknown = sum(square.state == "unknown" for row in squares.values() for square in row.values())
+    links = [square for row in squares.values() for square in row.values()]
+    up, total = sum(square.up for square in links), sum(square.links for square in links)
+    unknown = sum(square.state == "unknown" for square in links)
     said = f"{technology}: {up} of {counted(total, 'link')} up" + (f", {unknown} unknown" if unknown else "")
-    if all(None not in peers[device.id].values() for device in devices):
-        head, rows = _by_pair(devices, names, squares, peers)
-    else:
-        head, rows = _by_port(devices, names, squares)
-    table = element("table", element("caption", said), element("thead", head), element("tbody", *rows), class_="map")
-    return element("div", table, class_="wide")
+    if any(None in peers[device.id].values() for device in devices):
+        ports = sorted({port for row in squares.values() for port in row})[:MAXIMUM_PORTS]
+        rows = [
+            _row(names[device.id], squares[device.id], _port_cells(squares[device.id], ports)) for device in devices
+        ]
+        return LinkMap(said, "device, link", tuple(map(str, ports)), tuple(rows))
+    rows = [
+        _row(names[each.id], squares[each.id], _pair_cells(each, devices, names, squares[each.id], peers[each.id]))
+        for each in devices
+    ]
+    return LinkMap(said, "from, to", tuple(names[device.id] for device in devices), tuple(rows))
 
 
-def _by_port(
-    devices: Sequence[Device], names: dict[str, str], squares: Mapping[str, Mapping[int, _Square]]
-) -> tuple[Html, list[Html]]:
-    ports = sorted({port for row in squares.values() for port in row})[:MAXIMUM_PORTS]
-    head = _head([str(port) for port in ports], "device, link")
-    rows = []
-    for device in devices:
-        row = squares[device.id]
-        cells = [_cell(row.get(port), f"link {port}") for port in ports]
-        rows.append(element("tr", element("th", names[device.id], scope="row"), *cells, _sum(list(row.values()))))
-    return head, rows
+def _port_cells(squares: Mapping[int, _Square], ports: Sequence[int]) -> Iterator[Cell]:
+    for port in ports:
+        yield _cell(squares.get(port), f"link {port}", "no link")
 
 
-def _by_pair(
+def _pair_cells(
+    device: Device,
     devices: Sequence[Device],
     names: dict[str, str],
-    squares: Mapping[str, Mapping[int, _Square]],
-    peers: Mapping[str, Mapping[int, str | None]],
-) -> tuple[Html, list[Html]]:
-    head = _head([names[device.id] for device in devices], "from, to")
-    rows = []
-    for device in devices:
-        row = squares[device.id]
-        cells = []
-        for other in devices:
-            shared = [row[port] for port, peer in peers[device.id].items() if peer == other.id]
-            cells.append(_cell(_merged(shared), f"to {names[other.id]}", itself=other is device))
-        rows.append(element("tr", element("th", names[device.id], scope="row"), *cells, _sum(list(row.values()))))
-    return head, rows
+    squares: Mapping[int, _Square],
+    peers: Mapping[int, str | None],
+) -> Iterator[Cell]:
+    for other in devices:
+        shared = [squares[port] for port, peer in peers.items() if peer == other.id]
+        yield _cell(_merged(shared), f"to {names[other.id]}", "itself" if other is device else "no link")
 
 
-def _head(columns: Sequence[str], corner: str) -> Html:
-    cells = [element("th", column, scope="col") for column in columns]
-    first = element("th", element("span", corner, class_="unseen"), scope="col")
-    return element("tr", first, *cells, element("th", "up", scope="col", class_="sum"))
-
-
-def _cell(square: _Square | None, name: str, *, itself: bool = False) -> Html:
-    if square is None:
-        return element("td", element("span", "itself" if itself else "no link", class_="unseen"), class_="none")
-    classes = f"{square.state}{' counted' if square.errors else ''}{' found' if square.found else ''}"
-    told = [square.state if square.links == 1 else f"{square.up} of {square.links} up"]
-    if square.errors:
-        told.append(counted(square.errors, "error"))
-    sign = _SIGNS[square.state] or (_short(square.errors) if square.errors else "")
-    return element(
-        "td",
-        element("span", sign, aria_hidden="true") if sign else None,
-        element("span", ", ".join(told), class_="unseen"),
-        class_=classes,
-        title=f"{name}: {', '.join(told)}",
-    )
-
-
-def _sum(row: Sequence[_Square]) -> Html:
+def _row(device: str, squares: Mapping[int, _Square], cells: Iterable[Cell]) -> LinkRow:
+    row = squares.values()
     up, links, errors = sum(s.up for s in row), sum(s.links for s in row), sum(s.errors for s in row)
-    beside = element("small", f" {counted(errors, 'error')}") if errors else None
     unread = all(square.state == "unknown" for square in row)
-    return element("td", "unknown" if unread else f"{up} of {links}", beside, class_="sum")
+    said = "unknown" if unread else f"{up} of {links}"
+    return LinkRow(device, tuple(cells), said, counted(errors, "error") if errors else "")
+
+
+def _cell(square: _Square | None, name: str, without: str) -> Cell:
+    if square is None:
+        return Cell("none", without)
+    classes = f"{square.state}{' counted' if square.errors else ''}{' found' if square.found else ''}"
+    said = square.state if square.links == 1 else f"{square.up} of {square.links} up"
+    if square.errors:
+        said += f", {counted(square.errors, 'error')}"
+    sign = _SIGNS[square.state] or (_short(square.errors) if square.errors else "")
+    return Cell(classes, said, sign, f"{name}: {said}")
 
 
 def _short(count: int) -> str:
@@ -141,28 +145,13 @@ def _short(count: int) -> str:
     return f"{count // 1000}k" if count < 100_000 else "≫"
 
 
-def _legend() -> Html:
-    samples = (
-        ("up", "", "up"),
-        ("up counted", "7", "up, errors counted since the driver was loaded"),
-        ("down", "✕", "down"),
-        ("unknown", "?", "could not be read"),
-        ("up found", "", "there is a finding about it"),
-    )
-    items = [
-        element("li", element("span", sign, class_=f"sample {classes}", aria_hidden="true"), text)
-        for classes, sign, text in samples
-    ]
-    return element("ul", *items, class_="legend")
-
-
-def _ports(device: Device, now: Present) -> tuple[int, ...]:
+def _ports(device: Device, now: CurrentReadings) -> tuple[int, ...]:
     """Return the ports of *device*: those of the inventory, and those that were read."""
     read = {reading.part.index for reading in now.readings(device.id, "link_active")}
     return tuple(sorted({link.port for link in device.links} | {port for port in read if port is not None}))
 
 
-def _squares(device: Device, now: Present, found: set[tuple[str, int | None]]) -> dict[int, _Square]:
+def _squares(device: Device, now: CurrentReadings, found: set[tuple[str, int | None]]) -> dict[int, _Square]:
     states = {reading.part.index: reading.value for reading in now.readings(device.id, "link_active")}
     errors: dict[int | None, int] = {}
     for quantity in _ERRORS:

@@ -11,30 +11,38 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.checks.core.errors import BusyError
 from nodevet.checks.core.model import Instant, Snapshot
 from nodevet.checks.engine.explanation import declared_rules
 from nodevet.checks.engine.judging import Rule
 from nodevet.exporters.format import age, device_names, duration, moment
+from nodevet.exporters.templates import Templates, Verbatim
 
-from .about import about_section
-from .agent import agent_section
-from .burnin import burn_in_section
-from .current import Present
-from .devices import devices_sections
-from .events import events_section
-from .findings import findings_section, told
-from .links import links_section
-from .markup import Html, element, joined
-from .shapes import FAVICONS, SHAPES
-from .verdict import banners, hero, staleness, tallies
+from .about import Meaning, meanings
+from .agent import AgentSection, agent_section
+from .burnin import LoadSection, load_section
+from .current import CurrentReadings
+from .devices import DevicesSection, devices_sections
+from .events import EventsSection, events_section
+from .findings import FindingsSection, findings_section, listed_findings
+from .links import LinkMap, link_maps
+from .verdict import Banner, VerdictSection, banners, staleness, tallies, verdict_section
 
-__all__ = ["StatusPage"]
+__all__ = ["LONGEST_TEXT", "StatusPage"]
 
 SHORTEST_REFRESH_SECONDS = 5
 STARTING_REFRESH_SECONDS = 2
 
-_AGE = Html("\0age\0")
-"""Where the age of the judgement stands; escaped text never holds the sign."""
+LONGEST_TEXT = 600
+"""Characters of one text that are shown: a device that calls itself a novel must not make the page one."""
+
+PATIENCE_SECONDS = 2.0
+"""How long whoever asks waits for another whose page is made: each who asks holds a thread.
+
+The first page imports and compiles, from a disk that may stand still."""
+
+_AGE = Verbatim("\0age\0")
+"""Where the age of the judgement stands; a text that is shown never holds the sign."""
 
 
 class _Variant(msgspec.Struct, frozen=True):
@@ -45,13 +53,39 @@ class _Variant(msgspec.Struct, frozen=True):
     still: bool
 
 
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the template shows."""
+
+    variant: _Variant
+    node: str
+    scope: str
+    is_simulated: bool
+    judged: str
+    age: str
+    refresh: str
+    generation: int
+    version: str
+    banners: tuple[Banner, ...]
+    verdict: VerdictSection
+    tallies: tuple[tuple[str, str, str], ...]
+    findings: FindingsSection
+    devices: tuple[DevicesSection, ...]
+    links: tuple[LinkMap, ...]
+    load: LoadSection | None
+    events: EventsSection | None
+    agent: AgentSection
+    meanings: tuple[Meaning, ...]
+
+
 class StatusPage:
     """Renders a Snapshot once per variant and hands the same text out until another Snapshot comes."""
 
     def __init__(self, now: Callable[[], Instant]) -> None:
         """Start with nothing rendered; *now* tells the time by which a judgement grows old."""
         self._now = now
-        self._style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+        folder = Path(__file__).parent
+        self._style = Verbatim((folder / "page.css").read_text(encoding="utf-8"))
+        self._templates = Templates(folder, longest_text=LONGEST_TEXT)
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._pages: dict[_Variant, str] = {}
@@ -62,17 +96,22 @@ class StatusPage:
         """Return the page of *snapshot*. Safe to call from several threads.
 
         *complaint* says why the agent makes no progress; *report* adds the link to it; a *still* page says that it
-        does not refresh itself.
+        does not refresh itself. Raises PageError where jinja2 cannot be imported, BusyError where that takes long.
         """
         now = self._now()
         variant = _Variant(staleness(snapshot, now, complaint), report, still)
-        with self._lock:
+        if not self._lock.acquire(timeout=PATIENCE_SECONDS):
+            raise BusyError(f"the page is being made since more than {PATIENCE_SECONDS:g} s")
+        try:
             if snapshot is not self._snapshot:
                 self._snapshot = snapshot
                 self._pages = {}
             page = self._pages.get(variant)
             if page is None:
-                page = self._pages[variant] = self._whole(snapshot, variant)
+                values = _page(snapshot, variant, self._rules)
+                page = self._pages[variant] = self._templates.render("page.html", page=values, style=self._style)
+        finally:
+            self._lock.release()
         return page.replace(_AGE, age(now, snapshot.time)).encode()
 
     def headers(self, snapshot: Snapshot, *, still: bool = False) -> dict[str, str]:
@@ -92,69 +131,33 @@ class StatusPage:
     def _rules(self) -> Mapping[str, Rule]:
         return declared_rules()
 
-    def _whole(self, snapshot: Snapshot, variant: _Variant) -> str:
-        entries, names, now = told(snapshot), device_names(snapshot), Present(snapshot)
-        freshness = joined(["judged ", element("time", moment(snapshot.time)), " (", _AGE, ")"])
-        state = "unknown" if variant.stale else snapshot.verdict.state.value
-        main = element(
-            "main",
-            *banners(snapshot, variant.stale),
-            _heading(snapshot),
-            hero(snapshot, entries, variant.stale, freshness),
-            tallies(snapshot, entries),
-            findings_section(snapshot, entries, names),
-            *devices_sections(snapshot, entries, names, now),
-            links_section(snapshot, entries, names, now),
-            burn_in_section(snapshot, names, report=variant.report),
-            events_section(snapshot, names),
-            agent_section(snapshot),
-            about_section(entries, self._rules),
-            _footer(snapshot, variant),
-            class_="history" if variant.stale else None,
-        )
-        title = f"{snapshot.node}: {state}{' (simulated)' if snapshot.simulated else ''}"
-        head = element(
-            "head",
-            element("meta", charset="utf-8"),
-            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            element("link", rel="icon", href=FAVICONS[state]),
-            element("title", title),
-            element("style", Html(self._style)),
-        )
-        return f"<!DOCTYPE html>\n{element('html', head, element('body', SHAPES, main), lang='en')}\n"
+
+def _page(snapshot: Snapshot, variant: _Variant, rules: Mapping[str, Rule]) -> Page:
+    entries, names, now = listed_findings(snapshot), device_names(snapshot), CurrentReadings(snapshot)
+    return Page(
+        variant=variant,
+        node=snapshot.node,
+        scope="" if snapshot.scope == "node" else snapshot.scope,
+        is_simulated=snapshot.simulated,
+        judged=moment(snapshot.time),
+        age=_AGE,
+        refresh=duration(_refresh_seconds(snapshot)),
+        generation=snapshot.generation,
+        version=snapshot.agent.version,
+        banners=tuple(banners(snapshot, variant.stale)),
+        verdict=verdict_section(snapshot, entries, variant.stale),
+        tallies=tallies(snapshot, entries),
+        findings=findings_section(snapshot, entries, names),
+        devices=devices_sections(snapshot, entries, names, now),
+        links=link_maps(snapshot, entries, names, now),
+        load=load_section(snapshot, names),
+        events=events_section(snapshot, names),
+        agent=agent_section(snapshot),
+        meanings=meanings(entries, rules),
+    )
 
 
 def _refresh_seconds(snapshot: Snapshot) -> int:
     if not snapshot.agent.ready:
         return STARTING_REFRESH_SECONDS
     return max(SHORTEST_REFRESH_SECONDS, round(snapshot.agent.interval_seconds))
-
-
-def _heading(snapshot: Snapshot) -> Html:
-    scope = "" if snapshot.scope == "node" else f"scope: {snapshot.scope}"
-    return element(
-        "header",
-        element("p", "nodevet", class_="brand"),
-        element("h1", snapshot.node),
-        element("p", scope, class_="soft") if scope else None,
-    )
-
-
-def _footer(snapshot: Snapshot, variant: _Variant) -> Html:
-    if variant.still:
-        refresh = joined(["This page does not refresh itself. ", element("a", "Refresh it", href="/")])
-    else:
-        seconds = duration(_refresh_seconds(snapshot))
-        refresh = joined(
-            [f"This page refreshes itself every {seconds}. ", element("a", "Hold it", href="/?refresh=off")]
-        )
-    pages = [("/report", "report")] if variant.report else []
-    pages += [
-        ("/metrics", "metrics"),
-        ("/api/v1/status", "status as JSON"),
-        ("/-/healthy", "healthy"),
-        ("/-/ready", "ready"),
-    ]
-    links = element("ul", *(element("li", element("a", text, href=path)) for path, text in pages))
-    said = f"generation {snapshot.generation}, nodevet {snapshot.agent.version}"
-    return element("footer", element("nav", links, aria_label="Other pages"), element("p", refresh), element("p", said))

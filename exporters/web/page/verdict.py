@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
+import msgspec
+
 from nodevet.checks.core.model import WHOLE, Action, DeviceKind, EpisodeState, Instant, ReaderState, Snapshot, State
 from nodevet.checks.engine.acknowledgement import (
     command_words,
@@ -20,11 +22,9 @@ from nodevet.checks.engine.explanation import ACTIONS
 from nodevet.checks.engine.modes import gating, reach
 from nodevet.exporters.format import age, counted, duration, moment, number
 
-from .findings import Told
-from .markup import Html, element, joined
-from .shapes import icon
+from .findings import ListedFinding
 
-__all__ = ["banners", "hero", "staleness", "tallies"]
+__all__ = ["Banner", "VerdictSection", "banners", "staleness", "tallies", "verdict_section"]
 
 STALE_ROUNDS = 3
 STALE_MINIMUM_SECONDS = 30.0
@@ -47,26 +47,41 @@ def staleness(snapshot: Snapshot, now: Instant, complaint: str | None) -> str:
     return complaint or ""
 
 
-def banners(snapshot: Snapshot, stale: str) -> Iterator[Html]:
-    """Yield what a reader must know before anything else."""
+class Banner(msgspec.Struct, frozen=True):
+    """What a reader must know before anything else: a kind that colours it, a strong word, and the rest."""
+
+    kind: str
+    strong: str
+    text: str = ""
+
+
+class VerdictSection(msgspec.Struct, frozen=True):
+    """The verdict with its reason, its remedy, and what it rests on."""
+
+    state: str
+    reason: str
+    remedy: str
+    details: tuple[str, ...]
+
+
+def banners(snapshot: Snapshot, stale: str) -> Iterator[Banner]:
+    """Yield the banners above the verdict."""
     if snapshot.simulated:
         said = "Simulated node. Nothing on this page was measured on hardware; it never gates or drains."
-        yield element("p", element("strong", said), class_="banner simulated", role="note")
+        yield Banner("simulated", said)
     if stale:
         said = f"{stale[:1].upper()}{stale[1:]}. Everything below is what was true then: look at the agent's log."
-        yield element("p", element("strong", "Stale. "), said, class_="banner stale", role="alert")
+        yield Banner("stale", "Stale.", said)
     released = [reader.backend for reader in snapshot.readers if reader.state is ReaderState.RELEASED]
     if released:
         said = f"Devices of {', '.join(released)} are closed on request and not read meanwhile."
-        yield element("p", element("strong", "Released. "), said, class_="banner note")
+        yield Banner("note", "Released.", said)
     for said in (*_ends(snapshot), *_covering(snapshot)):
-        yield element("p", element("strong", "Acknowledgement. "), said, class_="banner note")
+        yield Banner("note", "Acknowledgement.", said)
     if snapshot.agent.stopping:
-        said = "The agent is ending; this page ends with it."
-        yield element("p", element("strong", "Stopping. "), said, class_="banner note")
+        yield Banner("note", "Stopping.", "The agent is ending; this page ends with it.")
     elif not snapshot.agent.ready:
-        said = "The first round of reading is not complete."
-        yield element("p", element("strong", "Starting. "), said, class_="banner note")
+        yield Banner("note", "Starting.", "The first round of reading is not complete.")
 
 
 def _ends(snapshot: Snapshot) -> Iterator[str]:
@@ -97,82 +112,50 @@ def _covering(snapshot: Snapshot) -> Iterator[str]:
         yield f"{number(len(words) - MOST_ENDS)} more cover what is not seen now: see nodevet status."
 
 
-def hero(snapshot: Snapshot, entries: Sequence[Told], stale: str, freshness: Html) -> Html:
+def verdict_section(snapshot: Snapshot, entries: Sequence[ListedFinding], stale: str) -> VerdictSection:
     """Return the verdict with its reason and remedy; of a stale one only that it is not known any more."""
     verdict = snapshot.verdict
     state = State.UNKNOWN.value if stale else verdict.state.value
     reason = f"stale; the last verdict was {verdict.state.value}: {verdict.reason}" if stale else verdict.reason
-    remedy = None
-    if verdict.action is not Action.NONE:
-        remedy = element("p", "What to do: ", element("strong", ACTIONS[verdict.action.value]), class_="action")
-    details = [freshness, *_since(snapshot, entries)]
-    return element(
-        "section",
-        icon(state),
-        element("p", state, class_=f"verdict {state}", id="verdict"),
-        element(
-            "div",
-            element("p", reason, class_="reason"),
-            remedy,
-            element("p", *_joined_by(details, " · "), class_="soft since"),
-            class_="why",
-        ),
-        class_=f"hero {state}",
-        aria_label="Verdict",
-    )
+    remedy = "" if verdict.action is Action.NONE else ACTIONS[verdict.action.value]
+    return VerdictSection(state, reason, remedy, tuple(_since(snapshot, entries)))
 
 
-def _joined_by(parts: Sequence[Html], between: str) -> Iterator[object]:
-    """Yield *parts* with *between* them."""
-    for place, part in enumerate(parts):
-        if place:
-            yield between
-        yield part
-
-
-def _since(snapshot: Snapshot, entries: Sequence[Told]) -> Iterator[Html]:
+def _since(snapshot: Snapshot, entries: Sequence[ListedFinding]) -> Iterator[str]:
     """Yield since when the verdict stands, as far as an episode tells, and how old what it rests on is."""
     verdict = snapshot.verdict
     keys = set(verdict.episodes)
     opened = [entry.first_seen for entry in entries if entry.finding.key in keys and entry.first_seen is not None]
     if opened:
         first = min(opened, key=lambda instant: instant.wall_seconds)
-        yield joined([f"since {moment(first)} ({age(snapshot.time, first)})"])
+        yield f"since {moment(first)} ({age(snapshot.time, first)})"
     oldest = verdict.oldest_evidence
     seconds = None if oldest is None else snapshot.time.seconds_since(oldest)
     if seconds is not None:
-        yield joined([f"rests on readings up to {duration(seconds)} old"])
+        yield f"rests on readings up to {duration(seconds)} old"
     match reach(snapshot, verdict):
         case "hard":
-            yield joined(["closes the gate"])
+            yield "closes the gate"
         case "refused":
-            yield joined(["the driver refuses every accelerator: closes the gate where on_driver_refusal=fail"])
+            yield "the driver refuses every accelerator: closes the gate where on_driver_refusal=fail"
         case "unpermitted" if not gating(snapshot, verdict):
-            yield joined(["the driver refuses every accelerator, in too few looks yet: the gate stays open"])
+            yield "the driver refuses every accelerator, in too few looks yet: the gate stays open"
         case "unpermitted":
             fault = "a hard fault" if verdict.hard else "the driver refuses every accelerator"
-            yield joined([f"{fault}, without a permit: the gate stays open: {snapshot.agent.permit.why}"])
+            yield f"{fault}, without a permit: the gate stays open: {snapshot.agent.permit.why}"
         case "observed" if not snapshot.simulated:
             fault = "a hard fault" if verdict.hard else "an accelerator that cannot be read"
             how = "that may only be observed" if verdict.hard else "which is acknowledged or may only be observed"
-            yield joined([f"{fault} {how}: the gate stays open"])
+            yield f"{fault} {how}: the gate stays open"
 
 
-def tallies(snapshot: Snapshot, entries: Sequence[Told]) -> Html:
-    """Return the node in four figures."""
-    figures = (
+def tallies(snapshot: Snapshot, entries: Sequence[ListedFinding]) -> tuple[tuple[str, str, str], ...]:
+    """Return the node in four figures: the name of each, the figure, and a remark about it."""
+    return (
         ("Devices", *_devices(snapshot)),
         ("Findings", *_findings(snapshot, entries)),
         ("Matrix products verified", *_verified(snapshot)),
         ("Readings", *_readings(snapshot)),
-    )
-    return element(
-        "dl",
-        *(
-            element("div", element("dt", name), element("dd", figure, element("small", beside) if beside else None))
-            for name, figure, beside in figures
-        ),
-        class_="tallies",
     )
 
 
@@ -197,7 +180,7 @@ def _devices(snapshot: Snapshot) -> tuple[str, str]:
     return figure, ", ".join(beside)
 
 
-def _findings(snapshot: Snapshot, entries: Sequence[Told]) -> tuple[str, str]:
+def _findings(snapshot: Snapshot, entries: Sequence[ListedFinding]) -> tuple[str, str]:
     if not snapshot.checks and not entries:
         return "unknown", "no check has run"
     states = Counter(entry.state for entry in entries)
