@@ -36,8 +36,9 @@ from nodevet.agent.readers.witness import STARVED_RATIO, Look, Other, Surroundin
 from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.model import NODE, FailureKind, Finding, Outcome, ReaderState
 from nodevet.checks.health.freshness import Freshness, judge
-from nodevet.checks.ipc.child_process import Child, Exit
+from nodevet.checks.ipc.child_process import Child
 from nodevet.checks.ipc.last_words import LastWords
+from nodevet.checks.system.process import Exit
 from nodevet.checks.system.processes import ChildRecord, start_ticks
 
 LIBRARYS_OWN = ("segv", "abort", "bus", "ill")

@@ -21,7 +21,8 @@ from nodevet.checks.burnin.main import is_stopped
 from nodevet.checks.core.clocks import SystemClock
 from nodevet.checks.core.model import FailureKind
 from nodevet.checks.core.wire import Failed, Message, Read, Ready, Start, Stop
-from nodevet.checks.ipc.child_process import Child, Exit, Patience, python_module
+from nodevet.checks.ipc.child_process import Child, Patience
+from nodevet.checks.system.process import Exit, python_module
 
 LIFELINE = """
 import ctypes, sys

@@ -23,14 +23,14 @@ from nodevet.agent.daemon.ingest import Intake
 from nodevet.agent.once import run as oneshot
 from nodevet.agent.readers.kernel_backlog import Output, journal_output
 from nodevet.agent.readers.kernel_watch import PIECE_EVENTS, KernelWatch
-from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.command.run import Runner
 from nodevet.checks.core.clocks import SystemClock
-from nodevet.checks.core.model import Event, FailureKind, Provenance
+from nodevet.checks.core.errors import NodevetError
+from nodevet.checks.core.model import Event, Provenance
 from nodevet.checks.engine.registry import installed
 from nodevet.checks.engine.view import View
 from nodevet.checks.kernel_log.journal import ARGUMENTS, Span
 from nodevet.checks.kernel_log.lines import Line
+from nodevet.checks.system.process import RunError, Runner
 
 XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=1, name=x, words"
 
@@ -181,7 +181,7 @@ def test_events_of_the_journal_are_the_kernels_own_word(terminal: str) -> None:
 
 def refused() -> bytes:
     """Stand for a journal that cannot be read."""
-    raise BackendError(FailureKind.DENIED, "no rights to the journal")
+    raise NodevetError("no rights to the journal")
 
 
 def denied(_take: Callable[[bytes], object]) -> None:
@@ -300,8 +300,8 @@ def test_journalctl_is_ended_at_its_deadline(tmp_path: Path) -> None:
     program = tmp_path / "journalctl"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(stat.S_IRWXU)
-    with pytest.raises(BackendError):
-        Runner((str(program), *ARGUMENTS), {"PATH": "/usr/bin:/bin"}, 0.1).run()
+    with pytest.raises(RunError):
+        Runner().run((str(program), *ARGUMENTS), 0.1, {"PATH": "/usr/bin:/bin"})
 
 
 def test_journalctl_of_this_machine_says_or_refuses() -> None:
@@ -309,7 +309,7 @@ def test_journalctl_of_this_machine_says_or_refuses() -> None:
     span = Span(0.0, 1e9, lambda _line: None)
     try:
         journal_output(span.feed)
-    except BackendError as error:
+    except (NodevetError, OSError) as error:
         assert str(error)
     assert span.records >= 0
 
@@ -322,7 +322,7 @@ def test_a_journal_of_any_length_is_read(tmp_path: Path) -> None:
     program.chmod(stat.S_IRWXU)
     lines: list[Line] = []
     span = Span(0.0, 9.0, lambda line: lines.append(line) if "Xid" in line.text else None)
-    Runner((str(program),), {"PATH": "/usr/bin:/bin"}, 20.0, take=span.feed).run()
+    Runner(take=span.feed).run((str(program),), 20.0, {"PATH": "/usr/bin:/bin"})
     assert (len(lines), span.records) == (1, 20_001)
 
 
@@ -334,7 +334,7 @@ def test_what_the_journal_told_before_it_stopped_counts(terminal: str) -> None:
     def breaks_off(take: Callable[[bytes], object]) -> None:
         take(output(entry(2.0, XID.format(79)), entry(3.0, "x")))
         take(entry(4.0, XID.format(48)).encode())
-        raise BackendError(FailureKind.ERROR, "did not end within 20 s")
+        raise NodevetError("did not end within 20 s")
 
     watch = rig.start(output=breaks_off)
     assert codes(watch.tick() + watch.settle()) == ["79"]

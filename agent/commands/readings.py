@@ -17,12 +17,12 @@ from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say, table
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.command.backend import CommandSpec, identity, runner, taken
-from nodevet.checks.backends.command.run import MAXIMUM_OUTPUT_BYTES
 from nodevet.checks.backends.command.schema import readings_schema
 from nodevet.checks.backends.command.unread_values import without_unread
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import ReadingStatus
 from nodevet.checks.core.readings import Document, doubts, parse, reading_of
+from nodevet.checks.system.process import MAXIMUM_BYTES
 
 from . import options
 
@@ -59,8 +59,8 @@ def _check_file(name: str) -> int:
         data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
     except OSError as error:
         raise UsageError(f"readings: {shown} cannot be read: {error.strerror}") from error
-    if len(data) > MAXIMUM_OUTPUT_BYTES:
-        say(f"{shown}: has {len(data)} bytes, the agent takes at most {MAXIMUM_OUTPUT_BYTES}")
+    if len(data) > MAXIMUM_BYTES:
+        say(f"{shown}: has {len(data)} bytes, the agent takes at most {MAXIMUM_BYTES}")
         return exits.FAILED
     document, mistakes = parse(data)
     document = document or without_unread(data)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import codecs
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say
 from nodevet.checks.backends.topology import ABSENT, connected_vendors
 from nodevet.checks.core.errors import BusyError, UsageError
+from nodevet.checks.system.process import Done, RunError, Runner, python_module
 from nodevet.checks.topology.matrix import Topology, asymmetries, compare, parse_topology, render_table, to_json
 
 from . import options
@@ -81,21 +81,21 @@ def _of_this_node(arguments: argparse.Namespace) -> Topology:
     absent = []
     for vendor in (arguments.vendor,) if arguments.vendor else connected_vendors():
         done = _read(vendor, settings.root)
-        if done.returncode == 0:
-            return msgspec.json.decode(done.stdout, type=Topology)
-        last = done.stderr.strip().splitlines()[-1:] or [f"the reader ended with status {done.returncode}"]
-        if done.returncode != ABSENT:
+        if done.exit.status == 0:
+            return msgspec.json.decode(done.output, type=Topology)
+        last = done.errors.decode("utf-8", "replace").strip().splitlines()[-1:] or [f"the reader {done.exit}"]
+        if done.exit.status != ABSENT:
             raise BusyError(f"topo: {vendor} cannot be read: {last[0]}")
         absent.append(f"{vendor}: {last[0]}")
     raise BusyError(f"topo: no accelerator can be read: {'; '.join(absent)}")
 
 
-def _read(vendor: str, root: str) -> subprocess.CompletedProcess[str]:
+def _read(vendor: str, root: str) -> Done:
     """Run the child that asks the library of *vendor*, which may hang; *root* stands before /proc and /sys."""
-    command = [sys.executable, "-I", "-m", "nodevet.checks.backends.topology", vendor, root]
+    command = (*python_module("nodevet.checks.backends.topology"), vendor, str(Path(root).absolute()))
     try:
-        return subprocess.run(command, capture_output=True, timeout=READ_SECONDS, check=False, text=True)
-    except subprocess.TimeoutExpired as error:
-        raise BusyError(f"topo: the driver of {vendor} did not answer within {READ_SECONDS:g} s") from error
+        return Runner().run(command, READ_SECONDS)
+    except RunError as error:
+        raise BusyError(f"topo: the driver of {vendor} did not answer: its reader {error}") from error
     except OSError as error:
         raise BusyError(f"topo: no process can be started to read {vendor}: {start_step(error)}") from error

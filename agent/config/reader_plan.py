@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from nodevet.checks.engine.view import Cadence
-from nodevet.checks.ipc.child_process import python_module
+from nodevet.checks.system.process import python_module
 
 __all__ = ["ReaderPlan"]
 

@@ -6,8 +6,6 @@ thread of their own writes, starts and looks, and the main loop takes what it ha
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,15 +17,13 @@ from nodevet.checks.core.errors import BusyError
 from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.system.background import Background
 from nodevet.checks.system.files import replace
+from nodevet.checks.system.process import RunError, RunFailure, Runner, python_module
 from nodevet.exporters.documents.schema import BurnInDocument, encode
 
 __all__ = ["Reports"]
 
 RENDER_SECONDS = 30.0
 LOOK_SECONDS = 0.5
-
-CHILD_SECONDS = 0.1
-"""How soon the thread sees that the child has ended, or that it is to be given up."""
 
 SILENT_SECONDS = RENDER_SECONDS + 5.0
 """After so long without an end it is no child that is slow, but the disk that does not answer."""
@@ -57,9 +53,10 @@ class Reports:
         by ``tick``.
         """
         chosen = configuration.report.directory
-        self._directory = Path(chosen) if chosen else Path(configuration.agent.state_dir) / "reports"
+        self._directory = Path(chosen or f"{configuration.agent.state_dir}/reports").absolute()
         self._keep = configuration.report.keep
         self._log = log
+        self._runner = Runner(is_wanted=self._is_due)
         self._rendered = rendered
         self._latest: Path | None = None
         self._reading = threading.Lock()
@@ -170,26 +167,22 @@ class Reports:
             replace(source, encode(document))
             if not self._is_due():
                 return
-            command = [sys.executable, "-I", "-m", "nodevet.agent.cli", "report", "render", str(source)]
-            child = subprocess.Popen(
-                [*command, "--output", str(page)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            command = (*python_module("nodevet.agent.cli"), "report", "render", str(source), "--output", str(page))
+            done = self._runner.run(command, RENDER_SECONDS)
         except OSError as error:
             self._tell(f"report: {source} cannot be written: {error.strerror}: free space or set report.directory")
             return
-        said = self._followed(child, page)
-        if said is None:
+        except RunError as error:
+            if error.failure is not RunFailure.UNWANTED:
+                self._tell(f"report: {page} was not rendered: its renderer {error}")
             return
-        if child.returncode == 0:
+        if done.exit.status == 0:
             self._latest = page
             with self._condition:
                 self._outcomes.append(partial(self._rendered, page))
         else:
-            self._tell(f"report was not rendered: {said or f'status {child.returncode}'}")
+            said = done.errors.decode("utf-8", "replace").strip()
+            self._tell(f"report was not rendered: {said or f'status {done.exit.status}'}")
         try:
             self._drop_oldest()
         except OSError as error:
@@ -199,21 +192,6 @@ class Reports:
         """Return whether the page is still wanted: there is no newer one, and the agent goes on."""
         with self._condition:
             return not self._closing and self._wanted is None
-
-    def _followed(self, child: subprocess.Popen[bytes], page: Path) -> str | None:
-        """Return what *child* said until its end; None where it was given up."""
-        deadline = time.monotonic() + RENDER_SECONDS
-        with child:
-            while self._is_due():
-                try:
-                    return child.communicate(timeout=CHILD_SECONDS)[1].decode("utf-8", "replace").strip()
-                except subprocess.TimeoutExpired:
-                    if time.monotonic() <= deadline:
-                        continue
-                self._tell(f"report: {page} was not rendered within {RENDER_SECONDS:g} s")
-                break
-            child.kill()
-        return None
 
     def _drop_oldest(self) -> None:
         for old in sorted(self._directory.glob(f"{STAMP}.json"))[: -self._keep]:

@@ -20,10 +20,11 @@ from nodevet.checks.backends.standstill import WAKE
 from nodevet.checks.core.clocks import Clock
 from nodevet.checks.core.model import Failure, FailureKind, Instant, Sample
 from nodevet.checks.engine.refusal import REFUSALS
-from nodevet.checks.ipc.child_process import Child, Exit
+from nodevet.checks.ipc.child_process import Child
 from nodevet.checks.ipc.last_words import INTERPRETER, NOT_INSTALLED, WANTS
 from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
+from nodevet.checks.system.process import Exit
 
 from .calls_of_users import CallRow, calls_of_users
 from .heartbeat import Heartbeat

@@ -6,16 +6,15 @@ the scheduler gives it the same share. It answers each byte at once. Where it an
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
-import subprocess
 import sys
 from collections.abc import Sequence
 
 import msgspec
 
 from nodevet.checks.core.clocks import Clock
+from nodevet.checks.system.process import PIPE, Process
 
 __all__ = ["Beat", "Heartbeat"]
 
@@ -60,7 +59,7 @@ class Heartbeat:
         self._clock = clock
         self._selector = selector
         self._argv = tuple(argv)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._wanted = 0.0
         self._started = False
         self._asked: float | None = None
@@ -128,38 +127,21 @@ class Heartbeat:
         self._asked, self._beats, self._started, self.failure = None, [], False, ""
         if process is None:
             return
-        assert process.stdin is not None
-        assert process.stdout is not None
         if process.stdout in self._selector.get_map():
             self._selector.unregister(process.stdout)
-        process.kill()
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(END_SECONDS)
+        process.end(0.0, END_SECONDS)
 
     def _begin(self) -> None:
         try:
-            self._process = subprocess.Popen(
-                self._argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                bufsize=0,
-                start_new_session=True,
-            )
+            self._process = Process(self._argv, stdin=PIPE, stdout=PIPE)
         except OSError as error:
             self.failure = f"no process could be started beside it to keep time ({error})"
             return
-        assert self._process.stdout is not None
         self._selector.register(self._process.stdout, selectors.EVENT_READ, self._answered)
         self._ask(self._clock.monotonic())
 
     def _ask(self, now: float) -> None:
         assert self._process is not None
-        assert self._process.stdin is not None
         try:
             self._process.stdin.write(b".")
         except OSError:
@@ -167,7 +149,7 @@ class Heartbeat:
         self._asked = now
 
     def _answered(self, _mask: int) -> None:
-        if self._process is None or self._process.stdout is None:
+        if self._process is None:
             return
         now = self._clock.monotonic()
         if not os.read(self._process.stdout.fileno(), 64):

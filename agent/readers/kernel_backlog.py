@@ -7,15 +7,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.command.run import Runner
-from nodevet.checks.core.errors import Closed
-from nodevet.checks.core.model import Event, FailureKind, Instant
+from nodevet.checks.core.errors import NodevetError
+from nodevet.checks.core.model import Event, Instant
 from nodevet.checks.kernel_log.journal import ARGUMENTS, Span
 from nodevet.checks.kernel_log.lines import Line
 from nodevet.checks.kernel_log.parse import KernelLogParser
 from nodevet.checks.kernel_log.reader import Missing
 from nodevet.checks.system.background import Background
+from nodevet.checks.system.process import Runner
 
 __all__ = ["JournalReader", "Output", "Told", "journal_output"]
 
@@ -38,9 +37,9 @@ class JournalReader:
     """Reads the journal for the records that are *missing*, without holding up who asked."""
 
     def __init__(self, missing: Missing, output: Output, place: Callable[[Line], Instant], boot_id: str = "") -> None:
-        """Ask *output*, which raises BackendError where it cannot go on; *place* says when a line was recorded.
+        """Ask *output*, which raises NodevetError or OSError where it cannot go on.
 
-        Entries of another boot than *boot_id* do not count.
+        *place* says when a line was recorded. Entries of another boot than *boot_id* do not count.
         """
         self.missing = missing
         self._boot_id = boot_id
@@ -75,17 +74,19 @@ class JournalReader:
         trouble = ""
         try:
             self._output(span.feed)
-        except (BackendError, Closed) as error:
-            trouble = str(error) or "it was stopped"
+        except (NodevetError, OSError) as error:
+            trouble = str(error)
         self._told = Told(tuple(parser.take()), span.records, trouble)
 
 
 def journal_output(take: Callable[[bytes], object]) -> None:
-    """Give *take* what journalctl prints of the kernel's records since boot. Raises BackendError, which says why not.
+    """Give *take* what journalctl prints of the kernel's records since boot.
 
-    Where the ring was overwritten there are more records than fit into memory at once, so none of it is kept.
+    Raises NodevetError or OSError, which say why not. Where the ring was overwritten there are more records than fit
+    into memory at once, so none of it is kept.
     """
     program = shutil.which("journalctl", path=SEARCHED)
     if program is None:
-        raise BackendError(FailureKind.ERROR, "there is no journalctl")
-    Runner((program, *ARGUMENTS), {"PATH": SEARCHED, "LC_ALL": "C"}, DEADLINE_SECONDS, take=take).run()
+        raise NodevetError("there is no journalctl")
+    environment = {"PATH": SEARCHED, "LC_ALL": "C"}
+    Runner(take=take).run((program, *ARGUMENTS), DEADLINE_SECONDS, environment).checked()

@@ -15,7 +15,8 @@ from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.checks.core.clocks import Clock
 from nodevet.checks.core.model import NEVER, Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
 from nodevet.checks.core.wire import PROTOCOL, EventMessage, Failed, Note, Read, Ready, RoundDone, Sampled, Start
-from nodevet.checks.ipc.child_process import Child, Exit, Patience
+from nodevet.checks.ipc.child_process import Child, Patience
+from nodevet.checks.system.process import Exit
 from nodevet.checks.system.processes import ChildRecord
 
 from .at_work import device_at_work
@@ -95,8 +96,6 @@ class Reader:
         self._versions: dict[str, str] = {}
         self._groups: tuple[str, ...] = ()
         self._devices: tuple[Device, ...] = ()
-
-    # What others may ask.
 
     @property
     def devices(self) -> tuple[Device, ...]:

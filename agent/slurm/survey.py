@@ -13,13 +13,13 @@ import re
 import shutil
 import socket
 import stat
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from nodevet.agent.config.settings import Configuration
 from nodevet.agent.store.database import NETWORK_FILE_SYSTEMS, file_system_of
+from nodevet.checks.system.process import Done, RunError, Runner
 from nodevet.exporters.slurm.permit import forgotten_words
 from nodevet.exporters.slurm.rules import is_machine, machine_of, parse_node
 from nodevet.exporters.slurm.scontrol import SEARCHED, Scontrol, SlurmError
@@ -96,6 +96,7 @@ def survey(
     SLURM's files are those of the settings, else of *environment*, as slurmd hands it on, else those that SLURM itself
     names, else where they usually lie.
     """
+    folder = folder.absolute()
     node = settings.slurm.node_name or settings.agent.node_name
     scripts = tuple(_entry(folder / name) for name in SCRIPTS)
     gate_conf = folder / "gate.conf"
@@ -263,21 +264,16 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _shell(*words: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str] | str:
+def _shell(*words: str, environment: Mapping[str, str] | None = None) -> Done | str:
     """Run the shell with *words*, as slurmd does: without PATH and HOME; or return why it gave no answer."""
     try:
-        return subprocess.run(
-            [SHELL, *words],
-            env=dict(environment or {}),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return Runner().run((SHELL, *words), LIMIT_SECONDS, environment or {})
+    except (OSError, RunError) as error:
         return f"{SHELL}: {error}"
+
+
+def _lines(output: bytes) -> list[str]:
+    return output.decode("utf-8", "replace").splitlines()
 
 
 def _gate(folder: Path) -> Mapping[str, str] | str:
@@ -285,9 +281,9 @@ def _gate(folder: Path) -> Mapping[str, str] | str:
     done = _shell("-c", SETTINGS, "settings", str(folder))
     if isinstance(done, str):
         return done
-    values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    if done.returncode != 0 or "mode" not in values:
-        return f"{folder}/gate.sh cannot be read by {SHELL}: {done.stderr.strip()[:200] or 'it sets nothing'}"
+    values = dict(line.split("=", 1) for line in _lines(done.output) if "=" in line)
+    if done.exit.status != 0 or "mode" not in values:
+        return f"{folder}/gate.sh cannot be read by {SHELL}: {done.last_line or 'it sets nothing'}"
     return {**values, "found": "yes" if (folder / "gate.conf").is_file() else "no"}
 
 
@@ -312,7 +308,7 @@ def _rehearse(folder: Path) -> tuple[str, ...]:
         (home / "gate.conf").write_text(f"runtime_dir={home}/run\nmode=gate\n{waits}", encoding="utf-8")
         wrong = [difference for case in CASES if (difference := _rehearsed(home, *case))]
         ended = _shell(str(home / "epilog.sh"), environment={"SLURM_JOB_ID": "1"})
-        if isinstance(ended, str) or ended.returncode or any((home / "run" / "claims").iterdir()):
+        if isinstance(ended, str) or ended.exit.status or any((home / "run" / "claims").iterdir()):
             wrong.append("epilog.sh does not remove the claim of a job")
         return tuple(wrong)
 
@@ -328,9 +324,9 @@ def _rehearsed(home: Path, verdict: str, hard: str, code: int, decision: str) ->
     if isinstance(done, str):
         return done
     logged = (_text(home / "run" / "gate.log") or "nothing").split(" ", 1)[0]
-    if (done.returncode, logged) == (code, decision):
+    if (done.exit.status, logged) == (code, decision):
         return ""
-    return f"{verdict} {hard}: prolog.sh exits {done.returncode} with {logged}, not {code} with {decision}"
+    return f"{verdict} {hard}: prolog.sh exits {done.exit.status} with {logged}, not {code} with {decision}"
 
 
 def _gres(folder: Path, gres: Path, node: str, state: StateFile | Absent) -> tuple[tuple[str, str], ...] | str:
@@ -341,10 +337,10 @@ def _gres(folder: Path, gres: Path, node: str, state: StateFile | Absent) -> tup
     done = _shell("-c", MAPPING, "mapping", str(folder), str(gres), node, str(count))
     if isinstance(done, str):
         return done
-    lines = [line.split("|", 1) for line in done.stdout.splitlines()]
+    lines = [line.split("|", 1) for line in _lines(done.output)]
     found = [(order, wanted.strip()) for order, wanted in lines if wanted.strip()]
-    if done.returncode != 0 or len(lines) != count:
-        return f"{folder}/gres.sh cannot be read by {SHELL}: {done.stderr.strip()[:200] or 'it prints too little'}"
+    if done.exit.status != 0 or len(lines) != count:
+        return f"{folder}/gres.sh cannot be read by {SHELL}: {done.last_line or 'it prints too little'}"
     # An index past the end of the list is `all`: SLURM has fewer GPUs than there are, and gives no such index.
     while len(found) > 1 and found[-1][1] == "all" and found[0][1] != "all":
         found.pop()
@@ -482,15 +478,7 @@ def _admin_level(uid: int | None) -> str | None:
         return None
     try:
         name = pwd.getpwuid(uid).pw_name
-        done = subprocess.run(
-            [program, "-nP", "show", "user", name, "format=AdminLevel"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
-    except (KeyError, OSError, subprocess.TimeoutExpired):
+        done = Runner().run((program, "-nP", "show", "user", name, "format=AdminLevel"), LIMIT_SECONDS).checked()
+    except (KeyError, OSError, RunError):
         return None
-    words = done.stdout.split()
-    return words[0] if done.returncode == 0 and words else None
+    return next(iter(done.output.decode("utf-8", "replace").split()), None)

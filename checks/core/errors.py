@@ -4,6 +4,7 @@ NodevetError
 ├── ModelError          a value that the vocabulary forbids
 ├── WireError           a child sent what is no message
 │   └── Closed          the other end of a channel is gone
+├── RunError            a program did not do what it was run for (in system/process.py)
 ├── BackendError        a device or its library could not be read (in backends/base.py: it carries a Failure)
 ├── RegistryError       two checks of one name, or a check that declares nothing
 ├── ReferenceDataError  a data file of ours is malformed

@@ -13,8 +13,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -24,11 +22,12 @@ import msgspec
 from nodevet.checks.core.clocks import Clock
 from nodevet.checks.core.errors import WireError
 from nodevet.checks.core.wire import Decoder, Message, Progress, Stop, encode
+from nodevet.checks.system.process import Exit, Process
 from nodevet.checks.system.processes import ChildRecord, describe, start_ticks, tight_limit
 
 from .last_words import LastWords
 
-__all__ = ["Child", "ChildOwner", "Exit", "Patience", "python_module"]
+__all__ = ["Child", "ChildOwner", "Patience"]
 
 READ_BYTES = 1 << 18
 """Most that is taken from a child at once, so that one that floods its channel does not starve the others."""
@@ -38,31 +37,6 @@ GIVEN_UP_SECONDS = 0.2
 """How long the loop waits for the end of a process that was killed as it could not be followed; it takes a few ms."""
 EXIT_POLL_SECONDS = 0.1
 """How often an ending child is looked at where the kernel has no pidfd."""
-
-
-class Exit(msgspec.Struct, frozen=True):
-    """How a process ended: the status as subprocess gives it, negative for a signal."""
-
-    status: int
-
-    @property
-    def signal(self) -> int | None:
-        """Return the number of the signal that ended it, or None."""
-        return -self.status if self.status < 0 else None
-
-    @property
-    def fault(self) -> str:
-        """Return the name of that signal, such as ``SIGSEGV``; empty where none ended it."""
-        if self.status >= 0:
-            return ""
-        try:
-            return signal.Signals(-self.status).name
-        except ValueError:
-            return f"signal {-self.status}"
-
-    def __str__(self) -> str:
-        """Return ``was killed by SIGABRT`` or ``ended with status 3``."""
-        return f"was killed by {self.fault}" if self.fault else f"ended with status {self.status}"
 
 
 class Patience(msgspec.Struct, frozen=True):
@@ -156,7 +130,7 @@ class Child:
     @property
     def record(self) -> ChildRecord | None:
         """Return what to remember of the child over a restart of the agent; None once it is gone."""
-        if self._process.returncode is not None or self._start_ticks is None:
+        if self._process.is_reaped or self._start_ticks is None:
             return None
         boot_id = self._clock.instant().boot_id
         return ChildRecord(self._name, self.pid, self._start_ticks, boot_id, self.call, self.in_call)
@@ -260,23 +234,20 @@ class Child:
         on_failure.callback(os.close, self._errors)
         childs_own.callback(os.close, stderr)
         os.set_blocking(self._errors, False)
-        self._process = subprocess.Popen(
+        self._process = Process(
             [*argv, "--descriptor", str(theirs.fileno()), "--progress", str(shared)],
             stdin=stdin,
             stdout=stderr,
             stderr=stderr,
-            pass_fds=(theirs.fileno(), shared, *inherit),
-            env=None if environment is None else dict(environment),
-            cwd="/",
-            start_new_session=True,
+            environment=environment,
+            inherit=(theirs.fileno(), shared, *inherit),
         )
         return stdin
 
     def _give_up(self) -> None:
         """End a process that cannot be followed: nobody else ever would."""
-        self._kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(GIVEN_UP_SECONDS)
+        self.was_ended = True
+        self._process.end(0.0, GIVEN_UP_SECONDS)
 
     def _watch(self, on_failure: contextlib.ExitStack) -> None:
         watched: dict[int | socket.socket, Callable[[], object]] = {
@@ -343,36 +314,32 @@ class Child:
 
         Where that raises, the next look goes on from there: without it the process would be taken for one that lives.
         """
-        if self._process.returncode is None:
-            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if not self._process.is_reaped:
+            if self._process.ended() is None:
                 return
-            self._signal(signal.SIGKILL)  # whatever it left behind in its group, while the id is still its own
+            self._process.signal(signal.SIGKILL)  # whatever it left behind in its group, while the id is still its own
             if not self.abandoned:
                 self.hear_out()
                 while self._is_watched(self._errors) and self._read_errors():
                     pass
             self._tight_limit = tight_limit(self.pid)
-            self._process.wait()
+            self._process.reap()
         self._last_call = self._last_call or (self.call, self.call_number)
         self._steps.clear()
         self._progress.close()
         self._close()
         if not self._is_told:
-            self._owner.on_end(Exit(self._process.wait()))
+            self._owner.on_end(self._process.reap())
             self._is_told = True
 
     def _terminate(self) -> None:
         self.was_ended = True
-        self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)  # a child that somebody stopped sees neither signal nor lifeline until it goes on
+        self._process.signal(signal.SIGTERM)
+        self._process.signal(signal.SIGCONT)  # one that somebody stopped sees neither signal nor lifeline until then
 
     def _kill(self) -> None:
         self.was_ended = True
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, number)
+        self._process.signal(signal.SIGKILL)
 
     def _abandon(self) -> None:
         """Let go of everything but the wish to know when it ends."""
@@ -412,8 +379,3 @@ def _signal_at_end(pipe: int, pid: int, number: signal.Signals) -> None:
     fcntl.fcntl(pipe, fcntl.F_SETOWN, pid)
     fcntl.fcntl(pipe, fcntl.F_SETSIG, number)
     fcntl.fcntl(pipe, fcntl.F_SETFL, os.O_ASYNC)
-
-
-def python_module(module: str) -> tuple[str, ...]:
-    """Return the command that runs *module* of ours, out of reach of PYTHONPATH and the working directory."""
-    return (sys.executable, "-I", "-m", module)

@@ -6,16 +6,13 @@ one that cannot even be killed is left alone and remembered: until it is gone no
 
 from __future__ import annotations
 
+import math
 import os
 import re
-import selectors
-import signal
-import subprocess
-import time
-from contextlib import suppress
 from threading import Event
 
 from nodevet.checks.core.errors import NodevetError
+from nodevet.checks.system.process import RunError, RunFailure, Runner
 
 from .rules import NodeState, OutputError, Why, parse_node, parse_nodes, parse_size, parse_started
 
@@ -27,11 +24,8 @@ SEARCHED = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/opt/sl
 MAXIMUM_BYTES = 16 << 20
 """A node is about 1 KiB; more than this is no answer."""
 
-TICK_SECONDS = 0.1
-"""How soon a call sees that it was given up."""
-
 GRACE_SECONDS = 0.3
-"""Between SIGTERM and SIGKILL, and after it."""
+"""Between SIGTERM and SIGKILL, and after it: longer than elsewhere, as what SLURM lies on may be slow."""
 
 STARTED_BY = ("/bin/sh", "-c", 'exec "$0" "$@"')
 """How scontrol is started: SLURM often lies on a server, and whoever starts a program waits until it has begun, for
@@ -75,7 +69,12 @@ class Scontrol:
         if configuration:
             self._environment["SLURM_CONF"] = configuration
         self._given_up = Event()
-        self._stuck: subprocess.Popen[bytes] | None = None
+        self._runner = Runner(
+            grace_seconds=GRACE_SECONDS,
+            left_behind_seconds=math.inf,
+            maximum_bytes=MAXIMUM_BYTES,
+            is_wanted=lambda: not self._given_up.is_set(),
+        )
 
     def read(self, name: str) -> NodeState:
         """Return node *name*. Raises SlurmError."""
@@ -144,121 +143,42 @@ class Scontrol:
     def _run(self, words: tuple[str, ...], failed: Why, late: Why) -> str:
         """Run scontrol with *words* and return its output; *failed* and *late* are what its errors are called."""
         named = f"scontrol {' '.join(words[:3])}"
-        process = self._start(words, named)
-        streams = _Streams(process)
-        try:
-            deadline = time.monotonic() + self._timeout_seconds
-            while not streams.finished:
-                if self._given_up.is_set():
-                    raise SlurmError(late, f"{named}: given up, the agent stops")
-                if time.monotonic() >= deadline:
-                    raise SlurmError(
-                        late,
-                        f"{named}: no answer within {self._timeout_seconds:g} s: is slurmctld reachable,"
-                        " and the disk of scontrol?",
-                    )
-                streams.read(min(TICK_SECONDS, max(deadline - time.monotonic(), 0.0)))
-                if streams.size > MAXIMUM_BYTES:
-                    raise SlurmError(failed, f"{named}: printed more than {MAXIMUM_BYTES >> 20} MiB")
-        finally:
-            streams.close()
-            self._end(process)
-        if process.returncode in NOT_STARTED and _NOT_STARTED.match(streams.said.removeprefix(f"{self._program}: ")):
-            raise _not_started(self._program, process.returncode)
-        if process.returncode != 0:
-            raise _refused(named, process.returncode, streams.said, failed)
-        return streams.output
-
-    def _start(self, words: tuple[str, ...], named: str) -> subprocess.Popen[bytes]:
         if self._given_up.is_set():
             raise SlurmError(Why.STUCK, f"{named}: not started, the agent stops")
-        if self._stuck is not None and self._stuck.poll() is None:
-            raise SlurmError(
-                Why.STUCK, f"{named}: not started: scontrol of before (pid {self._stuck.pid}) cannot be killed"
-            )
-        self._stuck = None
         try:
-            return subprocess.Popen(
-                [*STARTED_BY, self._program, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd="/",
-                env=self._environment,
-                start_new_session=True,
-            )
+            done = self._runner.run([*STARTED_BY, self._program, *words], self._timeout_seconds, self._environment)
+        except RunError as error:
+            raise self._unfinished(named, error, failed, late) from error
         except OSError as error:
             raise SlurmError(Why.NO_COMMAND, f"{STARTED_BY[0]}: cannot be started: {error.strerror}") from error
+        status, output = done.exit.status, done.output.decode("utf-8", "replace")
+        said = done.errors.decode("utf-8", "replace").strip() or output.strip()
+        if status in NOT_STARTED and _NOT_STARTED.match(said.removeprefix(f"{self._program}: ")):
+            raise _not_started(self._program, status)
+        if status != 0:
+            raise _refused(named, status, said, failed)
+        return output
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Leave nothing of *process* and its group behind, but do not wait for what cannot be killed."""
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is not None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_SECONDS if number is not None else 0)
-                break
-        else:
-            self._stuck = process
+    def _unfinished(self, named: str, error: RunError, failed: Why, late: Why) -> SlurmError:
+        """Return what became of a call that gave no answer."""
+        match error.failure:
+            case RunFailure.STUCK:
+                return SlurmError(
+                    Why.STUCK, f"{named}: not started: scontrol of before (pid {error.pid}) cannot be killed"
+                )
+            case RunFailure.UNWANTED:
+                return SlurmError(late, f"{named}: given up, the agent stops")
+            case RunFailure.LATE:
+                seconds = f"{self._timeout_seconds:g} s"
+                asks = "is slurmctld reachable, and the disk of scontrol?"
+                return SlurmError(late, f"{named}: no answer within {seconds}: {asks}")
+            case _:
+                return SlurmError(failed, f"{named}: {error}")
 
 
 def _set(field: str, text: str) -> list[str]:
     """Return what scontrol is told to write *text* into *field*, which names none, one, or both with a blank."""
     return [f"{name}={text}" for name in field.split()]
-
-
-class _Streams:
-    """What a child prints, read without waiting for one that goes on or left its pipes to another."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self._parts: dict[int, list[bytes]] = {}
-        self._open = selectors.DefaultSelector()
-        self.size = 0
-        for stream in (process.stdout, process.stderr):
-            assert stream is not None
-            self._parts[stream.fileno()] = []
-            self._open.register(stream.fileno(), selectors.EVENT_READ)
-
-    @property
-    def finished(self) -> bool:
-        """Return whether both pipes ended and the child is gone."""
-        return not self._open.get_map() and self._process.poll() is not None
-
-    @property
-    def output(self) -> str:
-        """Return what came on standard output."""
-        return self._text(0)
-
-    @property
-    def said(self) -> str:
-        """Return standard error, or what a program that fails wrote elsewhere."""
-        return self._text(1).strip() or self._text(0).strip()
-
-    def read(self, seconds: float) -> None:
-        """Take what comes within *seconds*."""
-        if not self._open.get_map():
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(seconds)
-            return
-        for key, _ in self._open.select(seconds):
-            part = os.read(key.fd, 1 << 16)
-            if part:
-                self._parts[key.fd].append(part)
-                self.size += len(part)
-            else:
-                self._open.unregister(key.fd)
-
-    def close(self) -> None:
-        """Let go of the pipes, whoever still writes into them."""
-        self._open.close()
-        for stream in (self._process.stdout, self._process.stderr):
-            assert stream is not None
-            stream.close()
-
-    def _text(self, position: int) -> str:
-        return b"".join(tuple(self._parts.values())[position]).decode("utf-8", "replace")
 
 
 def _not_started(program: str, status: int) -> SlurmError:

@@ -40,7 +40,7 @@ from nodevet.checks.core.readings import (
 )
 from nodevet.checks.engine.renamed import COMMANDS, are_all_renamed, same_boards
 
-from .run import Runner, beginning
+from .run import CommandRunner
 from .unread_values import without_unread
 
 __all__ = ["CommandSpec", "open_backend", "runner", "taken"]
@@ -236,7 +236,7 @@ def open_backend(context: Context) -> CommandBackend:
     return CommandBackend(msgspec.convert(context.options, CommandSpec), context)
 
 
-def runner(spec: CommandSpec, root: str, *, lifeline: int | None = None) -> Runner:
+def runner(spec: CommandSpec, root: str, *, lifeline: int | None = None) -> CommandRunner:
     """Return what runs the command of *spec*; of the agent's own environment it sees PATH and HOME alone."""
     environment = {
         "PATH": os.environ.get("PATH", DEFAULT_PATH),
@@ -245,10 +245,10 @@ def runner(spec: CommandSpec, root: str, *, lifeline: int | None = None) -> Runn
         "NODEVET_ROOT": root,
         **spec.environment,
     }
-    return Runner(spec.argv, environment, spec.timeout_seconds, lifeline=lifeline)
+    return CommandRunner(spec.argv, environment, spec.timeout_seconds, lifeline)
 
 
-def taken(spec: CommandSpec, runs: Runner, group: str) -> tuple[Document, str]:
+def taken(spec: CommandSpec, runs: CommandRunner, group: str) -> tuple[Document, str]:
     """Return what one run for *group* printed, and its last line of standard error; raise BackendError."""
     try:
         printed = runs.run(NODEVET_GROUP=group)
@@ -259,7 +259,8 @@ def taken(spec: CommandSpec, runs: Runner, group: str) -> tuple[Document, str]:
     if document is None:
         told = "; ".join(map(str, mistakes[:MISTAKES_TOLD]))
         more = f"; and {len(mistakes) - MISTAKES_TOLD} more" if len(mistakes) > MISTAKES_TOLD else ""
-        begins = f" (it begins with {beginning(printed.output)})" if printed.output.strip() else ""
+        beginning = repr(printed.output[:60].decode("utf-8", "replace"))
+        begins = f" (it begins with {beginning})" if printed.output.strip() else ""
         said = f"; its last line on standard error: {printed.last_line}" if printed.last_line else ""
         raise _refused(spec, f"printed no proper document{begins}: {told}{more}{said}")
     return document, printed.last_line
