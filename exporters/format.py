@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from nodevet.checks.core.model import NODE, DeviceKind, Instant, Scalar, Snapshot
-from nodevet.checks.engine.view import node_name
+from nodevet.checks.engine.view import device_node_name
 
 __all__ = [
     "ABSENT",
@@ -127,4 +127,4 @@ def device_names(snapshot: Snapshot) -> dict[str, str]:
 
 def short_name(device_id: str, kind: str, minor: int | None) -> str:
     """Return what people call a device: ``GPU 3`` by its device node *minor*, else its id."""
-    return device_id if minor is None else f"{_SHORT_KINDS.get(kind, kind)} {node_name(minor)}"
+    return device_id if minor is None else f"{_SHORT_KINDS.get(kind, kind)} {device_node_name(minor)}"

@@ -15,7 +15,7 @@ from nodevet.agent.control.client import AgentRefused, Session
 from nodevet.agent.load.claims import LoadLock
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, save_memory
 from nodevet.agent.terminal import exits
-from nodevet.exporters.slurm.rules import Memory
+from nodevet.exporters.slurm.rules import WriterMemory
 from nodevet.exporters.statefile.reader import StateFile, boot_id, parse
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -98,7 +98,7 @@ def test_a_burn_in_after_the_agent_leaves_the_gate_closed(tmp_path: Path, fake_n
     more = '[slurm]\nwriter = "drain"\nscontrol = "/bin/false"\npoll_seconds = 1\n'
     node = GpuNode(tmp_path, fake_nvml_library, more=more)
     node.runtime_dir.mkdir()
-    save_memory(node.runtime_dir / MEMORY_NAME, Kept(boot_id(), Memory(permit=boot_id(), nodes=3)))
+    save_memory(node.runtime_dir / MEMORY_NAME, Kept(boot_id(), WriterMemory(permit=boot_id(), nodes=3)))
     with node:
         node.log_kernel(f"NVRM: Xid (PCI:{pci(0)[:-2]}): 79, GPU has fallen off the bus.")
         node.wait_for_verdict("failed")

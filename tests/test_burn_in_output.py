@@ -43,7 +43,7 @@ from nodevet.checks.engine.registry import installed
 from nodevet.checks.system.files import foreign_link
 from nodevet.checks.system.lock import acquire_node_lock
 from nodevet.exporters.report import read_document, render_file
-from nodevet.exporters.slurm.rules import Memory
+from nodevet.exporters.slurm.rules import WriterMemory
 from nodevet.exporters.statefile import writer as statefile
 
 PROGRAM = Path(__file__).with_name("fakes") / "scripted_load.py"
@@ -524,10 +524,10 @@ def test_what_the_store_knows_later_than_the_file_stands_in_the_state_of_a_load(
     places = {"state_dir": str(tmp_path / "state-dir"), "runtime_dir": str(tmp_path / "runtime-dir")}
     settings = msgspec.structs.replace(settings, agent=msgspec.structs.replace(settings.agent, **places))
     load = burn_in.Load(argparse.Namespace(), settings, None, burn_command, 1.0)
-    save_memory(tmp_path / "runtime-dir" / MEMORY_NAME, Kept(now.boot_id, Memory(), edition=1))
+    save_memory(tmp_path / "runtime-dir" / MEMORY_NAME, Kept(now.boot_id, WriterMemory(), edition=1))
     assert not permit_before(load)
     store = open_store(tmp_path / "state-dir" / DATABASE_NAME).store
-    store.save_round((), {"slurm": pack(Kept(now.boot_id, Memory(permit=now.boot_id), edition=2))}, time=now)
+    store.save_round((), {"slurm": pack(Kept(now.boot_id, WriterMemory(permit=now.boot_id), edition=2))}, time=now)
     store.close()
     assert permit_before(load)
 

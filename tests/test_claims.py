@@ -21,7 +21,7 @@ from nodevet.agent.slurm.first import first_status
 from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.model import Snapshot
-from nodevet.exporters.slurm.rules import Memory, Sight
+from nodevet.exporters.slurm.rules import Sight, WriterMemory
 from nodevet.exporters.statefile.reader import StateFile, parse
 
 PID = 100
@@ -210,14 +210,14 @@ def test_a_load_without_an_agent_is_told_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("memory", "agent", "reach"),
     [
-        (Memory(permit="boot"), "running", "hard"),
-        (Memory(permit="boot", drained="nodevet: x", sight=Sight("boot", None, None)), "drained", "hard"),
-        (Memory(permit="another boot"), "running", "unpermitted"),
+        (WriterMemory(permit="boot"), "running", "hard"),
+        (WriterMemory(permit="boot", drained="nodevet: x", sight=Sight("boot", None, None)), "drained", "hard"),
+        (WriterMemory(permit="another boot"), "running", "unpermitted"),
     ],
     ids=["closed", "drained", "of another boot"],
 )
 def test_a_load_without_an_agent_leaves_the_gate_as_the_agent_did(
-    tmp_path: Path, memory: Memory, agent: str, reach: str
+    tmp_path: Path, memory: WriterMemory, agent: str, reach: str
 ) -> None:
     """A permit holds within its boot; who resumes a node that was drained is still believed, and no job waits."""
     writer = first_status(SlurmSettings(writer="drain"), "n1", memory, "boot")

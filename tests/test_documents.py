@@ -17,7 +17,7 @@ from nodevet.checks.core.errors import ConfigurationError, UsageError
 from nodevet.checks.reference.profiles import load_profile
 from nodevet.checks.simulation.scenario import parse_scenario
 from nodevet.exporters.report.document import read_document
-from nodevet.exporters.slurm.rules import Memory
+from nodevet.exporters.slurm.rules import WriterMemory
 
 NO_TEXT = b'{"schema":"nodevet.status/1","boot_id":"\xff"}'
 WITHOUT_END = b'{"schema":' + b"[" * 200_000
@@ -36,14 +36,14 @@ def test_whatever_is_no_document_is_one_error(content: bytes) -> None:
 def test_a_memory_that_is_no_text_is_absent(tmp_path: Path) -> None:
     """The writer to SLURM goes on with what the store has; before, the agent ended at each start."""
     path = tmp_path / "slurm.json"
-    save_memory(path, Kept(BOOT_ID, Memory()))
+    save_memory(path, Kept(BOOT_ID, WriterMemory()))
     for content in (NO_TEXT, WITHOUT_END, path.read_bytes().replace(b"a", b"\xff", 1)):
         path.write_bytes(content)
-        assert load_memory(path, None, BOOT_ID).memory == Memory()
+        assert load_memory(path, None, BOOT_ID).memory == WriterMemory()
     path.unlink()
     path.mkdir()
     before = len(list(Path("/proc/self/fd").iterdir()))
-    assert load_memory(path, None, BOOT_ID).memory == Memory()
+    assert load_memory(path, None, BOOT_ID).memory == WriterMemory()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 

@@ -14,7 +14,7 @@ from nodevet.checks.engine.losses import LossCode
 from nodevet.checks.engine.modes import gating, reach
 from nodevet.checks.reference.kernel_policy import kernel_rules
 from nodevet.checks.reference.tables import load_table
-from nodevet.exporters.slurm.rules import Decision, Memory, NodeState, Sight, Step, decide
+from nodevet.exporters.slurm.rules import Decision, NodeState, Sight, Step, WriterMemory, decide
 
 SAYS = {"driver.missing": FailureKind.NO_DRIVER, "driver.no_devices": FailureKind.NO_DEVICES}
 DRIVERLESS = [row.code for row in load_table("driverless_codes.csv", LossCode)]
@@ -151,14 +151,14 @@ def test_what_a_driver_said_ends_with_the_first_board_that_answers() -> None:
         assert gating(reboot(node, code, GPU)), code
 
 
-def in_slurm(node: Node, memory: Memory, *words: str, reason: str = "") -> Decision:
+def in_slurm(node: Node, memory: WriterMemory, *words: str, reason: str = "") -> Decision:
     """Decide by what *node* shows now, which SLURM shows idle and with *words* besides."""
     seen = NodeState("n1", frozenset({"IDLE", *words}), reason, slurmd_started="morning")
     sight, shown = Sight(node.boot_id, "morning", "evening"), node.snapshot
     return decide(gating(shown), seen, memory, "nodevet", sight=sight, now=node.now, episodes=shown.episodes)
 
 
-def tell(node: Node, memory: Memory) -> list[Step]:
+def tell(node: Node, memory: WriterMemory) -> list[Step]:
     """Tell the ledger one word after the other, and return what is decided before each."""
     steps = []
     for fault in gating(node.snapshot):
@@ -176,7 +176,7 @@ def test_a_resume_while_nobody_looked_is_about_the_driver_without_a_board(code: 
     """It is loaded anew, the node resumed, and then the agent looks: before the ledger knew of it the node drained."""
     node = only(*devices)
     lose(node, *devices)
-    memory = in_slurm(node, Memory(), "DRAIN", reason=in_slurm(node, Memory()).reason).memory
+    memory = in_slurm(node, WriterMemory(), "DRAIN", reason=in_slurm(node, WriterMemory()).reason).memory
     load(node, code, *devices)
     resumed = in_slurm(node, memory)
     assert resumed.step is Step.ACKNOWLEDGE
@@ -190,7 +190,7 @@ def test_a_resume_is_not_about_a_board_that_nobody_knew_to_be_lost(code: str) ->
     """One of two was lost when somebody resumed the node; and what a driver says without a loss is no loss."""
     node = only(*BOTH)
     node.look(PAIR[1])
-    memory = in_slurm(node, Memory(), "DRAIN", reason=in_slurm(node, Memory()).reason).memory
+    memory = in_slurm(node, WriterMemory(), "DRAIN", reason=in_slurm(node, WriterMemory()).reason).memory
     load(node, code, *BOTH)
     resumed = in_slurm(node, memory)
     assert resumed.step is (Step.ACKNOWLEDGE if resumed.memory.resumed else Step.DRAIN)

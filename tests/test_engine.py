@@ -55,7 +55,7 @@ from nodevet.checks.engine.completeness import last_proof
 from nodevet.checks.engine.engine import Armed, Engine, Round
 from nodevet.checks.engine.overflow import MAXIMUM_KEPT
 from nodevet.checks.engine.registry import Check, check, discover
-from nodevet.checks.engine.view import Cadence, Memory, View
+from nodevet.checks.engine.view import Cadence, KnownDevices, View
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -837,7 +837,7 @@ def test_uncorrected_errors_that_a_new_driver_forgot_stay_open() -> None:
 
 def test_links_of_a_board_with_a_new_uuid_are_remembered() -> None:
     """A link that was up under the old name is missed when it stays down."""
-    before = remember(Memory(), (gpu(),), {GPU: {4}}, at())
+    before = remember(KnownDevices(), (gpu(),), {GPU: {4}}, at())
     after = remember(before, (gpu("GPU-new", serial=f"serial of {GPU}"),), {}, at(10))
     assert {key: (entry.first, entry.links_up) for key, entry in after.seen.items()} == {"GPU-new": (at(), (4,))}
 
@@ -861,7 +861,7 @@ NAMELESS = gpu(ADDRESS, ADDRESS, uuid=None, serial=None, model="unknown", minor=
 )
 def test_board_without_a_name_is_the_one_that_its_slot_remembers(told: Device, is_same: bool) -> None:
     """Unless what it does tell is another board's: nothing that a replaced board had may be laid on the new one."""
-    memory = remember(Memory(), (gpu(pci_device_id="10de:2330"),), {}, at())
+    memory = remember(KnownDevices(), (gpu(pci_device_id="10de:2330"),), {}, at())
     (found,) = recognised(memory, (told,))
     assert (found.id == GPU) is is_same
     assert not is_same or (found.uuid, found.serial) == (GPU, gpu().serial)

@@ -50,7 +50,7 @@ from nodevet.checks.engine.engine import MOST_NAMES, Armed, Engine, Round
 from nodevet.checks.engine.losses import loss_word
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence
-from nodevet.exporters.slurm.rules import Known
+from nodevet.exporters.slurm.rules import KnownFault
 
 DAY = 86_400.0
 PAIR = (gpu(), gpu(SIBLING, "0000:2b:00.0"))
@@ -596,7 +596,7 @@ def test_what_is_not_shown_yet_is_not_acknowledged_with_what_is(change: str) -> 
     (fault,) = (entry for entry in node.snapshot.episodes if entry.key.code == FAILED)
     finding = msgspec.structs.replace(fault.finding, action=action)
     shown = msgspec.structs.replace(fault, finding=finding, serial=serial, opened=later(fault.opened, -5.0))
-    known = Known(shown.key, shown.opened, shown.count, action, until=later(node.now, 60.0), serial=serial)
+    known = KnownFault(shown.key, shown.opened, shown.count, action, until=later(node.now, 60.0), serial=serial)
     resumed = Acknowledged(known, note="n")
     node.late = msgspec.structs.replace(node.snapshot, episodes=(shown,))
     if not knew:

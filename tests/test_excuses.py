@@ -29,7 +29,7 @@ from nodevet.checks.core.model import (
 from nodevet.checks.core.quantities import is_implausible
 from nodevet.checks.engine.baseline import links_noted, without_ports
 from nodevet.checks.engine.episodes import Evidence, Ledger, fold
-from nodevet.checks.engine.view import Memory, Seen
+from nodevet.checks.engine.view import KnownDevices, Seen
 
 Readings = dict[Quantity, Scalar | Reading | None]
 ERROR, UNAVAILABLE, DENIED = ReadingStatus.ERROR, ReadingStatus.UNAVAILABLE, ReadingStatus.DENIED
@@ -232,7 +232,7 @@ def test_as_many_new_ports_as_are_left_out_are_other_numbers(
         )
     assert (7 in noted) is (bool(forgotten) and 7 in up)
     seen = Seen(gpu(), at(), at(), tuple(sorted(before)))
-    kept = without_ports(Memory({gpu().id: seen}), gpu().id, forgotten).seen[gpu().id]
+    kept = without_ports(KnownDevices({gpu().id: seen}), gpu().id, forgotten).seen[gpu().id]
     assert set(kept.links_up) == before - forgotten
 
 

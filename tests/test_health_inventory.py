@@ -35,7 +35,7 @@ from nodevet.checks.core.model import (
     ReaderState,
     ReaderStatus,
 )
-from nodevet.checks.engine.view import Memory, Seen, View
+from nodevet.checks.engine.view import KnownDevices, Seen, View
 from nodevet.checks.reference.vendors import LENT_DRIVERS
 
 PASS, WARN, FAIL, UNMEASURED, SKIPPED = (
@@ -106,7 +106,7 @@ def test_list_that_could_not_be_had_proves_no_absence(
 def test_remembered_device_whose_driver_is_gone_is_not_called_missing() -> None:
     """The board is on the PCI bus: its driver is at fault, and told as such."""
     view = driverless(ReaderState.ABSENT, FailureKind.NO_DRIVER, None)
-    view = msgspec.structs.replace(view, memory=Memory({GPU: healthy().memory.seen[GPU]}))
+    view = msgspec.structs.replace(view, memory=KnownDevices({GPU: healthy().memory.seen[GPU]}))
     findings = judge("inventory", view)
     assert of(findings, "device.missing", GPU).outcome is UNMEASURED
     assert of(findings, "driver.missing", NODE).outcome is FAIL
@@ -371,7 +371,7 @@ def test_instances_that_were_put_together_again_are_not_missing() -> None:
     """To split a board otherwise is no loss; without the board its instances are lost with it."""
     view = healthy()
     instance = gpu("part-1", "0000:1b:00.0", parent=GPU)
-    memory = Memory({**view.memory.seen, "part-1": Seen(instance, view.now, view.now)})
+    memory = KnownDevices({**view.memory.seen, "part-1": Seen(instance, view.now, view.now)})
     view = msgspec.structs.replace(view, memory=memory)
     assert not any(finding.device == "part-1" for finding in judge("inventory", view))
     alone = without(view, GPU)
@@ -391,7 +391,7 @@ def test_silent_board_without_a_name_in_another_slot_is_one_loss(
     gone = [gpu(f"GPU-gone-{number}", f"0000:{number}b:00.0", serial=f"S-{number}") for number in range(1 + others)]
     view = with_samples(healthy(), failed(FailureKind.LOST, silent))
     seen = {board.id: Seen(board, at(-60), at(-60)) for board in gone}
-    memory = Memory({**view.memory.seen, **seen})
+    memory = KnownDevices({**view.memory.seen, **seen})
     view = msgspec.structs.replace(view, devices=(*view.devices, silent), memory=memory)
     findings = judge("inventory", view)
     lost = of(findings, "device.lost", silent.id)
@@ -406,7 +406,7 @@ def test_board_that_is_silent_for_another_reason_stands_for_none_that_is_gone(ki
     silent = gpu("0000:99:00.0", "0000:99:00.0", uuid=None, serial=None, model="unknown")
     gone = gpu("GPU-gone", "0000:0b:00.0")
     view = with_samples(healthy(), failed(kind, silent))
-    memory = Memory({**view.memory.seen, gone.id: Seen(gone, at(-60), at(-60))})
+    memory = KnownDevices({**view.memory.seen, gone.id: Seen(gone, at(-60), at(-60))})
     view = msgspec.structs.replace(view, devices=(*view.devices, silent), memory=memory)
     findings = [finding for finding in judge("inventory", view) if finding.device in (silent.id, gone.id)]
     assert [finding.outcome for finding in findings].count(FAIL) == 1
@@ -418,7 +418,7 @@ BEFORE = Instant("another-boot", int(9e12), at(-600).wall_seconds)
 
 def remembered(view: View, board: Device, last: Instant) -> View:
     """Return *view*, in which *board* is known and was listed *last* at that time."""
-    memory = Memory({**view.memory.seen, board.id: Seen(board, BEFORE, last)})
+    memory = KnownDevices({**view.memory.seen, board.id: Seen(board, BEFORE, last)})
     return msgspec.structs.replace(view, memory=memory)
 
 

@@ -37,7 +37,7 @@ from nodevet.checks.core.model import (
     ReadingStatus,
     Scalar,
 )
-from nodevet.checks.engine.view import Memory, Seen
+from nodevet.checks.engine.view import KnownDevices, Seen
 
 PASS, WARN, FAIL, SKIPPED = Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.SKIPPED
 
@@ -154,14 +154,14 @@ ALL_DOWN: States = {("link_active", link(port)): False for port in range(LINKS)}
 def test_link_of_an_unbridged_board_raises_no_alarm() -> None:
     """All links down, never up, no neighbour that has them, no table: health of a board without bridge."""
     board = gpu(model="NVIDIA H100 PCIe")
-    view = healthy(ALL_DOWN, device=board, memory=Memory())
+    view = healthy(ALL_DOWN, device=board, memory=KnownDevices())
     assert {f.outcome for f in judge("links", view) if f.code == "link.down" and f.device == GPU} == {SKIPPED}
 
 
 def test_fabric_that_never_came_up_is_told_by_the_table() -> None:
     """Eighteen links belong to this model, although nobody ever saw one up on either board."""
     board, other = gpu(model="NVIDIA H200"), gpu(SIBLING, "0000:2b:00.0", model="NVIDIA H200")
-    view = healthy(ALL_DOWN, device=board, memory=Memory())
+    view = healthy(ALL_DOWN, device=board, memory=KnownDevices())
     view = with_samples(view, sample(other, {**GPU_READINGS, **ALL_DOWN}))
     view = msgspec.structs.replace(view, devices=(board, other))
     findings = judge("links", view)
@@ -174,7 +174,7 @@ def test_fabric_that_never_came_up_is_told_by_the_table() -> None:
 def test_board_alone_has_nobody_to_link_to() -> None:
     """One board of a baseboard, lent to a virtual machine, has its links down in health."""
     board = gpu(model="NVIDIA H200")
-    view = msgspec.structs.replace(healthy(ALL_DOWN, device=board, memory=Memory()), devices=(board,))
+    view = msgspec.structs.replace(healthy(ALL_DOWN, device=board, memory=KnownDevices()), devices=(board,))
     assert {f.outcome for f in judge("links", view) if f.code == "link.down"} == {SKIPPED}
 
 
@@ -183,7 +183,7 @@ def test_link_that_was_up_before_is_missed() -> None:
     board = gpu(model="a board of tomorrow")
     view = healthy({("link_active", link(3)): False}, device=board)
     seen = {GPU: msgspec.structs.replace(view.memory.seen[GPU], links_up=(3,))}
-    finding = of(judge("links", msgspec.structs.replace(view, memory=Memory(seen))), "link.down", part=link(3))
+    finding = of(judge("links", msgspec.structs.replace(view, memory=KnownDevices(seen))), "link.down", part=link(3))
     assert (finding.outcome, finding.action) == (FAIL, Action.DRAIN_RESET)
     assert "before" in finding.message
 
@@ -194,7 +194,7 @@ def test_link_that_a_sibling_has_to_a_switch_is_missed(peer: str | None, outcome
     ports = tuple(Link(port, peer) for port in range(LINKS))
     board = gpu(model="a board of tomorrow")
     other = gpu(SIBLING, "0000:2b:00.0", model="a board of tomorrow", links=ports)
-    view = healthy({("link_active", link(3)): False}, device=board, memory=Memory())
+    view = healthy({("link_active", link(3)): False}, device=board, memory=KnownDevices())
     view = msgspec.structs.replace(view, devices=(board, other))
     assert of(judge("links", view), "link.down", part=link(3)).outcome is outcome
 
@@ -203,7 +203,7 @@ def test_link_of_another_model_says_nothing() -> None:
     """Boards of different make have different ports."""
     ports = tuple(Link(port, "switch") for port in range(LINKS))
     board, other = gpu(model="a board of tomorrow"), gpu(SIBLING, "0000:2b:00.0", model="another", links=ports)
-    view = healthy({("link_active", link(3)): False}, device=board, memory=Memory())
+    view = healthy({("link_active", link(3)): False}, device=board, memory=KnownDevices())
     view = msgspec.structs.replace(view, devices=(board, other))
     assert of(judge("links", view), "link.down", part=link(3)).outcome is SKIPPED
 
@@ -233,7 +233,7 @@ def test_a_port_that_a_board_leaves_out_counts_for_none(unused: int) -> None:
         ("link_active", link(unused)): bad("link_active", link(unused), ReadingStatus.UNSUPPORTED),
         ("link_active", link(broken)): False,
     }
-    view = healthy(states, memory=Memory())
+    view = healthy(states, memory=KnownDevices())
     view = msgspec.structs.replace(view, devices=(*view.devices, gpu(SIBLING, "0000:2b:00.0")))
     findings = judge("links", view)
     assert of(findings, "link.down", part=link(unused)).outcome is SKIPPED
@@ -250,9 +250,11 @@ def test_a_board_that_uses_fewer_links_than_its_model_has_is_told() -> None:
         return {**up, **unused}
 
     for used, outcome in ((LINKS, PASS), (LINKS - 1, Outcome.WARN), (0, SKIPPED)):
-        finding = of(judge("links", healthy(states(used), memory=Memory())), "link.fewer", part=Part(PartKind.LINK))
+        finding = of(
+            judge("links", healthy(states(used), memory=KnownDevices())), "link.fewer", part=Part(PartKind.LINK)
+        )
         assert finding.outcome is outcome, used
-    few = healthy(states(LINKS - 1), memory=Memory())
+    few = healthy(states(LINKS - 1), memory=KnownDevices())
     told = of(judge("links", few), "link.fewer", part=Part(PartKind.LINK))
     assert f"uses {LINKS - 1} links, NVIDIA H100 80GB HBM3 has {LINKS}" in told.message
     alone = msgspec.structs.replace(few, devices=few.devices[:1])
@@ -263,7 +265,7 @@ def test_a_board_that_uses_fewer_links_than_its_model_has_is_told() -> None:
 
 def test_a_port_that_was_up_and_is_left_out_now_is_down() -> None:
     """Only where the others still tell: a release that tells nothing of links took none down."""
-    memory = Memory({GPU: Seen(gpu(), at(), at(), links_up=tuple(range(LINKS)))})
+    memory = KnownDevices({GPU: Seen(gpu(), at(), at(), links_up=tuple(range(LINKS)))})
     gone: States = {("link_active", link(3)): bad("link_active", link(3), ReadingStatus.UNSUPPORTED)}
     every: States = {
         ("link_active", link(p)): bad("link_active", link(p), ReadingStatus.UNSUPPORTED) for p in range(LINKS)

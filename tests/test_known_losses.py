@@ -31,7 +31,7 @@ from nodevet.checks.health.inventory import RESET_REQUIRED
 from nodevet.checks.reference.kernel_policy import XidRow, kernel_rules
 from nodevet.checks.reference.tables import load_table
 from nodevet.exporters.slurm.known import HELD_SECONDS, as_known
-from nodevet.exporters.slurm.rules import Decision, Memory, NodeState, Sight, Step, decide
+from nodevet.exporters.slurm.rules import Decision, NodeState, Sight, Step, WriterMemory, decide
 from nodevet.exporters.statefile.reader import StateFile, parse
 from nodevet.exporters.statefile.writer import state_text
 
@@ -318,7 +318,7 @@ def test_a_resume_while_nobody_looked_is_about_the_loss_under_every_code(code: s
     """The driver is loaded anew without the board, the node resumed, and then the agent looks: it drained again."""
     node, idle = Node(), frozenset({"IDLE"})
 
-    def look(memory: Memory, states: frozenset[str] = idle, reason: str = "") -> Decision:
+    def look(memory: WriterMemory, states: frozenset[str] = idle, reason: str = "") -> Decision:
         seen = NodeState("n1", states, reason, slurmd_started="morning")
         sight = Sight(node.boot_id, "morning", "evening")
         snapshot = node.snapshot
@@ -326,7 +326,7 @@ def test_a_resume_while_nobody_looked_is_about_the_loss_under_every_code(code: s
         return decide(faults, seen, memory, "nodevet", sight=sight, now=node.now, episodes=snapshot.episodes)
 
     lose(node)
-    memory = look(Memory(), idle | {"DRAIN"}, look(Memory()).reason).memory
+    memory = look(WriterMemory(), idle | {"DRAIN"}, look(WriterMemory()).reason).memory
     if code is not None:
         kernel_says(node, code)
     node.look(PAIR[1])

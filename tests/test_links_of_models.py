@@ -42,7 +42,7 @@ from nodevet.checks.core.model import (
 from nodevet.checks.engine.baseline import requirements
 from nodevet.checks.engine.episodes import Evidence, Ledger, fold, verdict
 from nodevet.checks.engine.registry import discover
-from nodevet.checks.engine.view import Memory, Seen, View
+from nodevet.checks.engine.view import KnownDevices, Seen, View
 from nodevet.checks.health.links import ALL_DOWN, NOT_JOINED
 from nodevet.checks.reference.expected_links import Which, expected_links
 
@@ -100,7 +100,7 @@ def node(
 ) -> View:
     """Return two boards of *model* with links up, down, or not supported (None); the second one like the first."""
     board, other = gpu(model=model, **more), gpu(SIBLING, slot="0000:2b:00.0", model=model, **more)
-    view = healthy(readings(states), device=board, memory=Memory())
+    view = healthy(readings(states), device=board, memory=KnownDevices())
     other_states = states if sibling is None else sibling
     view = with_samples(view, sample(other, {**GPU_READINGS, **readings(other_states)}))
     devices = (board, other)
@@ -232,7 +232,7 @@ def test_all_links_down_names_the_fabric_manager_while_the_fabric_was_not_joined
     """A registration that was completed leaves the hardware; one that never was is a matter of the fabric manager."""
     states = readings(ports(LINKS, False))
     for registration, rule in (("completed", ALL_DOWN), ("not_started", NOT_JOINED), ("failed", NOT_JOINED)):
-        view = healthy({**states, ("fabric_state", WHOLE): registration}, memory=Memory())
+        view = healthy({**states, ("fabric_state", WHOLE): registration}, memory=KnownDevices())
         told = of(judge("links", view), "link.all_down", part=ALL_LINKS)
         assert (told.fault_class, told.action) == (rule.fault_class, rule.action)
         assert ("fabric manager" in told.message) is (rule is NOT_JOINED)
@@ -247,7 +247,7 @@ def test_links_close_no_gate_while_a_node_that_was_booted_joins_its_fabric(regis
     dark = readings(ports(LINKS, False)) | {("fabric_state", WHOLE): registration}
     for seen in (states, dark):
         for seconds, is_hard in ((0.0, False), (599.0, False), (600.0, True), (86_400.0, True)):
-            view = healthy(seen, memory=Memory())
+            view = healthy(seen, memory=KnownDevices())
             now = msgspec.structs.replace(view.now, boottime_ns=round(seconds * 1e9))
             bad = [
                 f
@@ -289,7 +289,7 @@ def test_bridge_is_expected_only_where_one_was_seen(model: str) -> None:
     assert down.outcome is Outcome.FAIL
     view = node(ports(count, False), model)
     seen = {GPU: Seen(gpu(model=model), view.now, view.now, links_up=(0, 1))}
-    remembered = msgspec.structs.replace(view, memory=Memory(seen))
+    remembered = msgspec.structs.replace(view, memory=KnownDevices(seen))
     assert of(judge("links", remembered), "link.all_down", part=ALL_LINKS).outcome is Outcome.FAIL
 
 
@@ -300,7 +300,7 @@ def test_ports_that_lead_outside_may_be_down() -> None:
     other = gpu(SIBLING, "0000:2b:00.0", model="HL-225", vendor="habana", backend="command gaudi")
 
     def outcomes(states: dict[int, bool | None]) -> dict[str, set[Outcome]]:
-        view = healthy(readings(states), device=board, memory=Memory())
+        view = healthy(readings(states), device=board, memory=KnownDevices())
         view = msgspec.structs.replace(view, devices=(board, other))
         told: dict[str, set[Outcome]] = {}
         for finding in judge("links", view):
@@ -379,7 +379,7 @@ def test_links_that_a_virtual_machine_once_had_are_missed_there() -> None:
     """What was up here before was given, and what leads to a switch as that of its sibling does."""
     view = in_a_guest(node(ports(LINKS, False), "NVIDIA H100 80GB HBM3"))
     seen = {GPU: Seen(view.devices[0], view.now, view.now, links_up=tuple(range(LINKS)))}
-    remembered = msgspec.structs.replace(view, memory=Memory(seen))
+    remembered = msgspec.structs.replace(view, memory=KnownDevices(seen))
     assert of(judge("links", remembered), "link.all_down", GPU, ALL_LINKS).outcome is Outcome.FAIL
     silent = in_a_guest(node(ports(LINKS, None), "NVIDIA H100 80GB HBM3", sibling=ports(LINKS, True)))
     assert of(judge("links", silent), "link.all_down", GPU, ALL_LINKS).outcome is Outcome.FAIL

@@ -31,7 +31,7 @@ from nodevet.checks.engine.consequences import joined
 from nodevet.checks.engine.engine import Armed, Engine
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.verdicts import narrowed
-from nodevet.checks.engine.view import Cadence, Memory, Seen
+from nodevet.checks.engine.view import Cadence, KnownDevices, Seen
 
 BOARDS = 8
 DEAD = 2
@@ -167,15 +167,15 @@ def test_two_dead_boards_are_two_findings() -> None:
 def test_a_link_behind_a_switch_follows_from_no_board() -> None:
     """What leads to a switch goes down for a reason of its own."""
     boards = [msgspec.structs.replace(entry, links=(Link(0, "switch"),)) for entry in map(board, range(2))]
-    memory = Memory({entry.id: Seen(entry, at(), at(), (0,)) for entry in boards})
+    memory = KnownDevices({entry.id: Seen(entry, at(), at(), (0,)) for entry in boards})
     lost = fault("device.lost", device="GPU-1", message="GPU 1: gone")
     down = fault("link.down", device="GPU-0", part=link(0), message="GPU 0 link 0: down")
     assert joined([lost, down], boards, memory) == (lost, down)
     half_told = [msgspec.structs.replace(entry, links=(Link(0), Link(1, "switch"))) for entry in boards]
-    memory = Memory({entry.id: Seen(entry, at(), at(), (0,)) for entry in half_told})
+    memory = KnownDevices({entry.id: Seen(entry, at(), at(), (0,)) for entry in half_told})
     assert joined([lost, down], half_told, memory) == (lost, down)
     bridged = [msgspec.structs.replace(entry, links=(Link(0, None),)) for entry in boards]
-    memory = Memory({entry.id: Seen(entry, at(), at(), (0,)) for entry in bridged})
+    memory = KnownDevices({entry.id: Seen(entry, at(), at(), (0,)) for entry in bridged})
     assert [entry.follows for entry in joined([lost, down], bridged, memory)] == ["", "GPU-1"]
 
 
@@ -186,7 +186,7 @@ def test_what_else_tells_of_the_lost_ends_follows_too() -> None:
         msgspec.structs.replace(entry, links=(Link(0, boards[1 - number].pci), Link(1, boards[1 - number].pci)))
         for number, entry in enumerate(boards)
     ]
-    memory = Memory({entry.id: Seen(entry, at(), at(), (0, 1)) for entry in boards})
+    memory = KnownDevices({entry.id: Seen(entry, at(), at(), (0, 1)) for entry in boards})
     whole = Part(PartKind.LINK)
     lost = fault("device.lost", device="GPU-1", message="GPU 1: gone")
     dark = fault("link.all_down", device="GPU-0", part=whole, message="GPU 0: all down")
@@ -294,7 +294,7 @@ def test_ports_that_tell_no_end_any_more_lead_where_they_led(restarts: bool) -> 
 def test_an_end_is_remembered_of_the_same_port_alone() -> None:
     """Of a board in another slot, of a driver that may number its ports anew, and of another board it is not."""
     one = board(0)
-    memory = Memory({one.id: Seen(one, at(), at(), (0,))})
+    memory = KnownDevices({one.id: Seen(one, at(), at(), (0,))})
 
     def ends(told: Device) -> list[str | None]:
         return [port.peer for port in recognised(memory, [told])[0].links]
@@ -308,7 +308,7 @@ def test_an_end_is_remembered_of_the_same_port_alone() -> None:
     moved = msgspec.structs.replace(one, links=(Link(0, "switch"), *one.links[1:]))
     assert ends(moved) == ["switch", *known[1:]]
     nvidia = msgspec.structs.replace(one, vendor="nvidia", backend="nvidia")
-    memory = Memory({one.id: Seen(nvidia, at(), at(), (0,))})
+    memory = KnownDevices({one.id: Seen(nvidia, at(), at(), (0,))})
     assert ends(untold(nvidia, 1, driver="another")) == known
 
 

@@ -12,7 +12,7 @@ from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import Device, DeviceKind, Instant
 from nodevet.checks.engine.baseline import recognised, remember
 from nodevet.checks.engine.naming import are_called, chosen
-from nodevet.checks.engine.view import Memory, Seen
+from nodevet.checks.engine.view import KnownDevices, Seen
 
 
 def board(device_id: str, pci: str, minor: int | None, **changes: object) -> Device:
@@ -81,7 +81,7 @@ def test_serial_that_is_none_makes_no_stranger_of_a_board_that_is_remembered(ser
     before = msgspec.structs.replace(before, uuid="GPU-a", serial="S-1")
     page = msgspec.structs.replace(before, id="0000:0c:00.0", uuid=None, serial=serial)
     seen = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")
-    memory = Memory({before.id: Seen(before, seen, seen)})
+    memory = KnownDevices({before.id: Seen(before, seen, seen)})
     assert ([found.id for found in recognised(memory, [page])] == [before.id]) is known
 
 
@@ -93,7 +93,7 @@ def test_board_that_tells_its_name_alone_keeps_its_serial(pci: str) -> None:
     """Fallen off the bus and read anew: the driver's page has its name, and memory what it is sent back by."""
     before = msgspec.structs.replace(gpu(), serial="S-1", pci_device_id="10de:2330", memory_bytes=80 << 30)
     now = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")
-    memory = remember(Memory(), [before], {}, now)
+    memory = remember(KnownDevices(), [before], {}, now)
     page = msgspec.structs.replace(before, pci=pci, **PAGE)
     for _ in range(2):
         (found,) = recognised(memory, [page])
@@ -111,10 +111,10 @@ def test_number_of_a_chip_replaces_no_serial() -> None:
     """A look without the serial of an AMD board tells its chip's number: what it is sent back by is kept."""
     now = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")
     before = msgspec.structs.replace(gpu(), serial="692400000103", uuid="GPU-000000005eed0103")
-    memory = remember(Memory(), [before], {}, now)
+    memory = remember(KnownDevices(), [before], {}, now)
     told = msgspec.structs.replace(before, serial="0x000000005EED0103")
     assert recognised(memory, [told])[0].serial == "692400000103"
-    chip_alone = remember(Memory(), [told], {}, now)
+    chip_alone = remember(KnownDevices(), [told], {}, now)
     assert recognised(chip_alone, [before])[0].serial == "692400000103"
 
 
@@ -123,13 +123,13 @@ def test_two_boards_without_a_serial_are_not_one() -> None:
     now = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")
     before, after = (msgspec.structs.replace(board, pci="0000:1b:00.0", serial="0") for board in (gpu(), SIXTH))
     after = msgspec.structs.replace(after, id="GPU-cccc", uuid="GPU-cccc")
-    assert set(remember(remember(Memory(), [before], {}, now), [after], {}, now).seen) == {before.id, after.id}
+    assert set(remember(remember(KnownDevices(), [before], {}, now), [after], {}, now).seen) == {before.id, after.id}
 
 
 def test_board_without_a_name_in_another_slot_is_not_guessed() -> None:
     """Two boards were exchanged, and one is silent where the other sat: it may be any board."""
     now = Instant(wall_seconds=1.0, boottime_ns=1, boot_id="b")
-    memory = remember(Memory(), [FIFTH, SIXTH], {}, now)
+    memory = remember(KnownDevices(), [FIFTH, SIXTH], {}, now)
     moved = msgspec.structs.replace(FIFTH, pci=SIXTH.pci)
     silent = msgspec.structs.replace(SIXTH, id="0000:1b:00.0", pci="0000:1b:00.0", uuid=None, serial=None)
     assert recognised(memory, [moved, silent]) == (moved, silent)

@@ -41,7 +41,7 @@ from nodevet.checks.backends.nvidia import nvml
 from nodevet.checks.backends.nvidia.backend import NvidiaBackend
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.core.model import NODE, Action, Device, FailureKind, Finding, Outcome, ReaderState
-from nodevet.checks.engine.view import Memory, Seen, View
+from nodevet.checks.engine.view import KnownDevices, Seen, View
 
 HOST = "24 27 0:6 / /dev rw,relatime - devtmpfs udev rw,mode=755\n"
 CONTAINER = (
@@ -180,7 +180,7 @@ def not_given(*addresses: str, remembered: tuple[Device, ...] = (), boot: str = 
     pages = [bare_board(address, "nvidia") for address in addresses]
     seen = {entry.id: Seen(entry, at(-60, boot), at(-30, boot)) for entry in remembered}
     devices = (*view.devices[:-1], *pages, node)
-    return msgspec.structs.replace(view, devices=devices, memory=Memory({**view.memory.seen, **seen}))
+    return msgspec.structs.replace(view, devices=devices, memory=KnownDevices({**view.memory.seen, **seen}))
 
 
 def is_soft(finding: Finding) -> bool:

@@ -18,7 +18,7 @@ from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, load_memory, pack, sav
 from nodevet.agent.slurm.writer import Writer
 from nodevet.checks.core.clocks import SystemClock
 from nodevet.checks.engine.registry import installed
-from nodevet.exporters.slurm.rules import Memory
+from nodevet.exporters.slurm.rules import WriterMemory
 from nodevet.exporters.statefile.reader import boot_id
 
 TAKES = ("drain", "cluster")
@@ -46,7 +46,7 @@ def test_a_permit_outlives_no_agent_that_takes_none(
         file.write_text(f'{text}[slurm]\nscontrol = "/bin/false"\nwriter = "{writer}"\npermit = "{permit}"\n')
         return load_configuration(file, installed(), overrides={})
 
-    boot, given = boot_id(), Kept(boot_id(), Memory(nodes=3, permit=boot_id()))
+    boot, given = boot_id(), Kept(boot_id(), WriterMemory(nodes=3, permit=boot_id()))
     stored = pack(given) if kept_in == "store" else None
     if stored is None:
         save_memory(tmp_path / MEMORY_NAME, given)
@@ -64,7 +64,7 @@ def test_a_permit_that_slurm_still_shows_is_held_again_with_the_first_look() -> 
     slurm.set("n1", "IDLE", "DRAIN", reason="nodevet: hw kernel-log: lost [power_cycle]")
     passes = Writer(
         slurm, SlurmSettings(writer="drain"), "n1", wall_seconds=lambda: 0.0, monotonic=lambda: 0.0, random=lambda: 0.0,
-        boot_id="boot-1", memory=Memory(nodes=3),
+        boot_id="boot-1", memory=WriterMemory(nodes=3),
     )  # fmt: skip
     assert not passes.status.permit.held
     assert passes.step(failed_node()).status.permit.held

@@ -16,7 +16,7 @@ import pytest
 from fakes.views import gpu
 
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.reader_main import ChildContext, Reader
+from nodevet.checks.backends.reader_main import ChildContext, ReaderServer
 from nodevet.checks.backends.standstill import WAKE, end_at_crashes, stand_still_at_crashes
 from nodevet.checks.core.model import Device, Event, FailureKind, Instant, Reading
 from nodevet.checks.core.wire import (
@@ -76,7 +76,7 @@ def served(backend: Odd) -> list[Message]:
     with ours, theirs:
         end = ChildEnd(Channel(theirs), progress)
         start = Start("nvidia")
-        reader = Reader(end, ChildContext(end, start), backend, start)
+        reader = ReaderServer(end, ChildContext(end, start), backend, start)
         thread = threading.Thread(target=reader.serve)
         thread.start()
         messages: list[Message] = []

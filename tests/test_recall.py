@@ -40,12 +40,12 @@ from nodevet.checks.engine.episodes import Ledger
 from nodevet.checks.engine.hours import Hourly
 from nodevet.checks.engine.lapses import Lapse
 from nodevet.checks.engine.seen_events import ToldEvent
-from nodevet.checks.engine.view import Memory
+from nodevet.checks.engine.view import KnownDevices
 from nodevet.checks.kernel_log.dedupe import DeduplicatorState
 
 KINDS: dict[str, Any] = {
     "ledger": Ledger,
-    "inventory": Memory,
+    "inventory": KnownDevices,
     "counters": tuple[Counter, ...],
     "times": tuple[tuple[str, str, Instant], ...],
     "hourly": tuple[Hourly, ...],
@@ -208,8 +208,8 @@ def test_a_value_of_which_nothing_can_be_read_is_none(packed: bytes) -> None:
 
 def test_an_entry_is_whole_or_nothing() -> None:
     """Half of it could mean the opposite: a device without the links that were ever up has lost none."""
-    raw = sample(Memory)
+    raw = sample(KnownDevices)
     raw["seen"]["x1"]["links_up"] = [1, "poison"]
-    found, lost = recalled(msgspec.msgpack.encode(raw), Memory)
+    found, lost = recalled(msgspec.msgpack.encode(raw), KnownDevices)
     assert set(found.seen) == {"x0", "x2"}
     assert lost.startswith("1 of its entries cannot be read and are left out (")

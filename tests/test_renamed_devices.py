@@ -32,7 +32,7 @@ from nodevet.checks.core.model import (
 from nodevet.checks.engine.baseline import recognised, remember
 from nodevet.checks.engine.engine import Armed, Engine
 from nodevet.checks.engine.registry import discover
-from nodevet.checks.engine.view import Cadence, Memory
+from nodevet.checks.engine.view import Cadence, KnownDevices
 from nodevet.exporters.statefile.reader import StateFile, parse
 from nodevet.exporters.statefile.writer import state_text
 
@@ -349,7 +349,7 @@ def test_whatever_a_script_calls_them_no_two_boards_have_one_name(
     lists: list[tuple[list[str], int, list[bool]]], with_serials: bool
 ) -> None:
     """And one that tells its serial has the same name for ever."""
-    memory, owners = Memory(), dict[str, str]()
+    memory, owners = KnownDevices(), dict[str, str]()
     for names_now, count, tells in lists:
         told = tuple(
             Device(
@@ -402,7 +402,7 @@ def board(name: str, number: str, peer: str, **more: Any) -> Device:
 def test_links_and_parts_lead_to_the_names_that_are_kept() -> None:
     """A peer that nobody knows would be a link to nowhere."""
     known = (board("acme:hl0", "A1", "acme:hl1"), board("acme:hl1", "A2", "acme:hl0"))
-    memory = remember(Memory(), known, {}, at())
+    memory = remember(KnownDevices(), known, {}, at())
     part = board("acme:p", "A2", "acme:x0", parent="acme:x1")
     told = recognised(memory, (board("acme:x0", "A1", "acme:x1"), board("acme:x1", "A2", "acme:x0"), part))
     assert [msgspec.structs.replace(entry, called=None) for entry in told[:2]] == list(known)

@@ -30,7 +30,7 @@ from nodevet.checks.engine.engine import Round
 from nodevet.exporters.documents.schema import status_document
 from nodevet.exporters.metrics.prometheus import MetricsPage
 from nodevet.exporters.report import from_snapshot, render
-from nodevet.exporters.slurm.rules import Memory, as_known
+from nodevet.exporters.slurm.rules import WriterMemory, as_known
 from nodevet.exporters.statefile.writer import state_text
 from nodevet.exporters.web.page import StatusPage
 
@@ -52,7 +52,7 @@ class Site:
             monotonic=lambda: self.node.now.boottime_ns / 1e9,
             random=lambda: 0.0,
             boot_id=self.node.boot_id,
-            memory=Memory(nodes=3),
+            memory=WriterMemory(nodes=3),
         )
         self.look(bad=True)
         assert self.slurm.nodes["n1"].drained

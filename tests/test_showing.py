@@ -48,7 +48,7 @@ from nodevet.checks.core.clocks import SteppedClock, SystemClock
 from nodevet.checks.core.model import Episode, EpisodeState, Instant, Snapshot
 from nodevet.checks.core.scheduler import Permit
 from nodevet.checks.engine.registry import installed
-from nodevet.exporters.slurm.rules import Memory
+from nodevet.exporters.slurm.rules import WriterMemory
 
 TESTS = Path(__file__).resolve().parent
 
@@ -655,7 +655,7 @@ def show_a_permit(folder: Path) -> None:
     with selectors.DefaultSelector() as selector:
         reactor = Reactor(settings, "n1", selector, runtime=folder, memory=None, boot_id="boot-1", told=lambda: None)
         status = msgspec.structs.replace(reactor.status, permit=Permit(held=True, why="within the limits"))
-        given = Pass(status, Memory(permit="boot-1"), (), 60.0)
+        given = Pass(status, WriterMemory(permit="boot-1"), (), 60.0)
         threading.Thread(target=reactor._keep, args=(gpu_node(), given), daemon=True).start()
         while not reactor.status.permit.held:
             time.sleep(0)

@@ -12,7 +12,7 @@ from fakes.views import GPU, SIBLING, at, bare_board, healthy, judge, link, of, 
 from nodevet.checks.core.model import NODE, WHOLE, FaultClass, Finding, Key, Outcome, ReaderState, Reading
 from nodevet.checks.core.parts import Part, PartKind
 from nodevet.checks.engine.registry import Check, discover
-from nodevet.checks.engine.view import Growth, Memory, View
+from nodevet.checks.engine.view import Growth, KnownDevices, View
 
 CHECKS = discover()
 LEVELS = (None, 0, 1, 2, 3, 100, 1e6)
@@ -62,7 +62,7 @@ EVERY_LINK = Part(PartKind.LINK)
 
 def without_memory(view: View) -> View:
     """Return *view* of a node that remembers nothing: no link was ever up, no device was ever seen."""
-    return msgspec.structs.replace(view, memory=Memory())
+    return msgspec.structs.replace(view, memory=KnownDevices())
 
 
 def hard(declared: Check, view: View, **policy: object) -> set[Key]:
@@ -126,7 +126,7 @@ def test_links_that_only_a_number_wants_close_nothing() -> None:
     found = of(judge("links", without_memory(one_down), expected=18), "link.down", GPU, link(3))
     assert (found.outcome, found.hard) == (Outcome.FAIL, False)
     seen = msgspec.structs.replace(lone.memory.seen[GPU], links_up=tuple(range(18)))
-    remembered = msgspec.structs.replace(lone, memory=Memory({**lone.memory.seen, GPU: seen}))
+    remembered = msgspec.structs.replace(lone, memory=KnownDevices({**lone.memory.seen, GPU: seen}))
     for expected in (None, 18):
         found = of(judge("links", remembered, expected=expected), "link.all_down", GPU, EVERY_LINK)
         assert (found.outcome, found.hard) == (Outcome.FAIL, True)

@@ -19,7 +19,7 @@ from nodevet.agent.slurm.loaded import Running, running_of
 from nodevet.checks.core.model import Mode, Modes
 from nodevet.checks.engine.registry import installed
 from nodevet.exporters.documents.schema import status_document
-from nodevet.exporters.slurm.rules import Memory
+from nodevet.exporters.slurm.rules import WriterMemory
 
 LOADED = Running("drain", "drain", "cluster")
 
@@ -65,7 +65,7 @@ def test_what_the_agent_has_loaded_otherwise_is_told(tmp_path: Path, running: Ru
 def test_what_the_agent_has_loaded_is_in_what_it_says(writer: str, permit: str, mode: Mode) -> None:
     """Whatever of the modes it was started with."""
     chosen = msgspec.convert({"writer": writer, "permit": permit}, SlurmSettings)
-    status = first_status(chosen, "n1", Memory(), "boot-1")
+    status = first_status(chosen, "n1", WriterMemory(), "boot-1")
     node = failed_node()
     agent = msgspec.structs.replace(node.agent, slurm=None if writer == "off" else status, permit=status.permit)
     document = status_document(msgspec.structs.replace(node, agent=agent, modes=Modes(mode)))

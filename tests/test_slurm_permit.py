@@ -19,7 +19,7 @@ from nodevet.exporters.slurm.permit import (
     rooms,
     shows_permit,
 )
-from nodevet.exporters.slurm.rules import NodeState, OutputError, parse_node
+from nodevet.exporters.slurm.rules import NodeState, ScontrolOutputError, parse_node
 
 PREFIX = "nodevet"
 OURS = "nodevet: hw thermal: hot [inspect]"
@@ -179,7 +179,7 @@ def test_of_nodes_that_ask_only_those_before_count_for_the_rank() -> None:
 
 def test_a_list_without_this_node_is_no_answer() -> None:
     """Then nothing is known of how many are closed."""
-    with pytest.raises(OutputError, match="node other is not among the 3"):
+    with pytest.raises(ScontrolOutputError, match="node other is not among the 3"):
         rooms(fleet(3), "other", LIMITS, wall_seconds=NOW, user=None)
 
 

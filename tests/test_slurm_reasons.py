@@ -17,7 +17,7 @@ from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.checks.core.model import Action, Mode, Modes, Snapshot
 from nodevet.exporters.slurm.permit import Limits, closing_text, drained_text, mark_again, mark_of, rooms, shows_permit
 from nodevet.exporters.slurm.reasons import is_slurms, without_additions
-from nodevet.exporters.slurm.rules import Memory, NodeState, Why, parse_node
+from nodevet.exporters.slurm.rules import NodeState, Why, WriterMemory, parse_node
 
 FAILED = failed_node()
 GATE = msgspec.structs.replace(FAILED, modes=Modes(Mode.GATE))
@@ -160,7 +160,7 @@ def test_only_what_stands_at_the_end_is_taken_off() -> None:
 def writer(
     slurm: MemorySlurm,
     name: str = "n1",
-    memory: Memory | None = None,
+    memory: WriterMemory | None = None,
     *,
     clock: float = 0.0,
     host: str = "",
@@ -175,7 +175,7 @@ def writer(
         monotonic=lambda: 0.0,
         random=lambda: 0.0,
         boot_id="boot-1",
-        memory=memory or Memory(nodes=3),
+        memory=memory or WriterMemory(nodes=3),
         host=host,
     )
 
@@ -424,7 +424,7 @@ def test_a_copy_of_a_mark_that_comes_late_is_taken_back(note: str) -> None:
     slurm, now = MemorySlurm(), [0.0]
     passes = Writer(
         slurm, SETTINGS, "n1", wall_seconds=lambda: NOW + now[0], monotonic=lambda: now[0], random=lambda: 0.0,
-        boot_id="boot-1", memory=Memory(nodes=3),
+        boot_id="boot-1", memory=WriterMemory(nodes=3),
     )  # fmt: skip
 
     def late(call: str) -> None:
@@ -448,7 +448,7 @@ def test_a_reason_of_ours_that_a_person_wrote_into_is_theirs(user: str, is_their
     slurm = MemorySlurm()
     passes = Writer(
         slurm, SETTINGS, "n1", wall_seconds=lambda: NOW, monotonic=lambda: 0.0, random=lambda: 0.0,
-        boot_id="boot-1", memory=Memory(nodes=3), user="root",
+        boot_id="boot-1", memory=WriterMemory(nodes=3), user="root",
     )  # fmt: skip
     settled(passes)
     ours = slurm.nodes["n1"].reason

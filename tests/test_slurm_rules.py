@@ -18,13 +18,13 @@ from nodevet.checks.engine.acknowledgement import granted
 from nodevet.checks.engine.damping import later
 from nodevet.exporters.slurm.rules import (
     Decision,
-    Known,
-    Memory,
+    KnownFault,
     NodeState,
-    OutputError,
+    ScontrolOutputError,
     Sight,
     Step,
     Why,
+    WriterMemory,
     as_known,
     decide,
     is_ours,
@@ -65,7 +65,7 @@ def fault(code: str = "nvidia.xid.79", count: int = 1, **finding: Any) -> Episod
     return msgspec.structs.replace(entry, finding=msgspec.structs.replace(entry.finding, **changed))
 
 
-def known(*faults: Episode) -> tuple[Known, ...]:
+def known(*faults: Episode) -> tuple[KnownFault, ...]:
     """Return *faults* as they were known."""
     return as_known(faults)
 
@@ -74,9 +74,9 @@ NOW = msgspec.structs.replace(at(600), boot_id="boot-1")
 HERE = Sight("boot-1", "2026-11-20T08:00:00", "2026-11-20T07:00:00")
 
 
-def seen_drained(reason: str, *faults: Episode, sight: Sight | None = HERE) -> Memory:
+def seen_drained(reason: str, *faults: Episode, sight: Sight | None = HERE) -> WriterMemory:
     """Return the memory of a node that was seen drained with *reason* while it had *faults*."""
-    return Memory(drained=reason, known=known(*faults), sight=sight)
+    return WriterMemory(drained=reason, known=known(*faults), sight=sight)
 
 
 def node(states: frozenset[str] = IDLE, reason: str = "", user: str | None = "root") -> NodeState:
@@ -84,9 +84,9 @@ def node(states: frozenset[str] = IDLE, reason: str = "", user: str | None = "ro
     return NodeState("n2", states, reason, user if reason else None, slurmd_started=HERE.slurmd)
 
 
-def decided(faults: tuple[Episode, ...], seen: NodeState, memory: Memory | None = None) -> Decision:
+def decided(faults: tuple[Episode, ...], seen: NodeState, memory: WriterMemory | None = None) -> Decision:
     """Return what the rules say."""
-    return decide(faults, seen, memory or Memory(), PREFIX, now=NOW, sight=HERE)
+    return decide(faults, seen, memory or WriterMemory(), PREFIX, now=NOW, sight=HERE)
 
 
 FAULT = fault()
@@ -150,7 +150,7 @@ def test_the_host_name_is_slurms_own_line() -> None:
 )
 def test_what_is_no_answer_is_refused(text: str, says: str) -> None:
     """Empty, cut, of another node, or an error that came on standard output."""
-    with pytest.raises(OutputError, match=says):
+    with pytest.raises(ScontrolOutputError, match=says):
         parse_node(text, "n2")
 
 
@@ -171,7 +171,7 @@ def test_a_line_of_a_comment_that_begins_like_a_node_costs_no_other(text: str, f
 
 def test_a_list_that_is_cut_off_is_no_list() -> None:
     """Else its last node, closed perhaps, would not count."""
-    with pytest.raises(OutputError, match="node n3 has no State="):
+    with pytest.raises(ScontrolOutputError, match="node n3 has no State="):
         parse_nodes(shown() + "\nNodeName=n3 Arch=x86_64\n   CPUAlloc=0\n")
 
 
@@ -187,7 +187,7 @@ def test_no_text_is_taken_for_a_node_that_does_not_say_so(text: str) -> None:
     """Whatever comes, it is refused or names the node and a state."""
     try:
         found = parse_node(text, "n2")
-    except OutputError:
+    except ScontrolOutputError:
         return
     assert text.startswith("NodeName=n2")
     assert found.states
@@ -216,7 +216,7 @@ def test_size_and_start_of_a_cluster_are_read() -> None:
     assert parse_started(ping.format("UP")) == "2026-11-22T02:15:59"
     assert seconds_of(parse_started(ping.format("DOWN"))) is None, "it may have taken over just now"
     for parse in (parse_size, parse_started):
-        with pytest.raises(OutputError):
+        with pytest.raises(ScontrolOutputError):
             parse("slurmctld is down\n")
 
 
@@ -274,14 +274,15 @@ TABLE = [
     ("resumed after a person's drain", (FAULT,), node(), seen_drained("ops", FAULT), Step.ACKNOWLEDGE, None),
     ("resumed, and the fault is gone", (), node(), seen_drained(OURS, FAULT), Step.NOTHING, None),
     ("resumed, and it occurred again", (fault(count=2),), node(), seen_drained(OURS, FAULT), Step.ACKNOWLEDGE, None),
-    ("resumed, and it occurs ever again", (fault(count=99),), node(), Memory(resumed=known(FAULT)), Step.NOTHING, None),
+    ("resumed, and it occurs ever again", (fault(count=99),), node(), WriterMemory(resumed=known(FAULT)),
+     Step.NOTHING, None),
     ("resumed, and it asks for something harder", (fault(action=Action.REPLACE),), node(),
      seen_drained(OURS, FAULT), Step.DRAIN, None),
     ("resumed, and another came", (fault("other"),), node(), seen_drained(OURS, FAULT), Step.DRAIN, None),
     ("resumed into maintenance", (FAULT,), node(frozenset({"IDLE", "MAINTENANCE"})), seen_drained(OURS, FAULT),
      Step.ACKNOWLEDGE, None),
     ("down after our drain", (FAULT,), node(frozenset({"DOWN"})), seen_drained(OURS, FAULT), Step.NOTHING, Why.DOWN),
-    ("still counts after the resume", (FAULT,), node(), Memory(resumed=known(FAULT)), Step.NOTHING, None),
+    ("still counts after the resume", (FAULT,), node(), WriterMemory(resumed=known(FAULT)), Step.NOTHING, None),
 ]  # fmt: skip
 
 
@@ -289,7 +290,7 @@ TABLE = [
     ("faults", "seen", "memory", "step", "why"), [row[1:] for row in TABLE], ids=[r[0] for r in TABLE]
 )
 def test_what_follows(
-    faults: tuple[Episode, ...], seen: NodeState, memory: Memory | None, step: Step, why: Why | None
+    faults: tuple[Episode, ...], seen: NodeState, memory: WriterMemory | None, step: Step, why: Why | None
 ) -> None:
     """The table of rules, row by row."""
     found = decided(faults, seen, memory)
@@ -355,7 +356,7 @@ def test_a_resume_covers_for_an_hour_what_was_acknowledged_before_it(also_due: b
     """Who types an acknowledgement and then resumes says no less than who only resumes; a reboot says nothing."""
     due = (fault("memory.uncorrected"),) if also_due else ()
     word = granted(FAULT, note="reseated", actor="uid 0", time=NOW, until=None)
-    seen = decide(due, node(DRAINED, OURS), Memory(), PREFIX, now=NOW, sight=HERE, episodes=(*due, word)).memory
+    seen = decide(due, node(DRAINED, OURS), WriterMemory(), PREFIX, now=NOW, sight=HERE, episodes=(*due, word)).memory
     assert seen.known == known(*due, FAULT)
     resumed = decide(due, node(), seen, PREFIX, now=NOW, sight=HERE, episodes=(*due, word))
     assert resumed.step is (Step.ACKNOWLEDGE if also_due else Step.NOTHING)
@@ -465,7 +466,7 @@ def test_a_resume_behind_an_invalid_registration_is_a_persons_word() -> None:
 
 def test_what_was_resumed_is_remembered_as_long_as_its_episode_lives() -> None:
     """An acknowledged episode closes no gate, and a count that grows may open it again: it is still the person's."""
-    memory = Memory(resumed=known(FAULT))
+    memory = WriterMemory(resumed=known(FAULT))
     quiet = decide((), node(), memory, PREFIX, now=NOW, sight=HERE, episodes=(FAULT,)).memory
     assert decide((fault(count=5),), node(), quiet, PREFIX, now=NOW, sight=HERE).step is Step.NOTHING
     assert decide((), node(), memory, PREFIX, now=NOW, sight=HERE).memory.resumed == ()
@@ -473,7 +474,7 @@ def test_what_was_resumed_is_remembered_as_long_as_its_episode_lives() -> None:
 
 def test_faults_that_may_not_drain_close_the_gate_alone() -> None:
     """Their mode is gate: the node gets a mark, and no drain."""
-    assert decide((FAULT,), node(), Memory(), PREFIX, now=NOW, sight=HERE, drains=False).step is Step.CLOSE
+    assert decide((FAULT,), node(), WriterMemory(), PREFIX, now=NOW, sight=HERE, drains=False).step is Step.CLOSE
 
 
 def test_a_state_that_is_left_alone_keeps_the_memory_of_the_drain() -> None:
@@ -497,7 +498,7 @@ def test_a_resume_acknowledges_what_was_known_and_the_rest_drains_again() -> Non
 
 def test_a_forgotten_drain_is_known_again_from_the_reason_at_the_node() -> None:
     """The memory is lost and our reason stands there: a resume is understood all the same."""
-    derived = decided((FAULT,), node(DRAINED, OURS), Memory()).memory
+    derived = decided((FAULT,), node(DRAINED, OURS), WriterMemory()).memory
     assert decided((FAULT,), node(), derived).step is Step.ACKNOWLEDGE
 
 
@@ -507,7 +508,7 @@ def test_a_forgotten_drain_is_known_again_from_the_reason_at_the_node() -> None:
 def test_nhc_134_an_answer_that_is_empty_or_broken_is_no_state() -> None:
     """LBNL NHC took an empty answer for a node without a reason, wrote its own, and resumed the node later."""
     for text in ("", "\n", "slurm_load_node error: Zero Bytes were transmitted or received\n"):
-        with pytest.raises(OutputError):
+        with pytest.raises(ScontrolOutputError):
             parse_node(text, "n2")
 
 
@@ -600,7 +601,7 @@ def test_over_any_history_a_person_outranks_the_machine(
 ) -> None:
     """Only a node in service is drained, only our own reason is replaced, and what a person resumed the node with is
     not drained for again while it did not occur anew: whatever is seen, in whatever order."""
-    memory = Memory()
+    memory = WriterMemory()
     for faults, states, reason in history:
         seen = NodeState("n2", states, reason if "DRAIN" in states else "")
         resumed = memory.resumed

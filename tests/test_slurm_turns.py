@@ -16,13 +16,13 @@ from nodevet.agent.slurm.writer import Writer
 from nodevet.checks.core.model import Action, Episode, Mode, Modes, Snapshot
 from nodevet.exporters.metrics.scheduler import scheduler_metrics
 from nodevet.exporters.slurm.names import how_many, names_in
-from nodevet.exporters.slurm.rules import Memory, parse_size
+from nodevet.exporters.slurm.rules import WriterMemory, parse_size
 
 FAILED = failed_node()
 FIRST = FAILED.episodes[0]
 SECOND = msgspec.structs.replace(FIRST, opened=at(5))
 HARDER = msgspec.structs.replace(FIRST, finding=msgspec.structs.replace(FIRST.finding, action=Action.REPLACE))
-OF_TWO_THOUSAND = Memory(nodes=2000)
+OF_TWO_THOUSAND = WriterMemory(nodes=2000)
 OURS = "nodevet: hw thermal: hot [inspect]"
 
 PARTITION = """\
@@ -42,7 +42,7 @@ def of(*faults: Episode) -> Snapshot:
 
 
 def writer(
-    slurm: MemorySlurm, clock: Callable[[], float], *, memory: Memory = OF_TWO_THOUSAND, **changes: object
+    slurm: MemorySlurm, clock: Callable[[], float], *, memory: WriterMemory = OF_TWO_THOUSAND, **changes: object
 ) -> Writer:
     """Return the writer of n1 in a cluster of two thousand, whose turn comes 40 s after a change."""
     settings = msgspec.structs.replace(SlurmSettings(writer="drain", maximum_drained_ratio=0.0), **changes)
@@ -197,7 +197,7 @@ def test_gates_that_no_limit_keeps_few_are_looked_at_one_after_the_other(
     permit: str, nodes: int, seconds: float
 ) -> None:
     """One bad rule closes all gates where the permit is each node's own, and one job meets them at one moment."""
-    passes = writer(MemorySlurm(), lambda: 0.0, memory=Memory(nodes=nodes), permit=permit)
+    passes = writer(MemorySlurm(), lambda: 0.0, memory=WriterMemory(nodes=nodes), permit=permit)
     assert passes.behind_gate() == seconds
 
 
@@ -251,7 +251,7 @@ def test_a_turn_is_one_of_nodes_and_not_of_partitions() -> None:
     now = [0.0]
     passes = Writer(
         Shared(), SlurmSettings(writer="drain"), "n1", wall_seconds=lambda: now[0], monotonic=lambda: now[0],
-        random=lambda: 0.5, boot_id="boot-1", memory=Memory(),
+        random=lambda: 0.5, boot_id="boot-1", memory=WriterMemory(),
     )  # fmt: skip
     now[0] = passes.step(FAILED).again_seconds
     assert now[0] == 1.0

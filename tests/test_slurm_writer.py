@@ -32,19 +32,19 @@ from nodevet.checks.core.model import Action, EpisodeState, Instant, Key, Mode, 
 from nodevet.checks.core.scheduler import WriterStatus
 from nodevet.exporters.documents.schema import status_document
 from nodevet.exporters.slurm.permit import Limits, rooms
-from nodevet.exporters.slurm.rules import Known, Memory, Sight, Why
+from nodevet.exporters.slurm.rules import KnownFault, Sight, Why, WriterMemory
 from nodevet.exporters.statefile.writer import state_text
 
 SETTINGS = SlurmSettings(writer="drain", poll_seconds=30, maximum_drained_ratio=1.0, maximum_new_ratio=1.0)
 FAILED = failed_node()
-KNOWN = tuple(Known(entry.key, entry.opened, entry.count, entry.finding.action) for entry in FAILED.episodes)
+KNOWN = tuple(KnownFault(entry.key, entry.opened, entry.count, entry.finding.action) for entry in FAILED.episodes)
 BOOT = "boot-1"
 HELD = tuple(msgspec.structs.replace(entry, until=Instant(BOOT, 3600 * 10**9, 3600.0)) for entry in KNOWN)
 
 
 def writer(
     slurm: MemorySlurm,
-    memory: Memory | None = None,
+    memory: WriterMemory | None = None,
     *,
     name: str = "n1",
     boot_id: str = BOOT,
@@ -63,7 +63,7 @@ def writer(
         monotonic=clock,
         random=chance,
         boot_id=boot_id,
-        memory=memory or Memory(nodes=3),
+        memory=memory or WriterMemory(nodes=3),
         host=host,
     )
 
@@ -732,7 +732,7 @@ def test_a_name_of_another_node_gives_no_permit_and_writes_nothing(mode: Mode) -
     fault = msgspec.structs.replace(FAILED, modes=Modes(mode))
     assert settled(writer(slurm, host="n1"), fault).status.permit.held
     before = dict(slurm.nodes)
-    other = writer(slurm, Memory(nodes=3, permit=BOOT), host="n2.cluster.example")
+    other = writer(slurm, WriterMemory(nodes=3, permit=BOOT), host="n2.cluster.example")
     done = other.step(fault)
     for _ in range(2):
         done = other.step(fault)
@@ -856,7 +856,7 @@ def test_a_node_that_is_closed_looks_as_often_while_slurm_does_not_answer() -> N
     """However large the cluster: what asks after a cold start waits no longer than that."""
     slurm = MemorySlurm()
     slurm.fail = {"read": Why.READ_TIMEOUT}
-    done = writer(slurm, Memory(nodes=2000, permit=BOOT)).step(FAILED)
+    done = writer(slurm, WriterMemory(nodes=2000, permit=BOOT)).step(FAILED)
     assert (done.status.permit.held, done.again_seconds) == (True, SETTINGS.poll_seconds)
 
 
@@ -892,7 +892,7 @@ def test_a_withdrawal_without_an_answer_is_waited_for_by_the_next_agent_too() ->
     assert settled(following, gate).status.permit.held
 
 
-def unpacked(memory: Memory) -> Memory:
+def unpacked(memory: WriterMemory) -> WriterMemory:
     """Return *memory* as an agent finds it that was started anew."""
     return load_memory(Path("/nonexistent"), pack(Kept(BOOT, memory)), BOOT).memory
 
@@ -1048,7 +1048,7 @@ def test_a_node_whose_mark_may_hold_up_others_does_not_wait_long_for_an_answer(
             slurm.fail = {call: why}
 
     slurm.before = lost
-    passes = writer(slurm, Memory(nodes=2000), clock=lambda: now[0], chance=lambda: 0.5)
+    passes = writer(slurm, WriterMemory(nodes=2000), clock=lambda: now[0], chance=lambda: 0.5)
     passes.step(FAILED)
     now[0] = 40.0
     assert passes.step(FAILED).again_seconds == again_seconds
@@ -1058,7 +1058,7 @@ def test_a_mark_that_could_not_be_taken_back_is_looked_at_soon() -> None:
     """There is no room for the node, and SLURM does not take the mark away: others find less room until it does."""
     slurm, now = MemorySlurm(2000), [0.0]
     passes = writer(
-        slurm, Memory(nodes=2000), clock=lambda: now[0], chance=lambda: 0.5, maximum_drained_ratio=0.0005,
+        slurm, WriterMemory(nodes=2000), clock=lambda: now[0], chance=lambda: 0.5, maximum_drained_ratio=0.0005,
         maximum_new_ratio=0.0005, minimum_new=1,
     )  # fmt: skip
     passes.step(FAILED)
@@ -1082,7 +1082,7 @@ def test_not_all_nodes_ask_at_once() -> None:
     """A new fault waits for its share of the time that so many nodes need; a second one does not begin anew."""
     slurm = MemorySlurm()
     now = [0.0]
-    passes = writer(slurm, Memory(nodes=2000), clock=lambda: now[0], chance=lambda: 0.5)
+    passes = writer(slurm, WriterMemory(nodes=2000), clock=lambda: now[0], chance=lambda: 0.5)
     done = passes.step(FAILED)
     assert (done.again_seconds, slurm.calls, done.status.asking) == (40.0, [], False)
     now[0] = 39.0
@@ -1160,13 +1160,13 @@ def test_the_status_says_nothing_where_there_is_nothing_to_say() -> None:
 
 def test_the_memory_survives_in_file_and_store(tmp_path: Path) -> None:
     """The file of this boot counts before the store, the store before nothing; also what an older agent stored."""
-    path, older = tmp_path / "slurm.json", Kept("boot-0", Memory("older"), 9)
-    kept = Kept("boot-1", Memory("r", KNOWN, KNOWN, Sight("b", "s", None)))
+    path, older = tmp_path / "slurm.json", Kept("boot-0", WriterMemory("older"), 9)
+    kept = Kept("boot-1", WriterMemory("r", KNOWN, KNOWN, Sight("b", "s", None)))
     save_memory(path, kept)
     assert load_memory(path, pack(older), "boot-1") == kept
     assert load_memory(path, pack(older), "boot-2") == older
     assert load_memory(tmp_path / "absent", pack(older), "boot-1") == older
-    assert load_memory(tmp_path / "absent", None, "boot-1").memory == Memory()
+    assert load_memory(tmp_path / "absent", None, "boot-1").memory == WriterMemory()
     assert load_memory(tmp_path / "absent", msgspec.msgpack.encode(older.memory), "boot-1").memory == older.memory
     assert path.stat().st_mode & 0o777 == 0o640
     assert [entry.name for entry in tmp_path.iterdir()] == ["slurm.json"]
@@ -1174,7 +1174,7 @@ def test_the_memory_survives_in_file_and_store(tmp_path: Path) -> None:
 
 def test_the_size_of_a_cluster_is_that_of_this_boot() -> None:
     """A store that came with the image of a node has another cluster's, and thousands of nodes asked in one second."""
-    stored = pack(Kept("boot-0", Memory("older", nodes=4)))
+    stored = pack(Kept("boot-0", WriterMemory("older", nodes=4)))
     (here, elsewhere) = (load_memory(Path("/nonexistent"), stored, boot).memory for boot in ("boot-0", "boot-1"))
     assert (here.nodes, elsewhere.nodes, elsewhere.drained) == (4, 0, "older")
 
@@ -1182,8 +1182,8 @@ def test_the_size_of_a_cluster_is_that_of_this_boot() -> None:
 def test_of_file_and_store_the_later_one_counts(tmp_path: Path) -> None:
     """A file that could not be written is older than the store, and would have a resume fought."""
     path = tmp_path / "slurm.json"
-    first = Kept("", Memory(), 4).followed_by(Memory("drained", KNOWN), "boot-1")
-    then = first.followed_by(Memory(resumed=KNOWN), "boot-1")
+    first = Kept("", WriterMemory(), 4).followed_by(WriterMemory("drained", KNOWN), "boot-1")
+    then = first.followed_by(WriterMemory(resumed=KNOWN), "boot-1")
     assert then.followed_by(then.memory, "boot-1") == then
     for in_file, in_store in ((first, then), (then, first), (then, then)):
         save_memory(path, in_file)
@@ -1195,31 +1195,31 @@ def test_a_memory_that_cannot_be_understood_is_absent(tmp_path: Path, content: b
     """The agent starts; what it knows then is the reason at the node."""
     path = tmp_path / "slurm.json"
     path.write_bytes(content)
-    assert load_memory(path, content, "boot-1").memory == Memory()
+    assert load_memory(path, content, "boot-1").memory == WriterMemory()
 
 
 def test_a_memory_with_a_spoiled_byte_anywhere_is_no_end_of_the_agent(tmp_path: Path) -> None:
     """It is absent or another one; of another boot it says nothing, whatever is spoiled."""
     path = tmp_path / "slurm.json"
-    save_memory(path, Kept("boot-1", Memory("r", KNOWN, KNOWN, Sight("b", "s", None), permit="boot-1")))
+    save_memory(path, Kept("boot-1", WriterMemory("r", KNOWN, KNOWN, Sight("b", "s", None), permit="boot-1")))
     whole = path.read_bytes()
     for place in range(len(whole)):
         for byte in (b"\xff", b"\x00", b"["):
             path.write_bytes(whole[:place] + byte + whole[place + 1 :])
             assert isinstance(load_memory(path, None, "boot-1"), Kept)
-            assert load_memory(path, None, "boot-2").memory == Memory()
+            assert load_memory(path, None, "boot-2").memory == WriterMemory()
 
 
 def test_a_planted_memory_is_not_followed(tmp_path: Path) -> None:
     """Neither a link to read nor one to write through."""
     precious = tmp_path / "precious"
-    save_memory(precious, Kept("boot-1", Memory("forged")))
+    save_memory(precious, Kept("boot-1", WriterMemory("forged")))
     before = precious.read_bytes()
     (tmp_path / "slurm.json").symlink_to(precious)
-    assert load_memory(tmp_path / "slurm.json", None, "boot-1").memory == Memory()
+    assert load_memory(tmp_path / "slurm.json", None, "boot-1").memory == WriterMemory()
     (tmp_path / "slurm.json.new").symlink_to(precious)
     with pytest.raises(StoreError, match="cannot be written"):
-        save_memory(tmp_path / "slurm.json", Kept("boot-1", Memory("ours")))
+        save_memory(tmp_path / "slurm.json", Kept("boot-1", WriterMemory("ours")))
     assert precious.read_bytes() == before
 
 
@@ -1484,7 +1484,7 @@ def test_a_gate_that_closes_is_reason_to_look_until_the_drain_is_seen(
     with (tmp_path / GATE_LOG_NAME).open("a") as file:
         file.write("closed 2.00 8 GPU 0 is lost\n")
     assert running._is_due()
-    seen = Pass(running.status, Memory(), (), 3600.0)
+    seen = Pass(running.status, WriterMemory(), (), 3600.0)
     assert running._again_seconds(seen) <= 1.0
     drained = msgspec.structs.replace(running.status, states=("IDLE", "DRAIN"))
     assert running._again_seconds(msgspec.structs.replace(seen, status=drained)) == 3600.0
@@ -1511,7 +1511,7 @@ def test_a_gate_that_closes_among_two_thousand_of_no_limit_is_looked_at_in_its_t
     assert not running._is_due()
     assert before + 900.0 <= running._due_at <= time.monotonic() + 900.0
     assert running._drains_until == running._due_at + DRAINS_SECONDS
-    assert running._again_seconds(Pass(running.status, Memory(), (), 3600.0)) == 901.0
+    assert running._again_seconds(Pass(running.status, WriterMemory(), (), 3600.0)) == 901.0
 
 
 def test_a_job_that_comes_as_the_faults_of_a_drained_node_change_is_not_overlooked(
@@ -1530,7 +1530,7 @@ def test_a_job_that_comes_as_the_faults_of_a_drained_node_change_is_not_overlook
 
     def step(_snapshot: Snapshot, *, hurries: bool) -> Pass:
         asked.append(hurries)
-        return Pass(drained, Memory(), (), 3600.0)
+        return Pass(drained, WriterMemory(), (), 3600.0)
 
     monkeypatch.setattr(running._writer, "step", step)
     for job, words in (("7", ""), ("8", ""), ("8", ""), ("8", "closed\n"), ("8", "closed\n")):

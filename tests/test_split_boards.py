@@ -25,7 +25,7 @@ from nodevet.checks.core.model import Action, Device, FailureKind, Finding, Key,
 from nodevet.checks.engine.baseline import UNNAMED, named, recognised, remember
 from nodevet.checks.engine.consequences import joined
 from nodevet.checks.engine.modes import reach
-from nodevet.checks.engine.view import Memory
+from nodevet.checks.engine.view import KnownDevices
 from nodevet.exporters.statefile.writer import write_state
 
 PROGRESS: Any = SimpleNamespace(call=lambda _text: None, write=lambda _text: None, returned=lambda: None)
@@ -238,7 +238,7 @@ def test_board_in_parts_that_is_not_listed_after_a_boot_is_one_finding() -> None
         Finding(check="inventory", code=code, outcome=Outcome.FAIL, message=f"GPU {name}: gone", device=name)
         for name, code in ((part.id, "device.missing"), (board.id, "device.missing"), ("x", "device.missing"))
     ]
-    memory = remember(Memory(), (board, part), {}, at())
+    memory = remember(KnownDevices(), (board, part), {}, at())
     follows, whole, other = joined(told, (), memory)
     assert (follows.outcome, follows.follows, follows.action) == (Outcome.SKIPPED, board.id, Action.NONE)
     assert (whole.outcome, whole.message) == (
@@ -251,7 +251,7 @@ def test_board_in_parts_that_is_not_listed_after_a_boot_is_one_finding() -> None
 def test_part_goes_on_as_its_board_only_where_the_board_is_there() -> None:
     """Without its board it is gone with it."""
     board, part = gpu(), gpu("part-1", parent=gpu().id)
-    memory = remember(Memory(), (board, part), {}, at())
+    memory = remember(KnownDevices(), (board, part), {}, at())
     assert named(memory, (board,)) == {"part-1": board.id}
     assert named(memory, (board, part)) == named(memory, ()) == {}
     assert set(remember(memory, (board,), {}, at(10)).seen) == {board.id}
@@ -276,7 +276,7 @@ def number(index: int) -> Device:
 
 def test_board_known_by_its_number_alone_goes_on_under_its_name() -> None:
     """Its loss is the loss of the board that answers at last, not a second one beside it."""
-    memory = remember(Memory(), (gpu(), number(3)), {}, at())
+    memory = remember(KnownDevices(), (gpu(), number(3)), {}, at())
     assert named(memory, (gpu(), number(3))) == {}
     assert named(memory, (gpu(), gpu("GPU-new", "0000:3b:00.0"))) == {"nvidia-3": "GPU-new"}
     assert named(memory, (gpu(),)) == {}
@@ -289,7 +289,7 @@ def test_board_known_by_its_number_alone_goes_on_under_its_name() -> None:
 def test_board_known_by_its_number_alone_is_the_only_one_that_is_not_listed() -> None:
     """What the others are it is not; of two that are gone nobody says which it is."""
     boards = (gpu(), gpu("GPU-b", "0000:2b:00.0"), gpu("GPU-c", "0000:3b:00.0"))
-    memory = remember(Memory(), boards, {}, at())
+    memory = remember(KnownDevices(), boards, {}, at())
     assert recognised(memory, (*boards[:2], number(2))) == boards
     assert recognised(memory, (boards[0], number(2))) == (boards[0], number(2))
     assert recognised(memory, (boards[0], number(1), number(2))) == (boards[0], number(1), number(2))

@@ -13,7 +13,7 @@ import pytest
 from fakes.views import GPU, gpu, healthy, judge, of, reader
 
 from nodevet.checks.backends.base import BackendError
-from nodevet.checks.backends.reader_main import known
+from nodevet.checks.backends.reader_main import backend_module
 from nodevet.checks.core.model import WHOLE, Action, Failure, FailureKind, Outcome, ReaderState
 from nodevet.checks.engine.baseline import requirements
 from nodevet.checks.reference.tables import load_table
@@ -129,7 +129,7 @@ def test_a_vendor_that_is_read_is_a_folder_and_a_row(repository: Path) -> None:
     assert {row.vendor for row in vendors() if row.backend} == there
     assert backend_names() == ("host", *(row.vendor for row in vendors() if row.vendor in there))
     for name in backend_names():
-        assert callable(importlib.import_module(known(name).module).open_backend)
+        assert callable(importlib.import_module(backend_module(name).module).open_backend)
     for row in vendors():
         assert row.backend or not (row.topology or row.event_poll_seconds or row.compute), row.vendor
 
@@ -137,4 +137,4 @@ def test_a_vendor_that_is_read_is_a_folder_and_a_row(repository: Path) -> None:
 def test_a_backend_that_no_row_names_is_not_loaded() -> None:
     """Whatever a message to a reader says: no module is imported by a name from outside."""
     with pytest.raises(BackendError, match="no backend 'habana': there are host, nvidia, amd"):
-        known("habana")
+        backend_module("habana")

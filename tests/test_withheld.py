@@ -22,7 +22,7 @@ from nodevet.checks.backends.nvidia import nvml
 from nodevet.checks.backends.nvidia.backend import NvidiaBackend
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.core.model import NODE, Device, DeviceKind, Outcome
-from nodevet.checks.engine.view import Memory, Seen, View
+from nodevet.checks.engine.view import KnownDevices, Seen, View
 
 PROGRESS: Any = SimpleNamespace(call=lambda _text: None, write=lambda _text: None, returned=lambda: None)
 BOARDS = 4
@@ -200,7 +200,7 @@ def in_a_job(*withheld: str, remembered: tuple[Device, ...] = ()) -> View:
     return msgspec.structs.replace(
         view,
         devices=(*view.devices, node),
-        memory=Memory({entry.id: Seen(entry, at(-60), at()) for entry in known}),
+        memory=KnownDevices({entry.id: Seen(entry, at(-60), at()) for entry in known}),
         readers=(reader("host"), reader("nvidia")),
     )
 

@@ -35,7 +35,7 @@ from nodevet.agent.once.run import look
 from nodevet.agent.slurm.first import first_status
 from nodevet.agent.slurm.memory import MEMORY_NAME, load_memory
 from nodevet.agent.terminal import exits
-from nodevet.agent.terminal.output import OutputError, Progress, emit, say, table, tell, unhindered
+from nodevet.agent.terminal.output import OutputError, ProgressBar, emit, say, table, tell, unhindered
 from nodevet.agent.terminal.text import verdict_words
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
@@ -424,8 +424,8 @@ def _of_load(
 
 
 @contextmanager
-def _shown() -> Iterator[Progress]:
-    progress = Progress()
+def _shown() -> Iterator[ProgressBar]:
+    progress = ProgressBar()
     try:
         yield progress
     finally:

@@ -20,7 +20,7 @@ from nodevet.checks.core.recall import recalled
 from nodevet.checks.engine.acknowledgement import date_words, is_word
 from nodevet.checks.engine.completeness import LOAD, Completeness, absent, account, without
 from nodevet.checks.engine.naming import are_called, is_place
-from nodevet.checks.engine.view import Memory
+from nodevet.checks.engine.view import KnownDevices
 from nodevet.exporters.documents.schema import timestamp
 
 from . import options
@@ -137,7 +137,7 @@ def _device_ids(name: str, seen: tuple[SeenDevice, ...], known: tuple[Device, ..
 def _inventory(store: Store) -> tuple[Device, ...]:
     """Return the devices that the agent remembers, none where that cannot be read: their numbers are known of these."""
     try:
-        memory = recalled(store.load_memory()["inventory"], Memory)[0]
+        memory = recalled(store.load_memory()["inventory"], KnownDevices)[0]
     except (KeyError, msgspec.MsgspecError):
         return ()
     return tuple(seen.device for seen in memory.seen.values())

@@ -9,7 +9,7 @@ import msgspec
 from nodevet.checks.core.model import Episode, EpisodeState, Instant
 from nodevet.checks.engine.acknowledgement import Returns, is_over
 from nodevet.checks.engine.engine import Engine
-from nodevet.exporters.slurm.rules import Known
+from nodevet.exporters.slurm.rules import KnownFault
 
 __all__ = ["RESUMER", "Acknowledged", "said", "told"]
 
@@ -20,7 +20,7 @@ RESUMER = "somebody in SLURM"
 class Acknowledged(msgspec.Struct, frozen=True):
     """A fault that a person resumed the node with, and what to note at it."""
 
-    known: Known
+    known: KnownFault
     note: str
 
     @property
@@ -49,7 +49,7 @@ class Acknowledged(msgspec.Struct, frozen=True):
 
 
 def told(
-    resumed: Iterable[Known], faults: Iterable[Episode], said: Iterable[Episode], note: str, now: Instant
+    resumed: Iterable[KnownFault], faults: Iterable[Episode], said: Iterable[Episode], note: str, now: Instant
 ) -> Iterator[Acknowledged]:
     """Yield what of *resumed* the ledger does not know yet at *now*: of *faults* which count, and of what was *said*.
 

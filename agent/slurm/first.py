@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from nodevet.agent.config.settings import SlurmSettings
 from nodevet.checks.core.scheduler import Permit, WriterStatus
-from nodevet.exporters.slurm.rules import Memory, Step, Why
+from nodevet.exporters.slurm.rules import Step, Why, WriterMemory
 
 __all__ = ["LOCAL", "first_status"]
 
 LOCAL = 'slurm.permit is "local"'
 
 
-def first_status(settings: SlurmSettings, node: str, memory: Memory, boot_id: str) -> WriterStatus:
+def first_status(settings: SlurmSettings, node: str, memory: WriterMemory, boot_id: str) -> WriterStatus:
     """Return how the writer for *node* stands before SLURM was asked: as it was seen last in this boot."""
     # So that a job that comes to a drained node has it looked at.
     seen_drained = memory.drained is not None and memory.sight is not None and memory.sight.boot_id == boot_id
@@ -25,7 +25,7 @@ def first_status(settings: SlurmSettings, node: str, memory: Memory, boot_id: st
     )
 
 
-def _first_permit(settings: SlurmSettings, node: str, memory: Memory, boot_id: str) -> Permit:
+def _first_permit(settings: SlurmSettings, node: str, memory: WriterMemory, boot_id: str) -> Permit:
     """Return the permit before SLURM was asked: one that was given holds over restarts of the agent."""
     if settings.permit == "local":
         return Permit(True, LOCAL)

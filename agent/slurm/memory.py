@@ -15,7 +15,7 @@ from nodevet.checks.core.documents import decoded
 from nodevet.checks.core.errors import ModelError, StoreError
 from nodevet.checks.core.recall import recalled
 from nodevet.checks.system.files import replace_file
-from nodevet.exporters.slurm.rules import Memory
+from nodevet.exporters.slurm.rules import WriterMemory
 
 __all__ = ["MEMORY_NAME", "Kept", "clears_until", "end_permit", "load_memory", "pack", "save_memory"]
 
@@ -26,16 +26,16 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The memory, the boot that it was written in, and which of that boot's memories it is: the later counts."""
 
     boot_id: str
-    memory: Memory
+    memory: WriterMemory
     edition: int = 0
     schema: str = "nodevet.slurm-memory/1"
 
-    def followed_by(self, memory: Memory, boot_id: str) -> Kept:
+    def followed_by(self, memory: WriterMemory, boot_id: str) -> Kept:
         """Return what is to be kept once *memory* is what is known in the boot *boot_id*."""
         return Kept(boot_id, memory, self.edition + (memory != self.memory))
 
 
-def clears_until(memory: Memory, boot_id: str) -> float:
+def clears_until(memory: WriterMemory, boot_id: str) -> float:
     """Return until when in the boot *boot_id* a withdrawal of a mark that was remembered may still take effect."""
     clears = memory.clears
     return clears.boottime_ns / 1e9 if clears is not None and clears.boot_id == boot_id else 0.0
@@ -71,7 +71,7 @@ def load_memory(path: Path, stored: bytes | None, boot_id: str) -> Kept:
     in_store, in_file = _stored(stored), _in_file(path)
     if in_file is None or in_file.boot_id != boot_id:
         if in_store is None or in_store.boot_id == boot_id:
-            return in_store or Kept(boot_id, Memory())
+            return in_store or Kept(boot_id, WriterMemory())
         # The store may have come with an image of a node of a smaller cluster: all would ask SLURM at one moment.
         return msgspec.structs.replace(in_store, memory=msgspec.structs.replace(in_store.memory, nodes=0))
     is_later = in_store is not None and in_store.boot_id == boot_id and in_store.edition > in_file.edition
@@ -97,5 +97,5 @@ def _stored(stored: bytes | None) -> Kept | None:
     with suppress(msgspec.MsgspecError):
         return recalled(stored, Kept)[0]
     with suppress(msgspec.MsgspecError):
-        return Kept("", recalled(stored, Memory)[0])  # of an agent before there were editions
+        return Kept("", recalled(stored, WriterMemory)[0])  # of an agent before there were editions
     return None

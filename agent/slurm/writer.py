@@ -39,12 +39,12 @@ from nodevet.exporters.slurm.permit import (
 from nodevet.exporters.slurm.rules import (
     PROLOG_ERROR,
     Decision,
-    Memory,
     NodeState,
-    OutputError,
+    ScontrolOutputError,
     Sight,
     Step,
     Why,
+    WriterMemory,
     answered,
     decide,
     is_machine,
@@ -80,7 +80,7 @@ class Pass(msgspec.Struct, frozen=True):
     """What one pass gave: how the writer is doing, what was acknowledged, and when to look again."""
 
     status: WriterStatus
-    memory: Memory
+    memory: WriterMemory
     acknowledged: tuple[Acknowledged, ...]
     again_seconds: float
 
@@ -98,7 +98,7 @@ class Writer:
         monotonic: Callable[[], float],
         random: Callable[[], float],
         boot_id: str,
-        memory: Memory,
+        memory: WriterMemory,
         user: str | None = None,
         host: str = "",
     ) -> None:
@@ -471,7 +471,7 @@ class Writer:
         yield from self._withdraw(node)
         return self._again()
 
-    def _lacks_mark(self, node: NodeState, before: Memory) -> bool:
+    def _lacks_mark(self, node: NodeState, before: WriterMemory) -> bool:
         """Return whether the mark of our drain is to be written at *node*: once for each drain that this agent sees."""
         settings = self._settings
         if self._marked_again or settings.writer != "drain" or settings.permit == "local" or free_field(node) is None:
@@ -537,7 +537,7 @@ class Writer:
         name = self.status.node
         try:
             found = rooms(nodes, name, self._limits, wall_seconds=self._wall_seconds(), user=self.user, before=before)
-        except OutputError as error:
+        except ScontrolOutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show nodes: {error}") from error
         self._remember(nodes=len(nodes))
         return found

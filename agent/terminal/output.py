@@ -17,7 +17,7 @@ from .outlet import Outlet, Stream
 
 __all__ = [
     "OutputError",
-    "Progress",
+    "ProgressBar",
     "complete_streams",
     "emit",
     "let_go_of_output",
@@ -183,7 +183,7 @@ def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:
     )
 
 
-class Progress:
+class ProgressBar:
     """Shows how far a piece of work is: a bar that redraws itself on a terminal, a line every few seconds elsewhere."""
 
     WIDTH = 30

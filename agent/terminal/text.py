@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nodevet.checks.engine.episodes import NOT_EVALUATED
 from nodevet.checks.engine.explanation import ACTIONS
-from nodevet.checks.engine.view import node_name
+from nodevet.checks.engine.view import device_node_name
 from nodevet.exporters.documents.schema import (
     AcknowledgedDocument,
     DeviceDocument,
@@ -126,7 +126,7 @@ def _name(document: StatusDocument, device: str) -> str:
 
 
 def _kind(device: DeviceDocument) -> str:
-    return device.kind if device.minor is None else f"{device.kind} {node_name(device.minor)}"
+    return device.kind if device.minor is None else f"{device.kind} {device_node_name(device.minor)}"
 
 
 def _details(finding: FindingDocument, word: AcknowledgedDocument | None) -> Iterator[str]:

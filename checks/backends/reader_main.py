@@ -51,7 +51,7 @@ from .standstill import end_at_crashes, stand_still_at_crashes
 __all__ = ["main"]
 
 
-class Known(msgspec.Struct, frozen=True):
+class BackendModule(msgspec.Struct, frozen=True):
     """A backend that exists: the module whose ``open_backend`` loads it, and how often it is asked for events.
 
     One must reach the state file within a second. What a ``simulated`` one reads is marked so.
@@ -62,10 +62,10 @@ class Known(msgspec.Struct, frozen=True):
     simulated: bool = False
 
 
-SIMULATED = Known("nodevet.checks.simulation.backend", None, simulated=True)
+SIMULATED = BackendModule("nodevet.checks.simulation.backend", None, simulated=True)
 """The backend of a node that does not exist."""
 
-COMMAND = Known("nodevet.checks.backends.command.backend", None)
+COMMAND = BackendModule("nodevet.checks.backends.command.backend", None)
 """The backend of every ``command.NAME``: which command it runs stands in its options."""
 
 WAITING = "waiting for the agent"
@@ -96,7 +96,7 @@ class ChildContext:
         self._channel.send(Note(level, event, fields))
 
 
-class Reader:
+class ReaderServer:
     """Serves the rounds of one loaded backend until it is told to stop."""
 
     def __init__(self, end: ChildEnd, context: ChildContext, backend: Backend, start: Start) -> None:
@@ -131,7 +131,7 @@ class Reader:
     def _next_message(self) -> Message:
         """Wait for the agent, looking for events meanwhile."""
         self._progress.write(WAITING)
-        while not self._receive(known(self._start.backend).event_poll_seconds):
+        while not self._receive(backend_module(self._start.backend).event_poll_seconds):
             self._send_events()
             self._progress.write(WAITING)
         return self._queue.popleft()
@@ -180,7 +180,7 @@ class Reader:
             duration_seconds=time.perf_counter() - began,
             readings=readings,
             failure=failure,
-            simulated=known(self._start.backend).simulated,
+            simulated=backend_module(self._start.backend).simulated,
         )
 
     def _enumerate_again(self) -> tuple[Device, ...] | None:
@@ -292,7 +292,7 @@ def _load_and_serve(end: ChildEnd, start: Start) -> None:
     end.progress.write(f"load backend {start.backend}")
     backend = _factory(start)(context)
     try:
-        Reader(end, context, backend, start).serve()
+        ReaderServer(end, context, backend, start).serve()
     finally:
         end.progress.write(f"close backend {start.backend}")
         backend.close()
@@ -304,12 +304,12 @@ def _factory(start: Start) -> BackendFactory:
             FailureKind.READER,
             f"agent speaks protocol {start.protocol}, reader {PROTOCOL}: restart the agent after the upgrade",
         )
-    module = known(start.backend).module
+    module = backend_module(start.backend).module
     factory: BackendFactory = imported("nodevet", lambda: importlib.import_module(module).open_backend)
     return factory
 
 
-def known(backend: str) -> Known:
+def backend_module(backend: str) -> BackendModule:
     """Return where *backend* is implemented; raise BackendError where no such backend exists."""
     if backend.startswith("command."):
         return COMMAND
@@ -317,7 +317,7 @@ def known(backend: str) -> Known:
         return SIMULATED
     if backend not in backend_names():  # nothing else is ever imported by name
         raise BackendError(FailureKind.READER, f"no backend {backend!r}: there are {', '.join(backend_names())}")
-    return Known(f"nodevet.checks.backends.{backend}.backend", vendor_of(backend).event_poll_seconds)
+    return BackendModule(f"nodevet.checks.backends.{backend}.backend", vendor_of(backend).event_poll_seconds)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from nodevet.checks.reference.vendors import vendor_of
 
 from .acknowledgement import are_other_boards
 from .renamed import listed_now, under_known_names
-from .view import Memory, Seen
+from .view import KnownDevices, Seen
 
 __all__ = [
     "OR",
@@ -109,12 +109,12 @@ def requirements(device: Device, *, joined: bool = False) -> frozenset[str]:
 
 
 def remember(
-    memory: Memory,
+    memory: KnownDevices,
     devices: Iterable[Device],
     links_up: dict[str, set[int]],
     now: Instant,
     doubles: Iterable[tuple[Device, Device]] = (),
-) -> Memory:
+) -> KnownDevices:
     """Return *memory* with *devices* as seen now, and the links of ``links_up`` (ports by device id) as once up.
 
     A device without a driver is not remembered by its PCI address once its own library names it. What was remembered
@@ -136,7 +136,7 @@ def remember(
     for entry in tuple(seen.values()):
         if entry.device.backend == "host" and entry.device.pci and _slot(entry.device) in real:
             del seen[entry.device.id]
-    return Memory(seen) if seen != memory.seen else memory
+    return KnownDevices(seen) if seen != memory.seen else memory
 
 
 def links_noted(
@@ -161,17 +161,17 @@ def links_noted(
     return frozenset(up), frozenset(left_out)
 
 
-def without_ports(memory: Memory, device_id: str, ports: Collection[int]) -> Memory:
+def without_ports(memory: KnownDevices, device_id: str, ports: Collection[int]) -> KnownDevices:
     """Return *memory* without *ports* of the device, which it knew by other numbers."""
     seen = memory.seen.get(device_id)
     if seen is None or not ports:
         return memory
     kept = tuple(port for port in seen.links_up if port not in ports)
-    return Memory({**memory.seen, device_id: msgspec.structs.replace(seen, links_up=kept)})
+    return KnownDevices({**memory.seen, device_id: msgspec.structs.replace(seen, links_up=kept)})
 
 
 def named(
-    memory: Memory,
+    memory: KnownDevices,
     devices: Iterable[Device],
     doubles: Iterable[tuple[Device, Device]] = (),
     spoken_of: Iterable[str] = (),
@@ -202,7 +202,7 @@ def named(
     return names | _named_at_last(memory, devices)
 
 
-def _named_at_last(memory: Memory, devices: Iterable[Device]) -> dict[str, str]:
+def _named_at_last(memory: KnownDevices, devices: Iterable[Device]) -> dict[str, str]:
     """Return the names of boards of which nothing but their number was known, where as many new ones answer now."""
     devices = tuple(devices)
     present = {device.id for device in devices}
@@ -216,7 +216,7 @@ def _named_at_last(memory: Memory, devices: Iterable[Device]) -> dict[str, str]:
     return names
 
 
-def recognised(memory: Memory, devices: Iterable[Device]) -> tuple[Device, ...]:
+def recognised(memory: KnownDevices, devices: Iterable[Device]) -> tuple[Device, ...]:
     """Return *devices*, each accelerator that cannot say who it is as the one that *memory* knows in its slot.
 
     After a reboot a board may answer by its PCI page alone, without UUID and serial. It is one board, not a stranger
@@ -257,7 +257,7 @@ def _is_a_number(device: Device) -> bool:
     return _is_board(device) and not device.uuid and not device.pci and device.model == UNNAMED
 
 
-def _completed(memory: Memory, told: Device) -> Device:
+def _completed(memory: KnownDevices, told: Device) -> Device:
     """Return *told* with what is remembered of the board of its name and what it did not tell this time."""
     entry = memory.seen.get(told.id)
     board = entry.device if entry is not None else None
@@ -375,9 +375,9 @@ def listed_twice(listed: Mapping[str, Iterable[Device]]) -> tuple[tuple[Device, 
     return tuple(doubles)
 
 
-def forget(memory: Memory, device_id: str) -> Memory:
+def forget(memory: KnownDevices, device_id: str) -> KnownDevices:
     """Return *memory* without the device: a person said that it is gone for good, or another one took its place."""
-    return Memory({key: entry for key, entry in memory.seen.items() if key != device_id})
+    return KnownDevices({key: entry for key, entry in memory.seen.items() if key != device_id})
 
 
 def _identities(device: Device) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from nodevet.checks.core.model import NODE, Action, Device, Finding, Key, Outcom
 from nodevet.checks.reference.expected_links import Which, expected_links
 
 from .losses import GONE
-from .view import Memory
+from .view import KnownDevices
 
 __all__ = ["LOSSES", "UNREAD", "counted_once", "joined", "parts_lost", "seen_by", "shown_once"]
 
@@ -117,7 +117,7 @@ def _with_parts(findings: tuple[Finding, ...], boards: Mapping[str, Device]) -> 
 # ---- Links whose other end is lost ----------------------------------------------------------------------------
 
 
-def joined(findings: Iterable[Finding], devices: Iterable[Device], memory: Memory) -> tuple[Finding, ...]:
+def joined(findings: Iterable[Finding], devices: Iterable[Device], memory: KnownDevices) -> tuple[Finding, ...]:
     """Return *findings*, of which a link that is down because its other end is lost follows from that loss, and so does
     the loss of a part.
 
@@ -189,7 +189,7 @@ class _Fabric(msgspec.Struct, frozen=True):
     """Boards by their id, what is remembered of them, and the findings that say of some that they hold up no link."""
 
     boards: dict[str, Device]
-    memory: Memory
+    memory: KnownDevices
     ends: dict[str, Finding]
 
     def peer(self, name: str, port: int | None) -> str | None:

@@ -68,7 +68,7 @@ from .seen_events import ToldEvent, ToldEvents
 from .standing import not_judged
 from .tally import Counts, count_events
 from .verdicts import verdicts_of
-from .view import Cadence, Growth, KernelLogState, Memory, View
+from .view import Cadence, Growth, KernelLogState, KnownDevices, View
 
 __all__ = ["Armed", "Counter", "Engine", "Round"]
 
@@ -170,7 +170,7 @@ class Engine:
         self._ledger = Ledger()
         self._untold: tuple[Episode, ...] = ()
         self._unfolded: tuple[Finding, ...] = ()
-        self._memory = Memory()
+        self._memory = KnownDevices()
         self._renamed: dict[str, str] = {}
         self._simulated = simulated
         self._refusals: dict[str, Refusal] = {}
@@ -353,7 +353,7 @@ class Engine:
         """
         recall = Recall(memory)
         self._ledger = recall.take("ledger", Ledger, self._ledger)
-        self._memory = recall.take("inventory", Memory, self._memory)
+        self._memory = recall.take("inventory", KnownDevices, self._memory)
         self._deduplicator = Deduplicator(state=recall.take("events", DeduplicatorState, self._deduplicator.state))
         self._told = ToldEvents(recall.take("told_events", tuple[ToldEvent, ...], ()))
         self._waiting = recall.take("waiting", dict[str, tuple[Event, ...]], {})

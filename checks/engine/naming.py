@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import Device, DeviceKind
 
-from .view import node_name
+from .view import device_node_name
 
 __all__ = ["are_called", "chosen", "is_place", "short"]
 
@@ -71,4 +71,4 @@ def _is_node(device: Device, wanted: str) -> bool:
         return False
     number = int(found["number"])
     is_render = found["render"] is not None
-    return device.minor == number and is_render is (node_name(number) != str(number))
+    return device.minor == number and is_render is (device_node_name(number) != str(number))

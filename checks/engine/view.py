@@ -34,12 +34,12 @@ __all__ = [
     "Cadence",
     "Growth",
     "KernelLogState",
-    "Memory",
+    "KnownDevices",
     "Seen",
     "View",
     "device_name",
     "device_names",
-    "node_name",
+    "device_node_name",
     "refuse_other_part",
 ]
 
@@ -109,7 +109,7 @@ class Seen(msgspec.Struct, frozen=True):
     instead: tuple[str, ...] = ()
 
 
-class Memory(msgspec.Struct, frozen=True):
+class KnownDevices(msgspec.Struct, frozen=True):
     """What the engine remembers of the node's inventory: devices by id."""
 
     seen: dict[str, Seen] = {}
@@ -127,7 +127,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     now: Instant
     devices: tuple[Device, ...] = ()
     doubles: tuple[tuple[Device, Device], ...] = ()
-    memory: Memory = Memory()
+    memory: KnownDevices = KnownDevices()
     samples: Mapping[tuple[str, str], Sample] = {}
     growth: Mapping[tuple[str, str, Part], Growth] = {}
     lapses: Mapping[tuple[str, str, Part], Instant] = {}
@@ -288,7 +288,7 @@ FIRST_RENDER_NODE = 128
 """From here on the kernel numbers its render nodes (Linux, drm-uapi); below lie the nodes of drivers of their own."""
 
 
-def node_name(minor: int) -> str:
+def device_node_name(minor: int) -> str:
     """Return what people call the device node with number *minor*: ``3``, or ``renderD131`` as in ``/dev/dri``."""
     return str(minor) if minor < FIRST_RENDER_NODE else f"renderD{minor}"
 
@@ -314,6 +314,6 @@ def _name(view: View, device_id: str) -> str:
     if device is None:
         return device_id
     short = {"accelerator": "GPU", "cpu": "CPU"}.get(device.kind.value, device.kind.value)
-    number = f" {node_name(device.minor)}" if device.minor is not None else ""
+    number = f" {device_node_name(device.minor)}" if device.minor is not None else ""
     place = device.pci or device.id
     return f"{short}{number} ({place})"

@@ -11,13 +11,13 @@ from nodevet.checks.engine.acknowledgement import are_other_boards
 from nodevet.checks.engine.damping import later
 from nodevet.checks.engine.losses import GONE, is_driverless, is_loss, is_same_board
 
-__all__ = ["HELD_SECONDS", "Known", "as_known", "not_resumed"]
+__all__ = ["HELD_SECONDS", "KnownFault", "as_known", "not_resumed"]
 
 HELD_SECONDS = 3600.0
 """So long a resume covers returns of what it acknowledged: a fault that comes and goes is the one that was known."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownFault(msgspec.Struct, frozen=True):
     """A fault as far as it was known: its episode, how often it had occurred, and what was to be done about it.
 
     Once a person has resumed the node with it, its returns that open before ``until`` are the same fault. Where it was
@@ -56,7 +56,7 @@ class Known(msgspec.Struct, frozen=True):
         is_before = episode.opened.boottime_ns <= resumed.boottime_ns
         return episode.key.code in GONE or (is_before and is_loss(episode.key.code))
 
-    def of(self, episode: Episode) -> Known:
+    def of(self, episode: Episode) -> KnownFault:
         """Return this as what is known of *episode*, which is the same fault, perhaps under another code."""
         return msgspec.structs.replace(self, key=episode.key)
 
@@ -76,10 +76,10 @@ class Known(msgspec.Struct, frozen=True):
         return said.wall_seconds > resumed.wall_seconds
 
 
-def as_known(faults: Iterable[Episode]) -> tuple[Known, ...]:
+def as_known(faults: Iterable[Episode]) -> tuple[KnownFault, ...]:
     """Return *faults* as a person knows them who resumes the node."""
     return tuple(
-        Known(
+        KnownFault(
             entry.key,
             entry.opened,
             entry.count,
@@ -91,7 +91,7 @@ def as_known(faults: Iterable[Episode]) -> tuple[Known, ...]:
     )
 
 
-def not_resumed(faults: Iterable[Episode], resumed: Iterable[Known]) -> tuple[Episode, ...]:
+def not_resumed(faults: Iterable[Episode], resumed: Iterable[KnownFault]) -> tuple[Episode, ...]:
     """Return those of *faults*, which close the gate, that nobody has *resumed* the node with.
 
     Whether the loss of some boards is what a driver says that has none left only the ledger can tell, and it has not

@@ -14,7 +14,17 @@ from datetime import UTC, datetime
 import msgspec
 
 from .reasons import is_slurms, replaces_reasons
-from .rules import LONGEST_REASON, PREFIX, NodeState, OutputError, Why, is_nodevets, is_ours, obstacle, seconds_of
+from .rules import (
+    LONGEST_REASON,
+    PREFIX,
+    NodeState,
+    ScontrolOutputError,
+    Why,
+    is_nodevets,
+    is_ours,
+    obstacle,
+    seconds_of,
+)
 
 __all__ = [
     "CLOCK_SECONDS",
@@ -246,12 +256,14 @@ def rooms(
 
     A node that is down or without power is none of those that the limits are a share of: it serves nobody.
     *user* is whose reasons are ours; None where that is not known, and then everybody's count. Of nodes that only ask,
-    those count that are ranked *before*, all where that is None. Raises OutputError where *name* is not among *nodes*.
+    those count that are ranked *before*, all where that is None.
+
+    Raises ScontrolOutputError where *name* is not among *nodes*.
     """
     everything = tuple(nodes)
     own = next((node for node in everything if node.name == name), None)
     if own is None:
-        raise OutputError(f"node {name} is not among the {len(everything)} that are listed")
+        raise ScontrolOutputError(f"node {name} is not among the {len(everything)} that are listed")
     written = (node for node in everything if (node.reason or node.comment or node.extra) and node is not own)
     closed = tuple(
         (node, since) for node in written if (since := _closed_since(node, wall_seconds, user, before)) is not None

@@ -20,7 +20,7 @@ from nodevet.checks.core.model import Action, Episode, EpisodeState, FaultClass,
 from nodevet.checks.engine.damping import later
 from nodevet.checks.reference.tables import load_table
 
-from .known import HELD_SECONDS, Known, as_known, not_resumed
+from .known import HELD_SECONDS, KnownFault, as_known, not_resumed
 from .names import how_many
 from .reasons import without_additions
 
@@ -28,13 +28,13 @@ __all__ = [
     "PREFIX",
     "PROLOG_ERROR",
     "Decision",
-    "Known",
-    "Memory",
+    "KnownFault",
     "NodeState",
-    "OutputError",
+    "ScontrolOutputError",
     "Sight",
     "Step",
     "Why",
+    "WriterMemory",
     "answered",
     "as_known",
     "decide",
@@ -98,7 +98,7 @@ _PREFIX = re.compile(PREFIX)
 _SIGNED = re.compile(r"(?:(?P<reason>.*)\s)?\[(?P<user>[^\[\]]+)@(?P<when>[^\[\]@\s]+)\]")
 
 
-class OutputError(NodevetError):
+class ScontrolOutputError(NodevetError):
     """What scontrol printed is not what was asked for: says what was missing in it."""
 
 
@@ -211,7 +211,7 @@ class Sight(msgspec.Struct, frozen=True):
         return serves and node.slurmd_started is None and self.slurmd is not None and not self.ends
 
 
-class Memory(msgspec.Struct, frozen=True):
+class WriterMemory(msgspec.Struct, frozen=True):
     """What must outlive the agent.
 
     ``drained`` is the reason of the node when it was last seen drained, by anybody, ``sight`` when that was, and
@@ -222,8 +222,8 @@ class Memory(msgspec.Struct, frozen=True):
     """
 
     drained: str | None = None
-    known: tuple[Known, ...] = ()
-    resumed: tuple[Known, ...] = ()
+    known: tuple[KnownFault, ...] = ()
+    resumed: tuple[KnownFault, ...] = ()
     sight: Sight | None = None
     returned: str = ""
     permit: str = ""
@@ -231,7 +231,7 @@ class Memory(msgspec.Struct, frozen=True):
     nodes: int = 0
     clears: Instant | None = None
 
-    def renamed(self, names: Mapping[str, str]) -> Memory:
+    def renamed(self, names: Mapping[str, str]) -> WriterMemory:
         """Return this memory with the faults of devices that have another id now under that; *names* are by the old."""
         known, resumed = (tuple(_renamed(entry, names) for entry in group) for group in (self.known, self.resumed))
         return msgspec.structs.replace(self, known=known, resumed=resumed)
@@ -239,60 +239,62 @@ class Memory(msgspec.Struct, frozen=True):
     @property
     def rests(self) -> bool:
         """Return whether nothing is to be followed up."""
-        return self == Memory(nodes=self.nodes, clears=self.clears)
+        return self == WriterMemory(nodes=self.nodes, clears=self.clears)
 
 
 class Decision(msgspec.Struct, frozen=True):
     """The next step, the reason to write, why a drain that is due is not written, and what to remember."""
 
     step: Step
-    memory: Memory
+    memory: WriterMemory
     reason: str = ""
     why: Why | None = None
 
 
 def parse_nodes(text: str) -> tuple[NodeState, ...]:
-    """Return the nodes that ``scontrol show node`` printed, one paragraph each. Raises OutputError.
+    """Return the nodes that ``scontrol show node`` printed, one paragraph each. Raises ScontrolOutputError.
 
     The text form is the one that every release has: JSON is missing in 22.05 and changed its shape twice since.
     """
     blocks = re.split(r"^(?=NodeName=)", text, flags=re.MULTILINE)
     if blocks[0].strip():
-        raise OutputError(f"expected NodeName= at its beginning, found {blocks[0].strip()[:60]!r}")
+        raise ScontrolOutputError(f"expected NodeName= at its beginning, found {blocks[0].strip()[:60]!r}")
     if len(blocks) == 1:
-        raise OutputError("no node is in it")
+        raise ScontrolOutputError("no node is in it")
     return tuple(_parsed(block) for block in _joined(blocks[1:]))
 
 
 def parse_node(text: str, name: str) -> NodeState:
-    """Return the one node *name* that ``scontrol show node NAME`` printed. Raises OutputError."""
+    """Return the one node *name* that ``scontrol show node NAME`` printed. Raises ScontrolOutputError."""
     found = parse_nodes(text)
     if [node.name for node in found] != [name]:
-        raise OutputError(f"expected node {name} alone, found {', '.join(node.name for node in found)[:60]}")
+        raise ScontrolOutputError(f"expected node {name} alone, found {', '.join(node.name for node in found)[:60]}")
     return found[0]
 
 
 def parse_size(text: str) -> int:
-    """Return about how many nodes a cluster has, by what ``scontrol show partitions`` printed. Raises OutputError.
+    """Return about how many nodes a cluster has, from the output of ``scontrol show partitions``.
+
+    Raises ScontrolOutputError.
 
     A node in several partitions counts once, as far as they name theirs: on a sum of many partitions that share their
     nodes an agent would wait for hours.
     """
     if _SIZE.search(text) is None:
-        raise OutputError("no partition says TotalNodes=")
+        raise ScontrolOutputError("no partition says TotalNodes=")
     blocks = re.split(r"^(?=PartitionName=)", text, flags=re.MULTILINE)
     found = ((_NODES.search(block), _SIZE.search(block)) for block in blocks)
     return how_many((nodes[1] if nodes else "", int(size[1]) if size else 0) for nodes, size in found)
 
 
 def parse_started(text: str) -> str:
-    """Return when slurmctld was started, in its own words, from ``scontrol show config``. Raises OutputError.
+    """Return when slurmctld was started, in its own words, from ``scontrol show config``. Raises ScontrolOutputError.
 
     A backup that answers is told apart, and its time is none: it may have stood by for days and taken over just now.
     """
     found = _STARTED.search(text)
     if found is None:
-        raise OutputError("no BOOT_TIME is in it")
+        raise ScontrolOutputError("no BOOT_TIME is in it")
     return f"{found[1]} (a backup)" if _PRIMARY_IS_DOWN.search(text) else found[1]
 
 
@@ -307,7 +309,7 @@ def seconds_of(text: str) -> float | None:
 def decide(
     faults: Iterable[Episode],
     node: NodeState,
-    memory: Memory,
+    memory: WriterMemory,
     prefix: str,
     *,
     sight: Sight,
@@ -415,10 +417,10 @@ def _joined(blocks: list[str]) -> list[str]:
 def _parsed(block: str) -> NodeState:
     name = "".join(block[len("NodeName=") :].split(None, 1)[:1])
     if not name:
-        raise OutputError("a node has no name")
+        raise ScontrolOutputError("a node has no name")
     state = _STATE.search(block)
     if state is None:
-        raise OutputError(f"node {name} has no State=")
+        raise ScontrolOutputError(f"node {name} has no State=")
     partitions = _PARTITIONS.search(block)
     bare = NodeState(
         name,
@@ -514,7 +516,7 @@ def answered(episodes: Iterable[Episode]) -> tuple[Episode, ...]:
     )
 
 
-def _held(told: tuple[Known, ...], before: tuple[Known, ...], until: Instant) -> tuple[Known, ...]:
+def _held(told: tuple[KnownFault, ...], before: tuple[KnownFault, ...], until: Instant) -> tuple[KnownFault, ...]:
     """Return *before* with those *told*, whose returns are the same fault *until* then; what was known stays so."""
     news = {(known.key, known.serial, known.measured): known.action.rank for known in told}
     return (
@@ -524,8 +526,8 @@ def _held(told: tuple[Known, ...], before: tuple[Known, ...], until: Instant) ->
 
 
 def _known_then(
-    known: tuple[Known, ...], present: tuple[Episode, ...], alive: tuple[Episode, ...]
-) -> tuple[Known, ...]:
+    known: tuple[KnownFault, ...], present: tuple[Episode, ...], alive: tuple[Episode, ...]
+) -> tuple[KnownFault, ...]:
     """Return what who resumed a node knew of what was *known* when it was seen drained last, and is *present* yet.
 
     What is not *alive* any more was there then: its end while the node was drained would have had that seen once more.
@@ -533,7 +535,7 @@ def _known_then(
     return tuple(entry for entry in known if any(map(entry.covers, present)) or not any(map(entry.is_same, alive)))
 
 
-def _renamed(known: Known, names: Mapping[str, str]) -> Known:
+def _renamed(known: KnownFault, names: Mapping[str, str]) -> KnownFault:
     device = names.get(known.key.device)
     if device is None:
         return known
@@ -541,7 +543,7 @@ def _renamed(known: Known, names: Mapping[str, str]) -> Known:
 
 
 def _on_drained(
-    due: tuple[Episode, ...], node: NodeState, memory: Memory, prefix: str, hindered: Why | None
+    due: tuple[Episode, ...], node: NodeState, memory: WriterMemory, prefix: str, hindered: Why | None
 ) -> Decision:
     before = _meaning(node.reason, prefix)
     if before is None:

@@ -14,7 +14,7 @@ from threading import Event
 from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.system.process import RunError, RunFailure, Runner
 
-from .rules import NodeState, OutputError, Why, parse_node, parse_nodes, parse_size, parse_started
+from .rules import NodeState, ScontrolOutputError, Why, parse_node, parse_nodes, parse_size, parse_started
 
 __all__ = ["SEARCHED", "Scontrol", "SlurmError"]
 
@@ -81,7 +81,7 @@ class Scontrol:
         text = self._ask("show", "node", name)
         try:
             return parse_node(text, name)
-        except OutputError as error:
+        except ScontrolOutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show node {name}: not understood: {error}") from error
 
     def read_all(self) -> tuple[NodeState, ...]:
@@ -89,7 +89,7 @@ class Scontrol:
         text = self._ask("show", "nodes")
         try:
             return parse_nodes(text)
-        except OutputError as error:
+        except ScontrolOutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show nodes: not understood: {error}") from error
 
     def show(self, *words: str) -> str:
@@ -101,7 +101,7 @@ class Scontrol:
         text = self._ask("show", "partitions")
         try:
             return parse_size(text)
-        except OutputError as error:
+        except ScontrolOutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show partitions: not understood: {error}") from error
 
     def started(self) -> str:
@@ -109,7 +109,7 @@ class Scontrol:
         text = self._ask("show", "config")
         try:
             return parse_started(text)
-        except OutputError as error:
+        except ScontrolOutputError as error:
             raise SlurmError(Why.READ_UNPARSABLE, f"scontrol show config: not understood: {error}") from error
 
     def drain(self, name: str, reason: str, field: str = "", text: str = "") -> None:

@@ -22,7 +22,7 @@ from nodevet.agent.config.settings import SlurmSettings
 from nodevet.agent.slurm.calls import Call, Slurm
 from nodevet.agent.slurm.writer import Pass, Writer
 from nodevet.checks.core.model import Mode, Modes, Snapshot
-from nodevet.exporters.slurm.rules import Memory, NodeState, Why
+from nodevet.exporters.slurm.rules import NodeState, Why, WriterMemory
 from nodevet.exporters.slurm.scontrol import SlurmError
 
 __all__ = ["Fleet", "Trouble"]
@@ -102,7 +102,7 @@ class Fleet:
             self._at(drained_until, self._fail)
         self._views = [(0.0, tuple(self._nodes.values()))]
         self._scopes = {"": size} | Counter(node.partitions[0] for node in self._nodes.values())
-        self._memory = dict.fromkeys(self._nodes, Memory(nodes=0 if fresh else size))
+        self._memory = dict.fromkeys(self._nodes, WriterMemory(nodes=0 if fresh else size))
         self._writers: dict[str, Writer] = {}
         for name in self._nodes:
             self._start(name)

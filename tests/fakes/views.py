@@ -35,7 +35,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.engine.baseline import requirements
 from nodevet.checks.engine.registry import discover
-from nodevet.checks.engine.view import Cadence, Growth, KernelLogState, Memory, Seen, View
+from nodevet.checks.engine.view import Cadence, Growth, KernelLogState, KnownDevices, Seen, View
 
 BOOT = "3b1f0a52-9a0c-4c6e-8f0e-6a5d0e2f4b11"
 SECONDS = 5_000.0
@@ -214,7 +214,7 @@ def healthy(
     view = View(
         now=at(1),
         devices=devices,
-        memory=Memory({entry.id: Seen(entry, at(-60), at()) for entry in devices}),
+        memory=KnownDevices({entry.id: Seen(entry, at(-60), at()) for entry in devices}),
         samples={(entry.device, entry.group): entry for entry in samples},
         growth={
             (entry.device, reading.quantity, reading.part): Growth(
