@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import pkgutil
 import sys
 import traceback
 from collections.abc import Sequence
-from types import TracebackType
+from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from nodevet.agent.control.client import AgentRefused
@@ -20,25 +22,10 @@ from nodevet.checks.system.signals import begin_undisposed
 from . import __version__
 from .terminal import exits
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["commands", "main"]
 
-COMMANDS = {
-    "agent": "read, judge and publish: the daemon",
-    "check": "every check now, or the named ones",
-    "devices": "what is in this node",
-    "topo": "link matrix of the accelerators",
-    "status": "ask the agent",
-    "history": "what happened to this node and its devices",
-    "ack": "acknowledge a finding, with a note",
-    "release": "let go of every device for a while",
-    "explain": "what a code, a check or a quantity means",
-    "burn-in": "prove the hardware under load",
-    "report": "render a report",
-    "config": "check or show the configuration",
-    "slurm": "is it safe to install the hooks of SLURM",
-    "readings": "check what a command of the site prints",
-}
-"""Every subcommand with its summary; the module is ``commands/<name with _ for ->.py``."""
+COMMANDS = Path(__file__).with_name("commands")
+"""One module for each subcommand, with ``_`` for ``-`` in its name; one that begins with ``_`` is none."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -92,17 +79,28 @@ def _run(words: list[str]) -> int:
         say(f"nodevet {__version__}")
         return exits.OK
     name = words[0]
-    if name not in COMMANDS:
+    known = commands()
+    if name not in known:
         import difflib
 
-        near = difflib.get_close_matches(name, COMMANDS, 1)
+        near = difflib.get_close_matches(name, known, 1)
         hint = f", did you mean {near[0]}?" if near else "; see nodevet --help"
         raise UsageError(f"nodevet: no command {name!r}{hint}")
-    module = importlib.import_module(f"nodevet.agent.commands.{name.replace('-', '_')}")
+    module = _module(name)
     parser = _Parser(prog=f"nodevet {name}", description=module.__doc__)
     module.configure(parser)
     result: int = module.run(parser.parse_args(words[1:]))
     return result
+
+
+def commands() -> tuple[str, ...]:
+    """Return the names of all subcommands."""
+    names = (found.name for found in pkgutil.iter_modules([str(COMMANDS)]))
+    return tuple(name.replace("_", "-") for name in names if not name.startswith("_"))
+
+
+def _module(command: str) -> ModuleType:
+    return importlib.import_module(f"nodevet.agent.commands.{command.replace('-', '_')}")
 
 
 def _overview() -> str:
@@ -112,8 +110,9 @@ def _overview() -> str:
         "Is this node fit to run an expensive job, and if not, why?",
         "",
     ]
-    width = max(map(len, COMMANDS))
-    lines += [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
+    names = commands()
+    width = max(map(len, names))
+    lines += [f"  {name:<{width}}  {_module(name).SUMMARY}" for name in names]
     lines += ["", "exit codes: 0 ok, 1 degraded, 2 failed, 3 unknown or could not measure,"]
     lines += ["            64 wrong usage, 78 wrong configuration, 70 a bug of nodevet"]
     return "\n".join(lines)

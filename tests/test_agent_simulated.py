@@ -17,7 +17,7 @@ from nodevet.agent.cli import main
 from nodevet.agent.config.load import SIMULATED_FOLDER
 from nodevet.agent.control.server import SOCKET_NAME
 from nodevet.agent.simulated.origin import MARKER_NAME, simulated_owner
-from nodevet.checks.core.clocks import read_boot_id
+from nodevet.checks.core.clock import read_boot_id
 from nodevet.checks.reference.profiles import load_profile, profile_names
 from nodevet.exporters.statefile.reader import Absent, read_state
 

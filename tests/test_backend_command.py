@@ -14,6 +14,7 @@ from typing import cast
 
 import psutil
 import pytest
+from fakes.clocks import SteppedClock
 from fakes.freezer import Freeze
 from fakes.site_tool import SettableTool, device, document, program, reading, temperature
 from fakes.views import at, healthy
@@ -23,7 +24,6 @@ from nodevet.agent.config.settings import AgentSettings, CommandSettings, Group
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.command.backend import CommandBackend, CommandSpec
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.model import Event, FailureKind, Outcome, ReaderState, ReaderStatus, ReadingStatus, Sample
 from nodevet.checks.engine.view import Cadence
 from nodevet.checks.health.freshness import Freshness, judge

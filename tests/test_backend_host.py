@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fakes.clocks import SteppedClock
 from fakes.host_tree import (
     CPU,
     EDAC,
@@ -31,7 +32,7 @@ from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.host.backend import HostBackend, open_backend
 from nodevet.checks.backends.sound import sound_readings
 from nodevet.checks.backends.tree import Tree
-from nodevet.checks.core.clocks import SteppedClock, SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import (
     AgentInfo,
     Device,

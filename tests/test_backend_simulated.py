@@ -12,7 +12,7 @@ import pytest
 from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.daemon.assembly import FAST, SLOW
 from nodevet.agent.readers.supervisor import Collected, Supervisor
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import FailureKind, ReaderState
 from nodevet.checks.engine.view import Cadence
 from nodevet.checks.reference.profiles import load_profile

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 import pytest
 from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, Bench
+from fakes.clocks import SteppedClock
 from fakes.ended import ended
 from fakes.freezer import FREEZER, Freeze
 from fakes.privileges import NO_TRACING
@@ -33,7 +34,6 @@ from nodevet.agent.readers.orphan import Predecessor
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.witness import STARVED_RATIO, Look, Other, Surroundings, disturbance, disturbed, stamp
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.model import NODE, FailureKind, Finding, Outcome, ReaderState
 from nodevet.checks.health.freshness import Freshness, judge
 from nodevet.checks.ipc.child_process import Child

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi
+from fakes.clocks import SteppedClock
 from fakes.host_tree import write_tree
 from fakes.machine import FakeMachine
 from fakes.nvml.scenario import FakeNvml, NvmlReturn
@@ -20,7 +21,6 @@ from nodevet.checks.backends.nvidia.items import fast_items, slow_items
 from nodevet.checks.backends.nvidia.nvml import Call, Field
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.tree import Tree
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.model import AgentInfo, Outcome, ReaderState, ReaderStatus, Snapshot, State
 from nodevet.checks.engine.engine import Armed, Engine
 from nodevet.checks.engine.registry import discover

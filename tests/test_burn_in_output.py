@@ -36,7 +36,7 @@ from nodevet.agent.once.run import look
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, pack, save_memory
 from nodevet.agent.store.store import DATABASE_NAME, open_store, read_store
 from nodevet.checks.burnin.launch import Launch, burn_command
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import BusyError, StoreError, UsageError
 from nodevet.checks.core.model import Device, Metric, Result, ResultState, Snapshot
 from nodevet.checks.engine.registry import installed

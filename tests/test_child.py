@@ -18,7 +18,7 @@ from fakes.ended import ended
 
 from nodevet.agent.load.child import LoadChild
 from nodevet.checks.burnin.main import is_stopped
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import FailureKind
 from nodevet.checks.core.wire import Failed, Message, Read, Ready, Start, Stop
 from nodevet.checks.ipc.child_process import Child, Patience
@@ -180,7 +180,7 @@ def test_a_child_whose_agent_is_gone_closes_and_ends(start: Starter, tmp_path: P
     agent = (
         "import os, selectors, sys, time\n"
         "from nodevet.checks.ipc.child_process import Child\n"
-        "from nodevet.checks.core.clocks import SystemClock\n"
+        "from nodevet.checks.core.clock import SystemClock\n"
         "from nodevet.checks.core.wire import Start\n"
         "class Owner:\n"
         "    def on_message(self, message): os.kill(os.getpid(), 9)\n"

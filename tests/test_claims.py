@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.clocks import SteppedClock
 from fakes.snapshots import cpu_node, failed_node
 
 from nodevet.agent.config.settings import SlurmSettings
@@ -18,7 +19,6 @@ from nodevet.agent.load.alone import LoadAlone
 from nodevet.agent.load.claims import Claims, LoadLock
 from nodevet.agent.load.guard import ANNOUNCE_SECONDS, LoadGuard
 from nodevet.agent.slurm.first import first_status
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.model import Snapshot
 from nodevet.exporters.slurm.rules import Sight, WriterMemory

@@ -21,7 +21,7 @@ from fakes.nvml.scenario import FakeNvml, uuid
 from fakes.small_disk import printing_nowhere
 
 from nodevet.agent import cli
-from nodevet.agent.cli import COMMANDS
+from nodevet.agent.cli import commands
 from nodevet.agent.commands import history
 from nodevet.agent.control.client import Session
 from nodevet.agent.terminal import exits
@@ -121,12 +121,12 @@ def status_of(text: str) -> StatusDocument:
 def test_overview_lists_every_command(alone: CommandLine) -> None:
     """With its summary and the exit codes."""
     text = alone("--help", places=False)
-    assert [name for name in COMMANDS if not re.search(rf"^  {name} +\w", text, re.MULTILINE)] == []
+    assert [name for name in commands() if not re.search(rf"^  {name} +\w", text, re.MULTILINE)] == []
     assert "70 a bug of nodevet" in text
     assert re.fullmatch(r"nodevet \d+\.\d+\.\d+\S*\n", alone("--version", places=False))
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", commands())
 def test_every_command_explains_itself(alone: CommandLine, name: str) -> None:
     """Its help begins with its name and says what it does."""
     text = alone(name, "--help", places=False)

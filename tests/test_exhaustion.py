@@ -14,16 +14,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.clocks import SteppedClock
 from fakes.snapshots import gpu_node
 
-from nodevet.agent.cli import COMMANDS
+from nodevet.agent.cli import commands
 from nodevet.agent.commands import topo
 from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.once.run import STARTS, is_given_up
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.terminal.text import unread_lines
 from nodevet.checks.backends.nvidia.nvml import why_not_loaded
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.errors import BusyError
 from nodevet.checks.core.model import ReaderState, ReaderStatus
 from nodevet.checks.engine.view import Cadence
@@ -72,7 +72,7 @@ LOOKING = {"agent", "check", "devices", "burn-in"}
 
 
 @pytest.mark.parametrize("descriptors", [6, 8, 12])
-@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - LOOKING))
+@pytest.mark.parametrize("command", sorted(set(commands()) - LOOKING))
 def test_no_command_ends_with_a_traceback_for_want_of_descriptors(
     tmp_path: Path, command: str, descriptors: int
 ) -> None:

@@ -34,7 +34,7 @@ from nodevet.agent.simulated.node import Simulate, simulated_configuration
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.publisher import Publisher
 from nodevet.agent.terminal.outlet import Outlet
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.guard import CODE, Bug, Guard, PartFault, attempt, culprits, fault_findings
 from nodevet.checks.core.model import Outcome, Snapshot, State
 from nodevet.checks.engine.engine import Engine

@@ -23,7 +23,7 @@ from nodevet.agent.daemon.ingest import Intake
 from nodevet.agent.once import run as oneshot
 from nodevet.agent.readers.kernel_backlog import Output, journal_output
 from nodevet.agent.readers.kernel_watch import PIECE_EVENTS, KernelWatch
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.core.model import Event, Provenance
 from nodevet.checks.engine.registry import installed

@@ -18,7 +18,7 @@ from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import Event, Instant, Severity
 from nodevet.checks.kernel_log.dedupe import Deduplicator
 from nodevet.checks.kernel_log.lines import Origin, split_line
-from nodevet.checks.kernel_log.parse import events_from_lines, parse_line
+from nodevet.checks.kernel_log.parse import events_from_lines
 from nodevet.checks.kernel_log.reader import events_from_file
 from nodevet.checks.kernel_log.report import describe, to_json
 from nodevet.checks.kernel_log.rules import normalised_pci
@@ -26,6 +26,11 @@ from nodevet.checks.kernel_log.rules import normalised_pci
 FIXTURES = Path(__file__).parent / "fixtures" / "kernel_log"
 
 LOST = "NVRM: Xid (PCI:0000:3B:00): 79, pid=4100, name=python3, GPU has fallen off the bus."
+
+
+def parse_line(text: str, *, origin: Origin | None = None) -> Event | None:
+    """Return the event that the single line *text* tells, or None."""
+    return next(iter(events_from_lines([text], origin=origin)), None)
 
 
 def read(name: str) -> list[Event]:
@@ -565,8 +570,7 @@ def test_json_has_every_promised_key() -> None:
 
 def test_line_for_people_says_what_to_do() -> None:
     """A person reads where, what, which device and process, what it means and the action."""
-    event = parse_line(LOST, number=7)
-    assert event is not None
+    (event,) = events_from_lines([""] * 6 + [LOST])
     text = describe(event)
     for word in ("line 7", "nvidia.xid.79", "0000:3b:00", "python3 (4100)", "GPU lost", "action: reboot"):
         assert word in text

@@ -9,9 +9,10 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
+from fakes.clocks import SteppedClock
 
 from nodevet.agent.readers.kernel_watch import BEGIN_SECONDS, KernelWatch
-from nodevet.checks.core.clocks import SteppedClock, SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.kernel_log import reader
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from fakes.clocks import SteppedClock
 from fakes.snapshots import cpu_node, gpu_node
 
 from nodevet.agent.commands.burn_in import LEASE_SECONDS
 from nodevet.agent.load.lease import IDLE_MEMORY_BYTES, LeaseBook, busy_reason, load_targets
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.model import (
     Device,
     DeviceKind,

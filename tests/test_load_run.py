@@ -20,7 +20,7 @@ from nodevet.agent.load.run import LoadRun
 from nodevet.agent.load.wrong import UntoldWrong, carried_on
 from nodevet.checks.burnin.launch import Launch
 from nodevet.checks.burnin.plan import GemmRequest
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Clearing, Device, DeviceKind, Metric, Result, ResultState, State
 from nodevet.checks.core.wire import ProgressMessage
 from nodevet.checks.engine.completeness import account

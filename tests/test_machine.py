@@ -22,7 +22,7 @@ from nodevet.agent.store.machine import MACHINE, Machine, is_of, open_of_machine
 from nodevet.agent.store.mirror import MIRROR_NAME
 from nodevet.agent.store.store import DATABASE_NAME, OpenedStore, Store, open_store
 from nodevet.agent.store.writer import Keeping
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import StoreError
 from nodevet.checks.engine.engine import Engine
 

@@ -26,7 +26,7 @@ from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.mirror import MIRROR_NAME, Mirror, ends, read_mirror, restore, write_mirror
 from nodevet.agent.store.store import DATABASE_NAME, open_store
 from nodevet.agent.store.writer import Keeping
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import StoreError
 from nodevet.checks.core.model import Episode, EpisodeState
 from nodevet.checks.engine.acknowledgement import extended, granted

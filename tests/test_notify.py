@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fakes.clocks import SteppedClock
 from fakes.snapshots import failed_node
 
 from nodevet.agent.daemon.event_log import Teller
 from nodevet.agent.daemon.log import make_logger
 from nodevet.agent.daemon.notify import AGAIN_SECONDS, Notifier, Watchdog, watchdog_interval_seconds
-from nodevet.checks.core.clocks import SteppedClock
 
 
 @pytest.fixture(params=["path", "abstract"])

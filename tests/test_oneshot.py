@@ -8,6 +8,7 @@ from random import Random
 
 import msgspec
 import pytest
+from fakes.clocks import SteppedClock
 from fakes.views import CONTROLLER_READINGS, GPU_READINGS, Quantity, bad, controller, gpu, link, reason, sample
 
 from nodevet.agent.config.load import load_configuration
@@ -20,7 +21,6 @@ from nodevet.agent.once.run import (
     look,
     look_until_settled,
 )
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.model import AgentInfo, Device, Part, PartKind, Reading, ReadingStatus, Scalar, Snapshot, State
 from nodevet.checks.core.quantities import QUANTITIES
 from nodevet.checks.engine.engine import Armed, Engine

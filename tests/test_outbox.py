@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 from fakes.bench import Bench
+from fakes.clocks import SteppedClock
 from fakes.views import event
 
 from nodevet.agent.daemon.event_log import Teller
@@ -24,7 +25,6 @@ from nodevet.agent.readers.reader import Reader
 from nodevet.agent.readers.stages import LINES_PER_ROUND
 from nodevet.agent.readers.supervisor import Collected, ReaderPlan, Supervisor
 from nodevet.agent.readers.witness import Surroundings
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.guard import Guard
 from nodevet.checks.core.model import ReaderState
 

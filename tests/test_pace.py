@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from fakes.clocks import SteppedClock
 
 from nodevet.agent.daemon.pace import Pace
-from nodevet.checks.core.clocks import SteppedClock
 
 INTERVAL = 10.0
 

@@ -16,7 +16,7 @@ from nodevet.agent.daemon import services as members
 from nodevet.agent.slurm.first import first_status
 from nodevet.agent.slurm.memory import MEMORY_NAME, Kept, load_memory, pack, save_memory
 from nodevet.agent.slurm.writer import Writer
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.engine.registry import installed
 from nodevet.exporters.slurm.rules import WriterMemory
 from nodevet.exporters.statefile.reader import boot_id

@@ -19,7 +19,7 @@ from nodevet.agent.config.settings import LoadSettings
 from nodevet.agent.load.guard import LoadGuard
 from nodevet.agent.load.prober import RETRY_SECONDS, Prober, phase_of_day, scheduler_here
 from nodevet.checks.burnin.launch import Launch
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Device, DeviceKind, Reading, Result, ResultState, Snapshot, State
 from nodevet.checks.engine.completeness import account, last_proof
 

@@ -60,10 +60,10 @@ class Odd:
         read = self._functions.get("read")
         return read(group, device) if read else [HEAT]
 
-    def events(self, timeout_seconds: float) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """Tell of nothing."""
         events = self._functions.get("events")
-        return iter(events(timeout_seconds) if events else ())
+        return iter(events() if events else ())
 
     def close(self) -> None:
         """Hold nothing."""
@@ -186,7 +186,7 @@ def test_a_device_whose_name_is_nonsense_is_read_under_a_name_of_its_own(odd: tu
         return [HEAT]
 
     event = Event(code="x.y", source="nvidia", time=Instant("boot", 1, 1.0), text="x", device=odd[0])
-    messages = served(Odd(devices=lambda: listed, read=read, events=lambda _seconds: (event,)))
+    messages = served(Odd(devices=lambda: listed, read=read, events=lambda: (event,)))
     assert asked == [*listed, *listed]
     ready = next(entry for entry in messages if isinstance(entry, Ready))
     names = [device.id for device in ready.devices]

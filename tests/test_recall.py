@@ -20,7 +20,7 @@ from nodevet.agent.readers.remembered import Remembered, recalled_readers
 from nodevet.agent.slurm.memory import Kept, load_memory
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.store import DATABASE_NAME, open_store
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import (
     Device,
     DeviceKind,

@@ -89,7 +89,7 @@ class Site:
         for group in self.groups:
             for entry in self.listed:
                 self.engine.take_sample(self.sample(group, entry))
-        for event in self.backend.events(0.0):
+        for event in self.backend.events():
             self.engine.take_event(event)
         snapshot = self.judge()
         self.relist()

@@ -21,7 +21,7 @@ from nodevet.agent.slurm.writer import Writer
 from nodevet.agent.store.store import DATABASE_NAME, read_store
 from nodevet.agent.terminal.outlet import Outlet
 from nodevet.agent.terminal.text import status_text
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.model import AgentInfo, Episode, EpisodeState, Snapshot, State
 from nodevet.checks.engine.acknowledgement import Returns, date_words, is_announced

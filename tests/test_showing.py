@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fakes.clocks import SteppedClock
 from fakes.episodes import episode
 from fakes.running_agent import RunningAgent
 from fakes.showing_child import changes, configuration, kind_of, result
@@ -44,7 +45,7 @@ from nodevet.agent.store.publisher import STATE_NAME
 from nodevet.agent.store.store import open_store
 from nodevet.agent.store.writer import Keeping
 from nodevet.agent.terminal.outlet import Outlet
-from nodevet.checks.core.clocks import SteppedClock, SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Episode, EpisodeState, Instant, Snapshot
 from nodevet.checks.core.scheduler import Permit
 from nodevet.checks.engine.registry import installed

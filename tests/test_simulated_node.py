@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fakes.clocks import SteppedClock
 
 from nodevet.agent.simulated.node import SCENARIO_BYTES, SimulatedNode, read_scenario
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.errors import ConfigurationError
 
 PROFILE = "cpu-node"

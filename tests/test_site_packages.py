@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TextIO
 
 import msgspec
 import pytest
+from fakes.clocks import SteppedClock
 from fakes.running_agent import RunningAgent
 from fakes.site_package import GOOD, site_package
 from fakes.views import at, healthy
@@ -31,7 +32,6 @@ from nodevet.agent.cli import main
 from nodevet.agent.config.load import load_configuration
 from nodevet.agent.daemon.assembly import arm
 from nodevet.agent.terminal.exits import OK
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.model import WHOLE, AgentInfo, Finding, Outcome, Part, PartKind, Snapshot, State
 from nodevet.checks.core.overrun import Overrun, within
 from nodevet.checks.engine import check_run, registry

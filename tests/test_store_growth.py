@@ -33,7 +33,7 @@ from nodevet.agent.store.rows import UnsavedRound, nature_of
 from nodevet.agent.store.store import Store, open_store, read_store
 from nodevet.agent.store.tending import Tender
 from nodevet.agent.store.writer import Keeping, StoreWriter
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import BusyError
 from nodevet.checks.core.model import Action, Episode, EpisodeState, Outcome
 from nodevet.checks.engine.engine import Engine

@@ -16,12 +16,13 @@ from typing import Any
 import msgspec
 import pytest
 from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, SCRIPTED, Bench, outcome
+from fakes.clocks import SteppedClock
 from fakes.freezer import Freeze
 
 from nodevet.agent.load.child import LoadChild
 from nodevet.agent.readers.quarantine import Quarantine
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
-from nodevet.checks.core.clocks import SteppedClock, SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import NEVER, Failure, FailureKind, ReaderState, ResultState
 from nodevet.checks.core.wire import ProgressMessage
 from nodevet.checks.engine.view import Cadence

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from fakes.amdsmi.scenario import FakeAmdSmi
+from fakes.clocks import SteppedClock
 from fakes.host_tree import virtual_machine, write_tree
 from fakes.machine import FakeMachine
 from fakes.nvml.scenario import FakeNvml
@@ -19,7 +20,7 @@ from fakes.stopping import stop_readers
 
 from nodevet.agent.readers.calls_of_users import LEFT_OUT_SECONDS
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
-from nodevet.checks.core.clocks import SteppedClock, SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Event, ReaderState, ReaderStatus, Sample
 from nodevet.checks.engine.view import Cadence
 

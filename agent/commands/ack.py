@@ -11,7 +11,7 @@ import os
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say
 
-from . import options
+from . import _options as options
 
 SUMMARY = "acknowledge a finding, with a note"
 

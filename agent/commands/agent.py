@@ -17,7 +17,7 @@ from nodevet.checks.burnin.launch import burn_command
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.reference.profiles import load_profile, profile_names
 
-from . import options
+from . import _options as options
 
 if TYPE_CHECKING:
     from nodevet.agent.load.run import Spawn
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     from nodevet.agent.daemon.reload import Reread
     from nodevet.agent.simulated.node import Simulate, simulated_configuration
     from nodevet.checks.burnin.plan import load_plans
-    from nodevet.checks.core.clocks import SystemClock
+    from nodevet.checks.core.clock import SystemClock
     from nodevet.checks.reference.tables import keep_tables
     from nodevet.checks.system.descriptors import raise_descriptor_limit
     from nodevet.checks.system.threads import prove_threads

@@ -39,7 +39,7 @@ from nodevet.agent.terminal.output import OutputError, ProgressBar, emit, say, t
 from nodevet.agent.terminal.text import verdict_words
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, load_plans, requests_for
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import BusyError, NodevetError, UsageError
 from nodevet.checks.core.model import AgentInfo, Device, DeviceKind, Result, Snapshot, State, Verdict
 from nodevet.checks.core.scheduler import WriterStatus
@@ -50,7 +50,7 @@ from nodevet.checks.system.signals import SignalPipe, ending, interrupting, undi
 from nodevet.exporters.documents.schema import BurnInDocument, StatusDocument, burn_in_document, encode
 from nodevet.exporters.documents.types import DeviceDocument
 
-from . import options
+from . import _options as options
 
 SUMMARY = "prove the hardware under load"
 LEASE_SECONDS = LONGEST_LEASE_SECONDS

@@ -14,7 +14,7 @@ from nodevet.checks.core.errors import UsageError
 from nodevet.checks.engine.registry import installed
 from nodevet.exporters.documents.schema import encode, status_document
 
-from . import options
+from . import _options as options
 
 SUMMARY = "every check now, or the named ones"
 

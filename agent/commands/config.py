@@ -10,7 +10,7 @@ from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say
 from nodevet.checks.engine.registry import installed
 
-from . import options
+from . import _options as options
 
 SUMMARY = "check or show the configuration"
 

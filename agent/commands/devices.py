@@ -11,7 +11,7 @@ from nodevet.agent.terminal.output import emit, say
 from nodevet.agent.terminal.text import devices_table, unread_lines
 from nodevet.exporters.documents.schema import encode, status_document
 
-from . import options
+from . import _options as options
 
 SUMMARY = "what is in this node"
 

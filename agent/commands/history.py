@@ -23,7 +23,7 @@ from nodevet.checks.engine.naming import are_called, is_place
 from nodevet.checks.engine.view import KnownDevices
 from nodevet.exporters.documents.schema import timestamp
 
-from . import options
+from . import _options as options
 
 RESULTS_AT_MOST = 1000
 """So many results of loads are looked through."""

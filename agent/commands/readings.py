@@ -24,7 +24,7 @@ from nodevet.checks.core.model import ReadingStatus
 from nodevet.checks.core.readings import Document, doubts, parse, reading_of
 from nodevet.checks.system.process import MAXIMUM_BYTES
 
-from . import options
+from . import _options as options
 
 SUMMARY = "check what a command of the site prints"
 

@@ -10,7 +10,7 @@ from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say
 from nodevet.checks.core.errors import UsageError
 
-from . import options
+from . import _options as options
 
 SUMMARY = "let go of every device for a while"
 

@@ -22,7 +22,7 @@ from nodevet.agent.slurm.survey import survey
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import say, table
 
-from . import options
+from . import _options as options
 
 SUMMARY = "is it safe to install the hooks of SLURM"
 FOLDER = "/etc/slurm/nodevet"

@@ -14,7 +14,7 @@ from nodevet.agent.terminal.output import emit, say
 from nodevet.agent.terminal.text import status_text
 from nodevet.exporters.documents.schema import StatusDocument, encode
 
-from . import options
+from . import _options as options
 
 SUMMARY = "ask the agent"
 

@@ -22,7 +22,7 @@ from nodevet.checks.core.errors import BusyError, UsageError
 from nodevet.checks.system.process import Done, RunError, Runner, python_module
 from nodevet.checks.topology.matrix import Topology, asymmetries, compare, parse_topology, render_table, to_json
 
-from . import options
+from . import _options as options
 
 SUMMARY = "link matrix of the accelerators"
 READ_SECONDS = 20.0

@@ -18,7 +18,7 @@ from nodevet.agent.config.load import digest
 from nodevet.agent.config.settings import AgentSettings, Configuration, SlurmSettings
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.agent.readers.witness import Surroundings
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.guard import Guard
 from nodevet.checks.core.model import AgentInfo, Instant, Mode, Modes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import BusyError, NodevetError
 from nodevet.checks.system.background import Background
 from nodevet.exporters.web.http import HttpServer

@@ -38,7 +38,7 @@ from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.publisher import Publisher
 from nodevet.agent.terminal.outlet import Outlet
 from nodevet.checks.burnin.launch import burn_command
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import ConfigurationError
 from nodevet.checks.core.guard import Bug, Guard, attempt
 from nodevet.checks.core.model import AgentInfo, Episode, Instant, Key, Result, Snapshot

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Self
 
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.system.exhaustion import EXHAUSTED
 
 __all__ = ["AGAIN_SECONDS", "Notifier", "Watchdog", "watchdog_interval_seconds"]

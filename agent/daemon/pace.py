@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 
 __all__ = ["Pace"]
 

@@ -30,7 +30,7 @@ from nodevet.agent.slurm.memory import MEMORY_NAME, end_permit
 from nodevet.agent.slurm.reactor import Reactor
 from nodevet.agent.store.journal import Journal
 from nodevet.agent.store.publisher import Publisher
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import StoreError
 from nodevet.checks.core.guard import Guard, one_line
 from nodevet.checks.core.model import AgentInfo, Snapshot

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from nodevet.agent.store.writer import Keeping
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Episode, Snapshot
 
 __all__ = ["BOUND_SECONDS", "Showing"]

@@ -15,7 +15,7 @@ from typing import Self
 import msgspec
 
 from nodevet.agent.store.publisher import STATE_NAME
-from nodevet.checks.core.clocks import Clock, SystemClock
+from nodevet.checks.core.clock import Clock, SystemClock
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.model import NODE, Snapshot, State, Verdict
 from nodevet.checks.core.scheduler import WriterStatus

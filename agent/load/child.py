@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from nodevet.checks.burnin.stops import STOPPED_SECONDS
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Instant, Result, ResultState
 from nodevet.checks.core.wire import Burn, Failed, Found, Message, Note, ProgressMessage, Ready, ResultMessage
 from nodevet.checks.ipc.child_process import Child, Patience

@@ -11,7 +11,7 @@ from pathlib import Path
 from nodevet.agent.config.settings import LoadSettings
 from nodevet.checks.burnin.launch import burn_command, compute_kind
 from nodevet.checks.burnin.plan import GemmRequest, requests_for
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.core.model import Device, DeviceKind, Instant, Result, ResultState, Snapshot
 from nodevet.checks.core.wire import Note

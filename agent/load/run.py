@@ -14,7 +14,7 @@ import msgspec
 
 from nodevet.checks.burnin.launch import Launch, burn_command, chosen_by, why_not_chosen
 from nodevet.checks.burnin.plan import WORKLOAD, GemmRequest
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Device, Result, ResultState
 from nodevet.checks.core.wire import Note, ProgressMessage
 from nodevet.checks.engine.completeness import ASKED, LOAD, PLANNED, REFUSAL

@@ -17,7 +17,7 @@ import msgspec
 
 from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
 from nodevet.checks.backends.standstill import WAKE
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Failure, FailureKind, Instant, Sample
 from nodevet.checks.engine.refusal import REFUSALS
 from nodevet.checks.ipc.child_process import Child

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.system.process import PIPE, Process
 
 __all__ = ["Beat", "Heartbeat"]

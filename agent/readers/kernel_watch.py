@@ -10,7 +10,7 @@ from functools import partial
 
 import msgspec
 
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Event
 from nodevet.checks.engine.view import KernelLogState
 from nodevet.checks.kernel_log.reader import Cursor, KernelLogError, KernelLogReader, recorded

@@ -10,7 +10,7 @@ import os
 import signal
 from contextlib import suppress
 
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Failure, FailureKind, ReaderState
 from nodevet.checks.system.processes import ChildRecord, describe, is_alive
 

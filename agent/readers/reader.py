@@ -12,7 +12,7 @@ import selectors
 from collections.abc import Iterable
 
 from nodevet.agent.config.reader_plan import ReaderPlan
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import NEVER, Device, Failure, FailureKind, Instant, ReaderState, ReaderStatus, Sample
 from nodevet.checks.core.wire import PROTOCOL, EventMessage, Failed, Note, Read, Ready, RoundDone, Sampled, Start
 from nodevet.checks.ipc.child_process import Child, Patience

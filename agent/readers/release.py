@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 
 from .supervisor import Supervisor
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from nodevet.agent.config.reader_plan import ReaderPlan
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.core.model import Device, DeviceKind, Event, ReaderState, ReaderStatus, Sample
 from nodevet.checks.core.wire import Note

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.config.settings import Configuration
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import ConfigurationError, StoreError
 from nodevet.checks.reference.profiles import load_profile
 from nodevet.checks.simulation.node import ProbeFigures, Simulation, World

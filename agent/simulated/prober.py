@@ -6,7 +6,7 @@ import msgspec
 
 from nodevet.agent.config.settings import LoadSettings
 from nodevet.checks.burnin.metrics import figures, verification_state
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Clearing, Instant, Result, ResultState, Snapshot
 from nodevet.checks.engine.retest import CONDITIONS, clearing_table
 from nodevet.checks.reference.profiles import Probe, load_profile

@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 
 from nodevet.agent.config.settings import Configuration
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.model import Device, Episode, EpisodeState, Key, Result, Sample
 from nodevet.checks.engine.engine import Engine

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.errors import BusyError, StoreError
 
 from .database import move_aside

@@ -164,10 +164,10 @@ def uses_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def paint(word: str, stream: TextIO | None = None) -> str:
+def paint(word: str) -> str:
     """Return *word*, coloured by its meaning where the output is a terminal: ``ok``, ``degraded``, ``failed`` ..."""
     code = _COLOURS.get(word)
-    return f"\x1b[{code}m{word}\x1b[0m" if code and uses_colour(stream or sys.stdout) else word
+    return f"\x1b[{code}m{word}\x1b[0m" if code and uses_colour(sys.stdout) else word
 
 
 def table(rows: Sequence[Sequence[str]], headings: Sequence[str] = ()) -> str:

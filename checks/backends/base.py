@@ -76,8 +76,8 @@ class Backend(Protocol):
         """Return the readings of *group*; raise BackendError when the whole device cannot be read."""
         ...
 
-    def events(self, timeout_seconds: float) -> Iterator[Event]:
-        """Return what happened since the last call, waiting at most *timeout_seconds*; nothing where unsupported."""
+    def events(self) -> Iterator[Event]:
+        """Return what happened since the last call, without waiting; nothing where that is unsupported."""
         ...
 
     def close(self) -> None:

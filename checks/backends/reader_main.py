@@ -209,7 +209,7 @@ class ReaderServer:
 
     def _send_events(self) -> None:
         """Send what happened; an event that cannot be had or sent costs itself."""
-        events = attempt(lambda: tuple(self._backend.events(0.0)), let=(BackendError, Closed))
+        events = attempt(lambda: tuple(self._backend.events()), let=(BackendError, Closed))
         sent = attempt(partial(self._send_each, events), let=(Closed,)) if not isinstance(events, Bug) else events
         self._tell_once("events cannot be read", str(sent) if isinstance(sent, Bug) else "")
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import msgspec
 
-from nodevet.checks.core.clocks import Clock
+from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import WireError
 from nodevet.checks.core.wire import Decoder, Message, Progress, Stop, encode
 from nodevet.checks.system.process import Exit, Process

@@ -23,7 +23,7 @@ from .lines import Line, Origin, is_json_message, is_of_program, looks_like_cont
 from .rules import Match, base_address, expanded, is_same_address, match_line, normalised_pci, provenance_of
 from .xid import decode_body
 
-__all__ = ["SOURCE", "KernelLogParser", "events_from_lines", "parse_line"]
+__all__ = ["SOURCE", "KernelLogParser", "events_from_lines"]
 
 SOURCE = "kernel_log"
 
@@ -362,17 +362,6 @@ class KernelLogParser:
             ):
                 told.event = msgspec.structs.replace(_with_fields(told.event, {"pci_from": event.code}), pci=event.pci)
                 return
-
-
-def parse_line(
-    text: str, *, origin: Origin | None = None, boot_id: str = "", number: int | None = None
-) -> Event | None:
-    """Return the event that the single line *text* tells, or None.
-
-    *origin* says where the line came from, when the caller knows better than the line itself.
-    """
-    events = events_from_lines([text], origin=origin, boot_id=boot_id)
-    return msgspec.structs.replace(events[0], line=number) if events else None
 
 
 def events_from_lines(

@@ -56,7 +56,7 @@ class SimulatedBackend:
                 os.abort()
         return map(measured, world.readings(device.id, group, now))
 
-    def events(self, timeout_seconds: float) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """Return nothing: what happens is told by the simulated kernel log."""
         return iter(())
 

@@ -21,11 +21,9 @@ __all__ = [
     "Topology",
     "asymmetries",
     "compare",
-    "is_symmetric",
     "parse_topology",
     "render_table",
     "to_json",
-    "topology_from_json",
 ]
 
 SCHEMA = "nodevet.topo/1"
@@ -136,23 +134,6 @@ def to_json(topology: Topology) -> dict[str, Any]:
     """Return *topology* as the document of schema ``nodevet.topo/1``."""
     document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(topology))
     return {"schema": SCHEMA, **document}
-
-
-def topology_from_json(document: dict[str, Any]) -> Topology:
-    """Return the topology in *document*, which ``to_json`` wrote. Raise UsageError."""
-    if document.get("schema") != SCHEMA:
-        raise UsageError(f"topology: schema {document.get('schema')!r} is not {SCHEMA!r}")
-    try:
-        return msgspec.convert({key: value for key, value in document.items() if key != "schema"}, Topology)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"topology: {error}") from error
-
-
-def is_symmetric(topology: Topology) -> bool | None:
-    """Return whether each pair of GPUs says the same in both directions; None where a cell could not be read."""
-    if any(cell is None for row in topology.matrix for cell in row):
-        return None
-    return not asymmetries(topology)
 
 
 def asymmetries(topology: Topology) -> tuple[Difference, ...]:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fakes.clocks import SteppedClock
 from fakes.pass_time import pass_time
 from fakes.stopping import stop_readers
 
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
 from nodevet.agent.readers.witness import Surroundings
-from nodevet.checks.core.clocks import SteppedClock, SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Event, Failure, ReaderState, ReaderStatus, Sample
 from nodevet.checks.core.wire import Note
 from nodevet.checks.engine.view import Cadence

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from fakes.clocks import SteppedClock
+
 from nodevet.agent.config.load import load_configuration
 from nodevet.agent.daemon.assembly import FAST, SLOW, agent_info, arm, build_engine
 from nodevet.agent.simulated.node import simulated_configuration
 from nodevet.agent.simulated.prober import probe_results
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.model import (
     EpisodeState,
     Event,

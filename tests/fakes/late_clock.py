@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 
 __all__ = ["LateClock"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fakes.clocks import SteppedClock
+
 from nodevet.agent.readers.supervisor import Supervisor
-from nodevet.checks.core.clocks import SteppedClock
 
 __all__ = ["pass_time"]
 

@@ -14,7 +14,7 @@ import msgspec
 from fakes.metrics_reference import metrics_page
 from fakes.scenario_reference import scenarios_page
 
-from nodevet.agent.cli import COMMANDS
+from nodevet.agent.cli import commands
 from nodevet.agent.config.decoding import description, expected, field_types
 from nodevet.agent.config.load import SECTIONS
 from nodevet.agent.config.settings import CheckSettings
@@ -109,7 +109,7 @@ def command_line_page(_repository: Path) -> str:
         "",
         "Colour and progress bars appear on a terminal only; `NO_COLOR` is honoured.",
     ]
-    for name in COMMANDS:
+    for name in commands():
         module = importlib.import_module(f"nodevet.agent.commands.{name.replace('-', '_')}")
         parser = argparse.ArgumentParser(prog=f"nodevet {name}", description=module.__doc__)
         module.configure(parser)

@@ -6,11 +6,11 @@ from pathlib import Path
 from types import TracebackType
 
 import msgspec
+from fakes.clocks import SteppedClock
 from fakes.host_tree import PCI, write_tree
 from fakes.machine import FakeMachine
 from fakes.reader import ReaderProcess
 
-from nodevet.checks.core.clocks import SteppedClock
 from nodevet.checks.core.model import AgentInfo, Episode, ReaderState, ReaderStatus, Result, Snapshot
 from nodevet.checks.core.scheduler import Permit
 from nodevet.checks.engine.engine import Armed, Engine

@@ -21,7 +21,7 @@ from nodevet.agent.config.load import load_configuration
 from nodevet.agent.config.settings import Configuration
 from nodevet.agent.daemon.showing import Showing
 from nodevet.agent.store.journal import Journal
-from nodevet.checks.core.clocks import SystemClock
+from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Episode, EpisodeState, Metric, Result, ResultState, Snapshot
 from nodevet.checks.engine.registry import installed
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import selectors
 import time
 
+from fakes.clocks import SteppedClock
+
 from nodevet.agent.readers.supervisor import Supervisor
-from nodevet.checks.core.clocks import SteppedClock
 
 __all__ = ["stop_readers"]
 

@@ -147,7 +147,7 @@ class AmdBackend:
             readings += error_readings(self._tree, device)
         return readings
 
-    def events(self, timeout_seconds: float) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """Return nothing: what AMD SMI could tell stands in the kernel log."""
         return iter(())
 

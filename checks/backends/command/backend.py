@@ -132,7 +132,7 @@ class CommandBackend:
             raise BackendError(FailureKind(entry.failure.kind), why, of_driver=True)
         return self._readings(entry)
 
-    def events(self, timeout_seconds: float) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """Return what the documents since the last call told of."""
         events, self._events = self._events, []
         return iter(events)

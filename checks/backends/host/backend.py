@@ -119,7 +119,7 @@ class HostBackend:
                 return self._read_socket(group, device)
         return ()  # what the PCI bus shows is identity; the vendor's backend reads the rest
 
-    def events(self, timeout_seconds: float) -> Iterator[Event]:
+    def events(self) -> Iterator[Event]:
         """Return nothing: what happens to a host is told by its kernel log."""
         return iter(())
 

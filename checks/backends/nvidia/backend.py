@@ -198,17 +198,15 @@ class NvidiaBackend:
             gpu.plans.clear()
             raise
 
-    def events(self, timeout_seconds: float) -> Iterator[Event]:
-        """Yield the XIDs that NVML reported, waiting at most *timeout_seconds* for the first."""
-        milliseconds = int(timeout_seconds * 1000)
+    def events(self) -> Iterator[Event]:
+        """Yield the XIDs that NVML reported, without waiting for one."""
         while self._event_set is not None:
             symbol = "nvmlEventSetWait_v2"
-            code, data = self._library.attempt(symbol, symbol, self._event_set, milliseconds)
+            code, data = self._library.attempt(symbol, symbol, self._event_set, 0)
             if code:
                 self._note_event_failure(code)
                 return
             yield self._event(data)
-            milliseconds = 0
 
     def topology(self) -> Topology:
         """Return how the devices that answer are connected; each keeps its number, and one that is silent is told."""

@@ -1,11 +1,8 @@
-"""Clocks for the agent: the machine's own, and one that is moved by hand for replay, simulation and tests."""
+"""A clock that is moved by hand."""
 
 from __future__ import annotations
 
-from .clock import Clock, SystemClock, read_boot_id
-from .model import Instant
-
-__all__ = ["Clock", "SteppedClock", "SystemClock", "read_boot_id"]
+from nodevet.checks.core.model import Instant
 
 
 class SteppedClock:
