@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from nodevet.checks.core.model import NODE, DeviceKind, Instant, Scalar, Snapshot
@@ -20,6 +21,7 @@ __all__ = [
     "moment",
     "number",
     "percent",
+    "rate_unit",
     "short_name",
     "words",
 ]
@@ -80,6 +82,12 @@ def percent(ratio: float, digits: int = 0) -> str:
 def bar_length(ratio: float) -> str:
     """Return how much of a bar is filled at *ratio*, in hundredths, cut to 0 to 100."""
     return f"{100 * min(max(ratio, 0.0), 1.0):.1f}"
+
+
+def rate_unit(rates: Iterable[float | None]) -> tuple[str, float]:
+    """Return the unit in which *rates*, in TFLOPS, are easily read, and what brings them to it."""
+    known = [rate for rate in rates if rate is not None]
+    return ("GFLOPS", 1000.0) if known and max(known) < 1 else ("TFLOPS", 1.0)
 
 
 def counted(count: int, noun: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nodevet.checks.engine.explanation import ACTIONS
 from nodevet.exporters.documents.schema import FindingDocument, SeriesDocument
-from nodevet.exporters.format import amount, words
+from nodevet.exporters.format import ABSENT, amount, rate_unit, words
 from nodevet.exporters.templates import Templates, Verbatim
 
 from .document import ReportDocument, Workload, read_document
@@ -24,12 +24,11 @@ _CURVES = {
 }
 """Title, unit and scale for people of what may be drawn over time, in the order of the page."""
 
-_ABSENT = "\u2013"
-
 
 def render(document: ReportDocument) -> str:
     """Return *document* as an HTML page. Raises PageError where jinja2 cannot be imported."""
     folder = Path(__file__).parent
+    unit = rate_unit(workload.figure("tflops_median") for workload in document.workloads)
     filters: dict[str, Callable[..., object]] = {
         "number": _number, "rate": _rate, "percent": _percent, "amount": amount, "words": words, "remedy": _remedy,
         "moment": _moment, "one_in": _one_in, "added": _added, "measured": _measured, "bar": _efficiency_bar,
@@ -38,10 +37,10 @@ def render(document: ReportDocument) -> str:
         "page.html",
         report=document,
         style=Verbatim((folder / "page.css").read_text(encoding="utf-8")),
-        plots=_plots(document),
+        plots=_plots(document, unit),
         frame=FRAME,
         legend=[(index % COLOURS, name) for index, name in enumerate(_drawn(document))],
-        unit=_unit(document),
+        unit=unit,
     )
 
 
@@ -57,7 +56,7 @@ def _drawn(document: ReportDocument) -> list[str]:
     return known + sorted(drawn - document.labels.keys())
 
 
-def _plots(document: ReportDocument) -> list[Plot]:
+def _plots(document: ReportDocument, rate: tuple[str, float]) -> list[Plot]:
     """Return a plot per quantity and number format, the devices in it in one order."""
     names = _drawn(document)
     groups: dict[tuple[str, str | None], dict[str, SeriesDocument]] = {}
@@ -65,7 +64,7 @@ def _plots(document: ReportDocument) -> list[Plot]:
         name = document.labels.get(series.device, series.device)
         groups.setdefault((series.quantity, series.dtype), {})[name] = series
     found = []
-    for quantity, (title, unit, scale) in {**_CURVES, "tflops": ("Rate", *_unit(document))}.items():
+    for quantity, (title, unit, scale) in {**_CURVES, "tflops": ("Rate", *rate)}.items():
         for (drawn, dtype), curves in groups.items():
             if drawn != quantity:
                 continue
@@ -91,25 +90,18 @@ def _efficiency_bar(workload: Workload) -> Bar | None:
 def _number(value: float | int | None, digits: int = 3) -> str:
     """Return *value* with *digits* significant digits and commas, or a dash where nothing was measured."""
     if value is None:
-        return _ABSENT
+        return ABSENT
     if isinstance(value, int) or abs(value) >= 10 ** (digits - 1):
         return f"{value:,.0f}"
     return f"{value:#.{digits}g}"
 
 
-def _unit(document: ReportDocument) -> tuple[str, float]:
-    """Return the unit in which the rates of *document* are easily read, and what brings TFLOPS to it."""
-    rates = [workload.figure("tflops_median") for workload in document.workloads]
-    known = [rate for rate in rates if rate is not None]
-    return ("GFLOPS", 1000.0) if known and max(known) < 1 else ("TFLOPS", 1.0)
-
-
 def _rate(tflops: float | None, scale: float = 1.0) -> str:
-    return _ABSENT if tflops is None else _number(tflops * scale, 4)
+    return ABSENT if tflops is None else _number(tflops * scale, 4)
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
-    return _ABSENT if value is None else f"{100 * value:.{digits}f} %"
+    return ABSENT if value is None else f"{100 * value:.{digits}f} %"
 
 
 def _added(overhead: float | None) -> str:
@@ -119,7 +111,7 @@ def _added(overhead: float | None) -> str:
 
 def _one_in(rate: float | None) -> str:
     """Return an upper bound of a rate of faults as ``1 in 30,037``."""
-    return _ABSENT if not rate else f"1 in {1 / rate:,.0f}"
+    return ABSENT if not rate else f"1 in {1 / rate:,.0f}"
 
 
 def _measured(finding: FindingDocument) -> str:
@@ -139,7 +131,7 @@ def _remedy(action: str) -> str:
 def _moment(text: str | None) -> str:
     """Return a time stamp as people write it: ``2026-11-20 10:00:00 UTC``; what is none is shown as it is."""
     if not text:
-        return _ABSENT
+        return ABSENT
     try:
         return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S UTC")
     except ValueError:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from nodevet.checks.core.model import Result, ResultState, Snapshot
 from nodevet.checks.engine.completeness import last_proof
-from nodevet.exporters.format import ABSENT, age, bar_length, counted, moment, number, percent
+from nodevet.exporters.format import ABSENT, age, bar_length, counted, moment, number, percent, rate_unit
 
 __all__ = ["LoadSection", "load_section"]
 
@@ -45,7 +43,7 @@ def load_section(snapshot: Snapshot, names: dict[str, str]) -> LoadSection | Non
     """Return the section of the last results in the order of workloads and devices; None where no load has run."""
     if not snapshot.results:
         return None
-    scale, unit = _unit(snapshot.results)
+    unit, scale = rate_unit(result.metric("tflops_median") for result in snapshot.results)
     order = {device.id: place for place, device in enumerate(snapshot.devices)}
     results = sorted(snapshot.results, key=lambda result: (result.workload, result.dtype or "", _place(result, order)))
     hidden = len(results) - MAXIMUM_RESULTS
@@ -89,9 +87,3 @@ def _row(result: Result, snapshot: Snapshot, names: dict[str, str], scale: float
 
 def _rate(rate: float, unit: str) -> str:
     return f"{rate:,.0f} {unit}" if rate >= 1000 else f"{rate:#.4g} {unit}"
-
-
-def _unit(results: Sequence[Result]) -> tuple[float, str]:
-    """Return the unit in which the rates are easily read, and what brings TFLOPS to it."""
-    known = [rate for rate in (result.metric("tflops_median") for result in results) if rate is not None]
-    return (1000.0, "GFLOPS") if known and max(known) < 1 else (1.0, "TFLOPS")
