@@ -51,7 +51,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.core.quantities import measured
 from nodevet.checks.core.wire import Progress
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence
 
@@ -495,7 +495,7 @@ def test_a_socket_whose_processors_were_taken_offline_is_told_and_closes_no_gate
     lists = {f"{CPU}/present": "0-7\n", f"{CPU}/online": "0-7\n"}
     backend = host(server() | lists)
     clock = SteppedClock()
-    engine = Engine([Armed(check, check.policy()) for check in discover()], node="node", clock=clock.instant)
+    engine = Engine([ConfiguredCheck(check, check.policy()) for check in discover()], node="node", clock=clock.instant)
 
     def look() -> Snapshot:
         clock.advance(60.0)

@@ -30,10 +30,18 @@ from nodevet.agent.readers.blame import Blame, fault_rows, no_start
 from nodevet.agent.readers.cut_short import cut_short
 from nodevet.agent.readers.disk import Disk
 from nodevet.agent.readers.heartbeat import Heartbeat
-from nodevet.agent.readers.orphan import Predecessor
+from nodevet.agent.readers.orphan import Orphan
 from nodevet.agent.readers.remembered import pack_readers, recalled_readers
 from nodevet.agent.readers.supervisor import Supervisor
-from nodevet.agent.readers.witness import STARVED_RATIO, Look, Other, Surroundings, disturbance, disturbed, stamp
+from nodevet.agent.readers.witness import (
+    STARVED_RATIO,
+    Other,
+    ProcessStatus,
+    Surroundings,
+    disturbance,
+    disturbed,
+    stamp,
+)
 from nodevet.checks.core.model import NODE, FailureKind, Finding, Outcome, ReaderState
 from nodevet.checks.health.freshness import Freshness, judge
 from nodevet.checks.ipc.child_process import Child
@@ -356,7 +364,7 @@ def test_a_helper_of_the_library_that_is_stopped_is_nobodys_fault(bench: Bench) 
     assert bench.status().witnessed == 0
 
 
-def others(bench: Bench) -> dict[Other, Look]:
+def others(bench: Bench) -> dict[Other, ProcessStatus]:
     """Return how the threads of the reader are, and what it started."""
     pid = bench.status().pid
     return {} if pid is None else Surroundings().others(pid)
@@ -479,10 +487,10 @@ class Told(Surroundings):
         super().__init__()
         self._clock, self._state, self._share = clock, state, share
 
-    def look(self, pid: int) -> Look | None:
+    def look(self, pid: int) -> ProcessStatus | None:
         """Return that."""
         waited = self._share * self._clock.monotonic()
-        return Look(self._state, frozen=False, major_faults=0, waited_seconds=waited)
+        return ProcessStatus(self._state, frozen=False, major_faults=0, waited_seconds=waited)
 
 
 def let_go(bench: Bench, thaw: Callable[[], None]) -> None:
@@ -638,7 +646,7 @@ FULL_GROUPS = [
 ]
 """Folders of memory.oom_control, what it says, and whether the group /a is full."""
 
-QUIET = Look(state="S", frozen=False, major_faults=100, waited_seconds=1.0)
+QUIET = ProcessStatus(state="S", frozen=False, major_faults=100, waited_seconds=1.0)
 
 
 @pytest.mark.parametrize(
@@ -758,7 +766,7 @@ def test_what_a_function_calls_for_itself_counts_as_its_own() -> None:
     assert disturbance(QUIET, look, 5.0) == ""
 
 
-def looked_at(folder: Path, functions: str, file: str = "stack") -> Look:
+def looked_at(folder: Path, functions: str, file: str = "stack") -> ProcessStatus:
     """Return how a process in state D looks that is in these kernel *functions*, the innermost first."""
     process = folder / "7"
     process.mkdir()
@@ -816,7 +824,7 @@ def test_a_reader_that_waits_for_memory_of_its_group_is_nobodys_fault(
     """Also for a while only, and where the kernel does not show what it waits for; the next reading ends it."""
     look = bench.surroundings.look
 
-    def full(pid: int) -> Look | None:
+    def full(pid: int) -> ProcessStatus | None:
         return msgspec.structs.replace(seen, full_group="/g") if (seen := look(pid)) else None
 
     for times in range(1, 4):
@@ -1146,7 +1154,7 @@ def test_a_call_of_users_that_cannot_be_killed_is_nobodys_fault(bench: Bench, ca
     blame = Blame("amd", bench.clock, looks, Heartbeat(bench.clock, bench.selector))
     blame.stuck(child, 50.0)
     record = ChildRecord("amd", os.getpid(), ticks, boot, words, in_call=True)
-    orphan = Predecessor(record, bench.clock, looks, 50.0)
+    orphan = Orphan(record, bench.clock, looks, 50.0)
     orphan._killed = True  # it stands for this very process
     bench.clock.advance(60.0)
     orphan.tick(bench.clock.monotonic())
@@ -1160,7 +1168,7 @@ def test_an_orphan_without_a_processor_is_nobodys_fault(bench: Bench, share: flo
     looks, ticks = Told(bench.clock, "R", share), start_ticks(os.getpid())
     assert ticks is not None
     record = ChildRecord("fake", os.getpid(), ticks, bench.clock.instant().boot_id, "fake_read(b)", in_call=True)
-    orphan = Predecessor(record, bench.clock, looks, 50.0)
+    orphan = Orphan(record, bench.clock, looks, 50.0)
     orphan._killed = True  # it stands for this very process
     for _ in range(70):
         bench.clock.advance(1.0)
@@ -1388,9 +1396,9 @@ class Unscheduled(Told):
 
     since = 0.0
 
-    def look(self, pid: int) -> Look | None:
+    def look(self, pid: int) -> ProcessStatus | None:
         """Return that, with the figures of schedstat, which do not grow while it waits."""
-        return Look("R", False, 0, waited_seconds=0.0, ran_seconds=min(self._clock.monotonic(), self.since))
+        return ProcessStatus("R", False, 0, waited_seconds=0.0, ran_seconds=min(self._clock.monotonic(), self.since))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.6])
@@ -1423,7 +1431,7 @@ def test_only_what_could_run_and_never_did_had_no_processor(
     before: tuple[str, float | None], after: tuple[str, float | None], seconds: float, seen: bool
 ) -> None:
     """One that computes in its call is counted, and one that sleeps wants no processor."""
-    first, second = (Look(state, False, 0, 0.0, ran_seconds=ran) for state, ran in (before, after))
+    first, second = (ProcessStatus(state, False, 0, 0.0, ran_seconds=ran) for state, ran in (before, after))
     assert disturbance(first, second, seconds).startswith("host overloaded: it had no processor for 1.5 s") is seen
     assert disturbance(first, first, seconds) == ""
 

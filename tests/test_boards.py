@@ -22,7 +22,7 @@ from nodevet.checks.backends.nvidia.nvml import Call, Field
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.core.model import AgentInfo, Outcome, ReaderState, ReaderStatus, Snapshot, State
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover
 
 NOT_SUPPORTED = NvmlReturn.NOT_SUPPORTED
@@ -38,8 +38,8 @@ class Node:
         """Begin with nothing known."""
         self.machine, self.reader = machine, reader
         self.clock = SteppedClock()
-        armed = tuple(impatient(Armed(check, check.policy())) for check in discover())
-        self.engine = Engine(armed, node="node", clock=self.clock.instant)
+        configured = tuple(impatient(ConfiguredCheck(check, check.policy())) for check in discover())
+        self.engine = Engine(configured, node="node", clock=self.clock.instant)
 
     def settled(self, change: Callable[[int], object] = lambda _look: None) -> Said:
         """Return what a one-shot says; *change* is told the number of each look before it."""

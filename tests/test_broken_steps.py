@@ -15,7 +15,7 @@ import pytest
 from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, Bench, outcome
 from fakes.views import GPU, event, healthy
 
-from nodevet.agent.daemon.ingest import Intake
+from nodevet.agent.daemon.ingest import Ingest
 from nodevet.agent.readers.blame import Blame
 from nodevet.agent.readers.reader import Reader
 from nodevet.agent.readers.supervisor import Collected, Supervisor
@@ -167,10 +167,10 @@ def reads_again_beside(bench: Bench) -> bool:
     idle = SimpleNamespace(**dict.fromkeys(names, lambda *_: None))
     idle.readings_came = idle.look = lambda **_: None
     guard = Guard(lambda _line: None)
-    intake = Intake(*cast(Any, (engine, idle, idle, idle, idle, guard)))
+    ingest = Ingest(*cast(Any, (engine, idle, idle, idle, idle, guard)))
     end = time.monotonic() + REAL_SECONDS
     while outcome(told) != dict.fromkeys("abc", "ok") and time.monotonic() < end:
-        intake.take_readings(bench.supervisor, ["fake"])
+        ingest.take_readings(bench.supervisor, ["fake"])
         if not bench.supervisor.records:
             break  # it had no turn
         for key, mask in bench.selector.select(0.05):
@@ -183,13 +183,13 @@ def test_a_quantity_of_a_later_release_costs_its_own_reading() -> None:
     """After an upgrade under a living agent a reader that starts anew may know more than the agent; told once."""
     taken, kept, told = list[Sample](), list[Sample](), list[str]()
     engine, journal = SimpleNamespace(take_sample=taken.append), SimpleNamespace(keep_sample=kept.append)
-    teller, recorder = SimpleNamespace(trouble=told.append), SimpleNamespace(take=lambda _sample: None)
+    event_log, recorder = SimpleNamespace(trouble=told.append), SimpleNamespace(take=lambda _sample: None)
     guard = Guard(told.append)
-    intake = Intake(*cast(Any, (engine, journal, recorder, None, teller, guard)))
+    ingest = Ingest(*cast(Any, (engine, journal, recorder, None, event_log, guard)))
     known = healthy().samples[GPU, "fast"]
     later = msgspec.structs.replace(known, readings=(*known.readings, Reading("of_tomorrow", 1.0)))
     for _ in range(2):
-        intake._take_sample(later)
+        ingest._take_sample(later)
     assert taken == kept == [known, known]
     assert told == ["readings of 'of_tomorrow' are left out: restart the agent after the upgrade"]
 
@@ -211,10 +211,10 @@ def test_what_came_in_beside_a_step_that_raises_is_taken(step: str) -> None:
     sample, events = healthy().samples[GPU, "fast"], (event("nvidia.xid.79"), event("nvidia.xid.48"))
     told = [Collected((sample,), events, (Note("info", "x", {}),), inventory_changed=True), Collected()]
     supervisor = SimpleNamespace(tick=print, collect=lambda: told.pop(0), devices=(), statuses=(), settled=True)
-    intake = Intake(*cast(Any, (idle, idle, idle, idle, idle, Guard(lambda _line: None))))
+    ingest = Ingest(*cast(Any, (idle, idle, idle, idle, idle, Guard(lambda _line: None))))
     for _ in range(2):
-        intake.take_readings(cast(Any, supervisor), ["nvidia", "host"])
-    intake.take_kernel_events(cast(Any, SimpleNamespace(tick=lambda: [*events], state=None)))
+        ingest.take_readings(cast(Any, supervisor), ["nvidia", "host"])
+    ingest.take_kernel_events(cast(Any, SimpleNamespace(tick=lambda: [*events], state=None)))
     assert once.calls > 1 or step == "note"
     assert set(taken) == {"nvidia", "host", "kept", "fast", "nvidia.xid.79", "nvidia.xid.48"}
     assert [taken.count(event.code) for event in events] == [2, 2]
@@ -235,9 +235,9 @@ def test_only_a_step_that_raised_is_done_again() -> None:
     idle.keep_devices = lambda _devices: taken.append("kept")
     told = [Collected(inventory_changed=changed) for changed in (True, False, False, True)]
     supervisor = SimpleNamespace(tick=print, collect=lambda: told.pop(0), devices=(), statuses=(), settled=True)
-    intake = Intake(*cast(Any, (idle, idle, idle, idle, idle, Guard(lambda _line: None))))
+    ingest = Ingest(*cast(Any, (idle, idle, idle, idle, idle, Guard(lambda _line: None))))
     counts = []
     while told:
-        intake.take_readings(cast(Any, supervisor), ["nvidia", "host"])
+        ingest.take_readings(cast(Any, supervisor), ["nvidia", "host"])
         counts.append([taken.count(name) for name in ("nvidia", "host", "kept")])
     assert counts == [[1, 1, 1], [2, 1, 1], [3, 1, 1], [4, 2, 2]]

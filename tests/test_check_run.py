@@ -26,7 +26,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.engine import engine as engine_module
 from nodevet.checks.engine import episodes
-from nodevet.checks.engine.check_run import CHECK_ERROR, MOST_TRIES, Armed, not_configured, run_check
+from nodevet.checks.engine.check_run import CHECK_ERROR, MOST_TRIES, ConfiguredCheck, not_configured, run_check
 from nodevet.checks.engine.engine import Engine
 from nodevet.checks.engine.episodes import Evidence, Ledger
 from nodevet.checks.engine.lapses import Lapses
@@ -54,9 +54,9 @@ def raising(check: Check, bad: Callable[[View], bool]) -> Check:
     return msgspec.structs.replace(check, judge=judge)
 
 
-def armed(check: Check) -> Armed:
+def configured(check: Check) -> ConfiguredCheck:
     """Return *check* with its default policy."""
-    return Armed(check, check.policy())
+    return ConfiguredCheck(check, check.policy())
 
 
 def bad_event(view: View) -> bool:
@@ -96,14 +96,14 @@ def with_poison(view: View) -> View:
 def test_every_check_judges_the_rest_of_what_it_cannot_judge(name: str, bad: Callable[[View], bool]) -> None:
     """What it finds without the poison it finds beside it, and one finding says what was set aside."""
     view = with_poison(healthy())
-    ran = run_check(armed(raising(named(name), bad)), view)
+    ran = run_check(configured(raising(named(name), bad)), view)
     assert ran.error == ""
     told = [finding for finding in ran.findings if finding.code == CHECK_ERROR]
     assert [(f.outcome, f.required, f.gates, f.hard) for f in told] == [(Outcome.UNMEASURED, True, False, False)]
     assert told[0].device == (GPU if bad is bad_reading else NODE)
     assert "ZeroDivisionError: a bug" in told[0].message
     assert [entry.code for entry in ran.aside] == (["poison"] if bad is bad_event else [])
-    whole = {finding.key for finding in run_check(armed(named(name)), view).findings}
+    whole = {finding.key for finding in run_check(configured(named(name)), view).findings}
     found = {finding.key for finding in ran.findings if finding.code != CHECK_ERROR}
     assert found <= whole
     assert {key for key in whole - found if key.device == SIBLING} == set()
@@ -123,7 +123,10 @@ def test_every_check_may_raise_and_the_others_judge_as_before(name: str) -> None
 def engine_of(checks: list[Check]) -> Engine:
     """Return an engine to which a healthy node was shown."""
     engine = Engine(
-        [armed(entry) for entry in checks], node="n", clock=lambda: at(1), cadences={("nvidia", "fast"): Cadence(10, 5)}
+        [configured(entry) for entry in checks],
+        node="n",
+        clock=lambda: at(1),
+        cadences={("nvidia", "fast"): Cadence(10, 5)},
     )
     view = healthy()
     for backend in ("host", "nvidia"):
@@ -155,7 +158,7 @@ def test_a_check_that_raises_whatever_it_sees_is_broken_itself() -> None:
         tries += 1
         return True
 
-    ran = run_check(armed(raising(named("thermal"), bad)), with_poison(healthy()))
+    ran = run_check(configured(raising(named("thermal"), bad)), with_poison(healthy()))
     assert (ran.findings, ran.aside, tries) == ((), (), 2)
     assert "ZeroDivisionError: a bug" in ran.error
 
@@ -170,7 +173,7 @@ def test_a_thousand_poisonous_events_do_not_hold_up_the_loop() -> None:
         tries += 1
         return bad_event(seen)
 
-    assert run_check(armed(raising(named("kernel-log"), bad)), view).error
+    assert run_check(configured(raising(named("kernel-log"), bad)), view).error
     assert tries <= MOST_TRIES + 2
 
 

@@ -8,7 +8,7 @@ from fakes.views import GPU, GPU_READINGS, SIBLING, at, failed, gpu, reader, sam
 
 from nodevet.checks.core.model import NODE, AgentInfo, Device, FailureKind, Finding, Outcome, Snapshot, State
 from nodevet.checks.engine.consequences import counted_once, seen_by, shown_once
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.verdicts import narrowed
 from nodevet.checks.engine.view import Cadence
@@ -23,7 +23,7 @@ class Desk:
         """Begin with one healthy look."""
         self.seconds = 0.0
         self.engine = Engine(
-            [Armed(entry, entry.policy()) for entry in discover()],
+            [ConfiguredCheck(entry, entry.policy()) for entry in discover()],
             node="n1",
             clock=lambda: at(self.seconds),
             cadences={("nvidia", "fast"): Cadence(10, 5)},

@@ -26,7 +26,7 @@ from nodevet.checks.core.model import (
 from nodevet.checks.core.scheduler import Permit
 from nodevet.checks.engine import engine, modes
 from nodevet.checks.engine.damping import later
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.modes import closing, gating, reach
 from nodevet.checks.engine.refusal import FALLS, REFUSALS, driver_refuses_all, refusal_row
 from nodevet.checks.engine.registry import discover
@@ -57,7 +57,7 @@ class Node:
         """Begin without any look."""
         self.seconds = 1.0
         self.engine = Engine(
-            tuple(Armed(check, check.policy()) for check in discover()),
+            tuple(ConfiguredCheck(check, check.policy()) for check in discover()),
             node="n",
             clock=lambda: at(self.seconds),
             modes=modes or Modes(),

@@ -52,7 +52,7 @@ from nodevet.checks.core.model import (
 from nodevet.checks.core.quantities import NO_VALUE, measured
 from nodevet.checks.engine.baseline import recognised, remember
 from nodevet.checks.engine.completeness import last_proof
-from nodevet.checks.engine.engine import Armed, Engine, Round
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine, Round
 from nodevet.checks.engine.overflow import MAXIMUM_KEPT
 from nodevet.checks.engine.registry import Check, check, discover
 from nodevet.checks.engine.view import Cadence, KnownDevices, View
@@ -98,7 +98,7 @@ class Desk:
         self.boot = "boot"
         chosen = discover() if checks is None else checks
         self.engine = Engine(
-            [Armed(entry, entry.policy()) for entry in chosen],
+            [ConfiguredCheck(entry, entry.policy()) for entry in chosen],
             node="n1",
             clock=lambda: self.now,
             cadences={("nvidia", "fast"): Cadence(10, 5)},

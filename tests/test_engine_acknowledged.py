@@ -46,7 +46,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.engine.acknowledgement import command_words, date_words, is_announced, reopens_after_expiry
 from nodevet.checks.engine.damping import later
-from nodevet.checks.engine.engine import MOST_NAMES, Armed, Engine, Round
+from nodevet.checks.engine.engine import MOST_NAMES, ConfiguredCheck, Engine, Round
 from nodevet.checks.engine.losses import loss_word
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence
@@ -63,9 +63,9 @@ class Node:
         """Begin with two healthy accelerators, or with *boards*."""
         self.seconds = 0.0
         self.boot_id = at().boot_id
-        armed = [Armed(declared, declared.policy()) for declared in discover()]
+        configured = [ConfiguredCheck(declared, declared.policy()) for declared in discover()]
         cadences = {("nvidia", "fast"): Cadence(10, 5)}
-        self.engine = Engine(armed, node="n1", clock=lambda: self.now, cadences=cadences)
+        self.engine = Engine(configured, node="n1", clock=lambda: self.now, cadences=cadences)
         self.kept: list[str] = [""]
         self.late: Snapshot | None = None
         self.told: tuple[Episode, ...] = ()
@@ -366,7 +366,9 @@ BARE = msgspec.structs.replace(PAIR[0], id=PAIR[0].pci or "", uuid=None, serial=
 
 def nameless_and_lost(node: Node) -> Snapshot:
     """Let the first board, which never told its name, be lost, and a person acknowledge that for a week."""
-    node.engine = Engine([Armed(entry, entry.policy()) for entry in discover()], node="n1", clock=lambda: node.now)
+    node.engine = Engine(
+        [ConfiguredCheck(entry, entry.policy()) for entry in discover()], node="n1", clock=lambda: node.now
+    )
     node.look(BARE, PAIR[1])
     node.engine.take_sample(msgspec.structs.replace(sample(BARE, {}, failure=LOST), time=node.now))
     (key,) = (entry.key for entry in node.judge().episodes if entry.key.code == "device.lost")
@@ -396,7 +398,9 @@ def test_a_word_goes_on_under_the_name_that_is_told_although_the_store_was_lost(
     node, after = Node(), Node()
     nameless_and_lost(node)
     after.seconds, after.boot_id = node.seconds, "another boot" if rebooted else node.boot_id
-    after.engine = Engine([Armed(entry, entry.policy()) for entry in discover()], node="n1", clock=lambda: after.now)
+    after.engine = Engine(
+        [ConfiguredCheck(entry, entry.policy()) for entry in discover()], node="n1", clock=lambda: after.now
+    )
     after.engine.adopt(node.engine.episodes)
     assert after.look().names == ({} if rebooted else {BARE.id: GPU})
     assert [entry.key.device for entry in after.snapshot.covered] == ([] if rebooted else [GPU])
@@ -417,7 +421,7 @@ def test_a_board_that_is_left_alone_stays_unknown_under_every_word() -> None:
     """Its loss is not measured either: who acknowledges that knows of no lost device."""
     node = Node()
     node.engine = Engine(
-        [Armed(declared, declared.policy()) for declared in discover()],
+        [ConfiguredCheck(declared, declared.policy()) for declared in discover()],
         node="n1",
         clock=lambda: node.now,
         cadences={("nvidia", "fast"): Cadence(10, 5)},

@@ -38,13 +38,13 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.engine.acknowledgement import is_harder
 from nodevet.checks.engine.damping import later
-from nodevet.checks.engine.engine import Armed, Engine, Round
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine, Round
 from nodevet.checks.engine.episodes import is_passed_retest
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence
 
 CADENCES = {("nvidia", "fast"): Cadence(10, 5)}
-CHECKS = tuple(Armed(declared, declared.policy()) for declared in discover())
+CHECKS = tuple(ConfiguredCheck(declared, declared.policy()) for declared in discover())
 
 FAULTS: dict[Quantity, Scalar] = {
     ("temperature_margin_celsius", CORE): -2,

@@ -6,7 +6,7 @@ import msgspec
 from fakes.views import GPU, at, event, gpu
 
 from nodevet.checks.core.model import NODE, AgentInfo, FaultClass
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.tally import MAXIMUM_COUNTED, Counts, count_events
 from nodevet.checks.engine.view import View
@@ -49,7 +49,7 @@ def test_a_restart_counts_on() -> None:
     info = AgentInfo(version="0", started=at(), interval_seconds=10)
 
     def engine() -> Engine:
-        made = Engine([Armed(entry, entry.policy()) for entry in discover()], node="n1", clock=at)
+        made = Engine([ConfiguredCheck(entry, entry.policy()) for entry in discover()], node="n1", clock=at)
         made.take_devices("nvidia", (gpu(),))
         return made
 

@@ -24,7 +24,7 @@ from nodevet.agent.config.load import load_configuration
 from nodevet.agent.config.settings import Configuration
 from nodevet.agent.control.server import Control, NoArguments, Verb
 from nodevet.agent.daemon import loop as daemon_module
-from nodevet.agent.daemon.event_log import Teller
+from nodevet.agent.daemon.event_log import EventLog
 from nodevet.agent.daemon.loop import Daemon
 from nodevet.agent.daemon.services import Member, described, guarded
 from nodevet.agent.daemon.showing import Showing
@@ -262,7 +262,7 @@ OF_A_ROUND: dict[str, tuple[object, str, object]] = {
     "mirror": (Publisher, "mirror", planted),
     "showing": (Showing, "offer", planted),
     "showing: tick": (Showing, "tick", planted),
-    "log": (Teller, "changes", planted),
+    "log": (EventLog, "changes", planted),
     "end": (Supervisor, "at_rest", property(planted)),
     "showing: end": (Showing, "finish", planted),
 }

@@ -19,7 +19,7 @@ from fakes.views import judge
 
 from nodevet.agent.config.load import load_configuration
 from nodevet.agent.daemon import services as members
-from nodevet.agent.daemon.ingest import Intake
+from nodevet.agent.daemon.ingest import Ingest
 from nodevet.agent.once import run as oneshot
 from nodevet.agent.readers.kernel_backlog import Output, journal_output
 from nodevet.agent.readers.kernel_watch import PIECE_EVENTS, KernelWatch
@@ -420,7 +420,7 @@ def test_records_that_nobody_read_are_told_on_every_surface(
     rig = Watch(terminal, journal)
     rig.records = [record(1, 9.0)]
     watch = rig.start()
-    member = members.kernel_log(watch, Mock(spec=Intake))
+    member = members.kernel_log(watch, Mock(spec=Ingest))
     assert member is not None
     assert member.trouble() == ""  # nothing is known before the first look
     watch.tick()

@@ -29,7 +29,7 @@ from nodevet.checks.core.model import (
     State,
 )
 from nodevet.checks.core.parts import at_address, unit_of
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.kernel_log.dedupe import Deduplicator
 from nodevet.checks.kernel_log.lines import split_record
@@ -84,7 +84,7 @@ class Desk:
     def __init__(self) -> None:
         """Begin healthy."""
         self.seconds = 0.0
-        checks = [Armed(check, check.policy()) for check in discover() if check.name == "kernel-log"]
+        checks = [ConfiguredCheck(check, check.policy()) for check in discover() if check.name == "kernel-log"]
         self.engine = Engine(checks, node="n1", clock=lambda: self.now)
         self.engine.take_devices("nvidia", (gpu(), gpu(SIBLING, "0000:2b:00.0")))
         self.engine.take_readers((reader("nvidia", last_round=self.now),))

@@ -8,7 +8,7 @@ from fakes.views import CORE, GPU, GPU_READINGS, SIBLING, at, gpu, reader, sampl
 
 from nodevet.checks.core.model import NODE, AgentInfo, Device, Finding, Outcome, State
 from nodevet.checks.engine.baseline import listed_twice
-from nodevet.checks.engine.engine import Armed, Engine, Round
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine, Round
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence
 
@@ -38,7 +38,7 @@ class Desk:
         self.seconds = 0.0
         rate = Cadence(10, 5)
         self.engine = Engine(
-            [Armed(entry, entry.policy()) for entry in discover()],
+            [ConfiguredCheck(entry, entry.policy()) for entry in discover()],
             node="n1",
             clock=lambda: at(self.seconds),
             cadences={("nvidia", "fast"): rate, (TOOL, "fast"): rate},

@@ -28,7 +28,7 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.engine.baseline import recognised
 from nodevet.checks.engine.consequences import joined
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.verdicts import narrowed
 from nodevet.checks.engine.view import Cadence, KnownDevices, Seen
@@ -62,7 +62,7 @@ class Node:
         assert [verdict.state for verdict in found] == [State.OK] * 3, found
 
     def _engine(self) -> Engine:
-        checks = [Armed(entry, entry.policy()) for entry in discover()]
+        checks = [ConfiguredCheck(entry, entry.policy()) for entry in discover()]
         return Engine(checks, node="n1", clock=lambda: at(self.seconds), cadences={("amd", "fast"): Cadence(10, 5)})
 
     def restart(self) -> None:
@@ -328,7 +328,7 @@ class Modules:
         if not addressed:
             self.boards = [msgspec.structs.replace(entry, pci=None) for entry in self.boards]
         self.seconds = 5000.0
-        checks = [Armed(entry, entry.policy()) for entry in discover()]
+        checks = [ConfiguredCheck(entry, entry.policy()) for entry in discover()]
         self.engine = Engine(
             checks, node="n1", clock=lambda: at(self.seconds), cadences={(TOOL, "fast"): Cadence(10, 5)}
         )

@@ -14,7 +14,7 @@ import pytest
 from fakes.clocks import SteppedClock
 from fakes.snapshots import failed_node
 
-from nodevet.agent.daemon.event_log import Teller
+from nodevet.agent.daemon.event_log import EventLog
 from nodevet.agent.daemon.log import make_logger
 from nodevet.agent.daemon.notify import AGAIN_SECONDS, Notifier, Watchdog, watchdog_interval_seconds
 
@@ -60,7 +60,7 @@ def test_a_verdict_is_told_with_whether_the_node_is_simulated(
     """`systemctl status` is a surface like any other."""
     address, receiver = manager
     snapshot = msgspec.structs.replace(failed_node(), simulated=simulated)
-    Teller(make_logger(stream=io.StringIO()), Notifier(address), monotonic=lambda: 0.0).changes(None, snapshot, ())
+    EventLog(make_logger(stream=io.StringIO()), Notifier(address), monotonic=lambda: 0.0).changes(None, snapshot, ())
 
     assert receiver.recv(4096).decode().startswith(f"STATUS={words}")
 

@@ -23,7 +23,7 @@ from nodevet.agent.once.run import (
 )
 from nodevet.checks.core.model import AgentInfo, Device, Part, PartKind, Reading, ReadingStatus, Scalar, Snapshot, State
 from nodevet.checks.core.quantities import QUANTITIES
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover, installed
 
 DRAM = Part(PartKind.MEMORY_BLOCK, "dram")
@@ -66,8 +66,8 @@ class OneShot:
             **{(CONTROLLER.id, key): value for key, value in CONTROLLER_READINGS.items()},
         }
         self.grows = grows
-        armed = tuple(impatient(Armed(check, check.policy())) for check in discover())
-        self.engine = Engine(armed, node="node", clock=self.clock.instant)
+        configured = tuple(impatient(ConfiguredCheck(check, check.policy())) for check in discover())
+        self.engine = Engine(configured, node="node", clock=self.clock.instant)
         self.engine.take_devices("nvidia", [BOARD])
         self.engine.take_devices("host", [CONTROLLER])
 

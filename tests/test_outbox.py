@@ -13,8 +13,8 @@ from fakes.bench import Bench
 from fakes.clocks import SteppedClock
 from fakes.views import event
 
-from nodevet.agent.daemon.event_log import Teller
-from nodevet.agent.daemon.ingest import Intake
+from nodevet.agent.daemon.event_log import EventLog
+from nodevet.agent.daemon.ingest import Ingest
 from nodevet.agent.daemon.log import make_logger
 from nodevet.agent.daemon.notify import Notifier
 from nodevet.agent.daemon.pace import Pace
@@ -90,15 +90,15 @@ class Deaf:
 def test_what_was_cut_is_told_once_a_minute_with_its_number() -> None:
     """Before, nobody read the count."""
     stream, seconds, clock = io.StringIO(), [0.0], SteppedClock()
-    teller = Teller(make_logger(stream=stream), Notifier(None), monotonic=lambda: seconds[-1])
+    event_log = EventLog(make_logger(stream=stream), Notifier(None), monotonic=lambda: seconds[-1])
     nobody = cast("Any", Deaf())
-    intake = Intake(nobody, nobody, nobody, Pace(clock, 1.0), teller, Guard(teller.trouble))
+    ingest = Ingest(nobody, nobody, nobody, Pace(clock, 1.0), event_log, Guard(event_log.trouble))
     for _ in range(5):
-        intake.take_readings(cast("Supervisor", Readers()), ())
-        teller.tick()
+        ingest.take_readings(cast("Supervisor", Readers()), ())
+        event_log.tick()
     assert stream.getvalue() == ""
     seconds.append(60.0)
-    teller.tick()
+    event_log.tick()
     (line,) = stream.getvalue().splitlines()
     assert f"count={5 * FLOOD}" in line
     assert "events and lines of readers" in line

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from fakes.snapshots import failed_node
 
-from nodevet.agent.daemon.event_log import Teller
+from nodevet.agent.daemon.event_log import EventLog
 from nodevet.agent.daemon.log import make_logger
 from nodevet.agent.daemon.notify import Notifier
 from nodevet.agent.terminal.outlet import Outlet
@@ -105,28 +105,28 @@ def test_a_pipe_that_another_process_made_non_blocking_loses_nothing(pipe: Pipe)
     assert pipe.drain(len(LINE)) == LINE.encode()
 
 
-def teller_into(pipe: Pipe, outlet: Outlet, seconds: list[float]) -> Teller:
+def teller_into(pipe: Pipe, outlet: Outlet, seconds: list[float]) -> EventLog:
     """Return a teller that logs into *pipe* through *outlet*, by the clock *seconds*."""
     log = make_logger("info", os.fdopen(pipe.writer, "w", closefd=False), {}, outlet)
-    return Teller(log, Notifier(None), monotonic=lambda: seconds[-1], outlet=outlet)
+    return EventLog(log, Notifier(None), monotonic=lambda: seconds[-1], outlet=outlet)
 
 
 def test_dropped_lines_are_told_once_the_reader_goes_on(pipe: Pipe) -> None:
     """With their number; and not again."""
     seconds = [0.0]
     outlet = Outlet(limit_bytes=4096)
-    teller = teller_into(pipe, outlet, seconds)
+    event_log = teller_into(pipe, outlet, seconds)
     filled = pipe.fill()
     for number in range(100):
-        teller.trouble(f"line {number:3}")
-    dropped = teller.dropped_lines
+        event_log.trouble(f"line {number:3}")
+    dropped = event_log.dropped_lines
     assert 0 < dropped < 100
-    teller.tick()  # there is no room for this line either
-    assert teller.dropped_lines == dropped + 1
+    event_log.tick()  # there is no room for this line either
+    assert event_log.dropped_lines == dropped + 1
     pipe.drain(filled)
     assert outlet.flush(5)
-    teller.tick()
-    teller.tick()
+    event_log.tick()
+    event_log.tick()
     assert outlet.close(5)
     text = os.read(pipe.reader, 1 << 16).decode()
     assert text.count("log lines dropped") == 1
@@ -137,13 +137,13 @@ def test_a_child_that_floods_hides_no_finding(pipe: Pipe) -> None:
     """Lines of each source are folded by themselves."""
     seconds = [0.0]
     outlet = Outlet()
-    teller = teller_into(pipe, outlet, seconds)
+    event_log = teller_into(pipe, outlet, seconds)
     for number in range(10_000):
-        teller.note(Note("info", "reader said", {"line": f"debug {number}"}))
+        event_log.note(Note("info", "reader said", {"line": f"debug {number}"}))
     failed = failed_node()
-    teller.changes(None, failed, failed.episodes)
+    event_log.changes(None, failed, failed.episodes)
     seconds.append(60.0)
-    teller.tick()
+    event_log.tick()
     assert outlet.close(5)
     lines = os.read(pipe.reader, 1 << 16).decode().splitlines()
     assert len(lines) < 70
@@ -155,19 +155,19 @@ def test_a_trouble_that_comes_again_and_again_is_folded(pipe: Pipe) -> None:
     """Said from whichever thread, and one that is over again each time too."""
     seconds = [0.0]
     outlet = Outlet()
-    teller = teller_into(pipe, outlet, seconds)
+    event_log = teller_into(pipe, outlet, seconds)
     calm = failed_node()
     torn = msgspec.structs.replace(calm, agent=msgspec.structs.replace(calm.agent, notices=("the disk is full",)))
-    threads = [threading.Thread(target=teller.trouble, args=("no thread can be started",)) for _ in range(200)]
+    threads = [threading.Thread(target=event_log.trouble, args=("no thread can be started",)) for _ in range(200)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for _ in range(1_000):
-        teller.changes(calm, torn, ())
-        teller.changes(torn, calm, ())
+        event_log.changes(calm, torn, ())
+        event_log.changes(torn, calm, ())
     seconds.append(60.0)
-    teller.tick()
+    event_log.tick()
     assert outlet.close(5)
     lines = os.read(pipe.reader, 1 << 16).decode().splitlines()
     assert len(lines) == 3 * 5 + 3
@@ -179,13 +179,13 @@ def test_more_troubles_than_a_person_reads_are_one_storm(pipe: Pipe) -> None:
     """What names an address or a number in each line fills no log either; a finding is still written."""
     seconds = [0.0]
     outlet = Outlet()
-    teller = teller_into(pipe, outlet, seconds)
+    event_log = teller_into(pipe, outlet, seconds)
     for number in range(10_000):
-        teller.trouble(f"http: request failed: {number}")
+        event_log.trouble(f"http: request failed: {number}")
     failed = failed_node()
-    teller.changes(None, failed, failed.episodes)
+    event_log.changes(None, failed, failed.episodes)
     seconds.append(60.0)
-    teller.tick()
+    event_log.tick()
     assert outlet.close(5)
     lines = os.read(pipe.reader, 1 << 16).decode().splitlines()
     assert len(lines) < 70

@@ -35,11 +35,12 @@ from nodevet.checks.core.model import (
     Result,
 )
 from nodevet.checks.core.recall import recalled
-from nodevet.checks.engine.engine import Counter, Engine
+from nodevet.checks.engine.engine import Engine
 from nodevet.checks.engine.episodes import Ledger
+from nodevet.checks.engine.growth import Counter
 from nodevet.checks.engine.hours import Hourly
 from nodevet.checks.engine.lapses import Lapse
-from nodevet.checks.engine.seen_events import ToldEvent
+from nodevet.checks.engine.seen_events import SeenEvent
 from nodevet.checks.engine.view import KnownDevices
 from nodevet.checks.kernel_log.dedupe import DeduplicatorState
 
@@ -52,7 +53,7 @@ KINDS: dict[str, Any] = {
     "lapses": tuple[Lapse, ...],
     "results": tuple[Result, ...],
     "events": DeduplicatorState,
-    "told_events": tuple[ToldEvent, ...],
+    "seen_events": tuple[SeenEvent, ...],
     "event_counts": tuple[EventCount, ...],
     "waiting": dict[str, tuple[Event, ...]],
     "refusals": dict[str, Refusal],

@@ -20,7 +20,7 @@ from nodevet.checks.core.model import (
     Snapshot,
 )
 from nodevet.checks.core.scheduler import Permit
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.modes import reach
 from nodevet.checks.engine.refusal import REFUSALS, boards_of, refusal_row
 from nodevet.checks.engine.registry import discover
@@ -46,7 +46,7 @@ class Node:
 
     def _engine(self) -> Engine:
         return Engine(
-            tuple(Armed(check, check.policy()) for check in discover()),
+            tuple(ConfiguredCheck(check, check.policy()) for check in discover()),
             node="n",
             clock=lambda: at(self.seconds, self.boot),
             modes=Modes(),

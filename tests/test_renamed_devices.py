@@ -30,7 +30,7 @@ from nodevet.checks.core.model import (
     State,
 )
 from nodevet.checks.engine.baseline import recognised, remember
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence, KnownDevices
 from nodevet.exporters.statefile.reader import StateFile, parse
@@ -57,7 +57,7 @@ class Site:
 
     def _engine(self) -> Engine:
         return Engine(
-            [Armed(entry, entry.policy()) for entry in discover()],
+            [ConfiguredCheck(entry, entry.policy()) for entry in discover()],
             node="n1",
             clock=lambda: at(self.seconds, self.boot),
             cadences={(TOOL, group): Cadence(10, 5) for group in self.groups},

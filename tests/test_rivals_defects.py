@@ -46,7 +46,7 @@ from nodevet.checks.core.model import (
     Snapshot,
     State,
 )
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence, KernelLogState
 
@@ -58,7 +58,7 @@ class Node:
         """Start the agent."""
         self.seconds = 0.0
         self.engine = Engine(
-            [Armed(entry, entry.policy()) for entry in discover()],
+            [ConfiguredCheck(entry, entry.policy()) for entry in discover()],
             node="n1",
             clock=self.now,
             cadences={("nvidia", "fast"): Cadence(10, 5)},

@@ -30,12 +30,12 @@ from fakes.views import at, healthy
 
 from nodevet.agent.cli import main
 from nodevet.agent.config.load import load_configuration
-from nodevet.agent.daemon.assembly import arm
+from nodevet.agent.daemon.assembly import configure
 from nodevet.agent.terminal.exits import OK
 from nodevet.checks.core.model import WHOLE, AgentInfo, Finding, Outcome, Part, PartKind, Snapshot, State
 from nodevet.checks.core.overrun import Overrun, within
 from nodevet.checks.engine import check_run, registry
-from nodevet.checks.engine.check_run import CHECK_ERROR, LONGEST_REST_SECONDS, Armed, run_check
+from nodevet.checks.engine.check_run import CHECK_ERROR, LONGEST_REST_SECONDS, ConfiguredCheck, run_check
 from nodevet.checks.engine.engine import Engine
 from nodevet.checks.engine.judging import Rule, number_of, observations
 from nodevet.checks.engine.registry import Check, discover, installed
@@ -93,7 +93,7 @@ def engine_of(clock: SteppedClock, configuration: Path | None = None) -> Engine:
     """Return an engine with all checks that are installed now, by the file *configuration*."""
     importlib.invalidate_caches()
     settings = load_configuration(configuration, installed(), environment={})
-    return Engine(arm(installed(), settings), node="n", clock=clock.instant)
+    return Engine(configure(installed(), settings), node="n", clock=clock.instant)
 
 
 @pytest.mark.parametrize("options", [{}, BAD["entry_points"][0]], ids=["whole", "unreadable"])
@@ -106,7 +106,7 @@ def test_a_package_that_comes_while_settings_are_read_waits_for_the_next_reading
     importlib.invalidate_caches()
     found = installed()
     assert len(found) > len(settings.checks)
-    assert {armed.check.name for armed in arm(found, settings)} == OURS
+    assert {configured.check.name for configured in configure(found, settings)} == OURS
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -213,7 +213,7 @@ def test_a_check_that_asks_what_nothing_can_answer_is_not_green(name: str) -> No
     view = healthy({("remapped_rows_uncorrectable", WHOLE): 3, ("bad_pages_retired", WHOLE): 3, energy: 3.0})
     policy = type("Policy", (msgspec.Struct,), {})
     declared = Check(name="site", summary="", judge=judge, policy=policy, module="site_checks")
-    ran = run_check(Armed(declared, policy()), msgspec.structs.replace(view, growth={}))
+    ran = run_check(ConfiguredCheck(declared, policy()), msgspec.structs.replace(view, growth={}))
     told = [ran.error, *(finding.message for finding in ran.findings if finding.outcome is Outcome.UNMEASURED)]
     assert any(words in line for line in told)
 
@@ -265,7 +265,9 @@ def test_a_check_of_a_site_that_does_not_end_is_interrupted(judge: Any, monkeypa
     site = Check(name="a-site", summary="x", judge=counted, policy=NoPolicy, module="site_checks")
     clock = SteppedClock()
     engine = Engine(
-        [Armed(site, NoPolicy()), *(Armed(own, own.policy()) for own in discover())], node="n", clock=clock.instant
+        [ConfiguredCheck(site, NoPolicy()), *(ConfiguredCheck(own, own.policy()) for own in discover())],
+        node="n",
+        clock=clock.instant,
     )
     for _ in range(200):
         snapshot = judged(engine, clock)
@@ -284,7 +286,7 @@ def test_a_check_of_a_site_that_finds_without_end_takes_no_memory(monkeypatch: p
     """It is told by its number."""
     monkeypatch.setattr(check_run, "MOST_FINDINGS", 10)
     site = Check(name="a-site", summary="x", judge=findings_without_end, policy=NoPolicy, module="site_checks")
-    ran = run_check(Armed(site, NoPolicy()), healthy())
+    ran = run_check(ConfiguredCheck(site, NoPolicy()), healthy())
     assert ran.error.startswith("RuntimeError: yielded more than 10 findings")
     assert not ran.overran
 
@@ -299,7 +301,7 @@ def test_a_check_that_ends_in_time_again_is_asked_in_each_round(monkeypatch: pyt
 
     site = Check(name="a-site", summary="x", judge=judge, policy=NoPolicy, module="site_checks")
     clock = SteppedClock()
-    engine = Engine([Armed(site, NoPolicy())], node="n", clock=clock.instant)
+    engine = Engine([ConfiguredCheck(site, NoPolicy())], node="n", clock=clock.instant)
     judged(engine, clock)
     slow[0] = False
     judged(engine, clock, 29.0)
@@ -323,7 +325,7 @@ def swallows(_view: View, _policy: Any) -> Iterator[Finding]:
 def test_an_interruption_that_a_finalizer_kept_to_itself_counts() -> None:
     """Before, such a check held the loop in each round."""
     site = Check(name="a-site", summary="x", judge=swallows, policy=NoPolicy, module="site_checks")
-    assert run_check(Armed(site, NoPolicy()), healthy(), 0.05).overran
+    assert run_check(ConfiguredCheck(site, NoPolicy()), healthy(), 0.05).overran
 
 
 def cancelled(_view: View, _policy: Any) -> Iterator[Finding]:
@@ -334,7 +336,9 @@ def cancelled(_view: View, _policy: Any) -> Iterator[Finding]:
 def test_what_is_no_exception_costs_its_check_too() -> None:
     """Before, it ended the agent with a traceback that called it a bug."""
     site = Check(name="a-site", summary="x", judge=cancelled, policy=NoPolicy, module="site_checks")
-    assert run_check(Armed(site, NoPolicy()), healthy()).error.startswith("CancelledError: a server did not answer")
+    assert run_check(ConfiguredCheck(site, NoPolicy()), healthy()).error.startswith(
+        "CancelledError: a server did not answer"
+    )
 
 
 def test_checks_of_a_site_hold_the_loop_for_no_longer_together_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +349,9 @@ def test_checks_of_a_site_hold_the_loop_for_no_longer_together_than_one(monkeypa
         for name, judge in (("a-site", busy), ("b-site", lambda _view, _policy: ()))
     )
     clock = SteppedClock()
-    engine = Engine([Armed(endless, NoPolicy()), Armed(fine, NoPolicy())], node="n", clock=clock.instant)
+    engine = Engine(
+        [ConfiguredCheck(endless, NoPolicy()), ConfiguredCheck(fine, NoPolicy())], node="n", clock=clock.instant
+    )
     first = judged(engine, clock)
     assert [run.success for run in first.checks] == [False, False]
     (told,) = (finding.message for finding in first.findings if finding.check == "b-site")
@@ -391,7 +397,7 @@ def test_our_own_checks_are_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> 
     """A machine that stands still for long says nothing about them."""
     monkeypatch.setattr(check_run, "within", None)
     own = discover()[0]
-    assert not run_check(Armed(own, own.policy()), healthy()).error
+    assert not run_check(ConfiguredCheck(own, own.policy()), healthy()).error
 
 
 def test_what_ends_in_time_is_returned_and_no_alarm_is_left() -> None:

@@ -525,7 +525,7 @@ def test_quarantine_grows_up_to_ten_minutes(offences: int, wait: float) -> None:
     """Each further offence doubles the time a device is left alone, up to a limit."""
     quarantine = Quarantine()
     for _ in range(offences):
-        quarantine.charge("a", HUNG, 0.0)
+        quarantine.record_failure("a", HUNG, 0.0)
     assert quarantine.skipped == {"a": HUNG}
     assert quarantine.next_deadline == wait
     assert not quarantine.try_again(wait - 0.1)
@@ -536,10 +536,10 @@ def test_quarantine_grows_up_to_ten_minutes(offences: int, wait: float) -> None:
 def test_an_offence_is_forgiven_only_after_ten_good_minutes() -> None:
     """One good reading does not make a device that hung a trusted one."""
     quarantine = Quarantine()
-    quarantine.charge("a", HUNG, 0.0)
-    quarantine.acquit("a", 599.0)
+    quarantine.record_failure("a", HUNG, 0.0)
+    quarantine.record_success("a", 599.0)
     assert "a" in quarantine.suspects
-    quarantine.acquit("a", 600.0)
+    quarantine.record_success("a", 600.0)
     assert "a" not in quarantine.suspects
 
 

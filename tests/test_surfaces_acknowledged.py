@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from nodevet.agent.daemon.event_log import Teller
+from nodevet.agent.daemon.event_log import EventLog
 from nodevet.agent.daemon.log import make_logger
 from nodevet.agent.daemon.notify import Notifier
 from nodevet.agent.daemon.term import checked_note
@@ -295,13 +295,13 @@ def test_the_log_says_once_that_a_word_ends_and_that_it_expired() -> None:
     early = msgspec.structs.replace(word, until=at(-2 * DAY))
     expired = msgspec.structs.replace(word, expired=at(0))
     stream = io.StringIO()
-    teller = Teller(make_logger(stream=stream), Notifier(None), monotonic=lambda: 0.0)
+    event_log = EventLog(make_logger(stream=stream), Notifier(None), monotonic=lambda: 0.0)
     over = msgspec.structs.replace(word, state=EpisodeState.CLEARED, cleared=at(60))
     absent = msgspec.structs.replace(node_with(()), covered=(over,))
     snapshots = [node_with((early,)), absent, *(node_with((episode,)) for episode in (word, word, expired))]
     for before, after in itertools.pairwise(snapshots):
         changed = tuple(episode for episode in after.episodes if episode.expired is not None)
-        teller.changes(before, after, changed)
+        event_log.changes(before, after, changed)
     assert stream.getvalue().count("acknowledgement ends") == 1
     assert stream.getvalue().count("acknowledgement expired") >= 1
 

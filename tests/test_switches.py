@@ -9,7 +9,7 @@ import pytest
 from fakes.views import GPU_READINGS, LINKS, at, gpu, link, reader, sample
 
 from nodevet.checks.core.model import NODE, AgentInfo, Failure, FailureKind, Finding, Link, Outcome, Snapshot, State
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence
 
@@ -30,7 +30,7 @@ class Node:
         links = tuple(Link(port, peer) for port in range(LINKS))
         self.boards = [gpu(f"GPU-{number}", f"0000:{number:02x}:00.0", links=links) for number in range(boards)]
         self.seconds = 5000.0
-        checks = [Armed(entry, entry.policy()) for entry in discover()]
+        checks = [ConfiguredCheck(entry, entry.policy()) for entry in discover()]
         cadences = {("nvidia", "fast"): Cadence(10, 5)}
         self.engine = Engine(checks, node="n1", clock=lambda: at(self.seconds), cadences=cadences)
         assert [self.look().verdict.state for _ in range(3)] == [State.OK] * 3

@@ -23,7 +23,7 @@ from nodevet.checks.core.errors import UsageError
 from nodevet.checks.core.guard import Guard
 from nodevet.checks.core.model import AgentInfo, Instant, Mode, Modes
 from nodevet.checks.core.scheduler import Permit
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import Check
 from nodevet.checks.engine.view import Cadence
 from nodevet.checks.system.processes import ChildRecord
@@ -32,10 +32,10 @@ __all__ = [
     "FAST",
     "SLOW",
     "agent_info",
-    "arm",
     "build_engine",
     "build_supervisor",
     "cadences",
+    "configure",
     "modes_in_force",
     "node_name",
     "permit_of",
@@ -54,7 +54,9 @@ def node_name(configuration: Configuration) -> str:
     return configuration.agent.node_name or socket.gethostname()
 
 
-def arm(checks: Iterable[Check], configuration: Configuration, names: Sequence[str] = ()) -> tuple[Armed, ...]:
+def configure(
+    checks: Iterable[Check], configuration: Configuration, names: Sequence[str] = ()
+) -> tuple[ConfiguredCheck, ...]:
     """Return the enabled *checks* with their policies; only those of *names* where some are given.
 
     One of a package that came, or could not be read, after *configuration* was made has no settings, and waits.
@@ -64,7 +66,7 @@ def arm(checks: Iterable[Check], configuration: Configuration, names: Sequence[s
     if unknown:
         raise UsageError(f"check: no check is called {unknown[0]!r}; there are {', '.join(sorted(everything))}")
     return tuple(
-        Armed(declared, configuration.checks[name].policy)
+        ConfiguredCheck(declared, configuration.checks[name].policy)
         for name, declared in everything.items()
         if (name in names if names else configuration.checks[name].enabled)
     )
@@ -81,7 +83,7 @@ def cadences(configuration: Configuration) -> dict[str, Cadence]:
 
 
 def build_engine(
-    armed: Sequence[Armed],
+    configured: Sequence[ConfiguredCheck],
     configuration: Configuration,
     clock: Clock,
     *,
@@ -92,7 +94,7 @@ def build_engine(
     """Return an engine that knows nothing yet."""
     rates = cadences(configuration)
     return Engine(
-        armed,
+        configured,
         node=node_name(configuration),
         clock=clock.instant,
         cadences=engine_cadences(configuration, rates),
@@ -150,14 +152,14 @@ def build_supervisor(
     return Supervisor(plans, clock, selector, remembered, looks)
 
 
-def agent_info(configuration: Configuration, armed: Sequence[Armed], started: Instant) -> AgentInfo:
+def agent_info(configuration: Configuration, configured: Sequence[ConfiguredCheck], started: Instant) -> AgentInfo:
     """Return what a snapshot says of the agent itself, at its start."""
     return AgentInfo(
         version=__version__,
         started=started,
         interval_seconds=configuration.agent.interval_seconds,
         configuration_digest=digest(configuration),
-        rules_digest=_rules_digest(armed, modes_in_force(configuration)),
+        rules_digest=_rules_digest(configured, modes_in_force(configuration)),
         configuration_file=configuration.file,
         permit=permit_of(configuration.slurm),
     )
@@ -175,10 +177,10 @@ def permit_of(settings: SlurmSettings) -> Permit:
     )
 
 
-def _rules_digest(armed: Sequence[Armed], modes: Modes) -> str:
+def _rules_digest(configured: Sequence[ConfiguredCheck], modes: Modes) -> str:
     """Return sixteen hexadecimal digits over the version, the checks, their modes and their policies."""
     text = [f"{__version__} {os.uname().machine}"]
-    for name, module, policy in ((entry.check.name, entry.check.module, entry.policy) for entry in armed):
+    for name, module, policy in ((entry.check.name, entry.check.module, entry.policy) for entry in configured):
         text.append(f"{name} {module} {modes.of(name).value} {msgspec.json.encode(policy).decode()}")
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
 

@@ -22,7 +22,7 @@ from nodevet.checks.reference.kernel_policy import told_code
 from .notify import Notifier
 from .storms import Folded, Storms
 
-__all__ = ["Teller", "greeting"]
+__all__ = ["EventLog", "greeting"]
 
 LEVELS = ("debug", "info", "warning", "error")
 """What a child may ask for; whatever else it says is told at info."""
@@ -34,7 +34,7 @@ CUT = "events and lines of readers beyond what is taken at once"
 """The kind of what readers told too much of."""
 
 
-class Teller:
+class EventLog:
     """Writes lines to *log*, and the verdict to the service manager. Every thread may call ``trouble``."""
 
     def __init__(

@@ -16,17 +16,17 @@ from nodevet.checks.core.model import Device, Event, ReaderState, Sample
 from nodevet.checks.core.quantities import QUANTITIES
 from nodevet.checks.engine.engine import Engine
 
-from .event_log import Teller
+from .event_log import EventLog
 from .pace import Pace
 
-__all__ = ["Intake"]
+__all__ = ["Ingest"]
 
 
-class Intake:
+class Ingest:
     """Hands on what came in, and has *pace* know how soon it must be judged."""
 
     def __init__(
-        self, engine: Engine, journal: Journal, recorder: LoadRecorder, pace: Pace, teller: Teller, guard: Guard
+        self, engine: Engine, journal: Journal, recorder: LoadRecorder, pace: Pace, event_log: EventLog, guard: Guard
     ) -> None:
         """Take in for these. What cannot be taken costs itself: *guard* tells of it, and the rest is taken."""
         self._guard = guard
@@ -34,7 +34,7 @@ class Intake:
         self._journal = journal
         self._recorder = recorder
         self._pace = pace
-        self._teller = teller
+        self._event_log = event_log
         self._states: list[ReaderState] = []
         self._untaken: frozenset[str] = frozenset()
         self._unknown: set[str] = set()
@@ -44,8 +44,8 @@ class Intake:
         self._guard.run("readers: turn", supervisor.tick, _nothing)  # what the others told is taken
         collected = supervisor.collect()
         for note in collected.notes:
-            self._guard.run("log of readers", partial(self._teller.note, note), _nothing)
-        self._guard.run("log of what was cut", partial(self._teller.cut, collected.dropped), _nothing)
+            self._guard.run("log of readers", partial(self._event_log.note, note), _nothing)
+        self._guard.run("log of what was cut", partial(self._event_log.cut, collected.dropped), _nothing)
         if collected.inventory_changed or self._untaken:  # what is listed is told once: until it is taken it is new
             only = None if collected.inventory_changed else self._untaken
             self._untaken = self._take_inventory(supervisor.devices, backends, only)
@@ -69,7 +69,7 @@ class Intake:
         events = watch.tick()
         for event in events:
             self._take_event(event)
-            self._guard.run("log of the kernel", partial(self._teller.kernel_event, event), _nothing)
+            self._guard.run("log of the kernel", partial(self._event_log.kernel_event, event), _nothing)
         self._engine.take_kernel_log(watch.state)
         if events:
             self._pace.hurry()
@@ -84,7 +84,7 @@ class Intake:
                 sample, readings=tuple(entry for entry in sample.readings if entry.quantity not in unknown)
             )
         for name in sorted(unknown - self._unknown):
-            self._teller.trouble(f"readings of {name!r} are left out: restart the agent after the upgrade")
+            self._event_log.trouble(f"readings of {name!r} are left out: restart the agent after the upgrade")
         self._unknown |= unknown
         self._engine.take_sample(sample)
         self._recorder.take(sample)

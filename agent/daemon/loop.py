@@ -42,7 +42,7 @@ from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import ConfigurationError
 from nodevet.checks.core.guard import Bug, Guard, attempt
 from nodevet.checks.core.model import AgentInfo, Episode, Instant, Key, Result, Snapshot
-from nodevet.checks.engine.engine import Armed, Round
+from nodevet.checks.engine.engine import ConfiguredCheck, Round
 from nodevet.checks.engine.episodes import Knew, Returns
 from nodevet.checks.engine.registry import installed
 from nodevet.checks.system.processes import exists
@@ -54,17 +54,17 @@ from . import services as members
 from .assembly import (
     FAST,
     agent_info,
-    arm,
     build_engine,
     build_supervisor,
+    configure,
     engine_cadences,
     modes_in_force,
     node_name,
     ttl_seconds,
 )
 from .assembly import cadences as group_cadences
-from .event_log import Teller, greeting
-from .ingest import Intake
+from .event_log import EventLog, greeting
+from .ingest import Ingest
 from .listening import Listening
 from .log import make_logger
 from .notify import Notifier, Watchdog
@@ -125,20 +125,20 @@ class Daemon:
         self._stands_for_kernel = stands_for_kernel or simulate is not None
         self._notifier = Notifier.from_environment()
         log = make_logger(configuration.agent.log_level, outlet=outlet)
-        self._teller = Teller(
+        self._event_log = EventLog(
             log if simulate is None else log.bind(simulated=True),
             self._notifier,
             monotonic=clock.monotonic,
             outlet=outlet,
         )
-        self._guard = Guard(self._teller.trouble)
+        self._guard = Guard(self._event_log.trouble)
         self._strays = Strays()
         self._deaf: dict[int, int] = {}
-        armed = arm(installed(), configuration)
-        self._info = agent_info(configuration, armed, clock.instant())
+        configured = configure(installed(), configuration)
+        self._info = agent_info(configuration, configured, clock.instant())
         self._selector = selectors.DefaultSelector()
-        self._engine = build_engine(armed, configuration, clock, simulated=simulate is not None, guard=self._guard)
-        self._simulated = SimulatedNode.of(simulate, configuration, clock, self._teller.simulation)
+        self._engine = build_engine(configured, configuration, clock, simulated=simulate is not None, guard=self._guard)
+        self._simulated = SimulatedNode.of(simulate, configuration, clock, self._event_log.simulation)
         self._recorder = LoadRecorder()
         self._load_results: tuple[Result, ...] = ()
         self._answered: tuple[bytes, BurnInDocument] | None = None
@@ -177,7 +177,7 @@ class Daemon:
         episode = self._engine.acknowledge(key, note=note, actor=actor, knew=knew, until=until)
         if episode is not None:
             self._judge((episode,))
-            self.when_kept(partial(self._teller.acknowledged, (episode,), note, actor))
+            self.when_kept(partial(self._event_log.acknowledged, (episode,), note, actor))
         return episode
 
     def take_results(self, results: tuple[Result, ...], plan: str) -> BurnInDocument | None:
@@ -200,7 +200,7 @@ class Daemon:
             self._guard.run(f"intake of result {result.workload}", partial(self._take_result, result), _nothing)
         self._judge()
         for result in results:
-            self.when_kept(lambda _trouble, result=result: self._teller.load_ended(result))  # type: ignore[misc]
+            self.when_kept(lambda _trouble, result=result: self._event_log.load_ended(result))  # type: ignore[misc]
         return results
 
     def _documented(self, results: tuple[Result, ...], plan: str) -> BurnInDocument:
@@ -295,7 +295,7 @@ class Daemon:
         before, self._snapshot = self._snapshot, snapshot
         for member in self._members:
             member.judged(snapshot)
-        self._guard.run("log", partial(self._teller.changes, before, snapshot, changes), _nothing)
+        self._guard.run("log", partial(self._event_log.changes, before, snapshot, changes), _nothing)
 
     def _round(self) -> Round:
         """Return what a judgement gave; where judging itself fails, the last snapshot with nothing green in it."""
@@ -329,9 +329,9 @@ class Daemon:
         self._journal = cleanup.enter_context(Journal(self._configuration, self._clock))
         self._selector.register(self._journal.bell, selectors.EVENT_READ, lambda _mask: self._journal.answer())
         cleanup.callback(self._selector.unregister, self._journal.bell)
-        self._reports = Reports(self._configuration, log=self._teller.trouble, rendered=self._on_report)
+        self._reports = Reports(self._configuration, log=self._event_log.trouble, rendered=self._on_report)
         cleanup.callback(self._reports.close)
-        page = partial(HttpServer, agent.listen, lambda: self._snapshot, self._complaint, log=self._teller.trouble)
+        page = partial(HttpServer, agent.listen, lambda: self._snapshot, self._complaint, log=self._event_log.trouble)
         page = partial(page, report=self._reports.latest, reported=self._reports.has_any, now=self._clock.instant)
         may_wait = self._notifier.active and self._simulated is None  # a person reads a refusal
         self._http = Listening(agent.listen, partial(page, guard=self._guard), self._clock, may_wait=may_wait)
@@ -346,7 +346,7 @@ class Daemon:
             trouble=lambda: self._journal.trouble,
             mirrored=self._publisher.has_mirrored,
         )
-        self._intake = Intake(self._engine, self._journal, self._recorder, self._pace, self._teller, self._guard)
+        self._ingest = Ingest(self._engine, self._journal, self._recorder, self._pace, self._event_log, self._guard)
         memory = self._journal.restore(self._engine)
         self._info = msgspec.structs.replace(self._info, notices=self._journal.notices)
         self._members = self._gather(memory, cleanup)
@@ -358,7 +358,7 @@ class Daemon:
 
     def _gather(self, memory: Mapping[str, bytes], cleanup: ExitStack) -> tuple[Member, ...]:
         """Open all that the loop drives, in the order of a turn; *memory* is what each had kept before a restart."""
-        configuration, trouble = self._configuration, self._teller.trouble
+        configuration, trouble = self._configuration, self._event_log.trouble
         gathered = (
             members.store(self._journal),
             members.showing(self._showing),
@@ -366,7 +366,7 @@ class Daemon:
             self._readers(memory.get("readers")),
             self._released(memory.get("release")),
             members.simulation(self._simulated),
-            members.kernel_log(self._kernel_watch(memory.get("kernel_log"), cleanup), self._intake),
+            members.kernel_log(self._kernel_watch(memory.get("kernel_log"), cleanup), self._ingest),
             self._loads(),
             members.reports(self._reports),
             members.load_guard(
@@ -376,7 +376,7 @@ class Daemon:
             self._socket(cleanup),
             members.runtime_directory(self._journal, self._control, self.guard.claims, self._simulated, log=trouble),
             self._slurm(memory.get("slurm"), cleanup),
-            members.log(self._teller, self._strays),
+            members.log(self._event_log, self._strays),
             members.http(self._http),
             members.descriptors(),
             members.own_use(),
@@ -393,7 +393,7 @@ class Daemon:
         for line in greeting(self._info, node, self._http, simulates=simulates, elsewhere=elsewhere):
             self._say(line)
         for notice in self._info.notices:
-            self._teller.trouble(notice)
+            self._event_log.trouble(notice)
 
     def _stop(self) -> None:
         """End within two seconds: no new work, loads and readers closed, last state written."""
@@ -427,14 +427,14 @@ class Daemon:
 
     def _readers(self, memory: bytes | None) -> Member:
         """Return the readers of all backends, and look for those that an agent before has left."""
-        kept = recalled_readers(memory, log=self._teller.trouble)
+        kept = recalled_readers(memory, log=self._event_log.trouble)
         simulation = self._simulated.file if self._simulated else None
         supervisor = build_supervisor(self._configuration, self._clock, self._selector, kept.records, simulation)
         supervisor.recall(kept.falls)
         self._supervisor = supervisor
         return Member(
             name="readers",
-            tick=lambda: self._intake.take_readings(supervisor, self._configuration.agent.backends.names),
+            tick=lambda: self._ingest.take_readings(supervisor, self._configuration.agent.backends.names),
             next_deadline=lambda: supervisor.next_deadline,
             memory=lambda: pack_readers(supervisor.records, supervisor.falls),
             stop=supervisor.stop,
@@ -453,7 +453,7 @@ class Daemon:
             self._clock,
             self._selector,
             memory=memory,
-            log=self._teller.trouble,
+            log=self._event_log.trouble,
             stands_for_kernel=self._stands_for_kernel,
         )
         cleanup.callback(watch.close)
@@ -488,7 +488,7 @@ class Daemon:
             refresh=lambda: self._supervisor.ask(FAST),
             root=self._configuration.agent.root,
             spawn=self._spawn,
-            log=self._teller.note,
+            log=self._event_log.note,
         )
 
     def _drive_probe(self) -> None:
@@ -538,7 +538,7 @@ class Daemon:
         words = said(entries, self._engine)
         if words:
             self._judge(words)
-            self.when_kept(partial(self._teller.acknowledged, words, entries[0].note, RESUMER))
+            self.when_kept(partial(self._event_log.acknowledged, words, entries[0].note, RESUMER))
         self._pace.hurry()
 
     # What it is told from outside.
@@ -561,34 +561,34 @@ class Daemon:
             self._simulated.reload()
         try:
             fresh = self._reload()
-            armed = arm(installed(), fresh)
+            configured = configure(installed(), fresh)
         except ConfigurationError as error:
             line = "; ".join(str(error).splitlines())
             self._info = msgspec.structs.replace(
                 self._info, configuration_accepted=False, configuration_message=f"reload refused: {line}"
             )
-            self._teller.reloaded("error", "reload refused", reason=line)
+            self._event_log.reloaded("error", "reload refused", reason=line)
         else:
-            self._take_up(fresh, armed)
+            self._take_up(fresh, configured)
 
     def _not_reconfigured(self) -> None:
         line = "reload failed, the settings before it stay in force: nodevet's own error, which the agent's log names"
         self._info = msgspec.structs.replace(self._info, configuration_accepted=False, configuration_message=line)
 
-    def _take_up(self, fresh: Configuration, armed: tuple[Armed, ...]) -> None:
+    def _take_up(self, fresh: Configuration, configured: tuple[ConfiguredCheck, ...]) -> None:
         """Put *fresh* into force: what may raise comes before all that changes anything."""
         taken, message = taken_up(self._configuration, fresh)
         rates, modes = engine_cadences(taken, group_cadences(taken)), modes_in_force(taken)
-        info = agent_info(taken, armed, self._info.started)
+        info = agent_info(taken, configured, self._info.started)
         self._prober.configure(fresh.load)
-        self._engine.reconfigure(armed, rates, modes)
+        self._engine.reconfigure(configured, rates, modes)
         self._configuration = taken
         self._info = msgspec.structs.replace(info, notices=self._info.notices, configuration_message=message)
-        told = partial(self._teller.reloaded, "warning", "reloaded", digest=info.configuration_digest, note=message)
+        told = partial(self._event_log.reloaded, "warning", "reloaded", digest=info.configuration_digest, note=message)
         self._guard.run("log", told, _nothing)
 
     def _on_report(self, page: Path) -> None:
-        self._teller.report_rendered(page, f"{self._http.url}report" if self._http.url else "")
+        self._event_log.report_rendered(page, f"{self._http.url}report" if self._http.url else "")
 
 
 def _owner(key: selectors.SelectorKey) -> str:

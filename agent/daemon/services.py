@@ -38,8 +38,8 @@ from nodevet.checks.system.descriptors import descriptor_trouble
 from nodevet.checks.system.lock import LOCK_NAME
 
 from .assembly import node_name
-from .event_log import Teller
-from .ingest import Intake
+from .event_log import EventLog
+from .ingest import Ingest
 from .listening import Listening
 from .notify import Watchdog
 from .own_use import OwnUseReader
@@ -202,19 +202,19 @@ def reports(kept: Reports) -> Member:
     return Member(name="reports", tick=kept.tick, next_deadline=lambda: kept.next_deadline)
 
 
-def log(teller: Teller, strays: Strays) -> Member:
+def log(event_log: EventLog, strays: Strays) -> Member:
     """Return what folds storms of lines, tells how many were dropped, and what exceptions ended in no code of ours."""
 
     def tick() -> None:
         for line in strays.take():
-            teller.trouble(line)
-        teller.tick()
+            event_log.trouble(line)
+        event_log.tick()
 
     return Member(
         name="log",
         tick=tick,
-        next_deadline=lambda: teller.next_deadline,
-        facts=lambda: {"dropped_log_lines": teller.dropped_lines},
+        next_deadline=lambda: event_log.next_deadline,
+        facts=lambda: {"dropped_log_lines": event_log.dropped_lines},
     )
 
 
@@ -288,13 +288,13 @@ def simulation(node: SimulatedNode | None) -> Member | None:
     )
 
 
-def kernel_log(watch: KernelWatch | None, intake: Intake) -> Member | None:
-    """Return what follows the kernel log for *intake*, where that is wanted."""
+def kernel_log(watch: KernelWatch | None, ingest: Ingest) -> Member | None:
+    """Return what follows the kernel log for *ingest*, where that is wanted."""
     if watch is None:
         return None
     return Member(
         name="kernel_log",
-        tick=partial(intake.take_kernel_events, watch),
+        tick=partial(ingest.take_kernel_events, watch),
         next_deadline=lambda: watch.next_deadline,
         trouble=lambda: watch.trouble,
         memory=lambda: watch.memory,

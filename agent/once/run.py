@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from nodevet.agent.config.settings import Configuration
-from nodevet.agent.daemon.assembly import agent_info, arm, build_engine, build_supervisor
+from nodevet.agent.daemon.assembly import agent_info, build_engine, build_supervisor, configure
 from nodevet.agent.readers.kernel_watch import KernelWatch
 from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.simulated.origin import refuse_simulated
@@ -30,7 +30,7 @@ from nodevet.checks.core.clock import Clock, SystemClock
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.core.guard import Guard
 from nodevet.checks.core.model import AgentInfo, Device, Episode, EpisodeState, ReaderStatus, Result, Snapshot
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import installed
 from nodevet.checks.engine.verdicts import proved
 from nodevet.checks.system.lock import acquire_node_lock
@@ -76,10 +76,10 @@ def look(
     """
     refuse_simulated(Path(configuration.agent.state_dir), Path(configuration.agent.runtime_dir))
     clock = SystemClock(configuration.agent.root)
-    armed = tuple(impatient(entry) for entry in arm(installed(), configuration, names))
-    engine = build_engine(armed, configuration, clock, partial=bool(names))
+    configured = tuple(impatient(entry) for entry in configure(installed(), configuration, names))
+    engine = build_engine(configured, configuration, clock, partial=bool(names))
     memory, notices = _recall(engine, configuration, clock)
-    info = msgspec.structs.replace(agent_info(configuration, armed, clock.instant()), notices=notices)
+    info = msgspec.structs.replace(agent_info(configuration, configured, clock.instant()), notices=notices)
     for result in results:
         engine.take_result(result)
     with nullcontext() if locked else acquire_node_lock(Path(configuration.agent.runtime_dir), purpose):
@@ -238,8 +238,8 @@ def _memory(
     return memory, ()
 
 
-def impatient(entry: Armed) -> Armed:
+def impatient(entry: ConfiguredCheck) -> ConfiguredCheck:
     """Return the check with a policy that two looks can confirm."""
     fields = set(entry.policy.__struct_fields__)
     shorter = {name: LOOKS for name in ("needed", "window") if name in fields and getattr(entry.policy, name) > LOOKS}
-    return Armed(entry.check, msgspec.structs.replace(entry.policy, **shorter)) if shorter else entry
+    return ConfiguredCheck(entry.check, msgspec.structs.replace(entry.policy, **shorter)) if shorter else entry

@@ -31,7 +31,7 @@ from .heartbeat import Heartbeat
 from .stages import HELD_UP_SECONDS
 from .start_failure import start_step
 from .wants import Wants
-from .witness import UNNOTED, Look, Other, Stamp, Surroundings, disturbance, disturbed, unscheduled
+from .witness import UNNOTED, Other, ProcessStatus, Stamp, Surroundings, disturbance, disturbed, unscheduled
 
 __all__ = ["PROOF_SECONDS", "Blame", "Fall", "Fallen", "no_start", "stuck_seconds"]
 
@@ -106,11 +106,11 @@ class _Suspicion(msgspec.Struct, frozen=True):
 
     number: int
     since: float
-    look: Look | None
-    others: Mapping[Other, Look]
+    look: ProcessStatus | None
+    others: Mapping[Other, ProcessStatus]
     moved: bool = False
     held: str = ""
-    resting: tuple[float, Look] | None = None
+    resting: tuple[float, ProcessStatus] | None = None
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ class _Stuck(msgspec.Struct, frozen=True):
 
     since: float
     seen: float
-    look: Look | None
+    look: ProcessStatus | None
 
 
 class Blame:
@@ -239,7 +239,7 @@ class Blame:
             self._suspicion = _Suspicion(child.call_number, now, look, others, moved, held)
         self._heartbeat.want(anew=anew)
 
-    def acquit(self) -> None:
+    def record_success(self) -> None:
         """Forget the call that was watched: the reader spoke, or is gone."""
         self._suspicion = self._stuck = self._early = self._call = None
         self._proven = False

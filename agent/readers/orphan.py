@@ -15,9 +15,9 @@ from nodevet.checks.core.model import Failure, FailureKind, ReaderState
 from nodevet.checks.system.processes import ChildRecord, describe, is_alive
 
 from .calls_of_users import meaning_of_users
-from .witness import Look, Surroundings, disturbance
+from .witness import ProcessStatus, Surroundings, disturbance
 
-__all__ = ["Predecessor"]
+__all__ = ["Orphan"]
 
 ORPHAN_SECONDS = 5.0
 """How long the orphan may take to notice that it is one."""
@@ -26,7 +26,7 @@ KILLED_SECONDS = 2.0
 """How long a killed process may take to vanish before it counts as stuck."""
 
 
-class Predecessor:
+class Orphan:
     """Waits for the process of *record* to be gone."""
 
     def __init__(self, record: ChildRecord, clock: Clock, surroundings: Surroundings, patience_seconds: float) -> None:
@@ -45,7 +45,7 @@ class Predecessor:
         self._clock = clock
         self._since = clock.monotonic()
         self._killed = False
-        self._seen: tuple[float, Look | None] | None = None
+        self._seen: tuple[float, ProcessStatus | None] | None = None
 
     def tick(self, now: float) -> None:
         """Look whether it is gone; kill it where it does not end by itself, tell where that has no effect."""

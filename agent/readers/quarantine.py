@@ -11,14 +11,14 @@ from nodevet.checks.core.model import Failure
 
 __all__ = ["Quarantine"]
 
-OFFENCES = 2
+FAILURES = 2
 FIRST_RETRY_SECONDS = 30.0
 LONGEST_RETRY_SECONDS = 600.0
-FORGIVEN_AFTER_SECONDS = 600.0
+FORGOTTEN_AFTER_SECONDS = 600.0
 """An offence is forgotten once the device was read for so long without another."""
 
 
-class Offence(msgspec.Struct, frozen=True):
+class FailureRecord(msgspec.Struct, frozen=True):
     """What a device did: how often, when last, and until when it is left alone (None: it is being read)."""
 
     failure: Failure
@@ -32,45 +32,45 @@ class Quarantine:
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._offences: dict[str, Offence] = {}
+        self._records: dict[str, FailureRecord] = {}
 
-    def charge(self, device: str, failure: Failure, now: float) -> None:
+    def record_failure(self, device: str, failure: Failure, now: float) -> None:
         """Note that *device* brought its reader down; from the second time on it is left alone for a while."""
-        earlier = self._offences.get(device)
+        earlier = self._records.get(device)
         count = 1 if earlier is None else earlier.count + 1
         retry_at = None
-        if count >= OFFENCES:
-            retry_at = now + min(FIRST_RETRY_SECONDS * 2.0 ** (count - OFFENCES), LONGEST_RETRY_SECONDS)
-        self._offences[device] = Offence(failure, count, now, retry_at)
+        if count >= FAILURES:
+            retry_at = now + min(FIRST_RETRY_SECONDS * 2.0 ** (count - FAILURES), LONGEST_RETRY_SECONDS)
+        self._records[device] = FailureRecord(failure, count, now, retry_at)
 
-    def acquit(self, device: str, now: float) -> None:
+    def record_success(self, device: str, now: float) -> None:
         """Note that *device* was attempted and its reader lived; forget its offences after a good while."""
-        offence = self._offences.get(device)
-        if offence is not None and now - offence.last >= FORGIVEN_AFTER_SECONDS:
-            del self._offences[device]
+        record = self._records.get(device)
+        if record is not None and now - record.last >= FORGOTTEN_AFTER_SECONDS:
+            del self._records[device]
 
     def try_again(self, now: float) -> bool:
         """Let the devices whose time has come out on probation; return whether there are any."""
-        due = [device for device, offence in self._offences.items() if _over(offence, now)]
+        due = [device for device, record in self._records.items() if _over(record, now)]
         for device in due:
-            self._offences[device] = msgspec.structs.replace(self._offences[device], retry_at=None)
+            self._records[device] = msgspec.structs.replace(self._records[device], retry_at=None)
         return bool(due)
 
     @property
     def skipped(self) -> dict[str, Failure]:
         """Return the devices that are left alone now, with what they did."""
-        return {device: offence.failure for device, offence in self._offences.items() if offence.retry_at is not None}
+        return {device: record.failure for device, record in self._records.items() if record.retry_at is not None}
 
     @property
     def suspects(self) -> tuple[str, ...]:
         """Return the devices that are read, after all others."""
-        return tuple(device for device, offence in self._offences.items() if offence.retry_at is None)
+        return tuple(device for device, record in self._records.items() if record.retry_at is None)
 
     @property
     def next_deadline(self) -> float | None:
         """Return when the next device may be tried again."""
-        return min((entry.retry_at for entry in self._offences.values() if entry.retry_at is not None), default=None)
+        return min((entry.retry_at for entry in self._records.values() if entry.retry_at is not None), default=None)
 
 
-def _over(offence: Offence, now: float) -> bool:
-    return offence.retry_at is not None and offence.retry_at <= now
+def _over(record: FailureRecord, now: float) -> bool:
+    return record.retry_at is not None and record.retry_at <= now

@@ -22,7 +22,7 @@ from nodevet.checks.system.processes import ChildRecord
 from .at_work import device_at_work
 from .blame import Blame, Fallen, no_start, stuck_seconds
 from .calls_of_users import LeftOut
-from .orphan import Predecessor
+from .orphan import Orphan
 from .outbox import Outbox
 from .quarantine import Quarantine
 from .schedule import Schedule
@@ -73,7 +73,7 @@ class Reader:
         self._blame = blame
         self._deadline = min((entry.deadline_seconds for entry in plan.cadences.values()), default=1.0)
         self._stuck_seconds = stuck_seconds(self._deadline, plan.start_deadline_seconds)
-        self._predecessor = Predecessor(earlier, clock, surroundings, self._stuck_seconds) if earlier else None
+        self._orphan = Orphan(earlier, clock, surroundings, self._stuck_seconds) if earlier else None
         self._child: Child | None = None
         self._phase = Phase.NONE
         self._wish = Wish.READ
@@ -131,7 +131,7 @@ class Reader:
         """Return the process to remember over a restart of the agent; None where there is none."""
         if self._child:
             return self._child.record
-        return self._predecessor.record if self._predecessor else None
+        return self._orphan.record if self._orphan else None
 
     @property
     def settled(self) -> bool:
@@ -141,7 +141,7 @@ class Reader:
             return self._round is None and not any(entry.due <= now for entry in self._offered())
         if self._phase is Phase.STUCK or self._wish is not Wish.READ:
             return self.at_rest
-        if self._predecessor is not None:
+        if self._orphan is not None:
             return self._state is ReaderState.STUCK
         waits_long = self._start_at is not None and self._start_at > now + LONGEST_RESTART_SECONDS
         return self._phase is Phase.NONE and waits_long
@@ -274,7 +274,7 @@ class Reader:
         if self._phase in (Phase.LOADING, Phase.SERVING):
             self._crashes += 1
             self._fell(self._blame.ended(self._child, ended), ReaderState.CRASHED)
-        self._blame.acquit()
+        self._blame.record_success()
         outcome, self._outcome, self._child, self._phase = self._outcome, None, None, Phase.NONE
         if self._wish is Wish.STOP:
             self._say(ReaderState.STOPPED, "")
@@ -293,7 +293,7 @@ class Reader:
             self._on_failed(Failure(FailureKind.NO_DEVICES, f"backend {self._plan.backend} lists no device"))
             return
         assert self._child is not None
-        self._blame.acquit()
+        self._blame.record_success()
         self._blame.loaded(self._child)
         self._since = self._clock.instant()
         self._absences = self._refusals = 0
@@ -324,11 +324,11 @@ class Reader:
             self.on_nonsense(f"a sample of {sample.device}, {sample.group}, that was not asked for")
             return
         now = self._clock.monotonic()
-        self._blame.acquit()
+        self._blame.record_success()
         current.left.remove(sample.device)
         current.began = now
         current.deadline = now + self._schedules[current.group].cadence.deadline_seconds
-        self._quarantine.acquit(sample.device, now)
+        self._quarantine.record_success(sample.device, now)
         self._outbox.samples.append(self._blame.of_one(self._child, sample))
 
     def _on_round_done(self, done: RoundDone) -> None:
@@ -341,7 +341,7 @@ class Reader:
             self.on_nonsense(f"the end of a round of {done.group} that is not at its end")
             return
         self._round = None
-        self._blame.acquit()
+        self._blame.record_success()
         assert self._child is not None
         self._child.tail.clear()  # what was printed before is no reason for what follows
         self._lines_left = LINES_PER_ROUND
@@ -442,13 +442,13 @@ class Reader:
         return sorted(wanted, key=lambda device: device in suspects)
 
     def _tick_absent(self, now: float) -> None:
-        if self._predecessor is not None:
-            self._predecessor.tick(now)
-            if not self._predecessor.gone:
-                self._say(self._predecessor.state, self._predecessor.detail, self._predecessor.failure)
+        if self._orphan is not None:
+            self._orphan.tick(now)
+            if not self._orphan.gone:
+                self._say(self._orphan.state, self._orphan.detail, self._orphan.failure)
                 self._start_at = now + FIRST_RESTART_SECONDS
                 return
-            self._predecessor = None
+            self._orphan = None
         if self._start_at is not None and now >= self._start_at:
             self._start(now)
 
@@ -502,7 +502,7 @@ class Reader:
         if fallen.charged and self._child.in_call and self._left_out.note(self._child.call, self._clock.monotonic()):
             self._note("warning", "call is left out for a while", call=self._child.call)
         if device is not None:
-            self._quarantine.charge(device, failure, self._clock.monotonic())
+            self._quarantine.record_failure(device, failure, self._clock.monotonic())
             for group in {self._round.group} if self._round else self._missable():
                 self._tell_failure(device, group, self._schedules[group].number, failure)
         self._abort_round()

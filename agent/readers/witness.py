@@ -28,8 +28,8 @@ from .disk import Disk
 from .room import without_room
 
 __all__ = [
-    "Look",
     "Other",
+    "ProcessStatus",
     "Stamp",
     "Surroundings",
     "disturbance",
@@ -118,7 +118,7 @@ class Stamp(msgspec.Struct, frozen=True):
     modified_ns: int
 
 
-class Look(msgspec.Struct, frozen=True):
+class ProcessStatus(msgspec.Struct, frozen=True):
     """A process at one moment. ``waited_seconds`` is the time that it could run and had no processor, None if untold.
 
     The kernel adds to it when the process runs again: ``ran_seconds``, which stand still meanwhile, tell of the wait.
@@ -189,7 +189,7 @@ class Surroundings:
         self._devices = devices
         self._modules = modules
 
-    def look(self, pid: int) -> Look | None:
+    def look(self, pid: int) -> ProcessStatus | None:
         """Return how the process *pid* is now, or None where it is gone."""
         fields = self._read(pid, "stat").rpartition(")")[2].split()
         if len(fields) <= _MAJOR_FAULTS:
@@ -197,7 +197,7 @@ class Surroundings:
         status = self._read(pid, "status")
         ran, waited = self._ran_and_waited(pid)
         function, *callers = self._functions(pid)
-        return Look(
+        return ProcessStatus(
             state=fields[_STATE],
             frozen=self._is_frozen(pid),
             major_faults=_number(fields[_MAJOR_FAULTS]) or 0,
@@ -210,9 +210,9 @@ class Surroundings:
             full_group=self._full_group(pid),
         )
 
-    def others(self, pid: int) -> dict[Other, Look]:
+    def others(self, pid: int) -> dict[Other, ProcessStatus]:
         """Return how the threads of *pid* are, and the programs that it started: a call may wait for one of them."""
-        found: dict[Other, Look] = {}
+        found: dict[Other, ProcessStatus] = {}
         waiting = [pid]
         while waiting and len(found) < MAXIMUM_OTHERS:
             process = waiting.pop()
@@ -457,7 +457,7 @@ class Surroundings:
         return _text(self._proc / str(pid) / name)
 
 
-def disturbance(before: Look | None, after: Look | None, seconds: float) -> str:
+def disturbance(before: ProcessStatus | None, after: ProcessStatus | None, seconds: float) -> str:
     """Return what kept a process from running between two looks *seconds* apart; empty where nothing did."""
     if before is None or after is None:
         return "the process is gone"
@@ -486,7 +486,7 @@ def disturbance(before: Look | None, after: Look | None, seconds: float) -> str:
     return unscheduled(before, after, seconds)
 
 
-def unscheduled(before: Look, after: Look, seconds: float) -> str:
+def unscheduled(before: ProcessStatus, after: ProcessStatus, seconds: float) -> str:
     """Return that a process could run at both looks and never did between them; empty where that is not shown."""
     could = before is not after and before.state == after.state == "R" and before.ran_seconds is not None
     if could and before.ran_seconds == after.ran_seconds and seconds >= UNSCHEDULED_SECONDS:
@@ -494,7 +494,7 @@ def unscheduled(before: Look, after: Look, seconds: float) -> str:
     return ""
 
 
-def disturbed(before: Mapping[Other, Look], after: Mapping[Other, Look], seconds: float) -> str:
+def disturbed(before: Mapping[Other, ProcessStatus], after: Mapping[Other, ProcessStatus], seconds: float) -> str:
     """Return which of the threads and programs of a process was kept from running between two looks, and by what."""
     for other, look in after.items():
         if cause := disturbance(before.get(other, look), look, seconds):
@@ -539,7 +539,7 @@ def _cached(group: Path) -> int:
     return sum(found.get(f"total_{name}", found.get(name, 0)) for name in FILE_PAGES)
 
 
-def _wait_of(look: Look) -> str:
+def _wait_of(look: ProcessStatus) -> str:
     """Return the function that a process waits in and what that means; empty where it may be the driver's.
 
     A driver calls no file system: where one is in the stack, what waits is a page, a file or the name of one.

@@ -44,7 +44,7 @@ BOOKKEEPING = frozenset(
         "ledger",
         "refusals",
         "times",
-        "told_events",
+        "seen_events",
         "waiting",
     }
 )

@@ -113,7 +113,7 @@ def remember(
     devices: Iterable[Device],
     links_up: dict[str, set[int]],
     now: Instant,
-    doubles: Iterable[tuple[Device, Device]] = (),
+    duplicates: Iterable[tuple[Device, Device]] = (),
 ) -> KnownDevices:
     """Return *memory* with *devices* as seen now, and the links of ``links_up`` (ports by device id) as once up.
 
@@ -121,7 +121,7 @@ def remember(
     of a device under another name is remembered of it.
     """
     devices = tuple(devices)
-    names = named(memory, devices, doubles)
+    names = named(memory, devices, duplicates)
     renamed = {name: memory.seen[key] for key, name in names.items()}
     kept = {key: entry for key, entry in memory.seen.items() if key not in names}
     seen = listed_now(kept, devices)
@@ -173,21 +173,21 @@ def without_ports(memory: KnownDevices, device_id: str, ports: Collection[int]) 
 def named(
     memory: KnownDevices,
     devices: Iterable[Device],
-    doubles: Iterable[tuple[Device, Device]] = (),
+    duplicates: Iterable[tuple[Device, Device]] = (),
     spoken_of: Iterable[str] = (),
 ) -> dict[str, str]:
     """Return the id that each remembered accelerator has now which went by its address alone, or by another UUID.
 
     A board that has fallen off the bus cannot tell its UUID, and one without driver is only seen by the kernel. One of
-    the same serial in the same slot is the same board under another UUID, as after its firmware was written anew. What
-    two backends list (*doubles*, of ``listed_twice``) goes by the name that the earlier one gives it. A part of a board
-    that is listed without it was put together with it again, and what is open on the part is open on the board.
+    the same serial in the same slot is the same board under another UUID, as after its firmware was written anew. A
+    device that two backends list (*duplicates*, of ``listed_twice``) has the name that the earlier one gives it. A part
+    of a board that is listed without it was put together again, and what is open on the part is open on the board.
     Ids that are *spoken_of* in this boot count where the memory was lost: one that is the address of a board is its.
     """
     devices = tuple(devices)
     at_slot = {_slot(device): device for device in devices if device.uuid and device.pci and device.parent is None}
     present = {device.id for device in devices}
-    others = {left_out.id: kept.id for left_out, kept in doubles if left_out.id not in present}
+    others = {left_out.id: kept.id for left_out, kept in duplicates if left_out.id not in present}
     names = {key: others[key] for key in memory.seen if key in others}
     for key, entry in memory.seen.items():
         board = at_slot.get(_slot(entry.device))
@@ -361,7 +361,7 @@ def listed_twice(listed: Mapping[str, Iterable[Device]]) -> tuple[tuple[Device, 
     *listed* holds the devices by backend. One name, address or serial is one device, whoever tells of it.
     """
     taken: dict[tuple[str, str], Device] = {}
-    doubles: list[tuple[Device, Device]] = []
+    duplicates: list[tuple[Device, Device]] = []
     for devices in listed.values():
         own: dict[tuple[str, str], Device] = {}
         for device in devices:
@@ -370,9 +370,9 @@ def listed_twice(listed: Mapping[str, Iterable[Device]]) -> tuple[tuple[Device, 
             if first is None:
                 own |= dict.fromkeys(names, device)
             else:
-                doubles.append((device, first))
+                duplicates.append((device, first))
         taken = {**own, **taken}
-    return tuple(doubles)
+    return tuple(duplicates)
 
 
 def forget(memory: KnownDevices, device_id: str) -> KnownDevices:

@@ -43,7 +43,7 @@ from .view import View
 
 __all__ = [
     "CHECK_ERROR",
-    "Armed",
+    "ConfiguredCheck",
     "Ran",
     "Rests",
     "not_asked",
@@ -76,7 +76,7 @@ MOST_TRIES = int(from_table("site_checks.tries").value)
 Item = TypeVar("Item")
 
 
-class Armed(msgspec.Struct, frozen=True):
+class ConfiguredCheck(msgspec.Struct, frozen=True):
     """A check with the policy that the configuration gives it."""
 
     check: Check
@@ -104,9 +104,9 @@ class Rests:
         self._round: Instant | None = None
         self._left = 0.0
 
-    def run(self, armed: Armed, view: View) -> Ran:
+    def run(self, configured: ConfiguredCheck, view: View) -> Ran:
         """Return what the check finds in *view*, or what it came to last while it rests."""
-        name = armed.check.name
+        name = configured.check.name
         since, rest, before = self._resting.pop(name, (view.now, 0.0, Ran()))
         seconds = view.now.seconds_since(since)
         if seconds is not None and seconds < rest:
@@ -115,10 +115,10 @@ class Rests:
         if view.now != self._round:
             self._round, self._left = view.now, LONGEST_SECONDS
         began = time.monotonic()
-        ran = run_check(armed, view, self._left)
+        ran = run_check(configured, view, self._left)
         if ran.overran:
             self._left = 0.0  # it took all
-        elif not armed.check.is_own:
+        elif not configured.check.is_own:
             self._left -= time.monotonic() - began
         if ran.overran:
             longer = min(max(2 * rest, FIRST_REST_SECONDS), LONGEST_REST_SECONDS)
@@ -129,8 +129,8 @@ class Rests:
 class _Tries:
     """Runs a check over parts of a view, as often as is sensible."""
 
-    def __init__(self, armed: Armed, view: View) -> None:
-        self._armed = armed
+    def __init__(self, configured: ConfiguredCheck, view: View) -> None:
+        self._armed = configured
         self._bare = msgspec.structs.replace(view, events=(), results=(), samples={})
         self._left = MOST_TRIES
 
@@ -146,29 +146,29 @@ class _Tries:
         return isinstance(attempt(partial(_judged, self._armed, msgspec.structs.replace(self._bare, **parts))), Bug)
 
 
-def run_check(armed: Armed, view: View, seconds: float = LONGEST_SECONDS) -> Ran:
+def run_check(configured: ConfiguredCheck, view: View, seconds: float = LONGEST_SECONDS) -> Ran:
     """Return what the check finds in *view*, or in what is left of it without the records that make it raise.
 
     One of a site has so many *seconds*.
     """
-    if armed.check.broken:
-        return Ran(error=armed.check.broken)
-    if armed.check.is_own:
-        return _run(armed, view)
+    if configured.check.broken:
+        return Ran(error=configured.check.broken)
+    if configured.check.is_own:
+        return _run(configured, view)
     if seconds <= 0.0:
         return Ran(error=NOT_ASKED)
     try:
-        return within(seconds, partial(_run, armed, view))
+        return within(seconds, partial(_run, configured, view))
     except Overrun as error:
         together = f"the checks of a site have {LONGEST_SECONDS:g} s together"
         return Ran(error=f"{error} ({together}); it is asked again ever later", overran=True)
 
 
-def _run(armed: Armed, view: View) -> Ran:
-    done = attempt(partial(_judged, armed, view))
+def _run(configured: ConfiguredCheck, view: View) -> Ran:
+    done = attempt(partial(_judged, configured, view))
     if not isinstance(done, Bug):
         return Ran(done)
-    tries = _Tries(armed, view)
+    tries = _Tries(configured, view)
     if tries.fails():
         return Ran(error=str(done))
     events = culprits(view.events, lambda some: tries.fails(events=tuple(some)))
@@ -181,10 +181,10 @@ def _run(armed: Armed, view: View) -> Ran:
         results=_without(view.results, results),
         samples=_replaced(view.samples, mended),
     )
-    again = attempt(partial(_judged, armed, rest))
+    again = attempt(partial(_judged, configured, rest))
     if isinstance(again, Bug) or tries.exhausted or not (events or results or samples):
         return Ran(error=str(done))
-    aside = partial(_set_aside, armed.check, done)
+    aside = partial(_set_aside, configured.check, done)
     told = [aside(sample.device, "", f"readings of {sample.device}") for sample in samples.values()]
     told += [aside(NODE, ".events", f"{len(events)} events, such as {events[0].code}")] if events else []
     told += [aside(NODE, ".results", f"results of {results[0].workload}")] if results else []
@@ -225,12 +225,12 @@ def _over(episode: Episode, message: str) -> Finding:
     )
 
 
-def not_asked(checks: Iterable[Armed], episodes: Iterable[Episode]) -> tuple[Finding, ...]:
+def not_asked(checks: Iterable[ConfiguredCheck], episodes: Iterable[Episode]) -> tuple[Finding, ...]:
     """Return what ends the findings that a check could not run, which is none of *checks* any more.
 
     It was switched off, its package was removed, or it has another name now that it can be had.
     """
-    asked = {armed.check.name for armed in checks}
+    asked = {configured.check.name for configured in checks}
     return tuple(
         _over(episode, f"check {episode.check} is not asked any more")
         for episode in episodes
@@ -273,13 +273,13 @@ def tally(findings: Iterable[Finding]) -> dict[str, int]:
     return {outcome.value: counts[outcome] for outcome in Outcome}
 
 
-def _judged(armed: Armed, view: View) -> tuple[Finding, ...]:
+def _judged(configured: ConfiguredCheck, view: View) -> tuple[Finding, ...]:
     """Return what the check finds; raise whatever it raises, and what `_sound` does.
 
     One that ends its process, as a script does, ends itself, and so does one that finds too much: RuntimeError.
     """
     try:
-        found = tuple(map(_sound, islice(armed.check.judge(view, armed.policy), MOST_FINDINGS + 1)))
+        found = tuple(map(_sound, islice(configured.check.judge(view, configured.policy), MOST_FINDINGS + 1)))
     except (SystemExit, GeneratorExit) as error:
         raise RuntimeError(f"raised {type(error).__name__}: {error}") from error
     if len(found) > MOST_FINDINGS:

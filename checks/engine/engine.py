@@ -31,14 +31,12 @@ from nodevet.checks.core.model import (
     Outcome,
     Part,
     ReaderStatus,
-    ReadingStatus,
     Refusal,
     Result,
     Sample,
     Snapshot,
     State,
 )
-from nodevet.checks.core.quantities import QUANTITIES
 from nodevet.checks.core.recall import Recall
 from nodevet.checks.kernel_log.dedupe import Deduplicator, DeduplicatorState
 
@@ -55,22 +53,23 @@ from .baseline import (
     without_pages,
     without_ports,
 )
-from .check_run import Armed, Rests, not_asked, not_configured, nothing_found, runs_again, told_run
+from .check_run import ConfiguredCheck, Rests, not_asked, not_configured, nothing_found, runs_again, told_run
 from .consequences import counted_once, joined, shown_once
 from .episodes import Evidence, Holders, Knew, Ledger, acknowledge, anybody, fold
-from .hours import Hourly, Hours
+from .growth import Counter, Counters
+from .hours import Hourly
 from .lapses import Lapse, Lapses
 from .overflow import without_those_not_kept
-from .refusal import counted, shown_by_bus
+from .refusal import counted
 from .renamed import COMMANDS
 from .retest import LatestResults
-from .seen_events import ToldEvent, ToldEvents
+from .seen_events import SeenEvent, SeenEvents
 from .standing import not_judged
 from .tally import Counts, count_events
 from .verdicts import verdicts_of
-from .view import Cadence, Growth, KernelLogState, KnownDevices, View
+from .view import Cadence, KernelLogState, KnownDevices, View
 
-__all__ = ["Armed", "Counter", "Engine", "Round"]
+__all__ = ["ConfiguredCheck", "Engine", "Round"]
 
 WAITING_EVENTS = 1000
 """So many events wait for a check that cannot run, by each; the oldest are given up."""
@@ -90,22 +89,6 @@ LONGEST_PROCESS_ID = 10
 Returned = TypeVar("Returned")
 
 
-class Counter(msgspec.Struct, frozen=True):
-    """The last value of a counter that is judged by its growth.
-
-    Where its reading was *interrupted* ``time`` is that of its last reading, else that of its last change: an unchanged
-    counter is not written again, and the time of its group's last sample stands for its own.
-    """
-
-    device: str
-    quantity: str
-    part: Part
-    value: float
-    time: Instant
-    group: str = ""
-    interrupted: bool = False
-
-
 class Round(msgspec.Struct, frozen=True):
     """What one evaluation gave: the snapshot, and the episodes whose change a journal must keep."""
 
@@ -118,7 +101,7 @@ class Engine:
 
     def __init__(
         self,
-        checks: Sequence[Armed],
+        checks: Sequence[ConfiguredCheck],
         *,
         node: str,
         clock: Callable[[], Instant],
@@ -145,15 +128,12 @@ class Engine:
         self._scope = scope
         self._generation = 0
         self._devices: dict[str, tuple[Device, ...]] = {}
-        self._doubles: tuple[tuple[Device, Device], ...] = ()
+        self._duplicates: tuple[tuple[Device, Device], ...] = ()
         self._left_out: frozenset[tuple[str, str]] = frozenset()
         self._names: dict[tuple[str, str], str] = {}
         self._samples: dict[tuple[str, str], Sample] = {}
-        self._counters: dict[tuple[str, str, Part], Counter] = {}
-        self._growth: dict[tuple[str, str, Part], Growth] = {}
-        self._hours = Hours()
+        self._counters = Counters()
         self._lapses = Lapses()
-        self._times: dict[tuple[str, str], Instant] = {}
         self._links_up: dict[str, set[int]] = {}
         self._old_ports: set[tuple[str, int]] = set()
         self._events: list[Event] = []
@@ -164,7 +144,7 @@ class Engine:
         self._readers: tuple[ReaderStatus, ...] = ()
         self._kernel_log: KernelLogState | None = None
         self._deduplicator = Deduplicator()
-        self._told = ToldEvents()
+        self._seen_events = SeenEvents()
         self._rests = Rests()
         self._faults: tuple[PartFault, ...] = ()
         self._ledger = Ledger()
@@ -186,8 +166,8 @@ class Engine:
         kept = {device.id for device in self._devices[backend] if _is_same(before.get(device.id), device)}
         gone = {(backend, identity) for identity in before.keys() - kept}
         in_order = dict.fromkeys((*(name for name, _ in self._cadences), *self._devices))
-        self._doubles = listed_twice({name: self._devices.get(name, ()) for name in in_order})
-        self._left_out = frozenset((device.backend, device.id) for device, _ in self._doubles)
+        self._duplicates = listed_twice({name: self._devices.get(name, ()) for name in in_order})
+        self._left_out = frozenset((device.backend, device.id) for device, _ in self._duplicates)
         gone |= self._left_out
         for key in [key for key, sample in self._samples.items() if (sample.backend, sample.device) in gone]:
             del self._samples[key]
@@ -202,22 +182,16 @@ class Engine:
         self._simulated = self._simulated or sample.simulated
         if sample.failure is not None:
             return
-        self._interrupt(sample)
-        self._lapses.take(sample, self._times.get((sample.device, sample.group)))
+        self._lapses.take(sample, self._counters.last_time(sample))
         self._note_links(sample)
-        for reading in sample.readings:
-            if reading.status is not ReadingStatus.OK:
-                continue
-            if QUANTITIES[reading.quantity].judged_by_growth and not isinstance(reading.value, str):
-                self._count(sample, reading.quantity, reading.part, float(reading.value or 0))
-        self._times[sample.device, sample.group] = sample.time
+        self._counters.take(sample)
 
     def take_event(self, event: Event) -> None:
         """Queue *event* for the next evaluation, unless another source, or this one before, told of it already."""
         name = self._names.get((event.source, event.device or ""))
         event = event if name in (None, event.device) else msgspec.structs.replace(event, device=name)
         is_numbered = event.source.startswith(COMMANDS)
-        if self._told.admit(event) if is_numbered else self._deduplicator.admit(event):
+        if self._seen_events.admit(event) if is_numbered else self._deduplicator.admit(event):
             self._events.append(event)
 
     def take_result(self, result: Result) -> None:
@@ -240,7 +214,9 @@ class Engine:
             for fault in faults
         )
 
-    def reconfigure(self, checks: Sequence[Armed], cadences: Mapping[tuple[str, str], Cadence], modes: Modes) -> None:
+    def reconfigure(
+        self, checks: Sequence[ConfiguredCheck], cadences: Mapping[tuple[str, str], Cadence], modes: Modes
+    ) -> None:
         """Judge by other policies, cadences and modes from the next evaluation on."""
         self._modes, self._checks, self._cadences = modes, tuple(checks), dict(cadences)
 
@@ -269,11 +245,11 @@ class Engine:
         now = self._clock()
         present = self._present()
         said = {entry.key.device for entry in self._ledger.lasting if entry.last_seen.boot_id == now.boot_id}
-        naming = partial(named, self._memory, present, self._doubles, said)
+        naming = partial(named, self._memory, present, self._duplicates, said)
         names = self._step("names of devices", naming, dict[str, str])
         renamed = {old: names.get(new, new) for old, new in self._renamed.items()} | names
         self._renamed = dict(islice(renamed.items(), max(len(renamed) - MOST_NAMES, 0), None))
-        remembered = partial(remember, self._memory, present, self._links_up, now, self._doubles)
+        remembered = partial(remember, self._memory, present, self._links_up, now, self._duplicates)
         self._memory = self._step("memory of devices", remembered, lambda: self._memory)
         self._results.known(self._ledger.episodes)
         view = self._view(now, present)
@@ -333,13 +309,13 @@ class Engine:
         return {
             "ledger": encode(self._ledger),
             "inventory": encode(self._memory),
-            "counters": encode(tuple(counter for counter in self._counters.values())),
-            "times": encode(tuple((*key, time) for key, time in self._times.items())),
-            "hourly": encode(self._hours.kept),
+            "counters": encode(self._counters.kept),
+            "times": encode(self._counters.times),
+            "hourly": encode(self._counters.hourly),
             "lapses": encode(self._lapses.kept),
             "results": encode(self._results.everything),
             "events": encode(self._deduplicator.state),
-            "told_events": encode(self._told.state),
+            "seen_events": encode(self._seen_events.state),
             "event_counts": encode(tuple(self._counts.values())),
             "waiting": encode(_together(self._aside, self._waiting)),
             "refusals": encode(self._refusals),
@@ -355,21 +331,21 @@ class Engine:
         self._ledger = recall.take("ledger", Ledger, self._ledger)
         self._memory = recall.take("inventory", KnownDevices, self._memory)
         self._deduplicator = Deduplicator(state=recall.take("events", DeduplicatorState, self._deduplicator.state))
-        self._told = ToldEvents(recall.take("told_events", tuple[ToldEvent, ...], ()))
+        self._seen_events = SeenEvents(recall.take("seen_events", tuple[SeenEvent, ...], ()))
         self._waiting = recall.take("waiting", dict[str, tuple[Event, ...]], {})
         self._refusals = recall.take("refusals", dict[str, Refusal], {})
         self._renamed = recall.take("renamed", dict[str, str], {})
-        for counter in recall.take("counters", tuple[Counter, ...], ()):
-            self._counters[counter.device, counter.quantity, counter.part] = counter
-        self._hours = Hours(recall.take("hourly", tuple[Hourly, ...], ()))
+        self._counters = Counters(
+            recall.take("counters", tuple[Counter, ...], ()),
+            recall.take("hourly", tuple[Hourly, ...], ()),
+            recall.take("times", tuple[tuple[str, str, Instant], ...], ()),
+        )
         self._lapses = Lapses(recall.take("lapses", tuple[Lapse, ...], ()))
         for result in recall.take("results", tuple[Result, ...], ()):
             self.take_result(result)
         self._counts = {
             (entry.code, entry.device): entry for entry in recall.take("event_counts", tuple[EventCount, ...], ())
         }
-        times = recall.take("times", tuple[tuple[str, str, Instant], ...], ())
-        self._times = {(device, group): moment for device, group, moment in times}
         if recall.lost:
             raise msgspec.ValidationError("; ".join(recall.lost))
 
@@ -391,37 +367,6 @@ class Engine:
         up -= old
         self._memory = without_ports(self._memory, sample.device, old)
         self._old_ports |= {(sample.device, port) for port in old}
-
-    def _interrupt(self, sample: Sample) -> None:
-        """Keep the time of the last reading of each counter that *sample* should hold and does not."""
-        last = self._times.get((sample.device, sample.group))
-        if last is None:
-            return
-        read = {(entry.quantity, entry.part) for entry in sample.readings if entry.status is ReadingStatus.OK}
-        for key, counter in self._counters.items():
-            if counter.device != sample.device or counter.group != sample.group or counter.interrupted:
-                continue
-            if (counter.quantity, counter.part) not in read:
-                self._counters[key] = msgspec.structs.replace(counter, time=last, interrupted=True)
-
-    def _count(self, sample: Sample, quantity: str, part: Part, value: float) -> None:
-        key = (sample.device, quantity, part)
-        before = self._counters.get(key)
-        by_hour = QUANTITIES[quantity].judged_by_hour
-        within_hour = self._hours.grown(key, value, sample.time) if by_hour else 0.0
-        if before is not None:
-            last = self._times.get((sample.device, sample.group), before.time)
-            since = before.time if before.interrupted else last
-            seconds = sample.time.seconds_since(since)
-            if seconds is not None and seconds > 0 and value >= before.value:
-                self._growth[key] = Growth(value - before.value, seconds, sample.time, within_hour)
-            elif seconds is None or value < before.value:
-                self._growth.pop(key, None)
-            else:
-                return
-        is_same = before is not None and before.value == value and before.time.boot_id == sample.time.boot_id
-        if before is None or not is_same or before.interrupted:
-            self._counters[key] = Counter(sample.device, quantity, part, value, sample.time, sample.group)
 
     def _present(self) -> tuple[Device, ...]:
         """Return every enumerated device once; one that a vendor's library names is no bare PCI device any more."""
@@ -457,10 +402,10 @@ class Engine:
         return View(
             now=now,
             devices=present,
-            doubles=self._doubles,
+            duplicates=self._duplicates,
             memory=msgspec.structs.replace(self._memory, seen=MappingProxyType(self._memory.seen)),
             samples=MappingProxyType(self._samples),
-            growth=MappingProxyType(self._growth),
+            growth=MappingProxyType(self._counters.growth),
             lapses=MappingProxyType(self._step("lapses", self._lapses.times, dict[tuple[str, str, Part], Instant])),
             told=MappingProxyType(self._lapses.told),
             readers=self._readers,
@@ -474,20 +419,20 @@ class Engine:
     def _run_checks(self, view: View) -> tuple[tuple[CheckRun, ...], tuple[Finding, ...]]:
         runs: list[CheckRun] = []
         everything: list[Finding] = []
-        for armed in self._checks:
+        for configured in self._checks:
             began = time.perf_counter()
-            name = armed.check.name
+            name = configured.check.name
             waited = self._waiting.pop(name, ())
             shown = msgspec.structs.replace(view, events=(*waited, *view.events)) if waited else view
-            ran = self._rests.run(armed, shown)
+            ran = self._rests.run(configured, shown)
             if ran.error:
                 # Nobody else may see its events again: an occurrence that comes back would count anew.
                 self._waiting[name] = tuple(shown.events)[-WAITING_EVENTS:]
             if ran.aside:
                 self._aside[name] = (*self._aside.get(name, ()), *ran.aside)[-WAITING_EVENTS:]
-            again = runs_again(armed.check, ran, self._over(name))
-            findings = (*(ran.findings or (nothing_found(armed.check, ran.error),)), *again)
-            runs.append(told_run(armed.check, ran, findings, view.now, time.perf_counter() - began))
+            again = runs_again(configured.check, ran, self._over(name))
+            findings = (*(ran.findings or (nothing_found(configured.check, ran.error),)), *again)
+            runs.append(told_run(configured.check, ran, findings, view.now, time.perf_counter() - began))
             everything.extend(findings)
         if not self._partial:
             everything.extend(not_asked(self._checks, self._ledger.episodes))
@@ -574,7 +519,7 @@ class Engine:
             covered=covered,
             names=self._renamed,
             refusals=self._refusals,
-            on_bus=shown_by_bus(view.devices),
+            on_bus=tuple(board for board in view.of_kind(DeviceKind.ACCELERATOR) if board.backend == "host"),
         )
         self._refusals = self._step("refusals", partial(counted, snapshot), lambda: self._refusals)
         return msgspec.structs.replace(snapshot, refusals=self._refusals)

@@ -6,7 +6,6 @@ Each look that a driver answered with a refusal is counted, and a board that is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
@@ -27,7 +26,7 @@ from nodevet.checks.reference.vendors import LENT_DRIVERS
 
 from .arriving import page_of
 
-__all__ = ["FALLS", "REFUSALS", "boards_of", "counted", "driver_refuses_all", "refusal_row", "shown_by_bus"]
+__all__ = ["FALLS", "REFUSALS", "boards_of", "counted", "driver_refuses_all", "refusal_row"]
 
 REFUSALS = frozenset(
     {
@@ -105,11 +104,6 @@ def counted(snapshot: Snapshot) -> dict[str, Refusal]:
                 known, looks=known.looks + 1, last=snapshot.time, evidence=evidence
             )
     return found
-
-
-def shown_by_bus(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """Return those of *devices* that are accelerators of which only the PCI bus tells."""
-    return tuple(device for device in devices if device.kind is DeviceKind.ACCELERATOR and device.backend == "host")
 
 
 def boards_of(snapshot: Snapshot) -> tuple[Device, ...]:

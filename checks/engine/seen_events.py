@@ -9,13 +9,13 @@ import msgspec
 from nodevet.checks.core.model import Event
 from nodevet.checks.core.readings import MAXIMUM_EVENTS
 
-__all__ = ["MAXIMUM_TOLD", "ToldEvent", "ToldEvents"]
+__all__ = ["MAXIMUM_TOLD", "SeenEvent", "SeenEvents"]
 
 MAXIMUM_TOLD = 2 * MAXIMUM_EVENTS
 """As many as one command can print at a time, in its two groups."""
 
 
-class ToldEvent(msgspec.Struct, frozen=True):
+class SeenEvent(msgspec.Struct, frozen=True):
     """An event that was counted: who told of it in which boot, and what tells it from others, in short."""
 
     source: str
@@ -23,20 +23,20 @@ class ToldEvent(msgspec.Struct, frozen=True):
     digest: bytes
 
 
-class ToldEvents:
+class SeenEvents:
     """Admits each event once. Number and words tell them apart: a program that counts anew tells of other events."""
 
-    def __init__(self, state: tuple[ToldEvent, ...] = ()) -> None:
+    def __init__(self, state: tuple[SeenEvent, ...] = ()) -> None:
         """Go on from *state*."""
-        self._told: dict[str, dict[ToldEvent, None]] = {}
+        self._seen_events: dict[str, dict[SeenEvent, None]] = {}
         for event in state:
-            self._told.setdefault(event.source, {})[event] = None
+            self._seen_events.setdefault(event.source, {})[event] = None
 
     def admit(self, event: Event) -> bool:
         """Return whether *event* is new, and remember it if so."""
         words = msgspec.msgpack.encode((event.sequence, event.code, event.device, event.text))
-        new = ToldEvent(event.source, event.time.boot_id, hashlib.blake2b(words, digest_size=8).digest())
-        known = self._told.setdefault(new.source, {})
+        new = SeenEvent(event.source, event.time.boot_id, hashlib.blake2b(words, digest_size=8).digest())
+        known = self._seen_events.setdefault(new.source, {})
         if new in known:
             return False
         oldest = next(iter(known), new)
@@ -48,6 +48,6 @@ class ToldEvents:
         return True
 
     @property
-    def state(self) -> tuple[ToldEvent, ...]:
+    def state(self) -> tuple[SeenEvent, ...]:
         """Return what to keep over a restart."""
-        return tuple(event for known in self._told.values() for event in known)
+        return tuple(event for known in self._seen_events.values() for event in known)

@@ -117,7 +117,7 @@ class KnownDevices(msgspec.Struct, frozen=True):
 
 class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The present state of the node. ``devices`` answered the last enumeration; ``memory`` holds those known before.
-    ``doubles`` are those that two backends list: the one that is left out, and the one in ``devices``.
+    ``duplicates`` are those that two backends list: the one that is left out, and the one in ``devices``.
 
     ``samples`` is keyed by (device, group), ``growth`` by (device, quantity, part); ``lapses`` tell when a reading that
     could not be had this time was had last, ``told`` what those that excuse others were last; ``events`` are those that
@@ -126,7 +126,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     now: Instant
     devices: tuple[Device, ...] = ()
-    doubles: tuple[tuple[Device, Device], ...] = ()
+    duplicates: tuple[tuple[Device, Device], ...] = ()
     memory: KnownDevices = KnownDevices()
     samples: Mapping[tuple[str, str], Sample] = {}
     growth: Mapping[tuple[str, str, Part], Growth] = {}

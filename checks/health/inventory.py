@@ -228,11 +228,11 @@ def judge(view: View, policy: Inventory) -> Iterator[Finding]:
 
 
 def _listed_twice(view: View) -> Finding:
-    if not view.doubles:
+    if not view.duplicates:
         return LISTED_TWICE.on_node(Outcome.PASS, "no device is listed by two readers")
     told = "; ".join(
         f"{device_name(view, kept.id)} is listed by {kept.backend} and by {left_out.backend}, which is not listened to"
-        for left_out, kept in view.doubles
+        for left_out, kept in view.duplicates
     )
     return LISTED_TWICE.on_node(Outcome.WARN, told)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fakes.clocks import SteppedClock
 
 from nodevet.agent.config.load import load_configuration
-from nodevet.agent.daemon.assembly import FAST, SLOW, agent_info, arm, build_engine
+from nodevet.agent.daemon.assembly import FAST, SLOW, agent_info, build_engine, configure
 from nodevet.agent.simulated.node import simulated_configuration
 from nodevet.agent.simulated.prober import probe_results
 from nodevet.checks.core.model import (
@@ -48,9 +48,9 @@ class Drill:
         self.node = node
         settings = load_configuration(None, installed(), environment={"HOME": "/nonexistent"}, uid=1000)
         self.settings = simulated_configuration(settings, profile)
-        armed = arm(installed(), self.settings)
-        self.engine = build_engine(armed, self.settings, self.clock, simulated=True)
-        self.info = agent_info(self.settings, armed, self.clock.instant())
+        configured = configure(installed(), self.settings)
+        self.engine = build_engine(configured, self.settings, self.clock, simulated=True)
+        self.info = agent_info(self.settings, configured, self.clock.instant())
         self.rounds = 0
         self._slow_at = 0.0
         self._wrong: frozenset[str] = frozenset()

@@ -13,7 +13,7 @@ from fakes.reader import ReaderProcess
 
 from nodevet.checks.core.model import AgentInfo, Episode, ReaderState, ReaderStatus, Result, Snapshot
 from nodevet.checks.core.scheduler import Permit
-from nodevet.checks.engine.engine import Armed, Engine
+from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import discover
 from nodevet.checks.engine.view import Cadence, KernelLogState
 from nodevet.checks.kernel_log.lines import split_line
@@ -151,10 +151,10 @@ class Rig:
             self.engine.take_devices(backend, reader.ready().devices)
 
     def _engine(self) -> Engine:
-        armed = [Armed(check, check.policy()) for check in discover()]
+        configured = [ConfiguredCheck(check, check.policy()) for check in discover()]
         cadence = Cadence(INTERVAL_SECONDS, DEADLINE_SECONDS)
         cadences = {(backend, group): cadence for backend in self.readers for group in ("fast", "slow")}
-        return Engine(armed, node="rig", clock=self.clock.instant, cadences=cadences)
+        return Engine(configured, node="rig", clock=self.clock.instant, cadences=cadences)
 
     def _status(self, backend: str) -> ReaderStatus:
         return ReaderStatus(backend=backend, state=ReaderState.RUNNING, last_round=self.clock.instant(), starts=1)

@@ -8,7 +8,7 @@ from fakes.views import at
 
 from nodevet.checks.core.model import AgentInfo, Event, Severity
 from nodevet.checks.engine.engine import Engine
-from nodevet.checks.engine.seen_events import MAXIMUM_TOLD, ToldEvents
+from nodevet.checks.engine.seen_events import MAXIMUM_TOLD, SeenEvents
 
 TOOL = "command.acme"
 FLAP = Event(
@@ -69,7 +69,7 @@ def test_two_events_of_one_document_are_two() -> None:
 
 def test_the_memory_is_bounded_for_each_command() -> None:
     """One command that floods makes the events of no other be forgotten."""
-    told = ToldEvents()
+    told = SeenEvents()
     assert told.admit(later(source="command.other"))
     assert sum(told.admit(later(sequence=number)) for number in range(2 * MAXIMUM_TOLD)) == 2 * MAXIMUM_TOLD
     assert len(told.state) == MAXIMUM_TOLD + 1

@@ -1,0 +1,114 @@
+"""How far counters grew from sample to sample: their last values, and what a restarted agent needs to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from nodevet.checks.core.model import Instant, Part, ReadingStatus, Sample
+from nodevet.checks.core.quantities import QUANTITIES
+
+from .hours import Hourly, Hours
+from .view import Growth
+
+__all__ = ["Counter", "Counters"]
+
+Key = tuple[str, str, Part]
+"""Device, quantity and part of a counter."""
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """The last value of a counter that is judged by its growth.
+
+    Where its reading was *interrupted* ``time`` is that of its last reading, else that of its last change: an unchanged
+    counter is not written again, and the time of its group's last sample stands for its own.
+    """
+
+    device: str
+    quantity: str
+    part: Part
+    value: float
+    time: Instant
+    group: str = ""
+    interrupted: bool = False
+
+
+class Counters:
+    """The counters of all devices, and how far each grew up to its last sample."""
+
+    def __init__(
+        self,
+        kept: Iterable[Counter] = (),
+        hourly: Iterable[Hourly] = (),
+        times: Iterable[tuple[str, str, Instant]] = (),
+    ) -> None:
+        """Go on with what another one *kept*, its growth within the *hour*, and the times of its last samples."""
+        self._counters: dict[Key, Counter] = {(entry.device, entry.quantity, entry.part): entry for entry in kept}
+        self._hours = Hours(hourly)
+        self._times = {(device, group): moment for device, group, moment in times}
+        self._growth: dict[Key, Growth] = {}
+
+    @property
+    def kept(self) -> tuple[Counter, ...]:
+        """Return the last value of each counter."""
+        return tuple(self._counters.values())
+
+    @property
+    def hourly(self) -> tuple[Hourly, ...]:
+        """Return the growth of the last hour."""
+        return self._hours.kept
+
+    @property
+    def times(self) -> tuple[tuple[str, str, Instant], ...]:
+        """Return when each group of each device was read last: device, group, time."""
+        return tuple((*key, moment) for key, moment in self._times.items())
+
+    @property
+    def growth(self) -> Mapping[Key, Growth]:
+        """Return how far each counter grew between its last two samples."""
+        return self._growth
+
+    def last_time(self, sample: Sample) -> Instant | None:
+        """Return when the group of *sample* was read the last time before it; None where it never was."""
+        return self._times.get((sample.device, sample.group))
+
+    def take(self, sample: Sample) -> None:
+        """Note how far the counters of *sample*, which did not fail, grew since the sample before it."""
+        self._interrupt(sample)
+        for reading in sample.readings:
+            if reading.status is not ReadingStatus.OK or isinstance(reading.value, str):
+                continue
+            if QUANTITIES[reading.quantity].judged_by_growth:
+                self._count(sample, reading.quantity, reading.part, float(reading.value or 0))
+        self._times[sample.device, sample.group] = sample.time
+
+    def _interrupt(self, sample: Sample) -> None:
+        """Keep the time of the last reading of each counter that *sample* should hold and does not."""
+        last = self.last_time(sample)
+        if last is None:
+            return
+        read = {(entry.quantity, entry.part) for entry in sample.readings if entry.status is ReadingStatus.OK}
+        for key, counter in self._counters.items():
+            if counter.device != sample.device or counter.group != sample.group or counter.interrupted:
+                continue
+            if (counter.quantity, counter.part) not in read:
+                self._counters[key] = msgspec.structs.replace(counter, time=last, interrupted=True)
+
+    def _count(self, sample: Sample, quantity: str, part: Part, value: float) -> None:
+        key = (sample.device, quantity, part)
+        before = self._counters.get(key)
+        by_hour = QUANTITIES[quantity].judged_by_hour
+        within_hour = self._hours.grown(key, value, sample.time) if by_hour else 0.0
+        if before is not None:
+            since = before.time if before.interrupted else self.last_time(sample) or before.time
+            seconds = sample.time.seconds_since(since)
+            if seconds is not None and seconds > 0 and value >= before.value:
+                self._growth[key] = Growth(value - before.value, seconds, sample.time, within_hour)
+            elif seconds is None or value < before.value:
+                self._growth.pop(key, None)
+            else:
+                return
+        is_same = before is not None and before.value == value and before.time.boot_id == sample.time.boot_id
+        if before is None or not is_same or before.interrupted:
+            self._counters[key] = Counter(sample.device, quantity, part, value, sample.time, sample.group)
