@@ -363,7 +363,7 @@ def test_a_folder_and_a_file_without_end_are_no_mirror(path: Path) -> None:
     path.rmdir()
     path.touch()
     os.truncate(path, 1 << 40)
-    with pytest.raises(StoreError, match="larger than any mirror"):
+    with pytest.raises(StoreError, match="larger than 256 MiB"):
         read_mirror(path)
 
 

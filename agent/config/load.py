@@ -23,6 +23,7 @@ import msgspec.inspect
 from nodevet.checks.core.documents import decoded_toml
 from nodevet.checks.core.errors import ConfigurationError, RegistryError, UnreadableConfigurationError
 from nodevet.checks.system.addresses import parse_listen
+from nodevet.checks.system.files import opened
 from nodevet.exporters.slurm.rules import PREFIX
 
 from .command_specs import command_problems
@@ -187,14 +188,11 @@ def _read(path: Path, *, required: bool) -> dict[str, Any] | None:
 
 def _content(path: Path) -> bytes:
     """Return what *path* holds, without ever waiting: an agent reads it again while it runs. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+    with opened(path, follow=True) as (descriptor, status):
+        if stat.S_ISFIFO(status.st_mode):
             raise ConfigurationError(f"{path}: it is a pipe, and the agent reads it more than once: name a file")
         with open(descriptor, "rb", closefd=False) as file:
             content = file.read(LONGEST_FILE_BYTES + 1) or b""
-    finally:
-        os.close(descriptor)
     if len(content) > LONGEST_FILE_BYTES:
         raise ConfigurationError(f"{path}: more than {LONGEST_FILE_BYTES} bytes: name the file of nodevet's settings")
     return content

@@ -19,7 +19,7 @@ from nodevet.checks.core.errors import ConfigurationError, StoreError
 from nodevet.checks.reference.profiles import load_profile
 from nodevet.checks.simulation.node import ProbeFigures, Simulation, World
 from nodevet.checks.simulation.scenario import Scenario, parse_scenario
-from nodevet.checks.system.files import replace_file
+from nodevet.checks.system.files import opened, replace_file
 
 __all__ = ["Simulate", "SimulatedNode", "read_scenario", "simulated_configuration"]
 
@@ -69,14 +69,11 @@ def read_scenario(path: Path | None, profile: str) -> Scenario:
 
 def _bytes_of(path: Path) -> bytes:
     """Return what the file *path* holds, without waiting for a writer or swallowing what has no end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    with opened(path, follow=True) as (descriptor, status):
+        if not stat.S_ISREG(status.st_mode):
             raise ConfigurationError(f"{path}: is no regular file: name a scenario")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
+        with open(descriptor, "rb", closefd=False) as file:
             content = file.read(SCENARIO_BYTES + 1)
-    finally:
-        os.close(descriptor)
     if len(content) > SCENARIO_BYTES:
         raise ConfigurationError(f"{path}: is larger than {SCENARIO_BYTES >> 10} KiB: name a scenario")
     return content

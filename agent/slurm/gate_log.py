@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from nodevet.checks.system.files import opened
+
 __all__ = ["DECISIONS", "GATE_LOG_NAME", "Closings", "GateLog"]
 
 GATE_LOG_NAME = "gate.log"
@@ -112,21 +114,15 @@ class GateLog:
     def _read(self, path: Path, inode: int, offset: int) -> tuple[int, int] | None:
         """Count the lines of *path*; return inode and end of what was read, None where it is not there to be read."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with opened(path) as (descriptor, status):
+                known = status.st_ino == inode
+                if not stat.S_ISREG(status.st_mode) or (path == self._aside and not known):
+                    return None  # what lies aside was read to its end before
+                # A shorter one was emptied by somebody: it begins anew.
+                start = offset if known and offset <= status.st_size else 0
+                return status.st_ino, self._count(descriptor, start)
         except OSError:
             return None
-        try:
-            status = os.fstat(descriptor)
-            known = status.st_ino == inode
-            if not stat.S_ISREG(status.st_mode) or (path == self._aside and not known):
-                return None  # what lies aside was read to its end before
-            # A shorter one was emptied by somebody: it begins anew.
-            start = offset if known and offset <= status.st_size else 0
-            return status.st_ino, self._count(descriptor, start)
-        except OSError:
-            return None
-        finally:
-            os.close(descriptor)
 
     def _count(self, descriptor: int, offset: int) -> int:
         """Count whole lines from *offset* on and return where the next one begins."""

@@ -5,7 +5,6 @@ Forgetting that a person resumed the node would mean to drain it against them.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,12 +13,13 @@ import msgspec
 from nodevet.checks.core.documents import decoded
 from nodevet.checks.core.errors import ModelError, StoreError
 from nodevet.checks.core.recall import recalled
-from nodevet.checks.system.files import replace_file
+from nodevet.checks.system.files import read_trusted, replace_file
 from nodevet.exporters.slurm.rules import WriterMemory
 
 __all__ = ["MEMORY_NAME", "Kept", "clears_until", "end_permit", "load_memory", "pack", "save_memory"]
 
 MEMORY_NAME = "slurm.json"
+LARGEST_BYTES = 16 << 20
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,13 +80,7 @@ def load_memory(path: Path, stored: bytes | None, boot_id: str) -> Kept:
 
 def _in_file(path: Path) -> Kept | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            trusted = os.fstat(descriptor).st_uid in (0, os.geteuid())
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return recalled(msgspec.msgpack.encode(decoded(file.read(), dict)), Kept)[0] if trusted else None
-        finally:
-            os.close(descriptor)
+        return recalled(msgspec.msgpack.encode(decoded(read_trusted(path, LARGEST_BYTES), dict)), Kept)[0]
     except (OSError, msgspec.MsgspecError, ModelError):
         return None
 

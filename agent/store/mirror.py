@@ -9,8 +9,6 @@ ended: both carry when a thing was seen, said or over in this boot, and of the t
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from nodevet.checks.core.documents import decoded
 from nodevet.checks.core.errors import ModelError, StoreError
 from nodevet.checks.core.model import Episode, EpisodeState, Key
 from nodevet.checks.engine.acknowledgement import is_covering
-from nodevet.checks.system.files import replace_file
+from nodevet.checks.system.files import read_trusted, replace_file
 
 from .store import Store
 
@@ -79,23 +77,11 @@ def read_mirror(path: Path) -> Mirror | None:
     Raises StoreError when it is malformed, no plain file, or neither ours nor root's.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        text = read_trusted(path, LARGEST_BYTES)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}): remove it after a look") from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
-            raise StoreError(f"{path}: not a file of uid {os.geteuid()} or root: remove it after a look")
-        if status.st_size > LARGEST_BYTES:
-            raise StoreError(f"{path}: larger than any mirror: remove it after a look")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            text = file.read()
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read ({error.strerror}): remove it after a look") from error
-    finally:
-        os.close(descriptor)
     try:
         found = decoded(text, _Found)
     except msgspec.MsgspecError as error:

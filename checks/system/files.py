@@ -1,6 +1,7 @@
-"""A small file that is replaced whole: a reader, or a start after a crash, finds the old one or the new one.
+"""Small files: replaced whole, and opened where somebody else could have placed them.
 
-Every file that nodevet writes for somebody else to read goes through here: state file, mirror, markers, memory.
+Every file that nodevet writes for somebody else to read is replaced here: state file, mirror, markers, memory. A
+reader, or a start after a crash, finds the old one or the new one.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from nodevet.checks.core.errors import StoreError
 
-__all__ = ["file_identity", "foreign_link", "replace", "replace_file", "temporary_name"]
+__all__ = ["file_identity", "foreign_link", "opened", "read_trusted", "replace", "replace_file", "temporary_name"]
 
 _LINKS_AT_MOST = 40
 """As many as the kernel follows: path_resolution(7)."""
@@ -43,6 +46,30 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o640) -> None:
         replace(path, content, mode=mode)
     except OSError as error:
         raise StoreError(f"{path}: cannot be written ({error.strerror}): check {path.parent}") from error
+
+
+@contextmanager
+def opened(path: Path, *, follow: bool = False) -> Iterator[tuple[int, os.stat_result]]:
+    """Yield a descriptor to read *path* from, and what it is: a pipe without a writer is not waited for.
+
+    A symbolic link is opened only where *follow*, for a path that a person chose. Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    try:
+        yield descriptor, os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_trusted(path: Path, most_bytes: int) -> bytes:
+    """Return what the file at *path* holds. Raises OSError, also where it is not a plain file of ours or of root's."""
+    with opened(path) as (descriptor, status):
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()):
+            raise OSError(errno.EPERM, f"not a file of uid {os.geteuid()} or root", str(path))
+        if status.st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"larger than {most_bytes >> 20} MiB", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
 
 
 def temporary_name(name: str) -> str:
