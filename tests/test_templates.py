@@ -236,14 +236,14 @@ def harmless() -> dict[str, set[tuple[str, ...]]]:
     return {name: set().union(*(Markup(make(node)).kinds for node in nodes)) for name, make in PAGE_MAKERS.items()}
 
 
-@pytest.mark.parametrize("keys", [False, True], ids=["values", "values and keys"])
+@pytest.mark.parametrize("everything", [False, True], ids=["what others choose", "everything"])
 @pytest.mark.parametrize("node", NODES)
 @pytest.mark.parametrize("kind", PAGE_MAKERS)
 def test_no_text_of_a_snapshot_becomes_markup(
-    kind: str, node: str, keys: bool, harmless: dict[str, set[tuple[str, ...]]]
+    kind: str, node: str, everything: bool, harmless: dict[str, set[tuple[str, ...]]]
 ) -> None:
     """Tags, quotes, controls, half letters and templates in any text are shown, on every page of every node."""
-    snapshot = poisoned(NODES[node](), keys=keys)
+    snapshot = poisoned(NODES[node](), everything=everything)
     page = PAGE_MAKERS[kind](snapshot)
     read = Markup(page)
     assert read.open == []
@@ -256,9 +256,9 @@ def test_no_text_of_a_snapshot_becomes_markup(
 
 def test_the_poison_is_in_what_a_device_is_called() -> None:
     """What the test above rests on."""
-    device = next(device for device in poisoned(gpu_node(), keys=False).devices if device.minor == 0)
+    device = next(device for device in poisoned(gpu_node(), everything=False).devices if device.minor == 0)
     assert (device.id, device.model) == (gpu_id(0) + POISON, "NVIDIA H100 80GB HBM3" + POISON)
-    assert gpu_id(0) + POISON in poisoned(gpu_node(), keys=True).device_verdicts
+    assert gpu_id(0) + POISON in poisoned(gpu_node(), everything=True).device_verdicts
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: f"{path.parent.name}/{path.name}")
