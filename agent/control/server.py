@@ -425,7 +425,7 @@ def _listen(path: Path, backlog: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        _remove_stale(path)
+        _remove_unheard(path)
         # The mode of the descriptor is that of the file from its first moment, so nobody slips in; umask may only
         # narrow it, which is undone after.
         os.fchmod(listener.fileno(), 0o660)
@@ -442,7 +442,7 @@ def _listen(path: Path, backlog: int) -> socket.socket:
     return listener
 
 
-def _remove_stale(path: Path) -> None:
+def _remove_unheard(path: Path) -> None:
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:

@@ -41,7 +41,7 @@ _COLOURS = {
 }
 
 
-STALE_BYTES = 1 << 14
+WAITING_BYTES = 1 << 14
 """How much may wait for a reader of standard error: more of it is old by the time that it reads on."""
 
 LAST_SECONDS = 1.0
@@ -116,7 +116,7 @@ def unhindered() -> Iterator[None]:
     except (OSError, ValueError):  # it is memory, which takes everything
         yield
         return
-    outlet = Outlet(STALE_BYTES)
+    outlet = Outlet(WAITING_BYTES)
     try:
         with redirect_stderr(cast(TextIO, _Unhindered(outlet, sys.stderr))):
             yield

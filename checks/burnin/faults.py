@@ -205,9 +205,9 @@ OUTPUT_FAULTS: tuple[OutputFault, ...] = (
     OutputFault(name="opposite_pair", spoil=_opposite_pair, lasting=True),
     OutputFault(name="stuck_lanes", spoil=_stuck_lanes),
     OutputFault(name="swapped_rows", spoil=_swapped_rows, lasting=True),
-    OutputFault(name="lost_tile", spoil=_lost_tile, origin="stale"),
+    OutputFault(name="lost_tile", spoil=_lost_tile, origin="lost_write"),
     OutputFault(name="not_a_number", spoil=_not_a_number, floating_only=True),
-    OutputFault(name="skipped_product", spoil=_skipped, origin="stale", skips=True),
+    OutputFault(name="skipped_product", spoil=_skipped, origin="lost_write", skips=True),
 )
 """Faults in a result, each to be found in the ring. Lasting ones cancel in one direction and need a second visit."""
 

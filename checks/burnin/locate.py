@@ -21,8 +21,8 @@ from .witness import spread, true_block
 __all__ = ["Cell", "Mismatch", "Origin", "locate"]
 
 Origin = str
-"""``output``, ``operand_a``, ``operand_b``; ``stale``: the slot, or part of it, was never written; ``checksum``: every
-cell is right, and what the device keeps or computes of their sums is not."""
+"""``output``, ``operand_a``, ``operand_b``; ``lost_write``: the slot, or part of it, was never written; ``checksum``:
+every cell is right, and what the device keeps or computes of their sums is not."""
 
 _SUSPECTS = 256
 _EXAMPLES = 64
@@ -148,12 +148,12 @@ def _origin(
         changed = torch.nonzero(digest(operand.stored).rows != operand.digest.rows).flatten()
         if len(changed):
             return name, tuple(changed[:_EXAMPLES].tolist())
-    if product.before is not None and _is_stale(ring.sets, product.before, multiplication, suspects, wrong, got):
-        return "stale", ()
+    if product.before is not None and _is_lost_write(ring.sets, product.before, multiplication, suspects, wrong, got):
+        return "lost_write", ()
     return "output", ()
 
 
-def _is_stale(
+def _is_lost_write(
     sets: list[OperandSet],
     before: tuple[int, int],
     multiplication: Multiplication,

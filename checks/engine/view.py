@@ -43,7 +43,7 @@ __all__ = [
     "refuse_other_part",
 ]
 
-STALE_ROUNDS = 3
+OLD_ROUNDS = 3
 """A sample is old once this many rounds and one deadline went by without another."""
 
 
@@ -71,9 +71,9 @@ class Cadence(msgspec.Struct, frozen=True):
     deadline_seconds: float
 
     @property
-    def stale_seconds(self) -> float:
+    def age_limit_seconds(self) -> float:
         """Return the age from which a sample of this cadence is old."""
-        return STALE_ROUNDS * self.interval_seconds + self.deadline_seconds
+        return OLD_ROUNDS * self.interval_seconds + self.deadline_seconds
 
 
 class KernelLogState(msgspec.Struct, frozen=True):
@@ -181,11 +181,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Return how old *sample* is; None where it is of another boot."""
         return self.now.seconds_since(sample.time)
 
-    def is_stale(self, sample: Sample) -> bool:
+    def is_old(self, sample: Sample) -> bool:
         """Return whether *sample* is too old to say anything about now."""
         age = self.age_seconds(sample)
         cadence = self.cadences.get((sample.backend, sample.group))
-        return age is None or (cadence is not None and age > cadence.stale_seconds)
+        return age is None or (cadence is not None and age > cadence.age_limit_seconds)
 
     def readings(self, device_id: str, quantity: str) -> tuple[tuple[Reading, Sample], ...]:
         """Return every reading of *quantity* of the device with its sample, one per part.
@@ -222,7 +222,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if number is not None or told is None or isinstance(told.value, str):
             return number
         age, cadence = self.now.seconds_since(told.time), self.cadences.get((told.backend, told.group))
-        is_old = age is None or (cadence is not None and age > cadence.stale_seconds)
+        is_old = age is None or (cadence is not None and age > cadence.age_limit_seconds)
         return None if is_old else float(told.value)
 
     def was_read_lately(self, device_id: str, quantity: str, part: Part) -> bool:
@@ -231,7 +231,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         age = None if read is None else self.now.seconds_since(read)
         sample = next((sample for entry, sample in self.readings(device_id, quantity) if entry.part == part), None)
         cadence = None if sample is None else self.cadences.get((sample.backend, sample.group))
-        return age is not None and cadence is not None and age <= cadence.stale_seconds
+        return age is not None and cadence is not None and age <= cadence.age_limit_seconds
 
     def evidence_time(self, device_id: str, *quantities: str) -> Instant | None:
         """Return when the oldest sample that carries one of *quantities* was taken."""
@@ -263,9 +263,9 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _index(self) -> dict[tuple[str, str], tuple[tuple[Reading, Sample], ...]]:
         index: dict[tuple[str, str], list[tuple[Reading, Sample]]] = {}
         for sample in self.samples.values():
-            stale = self.is_stale(sample)
+            is_old = self.is_old(sample)
             for entry in sample.readings:
-                shown = _unavailable(entry, self.age_seconds(sample)) if stale else entry
+                shown = _unavailable(entry, self.age_seconds(sample)) if is_old else entry
                 index.setdefault((sample.device, entry.quantity), []).append((shown, sample))
         return {key: tuple(entries) for key, entries in index.items()}
 

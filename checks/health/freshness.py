@@ -284,7 +284,7 @@ def _unread(view: View, device: Device) -> Finding:
     else:
         unread = {group for backend, group in view.cadences if backend == device.backend}
         unread -= {sample.group for sample in samples}
-        ages = [_age(view, sample) for sample in samples if view.is_stale(sample)]
+        ages = [_age(view, sample) for sample in samples if view.is_old(sample)]
         why = "; ".join((*ages, *(f"group {group} was not read yet" for group in sorted(unread))))
     return UNREAD.on_node(
         Outcome.UNMEASURED if why else Outcome.PASS,
@@ -305,7 +305,7 @@ def _asked(samples: Iterable[Sample]) -> Instant:
 def _age(view: View, sample: Sample) -> str:
     age = view.age_seconds(sample)
     cadence = view.cadences.get((sample.backend, sample.group))
-    limit = f", limit {cadence.stale_seconds:.0f} s" if cadence else ""
+    limit = f", limit {cadence.age_limit_seconds:.0f} s" if cadence else ""
     return f"group {sample.group} was last read " + ("in another boot" if age is None else f"{age:.0f} s ago") + limit
 
 

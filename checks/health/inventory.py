@@ -276,7 +276,7 @@ def _lost(view: View, device: Device) -> Finding:
         )
     if not samples:
         return LOST.on_node(Outcome.SKIPPED, f"{name}: was not read yet", device=device.id)
-    answered = all(sample.failure is None and not view.is_stale(sample) for sample in samples)
+    answered = all(sample.failure is None and not view.is_old(sample) for sample in samples)
     outcome = Outcome.PASS if answered else Outcome.UNMEASURED
     newest = max((sample.time for sample in samples), key=lambda time: time.boottime_ns)
     facts = "answers" if answered else "could not be read"
@@ -300,7 +300,7 @@ def _refused(view: View, device: Device, rule: Rule, kind: FailureKind, why: str
         sample = max(asked, key=lambda entry: entry.time.boottime_ns)
         detail = sample.failure.detail if sample.failure else ""
         return rule.on_node(Outcome.FAIL, f"{name}: {why} ({detail})", device=device.id, evidence_time=sample.time)
-    answered = newest.failure is None and not view.is_stale(newest)
+    answered = newest.failure is None and not view.is_old(newest)
     return rule.on_node(
         Outcome.PASS if answered else Outcome.UNMEASURED,
         f"{name}: {well if answered else 'could not be read'}",
