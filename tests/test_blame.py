@@ -47,7 +47,7 @@ from nodevet.checks.health.freshness import Freshness, judge
 from nodevet.checks.ipc.child_process import Child
 from nodevet.checks.ipc.last_words import LastWords
 from nodevet.checks.system.process import Exit
-from nodevet.checks.system.processes import ChildRecord, start_ticks
+from nodevet.checks.system.procfs import ChildRecord, start_ticks
 
 LIBRARYS_OWN = ("segv", "abort", "bus", "ill")
 """Signals by which a library ends its process."""

@@ -23,7 +23,7 @@ from nodevet.checks.core.model import (
     Sample,
     Snapshot,
 )
-from nodevet.checks.system.processes import exists
+from nodevet.checks.system.procfs import exists
 
 ALIVE = 100
 DEAD = 200

@@ -26,7 +26,7 @@ from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import NEVER, Failure, FailureKind, ReaderState, ResultState
 from nodevet.checks.core.wire import ProgressMessage
 from nodevet.checks.engine.view import Cadence
-from nodevet.checks.system.processes import ChildRecord, is_alive, start_ticks
+from nodevet.checks.system.procfs import ChildRecord, is_alive, start_ticks
 
 
 @pytest.fixture

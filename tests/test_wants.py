@@ -27,7 +27,7 @@ from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
 from nodevet.checks.core.model import Failure, FailureKind, ReaderState
 from nodevet.checks.engine.refusal import REFUSALS
 from nodevet.checks.ipc.child_process import Child
-from nodevet.checks.system.processes import tight_limit
+from nodevet.checks.system.procfs import tight_limit
 
 __all__ = ["bench"]
 

@@ -26,7 +26,7 @@ from nodevet.checks.core.scheduler import Permit
 from nodevet.checks.engine.engine import ConfiguredCheck, Engine
 from nodevet.checks.engine.registry import Check
 from nodevet.checks.engine.view import Cadence
-from nodevet.checks.system.processes import ChildRecord
+from nodevet.checks.system.procfs import ChildRecord
 
 __all__ = [
     "FAST",

@@ -45,7 +45,7 @@ from nodevet.checks.core.model import AgentInfo, Episode, Instant, Key, Result, 
 from nodevet.checks.engine.engine import ConfiguredCheck, Round
 from nodevet.checks.engine.episodes import Knew, Returns
 from nodevet.checks.engine.registry import installed
-from nodevet.checks.system.processes import exists
+from nodevet.checks.system.procfs import exists
 from nodevet.checks.system.signals import SignalPipe
 from nodevet.exporters.documents.schema import BurnInDocument, burn_in_document, status_document
 from nodevet.exporters.web.http import HttpServer

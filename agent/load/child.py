@@ -19,7 +19,7 @@ from nodevet.checks.core.model import Instant, Result, ResultState
 from nodevet.checks.core.wire import Burn, Failed, Found, Message, Note, ProgressMessage, Ready, ResultMessage
 from nodevet.checks.ipc.child_process import Child, Patience
 from nodevet.checks.system.process import Exit
-from nodevet.checks.system.processes import ChildRecord
+from nodevet.checks.system.procfs import ChildRecord
 
 from .wrong import carried_on
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Failure, FailureKind, ReaderState
-from nodevet.checks.system.processes import ChildRecord, describe, is_alive
+from nodevet.checks.system.procfs import ChildRecord, describe, is_alive
 
 from .calls_of_users import meaning_of_users
 from .witness import ProcessStatus, Surroundings, disturbance

@@ -17,7 +17,7 @@ from nodevet.checks.core.model import NEVER, Device, Failure, FailureKind, Insta
 from nodevet.checks.core.wire import PROTOCOL, EventMessage, Failed, Note, Read, Ready, RoundDone, Sampled, Start
 from nodevet.checks.ipc.child_process import Child, Patience
 from nodevet.checks.system.process import Exit
-from nodevet.checks.system.processes import ChildRecord
+from nodevet.checks.system.procfs import ChildRecord
 
 from .at_work import device_at_work
 from .blame import Blame, Fallen, no_start, stuck_seconds

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from nodevet.checks.core.recall import recalled
-from nodevet.checks.system.processes import ChildRecord
+from nodevet.checks.system.procfs import ChildRecord
 
 from .blame import Fall
 

@@ -16,7 +16,7 @@ from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.core.model import Device, DeviceKind, Event, ReaderState, ReaderStatus, Sample
 from nodevet.checks.core.wire import Note
-from nodevet.checks.system.processes import ChildRecord
+from nodevet.checks.system.procfs import ChildRecord
 
 from .blame import Blame, Fall
 from .heartbeat import Heartbeat

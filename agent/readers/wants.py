@@ -8,7 +8,7 @@ from nodevet.checks.backends.device_nodes import SAID_WITHOUT_ASKING
 from nodevet.checks.core.model import FailureKind
 from nodevet.checks.ipc.child_process import Child
 from nodevet.checks.reference.limits import from_table
-from nodevet.checks.system.processes import FILE_SIZE
+from nodevet.checks.system.procfs import FILE_SIZE
 
 from .witness import Surroundings
 

@@ -23,7 +23,7 @@ from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import WireError
 from nodevet.checks.core.wire import Decoder, Message, Progress, Stop, encode
 from nodevet.checks.system.process import Exit, Process
-from nodevet.checks.system.processes import ChildRecord, describe, start_ticks, tight_limit
+from nodevet.checks.system.procfs import ChildRecord, describe, start_ticks, tight_limit
 
 from .last_words import LastWords
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from nodevet.checks.core.errors import BusyError
 
 from .background import START_SECONDS, Background
-from .processes import memory_limit
+from .procfs import memory_limit
 
 __all__ = ["prove_threads"]
 

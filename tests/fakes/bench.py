@@ -21,7 +21,7 @@ from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Event, Failure, ReaderState, ReaderStatus, Sample
 from nodevet.checks.core.wire import Note
 from nodevet.checks.engine.view import Cadence
-from nodevet.checks.system.processes import ChildRecord
+from nodevet.checks.system.procfs import ChildRecord
 
 __all__ = ["DEADLINE", "INTERVAL", "REAL_SECONDS", "SCRIPTED", "Bench", "outcome"]
 
