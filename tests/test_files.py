@@ -15,7 +15,7 @@ import pytest
 
 from nodevet.agent.simulated.origin import MARKER_NAME, NAMELESS, claim, refuse_simulated, simulated_owner
 from nodevet.checks.core.errors import StoreError
-from nodevet.checks.system.files import replace, replace_file
+from nodevet.checks.system.files import opened, read_trusted, replace, replace_file
 
 TESTS = Path(__file__).resolve().parent
 
@@ -23,6 +23,14 @@ WRITES_THROUGH = {
     "agent/commands/report.py",  # output that a person named: it may be a pipe or a terminal
     "agent/load/output.py",  # likewise
     "agent/slurm/survey.py",  # a temporary folder in which the scripts are tried, read by nobody else
+}
+
+
+OPENS_ITSELF = {
+    "agent/load/claims.py",  # writes an answer into the claim of a job, which a prolog made
+    "agent/store/open_files.py",  # holds the place of a database, and reads nothing
+    "checks/system/lock.py",  # makes the file that it locks
+    "exporters/statefile/reader.py",  # the standard library alone
 }
 
 
@@ -173,3 +181,26 @@ def test_a_folder_in_the_place_of_the_mark_is_named(tmp_path: Path) -> None:
         claim([tmp_path], "drill (dgx-h100)")
     with pytest.raises(StoreError, match=f"{MARKER_NAME}: cannot be read"):
         refuse_simulated(tmp_path)
+
+
+def test_what_others_could_have_placed_is_opened_in_one_place() -> None:
+    """A module that spells the flags itself forgets one of them: a link, or a pipe without a writer."""
+    modules = [path for room in ("agent", "checks", "exporters") for path in (TESTS.parent / room).rglob("*.py")]
+    spelling = {str(path.relative_to(TESTS.parent)) for path in modules if "O_NOFOLLOW" in path.read_text()}
+    assert spelling == OPENS_ITSELF | {"checks/system/files.py"}
+
+
+def test_neither_a_link_nor_a_pipe_is_followed_or_waited_for(tmp_path: Path) -> None:
+    """A path that a person chose may be a link; a pipe without a writer has no content, and is none of ours."""
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    os.mkfifo(tmp_path / "pipe")
+    assert read_trusted(tmp_path / "file", 7) == b"content"
+    with pytest.raises(OSError, match="larger than 0 MiB"):
+        read_trusted(tmp_path / "file", 6)
+    for name, number in (("link", errno.ELOOP), ("pipe", errno.EPERM), ("absent", errno.ENOENT)):
+        with pytest.raises(OSError) as caught:
+            read_trusted(tmp_path / name, 7)
+        assert caught.value.errno == number
+    with opened(tmp_path / "link", follow=True) as (descriptor, status):
+        assert (os.read(descriptor, 9), status.st_size) == (b"content", 7)

@@ -55,6 +55,16 @@ def test_a_run_that_gives_nothing_says_why(script: str, seconds: float, kind: Ru
     assert not psutil.Process().children(recursive=True)
 
 
+def test_what_a_program_left_behind_is_ended_with_it(tmp_path: Path) -> None:
+    """It is in the group, and nobody else would ever end it."""
+    failure(f"sleep 60 & echo $! >{tmp_path}/pid; exit 0")
+    left = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 5.0
+    while psutil.pid_exists(left) and psutil.Process(left).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "it lives on"
+        time.sleep(0.01)
+
+
 def test_a_run_that_nobody_wants_any_more_is_ended() -> None:
     """Soon, not at its deadline."""
     began = time.monotonic()
