@@ -163,7 +163,7 @@ def test_pending_and_unchanged_episodes_add_no_row(store: Store, path: Path) -> 
     after.close()
 
 
-def test_history_is_filtered_by_device_serial_time_and_limit(store: Store) -> None:
+def test_history_is_filtered_by_device_serial_and_limit(store: Store) -> None:
     """A serial's past follows it to another slot; rows come newest first."""
     store.save_round([episode(device="GPU-0", serial="S1")], {}, time=moment(10))
     store.save_round([episode(device="GPU-1", serial="S2")], {}, time=moment(20))
@@ -175,7 +175,6 @@ def test_history_is_filtered_by_device_serial_time_and_limit(store: Store) -> No
     assert numbers() == [3, 2, 1]
     assert numbers(devices=["GPU-1"]) == [3, 2]
     assert numbers(serial="S1") == [3, 1]
-    assert numbers(since=moment(20).wall_seconds) == [3, 2]
     assert numbers(limit=1) == [3]
     assert store.history(limit=1)[0].time == moment(30)
 
@@ -544,7 +543,7 @@ def test_results_come_back_newest_first(store: Store, path: Path) -> None:
     store.close()
     after = open_store(path).store
 
-    assert after.results("gemm") == tuple(reversed(kept))
+    assert after.results()[1:] == tuple(reversed(kept))
     assert after.results(limit=1)[0].workload == "stream"
     after.close()
 

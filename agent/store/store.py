@@ -230,20 +230,15 @@ class Store:
         return {name: value for name, value, mark in rows if checksum(name, value) == mark}
 
     def history(
-        self,
-        devices: Sequence[str] | None = None,
-        serial: str | None = None,
-        since: float | None = None,
-        limit: int = 1000,
+        self, devices: Sequence[str] | None = None, serial: str | None = None, limit: int = 1000
     ) -> tuple[HistoryRow, ...]:
-        """Return journal rows, newest first: of some devices, of one serial number, since a wall time in seconds.
+        """Return journal rows, newest first: of some devices, of one serial number.
 
         A row that does not match its checksum is left out, and its number is in ``left_out``.
         """
-        one = (("serial = ?", serial), ("wall >= ?", since))
-        conditions: list[tuple[str, tuple[object, ...]]] = [
-            (clause, (value,)) for clause, value in one if value is not None
-        ]
+        conditions: list[tuple[str, tuple[str, ...]]] = []
+        if serial is not None:
+            conditions.append(("serial = ?", (serial,)))
         if devices is not None:
             conditions.append((f"device IN ({', '.join('?' * len(devices))})", tuple(devices)))
         where = " AND ".join(clause for clause, _ in conditions)
@@ -269,10 +264,9 @@ class Store:
         with self._transaction() as run:
             run("INSERT INTO results (wall, workload, payload, checksum) VALUES (?, ?, ?, ?)", row)
 
-    def results(self, workload: str | None = None, limit: int = 100) -> tuple[Result, ...]:
-        """Return the newest *limit* results, newest first, of all workloads or of one."""
-        tail, values = ("WHERE workload = ? ", (workload,)) if workload is not None else ("", ())
-        return self._result_rows(tail + "ORDER BY id DESC LIMIT ?", (*values, limit))
+    def results(self, limit: int = 100) -> tuple[Result, ...]:
+        """Return the newest *limit* results, newest first."""
+        return self._result_rows("ORDER BY id DESC LIMIT ?", (limit,))
 
     def see_devices(self, devices: Sequence[Device], wall_seconds: float) -> None:
         """Remember that *devices* were here at *wall_seconds*. Raises StoreError or BusyError."""

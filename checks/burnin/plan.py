@@ -93,7 +93,6 @@ def requests_for(
     *,
     seconds: float | None = None,
     dtypes: tuple[str, ...] | None = None,
-    seed: int = DEFAULT_SEED,
     pci_device_id: str | None = None,
     shape: tuple[int, int, int] | None = None,
 ) -> tuple[GemmRequest, ...]:
@@ -116,7 +115,6 @@ def requests_for(
             memory_ratio=plan.memory_ratio,
             maximum_memory_bytes=plan.maximum_memory_bytes,
             call_limit_seconds=plan.call_limit_seconds,
-            seed=seed,
             pci_device_id=pci_device_id,
             asked=dtypes is not None,
             shape=shape,

@@ -301,10 +301,10 @@ def device_name(view: View, device_id: str) -> str:
     return names[device_id]
 
 
-def device_names(view: View, devices: list[Device], most: int = 2) -> str:
-    """Return what people call the first of *devices*, and how many more there are."""
-    told = ", ".join(device_name(view, device.id) for device in devices[:most])
-    return told + (f" and {len(devices) - most} more" if len(devices) > most else "")
+def device_names(view: View, devices: list[Device]) -> str:
+    """Return what people call the first two of *devices*, and how many more there are."""
+    told = ", ".join(device_name(view, device.id) for device in devices[:2])
+    return told + (f" and {len(devices) - 2} more" if len(devices) > 2 else "")
 
 
 def _name(view: View, device_id: str) -> str:

@@ -37,13 +37,13 @@ def replace(path: Path, content: bytes, *, mode: int = 0o640) -> None:
         os.close(folder)
 
 
-def replace_file(path: Path, content: bytes, *, mode: int = 0o640) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Replace the file at *path* by *content*, atomically and durably.
 
     Raises StoreError where it cannot be written; what was there before is then untouched.
     """
     try:
-        replace(path, content, mode=mode)
+        replace(path, content)
     except OSError as error:
         raise StoreError(f"{path}: cannot be written ({error.strerror}): check {path.parent}") from error
 
