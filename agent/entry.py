@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["main"]
-
 FOREIGN = ("PYTHONPATH", "PYTHONINSPECT", "PYTHONWARNINGS")
 """What changes which code runs, whether the command ends, and which warnings are exceptions."""
 

@@ -8,24 +8,6 @@ from datetime import UTC, datetime
 from nodevet.checks.core.model import NODE, DeviceKind, Instant, Scalar, Snapshot
 from nodevet.checks.engine.view import device_node_name
 
-__all__ = [
-    "ABSENT",
-    "age",
-    "amount",
-    "bar_length",
-    "bytes_of",
-    "counted",
-    "device_names",
-    "duration",
-    "hertz",
-    "moment",
-    "number",
-    "percent",
-    "rate_unit",
-    "short_name",
-    "words",
-]
-
 ABSENT = "\u2013"
 """Stands where nothing was measured."""
 

@@ -81,6 +81,15 @@ def imports_by_the_public_name(module: Module) -> Iterator[str]:
             yield f"{module.name}:{found.line} imports {found.target} without nodevet. in front"
 
 
+def keeps_private_names(module: Module) -> Iterator[str]:
+    """A name with an underscore stays in its module: that alone tells what others may rely on."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                if alias.name.startswith("_") and not alias.name.startswith("__"):
+                    yield f"{module.name}:{node.lineno} imports {alias.name}, which is private to {node.module}"
+
+
 def keeps_libraries_at_home(module: Module) -> Iterator[str]:
     """A library that is heavy or touches a driver is imported in its one home only."""
     for found in imports_of(module):
@@ -177,6 +186,7 @@ RULES: tuple[Rule, ...] = (
     keeps_its_floor,
     keeps_to_its_room,
     imports_by_the_public_name,
+    keeps_private_names,
     keeps_libraries_at_home,
     catches_what_it_names,
     moves_proc_in_one_place,
@@ -240,6 +250,8 @@ FAULTS = [
     (keeps_to_its_room, "agent.readers.reader", "from nodevet.agent.store.store import Store"),
     (imports_by_the_public_name, "agent.cli", "import checks.model"),
     (imports_by_the_public_name, "agent.cli", "from exporters import schema"),
+    (keeps_private_names, "agent.daemon.loop", "from nodevet.checks.engine.view import View, _name"),
+    (keeps_private_names, "checks.engine.engine", "def f():\n    from .view import _name"),
     (keeps_libraries_at_home, "agent.daemon.loop", "import prometheus_client"),
     (keeps_libraries_at_home, "exporters.web.http", "from prometheus_client.exposition import choose_encoder"),
     (keeps_libraries_at_home, "agent.daemon.loop", "def f():\n    import torch.cuda"),
@@ -274,6 +286,7 @@ ALLOWED = [
     (keeps_its_floor, "agent.daemon.loop", "from nodevet.exporters.documents import schema"),
     (keeps_to_its_room, "checks.health.power", "from .thermal import judge\nfrom ..core.model import Finding"),
     (imports_by_the_public_name, "agent.cli", "import nodevet.checks.core.model\nimport checkstyle"),
+    (keeps_private_names, "agent.cli", "from nodevet.agent import __version__\nfrom . import _options"),
     (keeps_libraries_at_home, "checks.backends.nvidia.nvml", "def f():\n    import pynvml"),
     (keeps_libraries_at_home, "checks.burnin.gemm", "import torch"),
     (keeps_libraries_at_home, "exporters.metrics.family", "import prometheus_client"),

@@ -17,9 +17,6 @@ from nodevet.checks.core.model import State
 from nodevet.checks.engine.registry import installed
 from nodevet.exporters.documents.schema import StatusDocument
 
-__all__ = ["NAMES", "add_json", "add_places", "ask_agent", "configuration", "status_of_agent"]
-
-
 NAMES = "id, PCI address, UUID, serial number, or as status prints it: 'GPU 5', gpu5, 5"
 """How a device may be named, in every verb alike."""
 

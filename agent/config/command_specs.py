@@ -16,8 +16,6 @@ from .decoding import Problem
 from .reader_plan import ReaderPlan
 from .settings import AgentSettings, CommandSettings
 
-__all__ = ["command_plan", "command_problems", "command_spec"]
-
 NAME = re.compile("[a-z][a-z0-9_-]{0,31}")
 VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 OURS = "NODEVET_"

@@ -17,8 +17,6 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-__all__ = ["Problem", "decode", "description", "expected", "field_types", "suggestion"]
-
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 

@@ -40,16 +40,6 @@ from .settings import (
     StoreSettings,
 )
 
-__all__ = [
-    "SIMULATED_FOLDER",
-    "Configured",
-    "Directories",
-    "digest",
-    "directories",
-    "load_configuration",
-    "usual_runtime_directory",
-]
-
 FILE_NAME = "nodevet.toml"
 
 LONGEST_FILE_BYTES = 1 << 20

@@ -10,8 +10,6 @@ import msgspec
 from nodevet.checks.engine.view import Cadence
 from nodevet.checks.system.process import python_module
 
-__all__ = ["ReaderPlan"]
-
 READER_MODULE = "nodevet.checks.backends.reader_main"
 PRELOADS = frozenset({"LD_PRELOAD", "LD_AUDIT"})
 """Variables by which the linker puts other libraries into a process (ld.so(8)): their crash would be the driver's."""

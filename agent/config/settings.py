@@ -12,20 +12,6 @@ import msgspec
 from nodevet.checks.core.model import Mode
 from nodevet.checks.reference.vendors import backend_names
 
-__all__ = [
-    "AgentSettings",
-    "BackendSettings",
-    "CheckSettings",
-    "CommandSettings",
-    "Configuration",
-    "GateSettings",
-    "KernelLogSettings",
-    "LoadSettings",
-    "ReportSettings",
-    "SlurmSettings",
-    "StoreSettings",
-]
-
 Backend = Annotated[str, msgspec.Meta(extra={"choices": backend_names})]
 Group = Literal["fast", "slow"]
 LogLevel = Literal["debug", "info", "warning", "error"]

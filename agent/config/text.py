@@ -15,8 +15,6 @@ from .decoding import description, expected, field_types
 from .load import SECTIONS, Configured
 from .settings import CheckSettings, Configuration
 
-__all__ = ["render"]
-
 COMMENT_COLUMN = 44
 
 

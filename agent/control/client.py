@@ -11,8 +11,6 @@ from typing import Any, Self
 
 from nodevet.checks.core.errors import NodevetError, UsageError
 
-__all__ = ["AgentAbsent", "AgentRefused", "AgentSilent", "Session", "ask", "watch"]
-
 
 class AgentAbsent(NodevetError):  # noqa: N818 (a state of the node that callers handle, not a failure)
     """No agent runs here."""

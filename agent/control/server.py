@@ -30,8 +30,6 @@ from nodevet.checks.core.guard import Bug, Guard, attempt
 from nodevet.checks.system.exhaustion import EXHAUSTED, EXHAUSTED_SECONDS
 from nodevet.checks.system.files import file_identity
 
-__all__ = ["Call", "Control", "NoArguments", "Peer", "Verb"]
-
 SOCKET_NAME = "control.socket"
 
 LONGEST_RELEASE_SECONDS = 86400.0

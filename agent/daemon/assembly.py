@@ -28,20 +28,6 @@ from nodevet.checks.engine.registry import Check
 from nodevet.checks.engine.view import Cadence
 from nodevet.checks.system.procfs import ChildRecord
 
-__all__ = [
-    "FAST",
-    "SLOW",
-    "agent_info",
-    "build_engine",
-    "build_supervisor",
-    "cadences",
-    "configure",
-    "modes_in_force",
-    "node_name",
-    "permit_of",
-    "ttl_seconds",
-]
-
 SIMULATED = "simulated"
 """The backend that stands in for all others on a simulated node."""
 

@@ -22,8 +22,6 @@ from nodevet.checks.reference.kernel_policy import told_code
 from .notify import Notifier
 from .storms import Folded, Storms
 
-__all__ = ["EventLog", "greeting"]
-
 LEVELS = ("debug", "info", "warning", "error")
 """What a child may ask for; whatever else it says is told at info."""
 

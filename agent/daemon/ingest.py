@@ -19,8 +19,6 @@ from nodevet.checks.engine.engine import Engine
 from .event_log import EventLog
 from .pace import Pace
 
-__all__ = ["Ingest"]
-
 
 class Ingest:
     """Hands on what came in, and has *pace* know how soon it must be judged."""

@@ -10,8 +10,6 @@ import os
 import signal
 from contextlib import suppress
 
-__all__ = ["under_init"]
-
 PASSED_ON = frozenset(
     {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH}
 )

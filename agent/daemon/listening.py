@@ -15,8 +15,6 @@ from nodevet.checks.system.background import Background
 from nodevet.exporters.web.http import HttpServer
 from nodevet.exporters.web.listen_address import AbsentAddressError, is_free, is_name
 
-__all__ = ["AGAIN_SECONDS", "Listening"]
-
 AGAIN_SECONDS = 5.0
 """Between two looks at whether the address is free."""
 

@@ -18,8 +18,6 @@ from structlog.typing import FilteringBoundLogger, Processor
 
 from nodevet.agent.terminal.outlet import Outlet, Stream
 
-__all__ = ["configure", "make_logger", "speaks_to_journal"]
-
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """Levels as syslog(3) numbers them."""
 

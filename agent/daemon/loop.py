@@ -76,8 +76,6 @@ from .showing import Showing
 from .strays import Strays
 from .verbs import verbs
 
-__all__ = ["Daemon"]
-
 LONGEST_WAIT_SECONDS = 10.0
 """How long the loop may sleep when nothing is due: whatever happens wakes it."""
 

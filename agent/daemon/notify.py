@@ -17,8 +17,6 @@ from typing import Self
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.system.exhaustion import EXHAUSTED
 
-__all__ = ["AGAIN_SECONDS", "Notifier", "Watchdog", "watchdog_interval_seconds"]
-
 AGAIN_SECONDS = 1.0
 """When a manager whose queue was full is told again."""
 

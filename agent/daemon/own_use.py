@@ -10,8 +10,6 @@ import psutil
 
 from nodevet.checks.core.model import OwnUse
 
-__all__ = ["OwnUseReader"]
-
 _Found = TypeVar("_Found")
 
 _UNREADABLE = (psutil.Error, OSError, ValueError, LookupError)

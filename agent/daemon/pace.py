@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from nodevet.checks.core.clock import Clock
 
-__all__ = ["Pace"]
-
 SETTLE_SECONDS = 0.25
 """How long a round may still be coming in before what is there is judged."""
 

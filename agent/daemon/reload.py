@@ -11,8 +11,6 @@ from nodevet.checks.core.errors import ConfigurationError
 from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.system.background import Background
 
-__all__ = ["Reread", "taken_up"]
-
 READ_SECONDS = 3.0
 """How long the main loop waits for the file: a site may have it on a server."""
 

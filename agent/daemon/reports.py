@@ -20,8 +20,6 @@ from nodevet.checks.system.files import replace
 from nodevet.checks.system.process import RunError, RunFailure, Runner, python_module
 from nodevet.exporters.documents.schema import BurnInDocument, encode
 
-__all__ = ["Reports"]
-
 RENDER_SECONDS = 30.0
 LOOK_SECONDS = 0.5
 

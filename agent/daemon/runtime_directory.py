@@ -14,8 +14,6 @@ from pathlib import Path
 from nodevet.checks.core.errors import NodevetError
 from nodevet.checks.system.files import file_identity
 
-__all__ = ["RuntimeDirectory"]
-
 
 class RuntimeDirectory:
     """Looks after *path* whenever ``tick`` is called; ``trouble`` says what became of it."""

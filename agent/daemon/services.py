@@ -48,30 +48,6 @@ from .runtime_directory import RuntimeDirectory
 from .showing import Showing
 from .strays import Strays
 
-__all__ = [
-    "Member",
-    "described",
-    "descriptors",
-    "gate_log",
-    "guarded",
-    "host_name",
-    "http",
-    "kernel_log",
-    "load_guard",
-    "log",
-    "memory_of",
-    "own_use",
-    "reports",
-    "runtime_directory",
-    "showing",
-    "simulation",
-    "slurm",
-    "soonest",
-    "state_file",
-    "store",
-    "watchdog",
-]
-
 
 def _nothing() -> None:
     """Contribute nothing."""

@@ -17,8 +17,6 @@ from nodevet.agent.store.writer import Keeping
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.model import Episode, Snapshot
 
-__all__ = ["BOUND_SECONDS", "Showing"]
-
 BOUND_SECONDS = 0.5
 """How long a round may wait for the disk: half of what an event may take to every surface."""
 

@@ -10,8 +10,6 @@ from collections.abc import Hashable
 
 import msgspec
 
-__all__ = ["Folded", "Storms"]
-
 WINDOW_SECONDS = 60.0
 """How long a storm is counted before its line is written."""
 

@@ -15,8 +15,6 @@ from typing import Self
 
 from nodevet.checks.core.guard import attempt
 
-__all__ = ["Strays"]
-
 WAITING_LINES = 64
 """So many wait for the next turn of the loop; of more, the oldest are given up."""
 

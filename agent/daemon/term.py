@@ -10,8 +10,6 @@ from nodevet.checks.core.model import Instant
 from nodevet.checks.engine.acknowledgement import date_words
 from nodevet.checks.engine.damping import later
 
-__all__ = ["LONGEST_NOTE", "LONGEST_SECONDS", "checked_note", "end_of"]
-
 LONGEST_NOTE = 300
 """Characters: the note stands in one line on every surface."""
 

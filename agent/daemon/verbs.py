@@ -21,8 +21,6 @@ from nodevet.exporters.documents.schema import BurnInDocument, status_document
 
 from .term import checked_note, end_of
 
-__all__ = ["Served", "verbs"]
-
 
 class Served(Protocol):
     """What the verbs need of the daemon."""

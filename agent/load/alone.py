@@ -24,8 +24,6 @@ from nodevet.exporters.statefile.writer import StateFileError, write_state
 
 from .claims import Claims, ClaimsSeen, LoadLock
 
-__all__ = ["LoadAlone"]
-
 TTL_SECONDS = 60.0
 REFRESH_SECONDS = 15.0
 GONE_SECONDS = 5.0

@@ -23,8 +23,6 @@ from nodevet.checks.system.procfs import ChildRecord
 
 from .wrong import carried_on
 
-__all__ = ["LoadChild"]
-
 STOP = Patience(terminate=0.1, kill=1.3, abandon=1.95)
 """A load takes SIGTERM as a second word to stop and needs up to 1 s to give back what it holds. It is gone before
 the agent that stops it is: else the last state said for two minutes that it runs, and prologs waited for it."""

@@ -20,8 +20,6 @@ import msgspec
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.system.lock import open_lock_file
 
-__all__ = ["CLAIMS_NAME", "LOAD_LOCK_NAME", "Claims", "ClaimsSeen", "LoadLock"]
-
 CLAIMS_NAME = "claims"
 LOAD_LOCK_NAME = "load.lock"
 

@@ -7,8 +7,6 @@ from typing import Self
 
 import msgspec
 
-__all__ = ["Curve"]
-
 MAXIMUM_POINTS = 480
 _STRETCHES = (MAXIMUM_POINTS - 1) // 2
 """Each gives two points, its lowest and its highest; one is left for the last point of all."""

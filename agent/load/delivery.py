@@ -19,8 +19,6 @@ from nodevet.exporters.documents.schema import BurnInDocument
 
 from .wrong import UntoldWrong
 
-__all__ = ["PATIENCE_SECONDS", "Delivery"]
-
 PATIENCE_SECONDS = 20.0
 """How long an agent may take to come back, or to end a probe of its own."""
 

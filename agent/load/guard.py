@@ -15,8 +15,6 @@ from nodevet.checks.core.model import Snapshot
 from .claims import Claims, LoadLock
 from .lease import LeaseBook
 
-__all__ = ["POLL_SECONDS", "LoadGuard"]
-
 POLL_SECONDS = 0.05
 """How often claims, and what is left of a load, are looked at while one is announced, runs or ends."""
 

@@ -25,8 +25,6 @@ from nodevet.checks.engine.retest import LatestResults
 
 from .wrong import UntoldWrong
 
-__all__ = ["FoundAlone", "History", "keep_unjudged", "memory_before"]
-
 CHECK = "burn-in"
 PROOF = "passed re-test"
 

@@ -14,8 +14,6 @@ from nodevet.checks.engine.completeness import ASKED, LOAD
 
 from .lease import load_targets
 
-__all__ = ["LateDevices"]
-
 WHY = "it was listed only after the load began: run it again"
 
 

@@ -22,8 +22,6 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.engine.consequences import UNREAD
 
-__all__ = ["Lease", "LeaseBook", "busy_reason", "load_targets"]
-
 IDLE_MEMORY_BYTES = 1 << 30
 """Memory in use without a process up to this is the driver's own (research of cloud nodes: up to 1 GiB)."""
 

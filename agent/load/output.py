@@ -20,8 +20,6 @@ from pathlib import Path
 from nodevet.checks.core.errors import UsageError
 from nodevet.checks.system.files import foreign_link, replace, temporary_name
 
-__all__ = ["OutputFile"]
-
 STREAM_SECONDS = 10.0
 """How long a reader of a stream may let us wait for its next look."""
 

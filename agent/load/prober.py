@@ -23,8 +23,6 @@ from .lease import IDLE_MEMORY_BYTES, busy_reason, load_targets
 from .run import LoadRun, Spawn
 from .wrong import UntoldWrong
 
-__all__ = ["Prober", "phase_of_day", "scheduler_here"]
-
 PLAN = "probe"
 FIRST_SECONDS = 3.0
 """After the first round, so that what is judged first is the node at rest."""

@@ -15,8 +15,6 @@ from nodevet.exporters.documents.schema import SeriesDocument
 
 from .curve import Curve
 
-__all__ = ["LoadRecorder", "cannot_tell"]
-
 RECORDED = {
     ("temperature_celsius", PartKind.SENSOR): ("core", "hotspot", "package"),
     ("power_watts", PartKind.POWER_SCOPE): ("device",),

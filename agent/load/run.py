@@ -24,8 +24,6 @@ from .child import LoadChild
 from .claims import LoadLock
 from .curve import Curve
 
-__all__ = ["LoadRun", "Spawn"]
-
 START_SECONDS = 120.0
 """Until a child has imported torch, made its operands and proved its checks: minutes on a cold file system."""
 

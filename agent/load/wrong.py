@@ -10,8 +10,6 @@ import msgspec
 
 from nodevet.checks.core.model import Metric, Result, ResultState
 
-__all__ = ["UntoldWrong", "carried_on"]
-
 COMPARED = "gemms_checked"
 """The metric that says of how many products the wrong ones are, which is what a re-test is measured by."""
 

@@ -10,9 +10,6 @@ from nodevet.checks.kernel_log.reader import events_from_file
 from nodevet.checks.kernel_log.report import describe, to_json
 from nodevet.checks.reference.kernel_policy import policy_of
 
-__all__ = ["KernelLogReport", "kernel_log_report"]
-
-
 NO_EVIDENCE = "source: text, which anybody may have written: it informs, and closes no gate"
 
 

@@ -35,8 +35,6 @@ from nodevet.checks.engine.registry import installed
 from nodevet.checks.engine.verdicts import proved
 from nodevet.checks.system.lock import acquire_node_lock
 
-__all__ = ["impatient", "is_given_up", "look", "look_until_settled"]
-
 LOOKS = 2
 MOST_LOOKS = 4
 """A growth shows from the second look on, and two looks must agree; one more decides where they did not."""

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from nodevet.checks.core.model import Device
 
-__all__ = ["device_at_work"]
-
 PCI_ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
 
 

@@ -33,8 +33,6 @@ from .start_failure import start_step
 from .wants import Wants
 from .witness import UNNOTED, Other, ProcessStatus, Stamp, Surroundings, disturbance, disturbed, unscheduled
 
-__all__ = ["PROOF_SECONDS", "Blame", "Fall", "Fallen", "no_start", "stuck_seconds"]
-
 PROOF_SECONDS = from_table("reader.proof").value
 """How long past its deadline a call may stay out until it is known whether the machine kept time meanwhile."""
 

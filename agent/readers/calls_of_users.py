@@ -10,8 +10,6 @@ import msgspec
 from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["CallRow", "LeftOut", "calls_of_users", "meaning_of_users"]
-
 LEFT_OUT_SECONDS = from_table("reader.left_out").value
 """A call that users brought down is made again after so long: their program may have ended."""
 

@@ -9,8 +9,6 @@ import os
 import struct
 from collections.abc import Iterable
 
-__all__ = ["cut_short"]
-
 HEADER = struct.Struct("<16s2HI3QI6H")
 """``Elf64_Ehdr`` of little-endian machines, which all are that have accelerators."""
 

@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from nodevet.checks.system.background import Background
 
-__all__ = ["Disk"]
-
 ANSWER_SECONDS = 0.5
 """How long an answer is waited for: a disk gives hundreds within milliseconds."""
 

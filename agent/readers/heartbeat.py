@@ -16,8 +16,6 @@ import msgspec
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.system.process import PIPE, Process
 
-__all__ = ["Beat", "Heartbeat"]
-
 LATE_SECONDS = 0.5
 """An answer that takes longer was late: an idle machine answers within milliseconds."""
 

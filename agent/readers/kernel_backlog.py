@@ -16,8 +16,6 @@ from nodevet.checks.kernel_log.reader import Missing
 from nodevet.checks.system.background import Background
 from nodevet.checks.system.process import Runner
 
-__all__ = ["JournalReader", "Output", "Told", "journal_output"]
-
 SEARCHED = "/usr/bin:/bin"
 DEADLINE_SECONDS = 20.0
 

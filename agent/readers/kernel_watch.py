@@ -17,8 +17,6 @@ from nodevet.checks.kernel_log.reader import Cursor, KernelLogError, KernelLogRe
 
 from .kernel_backlog import JournalReader, Output, journal_output
 
-__all__ = ["KernelWatch"]
-
 POLL_SECONDS = 0.5
 """How often a log that no selector can wait for is read: half of the budget from event to metric."""
 

@@ -17,8 +17,6 @@ from nodevet.checks.system.procfs import ChildRecord, describe, is_alive
 from .calls_of_users import meaning_of_users
 from .witness import ProcessStatus, Surroundings, disturbance
 
-__all__ = ["Orphan"]
-
 ORPHAN_SECONDS = 5.0
 """How long the orphan may take to notice that it is one."""
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from nodevet.checks.core.model import Event, Sample
 from nodevet.checks.core.wire import Note
 
-__all__ = ["Outbox"]
-
 
 class Outbox:
     """What readers have to tell, until it is collected. A flood is cut and counted; of events the first of each kind is

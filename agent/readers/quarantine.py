@@ -9,8 +9,6 @@ import msgspec
 
 from nodevet.checks.core.model import Failure
 
-__all__ = ["Quarantine"]
-
 FAILURES = 2
 FIRST_RETRY_SECONDS = 30.0
 LONGEST_RETRY_SECONDS = 600.0

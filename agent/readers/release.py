@@ -8,8 +8,6 @@ from nodevet.checks.core.clock import Clock
 
 from .supervisor import Supervisor
 
-__all__ = ["Release"]
-
 
 class _Kept(msgspec.Struct, frozen=True):
     """Until when devices are released: the boot, and CLOCK_BOOTTIME in nanoseconds."""

@@ -11,8 +11,6 @@ from nodevet.checks.system.procfs import ChildRecord
 
 from .blame import Fall
 
-__all__ = ["Remembered", "pack_readers", "recalled_readers"]
-
 
 class Remembered(msgspec.Struct, frozen=True):
     """Processes of readers, and the falls of late that were their drivers'."""

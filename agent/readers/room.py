@@ -15,8 +15,6 @@ import msgspec
 from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["FolderRow", "without_room"]
-
 LEAST_BYTES = from_table("reader.want.room").value
 """A disk with less left has hardly any room."""
 

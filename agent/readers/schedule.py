@@ -6,8 +6,6 @@ import msgspec
 
 from nodevet.checks.engine.view import Cadence
 
-__all__ = ["Schedule"]
-
 
 class Schedule(msgspec.Struct):
     """When a group is due next, and how many rounds of it were asked for or missed."""

@@ -9,25 +9,6 @@ import msgspec
 from nodevet.checks.core.model import Failure, FailureKind, ReaderState
 from nodevet.checks.ipc.child_process import Patience
 
-__all__ = [
-    "ABSENT",
-    "FALLEN",
-    "FIRST_RESTART_SECONDS",
-    "HELD_UP_SECONDS",
-    "LINES_PER_ROUND",
-    "LONGEST_RESTART_SECONDS",
-    "LONGEST_RETRY_SECONDS",
-    "PAST_DEADLINE",
-    "RELEASE",
-    "RETRY_SECONDS",
-    "STEADY_SECONDS",
-    "STOP",
-    "Outcome",
-    "Phase",
-    "Round",
-    "Wish",
-]
-
 FIRST_RESTART_SECONDS = 1.0
 LONGEST_RESTART_SECONDS = 60.0
 STEADY_SECONDS = 60.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 
-__all__ = ["start_step"]
-
 START_STEPS = {
     errno.EMFILE: "no descriptor is left: raise LimitNOFILE of the agent's unit, or ulimit -n of the shell",
     errno.ENFILE: "the machine has no descriptor left: raise fs.file-max, or end what holds them",

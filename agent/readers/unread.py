@@ -9,8 +9,6 @@ from nodevet.checks.core.model import NEVER, Failure, FailureKind, Instant, Samp
 
 from .stages import FALLEN
 
-__all__ = ["seen_at", "unread", "why_unread"]
-
 
 def seen_at(failure: Failure, instant: Instant) -> Failure:
     """Return *failure* as it was seen at *instant*, however often it is told after that."""

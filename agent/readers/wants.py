@@ -12,8 +12,6 @@ from nodevet.checks.system.procfs import FILE_SIZE
 
 from .witness import Surroundings
 
-__all__ = ["Wants"]
-
 SCARCE_BYTES = from_table("reader.want.scarce").value
 """Where no more memory than that may be had, the kernel refuses it to a library that says nothing of it."""
 

@@ -27,18 +27,6 @@ from .cut_short import cut_short
 from .disk import Disk
 from .room import without_room
 
-__all__ = [
-    "Other",
-    "ProcessStatus",
-    "Stamp",
-    "Surroundings",
-    "disturbance",
-    "disturbed",
-    "replaced",
-    "stamp",
-    "unscheduled",
-]
-
 STARVED_RATIO = from_table("reader.starved").value
 """A reader that waited for a processor for more than this share of the time was not free to run."""
 

@@ -21,8 +21,6 @@ from nodevet.checks.simulation.node import ProbeFigures, Simulation, World
 from nodevet.checks.simulation.scenario import Scenario, parse_scenario
 from nodevet.checks.system.files import opened, replace_file
 
-__all__ = ["Simulate", "SimulatedNode", "read_scenario", "simulated_configuration"]
-
 SIMULATION_NAME = "simulation.json"
 KERNEL_LOG_NAME = "kernel.log"
 KERNEL_LOG_BYTES = 1 << 20

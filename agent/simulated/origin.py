@@ -17,8 +17,6 @@ from nodevet.checks.system.files import replace_file
 
 from .node import SimulatedNode
 
-__all__ = ["MARKER_NAME", "NAMELESS", "claim", "keep_apart", "refuse_simulated", "simulated_owner"]
-
 MARKER_NAME = "simulated-node"
 """No name of a folder that lies in those directories: simulated nodes have theirs in `simulated` by default."""
 

@@ -15,8 +15,6 @@ from nodevet.checks.simulation.node import ProbeFigures
 
 from .node import SimulatedNode
 
-__all__ = ["SimulatedProber", "probe_results"]
-
 PROBE_DELAY_SECONDS = 3.0
 """How long after a repair, or after a fault that only a probe can see began, a probe runs."""
 

@@ -11,8 +11,6 @@ from nodevet.checks.engine.acknowledgement import Returns, is_over
 from nodevet.checks.engine.engine import Engine
 from nodevet.exporters.slurm.rules import KnownFault
 
-__all__ = ["RESUMER", "Acknowledged", "said", "told"]
-
 RESUMER = "somebody in SLURM"
 """Who resumed the node: SLURM forgets the name."""
 

@@ -9,8 +9,6 @@ import msgspec
 
 from nodevet.exporters.slurm.rules import NodeState
 
-__all__ = ["Call", "Slurm", "Work"]
-
 
 class Call(msgspec.Struct, frozen=True):
     """A call to be made: the name of a method of ``Slurm``, and its arguments."""

@@ -9,8 +9,6 @@ from nodevet.exporters.statefile.reader import Absent
 
 from .facts import CLUSTER, NODE, Facts, Item, Status
 
-__all__ = ["gres_types", "mapping"]
-
 RESTARTS = "restart every slurmd, and after it slurmctld: the other way round SLURM drains each node"
 """Where GPUs are new to SLURM: slurmctld drains a node whose slurmd does not report those that it expects."""
 

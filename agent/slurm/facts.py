@@ -12,8 +12,6 @@ from nodevet.exporters.statefile.reader import Absent, StateFile
 
 from .loaded import Running
 
-__all__ = ["CLUSTER", "NODE", "Entry", "Facts", "Hook", "Item", "Status"]
-
 NODE, CLUSTER = "node", "cluster"
 
 EXECUTABLE = 0o100

@@ -6,8 +6,6 @@ from nodevet.agent.config.settings import SlurmSettings
 from nodevet.checks.core.scheduler import Permit, WriterStatus
 from nodevet.exporters.slurm.rules import Step, Why, WriterMemory
 
-__all__ = ["LOCAL", "first_status"]
-
 LOCAL = 'slurm.permit is "local"'
 
 

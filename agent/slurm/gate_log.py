@@ -16,8 +16,6 @@ import msgspec
 
 from nodevet.checks.system.files import opened
 
-__all__ = ["DECISIONS", "GATE_LOG_NAME", "Closings", "GateLog"]
-
 GATE_LOG_NAME = "gate.log"
 ASIDE_NAME = "gate.log.1"
 

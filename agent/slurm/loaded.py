@@ -9,8 +9,6 @@ from nodevet.exporters.documents.schema import StatusDocument
 
 from .first import LOCAL
 
-__all__ = ["Running", "running_of"]
-
 TROUBLE = "slurm: "
 """With this the agent begins what it could not ask or tell SLURM."""
 

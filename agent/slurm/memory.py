@@ -16,8 +16,6 @@ from nodevet.checks.core.recall import recalled
 from nodevet.checks.system.files import read_trusted, replace_file
 from nodevet.exporters.slurm.rules import WriterMemory
 
-__all__ = ["MEMORY_NAME", "Kept", "clears_until", "end_permit", "load_memory", "pack", "save_memory"]
-
 MEMORY_NAME = "slurm.json"
 LARGEST_BYTES = 16 << 20
 

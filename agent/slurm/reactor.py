@@ -34,8 +34,6 @@ from .gate_log import Closings
 from .memory import MEMORY_NAME, Kept, load_memory, pack, save_memory
 from .writer import Pass, Writer
 
-__all__ = ["Reactor"]
-
 AFTER_BUG_SECONDS = 5.0
 """How long to wait after an error of our own before SLURM is looked at again."""
 

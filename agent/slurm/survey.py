@@ -29,8 +29,6 @@ from .checkup import SCRIPTS, UNSET
 from .facts import Entry, Facts, Hook
 from .loaded import Running
 
-__all__ = ["awaiting_of", "hooks_of", "survey"]
-
 PERIODIC = "HealthCheckProgram"
 HOOKS = {"Prolog": "prolog.sh", "Epilog": "epilog.sh", PERIODIC: "healthcheck.sh"}
 BESIDE_CONF, SEVERAL = (23, 11), (24, 5)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["WORTH_WAITING_SECONDS", "Turn", "first_looks_seconds"]
-
 FIRST_PER_SECOND = 25.0
 """How many nodes of a cluster begin to ask within a second at most, on average, where all fail at the same moment."""
 

@@ -8,8 +8,6 @@ from nodevet.checks.core.model import Episode
 from nodevet.checks.engine.acknowledgement import command_words
 from nodevet.exporters.slurm.rules import Why
 
-__all__ = ["WORDS", "returned_words"]
-
 MOST_COMMANDS = 4
 """So many commands are printed to be typed."""
 

@@ -62,8 +62,6 @@ from .memory import clears_until
 from .turn import WORTH_WAITING_SECONDS, Turn, first_looks_seconds
 from .words import WORDS, returned_words
 
-__all__ = ["Pass", "Writer"]
-
 SOON_SECONDS = 1.0
 """Until the next look at a node that changed while it was about to be drained."""
 

@@ -14,8 +14,6 @@ from nodevet.checks.core.model import Episode, EpisodeState, Key
 from .database import ROW
 from .rows import verified_episode, whole_row
 
-__all__ = ["newest_rows", "open_episodes", "rows_if_known"]
-
 _Name = tuple[str, str, str]
 """Code, device and part of an episode, as they stand in a row."""
 

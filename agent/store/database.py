@@ -22,32 +22,6 @@ from pathlib import Path
 from nodevet.checks.core.errors import BusyError, StoreError
 from nodevet.checks.system.lock import open_lock_file
 
-__all__ = [
-    "ROW",
-    "SCHEMA_VERSION",
-    "DamagedError",
-    "InterruptedStatementError",
-    "NewerError",
-    "RefusedError",
-    "checksum",
-    "clear_the_way",
-    "condition_of_files",
-    "connect",
-    "connect_for_reading",
-    "exchange",
-    "file_system_of",
-    "fill_state",
-    "keep_state",
-    "keep_sum",
-    "kept_in",
-    "known_sum",
-    "lock",
-    "make_directory",
-    "move_aside",
-    "refuse_network",
-    "translated",
-]
-
 APPLICATION_ID = 0x6E6F6476
 """``nodv``: tells our database from another application's."""
 

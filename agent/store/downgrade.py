@@ -21,8 +21,6 @@ from .database import SQLITE_WAIT_SECONDS, DamagedError, NewerError, checksum, c
 from .rows import verified_episode
 from .store import OpenedStore, Store, open_store
 
-__all__ = ["open_of_any_version"]
-
 
 def open_of_any_version(path: Path) -> OpenedStore:
     """Open the database at *path* as ``open_store`` does; one of a newer version is set aside first.

@@ -31,8 +31,6 @@ from .rows import UnsavedRound
 from .store import DATABASE_NAME, read_store
 from .writer import Keeping, Retention, StoreWriter
 
-__all__ = ["Journal"]
-
 BOOKKEEPING = frozenset(
     {
         "counters",

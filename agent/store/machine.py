@@ -21,8 +21,6 @@ from .database import move_aside
 from .downgrade import open_of_any_version
 from .store import OpenedStore, Store
 
-__all__ = ["MACHINE", "Machine", "is_of", "open_of_machine", "this_machine"]
-
 MACHINE = "machine"
 """The name of what is remembered of it."""
 

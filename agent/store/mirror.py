@@ -22,9 +22,6 @@ from nodevet.checks.system.files import read_trusted, replace_file
 
 from .store import Store
 
-__all__ = ["MIRROR_NAME", "Mirror", "ends", "read_mirror", "restore", "write_mirror"]
-
-
 MIRROR_NAME = "episodes.json"
 
 LARGEST_BYTES = 256 << 20

@@ -6,8 +6,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["OpenFiles"]
-
 
 class OpenFiles:
     """Holds the files of the database *path* by descriptors that touch none of SQLite's locks (O_PATH)."""

@@ -20,8 +20,6 @@ from nodevet.exporters.statefile.writer import write_state
 
 from .mirror import MIRROR_NAME, write_mirror
 
-__all__ = ["STATE_NAME", "Publisher"]
-
 STATE_NAME = "state"
 
 STOPPED_SECONDS = 120.0

@@ -7,8 +7,6 @@ from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
 
 from .store import Rollup
 
-__all__ = ["ROLLED", "MinuteRollups"]
-
 ROLLED = frozenset(
     {
         "temperature_celsius",

@@ -15,26 +15,6 @@ from nodevet.checks.core.model import Episode, Instant, Result
 
 from .database import checksum
 
-__all__ = [
-    "CHANGE",
-    "COUNT",
-    "HistoryRow",
-    "Last",
-    "Rollup",
-    "SeenDevice",
-    "UnsavedRound",
-    "differs",
-    "encoded",
-    "is_due",
-    "journal_columns",
-    "nature_of",
-    "set_aside",
-    "unkeepable",
-    "verified_episode",
-    "whole_result",
-    "whole_row",
-]
-
 _EPISODE = msgspec.json.Decoder(Episode)
 _RESULT = msgspec.json.Decoder(Result)
 

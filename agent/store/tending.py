@@ -20,8 +20,6 @@ from .database import DamagedError, checksum, connect_for_reading, translated
 from .rows import CHANGE, COUNT, nature_of, whole_row
 from .store import Store
 
-__all__ = ["Tender"]
-
 SLICE_ROWS = 100
 
 

@@ -28,9 +28,6 @@ from .rows import Rollup, UnsavedRound, unkeepable
 from .store import OpenedStore, Store, open_store
 from .tending import Tender
 
-__all__ = ["Keeping", "Retention", "StoreWriter", "merged"]
-
-
 Value = TypeVar("Value", bound=msgspec.Struct)
 
 TEND_SECONDS = 0.02

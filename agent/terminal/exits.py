@@ -10,8 +10,6 @@ from nodevet.checks.core.model import State
 
 from .output import let_go_of_output
 
-__all__ = ["CONFIGURATION", "DEGRADED", "FAILED", "OK", "SOFTWARE", "UNKNOWN", "USAGE", "end_process", "of_state"]
-
 OK = 0
 DEGRADED = 1
 FAILED = 2

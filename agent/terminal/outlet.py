@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from nodevet.checks.system.background import Background
 
-__all__ = ["Outlet", "Stream"]
-
 LIMIT_BYTES = 1 << 20
 """How much may wait: minutes of a noisy agent, and little beside its memory."""
 

@@ -15,20 +15,6 @@ from nodevet.checks.core.errors import NodevetError
 
 from .outlet import Outlet, Stream
 
-__all__ = [
-    "OutputError",
-    "ProgressBar",
-    "complete_streams",
-    "emit",
-    "let_go_of_output",
-    "paint",
-    "say",
-    "table",
-    "tell",
-    "unhindered",
-    "uses_colour",
-]
-
 _COLOURS = {
     "ok": "32",
     "pass": "32",

@@ -18,8 +18,6 @@ from nodevet.exporters.documents.schema import (
 
 from .output import paint, table
 
-__all__ = ["devices_table", "findings_lines", "headline", "status_text", "unread_lines", "verdict_words"]
-
 LISTED_IN_FULL = 3
 """So many things that could not be measured are told one by one, each with its reason."""
 

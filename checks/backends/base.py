@@ -14,8 +14,6 @@ from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.core.model import Device, Event, Failure, FailureKind, Instant, Reading
 from nodevet.checks.core.wire import Progress
 
-__all__ = ["Backend", "BackendError", "BackendFactory", "Context", "imported"]
-
 Loaded = TypeVar("Loaded")
 
 

@@ -18,8 +18,6 @@ from nodevet.checks.core.model import FailureKind
 from nodevet.checks.reference.tables import load_table
 from nodevet.checks.reference.vendors import vendor_of
 
-__all__ = ["SAID_WITHOUT_ASKING", "NodeRow", "closed_nodes", "driver_at_work", "refused_nodes"]
-
 SAID_WITHOUT_ASKING = frozenset({FailureKind.ERROR, FailureKind.NO_DRIVER, FailureKind.NO_DEVICES})
 """What a library also says that could not ask its driver; that a board is lost it has from the driver alone."""
 

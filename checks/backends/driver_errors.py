@@ -18,8 +18,6 @@ from nodevet.checks.reference.tables import load_table
 
 from .base import BackendError
 
-__all__ = ["Asked", "ErrorRow", "evidence", "failed", "of_kind"]
-
 
 class Asked(StrEnum):
     """In which calls a code is evidence: in any, only in those about one device, or only in that which opens it."""

@@ -9,8 +9,6 @@ from nodevet.checks.reference.tables import load_table
 
 from .tree import Tree, explain, status_of
 
-__all__ = ["PciAccelerator", "error_readings", "pci_accelerators"]
-
 _DEVICES = "sys/bus/pci/devices"
 _ERRORS = {
     "pcie_correctable_errors": ("aer_dev_correctable", "TOTAL_ERR_COR"),

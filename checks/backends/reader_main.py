@@ -48,8 +48,6 @@ from .device_nodes import SAID_WITHOUT_ASKING, refused_nodes
 from .sound import sound_device, sound_readings, sound_sample, sound_text, told_apart
 from .standstill import end_at_crashes, stand_still_at_crashes
 
-__all__ = ["main"]
-
 
 class BackendModule(msgspec.Struct, frozen=True):
     """A backend that exists: the module whose ``open_backend`` loads it, and how often it is asked for events.

@@ -16,8 +16,6 @@ from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.core.model import Device, DeviceKind, Part, Reading, ReadingStatus, Sample
 from nodevet.checks.core.quantities import measured
 
-__all__ = ["sound_device", "sound_readings", "sound_sample", "sound_text", "told_apart"]
-
 REQUIRED_TEXTS = ("id", "vendor", "model", "backend")
 POSITIVE = ("memory_bytes", "compute_units", "maximum_clock_hertz")
 NOT_NEGATIVE = ("minor", "numa_node")

@@ -11,8 +11,6 @@ from __future__ import annotations
 import ctypes
 import signal
 
-__all__ = ["CRASHES", "WAKE", "end_at_crashes", "stand_still_at_crashes"]
-
 WAKE = signal.SIGUSR1
 CRASHES = (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGILL)
 SA_RESETHAND = 0x80000000

@@ -23,8 +23,6 @@ from nodevet.checks.topology.matrix import Topology
 
 from .base import Backend, BackendError
 
-__all__ = ["ABSENT", "connected_vendors", "main"]
-
 NOT_READ, ABSENT, WRONG_USAGE = 3, 4, 64
 """How the child ends: the devices cannot be read, there are none of this vendor, it was asked wrongly."""
 NOT_HERE = frozenset({FailureKind.NO_DEVICES, FailureKind.NO_DRIVER, FailureKind.NO_LIBRARY})

@@ -16,8 +16,6 @@ from nodevet.checks.core.model import WHOLE, Part, Reading, ReadingStatus
 from nodevet.checks.core.quantities import ONES, measured
 from nodevet.checks.core.wire import Progress
 
-__all__ = ["Tree", "explain", "number_reading", "status_of", "sum_reading"]
-
 _BUSY = frozenset({errno.EAGAIN, errno.ENODATA, errno.EBUSY, errno.ETIMEDOUT})
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.EOPNOTSUPP})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})

@@ -21,8 +21,6 @@ from .library import torch
 from .peak import DeviceFacts, table_cache_bytes
 from .rates import believed
 
-__all__ = ["ComputeDevice", "open_device"]
-
 Outcome = TypeVar("Outcome")
 
 ONE_INSTANCE = "the board is split, and a load reaches one MIG instance of it: disable MIG to load all of it"

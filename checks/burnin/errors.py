@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from nodevet.checks.core.errors import NodevetError
 
-__all__ = ["BurninError", "FormatError", "InterruptionError", "NotExactError", "RefusedError", "UntoldFormatError"]
-
 
 class BurninError(NodevetError):
     """A workload ended without measuring what it set out to."""

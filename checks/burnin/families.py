@@ -20,8 +20,6 @@ from nodevet.checks.reference.tables import load_table
 
 from .errors import NotExactError
 
-__all__ = ["HEADROOM_SIGMAS", "DataType", "Family", "data_types", "headroom_sigmas", "operand_families"]
-
 HEADROOM_SIGMAS = 7.0
 """Standard deviations that must fit below the accumulator's limit: at 7, one overflow in 4e11 sums."""
 

@@ -14,8 +14,6 @@ from .library import Tensor, torch
 from .multiply import Multiply
 from .sums import bit_view
 
-__all__ = ["OUTPUT_FAULTS", "STUCK_COLUMNS", "Expected", "OutputFault", "Planted", "SpoiledOperand", "slow_down"]
-
 _TILE = 128
 
 

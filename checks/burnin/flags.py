@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from .errors import RefusedError
 from .library import torch
 
-__all__ = ["apply_flags", "forbidden_variables", "relevant_variables", "require_clean_environment"]
-
 _FORBIDDEN = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 _FORBIDDEN_PREFIX = "CUBLAS_EMULATE_"
 _RELEVANT_PREFIXES = (

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from .library import Tensor, torch
 
-__all__ = ["hash_32", "hash_32_tensor", "make_key"]
-
 _MASK = 0xFFFFFFFF
 _FIRST = 0x7FEB352D
 _SECOND = 0x846CA68B

@@ -10,15 +10,6 @@ from pathlib import Path
 
 from .errors import RefusedError
 
-__all__ = [
-    "HOST_SHARE",
-    "cpu_quota",
-    "has_bf16_units",
-    "host_memory_allowance",
-    "last_level_cache_bytes",
-    "online_processors",
-]
-
 HOST_SHARE = 0.10
 """Share of the available memory that a load may take on a host that others use too."""
 

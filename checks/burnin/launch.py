@@ -10,8 +10,6 @@ import msgspec
 from nodevet.checks.core.model import Device, DeviceKind
 from nodevet.checks.reference.vendors import vendor_of
 
-__all__ = ["Launch", "burn_command", "chosen_by", "compute_kind", "why_not_chosen"]
-
 _NAMES = ("GPU-", "MIG-")
 """How a name of CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES begins. Of anything else CUDA takes the digits at its
 start for an index: a PCI address would choose the first board."""

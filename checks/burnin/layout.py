@@ -10,8 +10,6 @@ import msgspec
 from .errors import RefusedError
 from .families import DataType
 
-__all__ = ["EXTRA_ROWS", "Layout", "fit_memory", "fit_shape", "lay_out"]
-
 EXTRA_ROWS = 1024
 """Rows of A beyond M: the row offset of each product is drawn from them."""
 

@@ -18,8 +18,6 @@ from .ring import Product, Ring
 from .sums import bit_view
 from .witness import spread, true_block
 
-__all__ = ["Cell", "Mismatch", "Origin", "locate"]
-
 Origin = str
 """``output``, ``operand_a``, ``operand_b``; ``lost_write``: the slot, or part of it, was never written; ``checksum``:
 every cell is right, and what the device keeps or computes of their sums is not."""

@@ -44,8 +44,6 @@ from nodevet.checks.system.exhaustion import next_step
 from .errors import InterruptionError
 from .plan import WORKLOAD, GemmRequest
 
-__all__ = ["is_stopped", "main"]
-
 HOW_TO_GET_TORCH = "torch is not installed: pip install 'nodevet[burnin]'"
 
 TICK_SECONDS = 0.25

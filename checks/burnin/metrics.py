@@ -37,8 +37,6 @@ from __future__ import annotations
 
 from nodevet.checks.core.model import Metric
 
-__all__ = ["UNITS", "figures", "verification_state"]
-
 UNITS: dict[str, str] = {
     "tflops_median": "tflops",
     "tflops_p5": "tflops",

@@ -19,8 +19,6 @@ from .errors import FormatError, UntoldFormatError
 from .families import DataType, data_types
 from .library import Tensor, torch
 
-__all__ = ["Multiplication", "Multiply", "choose_multiplication", "element_type"]
-
 Multiply = Callable[[Tensor, Tensor, Tensor], None]
 """Computes A (M, K) times B (K, N) into the third tensor (M, N)."""
 

@@ -14,8 +14,6 @@ from .hashing import hash_32_tensor, make_key
 from .library import Tensor, torch
 from .sums import column_sums, row_sums
 
-__all__ = ["Digest", "Operand", "OperandSet", "Recipe", "build_sets", "digest", "make_integers", "make_sets"]
-
 _HOST_CHUNK = 1 << 15  # elements that stay in a core's cache, below what torch splits over threads
 _DEVICE_CHUNK = 1 << 24
 

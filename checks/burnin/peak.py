@@ -14,16 +14,6 @@ import msgspec
 
 from nodevet.checks.reference.tables import load_table
 
-__all__ = [
-    "Accelerator",
-    "Architecture",
-    "DeviceFacts",
-    "Peak",
-    "find_accelerator",
-    "table_cache_bytes",
-    "theoretical_peak",
-]
-
 
 class DeviceFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a device says of itself. ``architecture`` is ``sm90`` or ``gfx942``; PCI ids are ``10de:2330``."""

@@ -15,8 +15,6 @@ from nodevet.checks.core.errors import ReferenceDataError, UsageError
 
 from .families import data_types
 
-__all__ = ["WORKLOAD", "GemmRequest", "Plan", "load_plans", "plan_named", "planned_shape", "requests_for"]
-
 WORKLOAD = "gemm"
 """The name of the one workload there is so far, as in ``Burn.workload`` and ``Result.workload``."""
 

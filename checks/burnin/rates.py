@@ -6,8 +6,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["believed", "late_batches", "overhead_ratio", "percentile", "upper_bound_95", "usual"]
-
 LATE_FACTOR = 2.0
 UNKNOWN_SECONDS = 0.1
 

@@ -23,8 +23,6 @@ from .multiply import Multiply
 from .operands import OperandSet
 from .sums import column_sums, row_sums
 
-__all__ = ["Checking", "Product", "Ring", "checking_for"]
-
 
 class Checking(StrEnum):
     """Which sums are compared per product: both, or rows and columns in turn at half the memory traffic."""

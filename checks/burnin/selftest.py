@@ -22,8 +22,6 @@ from .operands import OperandSet, digest
 from .rates import late_batches
 from .ring import Checking, Product, Ring
 
-__all__ = ["Planting", "Stage", "self_test"]
-
 _SLOTS = 4
 _LAG = 1
 _FIRST = _SLOTS + 1

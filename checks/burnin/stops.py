@@ -13,8 +13,6 @@ from typing import Self
 
 from nodevet.checks.system.background import Background
 
-__all__ = ["LOOK_SECONDS", "STOPPED_SECONDS", "Stops"]
-
 LOOK_SECONDS = 0.5
 STOPPED_SECONDS = 5.0
 """Between two looks more than that is no wait for a processor, however busy the host is. SLURM suspends for 30 s and

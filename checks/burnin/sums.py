@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from .library import Tensor, torch
 
-__all__ = ["as_words", "bit_view", "column_sums", "row_sums"]
-
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

@@ -18,8 +18,6 @@ from .library import Tensor, torch
 from .operands import OperandSet, Recipe, make_integers
 from .sums import bit_view
 
-__all__ = ["Witness", "exact_terms", "find_witness", "spread", "true_block"]
-
 _SUSPECTS = 16
 _BESIDE = 512
 """Cells of the same row, and of the same column, that are looked at for larger ones that are right."""

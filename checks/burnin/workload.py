@@ -32,8 +32,6 @@ from .selftest import Planting, Stage, self_test
 from .stops import Stops
 from .witness import Witness
 
-__all__ = ["Control", "Run", "measure", "run_gemm"]
-
 LOCATED_AT_MOST = 4
 """Mismatches that are examined; the others are counted. One is enough to fail a device."""
 

@@ -12,8 +12,6 @@ from typing import Protocol
 
 from .model import Instant
 
-__all__ = ["Clock", "SystemClock", "read_boot_id"]
-
 UNKNOWN_BOOT = "unknown"
 """The boot id where the kernel does not tell one: instants still compare within one process."""
 

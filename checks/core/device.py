@@ -10,8 +10,6 @@ from enum import StrEnum
 
 import msgspec
 
-__all__ = ["NODE", "Device", "DeviceKind", "Firmware", "Link", "compared_serial", "told_serial"]
-
 NODE = "node"
 """The device id of the node itself, for findings that no single device owns."""
 

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["decoded", "decoded_toml"]
-
 DEEPEST_TABLES = 32
 """No file of settings nests as deep. The reader takes dotted names of any depth, what copies tables does not."""
 

@@ -17,20 +17,6 @@ NodevetError
 
 from __future__ import annotations
 
-__all__ = [
-    "BusyError",
-    "Closed",
-    "ConfigurationError",
-    "ModelError",
-    "NodevetError",
-    "ReferenceDataError",
-    "RegistryError",
-    "StoreError",
-    "UnreadableConfigurationError",
-    "UsageError",
-    "WireError",
-]
-
 
 class NodevetError(Exception):
     """Anything that nodevet reports in one line instead of a traceback."""

@@ -19,8 +19,6 @@ import msgspec
 from .model import Action, Clearing, FaultClass, Finding, Outcome, Part, PartKind
 from .overrun import Overrun
 
-__all__ = ["AGENT", "CODE", "Bug", "Guard", "PartFault", "attempt", "culprits", "fault_findings", "one_line"]
-
 AGENT = "agent"
 """Stands where a finding names its check: the agent itself."""
 

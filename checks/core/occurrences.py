@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["SOURCES_APART_SECONDS", "is_ahead", "is_dealt_with", "stamped"]
-
 SOURCES_APART_SECONDS = 5.0
 """Within this time two sources, the driver's interface and the kernel's log, tell the same fault."""
 

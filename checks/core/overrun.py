@@ -20,8 +20,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-__all__ = ["Overrun", "within"]
-
 AGAIN_SECONDS = 0.2
 """How soon code that caught the interruption and goes on is interrupted again."""
 

@@ -10,20 +10,6 @@ import msgspec
 
 from .errors import ModelError
 
-__all__ = [
-    "PART_NAMES",
-    "UNIT_FIELDS",
-    "WHOLE",
-    "Part",
-    "PartKind",
-    "are_alike",
-    "at_address",
-    "of_memory",
-    "of_reader",
-    "reader_of",
-    "unit_of",
-]
-
 
 class PartKind(StrEnum):
     """What kind of part of a device a reading or finding is about."""

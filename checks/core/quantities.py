@@ -15,21 +15,6 @@ import msgspec
 
 from .model import PartKind, Reading, ReadingStatus, Scalar
 
-__all__ = [
-    "IMPLAUSIBLE",
-    "LARGEST_COUNT",
-    "NO_VALUE",
-    "ONES",
-    "QUANTITIES",
-    "UNKNOWN_ACTION",
-    "Bounds",
-    "Quantity",
-    "QuantityKind",
-    "is_implausible",
-    "measured",
-    "quantity",
-]
-
 
 class QuantityKind(StrEnum):
     """How a quantity behaves: a counter only grows within an epoch, a state is one of named words."""

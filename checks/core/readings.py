@@ -21,27 +21,6 @@ from .model import DeviceKind, Reading, ReadingStatus, Scalar
 from .parts import PART_NAMES, WHOLE, Part, PartKind
 from .quantities import NO_VALUE, QUANTITIES, Quantity, QuantityKind, measured
 
-__all__ = [
-    "LARGEST_NUMBER",
-    "MAXIMUM_EVENTS",
-    "SCHEMA",
-    "VENDOR_PART",
-    "DeviceEntry",
-    "Document",
-    "EventEntry",
-    "FailureEntry",
-    "Mistake",
-    "PartEntry",
-    "ReadingEntry",
-    "address_of",
-    "doubts",
-    "fits",
-    "parse",
-    "reading_of",
-    "repeated_keys",
-    "value_mistakes",
-]
-
 SCHEMA = "nodevet.readings/1"
 
 LARGEST_NUMBER = 2**63 - 1

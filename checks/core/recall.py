@@ -13,8 +13,6 @@ import msgspec
 
 from .guard import Bug, attempt
 
-__all__ = ["Recall", "recalled"]
-
 Kind = TypeVar("Kind")
 
 _NOTHING = object()

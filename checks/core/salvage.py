@@ -15,8 +15,6 @@ import msgspec
 from .errors import ModelError
 from .model import Event, Failure, FailureKind, Part, Reading, ReadingStatus
 
-__all__ = ["salvaged"]
-
 Raw = Mapping[str, Any]
 
 STEP = "restart the agent after the upgrade"

@@ -12,8 +12,6 @@ import msgspec
 from .errors import ModelError
 from .parts import WHOLE, Part
 
-__all__ = ["NEVER", "Failure", "FailureKind", "Instant", "Reading", "ReadingStatus", "Sample", "Scalar"]
-
 Scalar = float | int | bool | str
 
 

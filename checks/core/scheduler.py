@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Permit", "WriterStatus"]
-
 
 class Permit(msgspec.Struct, frozen=True):
     """Whether this node may be taken from its users: ``held``, and in words why, or why not.

@@ -31,38 +31,6 @@ from nodevet.checks.core.model import (
 
 from .damping import later
 
-__all__ = [
-    "ANNOUNCED_SECONDS",
-    "RANK",
-    "Returns",
-    "acknowledged_words",
-    "anchored",
-    "are_other_boards",
-    "command_words",
-    "counted_words",
-    "covered",
-    "covering_count",
-    "covering_end",
-    "covering_words",
-    "covers_at",
-    "date_words",
-    "expire",
-    "extended",
-    "granted",
-    "is_announced",
-    "is_covering",
-    "is_harder",
-    "is_over",
-    "is_word",
-    "longest_first",
-    "may_be_of_another",
-    "person_words",
-    "reopens_after_expiry",
-    "says_more",
-    "standing",
-    "was_seen",
-]
-
 ANNOUNCED_SECONDS = 86_400.0
 """So long before its end an expiry is announced: a day, in which somebody is at work."""
 

@@ -15,8 +15,6 @@ from nodevet.checks.reference.vendors import vendor_of
 from .renamed import COMMANDS
 from .view import Seen, View
 
-__all__ = ["is_being_taken", "is_booting", "may_be_bound_yet", "may_be_listed_yet", "page_of", "places_of"]
-
 
 def is_booting(view: View) -> bool:
     """Return whether a driver may still load: amdgpu takes a board after the other, and longer than the agent starts.

@@ -29,23 +29,6 @@ from .acknowledgement import are_other_boards
 from .renamed import listed_now, under_known_names
 from .view import KnownDevices, Seen
 
-__all__ = [
-    "OR",
-    "UNNAMED",
-    "Requirement",
-    "by_name",
-    "forget",
-    "links_noted",
-    "listed_twice",
-    "named",
-    "owed",
-    "recognised",
-    "remember",
-    "requirements",
-    "without_pages",
-    "without_ports",
-]
-
 UNNAMED = "unknown"
 """What backends call the model of a device that does not tell it."""
 

@@ -17,25 +17,6 @@ from nodevet.checks.core.model import NODE, Episode, EpisodeState, Result, Resul
 
 from .retest import is_passed_retest
 
-__all__ = [
-    "ASKED",
-    "LOAD",
-    "PLANNED",
-    "REFUSAL",
-    "Account",
-    "Completeness",
-    "Planned",
-    "Standing",
-    "absent",
-    "account",
-    "judged",
-    "last_load",
-    "last_proof",
-    "planned_in",
-    "standing_wrong",
-    "without",
-]
-
 ASKED = "asked"
 """The condition of a result whose number format somebody asked for by name."""
 

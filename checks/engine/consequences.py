@@ -19,8 +19,6 @@ from nodevet.checks.reference.expected_links import Which, expected_links
 from .losses import GONE
 from .view import KnownDevices
 
-__all__ = ["LOSSES", "UNREAD", "counted_once", "joined", "parts_lost", "seen_by", "shown_once"]
-
 LOSSES = frozenset(
     {"device.lost", "device.reset_required", "device.faulty", "reader.hung", "reader.stuck", "reader.crashed"}
 )

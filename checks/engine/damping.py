@@ -15,8 +15,6 @@ import msgspec
 from nodevet.checks.core.model import Instant, Key
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["DampingRow", "Flap", "closed", "damping", "hold_seconds", "is_forgotten", "is_held", "later", "reopened"]
-
 
 class DampingRow(msgspec.Struct, frozen=True):
     """After how many returns in which time a condition is held open, and for how long."""

@@ -23,8 +23,6 @@ from nodevet.checks.core.model import (
 
 from .retest import ClearingRow, clearing_table, is_later, retest_proof, stands_wrong
 
-__all__ = ["Evidence", "Holders", "disproof", "other_serial"]
-
 
 class Holders(msgspec.Struct, frozen=True):
     """The process ids that held a device at a moment."""

@@ -16,8 +16,6 @@ from .overflow import MAXIMUM_KEPT, NOT_KEPT
 from .registry import Check, installed
 from .retest import ClearingRow, clearing_table
 
-__all__ = ["ACTIONS", "Explanation", "declared_rules", "ending", "explain_event", "explain_rule"]
-
 ACTIONS = {
     "none": "nothing to do",
     "watch": "watch it",

@@ -12,8 +12,6 @@ from nodevet.checks.core.quantities import QUANTITIES
 from .hours import Hourly, Hours
 from .view import Growth
 
-__all__ = ["Counter", "Counters"]
-
 Key = tuple[str, str, Part]
 """Device, quantity and part of a counter."""
 

@@ -13,8 +13,6 @@ import msgspec
 
 from nodevet.checks.core.model import Instant, Part
 
-__all__ = ["Hourly", "Hours"]
-
 SPAN_SECONDS = 300.0
 SPANS = 12
 HOUR_SECONDS = SPANS * SPAN_SECONDS

@@ -25,8 +25,6 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.core.quantities import is_implausible
 
-__all__ = ["EXCUSES", "Lapse", "Lapses", "Told", "is_excuse"]
-
 EXCUSES = frozenset(
     {
         ("partitioned", WHOLE),  # links of a board that is split read as down, and it owes no row repairs

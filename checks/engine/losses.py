@@ -17,21 +17,6 @@ from nodevet.checks.reference.vendors import LENT_DRIVERS
 
 from .acknowledgement import covered, is_covering, is_word, standing
 
-__all__ = [
-    "GONE",
-    "LossCode",
-    "driverless",
-    "ended_with_loss",
-    "follows",
-    "is_driverless",
-    "is_loss",
-    "is_same_board",
-    "known_loss",
-    "loss_word",
-    "taken_out",
-    "with_word",
-]
-
 GONE = frozenset({"device.lost", "device.missing"})
 """One loss under two codes: a board that answers no more is not listed once driver, reader or node was restarted."""
 

@@ -21,8 +21,6 @@ from .consequences import LOSSES, parts_lost
 from .losses import GONE, is_driverless, taken_out
 from .refusal import boards_of, driver_refuses_all
 
-__all__ = ["Reach", "asked", "closing", "draining", "gating", "named", "reach", "reaches"]
-
 Reach = Literal["hard", "refused", "unpermitted", "observed", "soft"]
 """What a verdict rests on: faults that close the gate, a driver that refuses every accelerator, either of them without
 a permit, faults that may only be seen, or none."""

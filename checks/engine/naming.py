@@ -14,8 +14,6 @@ from nodevet.checks.core.model import Device, DeviceKind
 
 from .view import device_node_name
 
-__all__ = ["are_called", "chosen", "is_place", "short"]
-
 _PLACE = re.compile(r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<slot>[0-9a-f]{2}:[0-9a-f]{2})\.(?P<function>[0-7])", re.ASCII)
 _NODE = re.compile(r"(?:(?:gpu|accelerator)[ -]?)?(?:(?P<render>renderd)?(?P<number>\d{1,4}))", re.ASCII)
 _PRINTED = re.compile(r"(?P<name>[^()]+?) \((?P<place>[^()]+)\)")

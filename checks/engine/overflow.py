@@ -23,8 +23,6 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.reference.kernel_policy import TEXT_PREFIX
 
-__all__ = ["MAXIMUM_KEPT", "NOT_KEPT", "Overflow", "without_those_not_kept"]
-
 MAXIMUM_KEPT = 500
 """So many findings of one check and outcome that close no gate are open at once; told by text counts apart.
 

@@ -27,8 +27,6 @@ from nodevet.checks.core.quantities import QUANTITIES
 
 from .view import View
 
-__all__ = ["Check", "check", "discover", "installed", "load"]
-
 ENTRY_POINT_GROUP = "nodevet.checks"
 SWITCHES = frozenset({"enabled", "mode"})
 """What the table of each check in the configuration holds beside the fields of its policy."""

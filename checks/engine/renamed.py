@@ -18,8 +18,6 @@ from nodevet.checks.core.model import Device
 from .acknowledgement import are_other_boards
 from .view import Seen
 
-__all__ = ["COMMANDS", "are_all_renamed", "listed_now", "same_boards", "under_known_names"]
-
 COMMANDS = "command."
 """The names of backends that read by a command of the site begin so: ``command.gaudi`` runs the command ``gaudi``."""
 

@@ -31,27 +31,6 @@ from nodevet.checks.core.model import (
 )
 from nodevet.checks.reference.tables import load_table
 
-__all__ = [
-    "CONDITIONS",
-    "LEFT_OUT",
-    "ClearingRow",
-    "LatestResults",
-    "LoadKey",
-    "WrongResult",
-    "aged",
-    "clearing_table",
-    "demand_words",
-    "escalated",
-    "is_later",
-    "is_passed_retest",
-    "is_same_run",
-    "keep_latest",
-    "merged",
-    "retest_proof",
-    "shown_by",
-    "stands_wrong",
-]
-
 LEFT_OUT = "left_out"
 """The condition of a result that says which part of its device the load did not reach."""
 

@@ -9,8 +9,6 @@ import msgspec
 from nodevet.checks.core.model import Event
 from nodevet.checks.core.readings import MAXIMUM_EVENTS
 
-__all__ = ["MAXIMUM_TOLD", "SeenEvent", "SeenEvents"]
-
 MAXIMUM_TOLD = 2 * MAXIMUM_EVENTS
 """As many as one command can print at a time, in its two groups."""
 

@@ -14,8 +14,6 @@ from nodevet.checks.core.model import Action, Episode, EpisodeState, FaultClass,
 
 from .acknowledgement import acknowledged_words, counted_words, covering_count, covering_words, standing
 
-__all__ = ["NOT_EVALUATED", "node_verdict", "not_judged", "verdict"]
-
 NOT_EVALUATED = "nothing was evaluated"
 """The reason of a verdict that rests on nothing."""
 

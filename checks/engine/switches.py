@@ -15,8 +15,6 @@ from nodevet.checks.core.model import Action, Finding, Outcome, Part, PartKind
 from .judging import Rule
 from .view import View, device_name
 
-__all__ = ["told_of_switch"]
-
 SWITCH = "a switch"
 """What a link follows from that is down with its like on the other boards."""
 FEWEST = 3

@@ -13,8 +13,6 @@ from nodevet.checks.reference.kernel_policy import told_code, told_policy
 
 from .view import View
 
-__all__ = ["MAXIMUM_COUNTED", "Counts", "count_events"]
-
 MAXIMUM_COUNTED = 100
 """So many pairs of code and device are counted; the ones that were not told for longest are given up."""
 

@@ -10,8 +10,6 @@ from nodevet.checks.core.model import Device, DeviceKind
 from .arriving import places_of
 from .view import Seen, View
 
-__all__ = ["excluded", "not_given", "unread_pages", "was_given_elsewhere", "why_unlisted", "withheld"]
-
 
 def withheld(view: View) -> tuple[str, ...]:
     """Return the addresses of the boards that the cgroup of the readers denies them."""

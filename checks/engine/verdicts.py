@@ -16,8 +16,6 @@ from .losses import taken_out
 from .standing import not_judged
 from .view import View, device_name
 
-__all__ = ["narrowed", "proved", "verdicts_of"]
-
 INVENTORY = "inventory"
 """The check whose failures say why a device answers nothing: missing, lost, refused until a reset."""
 

@@ -30,19 +30,6 @@ from nodevet.checks.core.quantities import QUANTITIES
 
 from .lapses import Told
 
-__all__ = [
-    "Cadence",
-    "Growth",
-    "KernelLogState",
-    "KnownDevices",
-    "Seen",
-    "View",
-    "device_name",
-    "device_names",
-    "device_node_name",
-    "refuse_other_part",
-]
-
 OLD_ROUNDS = 3
 """A sample is old once this many rounds and one deadline went by without another."""
 

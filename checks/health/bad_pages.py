@@ -18,8 +18,6 @@ from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import View
 from nodevet.checks.reference.vendors import vendor_of
 
-__all__ = ["BadPages", "judge"]
-
 PENDING = Rule(
     check="bad-pages",
     code="memory.bad_pages_pending",

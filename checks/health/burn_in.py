@@ -12,8 +12,6 @@ from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.retest import LEFT_OUT, ClearingRow, clearing_table, demand_words, is_passed_retest, shown_by
 from nodevet.checks.engine.view import View, device_name
 
-__all__ = ["BurnIn", "judge"]
-
 MISMATCH = Rule(
     check="burn-in",
     code="burnin.mismatch",

@@ -37,8 +37,6 @@ from nodevet.checks.engine.view import View, device_name
 from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.vendors import vendor_of
 
-__all__ = ["Freshness", "judge"]
-
 UNREAD = Rule(
     check="freshness",
     code="device.unread",

@@ -44,8 +44,6 @@ from nodevet.checks.engine.view import View, device_name, device_names
 from nodevet.checks.reference.limits import from_table
 from nodevet.checks.reference.vendors import LENT_DRIVERS, vendor_of
 
-__all__ = ["Inventory", "judge"]
-
 EMPTY = Rule(
     check="inventory",
     code="inventory.empty",

@@ -27,8 +27,6 @@ from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import KernelLogState, View, device_name
 from nodevet.checks.reference.kernel_policy import NUMBERED, event_clearing, told_code, told_policy
 
-__all__ = ["KernelLog", "judge"]
-
 TEXT = "; told only by text that a user can write, so it closes no gate: look whether dmesg on the node says so too"
 
 RECORD = "; a line like text that a user can write, so it closes no gate: counters of the device must confirm it"

@@ -30,8 +30,6 @@ from nodevet.checks.reference.expected_links import ExpectedLinks, Which, expect
 from nodevet.checks.reference.fabric import SEPARATOR, FabricFault, fault_named
 from nodevet.checks.reference.limits import choose
 
-__all__ = ["Links", "judge"]
-
 DOWN = Rule(
     check="links",
     code="link.down",

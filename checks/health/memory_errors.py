@@ -16,8 +16,6 @@ from nodevet.checks.engine.view import Growth, View
 from nodevet.checks.reference.limits import choose
 from nodevet.checks.reference.vendors import vendor_of
 
-__all__ = ["MemoryErrors", "judge"]
-
 UNCORRECTED = Rule(
     check="memory-errors",
     code="memory.uncorrected",

@@ -15,8 +15,6 @@ from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import View
 from nodevet.checks.reference.limits import choose
 
-__all__ = ["Pcie", "judge"]
-
 WIDTH = Rule(
     check="pcie",
     code="pcie.width",

@@ -14,8 +14,6 @@ from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import View
 from nodevet.checks.reference.limits import choose
 
-__all__ = ["Power", "judge"]
-
 READING = Rule(check="power", code="power.reading", outcome=Outcome.WARN)
 LOWERED = Rule(
     check="power",

@@ -14,8 +14,6 @@ from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import View
 from nodevet.checks.reference.limits import choose
 
-__all__ = ["Thermal", "judge"]
-
 SLOWDOWN = Rule(
     check="thermal",
     code="temperature.slowdown",

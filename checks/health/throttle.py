@@ -17,8 +17,6 @@ from nodevet.checks.engine.registry import check
 from nodevet.checks.engine.view import Growth, View
 from nodevet.checks.reference.limits import choose
 
-__all__ = ["Throttle", "judge"]
-
 FAULTS = frozenset({"hardware_thermal", "hardware_slowdown", "power_brake", "processor_hot"})
 NORMAL = frozenset({"idle", "power_cap", "board_limit", "low_utilization", "reliability"})
 """Under full load a device runs at its power cap; without load it idles. Both are health."""

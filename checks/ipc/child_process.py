@@ -27,8 +27,6 @@ from nodevet.checks.system.procfs import ChildRecord, describe, start_ticks, tig
 
 from .last_words import LastWords
 
-__all__ = ["Child", "ChildOwner", "Patience"]
-
 READ_BYTES = 1 << 18
 """Most that is taken from a child at once, so that one that floods its channel does not starve the others."""
 

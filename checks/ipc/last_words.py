@@ -7,8 +7,6 @@ from collections import deque
 
 import msgspec
 
-__all__ = ["INTERPRETER", "NOT_INSTALLED", "WANTS", "LastWords", "Want"]
-
 NEWEST_LINES = 20
 
 REFUSED = r"(?:failed to|unable to|could ?n[o']t|cannot|can't) "

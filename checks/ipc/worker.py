@@ -20,8 +20,6 @@ import msgspec
 from nodevet.checks.core.wire import Channel, Progress
 from nodevet.checks.system.background import Background
 
-__all__ = ["THREAD_SECONDS", "ChildEnd", "become_child", "watch_lifeline"]
-
 THREAD_SECONDS = 30.0
 """How long a thread of a child may take to its first step: half of what its own start may take."""
 

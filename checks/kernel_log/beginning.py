@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-__all__ = ["KNOWN_BYTES", "Beginning"]
-
 KNOWN_BYTES = 128
 """So many bytes are compared: the first line with its time stamp, which no later file repeats."""
 

@@ -12,8 +12,6 @@ from nodevet.checks.reference.kernel_policy import policy_of
 
 from .rules import base_address
 
-__all__ = ["MAXIMUM_ADDRESSES", "CleanUps", "keep", "known_as"]
-
 T = TypeVar("T")
 
 MAXIMUM_ADDRESSES = 256

@@ -17,8 +17,6 @@ from nodevet.checks.reference.kernel_policy import policy_of
 
 from .rules import is_same_address, normalised_pci
 
-__all__ = ["REPEAT_SECONDS", "Deduplicator", "DeduplicatorState", "SeenEvent"]
-
 REPEAT_SECONDS = 1.0
 """Within this time the same source repeats itself: one line per stopped channel."""
 

@@ -15,8 +15,6 @@ from nodevet.checks.core.model import Provenance
 
 from .lines import MAXIMUM_TEXT, Line, Origin, is_whole
 
-__all__ = ["ARGUMENTS", "Span", "entry_line"]
-
 ARGUMENTS = (
     "--dmesg",
     "--boot",

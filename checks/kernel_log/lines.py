@@ -15,20 +15,6 @@ import msgspec
 
 from nodevet.checks.core.model import Provenance
 
-__all__ = [
-    "MAXIMUM_LINE",
-    "MAXIMUM_TEXT",
-    "Line",
-    "Origin",
-    "is_json_message",
-    "is_of_program",
-    "is_whole",
-    "looks_like_continuation",
-    "split_line",
-    "split_record",
-]
-
-
 MAXIMUM_LINE = 1 << 16
 """What stands behind this many characters of a line is not read: no wrapper of a record is longer."""
 

@@ -23,8 +23,6 @@ from .lines import Line, Origin, is_json_message, is_of_program, looks_like_cont
 from .rules import Match, base_address, expanded, is_same_address, match_line, normalised_pci, provenance_of
 from .xid import decode_body
 
-__all__ = ["SOURCE", "KernelLogParser", "events_from_lines"]
-
 SOURCE = "kernel_log"
 
 JOIN_RECORDS = 16

@@ -31,18 +31,6 @@ from .rules import stand_in
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = [
-    "DEFAULT_PATH",
-    "Cursor",
-    "KernelLogError",
-    "KernelLogReader",
-    "Missing",
-    "ReaderStatistics",
-    "events_from_file",
-    "is_kernel_device",
-    "recorded",
-]
-
 DEFAULT_PATH = "/dev/kmsg"
 
 OLD_PATH = "/proc/kmsg"

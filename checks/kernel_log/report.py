@@ -8,8 +8,6 @@ from typing import Any
 from nodevet.checks.core.model import Event, Outcome, Provenance, Severity
 from nodevet.checks.reference.kernel_policy import policy_of
 
-__all__ = ["SCHEMA", "describe", "to_json"]
-
 SCHEMA = "nodevet.kernel-log/1"
 
 

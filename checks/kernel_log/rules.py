@@ -13,17 +13,6 @@ from nodevet.checks.reference.kernel_policy import KernelRule, Proof, kernel_rul
 
 from .lines import Line, Origin
 
-__all__ = [
-    "Match",
-    "base_address",
-    "expanded",
-    "is_same_address",
-    "match_line",
-    "normalised_pci",
-    "provenance_of",
-    "stand_in",
-]
-
 _ADDRESS = r"(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?(?![0-9a-f]|[:.][0-9a-f])"
 _DRM = r"\[drm(?::[\w.]{1,80}(?: \[amdgpu\])?)?\] "
 _AMD_COUNTED = r"(?:\{\d{1,20}\})?\s?(?:socket: \d{1,3},? die: \d{1,3},? ?)?"

@@ -8,8 +8,6 @@ import msgspec
 
 from nodevet.checks.core.quantities import RECOVERY_ACTIONS
 
-__all__ = ["XidBody", "decode_body"]
-
 CLEAN_UP_XID = 45
 NVLINK5_XIDS = range(144, 151)
 RECOVERY_XID = 154

@@ -11,8 +11,6 @@ from nodevet.checks.core.model import Device
 
 from .tables import load_table
 
-__all__ = ["ExpectedLinks", "Which", "expected_links"]
-
 
 class Which(StrEnum):
     """Which links of a board are up in health.

@@ -8,8 +8,6 @@ from nodevet.checks.core.model import Action, FaultClass, Outcome
 
 from .tables import load_table
 
-__all__ = ["SEPARATOR", "FabricFault", "fabric_faults", "fault_named", "known_mask", "words_of_mask"]
-
 SEPARATOR = ","
 EMPTY_MASK = 0xFFFFFFFF
 PAIR_WIDTH = 3

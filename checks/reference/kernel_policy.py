@@ -12,29 +12,6 @@ from nodevet.checks.core.model import Action, Clearing, Event, FaultClass, Outco
 
 from .tables import load_table
 
-__all__ = [
-    "NUMBERED",
-    "TEXT_PREFIX",
-    "KernelRule",
-    "Policy",
-    "Proof",
-    "RuleKind",
-    "SxidEffect",
-    "SxidRow",
-    "XidRow",
-    "event_clearing",
-    "kernel_rules",
-    "known_codes",
-    "policy_of",
-    "policy_of_code",
-    "sxid_effect",
-    "sxid_policy",
-    "told_code",
-    "told_policy",
-    "xid_policy",
-]
-
-
 TEXT_PREFIX = "text."
 """What stands before the code of an event that rests on text: a file, a FIFO, or a record that proves nothing."""
 

@@ -14,8 +14,6 @@ from nodevet.checks.core.model import Limit
 
 from .tables import load_table
 
-__all__ = ["TableLimit", "choose", "from_table"]
-
 
 class TableLimit(msgspec.Struct, frozen=True):
     """A row of reference/limits.csv."""

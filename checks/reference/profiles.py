@@ -17,20 +17,6 @@ from nodevet.checks.core.model import Scalar
 from nodevet.checks.core.parts import Part, PartKind
 from nodevet.checks.core.quantities import QUANTITIES
 
-__all__ = [
-    "AcceleratorProfile",
-    "NodeProfile",
-    "Probe",
-    "Profile",
-    "Readings",
-    "Row",
-    "Slot",
-    "SocketProfile",
-    "load_profile",
-    "part_of",
-    "profile_names",
-]
-
 SLOWDOWNS = ("temperature_slowdown_celsius", "temperature_maximum_celsius", "temperature_shutdown_celsius")
 """Where the temperature stands from which a sensor's device slows itself down: the first that it reports."""
 

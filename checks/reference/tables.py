@@ -19,8 +19,6 @@ import msgspec
 
 from nodevet.checks.core.errors import ModelError, ReferenceDataError
 
-__all__ = ["keep_tables", "load_table", "parse_table"]
-
 Row = TypeVar("Row", bound=msgspec.Struct)
 
 

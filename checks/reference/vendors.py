@@ -8,8 +8,6 @@ from nodevet.checks.core.model import Action
 
 from .tables import load_table
 
-__all__ = ["LENT_DRIVERS", "Vendor", "backend_names", "vendor_of", "vendors"]
-
 LENT_DRIVERS = ("vfio-pci", "nvgrace_gpu_vfio_pci", "xen-pciback", "pci-stub")
 """Drivers that hand a device on to a virtual machine. The second is that of Grace boards: Linux,
 drivers/vfio/pci/nvgrace-gpu, by the name of its module."""

@@ -21,8 +21,6 @@ from nodevet.checks.core.quantities import measured
 
 from .node import Simulation, Trouble, World
 
-__all__ = ["SimulatedBackend", "open_backend"]
-
 
 class SimulatedBackend:
     """One backend of the simulated node, such as its host or its accelerators."""

@@ -6,8 +6,6 @@ import msgspec
 
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["KINDS", "RANGES", "SETTINGS", "Effect", "Kind", "LogLine", "effects_of", "lines_of"]
-
 
 class Kind(msgspec.Struct, frozen=True):
     """A kind of fault: what it stands for, the settings that it takes, and those that it cannot do without.

@@ -34,8 +34,6 @@ from nodevet.checks.reference.profiles import AcceleratorProfile, Row, load_prof
 from .faults import KINDS, Effect, effects_of, lines_of
 from .scenario import Fault, Scenario
 
-__all__ = ["MEMORY", "ProbeFigures", "Simulation", "Trouble", "World"]
-
 MEMORY = "memory"
 BUSY_LEVEL = 0.3
 """From this load on a device counts as used by a job."""

@@ -22,8 +22,6 @@ from nodevet.checks.reference.profiles import Profile, part_of
 
 from .faults import KINDS, RANGES, Effect, Kind, effects_of, lines_of
 
-__all__ = ["Fault", "Load", "Scenario", "parse_scenario"]
-
 ALL = "all"
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))+")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from nodevet.checks.core.errors import ConfigurationError
 
-__all__ = ["parse_listen"]
-
 LAST_PORT = 65535
 EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 (what an empty host asks for)
 

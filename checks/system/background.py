@@ -9,8 +9,6 @@ from __future__ import annotations
 from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 
-__all__ = ["START_SECONDS", "Background"]
-
 START_SECONDS = 2.0
 """How long a thread may take to its first step, also on a loaded machine."""
 

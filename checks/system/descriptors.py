@@ -12,8 +12,6 @@ from pathlib import Path
 
 from nodevet.checks.core.errors import ConfigurationError
 
-__all__ = ["WANTED", "descriptor_trouble", "raise_descriptor_limit"]
-
 NEEDED = 64
 """With fewer the agent does not start: six for each reader, sixteen connections, database, log and sockets."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import re
 
-__all__ = ["EXHAUSTED", "EXHAUSTED_SECONDS", "for_want", "next_step"]
-
 EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """What accept(2) says where the caller stays in the queue: no descriptor is free, or no memory."""
 

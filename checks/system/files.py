@@ -15,8 +15,6 @@ from pathlib import Path
 
 from nodevet.checks.core.errors import StoreError
 
-__all__ = ["file_identity", "foreign_link", "opened", "read_trusted", "replace", "replace_file", "temporary_name"]
-
 _LINKS_AT_MOST = 40
 """As many as the kernel follows: path_resolution(7)."""
 

@@ -11,8 +11,6 @@ from typing import Self
 
 from nodevet.checks.core.errors import BusyError, StoreError
 
-__all__ = ["LOCK_NAME", "NodeLock", "acquire_node_lock", "open_lock_file"]
-
 LOCK_NAME = "node.lock"
 
 

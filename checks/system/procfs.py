@@ -16,17 +16,6 @@ import msgspec
 
 from .descriptors import WANTED
 
-__all__ = [
-    "FILE_SIZE",
-    "ChildRecord",
-    "describe",
-    "exists",
-    "is_alive",
-    "memory_limit",
-    "start_ticks",
-    "tight_limit",
-]
-
 _STATE, _START = 0, 19
 """Positions in /proc/PID/stat after the command's closing bracket: fields 3 and 22 of proc(5)."""
 

@@ -10,8 +10,6 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Self
 
-__all__ = ["PassedBy", "SignalPipe", "begin_undisposed", "ending", "interrupting", "undisturbed"]
-
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 

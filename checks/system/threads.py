@@ -15,8 +15,6 @@ from nodevet.checks.core.errors import BusyError
 from .background import START_SECONDS, Background
 from .procfs import memory_limit
 
-__all__ = ["prove_threads"]
-
 NEEDED = 8
 """One each writes log, state file and database and accepts connections; a reader is a process with three."""
 

@@ -15,17 +15,6 @@ import msgspec
 
 from nodevet.checks.core.errors import UsageError
 
-__all__ = [
-    "SCHEMA",
-    "Difference",
-    "Topology",
-    "asymmetries",
-    "compare",
-    "parse_topology",
-    "render_table",
-    "to_json",
-]
-
 SCHEMA = "nodevet.topo/1"
 SELF = "X"
 

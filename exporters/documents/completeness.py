@@ -9,8 +9,6 @@ import msgspec
 from nodevet.checks.core.model import Device, State
 from nodevet.checks.engine.completeness import Completeness, Standing
 
-__all__ = ["AccountDocument", "CompletenessDocument", "completeness_document", "device_names"]
-
 _WORDS = {State.OK: "complete", State.FAILED: "wrong", State.UNKNOWN: "incomplete"}
 
 

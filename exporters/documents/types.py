@@ -13,25 +13,6 @@ from nodevet.checks.core.model import Scalar
 
 from .completeness import CompletenessDocument
 
-__all__ = [
-    "BURN_IN_SCHEMA",
-    "STATUS_SCHEMA",
-    "AcknowledgedDocument",
-    "AgentDocument",
-    "BurnInDocument",
-    "CheckDocument",
-    "DeviceDocument",
-    "FindingDocument",
-    "GateDocument",
-    "LimitDocument",
-    "ReaderDocument",
-    "ResultDocument",
-    "SeriesDocument",
-    "SlurmDocument",
-    "StatusDocument",
-    "VerifiedDocument",
-]
-
 STATUS_SCHEMA = "nodevet.status/1"
 BURN_IN_SCHEMA = "nodevet.burn-in/1"
 

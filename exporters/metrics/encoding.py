@@ -21,8 +21,6 @@ from nodevet.checks.core.guard import Guard
 
 from .family import Family, kept
 
-__all__ = ["encoded", "metric"]
-
 
 def encoded(found: Iterable[Family], guard: Guard | None = None, *, openmetrics: bool = False) -> bytes:
     """Return *found* as a page; a family that raises costs itself, and *guard* tells; without a guard it raises.

@@ -9,8 +9,6 @@ import msgspec
 
 from nodevet.checks.core.guard import Guard
 
-__all__ = ["PREFIX", "Family", "LabelValues", "Maker", "Value", "counter", "gauge", "kept"]
-
 PREFIX = "nodevet_"
 
 Value = float | int | bool

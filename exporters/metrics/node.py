@@ -23,8 +23,6 @@ from nodevet.checks.engine.modes import closing
 
 from .family import Family, LabelValues, Maker, Value, counter, gauge
 
-__all__ = ["node_makers"]
-
 _PLAIN_LIMIT_UNITS = ("celsius", "watts")
 _LIMIT_UNITS = ("celsius", "watts", "hertz", "bytes", "seconds", "ratio", "bytes_per_second", "flops_per_second")
 

@@ -23,8 +23,6 @@ from .quantity import quantity_makers
 from .result import result_metrics
 from .scheduler import scheduler_metrics
 
-__all__ = ["CONTENT_TYPE_OPENMETRICS", "CONTENT_TYPE_TEXT", "MetricsPage", "families"]
-
 CONTENT_TYPE_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 CONTENT_TYPE_OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 """What a page is served as, whatever version or escaping a scraper asked for: our names need none."""

@@ -11,8 +11,6 @@ from nodevet.checks.core.quantities import QUANTITIES, Quantity, QuantityKind
 
 from .family import Family, LabelValues, Maker, Value, counter, gauge
 
-__all__ = ["part_label", "quantity_makers", "shown_by_default", "summed_by_default"]
-
 STALE_ROUNDS = 3
 STALE_MINIMUM_SECONDS = 180.0
 """Readings older than both are history, not the present: their series end."""

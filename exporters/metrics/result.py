@@ -10,8 +10,6 @@ from nodevet.checks.engine.retest import is_passed_retest
 
 from .family import Family, LabelValues, gauge
 
-__all__ = ["result_metrics"]
-
 _FIGURES = (
     ("tflops_median", 1e12, "flops_per_second", True, "Median rate of the last finished burn-in of this workload."),
     ("efficiency_ratio", 1, "efficiency_ratio", True, "Rate of the last finished burn-in over the theoretical peak."),

@@ -8,8 +8,6 @@ from nodevet.checks.core.model import Snapshot
 
 from .family import Family, counter, gauge
 
-__all__ = ["scheduler_metrics"]
-
 
 def scheduler_metrics(snapshot: Snapshot) -> Iterator[Family]:
     """Yield how the writer is doing: what it wrote, what it did not and why, and what it would."""

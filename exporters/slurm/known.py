@@ -11,8 +11,6 @@ from nodevet.checks.engine.acknowledgement import are_other_boards
 from nodevet.checks.engine.damping import later
 from nodevet.checks.engine.losses import GONE, is_driverless, is_loss, is_same_board
 
-__all__ = ["HELD_SECONDS", "KnownFault", "as_known", "not_resumed"]
-
 HELD_SECONDS = 3600.0
 """So long a resume covers returns of what it acknowledged: a fault that comes and goes is the one that was known."""
 

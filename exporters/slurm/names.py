@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, product
 
-__all__ = ["how_many", "names_in"]
-
 _TERM = re.compile(r"(?:\[[^\]]*\]|[^,\[])+")
 """What stands between two commas, but for those in brackets."""
 

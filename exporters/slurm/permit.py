@@ -26,28 +26,6 @@ from .rules import (
     seconds_of,
 )
 
-__all__ = [
-    "CLOCK_SECONDS",
-    "HOUR_SECONDS",
-    "LATE_SECONDS",
-    "Limits",
-    "Mark",
-    "Room",
-    "as_signed",
-    "asking_text",
-    "closing_text",
-    "dated",
-    "drained_text",
-    "forgotten_words",
-    "free_field",
-    "lacks_mark",
-    "mark_again",
-    "mark_of",
-    "permits",
-    "rooms",
-    "shows_permit",
-]
-
 HOUR_SECONDS = 3600.0
 
 CLOCK_SECONDS = 600.0

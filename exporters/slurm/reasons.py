@@ -13,8 +13,6 @@ import msgspec
 
 from nodevet.checks.reference.tables import load_table
 
-__all__ = ["is_slurms", "replaces_reasons", "without_additions"]
-
 BETWEEN = " : "
 """Stands between a reason and what SLURM adds to it (set_node_reason)."""
 

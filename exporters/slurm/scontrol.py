@@ -16,8 +16,6 @@ from nodevet.checks.system.process import RunError, RunFailure, Runner
 
 from .rules import NodeState, ScontrolOutputError, Why, parse_node, parse_nodes, parse_size, parse_started
 
-__all__ = ["SEARCHED", "Scontrol", "SlurmError"]
-
 SEARCHED = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin:/opt/slurm/bin:/usr/local/slurm/bin"
 """Where programs are looked for, and the only PATH that scontrol gets."""
 

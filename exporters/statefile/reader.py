@@ -10,8 +10,6 @@ import os
 import stat
 from typing import NamedTuple
 
-__all__ = ["FORMAT", "NEVER", "Absent", "DeviceState", "StateFile", "boot_id", "parse", "read_state", "uptime_seconds"]
-
 FORMAT = "nodevet-state/1"
 NEVER = 9_999_999_999
 """The expiry of a verdict that stands until the machine boots again, in seconds of uptime."""

@@ -25,8 +25,6 @@ from nodevet.checks.system.files import replace
 
 from .reader import FORMAT, NEVER
 
-__all__ = ["StateFileError", "advice", "state_text", "write_state"]
-
 MODE = 0o644
 NOTHING = "-"
 """Stands where a field has no value, so that a shell splits every line into the same fields."""

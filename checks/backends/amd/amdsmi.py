@@ -32,8 +32,6 @@ from nodevet.checks.core.quantities import IMPLAUSIBLE
 from nodevet.checks.core.wire import Progress
 from nodevet.checks.system.exhaustion import next_step
 
-__all__ = ["Call", "Item", "Library", "Plan", "Target", "load", "number"]
-
 SUCCESS, INVALID, NOT_SUPPORTED, NOT_YET_IMPLEMENTED = 0, 1, 2, 3
 NOT_INITIALIZED, DRIVER_NOT_LOADED = 32, 34
 NO_FUNCTION, UNREADABLE, LEFT_OUT = -1, -2, -3

@@ -45,8 +45,6 @@ from .identity import asleep, gone, identify, listed, name_of
 from .items import BLOCKS, ThrottleClock, fast_items, partition_items, slow_items
 from .topology import read_topology
 
-__all__ = ["AmdBackend", "open_backend"]
-
 MODULE = "sys/module/amdgpu"
 GENERATION = "sys/class/kfd/kfd/topology/generation_id"
 """Grows with each device that comes to the driver or goes; the library lists for ever what it found at its start."""

@@ -14,8 +14,6 @@ from nodevet.checks.reference.tables import load_table
 
 from .amdsmi import DENIED, SUCCESS, UNSUPPORTED, Library, Target, number
 
-__all__ = ["asleep", "gone", "identify", "is_virtual", "listed", "name_of"]
-
 FIRMWARES = {
     "PM": "power_management",
     "PSP_SOSDRV": "security_processor",

@@ -18,8 +18,6 @@ from nodevet.checks.core.model import WHOLE, Part, PartKind, Scalar
 
 from .amdsmi import NO_VALUE, NO_VALUE_16, Call, Item, number
 
-__all__ = ["BLOCKS", "ThrottleClock", "fast_items", "partition_items", "slow_items"]
-
 MEBI = 1 << 20
 MICRO_FROM = 100_000
 """Power caps are in watts up to ROCm 6.0 and in microwatts from 6.1 on: no board has a cap of 0.1 megawatt."""

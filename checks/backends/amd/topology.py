@@ -15,8 +15,6 @@ from nodevet.checks.topology.matrix import SELF, Topology
 
 from .amdsmi import Library, Target, raise_if_gone
 
-__all__ = ["read_topology"]
-
 PCIE_LINK, XGMI_LINK = 1, 2
 """What ``amdsmi_topo_get_link_type`` says in every release. The wrapper's ``AmdSmiLinkType`` is another enumeration,
 whose numbers changed twice: with its names this answer would be turned round on ROCm 6.3 and 6.4."""

@@ -43,8 +43,6 @@ from nodevet.checks.engine.renamed import COMMANDS, are_all_renamed, same_boards
 from .run import CommandRunner
 from .unread_values import without_unread
 
-__all__ = ["CommandSpec", "open_backend", "runner", "taken"]
-
 LIFELINE = 0
 """Standard input of a reader child: it hangs up when the agent is gone."""
 

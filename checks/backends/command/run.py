@@ -13,8 +13,6 @@ from nodevet.checks.core.errors import Closed
 from nodevet.checks.core.model import FailureKind
 from nodevet.checks.system.process import GRACE_SECONDS, Done, RunError, RunFailure, Runner
 
-__all__ = ["END_SECONDS", "CommandRunner"]
-
 END_SECONDS = 2 * GRACE_SECONDS
 """What it takes at most, beyond its time, to end a program."""
 

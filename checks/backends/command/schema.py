@@ -15,8 +15,6 @@ from nodevet.checks.core.parts import PART_NAMES, PartKind
 from nodevet.checks.core.quantities import QUANTITIES, Quantity, QuantityKind
 from nodevet.checks.core.readings import LARGEST_NUMBER, SCHEMA, VENDOR_PART, Document
 
-__all__ = ["readings_schema"]
-
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 DEFINITIONS = "#/$defs/"
 LARGEST_INDEX = 65535

@@ -20,8 +20,6 @@ from nodevet.checks.core.model import ReadingStatus
 from nodevet.checks.core.quantities import NO_VALUE, QUANTITIES
 from nodevet.checks.core.readings import Document, ReadingEntry, parse, repeated_keys, value_mistakes
 
-__all__ = ["without_unread"]
-
 SHOWN_CHARACTERS = 40
 INTEGER_CHARACTERS = 20
 """No number of 64 bits has more, its sign included."""

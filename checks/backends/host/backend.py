@@ -44,8 +44,6 @@ from .processors import (
 )
 from .withheld import excluded, is_denied, is_there, not_given, read_pages, withheld
 
-__all__ = ["MEMORY", "HostBackend", "open_backend"]
-
 NAME = "host"
 MEMORY = "memory"
 """The id of the main memory as a device."""

@@ -14,8 +14,6 @@ import psutil
 
 from nodevet.checks.backends.tree import Tree
 
-__all__ = ["MEMINFO", "available_bytes", "look_below", "total_bytes"]
-
 MEMINFO = "proc/meminfo"
 _AVAILABLE = re.compile(r"^MemAvailable:", re.MULTILINE)
 

@@ -9,18 +9,6 @@ import msgspec
 from nodevet.checks.backends.tree import Tree, number_reading, sum_reading
 from nodevet.checks.core.model import Device, DeviceKind, Firmware, Part, PartKind, Reading, ReadingStatus
 
-__all__ = [
-    "Processor",
-    "Socket",
-    "are_offline",
-    "clock_readings",
-    "find_sockets",
-    "heat_readings",
-    "package_sensors",
-    "socket_device",
-    "throttle_readings",
-]
-
 _CPU = "sys/devices/system/cpu"
 _HWMON = "sys/class/hwmon"
 _VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "hygon"}

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from nodevet.checks.backends.tree import Tree
 from nodevet.checks.core.model import Device
 
-__all__ = ["excluded", "is_denied", "is_there", "kept_away", "not_given", "read_pages", "withheld"]
-
 PAGES = "proc/driver/nvidia/gpus"
 MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
 EXCLUDED = re.compile(r"^GPU Excluded:\s*Yes\s*$", re.MULTILINE)

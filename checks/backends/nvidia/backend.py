@@ -59,8 +59,6 @@ from .nvml import (
 from .pcie import numa_node, slot
 from .topology import read_topology
 
-__all__ = ["NvidiaBackend", "open_backend"]
-
 OF_ALL = frozenset({FailureKind.NO_DRIVER, FailureKind.VERSION_MISMATCH, FailureKind.READER})
 """With these failures of one device the whole library is unusable."""
 

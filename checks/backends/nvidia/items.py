@@ -16,8 +16,6 @@ from nodevet.checks.reference.fabric import known_mask, words_of_mask
 
 from .nvml import Call, Field, Item
 
-__all__ = ["fast_items", "slow_items", "throttle_fields"]
-
 MOST_ACTIONS = 64
 """An enumeration of what a driver may ask for does not grow beyond; what is larger is no answer."""
 

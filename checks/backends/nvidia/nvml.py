@@ -27,21 +27,6 @@ from nodevet.checks.core.quantities import IMPLAUSIBLE
 from nodevet.checks.core.wire import Progress
 from nodevet.checks.system.exhaustion import next_step
 
-__all__ = [
-    "Call",
-    "Field",
-    "Item",
-    "Library",
-    "Plan",
-    "Target",
-    "is_evidence",
-    "is_unsupported",
-    "load",
-    "may_answer_later",
-    "refused",
-    "why_not_loaded",
-]
-
 LIBRARY = "libnvidia-ml.so.1"
 
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3

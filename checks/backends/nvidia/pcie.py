@@ -13,8 +13,6 @@ from pathlib import Path
 from nodevet.checks.core.model import Device
 from nodevet.checks.topology.matrix import Topology
 
-__all__ = ["between", "numa_node", "ranges", "slot", "topology"]
-
 BELOW_ONE_SWITCH = 2
 """Path components below the common ancestor of two devices at one switch: its downstream port and the device."""
 

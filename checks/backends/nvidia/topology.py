@@ -18,8 +18,6 @@ from nodevet.checks.topology.matrix import SELF, Topology
 from .nvml import SUCCESS, Call, Library, Target, raise_if_gone
 from .pcie import ranges, topology
 
-__all__ = ["read_topology"]
-
 ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """NVML's level of the common ancestor; 0 is two devices on one board."""
 
