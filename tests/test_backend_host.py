@@ -27,7 +27,8 @@ from fakes.host_tree import (
 from fakes.node_exporter import NodeExporter
 from fakes.pass_time import pass_time
 
-from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
+from nodevet.agent.config.reader_plan import ReaderPlan
+from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.host.backend import HostBackend, open_backend
 from nodevet.checks.backends.sound import sound_readings

@@ -13,6 +13,7 @@ from fakes.bench import Bench
 from fakes.clocks import SteppedClock
 from fakes.views import event
 
+from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.daemon.event_log import EventLog
 from nodevet.agent.daemon.ingest import Ingest
 from nodevet.agent.daemon.log import make_logger
@@ -23,7 +24,7 @@ from nodevet.agent.readers.heartbeat import Heartbeat
 from nodevet.agent.readers.outbox import Outbox
 from nodevet.agent.readers.reader import Reader
 from nodevet.agent.readers.stages import LINES_PER_ROUND
-from nodevet.agent.readers.supervisor import Collected, ReaderPlan, Supervisor
+from nodevet.agent.readers.supervisor import Collected, Supervisor
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.core.guard import Guard
 from nodevet.checks.core.model import ReaderState

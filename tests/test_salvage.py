@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from fakes.views import GPU, event, healthy
 
+from nodevet.checks.core.errors import WireError
 from nodevet.checks.core.model import (
     Failure,
     FailureKind,
@@ -20,7 +21,7 @@ from nodevet.checks.core.model import (
     Sample,
     Severity,
 )
-from nodevet.checks.core.wire import Decoder, EventMessage, Failed, Message, Note, Ready, Sampled, WireError, encode
+from nodevet.checks.core.wire import Decoder, EventMessage, Failed, Message, Note, Ready, Sampled, encode
 
 SAMPLE = msgspec.structs.replace(
     healthy().samples[GPU, "fast"],

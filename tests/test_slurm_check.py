@@ -20,8 +20,8 @@ from fakes.slurm_gate import GATE_FILES, Gate, Line, accelerator, linked
 
 from nodevet.agent.cli import main
 from nodevet.agent.config.load import load_configuration
-from nodevet.agent.slurm.checkup import CLUSTER, NODE, items, modes, worst
-from nodevet.agent.slurm.facts import Entry, Facts, Hook, Item, Status
+from nodevet.agent.slurm.checkup import items, modes, worst
+from nodevet.agent.slurm.facts import CLUSTER, NODE, Entry, Facts, Hook, Item, Status
 from nodevet.agent.slurm.loaded import Running
 from nodevet.agent.slurm.survey import awaiting_of, hooks_of, survey
 from nodevet.checks.core.model import Mode

@@ -19,9 +19,10 @@ from fakes.bench import DEADLINE, INTERVAL, REAL_SECONDS, SCRIPTED, Bench, outco
 from fakes.clocks import SteppedClock
 from fakes.freezer import Freeze
 
+from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.load.child import LoadChild
 from nodevet.agent.readers.quarantine import Quarantine
-from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
+from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import NEVER, Failure, FailureKind, ReaderState, ResultState
 from nodevet.checks.core.wire import ProgressMessage

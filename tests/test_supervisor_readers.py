@@ -18,8 +18,9 @@ from fakes.nvml.scenario import FakeNvml
 from fakes.pass_time import pass_time
 from fakes.stopping import stop_readers
 
+from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.readers.calls_of_users import LEFT_OUT_SECONDS
-from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
+from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Event, ReaderState, ReaderStatus, Sample
 from nodevet.checks.engine.view import Cadence

@@ -11,7 +11,8 @@ import msgspec
 
 from nodevet.agent.simulated.origin import simulated_owner
 from nodevet.agent.store.database import DamagedError
-from nodevet.agent.store.store import DATABASE_NAME, HistoryRow, SeenDevice, Store, read_store
+from nodevet.agent.store.rows import HistoryRow, SeenDevice
+from nodevet.agent.store.store import DATABASE_NAME, Store, read_store
 from nodevet.agent.terminal import exits
 from nodevet.agent.terminal.output import paint, say, table
 from nodevet.checks.core.errors import StoreError, UsageError

@@ -15,8 +15,9 @@ import msgspec
 from nodevet.agent import __version__
 from nodevet.agent.config.command_specs import command_plan
 from nodevet.agent.config.load import digest
+from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.config.settings import AgentSettings, Configuration, SlurmSettings
-from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
+from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.core.clock import Clock
 from nodevet.checks.core.errors import UsageError

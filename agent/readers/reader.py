@@ -46,8 +46,6 @@ from .stages import (
 from .unread import seen_at, unread, why_unread
 from .witness import Surroundings
 
-__all__ = ["RETRY_SECONDS", "Reader", "ReaderPlan"]
-
 
 class Reader:
     """Reads one backend through a child process. Everything that it finds goes to the *outbox*."""

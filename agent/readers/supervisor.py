@@ -21,10 +21,9 @@ from nodevet.checks.system.procfs import ChildRecord
 from .blame import Blame, Fall
 from .heartbeat import Heartbeat
 from .outbox import Outbox
-from .reader import RETRY_SECONDS, Reader
+from .reader import Reader
+from .stages import RETRY_SECONDS
 from .witness import Surroundings
-
-__all__ = ["Collected", "ReaderPlan", "Supervisor", "by_clock_of_log"]
 
 LONGEST_WAIT_SECONDS = 0.5
 

@@ -14,8 +14,6 @@ from nodevet.exporters.statefile.reader import Absent
 from .checkup_gpus import gres_types, mapping
 from .facts import CLUSTER, NODE, Entry, Facts, Hook, Item, Status
 
-__all__ = ["CLUSTER", "NODE", "SCRIPTS", "items", "modes", "worst"]
-
 SCRIPTS = ("gate.sh", "gres.sh", "prolog.sh", "epilog.sh", "healthcheck.sh")
 EXECUTED = ("prolog.sh", "epilog.sh", "healthcheck.sh")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nodevet.checks.core.model import ReadingStatus, Sample
 from nodevet.checks.core.quantities import QUANTITIES, QuantityKind
 
-from .store import Rollup
+from .rows import Rollup
 
 ROLLED = frozenset(
     {

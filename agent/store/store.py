@@ -62,24 +62,10 @@ from .rows import (
     journal_columns,
     nature_of,
     set_aside,
-    unkeepable,
     verified_episode,
     whole_result,
     whole_row,
 )
-
-__all__ = [
-    "DATABASE_NAME",
-    "HistoryRow",
-    "OpenedStore",
-    "Rollup",
-    "SeenDevice",
-    "Store",
-    "UnsavedRound",
-    "open_store",
-    "read_store",
-    "unkeepable",
-]
 
 DATABASE_NAME = "nodevet.db"
 _INSERT_JOURNAL = f"INSERT INTO journal ({ROW}, checksum, kind) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608

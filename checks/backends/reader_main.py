@@ -21,12 +21,11 @@ from pathlib import Path
 import msgspec
 
 from nodevet.checks.core.clock import SystemClock
-from nodevet.checks.core.errors import WireError
+from nodevet.checks.core.errors import Closed, WireError
 from nodevet.checks.core.guard import Bug, attempt
 from nodevet.checks.core.model import Device, Event, Failure, FailureKind, Instant, Reading, Sample
 from nodevet.checks.core.wire import (
     PROTOCOL,
-    Closed,
     EventMessage,
     Failed,
     Message,

@@ -23,11 +23,11 @@ import msgspec
 import psutil
 
 from nodevet.checks.core.clock import SystemClock
+from nodevet.checks.core.errors import Closed
 from nodevet.checks.core.model import Result, ResultState
 from nodevet.checks.core.wire import (
     Burn,
     Channel,
-    Closed,
     Found,
     Message,
     Progress,

@@ -23,28 +23,6 @@ from .errors import Closed, ModelError, WireError
 from .model import Device, Event, Failure, Result, Sample
 from .salvage import salvaged
 
-__all__ = [
-    "Burn",
-    "Channel",
-    "Closed",
-    "Decoder",
-    "EventMessage",
-    "Failed",
-    "Found",
-    "Message",
-    "Note",
-    "Progress",
-    "ProgressMessage",
-    "Read",
-    "Ready",
-    "ResultMessage",
-    "RoundDone",
-    "Sampled",
-    "Start",
-    "Stop",
-    "WireError",
-]
-
 PROTOCOL = 3
 MAXIMUM_FRAME_BYTES = 64 << 20
 MAXIMUM_WORDS = 1000

@@ -14,8 +14,9 @@ from fakes.clocks import SteppedClock
 from fakes.pass_time import pass_time
 from fakes.stopping import stop_readers
 
+from nodevet.agent.config.reader_plan import ReaderPlan
 from nodevet.agent.readers.disk import Disk
-from nodevet.agent.readers.supervisor import ReaderPlan, Supervisor
+from nodevet.agent.readers.supervisor import Supervisor
 from nodevet.agent.readers.witness import Surroundings
 from nodevet.checks.core.clock import SystemClock
 from nodevet.checks.core.model import Event, Failure, ReaderState, ReaderStatus, Sample

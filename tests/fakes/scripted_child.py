@@ -27,6 +27,7 @@ from nodevet.checks.backends.base import BackendError
 from nodevet.checks.backends.reader_main import prove_readable
 from nodevet.checks.backends.standstill import end_at_crashes, stand_still_at_crashes
 from nodevet.checks.core.clock import SystemClock
+from nodevet.checks.core.errors import Closed
 from nodevet.checks.core.model import (
     Device,
     DeviceKind,
@@ -41,7 +42,6 @@ from nodevet.checks.core.model import (
 from nodevet.checks.core.wire import (
     PROTOCOL,
     Burn,
-    Closed,
     EventMessage,
     Failed,
     Note,

@@ -25,8 +25,9 @@ from typing import Any
 
 import msgspec
 
+from nodevet.checks.core.errors import Closed
 from nodevet.checks.core.model import Instant, Metric, Result, ResultState
-from nodevet.checks.core.wire import Burn, Channel, Closed, Found, ProgressMessage, ResultMessage, Stop
+from nodevet.checks.core.wire import Burn, Channel, Found, ProgressMessage, ResultMessage, Stop
 from nodevet.checks.ipc.worker import become_child
 
 LARGE = {"tflops": [[number / 7, number / 3] for number in range(4000)]}
