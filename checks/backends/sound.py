@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from nodevet.checks.core.guard import Bug, attempt
+from nodevet.checks.core.guard import Bug, attempt, one_line
 from nodevet.checks.core.model import Device, DeviceKind, Part, Reading, ReadingStatus, Sample
 from nodevet.checks.core.quantities import measured
 
@@ -33,7 +33,7 @@ def sound_text(value: object) -> str:
     """Return *value* as text that every surface can show: one line, no control characters, no broken bytes."""
     text = value if isinstance(value, str) else repr(value)
     plain = text.encode("utf-8", "surrogateescape" if _is_escaped(text) else "replace").decode("utf-8", "replace")
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in plain).split())[:LONGEST_TEXT]
+    return one_line(plain)[:LONGEST_TEXT]
 
 
 def sound_readings(readings: Iterable[Reading]) -> tuple[Reading, ...]:

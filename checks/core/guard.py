@@ -170,3 +170,8 @@ def _printable(problem: BaseException) -> str:
 def one_line(text: str) -> str:
     """Return *text* as one line that every surface can show, whatever letters or broken bytes are in it."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+def printable(text: str) -> str:
+    """Return *text* with ``?`` for what cannot be printed: each letter keeps its place."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -17,6 +17,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from .guard import printable
 from .model import DeviceKind, Reading, ReadingStatus, Scalar
 from .parts import PART_NAMES, WHOLE, Part, PartKind
 from .quantities import NO_VALUE, QUANTITIES, Quantity, QuantityKind, measured
@@ -198,12 +199,8 @@ def doubts(document: Document) -> tuple[Mistake, ...]:
 
 def _shown(mistake: Mistake) -> Mistake:
     """Return *mistake* as one line, whatever the document holds."""
-    place, text = ("".join(map(_letter, part[:300])) for part in (mistake.place, mistake.text))
+    place, text = (printable(part[:300]) for part in (mistake.place, mistake.text))
     return Mistake(place, text)
-
-
-def _letter(letter: str) -> str:
-    return letter if letter.isprintable() else "?"
 
 
 def _malformed(data: bytes, reason: str) -> Mistake:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from nodevet.checks.core.guard import one_line
 from nodevet.checks.core.model import (
     NODE,
     WHOLE,
@@ -160,7 +161,7 @@ def _without_process(event: Event) -> str:
         if word is not None:
             text = re.sub(rf"(?<!\w){re.escape(str(word))}(?!\w)", "-", text)
     text = PROCESSES.sub("-", text)
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return one_line(text)
 
 
 def _identity(event: Event) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from nodevet.checks.core.guard import printable
 from nodevet.checks.core.model import Event, Outcome, Provenance, Severity
 from nodevet.checks.reference.kernel_policy import policy_of
 
@@ -37,7 +38,7 @@ def describe(event: Event) -> str:
     by = f", process {event.process or '?'} ({event.pid})" if event.pid else ""
     line = f"{where}{word}: {event.code}{device}{by}: {policy.name}: {policy.meaning}; action: {policy.action.value}"
     # A process may have line ends in its name, and what a terminal obeys.
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
+    return printable(line)
 
 
 def _event(event: Event) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import IO, Self
 import msgspec
 
 from nodevet.checks.core.errors import NodevetError
+from nodevet.checks.core.guard import printable
 
 __all__ = [
     "DEVNULL",
@@ -369,7 +370,7 @@ def _quote(errors: bytes | bytearray) -> str:
 def _last_line(errors: bytes | bytearray) -> str:
     lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
     shown = lines[-1].strip()[:SHOWN_CHARACTERS] if lines else ""
-    return "".join(letter if letter.isprintable() else "?" for letter in shown)
+    return printable(shown)
 
 
 def python_module(module: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from nodevet.checks.core.guard import one_line
+from nodevet.checks.core.guard import one_line, printable
 from nodevet.checks.core.model import ReadingStatus
 from nodevet.checks.core.quantities import NO_VALUE, QUANTITIES
 from nodevet.checks.core.readings import Document, ReadingEntry, parse, repeated_keys, value_mistakes
@@ -143,7 +143,7 @@ def _unread(entry: dict[str, Any]) -> str:
 def _shown(value: str) -> str:
     """Return *value* for a message: cut, and without what cannot be printed."""
     cut = value[:SHOWN_CHARACTERS] + ("..." if len(value) > SHOWN_CHARACTERS else "")
-    return "".join(letter if letter.isprintable() else "?" for letter in cut)
+    return printable(cut)
 
 
 def _integer(digits: str) -> int | _Odd:

@@ -17,6 +17,7 @@ import msgspec
 from nodevet.checks.backends.base import BackendError, Context
 from nodevet.checks.backends.pci import pci_accelerators
 from nodevet.checks.backends.tree import Tree, explain, number_reading, status_of
+from nodevet.checks.core.guard import one_line
 from nodevet.checks.core.model import (
     NODE,
     Device,
@@ -217,7 +218,7 @@ class HostBackend:
         known = 0.0
         for module in counted:
             label = self._tree.text_or_none(f"{place}/{module}/dimm_label") or ""
-            words = " ".join("".join(letter if letter.isprintable() else " " for letter in label).split())
+            words = one_line(label)
             unit = of_memory(f"{name} {module} {words}".strip())
             reading = number_reading(self._tree, quantity, f"{place}/{module}/dimm_ue_count", part=unit)
             known += _number(reading)
