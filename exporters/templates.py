@@ -15,6 +15,8 @@ __all__ = ["PageError", "Templates", "Verbatim"]
 _UNPRINTABLE = re.compile("[^\t\n\r -~\xa0-\u2029\u202f-\u2065\u206a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Controls, lone surrogates, and the signs that turn the direction of writing around and so hide what is said."""
 
+_STEP = "correct that, or install it anew"
+
 _Render = Callable[[str, Mapping[str, object]], str]
 
 
@@ -33,13 +35,14 @@ class Verbatim(str):
 
 
 class Templates:
-    """The templates in one folder. They are read and compiled when they are first used."""
+    """The templates of one folder, read at once: a package that is replaced later changes no page of this process."""
 
     def __init__(
         self, folder: Path, *, filters: Mapping[str, Callable[..., object]] | None = None, longest_text: int = 0
     ) -> None:
         """Read from *folder*; templates may use *filters*. *longest_text* cuts each text that is shown, 0 none."""
-        self._make = partial(_renderer, folder, filters or {}, longest_text)
+        texts = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.html")}
+        self._make = partial(_renderer, texts, filters or {}, longest_text)
         self._render: _Render | None = None
 
     def render(self, name: str, **values: object) -> str:
@@ -47,16 +50,16 @@ class Templates:
         if self._render is None:
             made = attempt(self._make)
             if isinstance(made, Bug):
-                raise PageError(f"an HTML page needs jinja2, which cannot be imported ({made.error}): install it anew")
+                raise PageError(f"an HTML page needs jinja2, which cannot be imported ({made.error}): {_STEP}")
             self._render = made
         return self._render(name, values)
 
 
-def _renderer(folder: Path, filters: Mapping[str, Callable[..., object]], longest_text: int) -> _Render:
+def _renderer(texts: Mapping[str, str], filters: Mapping[str, Callable[..., object]], longest_text: int) -> _Render:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
+        loader=jinja2.DictLoader(texts),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=partial(_shown, longest_text),

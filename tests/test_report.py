@@ -284,7 +284,10 @@ def test_without_jinja2_one_line_says_what_is_missing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     why = "ModuleNotFoundError: import of jinja2 halted; None in sys.modules"
-    assert done.stdout == f"an HTML page needs jinja2, which cannot be imported ({why}): install it anew\n"
+    assert (
+        done.stdout
+        == f"an HTML page needs jinja2, which cannot be imported ({why}): correct that, or install it anew\n"
+    )
 
 
 def test_curves_are_drawn_per_device() -> None:

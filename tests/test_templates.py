@@ -145,7 +145,7 @@ def test_without_jinja2_the_status_page_alone_is_missing(
             status, body = get(server.address, "/")
             assert status == 503
             assert body.startswith("an HTML page needs jinja2, which cannot be imported (")
-            assert body.endswith("): install it anew; /metrics and /api/v1/status answer\n")
+            assert body.endswith("): correct that, or install it anew; /metrics and /api/v1/status answer\n")
             assert body.count("\n") == 1
         assert [get(server.address, path)[0] for path in PAGES[1:]] == [200, 200, 404, 200, 200]
     for name in [name for name in sys.modules if name.split(".")[0] in LIBRARIES]:
@@ -314,6 +314,6 @@ def test_what_cannot_be_imported_is_said_in_one_line(folder: Path, without_libra
     templates = Templates(folder)
     with without_libraries.context() as broken:
         broken.setitem(sys.modules, "jinja2", None)
-        with pytest.raises(PageError, match=r"^an HTML page needs jinja2, .*: install it anew$"):
+        with pytest.raises(PageError, match=r"^an HTML page needs jinja2, .*: correct that, or install it anew$"):
             templates.render("page.html", value="x")
     assert "x" in templates.render("page.html", value="x")
