@@ -22,8 +22,9 @@ test: $(VENV)/.test ## install what is needed and run the tests
 soak: $(VENV)/.test ## run every campaign in full; docs/reference/soak.md has the last result
 	@$(VENV)/bin/python -m pytest -m soak --soak $(ARGS)
 
-lint: $(VENV)/.lint ## ruff: rules and formatting
-	@status=0; $(VENV)/bin/ruff check || status=1; $(VENV)/bin/ruff format --check || status=1; exit $$status
+lint: $(VENV)/.lint ## ruff: rules and formatting; import-linter: which room imports which
+	@status=0; $(VENV)/bin/ruff check || status=1; $(VENV)/bin/ruff format --check || status=1; \
+	PYTHONPATH=tests/typing $(VENV)/import-linter/bin/lint-imports --no-cache --no-logo pyproject.toml || status=1; exit $$status
 
 types: $(VENV)/.lint ## mypy and pyright
 	@status=0; $(VENV)/bin/mypy || status=1; $(VENV)/bin/pyright || status=1; exit $$status

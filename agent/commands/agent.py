@@ -8,7 +8,8 @@ import gc
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 from nodevet.agent.config.load import SIMULATED_FOLDER, directories
 from nodevet.agent.terminal.outlet import Outlet
@@ -47,6 +48,7 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     *stands_for_kernel* is for a node of fake devices, whose kernel log is a file, and *spawn* for one
     whose probes are scripted: no option or setting reaches them.
     """
+    _keep_rich_out()
     from nodevet.agent.config.settings import Configuration
     from nodevet.agent.daemon.loop import Daemon
     from nodevet.agent.daemon.reload import Reread
@@ -101,6 +103,11 @@ def run(arguments: argparse.Namespace, *, stands_for_kernel: bool = False, spawn
     outlet.close()
     let_go_of_output()
     return code
+
+
+def _keep_rich_out() -> None:
+    """Make rich unimportable in this process: structlog imports it for its console where it can, which takes 5 MiB."""
+    cast("dict[str, ModuleType | None]", sys.modules).setdefault("rich", None)
 
 
 def _be_simulated(arguments: argparse.Namespace, profile: str) -> None:

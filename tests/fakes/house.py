@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,36 +22,21 @@ __all__ = [
 ]
 
 FOLDERS = ("agent", "checks", "exporters")
-FLOORS = (
-    ("agent", "checks", "exporters"),
-    ("checks.core",),
-    ("checks.reference", "checks.system"),
-    ("checks.ipc", "checks.kernel_log", "checks.topology"),
-    ("checks.engine",),
-    ("checks.backends", "checks.burnin", "checks.health"),
-    ("checks.simulation",),
-    (
-        "exporters.documents",
-        "exporters.format",
-        "exporters.metrics",
-        "exporters.slurm",
-        "exporters.statefile",
-        "exporters.templates",
-    ),
-    ("exporters.report", "exporters.web"),
-    ("agent.config", "agent.terminal"),
-    ("agent.control", "agent.readers", "agent.simulated", "agent.store"),
-    ("agent.load",),
-    ("agent.slurm",),
-    ("agent.daemon",),
-    ("agent.once",),
-    ("agent.commands",),
-    ("agent.cli",),
-    ("agent.entry",),
-)
-"""The rooms from the ground up: a module imports its own room or one of a lower floor, and none beside it.
 
-The three folders themselves hold a docstring and a version."""
+
+def _floors() -> tuple[tuple[str, ...], ...]:
+    """Return the rooms of each floor from the ground up, as the contract of import-linter has them.
+
+    The ground floor is the three folders themselves, which hold a docstring and a version.
+    """
+    settings = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    (contract,) = settings["tool"]["importlinter"]["contracts"]
+    layers = [layer.replace("nodevet.", "").split(" | ") for layer in contract["layers"]]
+    return FOLDERS, *map(tuple, reversed(layers))
+
+
+FLOORS = _floors()
+"""The rooms from the ground up: a module imports its own room or one of a lower floor, and none beside it."""
 
 
 class Module(NamedTuple):
