@@ -6,7 +6,7 @@ export VENV PYTHON
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run test soak lint types wheel-test picture bench clean
+.PHONY: help run test golden soak lint types wheel-test picture bench clean
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -18,6 +18,9 @@ run: $(VENV)/.run ## install what is needed and run the agent in the foreground
 
 test: $(VENV)/.test ## install what is needed and run the tests
 	@$(VENV)/bin/python -m pytest $(ARGS)
+
+golden: $(VENV)/.test ## write every file that follows from the code: pages of docs/reference, metrics, schema, dashboards
+	@$(VENV)/bin/python -m pytest -q -m golden --update-golden $(ARGS)
 
 soak: $(VENV)/.test ## run every campaign in full; docs/reference/soak.md has the last result
 	@$(VENV)/bin/python -m pytest -m soak --soak $(ARGS)

@@ -59,6 +59,19 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
+def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
+    """A text is compared with its golden file; `make golden` writes the file, and the difference is read."""
+    is_written = bool(request.config.getoption("--update-golden"))
+
+    def compare(path: Path, text: str) -> None:
+        if is_written:
+            path.write_text(text)
+        assert path.read_text() == text, f"{path.name} is out of date: make golden, and read the difference"
+
+    return compare
+
+
+@pytest.fixture(scope="session")
 def campaign(request: pytest.FixtureRequest) -> Callable[[int], int]:
     """How many rounds a campaign of so many takes here: all of them under --soak, else a tenth, and at least one."""
     is_whole = bool(request.config.getoption("--soak"))
@@ -66,10 +79,11 @@ def campaign(request: pytest.FixtureRequest) -> Callable[[int], int]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever counts its rounds by `campaign` belongs to `make soak`."""
+    """A test that counts its rounds by `campaign` belongs to `make soak`, one with a golden file to `make golden`."""
     for item in items:
-        if isinstance(item, pytest.Function) and "campaign" in item.fixturenames:
-            item.add_marker("soak")
+        if isinstance(item, pytest.Function):
+            for marker in {"soak" if name == "campaign" else name for name in item.fixturenames} & {"soak", "golden"}:
+                item.add_marker(marker)
 
 
 @pytest.fixture(scope="session")

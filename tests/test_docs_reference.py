@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,9 @@ from nodevet.checks.engine.registry import discover
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_generated_pages_are_up_to_date(repository: Path, request: pytest.FixtureRequest, name: str) -> None:
-    """A page that follows from the code is what the code gives now; --update-golden writes it anew."""
-    path = repository / "docs" / "reference" / name
-    page = PAGES[name](repository)
-    if request.config.getoption("--update-golden"):
-        path.write_text(page)
-    assert path.read_text() == page, f"{path.name} is out of date: pytest tests/test_docs_reference.py --update-golden"
+def test_generated_pages_are_up_to_date(repository: Path, golden: Callable[[Path, str], None], name: str) -> None:
+    """A page that follows from the code is what the code gives now."""
+    golden(repository / "docs" / "reference" / name, PAGES[name](repository))
 
 
 def test_every_check_and_every_command_has_its_section(repository: Path) -> None:

@@ -50,6 +50,7 @@ from nodevet.exporters.metrics.encoding import encoded
 from nodevet.exporters.metrics.family import Family
 from nodevet.exporters.metrics.prometheus import MetricsPage, families
 
+METRICS = Path(__file__).resolve().parent / "fixtures" / "metrics"
 SERIES_BUDGET, SERIES_BUDGET_DETAIL = 140 + 8 * 40, 1600
 UNITS = (
     "seconds", "celsius", "watts", "joules", "hertz", "bytes", "ratio", "flops_per_second", "bytes_per_second",
@@ -312,16 +313,13 @@ def test_each_check_has_two_series() -> None:
 
 
 @pytest.mark.parametrize("profile", ["dgx-h100", "mi300x-8", "cpu-node"])
-def test_each_kind_of_node_has_the_series_that_it_should(request: pytest.FixtureRequest, profile: str) -> None:
+def test_each_kind_of_node_has_the_series_that_it_should(golden: Callable[[Path, str], None], profile: str) -> None:
     """Every metric with its labels and how often it is there: a vendor that loses one is noticed."""
-    golden = Path(__file__).resolve().parent / "fixtures" / "metrics" / f"{profile}.txt"
     lines = []
     for name, series in sorted(values(whole_node(profile)).items()):
         labels = sorted({label for found in series for label, _ in found})
         lines.append(f"{name}{{{', '.join(labels)}}} {len(series)}\n")
-    if request.config.getoption("--update-golden"):
-        golden.write_text("".join(lines))
-    assert "".join(lines) == golden.read_text()
+    golden(METRICS / f"{profile}.txt", "".join(lines))
 
 
 @pytest.mark.parametrize("state", EVERY_STATE, ids=lambda state: state.value)
@@ -619,14 +617,9 @@ def test_a_page_is_made_once_per_snapshot_and_format() -> None:
     assert b"nodevet_snapshot_generation 43.0\n" in metrics.render(second)
 
 
-def test_the_page_of_a_healthy_node_is_the_golden_one(request: pytest.FixtureRequest) -> None:
-    """Names, labels, order and numbers change only on purpose: run with --update-golden and read the difference."""
-    golden = Path(__file__).resolve().parent / "fixtures" / "metrics" / "eight_accelerators.prom"
-    body = page(gpu_node())
-    if request.config.getoption("--update-golden"):
-        golden.parent.mkdir(parents=True, exist_ok=True)
-        golden.write_text(body)
-    assert body == golden.read_text()
+def test_the_page_of_a_healthy_node_is_the_golden_one(golden: Callable[[Path, str], None]) -> None:
+    """Names, labels, order and numbers change only on purpose."""
+    golden(METRICS / "eight_accelerators.prom", page(gpu_node()))
 
 
 @pytest.mark.parametrize("detail", [False, True], ids=["default", "detail"])

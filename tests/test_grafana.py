@@ -90,8 +90,9 @@ def concrete(expression: str) -> str:
     return expression
 
 
+@pytest.mark.golden
 def test_the_files_are_what_the_maker_makes(folder: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """A dashboard is changed in dashboards.py, never in its file; --update-golden writes the files."""
+    """A dashboard is changed in dashboards.py, never in its file; `make golden` writes the files."""
     if request.config.getoption("--update-golden"):
         subprocess.run([sys.executable, str(folder / "dashboards.py")], check=True, timeout=60)
     for script in folder.glob("*.py"):

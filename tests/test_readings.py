@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -288,13 +289,10 @@ def test_the_schema_also_refuses_a_value_in_the_wrong_unit() -> None:
     assert not Draft202012Validator(readings_schema()).is_valid(wrong)
 
 
-def test_the_committed_schema_is_up_to_date(repository: Path, request: pytest.FixtureRequest) -> None:
-    """The file that authors validate by is what the code gives now; --update-golden writes it anew."""
+def test_the_committed_schema_is_up_to_date(repository: Path, golden: Callable[[Path, str], None]) -> None:
+    """The file that authors validate by is what the code gives now."""
     path = repository / "docs" / "reference" / "readings-1.schema.json"
-    text = json.dumps(readings_schema(), indent=2) + "\n"
-    if request.config.getoption("--update-golden"):
-        path.write_text(text)
-    assert path.read_text() == text, "out of date: pytest tests/test_readings.py --update-golden"
+    golden(path, json.dumps(readings_schema(), indent=2) + "\n")
 
 
 def _quantities() -> str:
@@ -338,14 +336,11 @@ def _accepts(entry: Quantity) -> str:
     return f"{kind} {_range(entry.bounds)}" if entry.bounds else kind
 
 
-def test_the_page_lists_every_quantity(repository: Path, request: pytest.FixtureRequest) -> None:
-    """Its table is what the code gives now; --update-golden writes it anew."""
+def test_the_page_lists_every_quantity(repository: Path, golden: Callable[[Path, str], None]) -> None:
+    """Its table is what the code gives now."""
     path = repository / "docs" / "reference" / "command-backend.md"
-    before, _, _ = path.read_text().partition("--update-golden. -->\n")
-    page = f"{before}--update-golden. -->\n\n{_quantities()}\n\n<!-- end -->\n"
-    if request.config.getoption("--update-golden"):
-        path.write_text(page)
-    assert path.read_text() == page, "out of date: pytest tests/test_readings.py --update-golden"
+    before, opening, _ = path.read_text().partition("<!-- Written by make golden. -->\n")
+    golden(path, f"{before}{opening}\n{_quantities()}\n\n<!-- end -->\n")
 
 
 def test_the_document_on_the_page_is_accepted(repository: Path) -> None:

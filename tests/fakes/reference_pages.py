@@ -34,7 +34,7 @@ from nodevet.checks.reference.tables import load_table
 
 __all__ = ["PAGES"]
 
-GENERATED = "<!-- Written by tests/test_docs_reference.py --update-golden from {source}. Edit that, not this page. -->"
+GENERATED = "<!-- Written by make golden from {source}. Edit that, not this page. -->"
 
 
 def checks_page(_repository: Path) -> str:

@@ -14,7 +14,7 @@ __all__ = ["scenarios_page"]
 HEAD = """\
 # Scenarios of simulated nodes
 
-<!-- Written by tests/test_docs_reference.py --update-golden from checks/simulation/faults.py and checks/reference. -->
+<!-- Written by make golden from checks/simulation/faults.py and checks/reference. -->
 
 A scenario is a TOML file for `nodevet agent --simulate PROFILE --scenario FILE`; [how to simulate a
 node](../how-to/simulate-a-node.md) tells what to do with one. A file with a mistake is refused as a whole, each mistake
