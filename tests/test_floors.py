@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from fakes.house import FLOORS, FOLDERS, Module, imports_of, modules, parsed, room_of, rooms_table, within
+from fakes.house import FLOORS, FOLDERS, Module, drawing, imports_of, modules, parsed, room_of, rooms_table, within
 
 LIBRARY_HOMES = {
     "amdsmi": "checks.backends.amd.amdsmi",
@@ -187,11 +187,11 @@ def test_the_tree_keeps_the_rule(repository: Path, rule: Rule) -> None:
 
 
 def test_the_docs_show_the_rooms_as_they_are(repository: Path, golden: Callable[[Path, str], None]) -> None:
-    """The table of rooms in the docs is what the imports give now."""
+    """The drawing and the table of rooms in the docs are what the contract and the imports give now."""
     path = repository / "docs" / "explanation" / "architecture.md"
     before, opening, rest = path.read_text().partition("<!-- rooms: written by make golden -->\n")
     _, closing, after = rest.partition("<!-- end of rooms -->")
-    page = f"{before}{opening}{rooms_table(repository)}{closing}{after}"
+    page = f"{before}{opening}{drawing()}\n{rooms_table(repository)}{closing}{after}"
     golden(path, page)
 
 

@@ -13,6 +13,7 @@ __all__ = [
     "FOLDERS",
     "Import",
     "Module",
+    "drawing",
     "imports_of",
     "modules",
     "parsed",
@@ -111,6 +112,17 @@ def _resolve(module: Module, node: ast.ImportFrom) -> str:
     parents = package if module.is_package else package[:-1]
     base = parents[: len(parents) - (node.level - 1)]
     return ".".join([*base, node.module] if node.module else base)
+
+
+def drawing() -> str:
+    """Return the floors as a picture of text: a room may import what is drawn below it, and nothing beside it."""
+    rows: list[tuple[str, str]] = []
+    for floor in range(len(FLOORS) - 1, 0, -1):
+        folders = {room.split(".")[0] for room in FLOORS[floor]}
+        (folder,) = folders
+        rooms = " | ".join(room.removeprefix(f"{folder}.") for room in FLOORS[floor])
+        rows.append(("" if any(folder == known for known, _ in rows) else folder, rooms))
+    return "\n".join(["```text", *(f"{folder:<11}{rooms}" for folder, rooms in rows), "```"]) + "\n"
 
 
 def rooms_table(repository: Path) -> str:
