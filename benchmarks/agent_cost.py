@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import socket
-import subprocess
 import tempfile
 import time
-import urllib.request
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 import psutil
-from harness import Figure, Options, main, say
+from harness import Figure, Options, main
+from peers import nvitop_exporter, series_of
+from peers import page as page_at
 
 from fakes.nvml.build import build_fake_nvml  # isort: skip - harness makes it importable
 from fakes.nvml.scenario import FakeNvml
@@ -34,7 +32,6 @@ SCRAPES = 1000
 MEMORY_BUDGET_MIB = 60.0
 PROCESSOR_BUDGET_PERCENT = 0.2
 SERIES_BUDGET = 140 + 8 * 40
-PEER = "nvitop-exporter"
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -60,8 +57,12 @@ def measure(options: Options) -> Iterator[Figure]:
         ) as agent:
             agent.wait_for_verdict("ok")
             assert agent.process is not None
-            yield from _figures("agent and readers", _cost(agent.process.pid, agent.url, options), held=True)
-        yield from _peer(machine, options)
+            yield from _figures(
+                "agent and readers", _cost(agent.process.pid, f"{agent.url}/metrics", options), held=True
+            )
+        with nvitop_exporter(machine.environment, INTERVAL_SECONDS) as peer:
+            if peer is not None:
+                yield from _figures("beside: nvitop-exporter", _cost(peer.pid, peer.url, options), held=False)
 
 
 def _figures(who: str, cost: Cost, *, held: bool) -> Iterator[Figure]:
@@ -75,22 +76,22 @@ def _figures(who: str, cost: Cost, *, held: bool) -> Iterator[Figure]:
 
 
 def _cost(pid: int, url: str, options: Options) -> Cost:
-    """Return what the process *pid* with all its children costs after it was scraped a thousand times."""
+    """Return what the process *pid* with all its children costs after *url* was scraped a thousand times."""
     for _ in range(20 if options.quick else SCRAPES):
-        page = _get(f"{url}/metrics")
+        text = page_at(url)
     processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     pids = [process.pid for process in processes]
     before, began = _processor_seconds(pids), time.monotonic()
     end = began + (2.0 if options.quick else WALL_SECONDS)
     while time.monotonic() < end:
         time.sleep(min(SCRAPE_SECONDS, max(0.0, end - time.monotonic())))
-        _get(f"{url}/metrics")
+        page_at(url)
     spent, passed = _processor_seconds(pids) - before, time.monotonic() - began
     return Cost(
         pss_mib=sum(_rollup(each) for each in pids) / 1024,
         alone_mib=_alone_kib(pids) / 1024,
         percent=100 * spent / passed,
-        series=sum(not line.startswith("#") for line in page.splitlines()),
+        series=series_of(text),
     )
 
 
@@ -122,50 +123,6 @@ def _alone_kib(pids: Iterable[int]) -> int:
             if mapping.path.startswith("/"):
                 files[mapping.path][pid] = files[mapping.path].get(pid, 0) + mapping.rss - mapping.anonymous
     return (anonymous + sum(max(held.values()) for held in files.values())) // 1024
-
-
-def _peer(machine: FakeNvml, options: Options) -> Iterator[Figure]:
-    command = shutil.which(PEER)
-    if command is None:
-        say(f"{PEER} is not in the PATH and was not measured beside")
-        return
-    port = _free_port()
-    arguments = [command, "--port", str(port), "--interval", str(INTERVAL_SECONDS)]
-    with subprocess.Popen(
-        arguments,
-        env={**os.environ, **machine.environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        try:
-            _await(f"http://127.0.0.1:{port}/metrics")
-            yield from _figures(f"beside: {PEER}", _cost(process.pid, f"http://127.0.0.1:{port}", options), held=False)
-        finally:
-            process.terminate()
-
-
-def _await(url: str) -> None:
-    for _ in range(200):
-        try:
-            _get(url)
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise SystemExit(f"{url}: nobody answers")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own loopback address
-        body: bytes = answer.read()
-        return body.decode()
 
 
 if __name__ == "__main__":

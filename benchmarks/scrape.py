@@ -1,14 +1,25 @@
-"""Cost of a scrape: a healthy DGX H100, simulated, beside the same series by prometheus_client alone."""
+"""Cost of a scrape in both formats: a healthy DGX H100, simulated.
+
+Beside it in the same run: the same series as gauges of prometheus_client, nvitop-exporter on eight fake GPUs, and
+node_exporter on this machine. A peer makes its page anew for each scrape, as ours does for each generation.
+"""
 
 from __future__ import annotations
 
 import http.client
+import tempfile
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 from harness import Figure, Options, main, timed, timing
+from peers import Peer, node_exporter, nvitop_exporter, series_of
+from peers import page as page_at
 
+from fakes.nvml.build import build_fake_nvml  # isort: skip - harness makes it importable
+from fakes.nvml.scenario import FakeNvml  # isort: skip
 from fakes.whole_node import whole_node  # isort: skip - harness makes it importable
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,6 +33,7 @@ FIRST_BUDGET_MS = {False: 4.0, True: 12.0}
 REPEAT_BUDGET_MS = 1.0
 PAGE_BUDGET_MS = 20.0
 ROUNDS = 300
+FORMATS = {"text": "text/plain", "OpenMetrics": "application/openmetrics-text"}
 
 
 def measure(options: Options) -> Iterator[Figure]:
@@ -30,14 +42,34 @@ def measure(options: Options) -> Iterator[Figure]:
     for detail in (False, True):
         name = "links in detail" if detail else "default"
         page = MetricsPage(detail=detail).render(snapshot).decode()
-        series = sum(not line.startswith("#") for line in page.splitlines())
-        yield Figure(what=f"{name}: series", value=series, unit="series", budget=SERIES_BUDGET[detail])
-        yield from _over_http(snapshot, detail, name, options)
+        yield Figure(what=f"{name}: series", value=series_of(page), unit="series", budget=SERIES_BUDGET[detail])
+        for wanted, accept in FORMATS.items():
+            yield from _over_http(snapshot, detail, f"{name}, {wanted}", accept, options)
         yield _by_prometheus_client(page, name, options)
+    yield from _peers(options)
     yield from _status_page(snapshot, options)
 
 
-def _over_http(snapshot: Snapshot, detail: bool, name: str, options: Options) -> Iterator[Figure]:
+def _peers(options: Options) -> Iterator[Figure]:
+    """Yield what a scrape of exporters takes that others use."""
+    with tempfile.TemporaryDirectory() as name:
+        machine = FakeNvml(Path(name) / "machine", build_fake_nvml(Path(name) / "library"))
+        with nvitop_exporter(machine.environment, 10.0) as peer:
+            yield from _beside("nvitop-exporter, eight fake GPUs", peer, options)
+        with node_exporter() as peer:
+            yield from _beside("node_exporter, this machine", peer, options)
+
+
+def _beside(name: str, peer: Peer | None, options: Options) -> Iterator[Figure]:
+    if peer is None:
+        return
+    where = urlsplit(peer.url)
+    assert where.hostname and where.port
+    seconds = timed(partial(_get, (where.hostname, where.port)), options.rounds(ROUNDS))
+    yield timing(f"beside: {name}", seconds, note=f"{series_of(page_at(peer.url))} series")
+
+
+def _over_http(snapshot: Snapshot, detail: bool, name: str, accept: str, options: Options) -> Iterator[Figure]:
     """Yield whole requests, connection included: of a new Snapshot each time, then of the same one again."""
     current = [snapshot]
     server = HttpServer("127.0.0.1:0", lambda: current[0], lambda: None, page=MetricsPage(detail=detail))
@@ -46,9 +78,9 @@ def _over_http(snapshot: Snapshot, detail: bool, name: str, options: Options) ->
 
         def first() -> None:
             current[0] = msgspec.structs.replace(snapshot, generation=current[0].generation + 1)
-            _get(server.address)
+            _get(server.address, accept=accept)
 
-        again = partial(_get, server.address)
+        again = partial(_get, server.address, accept=accept)
         seconds = timed(first, options.rounds(ROUNDS))
         yield timing(f"{name}: first scrape of a generation", seconds, FIRST_BUDGET_MS[detail])
         yield timing(f"{name}: the same again", timed(again, options.rounds(ROUNDS)), REPEAT_BUDGET_MS)
@@ -95,9 +127,9 @@ def _status_page(snapshot: Snapshot, options: Options) -> Iterator[Figure]:
         server.stop()
 
 
-def _get(address: tuple[str, int], path: str = "/metrics") -> bytes:
+def _get(address: tuple[str, int], path: str = "/metrics", accept: str = "*/*") -> bytes:
     connection = http.client.HTTPConnection(*address, timeout=5)
-    connection.request("GET", path)
+    connection.request("GET", path, headers={"Accept": accept})
     page = connection.getresponse().read()
     connection.close()
     return page
