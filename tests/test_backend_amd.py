@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,11 +18,12 @@ from fakes.amdsmi.build import build_fake_amdsmi
 from fakes.amdsmi.scenario import AmdSmiStatus, FakeAmdSmi, pci, uuid
 from fakes.host_tree import LINK, pci_device, write_tree
 from fakes.reader import ReaderProcess
+from fakes.shared_reader import SLOT, Read, machine, read
 
 from nodevet.checks.backends.amd.amdsmi import NO_FUNCTION, UNREADABLE, Library, Target, number
 from nodevet.checks.backends.amd.identity import is_virtual
 from nodevet.checks.backends.amd.items import RESIDENCIES, ThrottleClock
-from nodevet.checks.core.model import WHOLE, Failure, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
+from nodevet.checks.core.model import WHOLE, Failure, FailureKind, Link, Part, PartKind, ReadingStatus
 from nodevet.checks.core.quantities import QUANTITIES, is_implausible
 from nodevet.checks.core.wire import Sampled
 
@@ -32,12 +33,10 @@ GRAPHICS, MEMORY_CLOCK = Part(PartKind.CLOCK, "graphics"), Part(PartKind.CLOCK, 
 DRAM, GFX, XGMI = (Part(PartKind.MEMORY_BLOCK, name) for name in ("dram", "vendor:gfx", "vendor:xgmi_wafl"))
 PCIE = Part(PartKind.PCIE)
 COMPUTE = Part(PartKind.ENGINE, "compute")
-SLOT = 3
 OK, UNSUPPORTED, UNAVAILABLE = ReadingStatus.OK, ReadingStatus.UNSUPPORTED, ReadingStatus.UNAVAILABLE
 DENIED, ERROR = ReadingStatus.DENIED, ReadingStatus.ERROR
 
-Readings = dict[tuple[str, Part], Reading]
-Read = Callable[[str, dict[str, float | str]], Readings]
+__all__ = ["machine", "read"]  # fixtures of these tests, imported above
 
 
 def link(port: int | None) -> Part:
@@ -79,26 +78,6 @@ def shared_reader(shared_machine: FakeAmdSmi) -> Iterator[ReaderProcess]:
         reader.ready()
         yield reader
         assert reader.stop() == 0
-
-
-@pytest.fixture
-def machine(shared_machine: FakeAmdSmi, shared_reader: ReaderProcess) -> Iterator[FakeAmdSmi]:
-    """The shared machine, healthy again after the test."""
-    yield shared_machine
-    shared_machine.clear()
-    shared_reader.enumerate_again()
-
-
-@pytest.fixture
-def read(machine: FakeAmdSmi, shared_reader: ReaderProcess) -> Read:
-    """Read a group of the device in slot 3 after the machine was changed and listed anew."""
-
-    def read_group(group: str, values: dict[str, float | str]) -> Readings:
-        machine.update(values)
-        shared_reader.enumerate_again()
-        return shared_reader.readings(SLOT, group)
-
-    return read_group
 
 
 # ---- Every value, by its injected cause ------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from fakes.host_tree import pci_device, write_tree
 from fakes.nvml.build import build_fake_nvml
 from fakes.nvml.scenario import FakeNvml, NvmlReturn, pci, uuid
 from fakes.reader import ReaderProcess
+from fakes.shared_reader import SLOT, Read, machine, read
 
 from nodevet.checks.backends.nvidia.nvml import why_not_loaded
-from nodevet.checks.core.model import WHOLE, FailureKind, Link, Part, PartKind, Reading, ReadingStatus
+from nodevet.checks.core.model import WHOLE, FailureKind, Link, Part, PartKind, ReadingStatus
 from nodevet.checks.core.quantities import QUANTITIES
 from nodevet.checks.core.wire import Sampled
 
@@ -29,10 +30,8 @@ SM, MEMORY_CLOCK = Part(PartKind.CLOCK, "sm"), Part(PartKind.CLOCK, "memory")
 DRAM, SRAM, CBU = (Part(PartKind.MEMORY_BLOCK, name) for name in ("dram", "sram", "cbu"))
 PCIE = Part(PartKind.PCIE)
 COMPUTE = Part(PartKind.ENGINE, "compute")
-SLOT = 3
 
-Readings = dict[tuple[str, Part], Reading]
-Read = Callable[[str, dict[str, float | str]], Readings]
+__all__ = ["machine", "read"]  # fixtures of these tests, imported above
 
 
 def link(number: int | None) -> Part:
@@ -58,26 +57,6 @@ def shared_reader(shared_machine: FakeNvml) -> Iterator[ReaderProcess]:
         reader.ready()
         yield reader
         assert reader.stop() == 0
-
-
-@pytest.fixture
-def machine(shared_machine: FakeNvml, shared_reader: ReaderProcess) -> Iterator[FakeNvml]:
-    """The shared machine, healthy again after the test."""
-    yield shared_machine
-    shared_machine.clear()
-    shared_reader.enumerate_again()
-
-
-@pytest.fixture
-def read(machine: FakeNvml, shared_reader: ReaderProcess) -> Read:
-    """Read a group of the device in slot 3 after the machine was changed and listed anew."""
-
-    def read_group(group: str, values: dict[str, float | str]) -> Readings:
-        machine.update(values)
-        shared_reader.enumerate_again()
-        return shared_reader.readings(SLOT, group)
-
-    return read_group
 
 
 # ---- Every value, by its injected cause ------------------------------------------------------------------------
